@@ -1,0 +1,1 @@
+"""Numerical kernels: each operation has a plain reference, and faster ways that say why they can't serve a request."""

@@ -1,0 +1,72 @@
+"""Attention: the one public call, and the kernels behind it in order of preference.
+
+Shapes: q (B,T,H,K), k and v (B,S,G,K) with G dividing H, result (B,T,H,K).
+score = scale q.k + bias, then the soft-cap, then what the mask forbids becomes -inf, then the mixer's weights.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from anyformer.errors import InputError
+from anyformer.kernels.attention import native, reference
+from anyformer.kernels.choose import Choice, Kernel, Own, Request, Values, choose
+from anyformer.specs.axes import Mixer
+
+KERNELS: tuple[Kernel, ...] = (native.KERNEL, reference.KERNEL)
+"""Closed on purpose: the order is policy."""
+
+
+def choice(request: Request) -> Choice:
+    """The kernel for a request, with the refusals of the faster ones."""
+    return choose(request, KERNELS)
+
+
+def attend(
+    q_BTHK: Tensor,
+    k_BSGK: Tensor,
+    v_BSGK: Tensor,
+    *,
+    scale: float,
+    mixer: Mixer,
+    own: Own,
+    kernel: Kernel | None = None,
+    causal: bool = False,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    softcap: float | None = None,
+    dropout: float = 0.0,
+    values: Values | None = None,
+) -> Tensor:
+    """Attention by the given kernel, or by the one that the request asks for.
+
+    `causal` means query t sees keys 0 to t of as many keys; `mask` is True where a key may be seen, broadcastable to
+    (B,H,T,S); `own` holds the mixer's parameters; `values` adds a position scheme's share to the output.
+    """
+    if kernel is None:
+        _check(q_BTHK, k_BSGK, v_BSGK, causal=causal, mask=mask)
+        request = Request(
+            device=q_BTHK.device.type,
+            dtype=q_BTHK.dtype,
+            phase="train" if q_BTHK.requires_grad else "prefill",
+            mask="causal" if causal else "none" if mask is None else "dense",
+            mixer=mixer,
+            bias=bias is not None,
+            softcap=softcap is not None,
+            reads_probs=values is not None,
+            dropout=dropout > 0,
+        )
+        kernel = choice(request).kernel
+    return kernel.run(
+        q_BTHK, k_BSGK, v_BSGK, scale=scale, mixer=mixer, own=own, causal=causal, mask=mask, bias=bias,
+        softcap=softcap, dropout=dropout, values=values,
+    )  # fmt: skip
+
+
+def _check(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, mask: Tensor | None) -> None:
+    if q.dim() != 4 or k.dim() != 4 or k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
+        raise InputError(f"attend takes q (B,T,H,K) and k, v (B,S,G,K), got {[tuple(t.shape) for t in (q, k, v)]}")
+    if q.shape[2] % k.shape[2]:
+        raise InputError(f"{k.shape[2]} key heads do not divide {q.shape[2]} query heads")
+    if causal and (mask is not None or q.shape[1] != k.shape[1]):
+        raise InputError("causal=True is for as many keys as queries and no mask; pass a mask otherwise")

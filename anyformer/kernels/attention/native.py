@@ -1,0 +1,63 @@
+"""torch's own scaled_dot_product_attention, which picks flash, memory-efficient or plain code by itself."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.kernels.choose import Kernel, Own, Request, Values
+from anyformer.specs.axes import Mixer
+
+
+def why_not(request: Request) -> str | None:
+    """It knows plain softmax over masked and biased scores."""
+    if request.mixer.kind != "softmax":
+        return f"it computes softmax weights, not {request.mixer.kind}"
+    if request.mixer.weights(1):
+        return "its softmax has no sink logits"
+    if request.softcap:
+        return "it cannot cap scores"
+    if request.reads_probs:
+        return "it does not expose the weights, which this position scheme adds to the values"
+    if request.bias and request.dtype in (torch.float16, torch.bfloat16):
+        return "it would round the position bias to 16 bits"
+    return None
+
+
+def run(
+    q_BTHK: Tensor,
+    k_BSGK: Tensor,
+    v_BSGK: Tensor,
+    *,
+    scale: float,
+    mixer: Mixer,
+    own: Own,
+    causal: bool,
+    mask: Tensor | None,
+    bias: Tensor | None,
+    softcap: float | None,
+    dropout: float,
+    values: Values | None,
+) -> Tensor:
+    """One call of torch's function."""
+    if bias is not None:
+        bias = bias.to(q_BTHK.dtype)
+        if causal:
+            mask = torch.ones(q_BTHK.shape[1], k_BSGK.shape[1], dtype=torch.bool, device=bias.device).tril()
+            causal = False
+        mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
+    out_BHTK = F.scaled_dot_product_attention(
+        q_BTHK.transpose(1, 2),
+        k_BSGK.transpose(1, 2),
+        v_BSGK.transpose(1, 2),
+        attn_mask=mask,
+        dropout_p=dropout,
+        is_causal=causal,
+        scale=scale,
+        enable_gqa=q_BTHK.shape[2] != k_BSGK.shape[2],
+    )
+    return out_BHTK.transpose(1, 2)
+
+
+KERNEL = Kernel("sdpa", why_not, run)

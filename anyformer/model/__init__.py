@@ -1,0 +1,1 @@
+"""The model: blocks, stacks, and one class for decoders, encoders and encoder-decoders."""

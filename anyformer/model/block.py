@@ -1,0 +1,86 @@
+"""A block: branches that read the residual and add to it. Norms are optional slots, not classes of block.
+
+pre = (inner), post = (after), sandwich = (inner, outer), output = (outer).
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from anyformer.parts.attention import Attention
+from anyformer.parts.ffn import FeedForwardNet
+from anyformer.parts.norm import Norm
+from anyformer.parts.positions.none import NoPosition
+from anyformer.parts.scene import Scene
+from anyformer.specs.axes import Dims
+from anyformer.specs.nodes import Layer, Wires
+from anyformer.specs.weights import slots
+
+
+class Branch(nn.Module):
+    """A body between its norms: one on its input, one on its output, one after its result was added."""
+
+    def __init__(self, body: nn.Module, layer: Layer, name: str, width: int) -> None:
+        super().__init__()
+        inner, outer, after = slots(layer, name)
+        self.inner = Norm(layer.norm.leaf, (width,)) if inner else None
+        self.body = body
+        self.outer = Norm(layer.norm.leaf, (width,)) if outer else None
+        self.after = Norm(layer.norm.leaf, (width,)) if after else None
+        self.wires: Wires = layer.block
+
+    def read(self, x_BTD: Tensor) -> Tensor:
+        """What the body sees of the residual."""
+        return x_BTD if self.inner is None else self.inner(x_BTD)
+
+    def answer(self, y_BTD: Tensor) -> Tensor:
+        """What the body's result adds to the residual."""
+        if self.outer is not None:
+            y_BTD = self.outer(y_BTD)
+        if self.wires.dropout > 0:
+            y_BTD = F.dropout(y_BTD, self.wires.dropout, self.training)
+        return y_BTD if self.wires.branch_scale == 1.0 else y_BTD * self.wires.branch_scale
+
+    def settle(self, x_BTD: Tensor) -> Tensor:
+        """The residual after the add."""
+        return x_BTD if self.after is None else self.after(x_BTD)
+
+
+class Block(nn.Module):
+    """Attention, cross-attention if the stack has an encoder to read, and a feed-forward."""
+
+    def __init__(self, layer: Layer, dims: Dims, *, index: int, cross: bool) -> None:
+        super().__init__()
+        attention = Attention(layer.attention, dims, layer.position, layer=index)
+        self.attention = Branch(attention, layer, "attention", dims.width)
+        self.cross: Branch | None = None
+        if cross:
+            position = layer.position if layer.attention.cross_position else NoPosition()
+            body = Attention(layer.attention, dims, position, layer=index, cross=True)
+            self.cross = Branch(body, layer, "cross", dims.width)
+        self.ffn = Branch(FeedForwardNet(layer.ffn, dims), layer, "ffn", dims.width)
+        self.serial = layer.block.wiring == "serial"
+        self.wiring = layer.block.wiring
+
+    def forward(
+        self, x_BTD: Tensor, scene: Scene, cross_scene: Scene | None = None, memory_BSD: Tensor | None = None
+    ) -> Tensor:
+        if self.serial:
+            mix = self.attention
+            x_BTD = mix.settle(x_BTD + mix.answer(mix.body(mix.read(x_BTD), scene)))
+            if self.cross is not None:
+                x_BTD = self.cross.settle(
+                    x_BTD + self.cross.answer(self.cross.body(self.cross.read(x_BTD), cross_scene, memory_BSD))
+                )
+            return self.ffn.settle(x_BTD + self.ffn.answer(self.ffn.body(self.ffn.read(x_BTD))))
+        seen = self.attention.read(x_BTD)
+        total = x_BTD + self.attention.answer(self.attention.body(seen, scene))
+        if self.cross is not None:
+            read = seen if self.cross.inner is None else self.cross.read(x_BTD)
+            total = total + self.cross.answer(self.cross.body(read, cross_scene, memory_BSD))
+        read = seen if self.ffn.inner is None else self.ffn.read(x_BTD)
+        return self.attention.settle(total + self.ffn.answer(self.ffn.body(read)))
+
+    def extra_repr(self) -> str:
+        return self.wiring

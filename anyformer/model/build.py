@@ -1,0 +1,65 @@
+"""From a spec to a module: on meta first, then on the device, then filled by the spec's init."""
+
+from __future__ import annotations
+
+import zlib
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.errors import InputError
+from anyformer.model.models import Model
+from anyformer.specs.axes import Normal, Weight
+from anyformer.specs.ends import TokenHead
+from anyformer.specs.model import ModelSpec
+from anyformer.specs.weights import weights
+
+
+def build(
+    spec: ModelSpec, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32, seed: int = 0
+) -> Model:
+    """A model of a spec, with fresh weights.
+
+    The same seed gives the same weights, whatever else the spec holds: each tensor is drawn from (seed, its name) in
+    fp32 and then rounded to `dtype`. On `meta` nothing is allocated or drawn.
+    """
+    if not dtype.is_floating_point:
+        raise InputError(f"dtype: {dtype} can't hold weights; pick a floating-point one")
+    with torch.device("meta"):
+        model = Model(spec).to(dtype)
+    inventory = weights(spec)
+    have = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    assert have == {name: w.shape for name, w in inventory.items()}, "a module and its inventory differ"
+    if torch.device(device).type != "meta":
+        model.to_empty(device=device)
+        initialise(model, spec, inventory, seed)
+    return model
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, spec: ModelSpec, inventory: dict[str, Weight], seed: int) -> None:
+    """Fill every parameter by its role."""
+    tied = isinstance(spec.head, TokenHead) and spec.head.tied
+    depths = {stack.name: stack.depth for stack in spec.stacks}
+    first = spec.stacks[-1].layers[0]
+    dims = spec.dims(first, causal=spec.stacks[-1].causal)
+    for name, parameter in model.named_parameters():
+        weight = inventory[name]
+        if weight.fill is not None:
+            parameter.fill_(weight.fill)
+            continue
+        rule = spec.init.rule(
+            weight, width=spec.width, depth=depths.get(name.split(".")[0], spec.depth), tied=tied,
+            heads=dims.heads, head_dim=dims.head_dim,
+        )  # fmt: skip
+        parameter.copy_(draw(rule, weight, parameter.device, seed, name))
+
+
+def draw(rule: Normal, weight: Weight, device: torch.device, seed: int, name: str) -> Tensor:
+    """A tensor from the generator that belongs to (seed, name)."""
+    generator = torch.Generator(device).manual_seed((seed * 1_000_003 + zlib.crc32(name.encode())) % 2**63)
+    tensor = torch.empty(weight.shape, dtype=torch.float32, device=device)
+    if rule.cut is None:
+        return tensor.normal_(0.0, rule.std, generator=generator)
+    bound = rule.cut * rule.std
+    return nn.init.trunc_normal_(tensor, 0.0, rule.std, -bound, bound, generator=generator)

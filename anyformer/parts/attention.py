@@ -1,0 +1,128 @@
+"""THE attention: project, norm, rotate, cache, mix, project back. No branch on the variant: leaves and slots decide."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.kernels.attention import attend
+from anyformer.parts.held import Held
+from anyformer.parts.linear import Linear
+from anyformer.parts.norm import HeadsNorm
+from anyformer.parts.scene import Scene
+from anyformer.specs.axes import Dims, Position
+from anyformer.specs.nodes import Attention as AttentionSpec
+from anyformer.specs.nodes import Temperature
+from anyformer.specs.scale import evaluate
+
+
+class Attention(nn.Module):
+    """Self-attention, or cross-attention if it is called with a memory."""
+
+    def __init__(self, spec: AttentionSpec, dims: Dims, position: Position, *, layer: int, cross: bool = False) -> None:
+        super().__init__()
+        self.spec, self.dims, self.layer, self.cross = spec, dims, layer, cross
+        self.leaf = position
+        self.scale = evaluate(spec.scale, dims.names())
+        queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
+        self.q = Linear(dims.width, queries, bias="q" in spec.bias)
+        self.k = Linear(dims.width, keys, bias="k" in spec.bias)
+        self.v = Linear(dims.width, keys, bias="v" in spec.bias)
+        self.o = Linear(queries, dims.width, bias="o" in spec.bias)
+        self.q_norm = HeadsNorm(spec.qk_norm, dims.heads, dims.head_dim) if spec.qk_norm else None
+        self.k_norm = HeadsNorm(spec.qk_norm, dims.kv_heads, dims.head_dim) if spec.qk_norm else None
+        self.v_norm = HeadsNorm(spec.v_norm, dims.kv_heads, dims.head_dim) if spec.v_norm else None
+        self.norm_last = spec.qk_norm is not None and spec.qk_norm.when == "after"
+        mixer = spec.mixer.weights(dims.heads)
+        self.mixer = Held(spec.mixer, mixer) if mixer else None
+        self.position = Held(position, position.weights(dims), position.constants(dims)) if position.per_layer else None
+
+    def forward(self, x_BTD: Tensor, scene: Scene, memory_BSD: Tensor | None = None) -> Tensor:
+        q_BTHK = self.heads_of(self.q, x_BTD)
+        if self.q_norm is not None and not self.norm_last:
+            q_BTHK = self.q_norm(q_BTHK)
+        q_BTHK = self.leaf.rotate(q_BTHK, scene.q_angles)
+        if self.q_norm is not None and self.norm_last:
+            q_BTHK = self.q_norm(q_BTHK)
+        if self.spec.temperature is not None:
+            q_BTHK = q_BTHK * temperature(self.spec.temperature, scene.q_pos_BT, q_BTHK)
+        if self.cross:
+            k_BSGK, v_BSGK = self.remember(memory_BSD, scene)
+        else:
+            k_BSGK, v_BSGK = self.keys_values(x_BTD, scene)
+            if scene.cache is not None:
+                k_BSGK, v_BSGK = scene.cache.extend(self.layer, k_BSGK, v_BSGK)
+        out_BTHK = self.mix(q_BTHK, k_BSGK, v_BSGK, scene)
+        return self.o(out_BTHK.flatten(2))
+
+    def heads_of(self, project: Linear, x: Tensor) -> Tensor:
+        """Projected and clipped, split into heads."""
+        y = project(x)
+        if self.spec.clip_qkv is not None:
+            y = y.clamp(-self.spec.clip_qkv, self.spec.clip_qkv)
+        return y.unflatten(-1, (-1, self.dims.head_dim))
+
+    def keys_values(self, x_BSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
+        """Keys and values as they are cached: normed and rotated."""
+        k_BSGK, v_BSGK = self.heads_of(self.k, x_BSD), self.heads_of(self.v, x_BSD)
+        if self.k_norm is not None and not self.norm_last:
+            k_BSGK = self.k_norm(k_BSGK)
+        k_BSGK = self.leaf.rotate(k_BSGK, scene.k_angles)
+        if self.k_norm is not None and self.norm_last:
+            k_BSGK = self.k_norm(k_BSGK)
+        if self.v_norm is not None:
+            v_BSGK = self.v_norm(v_BSGK)
+        if self.leaf.rotates_values():
+            v_BSGK = self.leaf.rotate(v_BSGK, scene.k_angles)
+        return k_BSGK, v_BSGK
+
+    def remember(self, memory_BSD: Tensor | None, scene: Scene) -> tuple[Tensor, ...]:
+        """Keys and values of the encoder's states, computed once for a cache."""
+        cache = scene.cache
+        if memory_BSD is None:
+            assert cache is not None, "the model gives either a memory or a cache that holds one"
+            return cache.cross[self.layer]
+        kept = self.keys_values(memory_BSD, scene)
+        if cache is not None:
+            cache.cross.append(kept)
+        return kept
+
+    def mix(self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, scene: Scene) -> Tensor:
+        """Weighted values of every head."""
+        own = self.position.tensors() if self.position is not None else scene.own or {}
+        bias, mask = scene.bias, scene.mask
+        if bias is None and self.leaf.biases():
+            bias = self.leaf.bias(own, q_BTHK, k_BSGK, scene.q_pos_BT, scene.k_pos_BS, self.scale)
+        values: Any = None
+        if self.leaf.reads_probs():
+            values = functools.partial(self.leaf.values, own, q_pos_BT=scene.q_pos_BT, k_pos_BS=scene.k_pos_BS)
+        return attend(
+            q_BTHK, k_BSGK, v_BSGK, scale=self.scale, mixer=self.spec.mixer,
+            own=self.mixer.tensors() if self.mixer is not None else {}, kernel=scene.kernel, causal=scene.causal,
+            mask=mask, bias=bias, softcap=self.spec.softcap, dropout=self.spec.dropout if self.training else 0.0, values=values,
+        )  # fmt: skip
+
+    def extra_repr(self) -> str:
+        d = self.dims
+        kind = "MHA" if d.kv_heads == d.heads else "MQA" if d.kv_heads == 1 else "GQA"
+        words = [kind, f"{d.heads} heads of {d.head_dim}"]
+        if d.kv_heads != d.heads:
+            words.append(f"{d.kv_heads} kv")
+        words.append("cross" if self.cross else str(self.spec.pattern or ("causal" if d.causal else "full")))
+        words.append(self.leaf.kind)
+        return ", ".join(words)
+
+
+def temperature(spec: Temperature, q_pos_BT: Tensor, like: Tensor) -> Tensor:
+    """The factor on queries that grows with their position, (B,T,1,1)."""
+    exact = torch.promote_types(like.dtype, torch.float32)
+    place = (q_pos_BT + 1).to(exact)
+    if spec.kind == "log1p":
+        factor = 1 + spec.strength * torch.log1p(torch.floor(place / spec.length))
+    else:
+        factor = (place.log() / math.log(spec.length)).clamp(min=1.0)
+    return factor[:, :, None, None].to(like.dtype)

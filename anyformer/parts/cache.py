@@ -1,0 +1,92 @@
+"""The KV cache: what each layer keeps of the tokens already read. An explicit argument, advanced by the model only.
+
+A static cache has room for `length` tokens in each row. `begin` notes where the new tokens are and answers where all
+keys will be; each layer's `extend` stores its share and answers keys, values, positions and validity; `advance` ends
+the step. Rows may be padded: a key remembers its position in its own document and whether it is real.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import InputError
+
+
+class Cache:
+    """Room for keys and values (or whatever a mixer keeps) of every layer of a decoder."""
+
+    def __init__(
+        self,
+        streams: Sequence[Sequence[tuple[int, int]]],
+        *,
+        batch: int,
+        length: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        declared_length: int | None = None,
+        crosses: bool = False,
+    ) -> None:
+        if batch < 1 or length < 1:
+            raise InputError(f"a cache needs at least one row and one token, got batch={batch}, length={length}")
+        self.batch, self.length = batch, length
+        self.declared_length = length if declared_length is None else declared_length
+        """The length that length-dependent positions read."""
+        self.used = 0
+        """Columns filled so far, padding included."""
+        self.ragged = False
+        """Whether rows differ: padding was fed, or positions were given."""
+        self.layers = [
+            tuple(torch.zeros(batch, length, heads, dim, device=device, dtype=dtype) for heads, dim in layer)
+            for layer in streams
+        ]
+        self.pos_BL = torch.arange(length, device=device).expand(batch, length).contiguous()
+        self.valid_BL = torch.ones(batch, length, device=device, dtype=torch.bool)
+        self.seen_B = torch.zeros(batch, device=device, dtype=torch.long)
+        """Real tokens so far in each row, kept once rows differ."""
+        self.crosses = crosses
+        self.cross: list[tuple[Tensor, ...]] = []
+        """Keys and values of the encoder's states, by layer, once they were computed."""
+        self.source_pos_BS: Tensor | None = None
+        self.source_valid_BS: Tensor | None = None
+
+    def begin(self, pos_BT: Tensor, valid_BT: Tensor | None, *, ragged: bool) -> tuple[Tensor, Tensor | None]:
+        """Note new tokens; positions and validity (None: all real) of all keys, old and new."""
+        new = pos_BT.shape[1]
+        end = self.used + new
+        if end > self.length:
+            raise InputError(
+                f"the cache has room for {self.length} tokens: {self.used} are used and {new} were given; make it longer"
+            )
+        if ragged and not self.ragged:
+            self.ragged = True
+            self.seen_B.fill_(self.used)
+        if not self.ragged:
+            return self.pos_BL[:1, :end], None
+        self.pos_BL[:, self.used : end] = pos_BT
+        if valid_BT is None:
+            self.valid_BL[:, self.used : end] = True
+            self.seen_B += new
+        else:
+            self.valid_BL[:, self.used : end] = valid_BT
+            self.seen_B += valid_BT.sum(-1)
+        return self.pos_BL[:, :end], self.valid_BL[:, :end]
+
+    def extend(self, layer: int, *new: Tensor) -> tuple[Tensor, ...]:
+        """Store a layer's new keys and values; all of them so far."""
+        begin, end = self.used, self.used + new[0].shape[1]
+        for kept, fresh in zip(self.layers[layer], new, strict=True):
+            kept[:, begin:end] = fresh
+        return tuple(kept[:, :end] for kept in self.layers[layer])
+
+    def advance(self, new: int) -> None:
+        """End a step that read `new` tokens."""
+        self.used += new
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of keys and values, cross-attention included."""
+        tensors = [t for layer in (*self.layers, *self.cross) for t in layer]
+        return sum(t.numel() * t.element_size() for t in tensors)

@@ -1,0 +1,85 @@
+"""The three ways in: token ids, image patches, a series of real vectors. Positions and norms come after, in the stack."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.errors import InputError
+from anyformer.parts.linear import Linear, Table
+from anyformer.specs.ends import PatchEmbed, SeriesEmbed, TokenEmbed
+from anyformer.specs.model import ModelSpec
+from anyformer.specs.scale import evaluate
+from anyformer.specs.weights import projects, types_width
+
+
+class TokenEmbedding(nn.Module):
+    """Rows of a table, scaled, projected to the model's width if the table is narrower, plus token types."""
+
+    def __init__(self, spec: ModelSpec, embed: TokenEmbed) -> None:
+        super().__init__()
+        self.tokens = Table(spec.vocab, spec.embed_width)
+        self.types = Table(embed.token_types, types_width(spec)) if embed.token_types else None
+        early = projects(spec) and embed.project == "first"
+        self.project = Linear(spec.embed_width, spec.width, bias=embed.project_bias) if early else None
+        self.scale = evaluate(embed.scale, {"width": spec.width, "depth": spec.depth})
+        self.round_scale = embed.round_scale
+
+    def forward(self, ids_BT: Tensor, types_BT: Tensor | None) -> Tensor:
+        x = self.tokens(ids_BT)
+        if self.scale != 1.0:
+            x = x * (torch.full((), self.scale, dtype=x.dtype, device=x.device) if self.round_scale else self.scale)
+        if self.project is not None:
+            x = self.project(x)
+        if self.types is not None:
+            x = x + self.types(torch.zeros_like(ids_BT) if types_BT is None else types_BT)
+        return x
+
+
+class PatchEmbedding(nn.Module):
+    """Square patches, flattened channel by channel and projected, after an optional class token."""
+
+    def __init__(self, spec: ModelSpec, embed: PatchEmbed) -> None:
+        super().__init__()
+        self.spec = embed
+        self.patches = Linear(embed.channels * embed.patch**2, spec.width, bias=embed.bias)
+        self.register_parameter("class_token", nn.Parameter(torch.empty(spec.width)) if embed.class_token else None)
+
+    def forward(self, pixels_BCHW: Tensor, types_BT: None = None) -> Tensor:
+        e = self.spec
+        if pixels_BCHW.shape[1:] != (e.channels, e.image, e.image):
+            raise InputError(
+                f"pixel_values: expected (B, {e.channels}, {e.image}, {e.image}), got {tuple(pixels_BCHW.shape)}"
+            )
+        cut = pixels_BCHW.unflatten(3, (-1, e.patch)).unflatten(2, (-1, e.patch))
+        x = self.patches(cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2))
+        if self.class_token is not None:
+            x = torch.cat((self.class_token.expand(x.shape[0], 1, -1), x), 1)
+        return x
+
+
+class SeriesEmbedding(nn.Module):
+    """A linear map of each time step."""
+
+    def __init__(self, spec: ModelSpec, embed: SeriesEmbed) -> None:
+        super().__init__()
+        self.series = Linear(embed.channels, spec.width, bias=embed.bias)
+
+    def forward(self, values_BTC: Tensor, types_BT: None = None) -> Tensor:
+        channels = self.series.weight.shape[1]
+        if values_BTC.dim() != 3 or values_BTC.shape[-1] != channels:
+            raise InputError(f"values: expected (B, T, {channels}), got {tuple(values_BTC.shape)}")
+        return self.series(values_BTC)
+
+
+def embedding(spec: ModelSpec) -> nn.Module:
+    """The module for a spec's `embed`."""
+    match spec.embed:
+        case TokenEmbed() as embed:
+            return TokenEmbedding(spec, embed)
+        case PatchEmbed() as embed:
+            return PatchEmbedding(spec, embed)
+        case SeriesEmbed() as embed:
+            return SeriesEmbedding(spec, embed)
+        case _:
+            raise TypeError(f"no module for embed kind {spec.embed.kind!r}")

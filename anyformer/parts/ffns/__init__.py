@@ -1,0 +1,1 @@
+"""Feed-forward kinds. See `anyformer.specs.axes.FeedForward`."""

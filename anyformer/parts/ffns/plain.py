@@ -1,0 +1,90 @@
+"""Ungated feed-forwards: down(act(up(x))) (Vaswani et al. 2017, eq. 2), one class for each activation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from anyformer.specs.axes import FeedForward, Problem
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plain(FeedForward):
+    """Two matrices."""
+
+    inputs = ("up",)
+    width: int | None = None
+    """Unset: 4 times the model's width."""
+    bias: bool = False
+    dropout: float = 0.0
+    """Dropout on the inner activation."""
+
+    def problems(self) -> Iterator[Problem]:
+        if self.width is not None and self.width < 1:
+            yield "width", f"{self.width} is not at least 1"
+
+    def hidden(self, width: int) -> int:
+        return 4 * width if self.width is None else self.width
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relu(Plain, kind="relu"):
+    """max(x, 0)."""
+
+    def combine(self, *inputs: Tensor) -> Tensor:
+        return inputs[0].relu()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relu2(Plain, kind="relu2"):
+    """max(x, 0)^2 (So et al. 2021)."""
+
+    def combine(self, *inputs: Tensor) -> Tensor:
+        return inputs[0].relu().square()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gelu(Plain, kind="gelu"):
+    """x Phi(x), with the error function (Hendrycks and Gimpel 2016)."""
+
+    def combine(self, *inputs: Tensor) -> Tensor:
+        return gelu(inputs[0], "erf")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeluTanh(Plain, kind="gelu_tanh"):
+    """GELU by its tanh approximation, as in GPT-2."""
+
+    def combine(self, *inputs: Tensor) -> Tensor:
+        return gelu(inputs[0], "tanh")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeluQuick(Plain, kind="gelu_quick"):
+    """x sigmoid(1.702 x)."""
+
+    def combine(self, *inputs: Tensor) -> Tensor:
+        return gelu(inputs[0], "quick")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Silu(Plain, kind="silu"):
+    """x sigmoid(x)."""
+
+    def combine(self, *inputs: Tensor) -> Tensor:
+        from torch.nn.functional import silu
+
+        return silu(inputs[0])
+
+
+def gelu(x: Tensor, form: str) -> Tensor:
+    """GELU in one of its three published forms: erf, tanh, quick."""
+    from torch.nn import functional as F
+
+    if form == "quick":
+        return x * (1.702 * x).sigmoid()
+    return F.gelu(x, approximate="tanh" if form == "tanh" else "none")

@@ -1,0 +1,138 @@
+"""The heads: what a model answers, from the states that the stack ends with.
+
+`gather` turns states into what the head reads (`out.hidden`); the head itself needs nothing else, so that
+`model.head(out.hidden)` is `out.logits`.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from anyformer.errors import InputError
+from anyformer.parts.linear import Linear, Table
+from anyformer.parts.norm import Norm
+from anyformer.specs.axes import FeedForward
+from anyformer.specs.ends import Head, LabelHead, NoHead, PairHead, Pool, RegressionHead, SequenceHead, TokenHead
+from anyformer.specs.model import ModelSpec
+from anyformer.specs.scale import evaluate
+
+
+class TokenLogits(nn.Module):
+    """A logit for each token of the vocabulary."""
+
+    def __init__(self, spec: ModelSpec, head: TokenHead, table: Table | None) -> None:
+        super().__init__()
+        width = spec.embed_width if head.tied else spec.width
+        self.spec = head
+        self.dense = Linear(spec.width, width, bias=True) if head.transform else None
+        self.norm = Norm(spec.stacks[-1].norm.leaf, (width,)) if head.transform else None
+        self.project = Linear(spec.width, width) if not head.transform and width != spec.width else None
+        leaf = FeedForward.named(head.activation)
+        self.activation = leaf() if head.transform and leaf is not None else None
+        self.register_parameter("weight", None if head.tied else nn.Parameter(torch.empty(spec.vocab, width)))
+        self.register_parameter("bias", nn.Parameter(torch.empty(spec.vocab)) if head.bias else None)
+        self.scale = evaluate(head.scale, {"width": spec.width, "depth": spec.depth})
+        # A reference past nn.Module: the table belongs to the embedding and appears once in the state dict.
+        object.__setattr__(self, "table", table if head.tied else None)
+        self.shape = (width, spec.vocab)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        if self.dense is not None and self.norm is not None and self.activation is not None:
+            hidden = self.norm(self.activation.combine(self.dense(hidden)))
+        if self.project is not None:
+            hidden = self.project(hidden)
+        logits = F.linear(hidden, self.weight if self.table is None else self.table.weight, self.bias)
+        if self.scale != 1.0:
+            logits = logits * self.scale
+        if self.spec.softcap is not None:
+            exact = torch.promote_types(logits.dtype, torch.float32)
+            logits = (self.spec.softcap * torch.tanh(logits.to(exact) / self.spec.softcap)).to(logits.dtype)
+        return logits
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.shape[0]} -> {self.shape[1]}"
+            + (", tied" if self.spec.tied else "")
+            + (", bias" if self.spec.bias else "")
+        )
+
+
+class Answer(nn.Module):
+    """A linear answer, after an optional dense layer with tanh."""
+
+    def __init__(self, into: int, out: int, *, dense: bool = False, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dense = Linear(into, into, bias=True) if dense else None
+        self.answer = Linear(into, out, bias=True)
+        self.dropout = dropout
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        if self.dense is not None:
+            hidden = self.dense(hidden).tanh()
+        if self.dropout > 0:
+            hidden = F.dropout(hidden, self.dropout, self.training)
+        return self.answer(hidden)
+
+
+def head_module(spec: ModelSpec, table: Table | None) -> nn.Module | None:
+    """The module for a spec's `head`."""
+    match spec.head:
+        case TokenHead() as head:
+            return TokenLogits(spec, head, table)
+        case SequenceHead() as head:
+            return Answer(spec.width, head.labels, dense=head.dense, dropout=head.dropout)
+        case PairHead() as head:
+            return Answer(4 * spec.width, head.labels, dropout=head.dropout)
+        case LabelHead() as head:
+            return Answer(spec.width, head.labels, dropout=head.dropout)
+        case RegressionHead() as head:
+            return Answer(spec.width, head.outputs, dropout=head.dropout)
+        case NoHead():
+            return None
+        case _:
+            raise TypeError(f"no module for head kind {spec.head.kind!r}")
+
+
+def gather(head: Head, states_BTD: Tensor, valid_BT: Tensor | None, types_BT: Tensor | None) -> Tensor:
+    """What the head reads: the states themselves, or one vector for each row."""
+    match head:
+        case SequenceHead(pool=pool) | RegressionHead(pool=pool):
+            return pooled(states_BTD, valid_BT, pool)
+        case PairHead():
+            if types_BT is None:
+                raise InputError(
+                    "token_types is missing: a pair head reads text A where it is 0 and text B where it is 1"
+                )
+            real = torch.ones_like(types_BT, dtype=torch.bool) if valid_BT is None else valid_BT
+            u, v = (mean_over(states_BTD, real & (types_BT == text)) for text in (0, 1))
+            return torch.cat((u, v, (u - v).abs(), u * v), -1)
+        case _:
+            return states_BTD
+
+
+def pooled(states_BTD: Tensor, valid_BT: Tensor | None, pool: Pool) -> Tensor:
+    """One vector for each row, from its real tokens."""
+    if valid_BT is None:
+        picks = {
+            "first": lambda: states_BTD[:, 0],
+            "last": lambda: states_BTD[:, -1],
+            "mean": lambda: states_BTD.mean(1),
+        }
+        return picks[pool]()
+    if pool == "mean":
+        return mean_over(states_BTD, valid_BT)
+    real = valid_BT.long()
+    place = (
+        real.argmax(-1)
+        if pool == "first"
+        else (real * torch.arange(1, real.shape[1] + 1, device=real.device)).argmax(-1)
+    )
+    return states_BTD[torch.arange(states_BTD.shape[0], device=real.device), place]
+
+
+def mean_over(states_BTD: Tensor, chosen_BT: Tensor) -> Tensor:
+    """Mean of the chosen tokens; 0 if a row has none."""
+    share = chosen_BT.to(states_BTD.dtype)[..., None]
+    return (states_BTD * share).sum(1) / share.sum(1).clamp(min=1)

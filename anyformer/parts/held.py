@@ -1,0 +1,40 @@
+"""Held: the tensors that a leaf of an open axis declared, kept in a module under the leaf's own names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.specs.axes import Leaf, Weight
+
+
+class Held(nn.Module):
+    """Parameters and constants of one leaf. Constants stay in fp64 whatever dtype the model is moved to."""
+
+    def __init__(self, leaf: Leaf, weights: Mapping[str, Weight], constants: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self.leaf = leaf
+        self._constants = dict(constants or {})
+        for name, weight in weights.items():
+            self.register_parameter(name, nn.Parameter(torch.empty(weight.shape)))
+        for name, values in self._constants.items():
+            self.register_buffer(name, torch.tensor(values, dtype=torch.float64), persistent=False)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All of them by name: what the leaf's hooks call `own`."""
+        return {**self._parameters, **self._buffers}  # type: ignore[dict-item]
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        super()._apply(fn, recurse)
+        for name, values in self._constants.items():
+            moved = self._buffers[name]
+            # A cast or an uninitialised copy must not reach the constants.
+            self._buffers[name] = torch.tensor(values, dtype=torch.float64, device=moved.device)  # type: ignore[union-attr]
+        return self
+
+    def extra_repr(self) -> str:
+        sizes = [f"{name} {'x'.join(map(str, p.shape))}" for name, p in self.named_parameters(recurse=False)]
+        return ", ".join([self.leaf.kind, *sizes])

@@ -1,0 +1,1 @@
+"""Initialisation schemes, one file each. See `anyformer.specs.axes.Init`."""

@@ -1,0 +1,16 @@
+"""Fan-in: every matrix N(0, 1/d_in), embeddings N(0, 1) (PaLM)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anyformer.specs.axes import Init, Normal, Weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class FanIn(Init, kind="fan_in"):
+    """What goes in with variance 1 comes out with variance 1."""
+
+    def rule(self, weight: Weight, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
+        table = weight.role in ("embedding", "position_embedding")
+        return Normal(std=1.0 if table else weight.shape[-1] ** -0.5)

@@ -1,0 +1,23 @@
+"""GPT-2's start: N(0, 0.02^2), the projections back into the residual divided by sqrt(2 depth)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from anyformer.specs.axes import Init, Normal, Problem, Weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class GPT2(Init, kind="gpt2"):
+    """The residual's variance stays bounded as depth grows."""
+
+    std: float = 0.02
+
+    def problems(self) -> Iterator[Problem]:
+        if self.std <= 0:
+            yield "std", f"{self.std} is not above 0"
+
+    def rule(self, weight: Weight, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
+        residual = weight.role in ("attention_out", "ffn_out")
+        return Normal(std=self.std / (2 * depth) ** 0.5 if residual else self.std)

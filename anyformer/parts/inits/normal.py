@@ -1,0 +1,25 @@
+"""One standard deviation for everything (BERT, Llama; cut at 3 sigma in OLMo 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from anyformer.specs.axes import Init, Normal, Problem, Weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainNormal(Init, kind="normal"):
+    """N(0, std^2) for every matrix and table."""
+
+    std: float = 0.02
+    cut: float | None = None
+    """Cut at this many standard deviations."""
+
+    def problems(self) -> Iterator[Problem]:
+        for name in ("std", "cut"):
+            if (value := getattr(self, name)) is not None and value <= 0:
+                yield name, f"{value} is not above 0"
+
+    def rule(self, weight: Weight, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
+        return Normal(std=self.std, cut=self.cut)

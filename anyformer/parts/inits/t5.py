@@ -1,0 +1,31 @@
+"""T5's factors (Mesh-TF): the query carries the 1/sqrt(d) that T5's scores lack, embeddings have variance 1."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from anyformer.specs.axes import Init, Normal, Problem, Weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class T5Factors(Init, kind="t5"):
+    """q (width head_dim)^-1/2; k, v, relative and input matrices width^-1/2; outputs fan_in^-1/2; tables 1."""
+
+    factor: float = 1.0
+
+    def problems(self) -> Iterator[Problem]:
+        if self.factor <= 0:
+            yield "factor", f"{self.factor} is not above 0"
+
+    def rule(self, weight: Weight, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
+        match weight.role:
+            case "embedding" | "position_embedding" | "head":
+                std = 1.0
+            case "query":
+                std = (width * head_dim) ** -0.5
+            case "attention_out" | "ffn_out":
+                std = weight.shape[-1] ** -0.5
+            case _:
+                std = width**-0.5
+        return Normal(std=self.factor * std)

@@ -1,0 +1,1 @@
+"""Mixers: how scores become weights. See `anyformer.specs.axes.Mixer`."""

@@ -1,0 +1,24 @@
+"""Normalised ReLU scores: p_s = relu(x_s) / sum relu(x); a query whose scores are all negative takes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from anyformer.specs.axes import Mixer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relu(Mixer, kind="relu"):
+    """Sparse weights without an exponential."""
+
+    eps: float = 1e-6
+    """Added to the sum, so that a row of zeros stays zero."""
+
+    def weigh(self, scores: Tensor, own: Mapping[str, Tensor]) -> Tensor:
+        weights = scores.relu()
+        return weights / (weights.sum(-1, keepdim=True) + self.eps)

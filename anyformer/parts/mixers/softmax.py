@@ -1,0 +1,36 @@
+"""Softmax over the scores, with an optional learned sink: p_s = exp(x_s) / (exp(sink) + sum exp(x)) (gpt-oss)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from anyformer.specs.axes import Mixer, Weight
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Softmax(Mixer, kind="softmax"):
+    """The usual weights."""
+
+    sinks: bool = False
+    """A learned logit for each head in the denominator, so that a head may attend to nothing."""
+
+    def weights(self, heads: int) -> dict[str, Weight]:
+        return {"sink_H": Weight(shape=(heads,), role="sink", fill=0.0)} if self.sinks else {}
+
+    def weigh(self, scores: Tensor, own: Mapping[str, Tensor]) -> Tensor:
+        import torch
+
+        highest = scores.amax(-1, keepdim=True)
+        sink = own["sink_H"].to(scores.dtype)[:, None, None] if self.sinks else None
+        highest = highest if sink is None else torch.maximum(highest, sink)
+        # A row that sees nothing has -inf as its highest score, and weights of 0.
+        highest = highest.detach().clamp(min=torch.finfo(scores.dtype).min)
+        weights = (scores - highest).exp()
+        total = weights.sum(-1, keepdim=True)
+        total = total.clamp(min=torch.finfo(scores.dtype).tiny) if sink is None else total + (sink - highest).exp()
+        return weights / total

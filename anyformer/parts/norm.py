@@ -1,0 +1,39 @@
+"""The norm module: the gain and bias of a norm leaf, applied to the last dimension or to each head."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.specs.axes import Norm as NormLeaf
+from anyformer.specs.nodes import HeadNorm
+
+
+class Norm(nn.Module):
+    """A norm over vectors of `shape`; leading dimensions of the gain broadcast (one gain for each head)."""
+
+    def __init__(self, leaf: NormLeaf, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.leaf, self.shape = leaf, shape
+        weights = leaf.weights(shape)
+        for name in ("weight", "bias"):
+            self.register_parameter(name, nn.Parameter(torch.empty(shape)) if name in weights else None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.leaf.apply(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.leaf.kind} {'x'.join(map(str, self.shape))}, eps {self.leaf.eps:g}"
+
+
+class HeadsNorm(Norm):
+    """A norm on projected heads (B,T,H,K): each head, or the whole projected vector."""
+
+    def __init__(self, spec: HeadNorm, heads: int, head_dim: int) -> None:
+        super().__init__(spec.leaf, spec.shape(heads, head_dim))
+        self.whole = spec.scope == "whole"
+
+    def forward(self, x_BTHK: Tensor) -> Tensor:
+        if not self.whole:
+            return super().forward(x_BTHK)
+        return super().forward(x_BTHK.flatten(-2)).unflatten(-1, x_BTHK.shape[-2:])

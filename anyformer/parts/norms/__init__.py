@@ -1,0 +1,1 @@
+"""Norms, one file each. See `anyformer.specs.axes.Norm`."""

@@ -1,0 +1,1 @@
+"""Attention patterns, one predicate a file. See `anyformer.specs.patterns.Pattern`."""

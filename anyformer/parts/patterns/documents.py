@@ -1,0 +1,19 @@
+"""Documents: a token sees only its own document. Every model adds it by itself where rows hold several."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from anyformer.specs.patterns import Pattern, Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documents(Pattern, kind="documents"):
+    """document(q) == document(k)."""
+
+    def allows(self, q: Tokens, k: Tokens) -> Any:
+        return (q.document == k.document) & (q.pos == q.pos) & (k.pos == k.pos)
+
+    def interval(self, pos: Any, length: int) -> tuple[Any, Any]:
+        return pos * 0, pos * 0 + length - 1

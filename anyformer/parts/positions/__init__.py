@@ -1,0 +1,1 @@
+"""Position schemes, one file each. The hooks that a leaf may override are in `anyformer.specs.axes.Position`."""

@@ -1,0 +1,54 @@
+"""ALiBi: a penalty that grows with distance, score - slope_h |i - j| (Press et al. 2021)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from anyformer.specs.axes import Dims, Position, Problem
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def slopes(heads: int, base: float) -> list[float]:
+    """One slope for each head: powers of 2^(-base/P) for the largest power of two P, then every second of 2P."""
+    power = 2 ** math.floor(math.log2(heads))
+    first = [2 ** (-base * i / power) for i in range(1, power + 1)]
+    between = [2 ** (-base * i / (2 * power)) for i in range(1, 2 * power + 1, 2)]
+    return first + between[: heads - power]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alibi(Position, kind="alibi"):
+    """Each head subtracts its slope times the distance."""
+
+    relative = True
+    slope_base: float = 8.0
+    before_scale: bool = False
+    """Add the penalty before the scores are scaled (Falcon-RW), so that it is scaled too."""
+
+    def problems(self) -> Iterator[Problem]:
+        if self.slope_base <= 0:
+            yield "slope_base", f"{self.slope_base} is not above 0"
+
+    def constants(self, dims: Dims) -> dict[str, Sequence[float]]:
+        return {"slope_H": slopes(dims.heads, self.slope_base)}
+
+    def bias(
+        self,
+        own: Mapping[str, Tensor],
+        q_BTHK: Tensor,
+        k_BSGK: Tensor,
+        q_pos_BT: Tensor,
+        k_pos_BS: Tensor,
+        scale: float,
+    ) -> Tensor:
+        import torch
+
+        exact = torch.promote_types(q_BTHK.dtype, torch.float32)
+        gap_BTS = (k_pos_BS[:, None, :] - q_pos_BT[:, :, None]).abs()
+        slope_H11 = own["slope_H"].to(exact)[:, None, None] * (scale if self.before_scale else 1.0)
+        return -slope_H11 * gap_BTS[:, None]

@@ -1,0 +1,33 @@
+"""Learned positions: one trained row for each position, added to the embeddings (GPT, BERT, OPT)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from anyformer.specs.axes import Dims, Position, Problem, Weight
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learned(Position, kind="learned"):
+    """A table of positions, as many as the context."""
+
+    offset: int = 0
+    """Rows before position 0: OPT has 2, RoBERTa its pad id + 1."""
+
+    def problems(self) -> Iterator[Problem]:
+        if self.offset < 0:
+            yield "offset", f"{self.offset} is not at least 0"
+
+    def limit(self, context: int) -> int:
+        return context
+
+    def weights(self, dims: Dims) -> dict[str, Weight]:
+        return {"table": Weight(shape=(dims.context + self.offset, dims.embed_width), role="position_embedding")}
+
+    def embed(self, own: Mapping[str, Tensor], pos_BT: Tensor, like: Tensor) -> Tensor:
+        return own["table"][pos_BT + self.offset].to(like.dtype)

@@ -1,0 +1,14 @@
+"""No position scheme: a causal mask alone tells a decoder what came first (NoPE)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from anyformer.specs.axes import Position
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoPosition(Position, kind="none"):
+    """Nothing is added, rotated or biased."""
+
+    relative = True

@@ -1,0 +1,180 @@
+"""RoPE beyond the trained length: how each scaling changes the frequencies.
+
+Those that depend on the length read one declared length, fixed when the forward or the cache is made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from anyformer.specs.axes import Leaf, Problem
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class RopeScaling(Leaf, axis="rope scaling", leaves="anyformer.parts.positions.rope_scaling"):
+    """A change of RoPE's frequencies, and a gain on its sines and cosines."""
+
+    needs_length: ClassVar[bool] = False
+    factor: float
+
+    def problems(self) -> Iterator[Problem]:
+        if self.factor < 1:
+            yield "factor", f"{self.factor} is not at least 1"
+        if getattr(self, "original", 1) < 1:
+            yield "original", f"{getattr(self, 'original', 1)} is not at least 1"
+
+    def check(self, turned: int) -> Iterator[Problem]:
+        """What is wrong if `turned` dimensions of a head turn."""
+        yield from ()
+
+    def constants(self, plain: list[float], theta: float) -> dict[str, Sequence[float]]:
+        """Fixed numbers from the plain frequencies."""
+        return {"frequency": plain}
+
+    def frequencies(
+        self, own: Mapping[str, Tensor], length_BT: Tensor | None, exact: torch.dtype, theta: float
+    ) -> Tensor:
+        """The frequencies, one set or one for each token."""
+        return own["frequency"].to(exact)
+
+    def gain(self) -> float:
+        """What sines and cosines are multiplied by."""
+        return 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(RopeScaling, kind="linear"):
+    """Positions are divided by the factor (Chen et al. 2023)."""
+
+    factor: float
+
+    def constants(self, plain: list[float], theta: float) -> dict[str, Sequence[float]]:
+        return {"frequency": [f / self.factor for f in plain]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynamicNtk(RopeScaling, kind="dynamic"):
+    """theta grows with the length beyond the original: theta (factor L / original - factor + 1)^(d / (d - 2))."""
+
+    needs_length = True
+    factor: float
+    original: int
+
+    def check(self, turned: int) -> Iterator[Problem]:
+        if turned <= 2:
+            yield "kind", f"'dynamic' needs more than 2 turning dimensions, got {turned}"
+
+    def constants(self, plain: list[float], theta: float) -> dict[str, Sequence[float]]:
+        turned = 2 * len(plain)
+        return {"exponent": [-2 * i / turned for i in range(len(plain))], "growth": [turned / (turned - 2)]}
+
+    def frequencies(
+        self, own: Mapping[str, Tensor], length_BT: Tensor | None, exact: torch.dtype, theta: float
+    ) -> Tensor:
+        if length_BT is None:
+            raise TypeError("dynamic RoPE scaling reads a length")
+        length = length_BT.to(own["growth"].dtype).clamp(min=self.original)
+        base = theta * (self.factor * length / self.original - (self.factor - 1)) ** own["growth"]
+        return (base[..., None] ** own["exponent"]).to(exact)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Yarn(RopeScaling, kind="yarn"):
+    """Slow dimensions interpolate, fast ones stay, with a ramp between (Peng et al. 2023)."""
+
+    factor: float
+    original: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    """Round the ends of the ramp to whole dimensions (gpt-oss does not)."""
+    attention_factor: float | None = None
+    """The gain on sines and cosines; unset: 0.1 ln(factor) + 1."""
+
+    def constants(self, plain: list[float], theta: float) -> dict[str, Sequence[float]]:
+        half = len(plain)
+
+        def dimension(turns: float) -> float:
+            return 2 * half * math.log(self.original / (turns * 2 * math.pi)) / (2 * math.log(theta))
+
+        low, high = dimension(self.beta_fast), dimension(self.beta_slow)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, 2 * half - 1)
+        span = high - low or 0.001
+        ramp = [min(max((i - low) / span, 0.0), 1.0) for i in range(half)]
+        return {"frequency": [f / self.factor * r + f * (1 - r) for f, r in zip(plain, ramp, strict=True)]}
+
+    def gain(self) -> float:
+        return 0.1 * math.log(self.factor) + 1.0 if self.attention_factor is None else self.attention_factor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Llama3(RopeScaling, kind="llama3"):
+    """Long waves are stretched, short ones stay, those between are mixed (Llama 3.1)."""
+
+    factor: float = 8.0
+    original: int = 8192
+    low: float = 1.0
+    high: float = 4.0
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        if self.low >= self.high:
+            yield "low", f"{self.low} is not below high={self.high}"
+
+    def constants(self, plain: list[float], theta: float) -> dict[str, Sequence[float]]:
+        return {"frequency": [self._scaled(f) for f in plain]}
+
+    def _scaled(self, frequency: float) -> float:
+        turns = self.original * frequency / (2 * math.pi)
+        keep = min(max((turns - self.low) / (self.high - self.low), 0.0), 1.0)
+        return (1 - keep) * frequency / self.factor + keep * frequency
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongRope(RopeScaling, kind="longrope"):
+    """A factor for each frequency, of one list up to the original length and of another beyond (Phi-3)."""
+
+    needs_length = True
+    factor: float
+    """Longest context over the original one: it sets the gain."""
+    original: int
+    short: tuple[float, ...]
+    long: tuple[float, ...]
+    attention_factor: float | None = None
+    """The gain on sines and cosines; unset: sqrt(1 + ln(factor) / ln(original))."""
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        for name in ("short", "long"):
+            if any(f <= 0 for f in getattr(self, name)):
+                yield name, "has a factor that is not above 0"
+
+    def check(self, turned: int) -> Iterator[Problem]:
+        for name in ("short", "long"):
+            if len(getattr(self, name)) != turned // 2:
+                yield name, f"has {len(getattr(self, name))} factors; {turned} turning dimensions need {turned // 2}"
+
+    def constants(self, plain: list[float], theta: float) -> dict[str, Sequence[float]]:
+        named: dict[str, tuple[float, ...]] = {"short": self.short, "long": self.long}
+        return {name: [f / by for f, by in zip(plain, factors, strict=True)] for name, factors in named.items()}
+
+    def frequencies(
+        self, own: Mapping[str, Tensor], length_BT: Tensor | None, exact: torch.dtype, theta: float
+    ) -> Tensor:
+        if length_BT is None:
+            raise TypeError("longrope scaling reads a length")
+        within = (length_BT <= self.original)[..., None]
+        return own["short"].where(within, own["long"]).to(exact)
+
+    def gain(self) -> float:
+        if self.attention_factor is not None:
+            return self.attention_factor
+        return math.sqrt(1 + math.log(self.factor) / math.log(self.original)) if self.factor > 1 else 1.0

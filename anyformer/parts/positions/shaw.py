@@ -1,0 +1,90 @@
+"""Relative vectors on keys and values (Shaw et al. 2018, eqs. 3-4): score q.(k + a_{j-i}), output sum p (v + b_{j-i}).
+
+With fixed sine vectors instead of learned ones this is NEZHA's scheme.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from anyformer.specs.axes import Dims, Position, Problem, Weight
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shaw(Position, kind="shaw"):
+    """A vector for each clipped distance, shared by the heads of a layer."""
+
+    relative = True
+    reads_content = True
+    unused = {"keys": "a distance that no pair of positions has", "values": "a distance that no pair of positions has"}
+    clip: int = 16
+    vectors: Literal["learned", "sine"] = "learned"
+    on_values: bool = True
+    shared: bool = False
+    """One set of vectors for all layers, or one in each."""
+
+    @property
+    def per_layer(self) -> bool:
+        return not self.shared
+
+    def problems(self) -> Iterator[Problem]:
+        if self.clip < 1:
+            yield "clip", f"{self.clip} is not at least 1"
+
+    def check(self, dims: Dims) -> Iterator[Problem]:
+        if self.vectors == "sine" and dims.head_dim % 2:
+            yield "vectors", f"'sine' pairs sines with cosines, so head_dim must be even, got {dims.head_dim}"
+
+    def reads_probs(self) -> bool:
+        return self.on_values
+
+    def weights(self, dims: Dims) -> dict[str, Weight]:
+        if self.vectors == "sine":
+            return {}
+        table = Weight(shape=(2 * self.clip + 1, dims.head_dim), role="relative")
+        return {"keys": table} | ({"values": table} if self.on_values else {})
+
+    def constants(self, dims: Dims) -> dict[str, Sequence[Any]]:
+        if self.vectors == "learned":
+            return {}
+        half = [10000.0 ** (-2 * i / dims.head_dim) for i in range(dims.head_dim // 2)]
+        rows = [
+            [wave(distance * f) for f in half for wave in (math.sin, math.cos)] for distance in range(2 * self.clip + 1)
+        ]
+        return {"sine": rows}
+
+    def flops(self, dims: Dims) -> tuple[int, int]:
+        return 0, 2 * dims.heads * dims.head_dim * (2 * self.clip + 1) * (2 if self.on_values else 1)
+
+    def _table(self, own: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
+        return (own["sine"] if self.vectors == "sine" else own[name]).to(like.dtype)
+
+    def _index(self, q_pos_BT: Tensor, k_pos_BS: Tensor) -> Tensor:
+        gap_BTS = k_pos_BS[:, None, :] - q_pos_BT[:, :, None]
+        return gap_BTS.clamp(-self.clip, self.clip) + self.clip
+
+    def bias(
+        self,
+        own: Mapping[str, Tensor],
+        q_BTHK: Tensor,
+        k_BSGK: Tensor,
+        q_pos_BT: Tensor,
+        k_pos_BS: Tensor,
+        scale: float,
+    ) -> Tensor:
+        # Against every distance first, then pick: no (T, S, head_dim) tensor is made.
+        by_distance = (q_BTHK @ self._table(own, "keys", q_BTHK).T).transpose(1, 2) * scale
+        index = self._index(q_pos_BT, k_pos_BS)[:, None]
+        return by_distance.gather(-1, index.expand(*by_distance.shape[:3], index.shape[-1]))
+
+    def values(self, own: Mapping[str, Tensor], probs_BHTS: Tensor, q_pos_BT: Tensor, k_pos_BS: Tensor) -> Tensor:
+        table = self._table(own, "values", probs_BHTS)
+        index = self._index(q_pos_BT, k_pos_BS)[:, None].expand(probs_BHTS.shape)
+        by_distance = probs_BHTS.new_zeros(*probs_BHTS.shape[:3], table.shape[0]).scatter_add(-1, index, probs_BHTS)
+        return (by_distance @ table).transpose(1, 2)

@@ -1,0 +1,82 @@
+"""T5's relative bias: one learned number for each head and bucket of distances (Raffel et al. 2019, section 2.1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from anyformer.specs.axes import Dims, Position, Problem, Weight
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def thresholds(buckets: int, max_distance: int) -> list[int]:
+    """The distances at which bucket 1, 2, ... begins: each distance at first, then logarithmically wider."""
+    exact = buckets // 2
+    starts = list(range(1, exact + 1))
+    for bucket in range(exact + 1, buckets):
+        # The smallest d with exact + floor(ln(d/exact) / ln(max/exact) * (buckets - exact)) >= bucket.
+        distance = starts[-1]
+        while (
+            exact + math.floor(math.log(distance / exact) / math.log(max_distance / exact) * (buckets - exact)) < bucket
+        ):
+            distance += 1
+        starts.append(distance)
+    return starts
+
+
+@dataclass(frozen=True, kw_only=True)
+class T5Bias(Position, kind="t5"):
+    """A table (buckets, heads) added to the scores."""
+
+    relative = True
+    unused = {"table": "a bucket that no pair of positions falls into"}
+    buckets: int = 32
+    max_distance: int = 128
+    bidirectional: bool | None = None
+    """Half of the buckets for keys after the query; unset: yes in an encoder, no in a decoder."""
+    shared: bool = True
+    """One table for all layers (T5), or one in each (UMT5)."""
+
+    @property
+    def per_layer(self) -> bool:
+        return not self.shared
+
+    def problems(self) -> Iterator[Problem]:
+        least = 4 if self.bidirectional is not False else 2
+        if self.buckets < least or self.buckets % least:
+            yield "buckets", f"{self.buckets} can't be halved evenly; pick a multiple of {least}"
+        elif self.max_distance <= self.buckets // 2:
+            yield "max_distance", f"{self.max_distance} is not above buckets / 2 = {self.buckets // 2}"
+
+    def _both_ways(self, dims: Dims) -> bool:
+        return not dims.causal if self.bidirectional is None else self.bidirectional
+
+    def weights(self, dims: Dims) -> dict[str, Weight]:
+        return {"table": Weight(shape=(self.buckets, dims.heads), role="relative")}
+
+    def constants(self, dims: Dims) -> dict[str, Sequence[float]]:
+        both = self._both_ways(dims)
+        per_side = self.buckets // 2 if both else self.buckets
+        return {"start": thresholds(per_side, self.max_distance), "after": [per_side if both else 0]}
+
+    def bias(
+        self,
+        own: Mapping[str, Tensor],
+        q_BTHK: Tensor,
+        k_BSGK: Tensor,
+        q_pos_BT: Tensor,
+        k_pos_BS: Tensor,
+        scale: float,
+    ) -> Tensor:
+        import torch
+
+        back_BTS = q_pos_BT[:, :, None] - k_pos_BS[:, None, :]
+        after = own["after"].long()
+        # One-sided tables put every key after the query into bucket 0.
+        distance = torch.where(after > 0, back_BTS.abs(), back_BTS.clamp(min=0))
+        bucket = torch.bucketize(distance, own["start"].long(), right=True) + torch.where(back_BTS < 0, after, 0)
+        return own["table"][bucket].permute(0, 3, 1, 2)

@@ -1,0 +1,33 @@
+"""Scene: what the layers of one kind share in one forward pass.
+
+Positions, masks, angles, shared biases and the choice of a kernel are computed once for each distinct pair of
+attention and position spec; a layer only reads them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from anyformer.kernels.choose import Kernel
+from anyformer.parts.cache import Cache
+
+
+@dataclass
+class Scene:
+    """Facts of one forward pass for the layers that share a kind of attention."""
+
+    kernel: Kernel
+    q_pos_BT: Tensor
+    k_pos_BS: Tensor
+    causal: bool = False
+    mask: Tensor | None = None
+    bias: Tensor | None = None
+    """A bias that does not read queries or keys, with the mask already in it where the kernel allows."""
+    own: dict[str, Tensor] | None = None
+    """Parameters and constants of a position scheme that the stack owns."""
+    q_angles: Any = None
+    k_angles: Any = None
+    cache: Cache | None = None

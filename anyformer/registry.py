@@ -1,0 +1,69 @@
+"""Open axes: a kind is a name, a class and nothing else.
+
+A leaf file declares `class Alibi(Position, kind="alibi")`. That registers it. The files of the axis's own
+package are imported when a kind is first looked up, and so are the modules that installed packages name under
+the entry point group `anyformer.leaves`. Kinds are names in this table, never paths to code, so a spec file
+can't make us import anything.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import pkgutil
+from typing import Any, ClassVar, Self
+
+ENTRY_POINTS = "anyformer.leaves"
+
+
+class OpenAxis:
+    """Base of every axis to which a paper can add a member."""
+
+    axis: ClassVar[str] = ""
+    kind: ClassVar[str] = ""
+    _leaves: ClassVar[str] = ""
+    _registered: ClassVar[dict[str, type[Any]]] = {}
+    _loaded: ClassVar[set[str]] = set()
+
+    def __init_subclass__(cls, *, axis: str = "", leaves: str = "", kind: str = "", **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        if axis:
+            cls.axis, cls._leaves, cls._registered = axis, leaves, {}
+        if kind:
+            known = cls._registered.get(kind)
+            if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+                raise TypeError(f"{cls.axis} kind {kind!r} is taken by {known.__module__}.{known.__qualname__}")
+            cls.kind = kind
+            cls._registered[kind] = cls
+
+    @classmethod
+    def kinds(cls) -> tuple[str, ...]:
+        """Every registered kind of this axis, sorted."""
+        _load(cls._leaves)
+        _load_entry_points()
+        return tuple(sorted(kind for kind, leaf in cls._registered.items() if issubclass(leaf, cls)))
+
+    @classmethod
+    def named(cls, kind: str) -> type[Self] | None:
+        """The class of a kind, or None. Installed extensions are read only if we don't have the kind ourselves."""
+        _load(cls._leaves)
+        if kind not in cls._registered:
+            _load_entry_points()
+        return cls._registered.get(kind)
+
+
+def _load(package: str) -> None:
+    if package in OpenAxis._loaded:
+        return
+    OpenAxis._loaded.add(package)
+    module = importlib.import_module(package)
+    for leaf in pkgutil.iter_modules(getattr(module, "__path__", ())):
+        importlib.import_module(f"{package}.{leaf.name}")
+
+
+def _load_entry_points() -> None:
+    if ENTRY_POINTS in OpenAxis._loaded:
+        return
+    OpenAxis._loaded.add(ENTRY_POINTS)
+    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+        point.load()

@@ -1,0 +1,282 @@
+"""Parameters, FLOPs and bytes of a model, from the spec alone.
+
+FLOPs are 2mnk of the matrix products of a forward pass (training: 3 times that). Attention counts the pairs that
+the pattern allows, so causal is half of full. Bytes moved are what an ideal implementation must read and write:
+weights once, each activation once out and once in, the cache as it stands. They say whether arithmetic or memory
+sets the pace.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from anyformer.errors import InputError, nearest
+from anyformer.specs.axes import Dims, Weight
+from anyformer.specs.ends import TokenEmbed, TokenHead
+from anyformer.specs.model import ModelSpec, Stack
+from anyformer.specs.nodes import Layer
+from anyformer.specs.pairs import allowed_pairs
+from anyformer.specs.patterns import Pattern
+from anyformer.specs.weights import projects, weights
+
+Phase = Literal["train", "prefill", "decode"]
+PHASES: tuple[Phase, ...] = ("train", "prefill", "decode")
+
+BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+
+
+def dtype_bytes(dtype: Any) -> int:
+    """Bytes of one element of a dtype, given by name or as torch's own."""
+    name = str(dtype).removeprefix("torch.")
+    if name not in BYTES:
+        raise InputError(f"dtype {name!r} is unknown{nearest(name, BYTES)}")
+    return BYTES[name]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flops:
+    """Forward FLOPs of one document, by what spends them."""
+
+    projections: int
+    """q, k, v and o of every attention."""
+    scores: int
+    """Scores and weighted values, over the allowed pairs."""
+    ffn: int
+    embed: int
+    """Projections of a factorised, patch or series embedding."""
+    head: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.projections + self.scores + self.ffn + self.embed + self.head
+
+
+@dataclass(frozen=True)
+class Count:
+    """What a spec costs. Sequences are documents of `context` tokens (of an encoder-decoder: target tokens,
+    with `source` tokens on the encoder's side, as many unless given).
+    """
+
+    spec: ModelSpec
+
+    @functools.cached_property
+    def weights(self) -> dict[str, Weight]:
+        """Every parameter tensor by name."""
+        return weights(self.spec)
+
+    # --- parameters ------------------------------------------------------------------------------------------
+
+    @property
+    def params(self) -> int:
+        """All parameters, a tied one once."""
+        return sum(w.size for w in self.weights.values())
+
+    @property
+    def embedding_params(self) -> int:
+        """Parameters of look-up tables (tokens, types, positions)."""
+        return sum(w.size for w in self.weights.values() if w.role in ("embedding", "position_embedding"))
+
+    @property
+    def active_params(self) -> int:
+        """Parameters that one token uses, embedding and head included. In a dense model: all."""
+        return self.params
+
+    @property
+    def params_by_part(self) -> dict[str, int]:
+        """Parameters of each part; the values add up to `params`."""
+        parts: dict[str, int] = {}
+        for name, weight in self.weights.items():
+            part = part_of(name, weight)
+            parts[part] = parts.get(part, 0) + weight.size
+        return parts
+
+    # --- FLOPs -----------------------------------------------------------------------------------------------
+
+    def flops(self, context: int, source: int | None = None) -> Flops:
+        """Forward FLOPs of one document of `context` tokens."""
+        self._check(context=context, source=source)
+        spec, lengths = self.spec, self._lengths(context, source)
+        projections = scores = ffn = 0
+        for stack in spec.stacks:
+            length = lengths[stack.name]
+            for layer in stack.layers:
+                dims = spec.dims(layer, causal=stack.causal)
+                queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
+                projections += 2 * length * dims.width * (2 * queries + 2 * keys)
+                scores += self._score_flops(layer, dims, self._pairs(stack, layer, length), length)
+                if stack.cross:
+                    read = lengths["encoder"]
+                    projections += 2 * dims.width * (length * 2 * queries + read * 2 * keys)
+                    scores += 4 * length * read * queries
+                ffn += 2 * length * dims.width * dims.ffn_width * (len(layer.ffn.inputs) + 1)
+        return Flops(
+            projections=projections,
+            scores=scores,
+            ffn=ffn,
+            embed=self._embed_flops(lengths),
+            head=self._head_flops(context),
+        )
+
+    def flops_per_token(self, context: int, source: int | None = None) -> float:
+        """Forward FLOPs for each token of a document of `context` tokens. Training costs 3 times that."""
+        return self.flops(context, source).total / context
+
+    def _score_flops(self, layer: Layer, dims: Dims, pairs: int, length: int) -> int:
+        own_pair, own_token = layer.position.flops(dims)
+        return pairs * (4 * dims.heads * dims.head_dim + own_pair) + length * own_token
+
+    def _pairs(self, stack: Stack, layer: Layer, length: int) -> int:
+        return allowed_pairs(pattern_of(stack, layer), length)
+
+    def _embed_flops(self, lengths: dict[str, int]) -> int:
+        spec = self.spec
+        if isinstance(spec.embed, TokenEmbed):
+            each = 2 * spec.embed_width * spec.width if projects(spec) else 0
+            return each * sum(lengths.values())
+        matrix = next(w for name, w in self.weights.items() if w.role == "project" and name.startswith("embed."))
+        tokens = sum(lengths.values()) - int(getattr(spec.embed, "class_token", False))
+        return 2 * tokens * matrix.size
+
+    def _head_flops(self, context: int) -> int:
+        spec = self.spec
+        matrices = sum(
+            w.size for n, w in self.weights.items() if n.startswith("head.") and w.role in ("head", "dense", "project")
+        )
+        if isinstance(spec.head, TokenHead) and spec.head.tied:
+            matrices += spec.vocab * spec.embed_width
+        return 2 * matrices * (1 if spec.head.pools else context)
+
+    # --- memory ----------------------------------------------------------------------------------------------
+
+    def kv_bytes(self, context: int, dtype: Any = "bfloat16", batch: int = 1, source: int | None = None) -> int:
+        """Bytes of a cache for `context` tokens in each of `batch` rows, cross-attention included."""
+        self._check(context=context, batch=batch, source=source)
+        lengths = self._lengths(context, source)
+        total = 0
+        for stack in self.spec.stacks:
+            if not stack.causal:
+                continue
+            for layer in stack.layers:
+                each = sum(
+                    heads * dim for heads, dim in layer.attention.mixer.streams(self.spec.dims(layer, causal=True))
+                )
+                total += each * (context + (lengths["encoder"] if stack.cross else 0))
+        return total * batch * dtype_bytes(dtype)
+
+    def activation_bytes(self, context: int, dtype: Any = "bfloat16", batch: int = 1, source: int | None = None) -> int:
+        """Estimate of what a training step keeps for the backward pass: inputs and outputs of every matrix, norm and
+        activation, logits in fp32, scores not stored (fused attention).
+        """
+        self._check(context=context, batch=batch, source=source)
+        size, lengths, total = dtype_bytes(dtype), self._lengths(context, source), 0
+        for stack in self.spec.stacks:
+            for layer in stack.layers:
+                total += lengths[stack.name] * self._layer_activations(stack, layer) * size
+        if isinstance(self.spec.head, TokenHead):
+            total += context * self.spec.vocab * 4
+        return total * batch
+
+    def _layer_activations(self, stack: Stack, layer: Layer) -> int:
+        dims = self.spec.dims(layer, causal=stack.causal)
+        attention = 2 * dims.width + 2 * dims.heads * dims.head_dim + 2 * dims.kv_heads * dims.head_dim
+        ffn = 2 * dims.width + (len(layer.ffn.inputs) + 1) * dims.ffn_width
+        return attention * (2 if stack.cross else 1) + ffn
+
+    def bytes_moved(
+        self, phase: Phase, context: int, dtype: Any = "bfloat16", batch: int = 1, source: int | None = None
+    ) -> int:
+        """Least traffic with memory. train: one step over batch x context tokens; prefill: reading them into a cache;
+        decode: one more token in each row, with `context` tokens in the cache.
+        """
+        self._check(context=context, batch=batch, source=source, phase=phase)
+        size = dtype_bytes(dtype)
+        matrices = sum(w.size for w in self.weights.values() if w.role not in ("embedding", "position_embedding"))
+        head = self.spec.head
+        if isinstance(head, TokenHead) and head.tied:
+            matrices += self.spec.vocab * self.spec.embed_width
+        read_weights = matrices * size
+        if phase == "decode":
+            step = self.kv_bytes(context, dtype, batch, source)
+            written = (
+                self.kv_bytes(1, dtype, batch, source=0)
+                if len(self.spec.stacks) == 2
+                else self.kv_bytes(1, dtype, batch)
+            )
+            return read_weights + step + written
+        activations = 2 * self.activation_bytes(context, dtype, batch, source)
+        if phase == "prefill":
+            return read_weights + activations + self.kv_bytes(context, dtype, batch, source)
+        # Weights are read forward and backward, gradients written; activations written, then read.
+        return 3 * self.params * size + 2 * activations
+
+    def phase_flops(self, phase: Phase, context: int, batch: int = 1, source: int | None = None) -> int:
+        """FLOPs of what `bytes_moved` describes."""
+        self._check(context=context, batch=batch, source=source, phase=phase)
+        if phase != "decode":
+            return batch * self.flops(context, source).total * (3 if phase == "train" else 1)
+        total, lengths = 0, self._lengths(context, source)
+        for stack in self.spec.stacks:
+            if not stack.causal:
+                continue
+            for layer in stack.layers:
+                dims = self.spec.dims(layer, causal=True)
+                queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
+                seen = self._pairs(stack, layer, context) - (
+                    self._pairs(stack, layer, context - 1) if context > 1 else 0
+                )
+                total += 2 * dims.width * (2 * queries + 2 * keys) + self._score_flops(layer, dims, seen, 1)
+                if stack.cross:
+                    total += 4 * dims.width * queries + 4 * lengths["encoder"] * queries
+                total += 2 * dims.width * dims.ffn_width * (len(layer.ffn.inputs) + 1)
+        return batch * (total + self._head_flops(1))
+
+    def intensity(
+        self, phase: Phase, context: int, dtype: Any = "bfloat16", batch: int = 1, source: int | None = None
+    ) -> float:
+        """FLOPs for each byte moved. Below a machine's FLOP/s over bytes/s it is memory-bound, above compute-bound."""
+        return self.phase_flops(phase, context, batch, source) / self.bytes_moved(phase, context, dtype, batch, source)
+
+    # --- lengths ---------------------------------------------------------------------------------------------
+
+    def _lengths(self, context: int, source: int | None) -> dict[str, int]:
+        names = [stack.name for stack in self.spec.stacks]
+        return {name: context if source is None or name == names[-1] else source for name in names}
+
+    def _check(self, *, context: int, source: int | None, batch: int = 1, phase: str = "train") -> None:
+        if context < 1 or batch < 1:
+            raise InputError(f"context and batch must be at least 1, got context={context}, batch={batch}")
+        if source is not None and len(self.spec.stacks) == 1:
+            raise InputError(f"source is for encoder-decoders; topology is {self.spec.topology!r}")
+        if phase not in PHASES:
+            raise InputError(f"phase {phase!r} is unknown{nearest(phase, PHASES)}")
+
+
+def pattern_of(stack: Stack, layer: Layer) -> Pattern:
+    """A layer's pattern, with the stack's default where it is unset."""
+    pattern = layer.attention.pattern
+    if pattern is not None:
+        return pattern
+    leaf = Pattern.named("causal" if stack.causal else "full")
+    if leaf is None:
+        raise TypeError("the built-in patterns are missing")
+    return leaf()
+
+
+def part_of(name: str, weight: Weight) -> str:
+    """The part of a model that a parameter belongs to, for people to read."""
+    if weight.role in ("embedding", "position_embedding"):
+        return "embedding"
+    pieces = name.split(".")
+    if pieces[0] in ("embed", "decoder_embed"):
+        return "embedding"
+    if pieces[0] == "head":
+        return "head"
+    if weight.role == "relative":
+        return "position"
+    for piece in pieces:
+        if piece in ("inner", "outer", "after", "embedding_norm", "final_norm"):
+            return "norm"
+    return {"cross": "cross-attention"}.get(pieces[3], pieces[3]) if len(pieces) > 3 else "embedding"

@@ -1,0 +1,150 @@
+"""The two ends of a model: what it reads (`embed`) and what it answers (`head`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from anyformer.specs.axes import Leaf, Problem
+from anyformer.specs.scale import Scale
+
+Pool = Literal["first", "last", "mean"]
+
+
+class Embed(Leaf, axis="embed", leaves="anyformer.specs.ends"):
+    """What a model reads."""
+
+    reads: ClassVar[str]
+    """The name of the argument of `model(...)` that carries the input."""
+    dropout: float
+    token_types: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenEmbed(Embed, kind="tokens"):
+    """A table row for each token id."""
+
+    reads = "input_ids"
+    width: int | None = None
+    """A table narrower than the model, with a projection to its width (ALBERT, OPT-350M, RoFormer)."""
+    project: Literal["first", "last"] = "first"
+    """The projection comes before positions and the embedding norm, or after them."""
+    project_bias: bool = False
+    scale: Scale = 1.0
+    """The embeddings are multiplied by this, e.g. `sqrt(width)`."""
+    round_scale: bool = False
+    """Round the scale to the dtype of the weights first (Gemma)."""
+    token_types: int = 0
+    """Rows of a second table, added: BERT's segments A and B."""
+    shared: bool = True
+    """In an encoder-decoder: one table for both stacks."""
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchEmbed(Embed, kind="patches"):
+    """An image cut into square patches, each projected to the width (ViT)."""
+
+    reads = "pixel_values"
+    image: int
+    patch: int
+    channels: int = 3
+    class_token: bool = True
+    bias: bool = True
+    token_types: int = 0
+    dropout: float = 0.0
+
+    def tokens(self) -> int:
+        """Length of the sequence that an image becomes."""
+        return (self.image // self.patch) ** 2 + int(self.class_token)
+
+    def problems(self) -> Iterator[Problem]:
+        if self.patch < 1 or self.image % max(self.patch, 1):
+            yield "patch", f"{self.patch} does not tile an image of {self.image} pixels; pick a divisor of it"
+        if self.token_types:
+            yield "token_types", "patches have no token types; leave it 0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesEmbed(Embed, kind="series"):
+    """A vector of real numbers for each time step, projected to the width."""
+
+    reads = "values"
+    channels: int = 1
+    bias: bool = True
+    token_types: int = 0
+    dropout: float = 0.0
+
+    def problems(self) -> Iterator[Problem]:
+        if self.token_types:
+            yield "token_types", "a series has no token types; leave it 0"
+
+
+class Head(Leaf, axis="head", leaves="anyformer.specs.ends"):
+    """What a model answers."""
+
+    predicts_tokens: ClassVar[bool] = False
+    pools: ClassVar[bool] = False
+    """True if the head reads one vector for each row instead of one for each token."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoHead(Head, kind="none"):
+    """No head: the states are the answer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenHead(Head, kind="lm"):
+    """A logit for each token of the vocabulary: next-token in a decoder, masked-token in an encoder."""
+
+    predicts_tokens = True
+    tied: bool = False
+    """The output matrix is the embedding table."""
+    bias: bool = False
+    transform: bool = False
+    """A dense layer, an activation and a norm before the output matrix (BERT's masked-LM head)."""
+    activation: str = "gelu"
+    """The activation of that dense layer: an ungated ffn kind."""
+    scale: Scale = 1.0
+    """Logits are multiplied by this."""
+    softcap: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceHead(Head, kind="sequence"):
+    """A class (or a label each) for the whole row."""
+
+    pools = True
+    labels: int
+    pool: Pool = "first"
+    dense: bool = False
+    """A dense layer with tanh before the classifier (BERT's pooler)."""
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairHead(Head, kind="pair"):
+    """A class for two texts in one row: [u, v, |u-v|, u*v] of the means over token type 0 and over 1."""
+
+    pools = True
+    labels: int
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelHead(Head, kind="token"):
+    """A class for each token."""
+
+    labels: int
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegressionHead(Head, kind="regression"):
+    """Real numbers for the whole row, with a mean squared error."""
+
+    pools = True
+    outputs: int = 1
+    pool: Pool = "mean"
+    dropout: float = 0.0

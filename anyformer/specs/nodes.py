@@ -1,0 +1,159 @@
+"""The closed nodes of a spec: what every layer has, with fields instead of kinds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from anyformer.specs.axes import FeedForward, Mixer, Norm, Position
+from anyformer.specs.patterns import Pattern
+from anyformer.specs.scale import Scale
+
+Topology = Literal["decoder", "encoder", "encoder-decoder"]
+Placement = Literal["pre", "post", "sandwich", "output", "none"]
+Wiring = Literal["serial", "parallel", "parallel2"]
+
+
+def default(axis: type[Any], kind: str) -> Any:
+    """A field whose default is a kind with its own defaults, looked up when a spec is made."""
+
+    def make() -> Any:
+        leaf = axis.named(kind)
+        if leaf is None:
+            raise TypeError(f"{axis.axis} has no kind {kind!r}")
+        return leaf()
+
+    return field(default_factory=make)
+
+
+def inline(axis: type[Any], kind: str) -> Any:
+    """As `default`, for a leaf whose keys are written in its parent's table: `norm.kind` beside `norm.placement`."""
+    made = default(axis, kind)
+    return field(default_factory=made.default_factory, metadata={"inline": True})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Norms:
+    """[norm]: which norm, and where it stands in the residual graph."""
+
+    leaf: Norm = inline(Norm, "rmsnorm")
+    placement: Placement = "pre"
+    """pre: on a branch's input; post: after the add; sandwich: input and output; output: branch output only."""
+    attention_placement: Placement | None = None
+    """Another placement for the attention branches (self and cross)."""
+    ffn_placement: Placement | None = None
+    """Another placement for the feed-forward branch."""
+    final: bool | None = None
+    """A norm after the last block; unset: yes unless every norm is placed post."""
+    embedding: bool = False
+    """A norm right after the embeddings."""
+
+    def of_attention(self) -> Placement:
+        """Where the attention branches have their norms."""
+        return self.attention_placement or self.placement
+
+    def of_ffn(self) -> Placement:
+        """Where the feed-forward branch has its norms."""
+        return self.ffn_placement or self.placement
+
+    def has_final(self) -> bool:
+        """Whether a norm follows the last block."""
+        return self.placement not in ("post", "none") if self.final is None else self.final
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadNorm:
+    """A norm on projected queries and keys (or values)."""
+
+    leaf: Norm = inline(Norm, "rmsnorm")
+    scope: Literal["head", "heads", "whole"] = "head"
+    """head: each head, one gain for all; heads: each head, a gain of its own; whole: the whole projected vector."""
+    when: Literal["before", "after"] = "before"
+    """Before or after the position rotates queries and keys (values are never normed after)."""
+
+    def shape(self, heads: int, head_dim: int) -> tuple[int, ...]:
+        """Shape of the gain."""
+        shapes = {"head": (head_dim,), "heads": (heads, head_dim), "whole": (heads * head_dim,)}
+        return shapes[self.scope]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Temperature:
+    """A factor on the query that grows with its position p.
+
+    log1p: 1 + strength * ln(1 + floor((p + 1) / length)) (Llama 4); log_n: max(1, ln(p + 1) / ln(length)) (Qwen 1).
+    """
+
+    kind: Literal["log1p", "log_n"] = "log1p"
+    length: int = 8192
+    strength: float = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attention:
+    """[attention]: heads, projections, scores and pattern of one layer."""
+
+    heads: int
+    kv_heads: int | None = None
+    """Unset: as many as heads (MHA). 1: MQA. Between: GQA."""
+    head_dim: int | None = None
+    """Unset: width / heads."""
+    pattern: Pattern | None = None
+    """Unset: causal in a decoder, full in an encoder."""
+    mixer: Mixer = default(Mixer, "softmax")
+    bias: str = ""
+    """Which projections have a bias: letters of `qkvo`."""
+    scale: Scale = "1/sqrt(head_dim)"
+    softcap: float | None = None
+    """Scores become cap * tanh(score / cap)."""
+    temperature: Temperature | None = None
+    qk_norm: HeadNorm | None = None
+    v_norm: HeadNorm | None = None
+    clip_qkv: float | None = None
+    """Clamp projected queries, keys and values to +- this."""
+    dropout: float = 0.0
+    cross_position: bool = False
+    """Whether cross-attention uses the position scheme too (rotation and bias between decoder and encoder)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wires:
+    """[block]: how the branches of a block meet the residual."""
+
+    wiring: Wiring = "serial"
+    """serial: attention, then feed-forward; parallel: both on one shared norm; parallel2: both, a norm each."""
+    branch_scale: float = 1.0
+    """Each branch is multiplied by this before it is added."""
+    dropout: float = 0.0
+    """Dropout on each branch before it is added."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One resolved layer."""
+
+    attention: Attention
+    position: Position
+    ffn: FeedForward
+    norm: Norms
+    block: Wires
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """[loss]: what is added to plain cross-entropy."""
+
+    z: float = 0.0
+    """Weight of mean(logsumexp(logits)^2)."""
+    label_smoothing: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpecialIds:
+    """[ids]: token ids with a meaning."""
+
+    pad: int | None = None
+    bos: int | None = None
+    eos: tuple[int, ...] = ()
+    start: int | None = None
+    """What a decoder of an encoder-decoder is fed first."""

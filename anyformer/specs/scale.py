@@ -1,0 +1,46 @@
+"""Scales: a number, or a short formula over a layer's sizes such as `1/sqrt(head_dim)`.
+
+Published models write the same constant in many ways (d^-1/2, 1/d, 144^-1/2, sqrt(width)); a formula keeps
+following the sizes when a spec is varied.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+from collections.abc import Mapping
+
+Scale = float | str
+
+
+class ScaleTextError(ValueError):
+    """A scale formula that can't be read."""
+
+
+def evaluate(scale: Scale, names: Mapping[str, float]) -> float:
+    """The number that a scale stands for in a layer whose sizes are `names`."""
+    if not isinstance(scale, str):
+        return float(scale)
+    try:
+        return _value(ast.parse(scale.strip(), mode="eval").body, names)
+    except (SyntaxError, ZeroDivisionError, ScaleTextError) as error:
+        raise ScaleTextError(
+            f"{scale!r} is not a scale; give a number or a formula of sqrt, *, / and {', '.join(names)}, "
+            "such as '1/sqrt(head_dim)'"
+        ) from error
+
+
+def _value(node: ast.expr, names: Mapping[str, float]) -> float:
+    match node:
+        case ast.Constant(value=int() | float() as number):
+            return float(number)
+        case ast.Name(id=name) if name in names:
+            return float(names[name])
+        case ast.BinOp(left=left, op=ast.Div(), right=right):
+            return _value(left, names) / _value(right, names)
+        case ast.BinOp(left=left, op=ast.Mult(), right=right):
+            return _value(left, names) * _value(right, names)
+        case ast.Call(func=ast.Name(id="sqrt"), args=[inner], keywords=[]):
+            return math.sqrt(_value(inner, names))
+        case _:
+            raise ScaleTextError

@@ -1,0 +1,184 @@
+"""The inventory: every parameter tensor of a model by name, from the spec alone.
+
+Counts sum it, initialisation reads the roles from it, loaders check shapes against it, and `build` refuses a module
+whose parameters differ from it, so the counts can't drift from the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from anyformer.specs.axes import Dims, Norm, Position, Role, Weight
+from anyformer.specs.ends import (
+    LabelHead,
+    PairHead,
+    PatchEmbed,
+    RegressionHead,
+    SequenceHead,
+    SeriesEmbed,
+    TokenEmbed,
+    TokenHead,
+)
+from anyformer.specs.model import ModelSpec, Stack
+from anyformer.specs.nodes import Attention, Layer, Placement
+
+Named = Iterator[tuple[str, Weight]]
+
+
+def weights(spec: ModelSpec) -> dict[str, Weight]:
+    """Name -> weight, in the order of the forward pass. A tied head is listed once, as the embedding."""
+    return dict(_all(spec))
+
+
+def _all(spec: ModelSpec) -> Named:
+    yield from _embed(spec, "embed")
+    for stack in spec.stacks:
+        if stack.cross and not (isinstance(spec.embed, TokenEmbed) and spec.embed.shared):
+            yield from _embed(spec, "decoder_embed")
+        yield from _stack(spec, stack)
+    yield from _head(spec)
+
+
+def linear(name: str, out: int, into: int, role: Role, bias: bool) -> Named:
+    """A matrix (out, in), and its bias."""
+    yield f"{name}.weight", Weight(shape=(out, into), role=role)
+    if bias:
+        yield f"{name}.bias", Weight(shape=(out,), role="bias", fill=0.0)
+
+
+def _prefixed(prefix: str, named: dict[str, Weight]) -> Named:
+    return ((f"{prefix}.{name}", weight) for name, weight in named.items())
+
+
+def _norm(name: str, leaf: Norm, width: int) -> Named:
+    return _prefixed(name, leaf.weights((width,)))
+
+
+def _embed(spec: ModelSpec, name: str) -> Named:
+    match spec.embed:
+        case TokenEmbed() as embed:
+            yield f"{name}.tokens.weight", Weight(shape=(spec.vocab, spec.embed_width), role="embedding")
+            if embed.token_types:
+                types = Weight(shape=(embed.token_types, types_width(spec)), role="embedding")
+                yield f"{name}.types.weight", types
+            if projects(spec) and embed.project == "first":
+                yield from linear(f"{name}.project", spec.width, spec.embed_width, "project", embed.project_bias)
+        case PatchEmbed() as embed:
+            yield from linear(f"{name}.patches", spec.width, embed.channels * embed.patch**2, "project", embed.bias)
+            if embed.class_token:
+                yield f"{name}.class_token", Weight(shape=(spec.width,), role="bias", fill=0.0)
+        case SeriesEmbed() as embed:
+            yield from linear(f"{name}.series", spec.width, embed.channels, "project", embed.bias)
+        case _:
+            raise TypeError(f"no inventory for embed kind {spec.embed.kind!r}")
+
+
+def projects(spec: ModelSpec) -> bool:
+    """Whether the token table is of another width than the model."""
+    return spec.embed_width != spec.width
+
+
+def types_width(spec: ModelSpec) -> int:
+    """Width at which token types are added: where positions are, too."""
+    first = isinstance(spec.embed, TokenEmbed) and spec.embed.project == "first"
+    return spec.width if first else spec.embed_width
+
+
+def shared_positions(stack: Stack) -> list[Position]:
+    """The distinct position specs whose parameters the stack owns, in order of first use."""
+    return list(dict.fromkeys(layer.position for layer in stack.layers if not layer.position.per_layer))
+
+
+def _stack(spec: ModelSpec, stack: Stack) -> Named:
+    first_dims = {
+        p: spec.dims(next(x for x in stack.layers if x.position == p), causal=stack.causal)
+        for p in shared_positions(stack)
+    }
+    for i, (position, dims) in enumerate(first_dims.items()):
+        yield from _prefixed(f"{stack.name}.positions.{i}", position.weights(dims))
+    last = isinstance(spec.embed, TokenEmbed) and spec.embed.project == "last"
+    if stack.embedding_norm:
+        yield from _norm(f"{stack.name}.embedding_norm", stack.norm.leaf, spec.embed_width if last else spec.width)
+    if isinstance(spec.embed, TokenEmbed) and last and projects(spec):
+        yield from linear(f"{stack.name}.project", spec.width, spec.embed_width, "project", spec.embed.project_bias)
+    for i, layer in enumerate(stack.layers):
+        yield from _block(spec, stack, layer, f"{stack.name}.blocks.{i}")
+    if stack.final_norm:
+        yield from _norm(f"{stack.name}.final_norm", stack.norm.leaf, spec.width)
+
+
+def slots(layer: Layer, branch: str) -> tuple[bool, bool, bool]:
+    """Whether a branch has a norm on its input, on its output, and after the add.
+
+    In a parallel block the attention branch owns what all branches share: the norm on the input if there is one
+    for all, and the norm after the add.
+    """
+    placement: Placement = layer.norm.of_ffn() if branch == "ffn" else layer.norm.of_attention()
+    inner, outer, after = placement in ("pre", "sandwich"), placement in ("output", "sandwich"), placement == "post"
+    if layer.block.wiring != "serial" and branch != "attention":
+        inner, after = inner and layer.block.wiring == "parallel2", False
+    return inner, outer, after
+
+
+def _block(spec: ModelSpec, stack: Stack, layer: Layer, name: str) -> Named:
+    dims = spec.dims(layer, causal=stack.causal)
+    for branch in ("attention", "cross", "ffn") if stack.cross else ("attention", "ffn"):
+        prefix = f"{name}.{branch}"
+        for slot, has in zip(("inner", "outer", "after"), slots(layer, branch), strict=True):
+            if has:
+                yield from _norm(f"{prefix}.{slot}", layer.norm.leaf, spec.width)
+        if branch == "ffn":
+            for role in layer.ffn.inputs:
+                yield from linear(f"{prefix}.body.{role}", dims.ffn_width, spec.width, "ffn_in", layer.ffn.bias)
+            yield from linear(f"{prefix}.body.down", spec.width, dims.ffn_width, "ffn_out", layer.ffn.bias)
+        else:
+            uses_position = branch == "attention" or layer.attention.cross_position
+            yield from attention_weights(
+                layer.attention, dims, layer.position if uses_position else None, f"{prefix}.body"
+            )
+
+
+def attention_weights(a: Attention, dims: Dims, position: Position | None, name: str) -> Named:
+    """The parameters of one attention."""
+    queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
+    yield from linear(f"{name}.q", queries, dims.width, "query", "q" in a.bias)
+    yield from linear(f"{name}.k", keys, dims.width, "key", "k" in a.bias)
+    yield from linear(f"{name}.v", keys, dims.width, "value", "v" in a.bias)
+    yield from linear(f"{name}.o", dims.width, queries, "attention_out", "o" in a.bias)
+    if a.qk_norm is not None:
+        yield from _prefixed(f"{name}.q_norm", a.qk_norm.leaf.weights(a.qk_norm.shape(dims.heads, dims.head_dim)))
+        yield from _prefixed(f"{name}.k_norm", a.qk_norm.leaf.weights(a.qk_norm.shape(dims.kv_heads, dims.head_dim)))
+    if a.v_norm is not None:
+        yield from _prefixed(f"{name}.v_norm", a.v_norm.leaf.weights(a.v_norm.shape(dims.kv_heads, dims.head_dim)))
+    yield from _prefixed(f"{name}.mixer", a.mixer.weights(dims.heads))
+    if position is not None and position.per_layer:
+        yield from _prefixed(f"{name}.position", position.weights(dims))
+
+
+def _head(spec: ModelSpec) -> Named:
+    width = spec.width
+    match spec.head:
+        case TokenHead() as head:
+            # A tied head reads at the width of the table.
+            width = spec.embed_width if head.tied else spec.width
+            if head.transform:
+                yield from linear("head.dense", width, spec.width, "dense", True)
+                yield from _norm("head.norm", spec.stacks[-1].norm.leaf, width)
+            elif width != spec.width:
+                yield from linear("head.project", width, spec.width, "project", False)
+            if not head.tied:
+                yield "head.weight", Weight(shape=(spec.vocab, width), role="head")
+            if head.bias:
+                yield "head.bias", Weight(shape=(spec.vocab,), role="bias", fill=0.0)
+        case SequenceHead() as head:
+            if head.dense:
+                yield from linear("head.dense", width, width, "dense", True)
+            yield from linear("head.answer", head.labels, width, "head", True)
+        case PairHead() as head:
+            yield from linear("head.answer", head.labels, 4 * width, "head", True)
+        case LabelHead() as head:
+            yield from linear("head.answer", head.labels, width, "head", True)
+        case RegressionHead() as head:
+            yield from linear("head.answer", head.outputs, width, "head", True)
+        case _:
+            return
