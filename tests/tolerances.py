@@ -1,0 +1,42 @@
+"""Every tolerance of the suite, with its reason. A difference is max|a - b| / max|b|.
+
+Loosening a row needs an ADR; a test that can't keep its row has found something.
+"""
+
+from typing import NamedTuple
+
+import torch
+
+
+class Tolerance(NamedTuple):
+    limit: float
+    reason: str
+
+
+TABLE = {
+    "same": Tolerance(0.0, "the same operations in the same order"),
+    "formula": Tolerance(1e-12, "one formula against another way to write it, fp64: a few hundred roundings of 2e-16"),
+    "promise": Tolerance(1e-9, "cached, chunked, padded and packed against whole, fp64: the promise to users"),
+    "causality": Tolerance(1e-12, "a later token moves nothing before it, fp64: only the order of sums may change"),
+    "kernel": Tolerance(1e-10, "a kernel against the reference, value and gradient, fp64: other order of sums"),
+    "single": Tolerance(2e-6, "fp32 against fp64 rounded to fp32: a few hundred roundings of 6e-8 in short sums"),
+    "oracle": Tolerance(1e-9, "against transformers or torch, lifted to fp64"),
+}
+
+
+def difference(a: torch.Tensor, b: torch.Tensor) -> float:
+    """max|a - b| / max|b|; inf if either is not finite."""
+    a, b = a.detach().double(), b.detach().double()
+    assert a.shape == b.shape, f"{tuple(a.shape)} against {tuple(b.shape)}"
+    if not (a.isfinite().all() and b.isfinite().all()):
+        return float("inf")
+    if a.numel() == 0:
+        return 0.0
+    return float((a - b).abs().max() / b.abs().max().clamp(min=1e-300))
+
+
+def assert_close(row: str, a: torch.Tensor, b: torch.Tensor) -> None:
+    """Fail with the figure if a and b differ by more than the row allows."""
+    found = difference(a, b) if not torch.equal(a, b) else 0.0
+    limit, reason = TABLE[row]
+    assert found <= limit, f"difference {found:.3g} is above {limit:g} ({row}: {reason})"
