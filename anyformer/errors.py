@@ -18,8 +18,13 @@ class SpecError(AnyformerError, ValueError):
 
     def __init__(self, problems: Sequence[str], source: str = "") -> None:
         self.problems = tuple(problems)
+        self.source = source
         title = f"invalid spec ({source}):" if source else "invalid spec:"
         super().__init__("\n  ".join([title, *self.problems]))
+
+    def __reduce__(self) -> tuple[type[SpecError], tuple[tuple[str, ...], str]]:
+        # An exception is pickled by its message, from which the problems could not be told apart.
+        return type(self), (self.problems, self.source)
 
 
 class InputError(AnyformerError, ValueError):
@@ -39,8 +44,9 @@ class DataError(AnyformerError, ValueError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A clause that names the nearest right spelling, or lists what is known."""
+    """A clause that names the nearest right spelling, in any case, and lists what is known."""
     options = sorted(known)
-    match = difflib.get_close_matches(name, options, n=1, cutoff=0.6)
-    hint = f"; did you mean {match[0]!r}?" if match else ";"
+    by_lower = {option.lower(): option for option in options}
+    match = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    hint = f"; did you mean {by_lower[match[0]]!r}?" if match else ";"
     return f"{hint} (known: {', '.join(options) or 'nothing'})"

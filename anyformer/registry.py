@@ -11,9 +11,11 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import pkgutil
+from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 ENTRY_POINTS = "anyformer.leaves"
+_loaded: set[str] = set()
 
 
 class OpenAxis:
@@ -23,7 +25,6 @@ class OpenAxis:
     kind: ClassVar[str] = ""
     _leaves: ClassVar[str] = ""
     _registered: ClassVar[dict[str, type[Any]]] = {}
-    _loaded: ClassVar[set[str]] = set()
 
     def __init_subclass__(cls, *, axis: str = "", leaves: str = "", kind: str = "", **rest: Any) -> None:
         super().__init_subclass__(**rest)
@@ -53,17 +54,30 @@ class OpenAxis:
 
 
 def _load(package: str) -> None:
-    if package in OpenAxis._loaded:
-        return
-    OpenAxis._loaded.add(package)
-    module = importlib.import_module(package)
-    for leaf in pkgutil.iter_modules(getattr(module, "__path__", ())):
-        importlib.import_module(f"{package}.{leaf.name}")
+    def leaves() -> None:
+        module = importlib.import_module(package)
+        for leaf in pkgutil.iter_modules(getattr(module, "__path__", ())):
+            importlib.import_module(f"{package}.{leaf.name}")
+
+    _once(package, leaves)
 
 
 def _load_entry_points() -> None:
-    if ENTRY_POINTS in OpenAxis._loaded:
+    def extensions() -> None:
+        for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+            point.load()
+
+    _once(ENTRY_POINTS, extensions)
+
+
+def _once(name: str, load: Callable[[], None]) -> None:
+    if name in _loaded:
         return
-    OpenAxis._loaded.add(ENTRY_POINTS)
-    for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
-        point.load()
+    # Noted before it is done, as a leaf may look up a kind of its own axis while it is imported.
+    _loaded.add(name)
+    try:
+        load()
+    except BaseException:
+        # The next look-up must fail in the same way, not answer from what was loaded before the failure.
+        _loaded.discard(name)
+        raise

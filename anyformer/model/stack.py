@@ -22,7 +22,7 @@ from anyformer.parts.patterns.causal import Causal
 from anyformer.parts.patterns.documents import Documents
 from anyformer.parts.patterns.full import Full
 from anyformer.parts.positions.none import NoPosition
-from anyformer.parts.scene import Scene
+from anyformer.parts.scene import Scene, Turn
 from anyformer.specs.axes import Position
 from anyformer.specs.count import pattern_of
 from anyformer.specs.ends import TokenEmbed
@@ -103,7 +103,7 @@ class Stack(nn.Module):
         scenes = [self.scene(kind, x_BTD, places, keys, cache) for kind in self.kinds]
         crossing: list[Scene | None] = [None] * len(scenes)
         if source is not None:
-            crossing = [self.cross_scene(kind, x_BTD, places, source, cache) for kind in self.kinds]
+            crossing = [self.cross_scene(kind, x_BTD, places, source, cache, memory_BSD) for kind in self.kinds]
         for block, kind in zip(self.blocks, self.kind_of, strict=True):
             x_BTD = block(x_BTD, scenes[kind], crossing[kind], memory_BSD)
         if cache is not None:
@@ -127,11 +127,13 @@ class Stack(nn.Module):
         shape, mask = mask_for(kind.pattern, queries, keys, x_BTD.shape[1])
         scene = self.prepare(kind, kind.position, x_BTD, queries, keys, shape, mask)
         scene.cache = cache
-        # The keys of this step sit where the queries sit; those in the cache are turned already.
-        scene.k_angles = scene.q_angles
+        # New keys sit where the queries sit; those in the cache are turned already.
+        scene.k_turn = scene.q_turn
         return scene
 
-    def cross_scene(self, kind: Kind, x_BTD: Tensor, queries: Places, source: Places, cache: Cache | None) -> Scene:
+    def cross_scene(
+        self, kind: Kind, x_BTD: Tensor, queries: Places, source: Places, cache: Cache | None, memory_BSD: Tensor | None
+    ) -> Scene:
         """What cross-attention layers of this kind share: every source token of the same document."""
         plain = source.valid_BT is None and queries.document_BT is None
         shape: MaskClass = "none" if plain else "dense"
@@ -139,9 +141,17 @@ class Stack(nn.Module):
         position = kind.position if kind.attention.cross_position else NoPosition()
         scene = self.prepare(kind, position, x_BTD, queries, source, shape, mask)
         scene.cache = cache
-        if scene.own is not None:
-            scene.k_angles = position.angles(scene.own, source.pos_BT, source.length_BT, x_BTD)
+        if memory_BSD is not None:
+            scene.k_turn = self.turn(kind, position, source, memory_BSD)
         return scene
+
+    def turn(self, kind: Kind, position: Position, places: Places, like: Tensor) -> Turn:
+        """What rotates tokens at these places; a layer with parameters of its own computes the angles itself."""
+        angles = None
+        if kind.owner is not None and position is kind.position:
+            held: Any = self.positions[kind.owner]
+            angles = position.angles(held.tensors(), places.pos_BT, places.length_BT, like)
+        return Turn(places.pos_BT, places.length_BT, angles)
 
     def prepare(
         self,
@@ -163,10 +173,10 @@ class Stack(nn.Module):
         )  # fmt: skip
         kernel = choice(request).kernel
         scene = Scene(kernel=kernel, q_pos_BT=queries.pos_BT, k_pos_BS=keys.pos_BT, causal=shape == "causal", mask=mask)
+        scene.q_turn = self.turn(kind, position, queries, x_BTD)
         if kind.owner is not None and position is kind.position:
             held: Any = self.positions[kind.owner]
             scene.own = held.tensors()
-            scene.q_angles = position.angles(scene.own, queries.pos_BT, queries.length_BT, x_BTD)
             if position.biases() and not position.reads_content:
                 scene.bias = position.bias(scene.own, x_BTD, x_BTD, queries.pos_BT, keys.pos_BT, kind.scale)
         return scene

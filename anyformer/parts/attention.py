@@ -13,7 +13,7 @@ from anyformer.kernels.attention import attend
 from anyformer.parts.held import Held
 from anyformer.parts.linear import Linear
 from anyformer.parts.norm import HeadsNorm
-from anyformer.parts.scene import Scene
+from anyformer.parts.scene import Scene, Turn
 from anyformer.specs.axes import Dims, Position
 from anyformer.specs.nodes import Attention as AttentionSpec
 from anyformer.specs.nodes import Temperature
@@ -27,6 +27,7 @@ class Attention(nn.Module):
         super().__init__()
         self.spec, self.dims, self.layer, self.cross = spec, dims, layer, cross
         self.leaf = position
+        self.turns = position.overrides("rotate")
         self.scale = evaluate(spec.scale, dims.names())
         queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
         self.q = Linear(dims.width, queries, bias="q" in spec.bias)
@@ -45,7 +46,7 @@ class Attention(nn.Module):
         q_BTHK = self.heads_of(self.q, x_BTD)
         if self.q_norm is not None and not self.norm_last:
             q_BTHK = self.q_norm(q_BTHK)
-        q_BTHK = self.leaf.rotate(q_BTHK, scene.q_angles)
+        q_BTHK = self.turned(q_BTHK, scene.q_turn)
         if self.q_norm is not None and self.norm_last:
             q_BTHK = self.q_norm(q_BTHK)
         if self.spec.temperature is not None:
@@ -66,18 +67,27 @@ class Attention(nn.Module):
             y = y.clamp(-self.spec.clip_qkv, self.spec.clip_qkv)
         return y.unflatten(-1, (-1, self.dims.head_dim))
 
+    def turned(self, x_BTHK: Tensor, turn: Turn | None) -> Tensor:
+        """Rotated by the position scheme."""
+        if not self.turns or turn is None:
+            return x_BTHK
+        angles = turn.angles
+        if self.position is not None:
+            angles = self.leaf.angles(self.position.tensors(), turn.pos_BT, turn.length_BT, x_BTHK)
+        return self.leaf.rotate(x_BTHK, angles)
+
     def keys_values(self, x_BSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
         """Keys and values as they are cached: normed and rotated."""
         k_BSGK, v_BSGK = self.heads_of(self.k, x_BSD), self.heads_of(self.v, x_BSD)
         if self.k_norm is not None and not self.norm_last:
             k_BSGK = self.k_norm(k_BSGK)
-        k_BSGK = self.leaf.rotate(k_BSGK, scene.k_angles)
+        k_BSGK = self.turned(k_BSGK, scene.k_turn)
         if self.k_norm is not None and self.norm_last:
             k_BSGK = self.k_norm(k_BSGK)
         if self.v_norm is not None:
             v_BSGK = self.v_norm(v_BSGK)
         if self.leaf.rotates_values():
-            v_BSGK = self.leaf.rotate(v_BSGK, scene.k_angles)
+            v_BSGK = self.turned(v_BSGK, scene.k_turn)
         return k_BSGK, v_BSGK
 
     def remember(self, memory_BSD: Tensor | None, scene: Scene) -> tuple[Tensor, ...]:

@@ -7,12 +7,20 @@ attention and position spec; a layer only reads them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from anyformer.kernels.choose import Kernel
 from anyformer.parts.cache import Cache
+
+
+class Turn(NamedTuple):
+    """What a position scheme needs to rotate tokens, with the angles if the stack could compute them."""
+
+    pos_BT: Tensor
+    length_BT: Tensor | None
+    angles: Any
 
 
 @dataclass
@@ -28,6 +36,6 @@ class Scene:
     """A bias that does not read queries or keys, with the mask already in it where the kernel allows."""
     own: dict[str, Tensor] | None = None
     """Parameters and constants of a position scheme that the stack owns."""
-    q_angles: Any = None
-    k_angles: Any = None
+    q_turn: Turn | None = None
+    k_turn: Turn | None = None
     cache: Cache | None = None

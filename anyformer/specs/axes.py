@@ -122,6 +122,11 @@ class Mixer(Leaf, axis="mixer", leaves="anyformer.parts.mixers"):
 
     exact: ClassVar[bool] = True
 
+    @property
+    def ignores_shift(self) -> bool:
+        """True if adding a number to all scores of a query changes no weight."""
+        return False
+
     def weights(self, heads: int) -> dict[str, Weight]:
         """Parameters of the mixer itself (sink logits, for example)."""
         return {}
@@ -148,8 +153,6 @@ class Position(Leaf, axis="position", leaves="anyformer.parts.positions"):
     """True if `bias` looks at q or k, so that it can't be shared between layers."""
     needs_length: ClassVar[bool] = False
     """True if the document's length matters: it is then declared once for each forward or cache."""
-    unused: ClassVar[Mapping[str, str]] = {}
-    """Parameters whose gradient may be exactly zero by mathematics, with the reason."""
 
     @property
     def per_layer(self) -> bool:

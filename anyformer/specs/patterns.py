@@ -28,11 +28,11 @@ class Pattern(Leaf, axis="pattern", leaves="anyformer.parts.patterns"):
     plain numbers, numpy arrays and tensors alike.
     """
 
-    causal: ClassVar[bool] | bool = False
+    causal: ClassVar[bool] = False
     """True if no key after the query is ever allowed."""
-    shift_invariant: ClassVar[bool] | bool = True
+    shift_invariant: ClassVar[bool] = True
     """True if only the distance of query and key matters."""
-    needs_length: ClassVar[bool] | bool = False
+    needs_length: ClassVar[bool] = False
     """True if the predicate reads the document's length."""
 
     def allows(self, q: Tokens, k: Tokens) -> Any:

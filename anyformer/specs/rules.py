@@ -73,6 +73,10 @@ def _ends(spec: ModelSpec) -> Iterator[tuple[str, str]]:
         if not embed.shared and spec.topology != "encoder-decoder":
             yield "embed.shared", f"has no effect: topology {spec.topology!r} has one stack"
         yield from _scale("embed.scale", embed.scale, {"width": spec.width, "depth": spec.depth})
+    if isinstance(embed, PatchEmbed) and spec.topology == "decoder":
+        yield "embed.kind", "'patches' come all at once, so topology must be 'encoder'"
+    if head.kind == "pair" and (not tokens_in or spec.topology == "encoder-decoder"):
+        yield "head.kind", "'pair' reads two texts by their token types: it needs embed.kind 'tokens' and one stack"
     if isinstance(embed, PatchEmbed) and embed.patch >= 1 and embed.tokens() > spec.context:
         yield "context", f"{spec.context} is shorter than an image: {embed.tokens()} tokens"
     if isinstance(head, TokenHead):
@@ -128,6 +132,13 @@ def check_stack(spec: ModelSpec, stack: Stack, problems: Problems) -> None:
         for path, message in _layer(spec, stack, layer):
             if not problems.touches(path) and not any(line.endswith(f"{path}: {message}") for line in problems.found):
                 problems.add(f"{where}: {path}" if where else path, message)
+    blind = all(stack.causal if x.attention.pattern is None else x.attention.pattern.causal for x in seen)
+    answers = stack.name == "decoder" or spec.topology == "encoder"
+    if blind and answers and getattr(spec.head, "pool", "") == "first" and not problems.touches("head.pool"):
+        problems.add(
+            "head.pool",
+            "'first' reads a token that attends to itself alone, as every layer is causal; pick 'last' or 'mean'",
+        )
     added = {layer.position for layer in seen if layer.position.overrides("embed")}
     if len(added) > 1 or (added and any(layer.position not in added for layer in seen)):
         names = ", ".join(sorted({layer.position.kind for layer in seen}))

@@ -182,3 +182,22 @@ def _head(spec: ModelSpec) -> Named:
             yield from linear("head.answer", head.outputs, width, "head", True)
         case _:
             return
+
+
+def silent(spec: ModelSpec) -> dict[str, str]:
+    """Parameters whose gradient is exactly zero by mathematics, with the reason."""
+    reasons: dict[str, str] = {}
+    for stack in spec.stacks:
+        for i, layer in enumerate(stack.layers):
+            a = layer.attention
+            if a.softcap is not None or not a.mixer.ignores_shift:
+                continue
+            for branch in ("attention", "cross") if stack.cross else ("attention",):
+                turned = layer.position.overrides("rotate") and (branch == "attention" or a.cross_position)
+                prefix = f"{stack.name}.blocks.{i}.{branch}.body"
+                why = "the same vector on every key adds the same to all scores of a query, which the weights ignore"
+                if "k" in a.bias and not turned and a.qk_norm is None and a.clip_qkv is None:
+                    reasons[f"{prefix}.k.bias"] = why
+                if a.qk_norm is not None and (not turned or a.qk_norm.when == "after"):
+                    reasons[f"{prefix}.k_norm.bias"] = why
+    return {name: why for name, why in reasons.items() if name in weights(spec)}

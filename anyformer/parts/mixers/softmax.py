@@ -19,6 +19,10 @@ class Softmax(Mixer, kind="softmax"):
     sinks: bool = False
     """A learned logit for each head in the denominator, so that a head may attend to nothing."""
 
+    @property
+    def ignores_shift(self) -> bool:
+        return not self.sinks
+
     def weights(self, heads: int) -> dict[str, Weight]:
         return {"sink_H": Weight(shape=(heads,), role="sink", fill=0.0)} if self.sinks else {}
 
@@ -32,5 +36,6 @@ class Softmax(Mixer, kind="softmax"):
         highest = highest.detach().clamp(min=torch.finfo(scores.dtype).min)
         weights = (scores - highest).exp()
         total = weights.sum(-1, keepdim=True)
-        total = total.clamp(min=torch.finfo(scores.dtype).tiny) if sink is None else total + (sink - highest).exp()
+        # The highest score weighs 1, so only a row that sees nothing is below it; dividing by 1 keeps its gradient finite.
+        total = total.clamp(min=1.0) if sink is None else total + (sink - highest).exp()
         return weights / total

@@ -22,7 +22,6 @@ class Shaw(Position, kind="shaw"):
 
     relative = True
     reads_content = True
-    unused = {"keys": "a distance that no pair of positions has", "values": "a distance that no pair of positions has"}
     clip: int = 16
     vectors: Literal["learned", "sine"] = "learned"
     on_values: bool = True

@@ -33,7 +33,6 @@ class T5Bias(Position, kind="t5"):
     """A table (buckets, heads) added to the scores."""
 
     relative = True
-    unused = {"table": "a bucket that no pair of positions falls into"}
     buckets: int = 32
     max_distance: int = 128
     bidirectional: bool | None = None

@@ -1,0 +1,258 @@
+"""The promises of every spec, each as one function that fails if a spec breaks it."""
+
+import functools
+
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+
+import anyformer as af
+from anyformer.model.models import Model
+from anyformer.specs import ModelSpec
+from anyformer.specs.weights import silent, weights
+from tests.contract.feed import Document, alone, call, document, packed, padded
+from tests.tolerances import TABLE, assert_close, difference
+
+LENGTH = 21
+"""Past every window and chunk that is drawn (at most 9), odd, and not a multiple of either."""
+
+
+@torch.no_grad()
+def randomise(model: Model, seed: int) -> Model:
+    """Every parameter away from its start value: gains of 1 and biases of 0 hide mistakes."""
+    generator = torch.Generator().manual_seed(seed)
+    for p in model.parameters():
+        noise = torch.randn(p.shape, generator=generator, dtype=p.dtype)
+        p.copy_(noise / p.shape[-1] ** 0.5 if p.dim() > 1 else 0.6 + 0.4 * noise)
+    return model
+
+
+@functools.lru_cache(maxsize=4)
+def model_of(spec: ModelSpec) -> Model:
+    """A randomised fp64 model in eval mode."""
+    return randomise(af.build(spec, dtype=torch.float64), 0).eval()
+
+
+def length_of(spec: ModelSpec) -> int:
+    return spec.embed.tokens() if spec.embed.kind == "patches" else LENGTH
+
+
+def answers(out: af.model.output.Output) -> Tensor:
+    return out.hidden if out.logits is None else out.logits
+
+
+def round_trip(spec: ModelSpec) -> None:
+    """Written as TOML and read back equal."""
+    text = spec.to_toml()
+    again = ModelSpec.from_toml(text)
+    assert again == spec and hash(again) == hash(spec) and again.to_toml() == text
+
+
+def counts_agree(spec: ModelSpec) -> None:
+    """Parameters, projection and feed-forward FLOPs and cache bytes, against the built model."""
+    model, count = model_of(spec), spec.count()
+    assert count.params == sum(p.numel() for p in model.parameters()) == sum(count.params_by_part.values())
+    assert {n: w.shape for n, w in weights(spec).items()} == {n: tuple(p.shape) for n, p in model.named_parameters()}
+    doc = document(spec, length_of(spec), 0)
+    with FlopCounterMode(display=False) as counter:
+        out = alone(model, doc)
+    found = dict.fromkeys(("projections", "ffn", "embed", "head"), 0)
+    for name, by_op in counter.get_flop_counts().items():
+        part = part_of_flops(name)
+        if part is not None:
+            found[part] += sum(by_op.values())
+    target = length_of(spec) if doc.target is None else len(doc.target)
+    source = None if doc.target is None else len(doc.source)
+    said = count.flops(target, source)
+    assert found == {"projections": said.projections, "ffn": said.ffn, "embed": said.embed, "head": said.head}
+    if spec.topology != "encoder":
+        cache = model.new_cache(1, target)
+        alone(model, doc, cache=cache)
+        assert cache.nbytes == count.kv_bytes(target, torch.float64, 1, source)
+    assert answers(out).isfinite().all()
+
+
+def part_of_flops(module: str) -> str | None:
+    """Which of our counts a module's products belong to, by its path in the counter's report."""
+    pieces = module.split(".")[1:]
+    if pieces in (["embed"], ["decoder_embed"], ["encoder", "project"], ["decoder", "project"]):
+        return "embed"
+    if pieces == ["head"]:
+        return "head"
+    if pieces[-2:-1] == ["body"]:
+        return {"q": "projections", "k": "projections", "v": "projections", "o": "projections"}.get(
+            pieces[-1], "ffn" if "ffn" in pieces else None
+        )
+    return None
+
+
+def builds_on_meta(spec: ModelSpec) -> None:
+    """The same names and shapes, without allocating."""
+    meta = af.build(spec, device="meta")
+    assert all(p.is_meta for p in meta.parameters()) and all(b.is_meta for b in meta.buffers())
+    assert set(meta.state_dict()) == set(model_of(spec).state_dict())
+
+
+def causal(spec: ModelSpec) -> None:
+    """Changing token t moves no logit before t, and does move those from t on."""
+    if spec.topology == "encoder" or spec.head.pools:
+        return
+    model, doc = model_of(spec), document(spec, LENGTH, 1)
+    before = answers(alone(model, doc))
+    tokens = doc.source if doc.target is None else doc.target
+    for t in (1, len(tokens) // 2, len(tokens) - 1):
+        changed = tokens.clone()
+        changed[t] = changed[t] + 1 if tokens.is_floating_point() else (changed[t] + 7) % spec.vocab
+        other = Document(changed, doc.types) if doc.target is None else Document(doc.source, doc.types, changed)
+        after = answers(alone(model, other))
+        assert_close("causality", after[:, :t], before[:, :t])
+        assert difference(after[:, t:], before[:, t:]) > TABLE["promise"].limit, f"token {t} changes nothing at all"
+
+
+def cached(spec: ModelSpec) -> None:
+    """Token by token == in chunks == whole, with rows of unequal length in the chunked run."""
+    if spec.topology == "encoder" or spec.head.pools:
+        return
+    model, doc = model_of(spec), document(spec, LENGTH, 2)
+    reads_length = any(layer.position.needs_length for stack in spec.stacks for layer in stack.layers)
+    whole = answers(alone(model, doc, rope_length=LENGTH if reads_length else None))
+    tokens = doc.source if doc.target is None else doc.target
+    for sizes in ([1] * len(tokens), [1, 4, 2, len(tokens) - 7], [len(tokens) - 3, 3]):
+        pieces = tokens.split(sizes)
+        cache = model.new_cache(1, LENGTH)
+        assert_close("promise", torch.cat([step(model, doc, p[None], cache) for p in pieces], 1), whole)
+    if doc.target is not None:
+        return
+    # Two rows, the second left-padded by more than any window: a cache remembers who is real.
+    pad = 11
+    cache = model.new_cache(2, LENGTH + pad, rope_length=LENGTH if reads_length else None)
+    junk = torch.zeros_like(tokens[:pad])
+    rows = torch.stack((torch.cat((tokens, junk)), torch.cat((junk, tokens))))
+    mask = torch.ones(2, LENGTH + pad, dtype=torch.long)
+    mask[0, LENGTH:], mask[1, :pad] = 0, 0
+    types = torch.zeros(2, LENGTH + pad, dtype=torch.long)
+    if doc.types is not None:
+        types[0, :LENGTH], types[1, pad:] = doc.types, doc.types
+    found = []
+    for piece in torch.arange(LENGTH + pad).split([13, 1, 1, LENGTH + pad - 15]):
+        kind = None if doc.types is None else types[:, piece]
+        found.append(answers(call(model, rows[:, piece], attention_mask=mask[:, piece], token_types=kind, cache=cache)))
+    both = torch.cat(found, 1)
+    assert_close("promise", both[:1, :LENGTH], whole)
+    assert_close("promise", both[1:, pad:], whole)
+
+
+def step(model: Model, doc: Document, piece: Tensor, cache: af.parts.cache.Cache) -> Tensor:
+    """Feed the next tokens; the first call of an encoder-decoder feeds the source too."""
+    used = cache.used
+    if doc.target is None:
+        types = None if doc.types is None else doc.types[None, used : used + piece.shape[1]]
+        return answers(call(model, piece, token_types=types, cache=cache))
+    if used == 0:
+        types = None if doc.types is None else doc.types[None]
+        return answers(
+            model(
+                doc.source[None],
+                decoder_input_ids=piece,
+                cache=cache,
+                **({} if types is None else {"token_types": types}),
+            )
+        )
+    return answers(model(decoder_input_ids=piece, cache=cache))
+
+
+def padded_and_packed(spec: ModelSpec) -> None:
+    """Left-padded == right-padded == packed with other documents == alone, at real tokens."""
+    if spec.embed.kind == "patches":
+        return
+    model, doc = model_of(spec), document(spec, LENGTH, 3)
+    own = answers(alone(model, doc))
+    for left, right in ((1, 0), (11, 0), (0, 5), (3, 2)):
+        out, where = padded(model, doc, left, right)
+        assert_close("promise", answers(out) if spec.head.pools else answers(out)[:, where], own)
+    # A head that pools refuses packed rows, so there the states themselves are compared.
+    headless = {"head": "none", "loss.z": 0.0, "loss.label_smoothing": 0.0}
+    states = model_of(spec.vary(headless)) if spec.head.pools else model
+    spec = states.spec
+    docs = [document(spec, n, 10 + n, target=t) for n, t in ((6, 9), (LENGTH, 17), (1, 1), (13, 5))]
+    if doc.target is not None:
+        docs[1] = doc
+    together, where = packed(states, docs)
+    for each, place in zip(docs, where, strict=True):
+        assert_close("promise", answers(together)[:, place], answers(alone(states, each)))
+
+
+def gradients(spec: ModelSpec) -> None:
+    """Every parameter gets a finite gradient that is not zero, except those that mathematics silences: they are zero.
+
+    A ReLU can be dead for one set of weights, so a parameter has three chances to move.
+    """
+    model, quiet = model_of(spec), silent(spec)
+    waiting = {name for name, _ in model.named_parameters()} - quiet.keys()
+    try:
+        for seed in range(3):
+            randomise(model, seed)
+            model.zero_grad()
+            result = answers(alone(model, document(spec, length_of(spec), 4 + seed)))
+            weigh = torch.randn(result.shape, generator=torch.Generator().manual_seed(seed), dtype=result.dtype)
+            (result * weigh).sum().backward()
+            sizes = {name: float(p.grad.abs().max()) for name, p in model.named_parameters() if p.grad is not None}
+            assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters()), sizes
+            loud = {name: size for name, size in sizes.items() if name in quiet and size > 1e-12}
+            assert not loud, f"declared silent, but have a gradient: {loud}; reasons: {quiet}"
+            waiting -= {name for name, size in sizes.items() if size > 1e-12}
+            if not waiting:
+                return
+        raise AssertionError(f"no gradient for any of 3 sets of weights: {sorted(waiting)}")
+    finally:
+        randomise(model, 0).zero_grad(set_to_none=True)
+
+
+def trains(spec: ModelSpec) -> None:
+    """In train mode, dropout included: a finite loss and finite gradients; dropout changes it, eval mode does not."""
+    if spec.head.kind == "none":
+        return
+    model, doc = model_of(spec), document(spec, length_of(spec), 5)
+    labels = labels_for(spec, alone(model, doc).logits)
+    quiet = [alone(model, doc, labels=labels).loss for _ in range(2)]
+    assert torch.equal(*quiet)
+    model.train()
+    try:
+        noisy = []
+        for seed in (0, 1):
+            torch.manual_seed(seed)
+            noisy.append(alone(model, doc, labels=labels).loss)
+        noisy[0].backward()
+    finally:
+        model.eval()
+    assert noisy[0].isfinite() and all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    model.zero_grad(set_to_none=True)
+    drops = any(
+        p > 0
+        for layer in (layer for stack in spec.stacks for layer in stack.layers)
+        for p in (layer.attention.dropout, layer.block.dropout, layer.ffn.dropout, spec.embed.dropout)
+    )
+    assert torch.equal(*noisy) != drops
+
+
+def labels_for(spec: ModelSpec, logits: Tensor) -> Tensor:
+    generator = torch.Generator().manual_seed(6)
+    if spec.head.kind == "regression":
+        return torch.randn(logits.shape, generator=generator, dtype=logits.dtype)
+    return torch.randint(0, logits.shape[-1], logits.shape[:-1], generator=generator)
+
+
+def compiles(spec: ModelSpec) -> None:
+    """One graph for forward and training, with the same answer."""
+    model, doc = model_of(spec), document(spec, length_of(spec), 7)
+    want = alone(model, doc)
+    torch.compiler.reset()
+    fast = torch.compile(model, fullgraph=True, backend="eager")
+    found = alone(fast, doc)
+    assert_close("formula", answers(found), answers(want))
+    answers(found).sum().backward()
+    model.zero_grad(set_to_none=True)
+
+
+CONTRACTS = (round_trip, counts_agree, builds_on_meta, causal, cached, padded_and_packed, gradients, trains)
+"""What every spec is held to; `compiles` is slow and runs on every kind and on a sample."""

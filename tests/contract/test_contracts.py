@@ -1,0 +1,105 @@
+"""Every promise, over every registered kind and over random specs."""
+
+import functools
+
+import pytest
+import torch
+
+import anyformer as af
+from tests.contract.contracts import CONTRACTS, compiles, model_of
+from tests.contract.draw import draw, every_kind, spec_of_kind
+from tests.contract.feed import document
+from tests.tolerances import assert_close
+
+SEEDS = range(320)
+COMPILED = range(40)
+
+by_contract = pytest.mark.parametrize("contract", CONTRACTS, ids=lambda c: c.__name__)
+
+
+@by_contract
+@pytest.mark.parametrize(("axis", "kind"), every_kind())
+def test_kind_keeps_promise(axis, kind, contract):
+    contract(spec_of_kind(axis, kind))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_random_spec_keeps_every_promise(seed):
+    spec = draw(seed)
+    for contract in CONTRACTS:
+        try:
+            contract(spec)
+        except Exception as error:
+            error.add_note(f"contract {contract.__name__}, spec of seed {seed}:\n{spec.to_toml()}")
+            raise
+
+
+@pytest.mark.parametrize(("axis", "kind"), every_kind())
+def test_kind_compiles_as_one_graph(axis, kind):
+    compiles(spec_of_kind(axis, kind))
+
+
+@pytest.mark.parametrize("seed", COMPILED)
+def test_random_spec_compiles_as_one_graph(seed):
+    compiles(draw(seed))
+
+
+@pytest.mark.parametrize("position", ["rope", "alibi", "t5", "learned"])
+def test_compiled_decoding_of_64_steps_compiles_at_most_twice(position):
+    spec = af.spec({
+        "vocab": 37, "width": 24, "depth": 2, "context": 80, "position": position,
+        "attention": {"heads": 4, "kv_heads": 2, "pattern": "window(9)"}, "ffn": {"kind": "swiglu", "width": 20},
+    })  # fmt: skip
+    model = model_of(spec)
+    compilations = 0
+
+    def backend(graph, inputs):
+        nonlocal compilations
+        compilations += 1
+        return graph.forward
+
+    torch.compiler.reset()
+    fast = torch.compile(model, fullgraph=True, backend=backend)
+    ids = document(spec, 70, 0).source[None]
+    cache, plain = model.new_cache(1, 70), model.new_cache(1, 70)
+    with torch.no_grad():
+        model(ids[:, :6], cache=cache)
+        model(ids[:, :6], cache=plain)
+        for t in range(6, 70):
+            found = fast(ids[:, t : t + 1], cache=cache).logits
+            assert_close("formula", found, model(ids[:, t : t + 1], cache=plain).logits)
+    assert 1 <= compilations <= 2
+
+
+@functools.cache
+def drawn():
+    return [draw(seed) for seed in SEEDS]
+
+
+def test_random_specs_reach_the_hard_cases():
+    """The generator can reach what breaks models: otherwise the promises above would be cheap."""
+    specs = drawn()
+    layers = [layer for s in specs for stack in s.stacks for layer in stack.layers]
+    assert sum(s.topology != "decoder" for s in specs) >= 60
+    assert len(set(specs)) >= 300
+    reached = {
+        "one kv head": any(x.attention.kv_heads == 1 and x.attention.heads > 1 for x in layers),
+        "kv heads = heads": any(x.attention.kv_heads in (None, x.attention.heads) for x in layers),
+        "odd heads": any(x.attention.heads % 2 and x.attention.heads > 1 for x in layers),
+        "head_dim free of width": any(x.attention.heads * (x.attention.head_dim or 0) % s.width for s in specs for x in s.stacks[0].layers),
+        "dropout": any(x.attention.dropout and x.block.dropout and x.ffn.dropout for x in layers),
+        "window": any("window(" in str(x.attention.pattern) for x in layers),
+        "chunks": any("chunked(" in str(x.attention.pattern) for x in layers),
+        "mixed positions": any(len({x.position for x in stack.layers}) > 1 for s in specs for stack in s.stacks),
+        "length-dependent rope": any(x.position.needs_length for x in layers),
+        "cross-attention with positions": any(s.topology == "encoder-decoder" and s.attention.cross_position for s in specs),
+    }  # fmt: skip
+    assert all(reached.values()), [name for name, yes in reached.items() if not yes]
+
+
+@pytest.mark.parametrize("axis", sorted({axis for axis, _ in every_kind()}))
+def test_random_specs_draw_every_kind_of(axis):
+    text = "\n".join(s.to_toml() for s in drawn())
+    for name, kind in every_kind():
+        if name == axis:
+            assert f'kind = "{kind}"' in text or f"{kind}" in text, f"{axis} {kind} is never drawn"
