@@ -298,7 +298,7 @@ def reference() -> str:
                 continue
             rows = [(f"`{row[0]}`", *row[1:]) for row in rows_of(node, path, used)]
             if path:
-                lines += [words_of(node), ""]
+                lines += [textwrap.fill(words_of(node), 118), ""]
             lines += [*table_of(("path", "type", "default", "meaning"), rows), ""]
     if unneeded := sorted(MEANINGS.keys() - used):
         raise LookupError(f"MEANINGS has entries that no field needs; remove {', '.join(unneeded)}")

@@ -5,6 +5,8 @@ pre = (inner), post = (after), sandwich = (inner, outer), output = (outer).
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -30,9 +32,11 @@ class Branch(nn.Module):
         self.after = Norm(layer.norm.leaf, (width,)) if after else None
         self.wires: Wires = layer.block
 
-    def read(self, x_BTD: Tensor) -> Tensor:
-        """What the body sees of the residual."""
-        return x_BTD if self.inner is None else self.inner(x_BTD)
+    def onto(self, x_BTD: Tensor, *args: Any) -> Tensor:
+        """The residual after this branch was added to it, in a serial block."""
+        inner, after = self.inner, self.after
+        x_BTD = x_BTD + self.answer(self.body(x_BTD if inner is None else inner(x_BTD), *args))
+        return x_BTD if after is None else after(x_BTD)
 
     def answer(self, y_BTD: Tensor) -> Tensor:
         """What the body's result adds to the residual."""
@@ -41,10 +45,6 @@ class Branch(nn.Module):
         if self.wires.dropout > 0:
             y_BTD = F.dropout(y_BTD, self.wires.dropout, self.training)
         return y_BTD if self.wires.branch_scale == 1.0 else y_BTD * self.wires.branch_scale
-
-    def settle(self, x_BTD: Tensor) -> Tensor:
-        """The residual after the add."""
-        return x_BTD if self.after is None else self.after(x_BTD)
 
 
 class Block(nn.Module):
@@ -67,20 +67,20 @@ class Block(nn.Module):
         self, x_BTD: Tensor, scene: Scene, cross_scene: Scene | None = None, memory_BSD: Tensor | None = None
     ) -> Tensor:
         if self.serial:
-            mix = self.attention
-            x_BTD = mix.settle(x_BTD + mix.answer(mix.body(mix.read(x_BTD), scene)))
+            x_BTD = self.attention.onto(x_BTD, scene)
             if self.cross is not None:
-                x_BTD = self.cross.settle(
-                    x_BTD + self.cross.answer(self.cross.body(self.cross.read(x_BTD), cross_scene, memory_BSD))
-                )
-            return self.ffn.settle(x_BTD + self.ffn.answer(self.ffn.body(self.ffn.read(x_BTD))))
-        seen = self.attention.read(x_BTD)
-        total = x_BTD + self.attention.answer(self.attention.body(seen, scene))
+                x_BTD = self.cross.onto(x_BTD, cross_scene, memory_BSD)
+            return self.ffn.onto(x_BTD)
+        mix, ffn = self.attention, self.ffn
+        # In parallel the attention branch owns what is shared: the norm on the input and the one after the add.
+        seen = x_BTD if mix.inner is None else mix.inner(x_BTD)
+        total = x_BTD + mix.answer(mix.body(seen, scene))
         if self.cross is not None:
-            read = seen if self.cross.inner is None else self.cross.read(x_BTD)
+            read = seen if self.cross.inner is None else self.cross.inner(x_BTD)
             total = total + self.cross.answer(self.cross.body(read, cross_scene, memory_BSD))
-        read = seen if self.ffn.inner is None else self.ffn.read(x_BTD)
-        return self.attention.settle(total + self.ffn.answer(self.ffn.body(read)))
+        read = seen if ffn.inner is None else ffn.inner(x_BTD)
+        total = total + ffn.answer(ffn.body(read))
+        return total if mix.after is None else mix.after(total)
 
     def extra_repr(self) -> str:
         return self.wiring

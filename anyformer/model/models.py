@@ -105,10 +105,12 @@ class Model(nn.Module):
         decoder = spec.stack("decoder")
         streams = [layer.attention.mixer.streams(spec.dims(layer, causal=True)) for layer in decoder.layers]
         like = next(self.parameters())
-        return Cache(
+        cache = Cache(
             streams, batch=batch, length=length, device=like.device, dtype=like.dtype, declared_length=rope_length,
             crosses=decoder.cross,
         )  # fmt: skip
+        stack.fill_angles(cache, like)
+        return cache
 
     # --- the steps of a pass ---------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -44,6 +45,12 @@ class Kind:
     scale: float
     owner: int | None
     """Index of the position module that the stack owns, if the layers don't."""
+    turns: bool
+    """Whether the position scheme rotates."""
+    biases: bool
+    """Whether it adds to scores."""
+    reads_probs: bool
+    """Whether it adds to values."""
 
 
 class Stack(nn.Module):
@@ -52,12 +59,9 @@ class Stack(nn.Module):
     def __init__(self, spec: ModelSpec, stack: StackSpec) -> None:
         super().__init__()
         self.causal = stack.causal
-        shared = shared_positions(stack)
         dims = [spec.dims(layer, causal=stack.causal) for layer in stack.layers]
-        first = [next(d for d, layer in zip(dims, stack.layers, strict=True) if layer.position == p) for p in shared]
-        self.positions = nn.ModuleList(
-            Held(p, p.weights(d), p.constants(d)) for p, d in zip(shared, first, strict=True)
-        )
+        shared, uses = shared_positions(spec, stack)
+        self.positions = nn.ModuleList(Held(p, p.weights(d), p.constants(d)) for p, d in shared)
         last = isinstance(spec.embed, TokenEmbed) and spec.embed.project == "last" and projects(spec)
         width = spec.embed_width if last else spec.width
         self.embedding_norm = Norm(stack.norm.leaf, (width,)) if stack.embedding_norm else None
@@ -71,13 +75,16 @@ class Stack(nn.Module):
         self.dropout = spec.embed.dropout
         kinds = [
             Kind(
-                layer.attention,
-                layer.position,
-                pattern_of(stack, layer),
-                evaluate(layer.attention.scale, d.names()),
-                None if layer.position.per_layer else shared.index(layer.position),
+                attention=layer.attention,
+                position=layer.position,
+                pattern=pattern_of(stack, layer),
+                scale=evaluate(layer.attention.scale, d.names()),
+                owner=owner,
+                turns=layer.position.overrides("rotate"),
+                biases=layer.position.biases(),
+                reads_probs=layer.position.reads_probs(),
             )
-            for layer, d in zip(stack.layers, dims, strict=True)
+            for layer, d, owner in zip(stack.layers, dims, uses, strict=True)
         ]
         self.kinds = list(dict.fromkeys(kinds))
         self.kind_of = [self.kinds.index(kind) for kind in kinds]
@@ -112,6 +119,7 @@ class Stack(nn.Module):
 
     def enter(self, x_BTD: Tensor, places: Places) -> Tensor:
         """From embeddings to the residual: added positions, norm, projection, dropout."""
+        held: Any
         for held in self.positions:
             added = held.leaf.embed(held.tensors(), places.pos_BT, x_BTD)
             if added is not None:
@@ -125,8 +133,7 @@ class Stack(nn.Module):
     def scene(self, kind: Kind, x_BTD: Tensor, queries: Places, keys: Places, cache: Cache | None) -> Scene:
         """What self-attention layers of this kind share."""
         shape, mask = mask_for(kind.pattern, queries, keys, x_BTD.shape[1])
-        scene = self.prepare(kind, kind.position, x_BTD, queries, keys, shape, mask)
-        scene.cache = cache
+        scene = self.prepare(kind, kind.position, x_BTD, queries, keys, shape, mask, cache)
         # New keys sit where the queries sit; those in the cache are turned already.
         scene.k_turn = scene.q_turn
         return scene
@@ -139,19 +146,36 @@ class Stack(nn.Module):
         shape: MaskClass = "none" if plain else "dense"
         mask = None if plain else dense_mask(Full(), queries, source)
         position = kind.position if kind.attention.cross_position else NoPosition()
-        scene = self.prepare(kind, position, x_BTD, queries, source, shape, mask)
-        scene.cache = cache
+        scene = self.prepare(kind, position, x_BTD, queries, source, shape, mask, cache)
         if memory_BSD is not None:
             scene.k_turn = self.turn(kind, position, source, memory_BSD)
         return scene
 
-    def turn(self, kind: Kind, position: Position, places: Places, like: Tensor) -> Turn:
+    def turn(self, kind: Kind, position: Position, places: Places, like: Tensor, cache: Cache | None = None) -> Turn:
         """What rotates tokens at these places; a layer with parameters of its own computes the angles itself."""
         angles = None
-        if kind.owner is not None and position is kind.position:
-            held: Any = self.positions[kind.owner]
-            angles = position.angles(held.tensors(), places.pos_BT, places.length_BT, like)
+        if kind.turns and kind.owner is not None and position is kind.position:
+            kept = cache.angles[kind.owner] if cache is not None and places.plain else None
+            if kept is not None and cache is not None:
+                end = cache.used + like.shape[1]
+                angles = tuple([part[:, cache.used : end] for part in kept])
+            else:
+                angles = position.angles(self.own(kind.owner), places.pos_BT, places.length_BT, like)
         return Turn(places.pos_BT, places.length_BT, angles)
+
+    def own(self, owner: int) -> dict[str, Tensor]:
+        """Tensors of a position module that the stack owns."""
+        held: Any = self.positions[owner]
+        return held.tensors()
+
+    def fill_angles(self, cache: Cache, like: Tensor) -> None:
+        """Rotations of all positions that a cache has room for."""
+        pos = torch.arange(cache.length, device=like.device)[None]
+        length = torch.full((1, 1), cache.declared_length, device=like.device) if self.wants_length else None
+        for held in self.positions:
+            leaf: Any = held.leaf
+            turns = leaf.overrides("angles")
+            cache.angles.append(leaf.angles(held.tensors(), pos, length, like) if turns else None)
 
     def prepare(
         self,
@@ -162,23 +186,31 @@ class Stack(nn.Module):
         keys: Places,
         shape: MaskClass,
         mask: Tensor | None,
+        cache: Cache | None,
     ) -> Scene:
         """Positions, angles, a bias that no layer changes, and the kernel."""
         a = kind.attention
         new, total = x_BTD.shape[1], keys.pos_BT.shape[1]
         phase: Phase = "train" if self.training else "decode" if new == 1 and total > 1 else "prefill"
+        uses = position is kind.position
         request = Request(
-            device=x_BTD.device.type, dtype=x_BTD.dtype, phase=phase, mask=shape, mixer=a.mixer, bias=position.biases(),
-            softcap=a.softcap is not None, reads_probs=position.reads_probs(), dropout=self.training and a.dropout > 0,
+            device=x_BTD.device.type, dtype=x_BTD.dtype, phase=phase, mask=shape, mixer=a.mixer,
+            bias=uses and kind.biases, softcap=a.softcap is not None, reads_probs=uses and kind.reads_probs,
+            dropout=self.training and a.dropout > 0,
         )  # fmt: skip
-        kernel = choice(request).kernel
-        scene = Scene(kernel=kernel, q_pos_BT=queries.pos_BT, k_pos_BS=keys.pos_BT, causal=shape == "causal", mask=mask)
-        scene.q_turn = self.turn(kind, position, queries, x_BTD)
-        if kind.owner is not None and position is kind.position:
-            held: Any = self.positions[kind.owner]
-            scene.own = held.tensors()
-            if position.biases() and not position.reads_content:
-                scene.bias = position.bias(scene.own, x_BTD, x_BTD, queries.pos_BT, keys.pos_BT, kind.scale)
+        scene = Scene(
+            kernel=choice(request).kernel,
+            q_pos_BT=queries.pos_BT,
+            k_pos_BS=keys.pos_BT,
+            causal=shape == "causal",
+            mask=mask,
+            q_turn=self.turn(kind, position, queries, x_BTD, cache),
+            cache=cache,
+        )
+        if uses and kind.owner is not None and (kind.biases or kind.reads_probs):
+            scene.own = own = self.own(kind.owner)
+            if kind.biases and not position.reads_content:
+                scene.bias = position.bias(own, x_BTD, x_BTD, queries.pos_BT, keys.pos_BT, kind.scale)
         return scene
 
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from anyformer.kernels.attention import attend
 from anyformer.parts.held import Held
 from anyformer.parts.linear import Linear
 from anyformer.parts.norm import HeadsNorm
@@ -19,6 +17,8 @@ from anyformer.specs.nodes import Attention as AttentionSpec
 from anyformer.specs.nodes import Temperature
 from anyformer.specs.scale import evaluate
 
+NOTHING: dict[str, Tensor] = {}
+
 
 class Attention(nn.Module):
     """Self-attention, or cross-attention if it is called with a memory."""
@@ -27,7 +27,8 @@ class Attention(nn.Module):
         super().__init__()
         self.spec, self.dims, self.layer, self.cross = spec, dims, layer, cross
         self.leaf = position
-        self.turns = position.overrides("rotate")
+        self.turns, self.turns_values = position.overrides("rotate"), position.rotates_values()
+        self.biases, self.reads_probs = position.biases(), position.reads_probs()
         self.scale = evaluate(spec.scale, dims.names())
         queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
         self.q = Linear(dims.width, queries, bias="q" in spec.bias)
@@ -43,14 +44,7 @@ class Attention(nn.Module):
         self.position = Held(position, position.weights(dims), position.constants(dims)) if position.per_layer else None
 
     def forward(self, x_BTD: Tensor, scene: Scene, memory_BSD: Tensor | None = None) -> Tensor:
-        q_BTHK = self.heads_of(self.q, x_BTD)
-        if self.q_norm is not None and not self.norm_last:
-            q_BTHK = self.q_norm(q_BTHK)
-        q_BTHK = self.turned(q_BTHK, scene.q_turn)
-        if self.q_norm is not None and self.norm_last:
-            q_BTHK = self.q_norm(q_BTHK)
-        if self.spec.temperature is not None:
-            q_BTHK = q_BTHK * temperature(self.spec.temperature, scene.q_pos_BT, q_BTHK)
+        q_BTHK = self.query(x_BTD, scene)
         if self.cross:
             k_BSGK, v_BSGK = self.remember(memory_BSD, scene)
         else:
@@ -60,35 +54,39 @@ class Attention(nn.Module):
         out_BTHK = self.mix(q_BTHK, k_BSGK, v_BSGK, scene)
         return self.o(out_BTHK.flatten(2))
 
-    def heads_of(self, project: Linear, x: Tensor) -> Tensor:
-        """Projected and clipped, split into heads."""
-        y = project(x)
+    def split(self, x: Tensor) -> Tensor:
+        """Clipped and split into heads."""
         if self.spec.clip_qkv is not None:
-            y = y.clamp(-self.spec.clip_qkv, self.spec.clip_qkv)
-        return y.unflatten(-1, (-1, self.dims.head_dim))
+            x = x.clamp(-self.spec.clip_qkv, self.spec.clip_qkv)
+        return x.view(x.shape[0], x.shape[1], -1, self.dims.head_dim)
 
-    def turned(self, x_BTHK: Tensor, turn: Turn | None) -> Tensor:
-        """Rotated by the position scheme."""
-        if not self.turns or turn is None:
-            return x_BTHK
-        angles = turn.angles
-        if self.position is not None:
-            angles = self.leaf.angles(self.position.tensors(), turn.pos_BT, turn.length_BT, x_BTHK)
-        return self.leaf.rotate(x_BTHK, angles)
+    def query(self, x_BTD: Tensor, scene: Scene) -> Tensor:
+        """Queries: normed and rotated."""
+        q_BTHK = self.place(self.split(self.q(x_BTD)), self.q_norm, scene.q_turn)
+        if self.spec.temperature is not None:
+            q_BTHK = q_BTHK * temperature(self.spec.temperature, scene.q_pos_BT, q_BTHK)
+        return q_BTHK
 
     def keys_values(self, x_BSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
         """Keys and values as they are cached: normed and rotated."""
-        k_BSGK, v_BSGK = self.heads_of(self.k, x_BSD), self.heads_of(self.v, x_BSD)
-        if self.k_norm is not None and not self.norm_last:
-            k_BSGK = self.k_norm(k_BSGK)
-        k_BSGK = self.turned(k_BSGK, scene.k_turn)
-        if self.k_norm is not None and self.norm_last:
-            k_BSGK = self.k_norm(k_BSGK)
+        k_BSGK = self.place(self.split(self.k(x_BSD)), self.k_norm, scene.k_turn)
+        v_BSGK = self.split(self.v(x_BSD))
         if self.v_norm is not None:
             v_BSGK = self.v_norm(v_BSGK)
-        if self.leaf.rotates_values():
-            v_BSGK = self.turned(v_BSGK, scene.k_turn)
+        if self.turns_values:
+            v_BSGK = self.place(v_BSGK, None, scene.k_turn)
         return k_BSGK, v_BSGK
+
+    def place(self, x_BTHK: Tensor, norm: HeadsNorm | None, turn: Turn | None) -> Tensor:
+        """Normed and rotated by the position scheme, in the spec's order."""
+        if norm is not None and not self.norm_last:
+            x_BTHK = norm(x_BTHK)
+        if self.turns and turn is not None:
+            angles = turn.angles
+            if self.position is not None:
+                angles = self.leaf.angles(self.position.tensors(), turn.pos_BT, turn.length_BT, x_BTHK)
+            x_BTHK = self.leaf.rotate(x_BTHK, angles)
+        return norm(x_BTHK) if norm is not None and self.norm_last else x_BTHK
 
     def remember(self, memory_BSD: Tensor | None, scene: Scene) -> tuple[Tensor, ...]:
         """Keys and values of the encoder's states, computed once for a cache."""
@@ -103,17 +101,17 @@ class Attention(nn.Module):
 
     def mix(self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, scene: Scene) -> Tensor:
         """Weighted values of every head."""
-        own = self.position.tensors() if self.position is not None else scene.own or {}
-        bias, mask = scene.bias, scene.mask
-        if bias is None and self.leaf.biases():
-            bias = self.leaf.bias(own, q_BTHK, k_BSGK, scene.q_pos_BT, scene.k_pos_BS, self.scale)
-        values: Any = None
-        if self.leaf.reads_probs():
-            values = functools.partial(self.leaf.values, own, q_pos_BT=scene.q_pos_BT, k_pos_BS=scene.k_pos_BS)
-        return attend(
+        bias, values = scene.bias, None
+        if self.biases or self.reads_probs:
+            own = self.position.tensors() if self.position is not None else scene.own or {}
+            if bias is None and self.biases:
+                bias = self.leaf.bias(own, q_BTHK, k_BSGK, scene.q_pos_BT, scene.k_pos_BS, self.scale)
+            if self.reads_probs:
+                values = functools.partial(self.leaf.values, own, q_pos_BT=scene.q_pos_BT, k_pos_BS=scene.k_pos_BS)
+        return scene.kernel.run(
             q_BTHK, k_BSGK, v_BSGK, scale=self.scale, mixer=self.spec.mixer,
-            own=self.mixer.tensors() if self.mixer is not None else {}, kernel=scene.kernel, causal=scene.causal,
-            mask=mask, bias=bias, softcap=self.spec.softcap, dropout=self.spec.dropout if self.training else 0.0, values=values,
+            own=NOTHING if self.mixer is None else self.mixer.tensors(), causal=scene.causal, mask=scene.mask, bias=bias, softcap=self.spec.softcap,
+            dropout=self.spec.dropout if self.training else 0.0, values=values,
         )  # fmt: skip
 
     def extra_repr(self) -> str:

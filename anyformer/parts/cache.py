@@ -16,7 +16,11 @@ from anyformer.errors import InputError
 
 
 class Cache:
-    """Room for keys and values (or whatever a mixer keeps) of every layer of a decoder."""
+    """Room for keys and values (or whatever a mixer keeps) of every layer of a decoder.
+
+    Tokens are the first dimension of every buffer: what has been filled is then a slice whose strides do not depend on
+    how much it is, so compiled code meets one layout from the first token to the last.
+    """
 
     def __init__(
         self,
@@ -39,14 +43,16 @@ class Cache:
         self.ragged = False
         """Whether rows differ: padding was fed, or positions were given."""
         self.layers = [
-            tuple(torch.zeros(batch, length, heads, dim, device=device, dtype=dtype) for heads, dim in layer)
+            tuple(torch.zeros(length, batch, heads, dim, device=device, dtype=dtype) for heads, dim in layer)
             for layer in streams
         ]
-        self.pos_BL = torch.arange(length, device=device).expand(batch, length).contiguous()
-        self.valid_BL = torch.ones(batch, length, device=device, dtype=torch.bool)
+        self.pos_LB = torch.arange(length, device=device)[:, None].repeat(1, batch)
+        self.valid_LB = torch.ones(length, batch, device=device, dtype=torch.bool)
         self.seen_B = torch.zeros(batch, device=device, dtype=torch.long)
         """Real tokens so far in each row, kept once rows differ."""
         self.crosses = crosses
+        self.angles: list[tuple[Tensor, ...] | None] = []
+        """By position module of the stack: what rotates tokens at 0, 1, 2 ..., so that a step only looks it up."""
         self.cross: list[tuple[Tensor, ...]] = []
         """Keys and values of the encoder's states, by layer, once they were computed."""
         self.source_pos_BS: Tensor | None = None
@@ -64,22 +70,24 @@ class Cache:
             self.ragged = True
             self.seen_B.fill_(self.used)
         if not self.ragged:
-            return self.pos_BL[:1, :end], None
-        self.pos_BL[:, self.used : end] = pos_BT
+            return self.pos_LB[:end, :1].T, None
+        self.pos_LB[self.used : end] = pos_BT.T
         if valid_BT is None:
-            self.valid_BL[:, self.used : end] = True
+            self.valid_LB[self.used : end] = True
             self.seen_B += new
         else:
-            self.valid_BL[:, self.used : end] = valid_BT
+            self.valid_LB[self.used : end] = valid_BT.T
             self.seen_B += valid_BT.sum(-1)
-        return self.pos_BL[:, :end], self.valid_BL[:, :end]
+        return self.pos_LB[:end].T, self.valid_LB[:end].T
 
     def extend(self, layer: int, *new: Tensor) -> tuple[Tensor, ...]:
         """Store a layer's new keys and values; all of them so far."""
         begin, end = self.used, self.used + new[0].shape[1]
+        so_far: list[Tensor] = []
         for kept, fresh in zip(self.layers[layer], new, strict=True):
-            kept[:, begin:end] = fresh
-        return tuple(kept[:, :end] for kept in self.layers[layer])
+            kept[begin:end] = fresh.transpose(0, 1)
+            so_far.append(kept[:end].transpose(0, 1))
+        return tuple(so_far)
 
     def advance(self, new: int) -> None:
         """End a step that read `new` tokens."""

@@ -39,6 +39,8 @@ class TokenEmbedding(nn.Module):
 class PatchEmbedding(nn.Module):
     """Square patches, flattened channel by channel and projected, after an optional class token."""
 
+    class_token: Tensor | None
+
     def __init__(self, spec: ModelSpec, embed: PatchEmbed) -> None:
         super().__init__()
         self.spec = embed

@@ -20,7 +20,7 @@ class FeedForwardNet(nn.Module):
         self.down = Linear(dims.ffn_width, dims.width, bias=leaf.bias)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        inner_BTF = self.leaf.combine(*(self._modules[name](x_BTD) for name in self.leaf.inputs))  # type: ignore[misc]
+        inner_BTF = self.leaf.combine(*[getattr(self, name)(x_BTD) for name in self.leaf.inputs])
         if self.leaf.dropout > 0:
             inner_BTF = F.dropout(inner_BTF, self.leaf.dropout, self.training)
         return self.down(inner_BTF)

@@ -22,6 +22,11 @@ from anyformer.specs.scale import evaluate
 class TokenLogits(nn.Module):
     """A logit for each token of the vocabulary."""
 
+    weight: Tensor
+    """Not there if the head is tied: the table's is read instead."""
+    bias: Tensor | None
+    table: Table | None
+
     def __init__(self, spec: ModelSpec, head: TokenHead, table: Table | None) -> None:
         super().__init__()
         width = spec.embed_width if head.tied else spec.width

@@ -12,6 +12,9 @@ from anyformer.specs.nodes import HeadNorm
 class Norm(nn.Module):
     """A norm over vectors of `shape`; leading dimensions of the gain broadcast (one gain for each head)."""
 
+    weight: Tensor | None
+    bias: Tensor | None
+
     def __init__(self, leaf: NormLeaf, shape: tuple[int, ...]) -> None:
         super().__init__()
         self.leaf, self.shape = leaf, shape
@@ -19,7 +22,7 @@ class Norm(nn.Module):
         for name in ("weight", "bias"):
             self.register_parameter(name, nn.Parameter(torch.empty(shape)) if name in weights else None)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, /) -> Tensor:
         return self.leaf.apply(x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
@@ -33,7 +36,7 @@ class HeadsNorm(Norm):
         super().__init__(spec.leaf, spec.shape(heads, head_dim))
         self.whole = spec.scope == "whole"
 
-    def forward(self, x_BTHK: Tensor) -> Tensor:
+    def forward(self, x_BTHK: Tensor, /) -> Tensor:
         if not self.whole:
             return super().forward(x_BTHK)
         return super().forward(x_BTHK.flatten(-2)).unflatten(-1, x_BTHK.shape[-2:])

@@ -184,7 +184,9 @@ class Position(Leaf, axis="position", leaves="anyformer.parts.positions"):
         return None
 
     def angles(self, own: Mapping[str, Tensor], pos_BT: Tensor, length_BT: Tensor | None, like: Tensor) -> Any:
-        """What `rotate` needs for tokens at these positions: computed once for each forward."""
+        """What `rotate` needs for tokens at these positions: a tuple of tensors (B,T,...), computed once for each
+        forward, or once for all positions of a cache.
+        """
         return None
 
     def rotate(self, x_BTHK: Tensor, angles: Any) -> Tensor:

@@ -11,15 +11,16 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Mapping
-from typing import Any, Literal, cast, get_args, get_origin
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeGuard, cast, get_args, get_origin
 
 from anyformer.errors import nearest
 from anyformer.registry import OpenAxis
+from anyformer.specs.paths import Table, join, related
 from anyformer.specs.patterns import Pattern, PatternTextError, parse
 
 MISSING = dataclasses.MISSING
-Table = dict[str, Any]
+STAND_INS: dict[Any, Any] = {int: 1, float: 1.0, str: "", bool: False}
 
 
 class OwnForm:
@@ -36,24 +37,28 @@ class OwnForm:
 
 
 class Problems:
-    """Problems found so far, and the paths that can't be trusted any more because of them."""
+    """Problems found so far, as (path, message)."""
 
-    def __init__(self) -> None:
-        self.found: list[str] = []
-        self.paths: set[str] = set()
+    def __init__(self, found: Iterable[tuple[str, str]] = ()) -> None:
+        self.found = list(found)
 
     def add(self, path: str, message: str) -> None:
         """Note one problem."""
-        self.paths.add(path)
-        line = f"{path}: {message}" if path else message
-        if line not in self.found:
-            self.found.append(line)
+        if (path, message) not in self.found:
+            self.found.append((path, message))
 
-    def touches(self, path: str) -> bool:
-        """Whether a problem was found at, above or below this path."""
-        return any(
-            path == known or path.startswith(f"{known}.") or known.startswith(f"{path}.") for known in self.paths
-        )
+    def touches(self, *paths: str) -> bool:
+        """Whether a problem was found at, above or below one of these paths."""
+        return any(related(path, known) for path in paths for known, _ in self.found)
+
+    def copy(self) -> Problems:
+        """What was found up to now."""
+        return Problems(self.found)
+
+    @property
+    def lines(self) -> list[str]:
+        """The problems as text."""
+        return [f"{path}: {message}" if path else message for path, message in self.found]
 
 
 @functools.cache
@@ -73,25 +78,38 @@ def optional(hint: Any) -> tuple[Any, bool]:
     if get_origin(hint) in (typing.Union, types.UnionType):
         rest = [h for h in get_args(hint) if h is not type(None)]
         if len(rest) < len(get_args(hint)):
-            return (rest[0] if len(rest) == 1 else typing.Union[tuple(rest)]), True  # noqa: UP007
+            return functools.reduce(lambda a, b: a | b, rest), True
     return hint, False
 
 
-def is_axis(hint: Any) -> bool:
+def is_axis(hint: Any) -> TypeGuard[type[OpenAxis]]:
     """Whether a hint is the base of an open axis."""
     return isinstance(hint, type) and issubclass(hint, OpenAxis)
 
 
-def join(path: str, name: str) -> str:
-    """One step down a dotted path."""
-    return f"{path}.{name}" if path else name
+def is_node(hint: Any) -> TypeGuard[type[Any]]:
+    """Whether a hint is a dataclass."""
+    return isinstance(hint, type) and dataclasses.is_dataclass(hint)
+
+
+def required(field: dataclasses.Field[Any]) -> bool:
+    """Whether a field has no default."""
+    return field.default is MISSING and field.default_factory is MISSING
+
+
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """A field's default value; MISSING if it has none."""
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 # --- writing -------------------------------------------------------------------------------------------------
 
 
-def write(value: Any) -> Any:
-    """Plain data for a node. Unset (None) and empty fields are left out, so derived sizes stay derived."""
+def write(value: Any, *, whole: bool = False) -> Any:
+    """Plain data for a node. Unset (None) fields are left out, so derived sizes stay derived.
+
+    Among overrides a name that is left out means "as it was": there `whole` says of each unset field that it is unset.
+    """
     if isinstance(value, Pattern):
         return str(value)
     if isinstance(value, OwnForm):
@@ -99,15 +117,17 @@ def write(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         node = type(value)
         table: Table = {"kind": value.kind} if isinstance(value, OpenAxis) else {}
-        for name in fields_of(node):
-            data = write(getattr(value, name))
+        for name, (hint, field) in fields_of(node).items():
+            data = write(getattr(value, name), whole=whole)
             if name == inline_of(node):
                 table = {**data, **table}
-            elif data is not None and data != "" and data != [] and data != {}:
+            elif data is None:
+                table |= {name: "none" if is_unset(optional(hint)[0], "none") else False} if whole else {}
+            elif data not in ("", [], {}) or data != write(default_of(field)):
                 table[name] = data
         return table
     if isinstance(value, tuple | list):
-        return [write(v) for v in cast("tuple[Any, ...]", value)]
+        return [write(v, whole=whole) for v in cast("tuple[Any, ...]", value)]
     return value
 
 
@@ -117,51 +137,73 @@ def write(value: Any) -> Any:
 def read(hint: Any, data: Any, path: str, problems: Problems) -> Any:
     """A value of type `hint` from plain data; MISSING, with problems noted, if it can't be read."""
     hint, may_be_none = optional(hint)
-    if may_be_none and (data is None or (data is False and hint is not bool)):
+    if may_be_none and is_unset(hint, data):
         return None
-    if may_be_none and data == "none" and not (is_axis(hint) and "none" in hint.kinds()):
-        return None
-    if may_be_none and data is True and hint is not bool and dataclasses.is_dataclass(hint):
+    if may_be_none and data is True and is_node(hint):
         data = {}
     if is_axis(hint):
         return _read_axis(hint, data, path, problems)
     if isinstance(hint, type) and issubclass(hint, OwnForm):
         return data if isinstance(data, hint) else hint.read(data, path, problems)
-    if dataclasses.is_dataclass(hint):
-        return _read_node(cast("type[Any]", hint), data, path, problems)
+    if is_node(hint):
+        return data if isinstance(data, hint) else _read_node(hint, data, path, problems)
     return _read_plain(hint, data, path, problems)
 
 
-def _read_axis(axis: type[OpenAxis], data: Any, path: str, problems: Problems) -> Any:
+def is_unset(hint: Any, data: Any) -> bool:
+    """Whether data means "not there" for an optional field: None, false, or "none" unless that is a kind."""
+    if data == "none":
+        return hint is not str and "none" not in (hint.kinds() if is_axis(hint) else get_args(hint))
+    return data is None or (data is False and hint is not bool)
+
+
+def _read_axis(axis: type[OpenAxis], data: Any, path: str, problems: Problems, beside: Iterable[str] = ()) -> Any:
     if isinstance(data, axis):
         return data
-    if issubclass(axis, Pattern) and isinstance(data, str):
-        try:
-            return parse(data)
-        except PatternTextError as error:
-            problems.add(path, str(error))
-            return MISSING
     if isinstance(data, str):
+        if issubclass(axis, Pattern):
+            return _read_pattern(data, path, problems)
         data = {"kind": data}
-    if not isinstance(data, Mapping) or not isinstance(data.get("kind"), str):
+    if not isinstance(data, Mapping):
+        problems.add(path, f"{data!r} is neither a kind nor a table with one; pick one of {', '.join(axis.kinds())}")
+        return MISSING
+    table = cast("Mapping[str, Any]", data)
+    kind = table.get("kind")
+    if not isinstance(kind, str):
         problems.add(join(path, "kind"), f"is missing; pick one of {', '.join(axis.kinds())}")
         return MISSING
-    leaf = axis.named(data["kind"])
+    leaf = axis.named(kind)
     if leaf is None:
-        problems.add(join(path, "kind"), f"{data['kind']!r} is unknown{nearest(data['kind'], axis.kinds())}")
+        problems.add(join(path, "kind"), f"{kind!r} is unknown{nearest(kind, axis.kinds())}")
         return MISSING
-    return _read_node(leaf, {k: v for k, v in data.items() if k != "kind"}, path, problems)
+    return _read_node(leaf, {k: v for k, v in table.items() if k != "kind"}, path, problems, beside)
 
 
-def _read_node(node: type[Any], data: Any, path: str, problems: Problems) -> Any:
-    if isinstance(data, node):
-        return data
-    values = read_fields(node, data, path, problems)
-    return MISSING if values is None else _assemble(node, values)
+def _read_pattern(text: str, path: str, problems: Problems) -> Any:
+    def make(leaf: type[Pattern], given: Table) -> Pattern:
+        inner = Problems()
+        pattern = _read_node(leaf, given, "", inner)
+        if inner.found:
+            raise PatternTextError(f"{leaf.kind} in {text!r}: " + "; ".join(f"{p} {m}" for p, m in inner.found))
+        return pattern
+
+    try:
+        return parse(text, make)
+    except PatternTextError as error:
+        problems.add(path, str(error))
+        return MISSING
 
 
-def read_fields(node: type[Any], data: Any, path: str, problems: Problems) -> Table | None:
-    """The fields of a node by name, MISSING where one can't be read; None if the data is no table at all."""
+def _read_node(node: type[Any], data: Any, path: str, problems: Problems, beside: Iterable[str] = ()) -> Any:
+    values = read_fields(node, data, path, problems, beside)
+    return MISSING if values is None else node(**draft(node, values))
+
+
+def read_fields(node: type[Any], data: Any, path: str, problems: Problems, beside: Iterable[str] = ()) -> Table | None:
+    """The fields of a node by name, MISSING where one can't be read; None if the data is no table at all.
+
+    `beside` names the fields that share the table but belong to another node, for a hint at the right spelling.
+    """
     inner_name = inline_of(node)
     if isinstance(data, str) and inner_name:
         data = {"kind": data}
@@ -174,29 +216,66 @@ def read_fields(node: type[Any], data: Any, path: str, problems: Problems) -> Ta
     if inner_name:
         own = {k: table.pop(k) for k in list(table) if k in fields and k != inner_name}
         hint, field = fields[inner_name]
-        if table.keys() - {"kind"} and "kind" not in table:
-            table["kind"] = field.default_factory().kind  # type: ignore[misc]
         if table:
-            values[inner_name] = read(hint, table, path, problems)
+            leaf_table = {"kind": default_of(field).kind, **table}
+            values[inner_name] = _read_axis(hint, leaf_table, path, problems, beside=fields.keys() - {inner_name})
         table = own
-    for name in table.keys() - fields.keys():
-        problems.add(join(path, name), f"is unknown{nearest(name, fields)}")
+    for name in table:
+        if name not in fields:
+            problems.add(join(path, name), f"is unknown{_right_name(name, node, beside)}")
     for name, (hint, field) in fields.items():
         if name in table:
             values[name] = read(hint, table[name], join(path, name), problems)
-        elif name not in values and field.default is MISSING and field.default_factory is MISSING:
+        elif name not in values and required(field):
             problems.add(join(path, name), "is missing; it has no default")
             values[name] = MISSING
     return values
 
 
-def _assemble(node: type[Any], values: Table) -> Any:
-    """The node, with defaults where a value could not be read; MISSING if a required one is."""
-    good = {k: v for k, v in values.items() if v is not MISSING}
-    for name, (_, field) in fields_of(node).items():
-        if name not in good and field.default is MISSING and field.default_factory is MISSING:
-            return MISSING
-    return node(**good)
+def _right_name(name: str, node: type[Any], beside: Iterable[str]) -> str:
+    """A clause that names the field one step down that is called so, or else the nearest one here."""
+    below = [f"{field}.{name}" for field, (hint, _) in fields_of(node).items() if name in _names_below(hint)]
+    if below:
+        return f"; did you mean {' or '.join(map(repr, below))}?"
+    inner = inline_of(node)
+    return nearest(name, {*fields_of(node), *beside} - ({inner} if inner else set()))
+
+
+def _names_below(hint: Any) -> set[str]:
+    hint, _ = optional(hint)
+    if is_axis(hint):
+        leaves = [leaf for kind in hint.kinds() if (leaf := hint.named(kind)) is not None]
+        return {name for leaf in leaves for name in fields_of(leaf)}
+    if not is_node(hint) or issubclass(hint, OwnForm):
+        return set()
+    inner = inline_of(hint)
+    return set(fields_of(hint)) | (_names_below(fields_of(hint)[inner][0]) if inner else set())
+
+
+def draft(node: type[Any], values: Table) -> Table:
+    """All fields of a node, with a default or a stand-in where a value could not be read.
+
+    The rules can then look at the rest; what they would say about a stand-in is silenced by the problem noted there.
+    """
+    made: Table = {}
+    for name, (hint, field) in fields_of(node).items():
+        value = values.get(name, MISSING)
+        if value is MISSING:
+            value = default_of(field)
+        made[name] = _stand_in(hint) if value is MISSING else value
+    return made
+
+
+def _stand_in(hint: Any) -> Any:
+    hint, may_be_none = optional(hint)
+    if may_be_none or get_origin(hint) is tuple:
+        return None if may_be_none else ()
+    if get_origin(hint) is Literal:
+        return get_args(hint)[0]
+    if get_origin(hint) in (typing.Union, types.UnionType):
+        return _stand_in(get_args(hint)[0])
+    node = hint.named(hint.kinds()[0]) if is_axis(hint) else hint
+    return node(**draft(node, {})) if is_node(node) else STAND_INS[hint]
 
 
 def _read_plain(hint: Any, data: Any, path: str, problems: Problems) -> Any:
@@ -210,88 +289,36 @@ def _read_plain(hint: Any, data: Any, path: str, problems: Problems) -> Any:
         problems.add(path, f"{data!r} is neither {' nor '.join(_words(h) for h in get_args(hint))}")
         return MISSING
     if origin is Literal:
-        if data in get_args(hint) and isinstance(data, str):
+        if isinstance(data, str) and data in get_args(hint):
             return data
-        message = (
-            f"{data!r} is unknown{nearest(data, get_args(hint))}"
-            if isinstance(data, str)
-            else f"{data!r} is not one of {', '.join(get_args(hint))}"
-        )
-        problems.add(path, message)
+        unknown = f"is unknown{nearest(data, get_args(hint))}" if isinstance(data, str) else None
+        problems.add(path, f"{data!r} {unknown or 'is not one of ' + ', '.join(get_args(hint))}")
         return MISSING
     if origin is tuple:
-        items = cast("Any", data)
-        if not isinstance(items, tuple | list):
+        if not isinstance(data, tuple | list):
             problems.add(path, f"{data!r} is not {_words(hint)}")
             return MISSING
-        read_items = [read(get_args(hint)[0], v, f"{path}[{i}]", problems) for i, v in enumerate(items)]
-        return MISSING if MISSING in read_items else tuple(read_items)
-    good = {
-        int: isinstance(data, int) and not isinstance(data, bool),
-        float: isinstance(data, int | float) and not isinstance(data, bool) and math.isfinite(data),
-        bool: isinstance(data, bool),
-        str: isinstance(data, str),
-    }
-    if hint not in good:
+        values = cast("list[Any]", data)
+        items = [read(get_args(hint)[0], v, f"{path}[{i}]", problems) for i, v in enumerate(values)]
+        return MISSING if MISSING in items else tuple(items)
+    if hint not in STAND_INS:
         raise TypeError(f"{path}: the codec has no rule for {hint!r}")
-    if not good[hint]:
+    if not _fits(hint, data):
         problems.add(path, f"{data!r} is not {_words(hint)}")
         return MISSING
     return float(data) if hint is float else data
 
 
+def _fits(hint: Any, data: Any) -> bool:
+    if hint is bool or isinstance(data, bool):
+        return hint is bool and isinstance(data, bool)
+    if hint is float:
+        # A whole number may be too large to be a float at all.
+        return abs(data) < 2**1023 if isinstance(data, int) else isinstance(data, float) and math.isfinite(data)
+    return isinstance(data, hint)
+
+
 def _words(hint: Any) -> str:
     if get_origin(hint) is tuple:
-        return f"a list of {_words(get_args(hint)[0])[2:]}s".replace("wholes", "whole numbers")
+        return f"a list, each item {_words(get_args(hint)[0])}"
     return {int: "a whole number", float: "a finite number", bool: "true or false", str: "a text"}.get(hint, str(hint))
-
-
-# --- merging -------------------------------------------------------------------------------------------------
-
-
-def merge(hint: Any, base: Any, over: Any) -> Any:
-    """Data with overrides applied. A new `kind` replaces the node by that kind's defaults; None unsets a key."""
-    hint, _ = optional(hint)
-    over = write(over)
-    if is_axis(hint) and isinstance(over, str) and not issubclass(hint, Pattern):
-        over = {"kind": over}
-    if dataclasses.is_dataclass(hint) and isinstance(over, str) and inline_of(cast("type[Any]", hint)):
-        over = {"kind": over}
-    if not isinstance(over, Mapping):
-        return over
-    over = cast("Table", over)
-    if is_axis(hint) and issubclass(hint, Pattern) and isinstance(base, str):
-        base = write_table(parse_quietly(base))
-    table: Table = dict(base) if isinstance(base, Mapping) else {}
-    node = _node_of(hint, table, over)
-    outer = fields_of(node) if node is not None else {}
-    if "kind" in over and (is_axis(hint) or (node is not None and inline_of(node))):
-        table = {} if is_axis(hint) else {k: v for k, v in table.items() if k in outer}
-    for key, value in over.items():
-        if value is None:
-            table.pop(key, None)
-        else:
-            table[key] = merge(outer[key][0] if key in outer else Any, table.get(key), value)
-    return table
-
-
-def _node_of(hint: Any, table: Table, over: Table) -> type[Any] | None:
-    if is_axis(hint):
-        kind = over.get("kind", table.get("kind"))
-        return hint.named(kind) if isinstance(kind, str) else None
-    return hint if dataclasses.is_dataclass(hint) else None
-
-
-def parse_quietly(text: str) -> Pattern | None:
-    """A pattern, or None if the text is not one: reading it will say why."""
-    try:
-        return parse(text)
-    except PatternTextError:
-        return None
-
-
-def write_table(pattern: Pattern | None) -> Table:
-    """A single pattern leaf as a table, so that one of its fields can be set by its dotted name."""
-    if pattern is None or not pattern.kind:
-        return {}
-    return {"kind": pattern.kind} | {name: getattr(pattern, name) for name in fields_of(type(pattern))}

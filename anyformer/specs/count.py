@@ -17,7 +17,7 @@ from anyformer.specs.axes import Dims, Weight
 from anyformer.specs.ends import TokenEmbed, TokenHead
 from anyformer.specs.model import ModelSpec, Stack
 from anyformer.specs.nodes import Layer
-from anyformer.specs.pairs import allowed_pairs
+from anyformer.specs.pairs import allowed_pairs, keys_seen
 from anyformer.specs.patterns import Pattern
 from anyformer.specs.weights import projects, weights
 
@@ -54,7 +54,7 @@ class Flops:
         return self.projections + self.scores + self.ffn + self.embed + self.head
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Count:
     """What a spec costs. Sequences are documents of `context` tokens (of an encoder-decoder: target tokens,
     with `source` tokens on the encoder's side, as many unless given).
@@ -106,11 +106,11 @@ class Count:
                 dims = spec.dims(layer, causal=stack.causal)
                 queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
                 projections += 2 * length * dims.width * (2 * queries + 2 * keys)
-                scores += self._score_flops(layer, dims, self._pairs(stack, layer, length), length)
+                scores += self._score_flops(layer, dims, allowed_pairs(pattern_of(stack, layer), length), length)
                 if stack.cross:
                     read = lengths["encoder"]
                     projections += 2 * dims.width * (length * 2 * queries + read * 2 * keys)
-                    scores += 4 * length * read * queries
+                    scores += self._score_flops(layer, dims, length * read, length, own=layer.attention.cross_position)
                 ffn += 2 * length * dims.width * dims.ffn_width * (len(layer.ffn.inputs) + 1)
         return Flops(
             projections=projections,
@@ -124,12 +124,9 @@ class Count:
         """Forward FLOPs for each token of a document of `context` tokens. Training costs 3 times that."""
         return self.flops(context, source).total / context
 
-    def _score_flops(self, layer: Layer, dims: Dims, pairs: int, length: int) -> int:
-        own_pair, own_token = layer.position.flops(dims)
+    def _score_flops(self, layer: Layer, dims: Dims, pairs: int, length: int, *, own: bool = True) -> int:
+        own_pair, own_token = layer.position.flops(dims) if own else (0, 0)
         return pairs * (4 * dims.heads * dims.head_dim + own_pair) + length * own_token
-
-    def _pairs(self, stack: Stack, layer: Layer, length: int) -> int:
-        return allowed_pairs(pattern_of(stack, layer), length)
 
     def _embed_flops(self, lengths: dict[str, int]) -> int:
         spec = self.spec
@@ -157,14 +154,13 @@ class Count:
         lengths = self._lengths(context, source)
         total = 0
         for stack in self.spec.stacks:
-            if not stack.causal:
-                continue
-            for layer in stack.layers:
-                each = sum(
-                    heads * dim for heads, dim in layer.attention.mixer.streams(self.spec.dims(layer, causal=True))
-                )
-                total += each * (context + (lengths["encoder"] if stack.cross else 0))
+            kept = context + (lengths["encoder"] if stack.cross else 0)
+            total += sum(kept * self._stream(layer) for layer in stack.layers if stack.causal)
         return total * batch * dtype_bytes(dtype)
+
+    def _stream(self, layer: Layer) -> int:
+        """Numbers that a layer of a decoder keeps for each token."""
+        return sum(heads * dim for heads, dim in layer.attention.mixer.streams(self.spec.dims(layer, causal=True)))
 
     def activation_bytes(self, context: int, dtype: Any = "bfloat16", batch: int = 1, source: int | None = None) -> int:
         """Estimate of what a training step keeps for the backward pass: inputs and outputs of every matrix, norm and
@@ -193,19 +189,20 @@ class Count:
         """
         self._check(context=context, batch=batch, source=source, phase=phase)
         size = dtype_bytes(dtype)
-        matrices = sum(w.size for w in self.weights.values() if w.role not in ("embedding", "position_embedding"))
+        # A step of decoding reads what the encoder left in the cache, not the encoder.
+        used = {n: w for n, w in self.weights.items() if phase != "decode" or not n.startswith("encoder.")}
+        matrices = sum(w.size for w in used.values() if w.role not in ("embedding", "position_embedding"))
         head = self.spec.head
         if isinstance(head, TokenHead) and head.tied:
             matrices += self.spec.vocab * self.spec.embed_width
         read_weights = matrices * size
         if phase == "decode":
-            step = self.kv_bytes(context, dtype, batch, source)
-            written = (
-                self.kv_bytes(1, dtype, batch, source=0)
-                if len(self.spec.stacks) == 2
-                else self.kv_bytes(1, dtype, batch)
-            )
-            return read_weights + step + written
+            decoder, cached = self.spec.stack("decoder"), 0
+            for layer in decoder.layers:
+                seen = keys_seen(pattern_of(decoder, layer), context, context)
+                crossed = self._lengths(context, source)["encoder"] if decoder.cross else 0
+                cached += (seen + 1 + crossed) * self._stream(layer)
+            return read_weights + cached * batch * size
         activations = 2 * self.activation_bytes(context, dtype, batch, source)
         if phase == "prefill":
             return read_weights + activations + self.kv_bytes(context, dtype, batch, source)
@@ -217,21 +214,17 @@ class Count:
         self._check(context=context, batch=batch, source=source, phase=phase)
         if phase != "decode":
             return batch * self.flops(context, source).total * (3 if phase == "train" else 1)
-        total, lengths = 0, self._lengths(context, source)
-        for stack in self.spec.stacks:
-            if not stack.causal:
-                continue
-            for layer in stack.layers:
-                dims = self.spec.dims(layer, causal=True)
-                queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
-                seen = self._pairs(stack, layer, context) - (
-                    self._pairs(stack, layer, context - 1) if context > 1 else 0
-                )
-                total += 2 * dims.width * (2 * queries + 2 * keys) + self._score_flops(layer, dims, seen, 1)
-                if stack.cross:
-                    total += 4 * dims.width * queries + 4 * lengths["encoder"] * queries
-                total += 2 * dims.width * dims.ffn_width * (len(layer.ffn.inputs) + 1)
-        return batch * (total + self._head_flops(1))
+        total, decoder = 0, self.spec.stack("decoder")
+        for layer in decoder.layers:
+            dims = self.spec.dims(layer, causal=True)
+            queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
+            seen = keys_seen(pattern_of(decoder, layer), context, context + 1)
+            total += 2 * dims.width * (2 * queries + 2 * keys) + self._score_flops(layer, dims, seen, 1)
+            if decoder.cross:
+                read, own = self._lengths(context, source)["encoder"], layer.attention.cross_position
+                total += 4 * dims.width * queries + self._score_flops(layer, dims, read, 1, own=own)
+            total += 2 * dims.width * dims.ffn_width * (len(layer.ffn.inputs) + 1)
+        return batch * (total + self._embed_flops({"decoder": 1}) + self._head_flops(1))
 
     def intensity(
         self, phase: Phase, context: int, dtype: Any = "bfloat16", batch: int = 1, source: int | None = None
@@ -246,12 +239,16 @@ class Count:
         return {name: context if source is None or name == names[-1] else source for name in names}
 
     def _check(self, *, context: int, source: int | None, batch: int = 1, phase: str = "train") -> None:
-        if context < 1 or batch < 1:
-            raise InputError(f"context and batch must be at least 1, got context={context}, batch={batch}")
+        sizes = {"context": context, "batch": batch, "source": 1 if source is None else source}
+        for name, value in sizes.items():
+            if value < 1:
+                raise InputError(f"{name} must be at least 1, got {value}")
         if source is not None and len(self.spec.stacks) == 1:
             raise InputError(f"source is for encoder-decoders; topology is {self.spec.topology!r}")
         if phase not in PHASES:
             raise InputError(f"phase {phase!r} is unknown{nearest(phase, PHASES)}")
+        if phase == "decode" and self.spec.topology == "encoder":
+            raise InputError("phase 'decode' is for decoders; an encoder reads its input at once")
 
 
 def pattern_of(stack: Stack, layer: Layer) -> Pattern:

@@ -44,7 +44,7 @@ class Norms:
     ffn_placement: Placement | None = None
     """Another placement for the feed-forward branch."""
     final: bool | None = None
-    """A norm after the last block; unset: yes unless every norm is placed post."""
+    """A norm after the last block; unset: yes, unless the norms of both branches are placed post or none."""
     embedding: bool = False
     """A norm right after the embeddings."""
 
@@ -58,7 +58,9 @@ class Norms:
 
     def has_final(self) -> bool:
         """Whether a norm follows the last block."""
-        return self.placement not in ("post", "none") if self.final is None else self.final
+        if self.final is not None:
+            return self.final
+        return any(placement not in ("post", "none") for placement in (self.of_attention(), self.of_ffn()))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from anyformer.specs.patterns import Both, Either, Pattern, Tokens
@@ -10,6 +11,7 @@ ROWS = 1024
 """Queries enumerated at a time, where a pattern has no closed form."""
 
 
+@functools.lru_cache(maxsize=1024)
 def allowed_pairs(pattern: Pattern, length: int) -> int:
     """Allowed pairs among `length` tokens: by intervals where the pattern gives them, else by enumeration."""
     import numpy as np
@@ -35,3 +37,11 @@ def enumerate_pairs(pattern: Pattern, length: int) -> int:
         queries: Any = np.arange(first, min(first + ROWS, length))[:, None]
         total += int(np.sum(pattern.allows(Tokens(queries, 0, length), Tokens(keys, 0, length))))
     return total
+
+
+def keys_seen(pattern: Pattern, pos: int, keys: int) -> int:
+    """How many of the first `keys` tokens a query at `pos` sees, at the end of its document."""
+    import numpy as np
+
+    allowed = pattern.allows(Tokens(pos, 0, pos + 1), Tokens(np.arange(keys), 0, pos + 1))
+    return int(np.sum(np.broadcast_to(allowed, keys)))

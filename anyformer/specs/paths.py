@@ -29,10 +29,8 @@ def listed(changes: Mapping[str, Any]) -> list[tuple[Path, Any]]:
         found: list[tuple[Path, Any]] = []
         for key, value in table.items():
             path = (*above, *str(key).split("."))
-            if isinstance(value, Mapping) and value:
-                found += walk(cast("Table", value), path)
-            else:
-                found.append((path, value))
+            inner = cast("Table", value) if isinstance(value, Mapping) else {}
+            found += walk(inner, path) if inner else [(path, cast("Any", value))]
         return found
 
     return sorted(walk(changes, ()), key=lambda change: (len(change[0]), change[0][-1] != "kind"))
@@ -45,14 +43,13 @@ def nest(changes: Mapping[str, Any]) -> Table:
         *parents, last = path
         node = table
         for parent in parents:
-            inner = node.get(parent)
-            node[parent] = node = cast("Table", inner) if isinstance(inner, dict) else as_table(inner)
+            node[parent] = node = as_table(node.get(parent))
         node[last] = {} if isinstance(value, Mapping) else value
     return table
 
 
 def as_table(data: Any) -> Table:
-    """A node's table: its own, one with the kind that was given alone, or an empty one."""
+    """A node's table: a copy of its own, one with the kind that was given alone, or an empty one."""
     if isinstance(data, Mapping):
         return dict(cast("Table", data))
-    return {"kind": data} if isinstance(data, str) and data != "none" else {}
+    return {"kind": data} if isinstance(data, str) else {}

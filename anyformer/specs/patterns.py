@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Iterator
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar, NamedTuple, cast
 
 from anyformer.errors import nearest
 from anyformer.specs.axes import Leaf, Problem
@@ -54,8 +54,8 @@ class Pattern(Leaf, axis="pattern", leaves="anyformer.parts.patterns"):
         return Either(first=self, second=other)
 
     def __str__(self) -> str:
-        fields = [getattr(self, f.name) for f in dataclasses.fields(self)]  # type: ignore[arg-type]
-        return f"{self.kind}({', '.join(map(repr, fields))})" if fields else self.kind
+        values = [repr(getattr(self, name)) for name in field_names(type(self))]
+        return f"{self.kind}({', '.join(values)})" if values else self.kind
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,25 +65,27 @@ class Pair(Pattern):
     first: Pattern
     second: Pattern
 
-    @property
-    def shift_invariant(self) -> bool:  # type: ignore[override]
-        return self.first.shift_invariant and self.second.shift_invariant
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "causal", self.joined_causal())
+        object.__setattr__(self, "shift_invariant", self.first.shift_invariant and self.second.shift_invariant)
+        object.__setattr__(self, "needs_length", self.first.needs_length or self.second.needs_length)
 
-    @property
-    def needs_length(self) -> bool:  # type: ignore[override]
-        return self.first.needs_length or self.second.needs_length
+    def joined_causal(self) -> bool:
+        """Whether the pair is causal."""
+        raise TypeError(f"{type(self).__name__} defines no joined_causal()")
 
     def problems(self) -> Iterator[Problem]:
-        yield from self.first.problems()
-        yield from self.second.problems()
+        # A field of one half has no dotted name of its own: the whole pattern is one text.
+        for part in (self.first, self.second):
+            for name, message in part.problems():
+                yield "", f"{name} of '{part}': {message}" if name else message
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Both(Pair):
     """Allowed by the first and by the second."""
 
-    @property
-    def causal(self) -> bool:  # type: ignore[override]
+    def joined_causal(self) -> bool:
         return self.first.causal or self.second.causal
 
     def allows(self, q: Tokens, k: Tokens) -> Any:
@@ -107,8 +109,7 @@ class Both(Pair):
 class Either(Pair):
     """Allowed by the first or by the second."""
 
-    @property
-    def causal(self) -> bool:  # type: ignore[override]
+    def joined_causal(self) -> bool:
         return self.first.causal and self.second.causal
 
     def allows(self, q: Tokens, k: Tokens) -> Any:
@@ -129,43 +130,54 @@ def _term(pattern: Pattern, *, right: bool = False) -> str:
     return f"({pattern})" if wrap else str(pattern)
 
 
+def field_names(leaf: type[Pattern]) -> list[str]:
+    """The names of a pattern's fields, in the order in which its text lists their values."""
+    return [f.name for f in dataclasses.fields(cast("Any", leaf))]
+
+
 class PatternTextError(ValueError):
     """A pattern expression that can't be read."""
 
 
-def parse(text: str) -> Pattern:
+Make = Callable[[type[Pattern], dict[str, Any]], Pattern]
+"""A leaf from the values of its fields, which nobody has checked yet."""
+
+
+def parse(text: str, make: Make) -> Pattern:
     """Read `causal & (window(128) | chunked(64))`."""
     try:
         tree = ast.parse(text.strip(), mode="eval")
-    except SyntaxError as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise PatternTextError(f"{text!r} is not a pattern; write kinds joined by & and |") from error
-    return _read(tree.body, text)
+    return _read(tree.body, text, make)
 
 
-def _read(node: ast.expr, text: str) -> Pattern:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitAnd | ast.BitOr):
-        first, second = _read(node.left, text), _read(node.right, text)
-        return first & second if isinstance(node.op, ast.BitAnd) else first | second
-    if isinstance(node, ast.Name):
-        return _leaf(node.id, [], {})
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        try:
-            values = [ast.literal_eval(a) for a in node.args]
-            named = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
-        except ValueError as error:
-            raise PatternTextError(f"{text!r}: arguments must be plain numbers or strings") from error
-        return _leaf(node.func.id, values, named)
-    raise PatternTextError(f"{text!r} is not a pattern; write kinds joined by & and |, such as 'causal & chunked(64)'")
+def _read(node: ast.expr, text: str, make: Make) -> Pattern:
+    match node:
+        case ast.BinOp(left=left, op=ast.BitAnd(), right=right):
+            return _read(left, text, make) & _read(right, text, make)
+        case ast.BinOp(left=left, op=ast.BitOr(), right=right):
+            return _read(left, text, make) | _read(right, text, make)
+        case ast.Name(id=kind):
+            return _leaf(kind, [], {}, make)
+        case ast.Call(func=ast.Name(id=kind), args=args, keywords=keywords):
+            try:
+                values = [ast.literal_eval(a) for a in args]
+                named = {str(k.arg): ast.literal_eval(k.value) for k in keywords}
+            except ValueError as error:
+                raise PatternTextError(f"{text!r}: arguments must be plain numbers or texts") from error
+            return _leaf(kind, values, named, make)
+        case _:
+            example = "such as 'causal & chunked(64)'"
+            raise PatternTextError(f"{text!r} is not a pattern; write kinds joined by & and |, {example}")
 
 
-def _leaf(kind: str, values: list[Any], named: dict[str, Any]) -> Pattern:
+def _leaf(kind: str, values: list[Any], named: dict[str, Any], make: Make) -> Pattern:
     leaf = Pattern.named(kind)
     if leaf is None:
         raise PatternTextError(f"{kind!r} is unknown{nearest(kind, Pattern.kinds())}")
-    fields = [f.name for f in dataclasses.fields(leaf)]  # type: ignore[arg-type]
-    given = dict(zip(fields, values, strict=False)) | named
-    unknown = [n for n in named if n not in fields]
-    missing = [f.name for f in dataclasses.fields(leaf) if f.name not in given and f.default is dataclasses.MISSING]  # type: ignore[arg-type]
-    if unknown or missing or len(values) > len(fields):
-        raise PatternTextError(f"{kind} takes ({', '.join(fields)}), got {len(values)} values and {sorted(named)}")
-    return leaf(**given)
+    names = field_names(leaf)
+    if len(values) > len(names) or set(names[: len(values)]) & named.keys():
+        given = ", ".join([*map(repr, values), *(f"{name}={value!r}" for name, value in named.items())])
+        raise PatternTextError(f"{kind} takes ({', '.join(names)}), got ({given})")
+    return make(leaf, dict(zip(names, values, strict=False)) | named)

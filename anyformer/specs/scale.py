@@ -19,20 +19,21 @@ class ScaleTextError(ValueError):
 
 def evaluate(scale: Scale, names: Mapping[str, float]) -> float:
     """The number that a scale stands for in a layer whose sizes are `names`."""
-    if not isinstance(scale, str):
-        return float(scale)
     try:
-        return _value(ast.parse(scale.strip(), mode="eval").body, names)
-    except (SyntaxError, ZeroDivisionError, ScaleTextError) as error:
+        number = _value(ast.parse(scale.strip(), mode="eval").body, names) if isinstance(scale, str) else float(scale)
+        if not math.isfinite(number):
+            raise ScaleTextError
+    except (SyntaxError, ValueError, ArithmeticError, RecursionError, MemoryError) as error:
         raise ScaleTextError(
             f"{scale!r} is not a scale; give a number or a formula of sqrt, *, / and {', '.join(names)}, "
             "such as '1/sqrt(head_dim)'"
         ) from error
+    return number
 
 
 def _value(node: ast.expr, names: Mapping[str, float]) -> float:
     match node:
-        case ast.Constant(value=int() | float() as number):
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
             return float(number)
         case ast.Name(id=name) if name in names:
             return float(names[name])

@@ -84,17 +84,26 @@ def types_width(spec: ModelSpec) -> int:
     return spec.width if first else spec.embed_width
 
 
-def shared_positions(stack: Stack) -> list[Position]:
-    """The distinct position specs whose parameters the stack owns, in order of first use."""
-    return list(dict.fromkeys(layer.position for layer in stack.layers if not layer.position.per_layer))
+def shared_positions(spec: ModelSpec, stack: Stack) -> tuple[list[tuple[Position, Dims]], list[int | None]]:
+    """The position modules that the stack owns, and which of them each layer uses (None: it has its own).
+
+    Layers share a module if their spec and all that it holds are equal: a layer with other heads needs other slopes.
+    """
+    owned: dict[str, tuple[Position, Dims]] = {}
+    uses: list[int | None] = []
+    for layer in stack.layers:
+        position, dims = layer.position, spec.dims(layer, causal=stack.causal)
+        if position.per_layer:
+            uses.append(None)
+            continue
+        key = repr((position, position.weights(dims), position.constants(dims)))
+        owned.setdefault(key, (position, dims))
+        uses.append(list(owned).index(key))
+    return list(owned.values()), uses
 
 
 def _stack(spec: ModelSpec, stack: Stack) -> Named:
-    first_dims = {
-        p: spec.dims(next(x for x in stack.layers if x.position == p), causal=stack.causal)
-        for p in shared_positions(stack)
-    }
-    for i, (position, dims) in enumerate(first_dims.items()):
+    for i, (position, dims) in enumerate(shared_positions(spec, stack)[0]):
         yield from _prefixed(f"{stack.name}.positions.{i}", position.weights(dims))
     last = isinstance(spec.embed, TokenEmbed) and spec.embed.project == "last"
     if stack.embedding_norm:

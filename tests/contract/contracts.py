@@ -45,7 +45,9 @@ def round_trip(spec: ModelSpec) -> None:
     """Written as TOML and read back equal."""
     text = spec.to_toml()
     again = ModelSpec.from_toml(text)
-    assert again == spec and hash(again) == hash(spec) and again.to_toml() == text
+    assert again == spec
+    assert hash(again) == hash(spec)
+    assert again.to_toml() == text
 
 
 def counts_agree(spec: ModelSpec) -> None:
@@ -89,7 +91,8 @@ def part_of_flops(module: str) -> str | None:
 def builds_on_meta(spec: ModelSpec) -> None:
     """The same names and shapes, without allocating."""
     meta = af.build(spec, device="meta")
-    assert all(p.is_meta for p in meta.parameters()) and all(b.is_meta for b in meta.buffers())
+    assert all(p.is_meta for p in meta.parameters())
+    assert all(b.is_meta for b in meta.buffers())
     assert set(meta.state_dict()) == set(model_of(spec).state_dict())
 
 
@@ -196,8 +199,10 @@ def gradients(spec: ModelSpec) -> None:
             result = answers(alone(model, document(spec, length_of(spec), 4 + seed)))
             weigh = torch.randn(result.shape, generator=torch.Generator().manual_seed(seed), dtype=result.dtype)
             (result * weigh).sum().backward()
-            sizes = {name: float(p.grad.abs().max()) for name, p in model.named_parameters() if p.grad is not None}
-            assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters()), sizes
+            missing = [name for name, p in model.named_parameters() if p.grad is None]
+            assert not missing, f"not reached by the backward pass: {missing}"
+            sizes = {name: float(p.grad.abs().max()) for name, p in model.named_parameters()}
+            assert all(p.grad.isfinite().all() for p in model.parameters()), sizes
             loud = {name: size for name, size in sizes.items() if name in quiet and size > 1e-12}
             assert not loud, f"declared silent, but have a gradient: {loud}; reasons: {quiet}"
             waiting -= {name for name, size in sizes.items() if size > 1e-12}
@@ -225,7 +230,8 @@ def trains(spec: ModelSpec) -> None:
         noisy[0].backward()
     finally:
         model.eval()
-    assert noisy[0].isfinite() and all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    assert noisy[0].isfinite()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
     model.zero_grad(set_to_none=True)
     drops = any(
         p > 0

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import anyformer as af
+from anyformer.specs import Position
 from tests.contract.contracts import CONTRACTS, compiles, model_of
-from tests.contract.draw import draw, every_kind, spec_of_kind
+from tests.contract.draw import BASE, FIXED, draw, every_kind, spec_of_kind
 from tests.contract.feed import document
 from tests.tolerances import assert_close
 
@@ -44,12 +45,12 @@ def test_random_spec_compiles_as_one_graph(seed):
     compiles(draw(seed))
 
 
-@pytest.mark.parametrize("position", ["rope", "alibi", "t5", "learned"])
-def test_compiled_decoding_of_64_steps_compiles_at_most_twice(position):
-    spec = af.spec({
-        "vocab": 37, "width": 24, "depth": 2, "context": 80, "position": position,
-        "attention": {"heads": 4, "kv_heads": 2, "pattern": "window(9)"}, "ffn": {"kind": "swiglu", "width": 20},
-    })  # fmt: skip
+@pytest.mark.parametrize("pads", [None, 3], ids=["even", "padded"])
+@pytest.mark.parametrize("pattern", ["causal", "window(9)"])
+@pytest.mark.parametrize("position", Position.kinds())
+def test_compiled_decoding_of_64_steps_compiles_at_most_twice(position, pattern, pads):
+    node = {"kind": position} | FIXED.get(("position", position), {}) | ({"rows": 10} if position == "axial" else {})
+    spec = af.spec(BASE, {"context": 70, "position": node, "attention.pattern": pattern})
     model = model_of(spec)
     compilations = 0
 
@@ -60,11 +61,15 @@ def test_compiled_decoding_of_64_steps_compiles_at_most_twice(position):
 
     torch.compiler.reset()
     fast = torch.compile(model, fullgraph=True, backend=backend)
-    ids = document(spec, 70, 0).source[None]
-    cache, plain = model.new_cache(1, 70), model.new_cache(1, 70)
+    ids = torch.stack([document(spec, 70, seed).source for seed in (0, 1)])
+    mask = None
+    if pads:
+        mask = torch.ones(2, 6, dtype=torch.long)
+        mask[1, :pads] = 0
+    cache, plain = model.new_cache(2, 70), model.new_cache(2, 70)
     with torch.no_grad():
-        model(ids[:, :6], cache=cache)
-        model(ids[:, :6], cache=plain)
+        for each in (cache, plain):
+            model(ids[:, :6], attention_mask=mask, cache=each)
         for t in range(6, 70):
             found = fast(ids[:, t : t + 1], cache=cache).logits
             assert_close("formula", found, model(ids[:, t : t + 1], cache=plain).logits)

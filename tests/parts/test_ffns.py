@@ -56,7 +56,8 @@ def test_gated_form_activates_the_gate_and_multiplies_the_other_branch(case):
 def test_gated_form_clamp_cuts_the_gate_above_and_the_other_branch_on_both_sides(case):
     leaf, activation = GATED[case]
     cut = type(leaf)(**({"form": leaf.form} if case.startswith("geglu") else {}), clamp=2.0, offset=0.5)
-    assert X.min() < -2 < 2 < X.max() and UP.min() < -2 < 2 < UP.max()
+    assert X.min() < -2 < 2 < X.max()
+    assert UP.min() < -2 < 2 < UP.max()
     expected = activation(X.clamp(max=2.0)) * (UP.clamp(-2.0, 2.0) + 0.5)
     assert_close("formula", cut.combine(X, UP), expected)
 
@@ -65,7 +66,8 @@ def test_gated_form_with_clamp_and_offset_equals_the_experts_of_gpt_oss():
     from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
     gate, up = 6 * random(4, 50, seed=3), 6 * random(4, 50, seed=4)
-    assert gate.max() > 7 and up.abs().max() > 7
+    assert gate.max() > 7
+    assert up.abs().max() > 7
     theirs = GptOssExperts._apply_gate(
         types.SimpleNamespace(alpha=1.702, limit=7.0), torch.stack((gate, up), -1).flatten(-2)
     )

@@ -95,7 +95,7 @@ def test_norm_gain_in_bf16_is_applied_on_the_side_of_the_cast_that_is_asked_for(
     assert (found["before_cast"] != found["after_cast"]).double().mean() > 0.1
 
 
-@pytest.mark.parametrize("leaf", [LayerNorm(gain="none", bias=False), RMSNorm(gain="none")], ids=name)
+@pytest.mark.parametrize("leaf", [LayerNorm(eps=0.3, gain="none", bias=False), RMSNorm(eps=0.3, gain="none")], ids=name)
 def test_norm_in_bf16_computes_in_fp32(leaf):
     x = random(8, 256, seed=1).bfloat16()
     exact, found = normed(leaf, x.double()), leaf.apply(x, None, None)
@@ -110,7 +110,11 @@ def test_norm_of_zeros_is_zero_or_the_bias():
     assert_close("same", norm(zeros), norm.bias.expand(2, 10))
 
 
-@pytest.mark.parametrize("leaf", [LayerNorm(), RMSNorm(), RMSNorm(gain="one_plus"), RMSNorm(gain="none")], ids=name)
+@pytest.mark.parametrize(
+    "leaf",
+    [LayerNorm(), LayerNorm(eps=0.3), RMSNorm(), RMSNorm(eps=0.3, gain="one_plus"), RMSNorm(gain="none")],
+    ids=name,
+)
 @pytest.mark.parametrize("scope", ["head", "heads", "whole"])
 def test_heads_norm_scope_sets_the_vector_and_the_gain(scope, leaf):
     norm = randomised(HeadsNorm(HeadNorm(leaf=leaf, scope=scope), 3, 6))

@@ -94,6 +94,6 @@ class Swiglu(Gated, kind="swiglu"):
     """silu(gate) * up."""
 
     def activate(self, gate: Tensor) -> Tensor:
-        from torch.nn.functional import silu
+        import torch
 
-        return silu(gate)
+        return torch.nn.functional.silu(gate)

@@ -37,13 +37,15 @@ class LayerNorm(Norm, kind="layernorm"):
 
     def apply(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         import torch
-        from torch.nn.functional import layer_norm
 
+        if weight is None or self.gain == "weight":
+            gain = weight
+        else:
+            gain = 1 + weight.to(torch.promote_types(weight.dtype, torch.float32))
+        if x.dtype in (torch.float32, torch.float64) and (gain is None or gain.dim() == 1):
+            return torch.layer_norm(x, x.shape[-1:], gain, bias, self.eps)
         exact = torch.promote_types(x.dtype, torch.float32)
-        gain = weight if weight is None or self.gain == "weight" else 1 + weight.to(exact)
-        if exact == x.dtype and (gain is None or gain.dim() == 1):
-            return layer_norm(x, x.shape[-1:], gain, bias, self.eps)
-        normed = layer_norm(x.to(exact), x.shape[-1:], None, None, self.eps)
+        normed = torch.layer_norm(x.to(exact), x.shape[-1:], None, None, self.eps)
         if gain is None:
             return normed.to(x.dtype)
         inner = x.dtype if self.gain_at == "after_cast" else exact

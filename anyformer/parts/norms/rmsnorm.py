@@ -33,13 +33,15 @@ class RMSNorm(Norm, kind="rmsnorm"):
 
     def apply(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
         import torch
-        from torch.nn.functional import rms_norm
 
+        if weight is None or self.gain == "weight":
+            gain = weight
+        else:
+            gain = 1 + weight.to(torch.promote_types(weight.dtype, torch.float32))
+        if x.dtype in (torch.float32, torch.float64) and (gain is None or gain.dim() == 1):
+            return torch.rms_norm(x, x.shape[-1:], gain, self.eps)
         exact = torch.promote_types(x.dtype, torch.float32)
-        gain = weight if weight is None or self.gain == "weight" else 1 + weight.to(exact)
-        if exact == x.dtype and (gain is None or gain.dim() == 1):
-            return rms_norm(x, x.shape[-1:], gain, self.eps)
-        normed = rms_norm(x.to(exact), x.shape[-1:], None, self.eps)
+        normed = torch.rms_norm(x.to(exact), x.shape[-1:], None, self.eps)
         if gain is None:
             return normed.to(x.dtype)
         if self.gain_at == "after_cast":

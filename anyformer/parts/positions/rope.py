@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 class Rope(Position, kind="rope"):
     """Rotates queries and keys (and values, if asked) in each head."""
 
-    relative = True
     theta: float = 10000.0
     layout: Literal["half", "interleaved"] = "half"
     """Pairs (i, i + d/2) as in NeoX and Llama, or (2i, 2i + 1) as in GPT-J."""
@@ -30,6 +29,11 @@ class Rope(Position, kind="rope"):
     """That share as a number of dimensions, instead of a fraction."""
     on_values: bool = False
     scaling: RopeScaling | None = None
+
+    @property
+    def relative(self) -> bool:  # type: ignore[override]
+        # Turned values carry their own positions into the output.
+        return not self.on_values
 
     @property
     def needs_length(self) -> bool:  # type: ignore[override]
@@ -78,23 +82,25 @@ class Rope(Position, kind="rope"):
         cos, sin = angle.cos(), angle.sin()
         if gain != 1.0:
             cos, sin = cos * gain, sin * gain
+        # Over all turning dimensions, with the sign in the sine: a rotation is then x cos + swapped(x) sin.
+        if self.layout == "half":
+            cos, sin = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+        else:
+            cos, sin = cos.repeat_interleave(2, -1), torch.stack((-sin, sin), -1).flatten(-2)
         return cos.to(like.dtype), sin.to(like.dtype)
 
     def rotate(self, x_BTHK: Tensor, angles: Any) -> Tensor:
-        import torch
-
         cos, sin = angles
-        half = cos.shape[-1]
-        turned, rest = (
-            (x_BTHK, None) if 2 * half == x_BTHK.shape[-1] else (x_BTHK[..., : 2 * half], x_BTHK[..., 2 * half :])
-        )
+        turned = cos.shape[-1]
+        if turned < x_BTHK.shape[-1]:
+            import torch
+
+            return torch.cat((self.rotate(x_BTHK[..., :turned], angles), x_BTHK[..., turned:]), -1)
         if self.layout == "half":
-            a, b = turned[..., :half], turned[..., half:]
-            parts = [a * cos - b * sin, b * cos + a * sin]
+            swapped = x_BTHK.roll(turned // 2, -1)
         else:
-            a, b = turned[..., 0::2], turned[..., 1::2]
-            parts = [torch.stack((a * cos - b * sin, b * cos + a * sin), -1).flatten(-2)]
-        return torch.cat(parts if rest is None else [*parts, rest], -1)
+            swapped = x_BTHK.view(*x_BTHK.shape[:-1], -1, 2).flip(-1).flatten(-2)
+        return (x_BTHK * cos).addcmul(swapped, sin)
 
     def rotates_values(self) -> bool:
         return self.on_values

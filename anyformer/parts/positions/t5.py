@@ -77,5 +77,7 @@ class T5Bias(Position, kind="t5"):
         after = own["after"].long()
         # One-sided tables put every key after the query into bucket 0.
         distance = torch.where(after > 0, back_BTS.abs(), back_BTS.clamp(min=0))
-        bucket = torch.bucketize(distance, own["start"].long(), right=True) + torch.where(back_BTS < 0, after, 0)
+        bucket = torch.bucketize(distance.contiguous(), own["start"].long(), right=True) + torch.where(
+            back_BTS < 0, after, 0
+        )
         return own["table"][bucket].permute(0, 3, 1, 2)

@@ -1,0 +1,112 @@
+"""Rules of one layer: its nodes on their own, then the sizes that they share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from anyformer.specs.findings import Finding, Findings, above_zero, at_least, divisors, factor, leaf, share
+from anyformer.specs.nodes import Attention, Layer, Temperature
+from anyformer.specs.paths import join, related
+from anyformer.specs.stacks import Stack
+
+if TYPE_CHECKING:
+    from anyformer.specs.model import ModelSpec
+
+SIZES = (
+    "width",
+    "depth",
+    "context",
+    "embed.width",
+    "attention.heads",
+    "attention.kv_heads",
+    "attention.head_dim",
+    "ffn",
+)
+"""What the sizes of a layer are made of."""
+
+
+def check_layer(spec: ModelSpec, stack: Stack, layer: Layer) -> Findings:
+    """Everything about one layer. Rules that need its sizes are left out if one of them is wrong."""
+    wrong: list[str] = []
+    for finding in _nodes(spec, stack, layer):
+        wrong.append(finding.path)
+        yield finding
+    if spec.width >= 1 and not any(related(path, size) for path in wrong for size in SIZES):
+        yield from _sizes(spec, stack, layer)
+    yield from share("attention.dropout", layer.attention.dropout)
+    yield from share("ffn.dropout", layer.ffn.dropout)
+    yield from share("block.dropout", layer.block.dropout)
+
+
+def _nodes(spec: ModelSpec, stack: Stack, layer: Layer) -> Findings:
+    a = layer.attention
+    yield from _heads(spec, a)
+    if set(a.bias) - set("qkvo") or len(set(a.bias)) < len(a.bias):
+        yield Finding("attention.bias", f"{a.bias!r} is not a choice of the letters of 'qkvo', each once")
+    yield from above_zero("attention.softcap", a.softcap)
+    yield from above_zero("attention.clip_qkv", a.clip_qkv)
+    if layer.block.branch_scale == 0:
+        yield Finding("block.branch_scale", "is 0, which would erase what it multiplies")
+    if a.temperature is not None:
+        yield from _temperature(a.temperature)
+    if a.v_norm is not None and a.v_norm.when == "after":
+        why = "'after' has no effect: values are normed before they are rotated or cached"
+        yield Finding("attention.v_norm.when", why)
+    if stack.causal and a.pattern is not None and not a.pattern.causal:
+        why = f"'{a.pattern}' lets a token see later ones, which a decoder may not; write 'causal & ({a.pattern})'"
+        yield Finding("attention.pattern", why, ("topology",))
+    if a.cross_position and spec.topology != "encoder-decoder":
+        why = f"has no effect: topology {spec.topology!r} has no cross-attention"
+        yield Finding("attention.cross_position", why, ("topology",))
+    yield from leaf("attention.pattern", a.pattern)
+    yield from leaf("attention.mixer", a.mixer)
+    yield from leaf("position", layer.position)
+    yield from leaf("ffn", layer.ffn)
+    yield from leaf("norm", layer.norm.leaf)
+    for name, norm in (("qk_norm", a.qk_norm), ("v_norm", a.v_norm)):
+        yield from leaf(f"attention.{name}", norm.leaf if norm is not None else None)
+    yield from _wiring(layer)
+
+
+def _heads(spec: ModelSpec, a: Attention) -> Findings:
+    yield from at_least("attention.heads", a.heads, 1)
+    yield from at_least("attention.head_dim", a.head_dim, 1)
+    if a.heads < 1:
+        return
+    if a.head_dim is None and spec.width % a.heads:
+        choice = f"pick one of {divisors(spec.width)} or set attention.head_dim"
+        yield Finding("attention.heads", f"{a.heads} does not divide width={spec.width}; {choice}", ("width",))
+    if a.kv_heads is not None and (a.kv_heads < 1 or a.heads % a.kv_heads):
+        why = f"{a.kv_heads} does not divide heads={a.heads}; pick one of {divisors(a.heads)}"
+        yield Finding("attention.kv_heads", why, ("attention.heads",))
+
+
+def _temperature(temperature: Temperature) -> Findings:
+    yield from at_least("attention.temperature.length", temperature.length, 2)
+    if temperature.kind == "log_n" and temperature.strength != Temperature().strength:
+        why = "has no effect: 'log_n' has no strength; leave it out"
+        yield Finding("attention.temperature.strength", why, ("attention.temperature.kind",))
+
+
+def _wiring(layer: Layer) -> Findings:
+    norm = layer.norm
+    if norm.attention_placement and norm.ffn_placement and norm.placement != "pre":
+        why = "has no effect: attention_placement and ffn_placement say where all norms are; leave it out"
+        yield Finding("norm.placement", why, ("norm.attention_placement", "norm.ffn_placement"))
+    both = (layer.norm.of_attention(), layer.norm.of_ffn())
+    inner, post = [p in ("pre", "sandwich") for p in both], [p == "post" for p in both]
+    reads = ("norm.placement", "norm.attention_placement", "norm.ffn_placement")
+    if layer.block.wiring == "parallel2" and not all(inner):
+        lacking = both[inner.index(False)]
+        why = f"'parallel2' gives each branch a norm on its input, but placement {lacking!r} has none; write 'parallel'"
+        yield Finding("block.wiring", why, reads)
+    if layer.block.wiring == "parallel" and (inner[0] != inner[1] or post[0] != post[1]):
+        why = "'parallel' shares one norm between the branches, so both need the same placement"
+        yield Finding("block.wiring", why, reads)
+
+
+def _sizes(spec: ModelSpec, stack: Stack, layer: Layer) -> Findings:
+    dims = spec.dims(layer, causal=stack.causal)
+    yield from factor("attention.scale", layer.attention.scale, dims.names(), SIZES)
+    for path, message in layer.position.check(dims):
+        yield Finding(join("position", path), message, SIZES)

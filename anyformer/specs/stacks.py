@@ -1,0 +1,180 @@
+"""Stacks: the layers of an encoder or a decoder, each with its own choices, from the spec's order and overrides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from anyformer.errors import nearest
+from anyformer.specs.changes import merge
+from anyformer.specs.codec import MISSING, Problems, read, write
+from anyformer.specs.layers import NUMBER, Layers, Overrides
+from anyformer.specs.nodes import Layer, Norms
+from anyformer.specs.paths import Table, join
+
+if TYPE_CHECKING:
+    from anyformer.specs.model import ModelSpec
+
+LAYER_NODES = ("attention", "position", "ffn", "norm", "block")
+STACK_NODES = ("depth", *LAYER_NODES, "layers")
+STACK_ONLY = ("final", "embedding")
+"""Fields of [norm] that belong to the whole stack."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stack:
+    """One resolved stack: its layers in order, and what all of them share."""
+
+    name: str
+    layers: tuple[Layer, ...]
+    causal: bool
+    """Whether an unset pattern means causal."""
+    cross: bool
+    """Whether each block also attends to the encoder."""
+    embedding_norm: bool
+    final_norm: bool
+    norm: Norms
+    """The norm of the embedding and final sites."""
+
+    @property
+    def depth(self) -> int:
+        """Number of layers."""
+        return len(self.layers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where a layer's choices were written: tables of overrides with their names, outermost first."""
+
+    tables: tuple[tuple[str, Overrides], ...] = ()
+
+    def locate(self, path: str, *reads: str) -> str:
+        """The full name of a path: below the innermost table that sets it, or something that a rule reads with it."""
+        for name, over in reversed(self.tables):
+            if any(over.touch(p) for p in (path, *reads)):
+                return join(name, path)
+        return path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resolved:
+    """A stack, and the origin of each of its layers."""
+
+    stack: Stack
+    origins: tuple[Origin, ...]
+
+
+class Plan(NamedTuple):
+    """A stack before its layers are resolved."""
+
+    name: str
+    over: Overrides
+    """What this stack has otherwise than the spec."""
+    data: Table
+    """The spec's nodes with that applied."""
+    layers: Layers
+    depth: int | None
+    """None if it could not be read."""
+    order: list[str | None]
+    """The group of each layer."""
+
+    def located(self, path: str) -> str:
+        """The full name of a path that this stack, or else the spec, sets."""
+        return Origin(tables=((self.name, self.over),)).locate(path)
+
+    def names(self) -> set[str]:
+        """The groups that the order names. A small depth may cut some of them off: a larger one brings them back."""
+        return {name for name in self.layers.expand(None, "", Problems()) if name is not None}
+
+    def reaches(self, group: str) -> bool:
+        """Whether there is such a layer (as far as can be known), or the order names the group."""
+        if NUMBER.fullmatch(group):
+            return self.depth is None or int(group) < self.depth
+        return group in self.names()
+
+
+def resolve(spec: ModelSpec, problems: Problems) -> tuple[Resolved, ...]:
+    """The stacks of a spec in the order in which they run."""
+    names = ("encoder", "decoder") if spec.topology == "encoder-decoder" else (spec.topology,)
+    plans = [_plan(spec, name, problems, both=len(names) == 2) for name in names]
+    _check_groups(plans, problems)
+    return tuple(_resolved(plan, problems, cross=len(names) == 2 and plan.name == "decoder") for plan in plans)
+
+
+def _plan(spec: ModelSpec, name: str, problems: Problems, *, both: bool) -> Plan:
+    over: Overrides = getattr(spec, name) if both else Overrides()
+    base = {node: write(getattr(spec, node)) for node in STACK_NODES}
+    data = merge(type(spec), base, over.written())
+    for key in data:
+        if key not in STACK_NODES:
+            problems.add(join(name, key), f"can't differ between the stacks; only {', '.join(STACK_NODES)} can")
+    plan = Plan(name, over, data, Layers(), None, [])
+    where = plan.located("depth")
+    depth = read(int, data["depth"], where, problems)
+    if depth is not MISSING and depth < 1 and not problems.touches(where):
+        problems.add(where, f"{depth} is not at least 1")
+    depth = None if problems.touches(where) else depth
+    layers = read(Layers, data["layers"], join(name, "layers") if over.touch("layers") else "layers", problems)
+    order = layers.expand(depth, plan.located("layers.order"), problems)
+    return plan._replace(layers=layers, depth=depth, order=order)
+
+
+def _check_groups(plans: list[Plan], problems: Problems) -> None:
+    """Every group must be named in the order of some stack, and every number be that of a layer."""
+    for plan in plans:
+        for group in plan.layers.named():
+            mine = plan.over.touch(f"layers.{group}")
+            if any(other.reaches(group) for other in ([plan] if mine else plans)):
+                continue
+            if problems.touches(*(other.located("layers.order") for other in plans)):
+                continue
+            known = {name for other in plans for name in other.names()}
+            if NUMBER.fullmatch(group):
+                why = f"there is no layer {group}; layers are 0 to {(plan.depth or 1) - 1}"
+            elif known:
+                why = f"is a group that layers.order does not name{nearest(group, known)}"
+            else:
+                why = "is a group, but nothing says which layers are in it; set layers.order, or number a layer"
+            problems.add(plan.located(f"layers.{group}"), why)
+
+
+def _resolved(plan: Plan, problems: Problems, *, cross: bool) -> Resolved:
+    groups = plan.layers.named()
+    bases = {node: plan.data[node] for node in LAYER_NODES}
+    norm: Norms = read(Norms, plan.data["norm"], "", Problems())
+    known: dict[tuple[str | None, str | None], tuple[Layer, Origin]] = {}
+    found: list[tuple[Layer, Origin]] = []
+    for i, group in enumerate(plan.order):
+        single = str(i) if str(i) in groups else None
+        if (group, single) not in known:
+            names = [name for name in (group, single) if name is not None]
+            tables = [(plan.located(f"layers.{name}"), groups[name]) for name in names]
+            origin = Origin(tables=((plan.name, plan.over), *tables))
+            known[group, single] = _layer(bases, norm, tables, origin, problems), origin
+        found.append(known[group, single])
+    stack = Stack(
+        name=plan.name,
+        layers=tuple(layer for layer, _ in found),
+        causal=plan.name == "decoder",
+        cross=cross,
+        embedding_norm=norm.embedding,
+        final_norm=norm.has_final(),
+        norm=norm,
+    )
+    return Resolved(stack=stack, origins=tuple(origin for _, origin in found))
+
+
+def _layer(bases: Table, norm: Norms, tables: list[tuple[str, Overrides]], origin: Origin, problems: Problems) -> Layer:
+    data = bases
+    for _, over in tables:
+        data = merge(Layer, data, over.written())
+    trial = Problems()
+    layer: Layer = read(Layer, data, "", trial)
+    for path, message in trial.found:
+        # Fields of a kind that could not be read would seem unknown.
+        if not problems.touches(join(path.split(".")[0], "kind")):
+            problems.add(origin.locate(path), message)
+    for name in STACK_ONLY:
+        if getattr(layer.norm, name) != getattr(norm, name):
+            problems.add(origin.locate(f"norm.{name}"), f"belongs to the whole stack; set norm.{name}")
+    return layer

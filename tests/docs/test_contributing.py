@@ -1,0 +1,134 @@
+"""CONTRIBUTING.md: the recipes work as installed plug-ins, and the tour knows every file."""
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from anyformer.registry import ENTRY_POINTS
+from tests.docs.fences import ROOT, fences, read
+
+PAGE = read("CONTRIBUTING.md")
+LEAVES = ("positions", "patterns", "norms", "ffns", "mixers", "inits")
+
+USE = """
+import torch
+import anyformer as af
+from anyformer.kernels.attention import attend, reference
+from anyformer.kernels.choose import Request
+from tests.contract.contracts import CONTRACTS
+from tests.tolerances import assert_close
+torch.set_num_threads(1)
+
+base = {"vocab": 37, "width": 24, "depth": 2, "context": 64, "attention": {"heads": 6, "kv_heads": 3, "head_dim": 4}}
+plain = af.spec(base | {"position": "kerple"})
+everything = plain.vary({
+    "attention.pattern": "causal & comb(2)", "norm.kind": "absnorm", "ffn.kind": "mish",
+    "attention.mixer.kind": "sigmoid", "init.kind": "calm", "position.start": 2.0,
+})
+for spec in (plain, everything):
+    for contract in CONTRACTS:
+        contract(spec)
+
+start = af.build(everything).get_parameter("decoder.positions.0.r_H")
+assert torch.equal(start, torch.full((6,), 2.0)), start
+try:
+    plain.vary({"position.start": -1.0, "attention.pattern": "causal & comb(0)"})
+except af.SpecError as error:
+    assert len(error.problems) == 2, error
+
+import recipe_kernel
+make = torch.Generator().manual_seed(0)
+q, k, v = (torch.randn(2, 3, h, 4, generator=make, dtype=torch.float64, requires_grad=True) for h in (6, 3, 3))
+rules = dict(scale=0.5, mixer=plain.attention.mixer, own={})
+outs = [attend(q, k, v, kernel=kernel, **rules) for kernel in (recipe_kernel.KERNEL, reference.KERNEL)]
+grads = [torch.autograd.grad(out.square().sum(), (q, k, v)) for out in outs]
+for ours, theirs in zip((outs[0], *grads[0]), (outs[1], *grads[1]), strict=True):
+    assert_close("kernel", ours, theirs)
+asked = dict(device="cpu", dtype=torch.float64, phase="decode", mixer=plain.attention.mixer)
+assert recipe_kernel.why_not(Request(mask="none", **asked)) is None
+assert recipe_kernel.why_not(Request(mask="causal", **asked)) == "it knows no mask"
+print("used", *sorted({everything.position.kind, everything.norm.leaf.kind, everything.ffn.kind, everything.init.kind}))
+"""
+
+
+def recipes() -> dict[str, str]:
+    """Module name -> the whole files of the recipes, in the order of the page."""
+    files = [fence.text for fence in fences(PAGE) if fence.language == "python"]
+    names = ("position", "pattern", "norm", "ffn", "mixer", "init", "kernel")
+    return {f"recipe_{name}": text for name, text in zip(names, files, strict=True)}
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A folder as an installer leaves it: the recipes as modules, and a distribution that names the leaves."""
+    project = tomllib.loads(next(fence.text for fence in fences(PAGE) if fence.language == "toml"))["project"]
+    files = recipes()
+    points = dict(project["entry-points"][ENTRY_POINTS])
+    (module,) = points.values()
+    files[module] = files.pop("recipe_position")
+    points |= {name: name for name in files if name not in (module, "recipe_kernel")}
+    for name, text in files.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    info = tmp_path / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n")
+    lines = [f"[{ENTRY_POINTS}]", *(f"{name} = {target}" for name, target in points.items())]
+    (info / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    return tmp_path
+
+
+def python(code: str, *paths: object) -> subprocess.CompletedProcess[str]:
+    """Run code in a process of its own, so that its kinds reach no other test."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_recipes_installed_as_plugins_keep_every_promise(site):
+    done = python(USE, site, ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "used absnorm calm kerple mish\n"
+
+
+def test_recipe_kind_without_the_plugin_is_unknown():
+    code = 'import anyformer as af\naf.spec({"width": 8, "position": "kerple"})'
+    done = python(code, ROOT)
+    assert done.returncode == 1
+    assert "position.kind: 'kerple' is unknown" in done.stderr
+
+
+def test_recipe_files_import_no_torch_when_a_spec_is_read(site):
+    code = (
+        'import sys, anyformer as af\naf.spec({"vocab": 9, "width": 8, "depth": 1, "context": 8, "position": "kerple", '
+        '"attention": {"heads": 2, "mixer": "sigmoid"}, "norm": "absnorm", "ffn": "mish"}).count().params\n'
+        'assert "torch" not in sys.modules'
+    )
+    done = python(code, site, ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def tour() -> dict[str, str]:
+    """Path -> phrase, as the tour says it."""
+    text = re.search(r"^<!-- tour -->\n(.*?)^<!-- end of tour -->$", PAGE, re.MULTILINE | re.DOTALL)[1]
+    return dict(re.findall(r"^\| `([^`]+)` \| (.+) \|$", text, re.MULTILINE))
+
+
+def test_tour_of_files_names_only_what_exists():
+    assert len(tour()) > 50
+    missing = [path for path in tour() if not (ROOT / path).exists()]
+    assert not missing, f"CONTRIBUTING.md lists {missing}"
+
+
+def test_tour_of_files_names_every_file_of_the_package():
+    # Leaves may be added without an edit here; everything else has a line.
+    leaf_folders = {ROOT / "anyformer" / "parts" / name for name in LEAVES}
+    files = [path for path in (ROOT / "anyformer").rglob("*.py") if path.parent not in leaf_folders]
+    files = [path for path in files if path.name != "__init__.py" or path.read_text().count("\n") > 1]
+    paths = {str(path.relative_to(ROOT)) for path in files}
+    paths |= {f"{folder.relative_to(ROOT)}/" for folder in leaf_folders}
+    assert not paths - tour().keys(), f"CONTRIBUTING.md lacks a line for {sorted(paths - tour().keys())}"
