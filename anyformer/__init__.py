@@ -18,15 +18,22 @@ from anyformer.errors import AnyformerError, CapabilityError, CheckpointError, D
 if TYPE_CHECKING:
     from anyformer.model.build import build
     from anyformer.model.models import Model
+    from anyformer.model.store import load, save
     from anyformer.specs import ModelSpec
 
 __version__ = "0.1.0"
 __all__ = [
     "AnyformerError", "CapabilityError", "CheckpointError", "DataError", "InputError", "Model", "ModelSpec", "SpecError",
-    "build", "spec",
+    "build", "load", "save", "spec",
 ]  # fmt: skip
 
-_LAZY = {"build": "anyformer.model.build", "Model": "anyformer.model.models", "ModelSpec": "anyformer.specs.model"}
+_LAZY = {
+    "build": "anyformer.model.build",
+    "load": "anyformer.model.store",
+    "save": "anyformer.model.store",
+    "Model": "anyformer.model.models",
+    "ModelSpec": "anyformer.specs.model",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,7 @@
 """The promises of every spec, each as one function that fails if a spec breaks it."""
 
 import functools
+import tempfile
 
 import torch
 from torch import Tensor
@@ -241,6 +242,16 @@ def trains(spec: ModelSpec) -> None:
     assert torch.equal(*noisy) != drops
 
 
+def saves_and_loads(spec: ModelSpec) -> None:
+    """Written to a directory and read back: the same spec, the same answer to the bit."""
+    model, doc = model_of(spec), document(spec, length_of(spec), 8)
+    with tempfile.TemporaryDirectory() as folder:
+        af.save(model, folder)
+        again = af.load(folder, dtype=torch.float64).eval()
+        assert af.spec(folder) == again.spec == spec
+    assert_close("same", answers(alone(again, doc)), answers(alone(model, doc)))
+
+
 def labels_for(spec: ModelSpec, logits: Tensor) -> Tensor:
     generator = torch.Generator().manual_seed(6)
     if spec.head.kind == "regression":
@@ -260,5 +271,5 @@ def compiles(spec: ModelSpec) -> None:
     model.zero_grad(set_to_none=True)
 
 
-CONTRACTS = (round_trip, counts_agree, builds_on_meta, causal, cached, padded_and_packed, gradients, trains)
+CONTRACTS = (round_trip, counts_agree, builds_on_meta, causal, cached, padded_and_packed, gradients, trains, saves_and_loads)
 """What every spec is held to; `compiles` is slow and runs on every kind and on a sample."""

@@ -120,6 +120,15 @@ def test_training_catches_a_layer_that_is_random_in_eval_mode(monkeypatch):
     caught(contracts.trains, small())
 
 
+def test_saving_catches_a_leaf_whose_numbers_are_not_in_its_spec(monkeypatch):
+    plain = Rope.constants
+    drawn = iter(range(1, 100))
+    monkeypatch.setattr(
+        Rope, "constants", lambda self, dims: {k: [x * next(drawn) for x in v] for k, v in plain(self, dims).items()}
+    )
+    caught(contracts.saves_and_loads, small(position="rope"))
+
+
 def test_compilation_catches_a_leaf_that_reads_values(monkeypatch):
     plain = Swiglu.combine
 

@@ -1,0 +1,110 @@
+"""Saving and loading a model: `model.safetensors`, which carries its spec, and `spec.toml` for people to read.
+
+Each file is written beside its place, synced, and renamed over it, so that a kill leaves the old file or the new one.
+Nothing but safetensors and TOML is ever read.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from anyformer.errors import CheckpointError, InputError
+from anyformer.model.models import Model
+from anyformer.specs.model import ModelSpec
+from anyformer.specs.weights import weights
+
+WEIGHTS, SPEC = "model.safetensors", "spec.toml"
+FORMATS = ("anyformer",)
+
+
+def save(model: Model, path: str | Path, format: str = "anyformer") -> None:
+    """Write a model into a directory, which is made if need be."""
+    if format not in FORMATS:
+        raise InputError(f"format: {format!r} is unknown (known: {', '.join(FORMATS)})")
+    if any(p.is_meta for p in model.parameters()):
+        raise InputError("model: it is on the meta device and has no weights to save")
+    folder = Path(path)
+    folder.mkdir(parents=True, exist_ok=True)
+    text = model.spec.to_toml()
+    tensors = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
+    _replace(folder / WEIGHTS, lambda place: save_file(tensors, place, metadata={"format": "pt", "spec": text}))
+    _replace(folder / SPEC, lambda place: place.write_text(text, encoding="utf-8"))
+
+
+def load(path: str | Path, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Model:
+    """Read a model from a directory that `save` wrote.
+
+    `dtype` defaults to the checkpoint's own on an accelerator and to float32 on a CPU.
+    """
+    folder = Path(path)
+    file = folder / WEIGHTS
+    if not file.is_file():
+        raise CheckpointError(f"{folder}: there is no {WEIGHTS}; give a directory that anyformer.save wrote")
+    place = torch.device(device or "cpu")
+    try:
+        with safe_open(file, framework="pt") as stored:
+            spec = _spec_of(stored.metadata() or {}, file)
+            names = set(stored.keys())
+            inventory = weights(spec)
+            shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in names}
+            _check(file, {name: w.shape for name, w in inventory.items()}, shapes)
+            if dtype is None:
+                first = stored.get_tensor(next(iter(inventory)))
+                dtype = torch.float32 if place.type == "cpu" else first.dtype
+            with torch.device("meta"):
+                model = Model(spec).to(dtype)
+            if place.type != "meta":
+                model.to_empty(device=place)
+                with torch.no_grad():
+                    for name, parameter in model.named_parameters():
+                        parameter.copy_(stored.get_tensor(name))
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{file}: is damaged or can't be read: {error}") from error
+    written = folder / SPEC
+    if written.is_file() and written.read_text(encoding="utf-8") != spec.to_toml():
+        warnings.warn(
+            f"{written} is not the spec that {WEIGHTS} was saved with; the model is built from the latter. "
+            "To change a spec, load it, vary it and build.",
+            stacklevel=2,
+        )
+    return model
+
+
+def _spec_of(metadata: dict[str, str], file: Path) -> ModelSpec:
+    if "spec" not in metadata:
+        raise CheckpointError(f"{file}: carries no spec, so anyformer did not write it")
+    return ModelSpec.from_toml(metadata["spec"], f"in {file}")
+
+
+def _check(file: Path, wanted: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]) -> None:
+    problems = [f"{name}: is missing" for name in wanted.keys() - found.keys()]
+    problems += [f"{name}: is no parameter of this spec" for name in found.keys() - wanted.keys()]
+    problems += [
+        f"{name}: has shape {found[name]}, the spec says {wanted[name]}"
+        for name in wanted.keys() & found.keys()
+        if found[name] != wanted[name]
+    ]
+    if problems:
+        raise CheckpointError("\n  ".join([f"{file} does not fit its spec:", *sorted(problems)]))
+
+
+def _replace(place: Path, write: Callable[[Path], object]) -> None:
+    beside = place.with_name(f".{place.name}.tmp-{os.getpid()}")
+    try:
+        write(beside)
+        for target in (beside, place.parent):
+            handle = os.open(target, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        os.replace(beside, place)
+    finally:
+        beside.unlink(missing_ok=True)
