@@ -40,18 +40,21 @@ def build(
 def initialise(model: nn.Module, spec: ModelSpec, inventory: dict[str, Weight], seed: int) -> None:
     """Fill every parameter by its role."""
     tied = isinstance(spec.head, TokenHead) and spec.head.tied
-    depths = {stack.name: stack.depth for stack in spec.stacks}
-    first = spec.stacks[-1].layers[0]
-    dims = spec.dims(first, causal=spec.stacks[-1].causal)
+    sizes = {
+        f"{stack.name}.blocks.{i}": (stack.depth, spec.dims(layer, causal=stack.causal))
+        for stack in spec.stacks
+        for i, layer in enumerate(stack.layers)
+    }
+    elsewhere = sizes[f"{spec.stacks[-1].name}.blocks.0"]
     for name, parameter in model.named_parameters():
         weight = inventory[name]
         if weight.fill is not None:
             parameter.fill_(weight.fill)
             continue
+        depth, dims = sizes.get(".".join(name.split(".")[:3]), elsewhere)
         rule = spec.init.rule(
-            weight, width=spec.width, depth=depths.get(name.split(".")[0], spec.depth), tied=tied,
-            heads=dims.heads, head_dim=dims.head_dim,
-        )  # fmt: skip
+            weight, width=spec.width, depth=depth, tied=tied, heads=dims.heads, head_dim=dims.head_dim
+        )
         parameter.copy_(draw(rule, weight, parameter.device, seed, name))
 
 

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from anyformer.errors import InputError
-from anyformer.parts.linear import Linear, Table
+from anyformer.parts.linear import Linear
 from anyformer.specs.ends import PatchEmbed, SeriesEmbed, TokenEmbed
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.scale import evaluate
 from anyformer.specs.weights import projects, types_width
+
+
+class Embedding(nn.Module):
+    """Row `id` of a table (rows, width)."""
+
+    def __init__(self, rows: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(rows, width))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self.weight)
+
+    def extra_repr(self) -> str:
+        rows, width = self.weight.shape
+        return f"{rows} x {width}"
 
 
 class TokenEmbedding(nn.Module):
@@ -18,8 +34,8 @@ class TokenEmbedding(nn.Module):
 
     def __init__(self, spec: ModelSpec, embed: TokenEmbed) -> None:
         super().__init__()
-        self.tokens = Table(spec.vocab, spec.embed_width)
-        self.types = Table(embed.token_types, types_width(spec)) if embed.token_types else None
+        self.tokens = Embedding(spec.vocab, spec.embed_width)
+        self.types = Embedding(embed.token_types, types_width(spec)) if embed.token_types else None
         early = projects(spec) and embed.project == "first"
         self.project = Linear(spec.embed_width, spec.width, bias=embed.project_bias) if early else None
         self.scale = evaluate(embed.scale, {"width": spec.width, "depth": spec.depth})

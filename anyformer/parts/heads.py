@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.errors import InputError
-from anyformer.parts.linear import Linear, Table
+from anyformer.parts.embedding import Embedding
+from anyformer.parts.linear import Linear
 from anyformer.parts.norm import Norm
 from anyformer.specs.axes import FeedForward
 from anyformer.specs.ends import Head, LabelHead, NoHead, PairHead, Pool, RegressionHead, SequenceHead, TokenHead
@@ -25,9 +26,9 @@ class TokenLogits(nn.Module):
     weight: Tensor
     """Not there if the head is tied: the table's is read instead."""
     bias: Tensor | None
-    table: Table | None
+    table: Embedding | None
 
-    def __init__(self, spec: ModelSpec, head: TokenHead, table: Table | None) -> None:
+    def __init__(self, spec: ModelSpec, head: TokenHead, table: Embedding | None) -> None:
         super().__init__()
         width = spec.embed_width if head.tied else spec.width
         self.spec = head
@@ -81,7 +82,7 @@ class Answer(nn.Module):
         return self.answer(hidden)
 
 
-def head_module(spec: ModelSpec, table: Table | None) -> nn.Module | None:
+def head_module(spec: ModelSpec, table: Embedding | None) -> nn.Module | None:
     """The module for a spec's `head`."""
     match spec.head:
         case TokenHead() as head:

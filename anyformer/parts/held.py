@@ -25,14 +25,15 @@ class Held(nn.Module):
 
     def tensors(self) -> dict[str, Tensor]:
         """All of them by name: what the leaf's hooks call `own`."""
-        return {**self._parameters, **self._buffers}  # type: ignore[dict-item]
+        tensors: dict[str, Any] = {**self._parameters, **self._buffers}
+        return tensors
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
         for name, values in self._constants.items():
-            moved = self._buffers[name]
+            moved: Any = self._buffers[name]
             # A cast or an uninitialised copy must not reach the constants.
-            self._buffers[name] = torch.tensor(values, dtype=torch.float64, device=moved.device)  # type: ignore[union-attr]
+            self._buffers[name] = torch.tensor(values, dtype=torch.float64, device=moved.device)
         return self
 
     def extra_repr(self) -> str:

@@ -1,6 +1,6 @@
-"""Our own linear map and look-up table: one weight each, no bias unless asked.
+"""Our own linear map: one weight, and no bias unless asked.
 
-They allocate; `anyformer.model.build` fills them by the spec's init.
+It allocates; `anyformer.model.build` fills it by the spec's init.
 """
 
 from __future__ import annotations
@@ -24,18 +24,3 @@ class Linear(nn.Module):
     def extra_repr(self) -> str:
         out, into = self.weight.shape
         return f"{into} -> {out}" + (", bias" if self.bias is not None else "")
-
-
-class Table(nn.Module):
-    """Row `id` of a table (rows, width)."""
-
-    def __init__(self, rows: int, width: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(rows, width))
-
-    def forward(self, ids: Tensor) -> Tensor:
-        return F.embedding(ids, self.weight)
-
-    def extra_repr(self) -> str:
-        rows, width = self.weight.shape
-        return f"{rows} x {width}"

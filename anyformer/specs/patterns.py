@@ -146,10 +146,11 @@ Make = Callable[[type[Pattern], dict[str, Any]], Pattern]
 def parse(text: str, make: Make) -> Pattern:
     """Read `causal & (window(128) | chunked(64))`."""
     try:
-        tree = ast.parse(text.strip(), mode="eval")
+        return _read(ast.parse(text.strip(), mode="eval").body, text, make)
+    except PatternTextError:
+        raise
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise PatternTextError(f"{text!r} is not a pattern; write kinds joined by & and |") from error
-    return _read(tree.body, text, make)
 
 
 def _read(node: ast.expr, text: str, make: Make) -> Pattern:

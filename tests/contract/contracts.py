@@ -271,5 +271,15 @@ def compiles(spec: ModelSpec) -> None:
     model.zero_grad(set_to_none=True)
 
 
-CONTRACTS = (round_trip, counts_agree, builds_on_meta, causal, cached, padded_and_packed, gradients, trains, saves_and_loads)
+CONTRACTS = (
+    round_trip,
+    counts_agree,
+    builds_on_meta,
+    causal,
+    cached,
+    padded_and_packed,
+    gradients,
+    trains,
+    saves_and_loads,
+)
 """What every spec is held to; `compiles` is slow and runs on every kind and on a sample."""

@@ -139,6 +139,10 @@ def test_relu_mixer_row_without_a_positive_score_takes_nothing():
     assert_close("formula", weights[1], torch.tensor([0.0, 3.0, 1.0], dtype=torch.float64) / (4 + 1e-6))
 
 
+def test_relu_mixer_without_its_small_number_is_refused():
+    assert list(Relu(eps=0.0).problems()) == [("eps", "0.0 is not above 0")]
+
+
 @pytest.mark.parametrize("shift", [0.0, 700.0, -700.0])
 def test_softmax_mixer_scores_of_any_height_give_the_same_weights(shift):
     scores = random(2, 3, 4, 5)
@@ -260,6 +264,10 @@ def shapes(q=(2, 5, 4, 8), k=(2, 5, 2, 8), v=None):
         (shapes(k=(2, 5, 3, 8)), {}, "3 key heads do not divide 4 query heads"),
         (shapes(k=(2, 6, 2, 8)), {"causal": True}, "causal=True is for as many keys as queries"),
         (shapes(), {"causal": True, "mask": torch.ones(5, 5, dtype=torch.bool)}, "and no mask"),
+        (shapes(), {"mask": torch.zeros(5, 5)}, "mask: expected True where a key may be seen, got torch.float32"),
+        (shapes(), {"mask": torch.ones(3, 1, 5, 5) > 0}, r"mask: \(3, 1, 5, 5\) can't be spread over \(B,H,T,S\)"),
+        (shapes(), {"bias": torch.zeros(2, 5, 5)}, r"bias: \(2, 5, 5\) can't be spread .* = \(2, 4, 5, 5\)"),
+        (shapes(), {"bias": torch.zeros(1, 2, 4, 5, 5)}, "bias: .* can't be spread"),
     ],
 )
 def test_attend_shapes_that_do_not_fit_are_refused(tensors, rest, message):

@@ -119,8 +119,13 @@ def test_trained_positions_receive_gradients_where_they_were_used(leaf):
 
 @pytest.mark.parametrize(
     ("leaf", "field"),
-    [(Sinusoidal(theta=0.0), "theta"), (Learned(offset=-1), "offset"), (Axial(rows=0), "rows"), (Axial(columns=0), "columns")],
-)  # fmt: skip
+    [
+        (Sinusoidal(theta=0.0), "theta"),
+        (Learned(offset=-1), "offset"),
+        (Axial(rows=0), "rows"),
+        (Axial(columns=0), "columns"),
+    ],
+)
 def test_added_position_setting_that_cannot_be_is_named(leaf, field):
     assert [where for where, _ in leaf.problems()] == [field]
 

@@ -197,8 +197,12 @@ def test_attention_cross_reads_keys_and_values_of_the_memory_once():
 
 @pytest.mark.parametrize(
     ("kv_heads", "words"),
-    [(4, "MHA, 4 heads of 8, causal, none"), (2, "GQA, 4 heads of 8, 2 kv, causal, none"), (1, "MQA, 4 heads of 8, 1 kv, causal, none")],
-)  # fmt: skip
+    [
+        (4, "MHA, 4 heads of 8, causal, none"),
+        (2, "GQA, 4 heads of 8, 2 kv, causal, none"),
+        (1, "MQA, 4 heads of 8, 1 kv, causal, none"),
+    ],
+)
 def test_attention_prints_its_kind(kv_heads, words):
     spec = AttentionSpec(heads=4, kv_heads=kv_heads)
     assert Attention(spec, dims(kv_heads=kv_heads), NoPosition(), layer=0).extra_repr() == words

@@ -93,8 +93,13 @@ def test_hidden_width_unset_follows_the_model_and_set_stays(kind):
 
 @pytest.mark.parametrize(
     ("leaf", "field"),
-    [(Relu(width=0), "width"), (Swiglu(width=0), "width"), (Swiglu(multiple_of=0), "multiple_of"), (Glu(clamp=0.0), "clamp")],
-)  # fmt: skip
+    [
+        (Relu(width=0), "width"),
+        (Swiglu(width=0), "width"),
+        (Swiglu(multiple_of=0), "multiple_of"),
+        (Glu(clamp=0.0), "clamp"),
+    ],
+)
 def test_feed_forward_setting_that_cannot_be_is_named(leaf, field):
     assert [where for where, _ in leaf.problems()] == [field]
 

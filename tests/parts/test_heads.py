@@ -5,8 +5,8 @@ import torch
 from torch.nn import functional as F
 
 from anyformer.errors import InputError
+from anyformer.parts.embedding import Embedding
 from anyformer.parts.heads import gather, head_module, mean_over, pooled
-from anyformer.parts.linear import Table
 from anyformer.specs.ends import LabelHead, NoHead, PairHead, RegressionHead, SequenceHead
 from tests.parts.samples import random, randomised, small_spec
 from tests.tolerances import assert_close
@@ -17,7 +17,7 @@ VALID = torch.tensor([[0, 1, 1, 1, 0], [1, 1, 1, 1, 1], [0, 0, 0, 1, 0]]) != 0
 
 def made(head, changes=None):
     spec = small_spec({"head": head} | (changes or {}))
-    table = randomised(Table(spec.vocab, spec.embed_width), seed=50)
+    table = randomised(Embedding(spec.vocab, spec.embed_width), seed=50)
     return randomised(head_module(spec, table)), table.weight
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from anyformer.parts.linear import Linear, Table
+from anyformer.parts.embedding import Embedding
+from anyformer.parts.linear import Linear
 from tests.parts.samples import random, randomised
 from tests.tolerances import assert_close
 
@@ -30,7 +31,7 @@ def test_linear_gradient_equals_the_outer_product():
 
 
 def test_table_gives_the_rows_of_its_ids_and_their_gradients():
-    table, ids = randomised(Table(7, 4)), torch.tensor([[0, 6, 3], [3, 3, 1]])
+    table, ids = randomised(Embedding(7, 4)), torch.tensor([[0, 6, 3], [3, 3, 1]])
     found = table(ids)
     assert_close("same", found, torch.stack([torch.stack([table.weight[i] for i in row]) for row in ids.tolist()]))
     found.backward(torch.ones_like(found))
@@ -39,4 +40,4 @@ def test_table_gives_the_rows_of_its_ids_and_their_gradients():
 
 def test_linear_and_table_print_their_sizes():
     assert str(Linear(5, 3, bias=True)) == "Linear(5 -> 3, bias)"
-    assert str(Table(7, 4)) == "Table(7 x 4)"
+    assert str(Embedding(7, 4)) == "Embedding(7 x 4)"

@@ -79,7 +79,13 @@ def test_a_kind_in_a_group_replaces_the_node_and_other_fields_change_it():
 
 
 def test_group_may_unset_what_the_spec_sets():
-    spec = small({"attention.softcap": 30.0, "attention.qk_norm": True, "layers": {"0": {"attention": {"softcap": False, "qk_norm": "none"}}}})
+    spec = small(
+        {
+            "attention.softcap": 30.0,
+            "attention.qk_norm": True,
+            "layers": {"0": {"attention": {"softcap": False, "qk_norm": "none"}}},
+        }
+    )
     assert [layer.attention.softcap for layer in spec.stacks[0].layers] == [None, 30.0, 30.0, 30.0]
     assert [layer.attention.qk_norm is None for layer in spec.stacks[0].layers] == [True, False, False, False]
 

@@ -203,7 +203,9 @@ def test_unknown_topology_silences_the_rules_that_read_it():
     assert line.startswith("topology: 'encodr' is unknown")
 
 
-@pytest.mark.parametrize(("n", "found"), [(1, [1]), (12, [1, 2, 3, 4, 6, 12]), (16, [1, 2, 4, 8, 16]), (0, []), (-3, [])])
+@pytest.mark.parametrize(
+    ("n", "found"), [(1, [1]), (12, [1, 2, 3, 4, 6, 12]), (16, [1, 2, 4, 8, 16]), (0, []), (-3, [])]
+)
 def test_divisors_are_all_that_divide(n: int, found: list[int]):
     assert divisors(n) == found
 
@@ -252,7 +254,9 @@ def test_every_place_where_a_rule_speaks_is_reached_by_a_case(monkeypatch):
     monkeypatch.setattr(Mixer.named("softmax"), "problems", lambda self: iter([("sinks", "are clogged")]))
     problems_with({})
     silent = [
-        what for file, first, last, what in places if not any(f == file and first <= line <= last for f, line in reached)
+        what
+        for file, first, last, what in places
+        if not any(f == file and first <= line <= last for f, line in reached)
     ]
     assert len(places) > 40
     assert silent == []

@@ -166,7 +166,9 @@ def test_bare_field_of_a_pattern_reaches_the_groups_patterns():
 
 def test_bare_field_two_steps_down_reaches_groups_with_a_kind_of_their_own():
     scaled = {"kind": "rope", "scaling": {"kind": "linear", "factor": 2.0}}
-    spec = small({"position": scaled, "layers": {"0": {"position": {**scaled, "theta": 5.0}}, "1": {"position": "rope"}}})
+    spec = small(
+        {"position": scaled, "layers": {"0": {"position": {**scaled, "theta": 5.0}}, "1": {"position": "rope"}}}
+    )
     varied = spec.vary({"position.scaling.factor": 4.0})
     assert [p.scaling and p.scaling.factor for p in every(varied, "position")] == [4.0, None, 4.0, 4.0]
 
@@ -272,12 +274,17 @@ def test_sizes_that_were_set_stay_when_width_varies():
 
 def test_none_unsets_an_optional_field():
     spec = small({"attention": {"heads": 4, "kv_heads": 2, "head_dim": 8, "pattern": "window(4)", "qk_norm": True}})
-    varied = spec.vary({"attention.kv_heads": None, "attention.head_dim": None, "attention.pattern": None, "attention.qk_norm": None})
+    varied = spec.vary(
+        {"attention.kv_heads": None, "attention.head_dim": None, "attention.pattern": None, "attention.qk_norm": None}
+    )
     assert varied.attention == Attention(heads=4)
 
 
 def test_none_gives_a_node_its_default():
-    assert small({"position": "alibi", "norm.placement": "post"}).vary({"position": None, "norm.placement": None}) == small()
+    assert (
+        small({"position": "alibi", "norm.placement": "post"}).vary({"position": None, "norm.placement": None})
+        == small()
+    )
 
 
 def test_none_of_a_required_size_is_an_error():
@@ -334,7 +341,10 @@ def test_layers_as_value_replace_all_groups():
         ({"layers.naer.ffn.width": 4}, "layers.naer: is a group that layers.order does not name; did you mean 'near'?"),
         ({"layers.near.fnn.width": 4}, "layers.near.fnn: is unknown; did you mean 'ffn'?"),
         ({"depth.x": 4}, "depth: {'x': 4} is not a whole number"),
-        ({"attention.pattern": "causal & chunked(4)", "attention.pattern.size": 4}, "attention.pattern.kind: is missing;"),
+        (
+            {"attention.pattern": "causal & chunked(4)", "attention.pattern.size": 4},
+            "attention.pattern.kind: is missing;",
+        ),
         ({"norm": 3}, "norm: 3 is not a table"),
     ],
 )

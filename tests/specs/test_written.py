@@ -147,9 +147,7 @@ def test_a_spec_made_in_python_is_checked_as_one_that_is_read():
 
 @pytest.mark.parametrize("schema", [2, 0, "1", 1.0, True])
 def test_another_schema_version_is_refused(schema: object):
-    assert problems_with({"schema": schema}) == [
-        f"schema: {schema!r} is not the version that this anyformer reads (1)"
-    ]
+    assert problems_with({"schema": schema}) == [f"schema: {schema!r} is not the version that this anyformer reads (1)"]
 
 
 @pytest.mark.parametrize(
@@ -236,7 +234,10 @@ def test_wrong_type_is_refused_where_it_stands(path: str, value: object, line: s
 @pytest.mark.parametrize("name", ["width", "depth", "context", "attention"])
 def test_missing_size_is_one_line_and_hides_no_other_mistake(name: str):
     wrong = {"norm": {"eps": -1.0}}
-    assert problems_with({name: None, **wrong}) == [f"{name}: is missing; it has no default", "norm.eps: -1.0 is not above 0"]
+    assert problems_with({name: None, **wrong}) == [
+        f"{name}: is missing; it has no default",
+        "norm.eps: -1.0 is not above 0",
+    ]
 
 
 def test_five_mistakes_of_different_sorts_are_named_in_one_message():

@@ -6,6 +6,7 @@ score = scale q.k + bias, then the soft-cap, then what the mask forbids becomes 
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
@@ -44,7 +45,7 @@ def attend(
     (B,H,T,S); `own` holds the mixer's parameters; `values` adds a position scheme's share to the output.
     """
     if kernel is None:
-        _check(q_BTHK, k_BSGK, v_BSGK, causal=causal, mask=mask)
+        _check(q_BTHK, k_BSGK, v_BSGK, causal=causal, mask=mask, bias=bias)
         request = Request(
             device=q_BTHK.device.type,
             dtype=q_BTHK.dtype,
@@ -63,10 +64,21 @@ def attend(
     )  # fmt: skip
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, mask: Tensor | None) -> None:
+def _check(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, mask: Tensor | None, bias: Tensor | None) -> None:
     if q.dim() != 4 or k.dim() != 4 or k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
         raise InputError(f"attend takes q (B,T,H,K) and k, v (B,S,G,K), got {[tuple(t.shape) for t in (q, k, v)]}")
     if q.shape[2] % k.shape[2]:
         raise InputError(f"{k.shape[2]} key heads do not divide {q.shape[2]} query heads")
     if causal and (mask is not None or q.shape[1] != k.shape[1]):
         raise InputError("causal=True is for as many keys as queries and no mask; pass a mask otherwise")
+    if mask is not None and mask.dtype != torch.bool:
+        raise InputError(f"mask: expected True where a key may be seen, got {mask.dtype}; numbers to add are a bias")
+    pairs = (q.shape[0], q.shape[2], q.shape[1], k.shape[1])
+    for name, given in (("mask", mask), ("bias", bias)):
+        if given is not None and not _spreads(tuple(given.shape), pairs):
+            raise InputError(f"{name}: {tuple(given.shape)} can't be spread over (B,H,T,S) = {pairs}")
+
+
+def _spreads(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
+    ends = zip(reversed(shape), reversed(wanted), strict=False)
+    return len(shape) <= len(wanted) and all(n in (1, m) for n, m in ends)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyformer.specs.axes import Mixer
+from anyformer.specs.axes import Mixer, Problem
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,6 +18,10 @@ class Relu(Mixer, kind="relu"):
 
     eps: float = 1e-6
     """Added to the sum, so that a row of zeros stays zero."""
+
+    def problems(self) -> Iterator[Problem]:
+        if self.eps <= 0:
+            yield "eps", f"{self.eps} is not above 0"
 
     def weigh(self, scores: Tensor, own: Mapping[str, Tensor]) -> Tensor:
         weights = scores.relu()

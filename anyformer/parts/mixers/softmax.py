@@ -36,6 +36,6 @@ class Softmax(Mixer, kind="softmax"):
         highest = highest.detach().clamp(min=torch.finfo(scores.dtype).min)
         weights = (scores - highest).exp()
         total = weights.sum(-1, keepdim=True)
-        # The highest score weighs 1, so only a row that sees nothing is below it; dividing by 1 keeps its gradient finite.
+        # The highest score weighs 1, so only a row that sees nothing is below; dividing by 1 keeps its gradient finite.
         total = total.clamp(min=1.0) if sink is None else total + (sink - highest).exp()
         return weights / total

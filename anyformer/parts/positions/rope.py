@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from anyformer.parts.positions.rope_scaling import RopeScaling
+from anyformer.parts.positions.rope_scaling import RopeScaling, Yarn
 from anyformer.specs.axes import Dims, Position, Problem
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ class Rope(Position, kind="rope"):
     def problems(self) -> Iterator[Problem]:
         if self.theta <= 0:
             yield "theta", f"{self.theta} is not above 0"
+        elif isinstance(self.scaling, Yarn) and self.theta <= 1:
+            yield "theta", f"{self.theta} is not above 1; 'yarn' divides by its logarithm"
         if not 0 < self.fraction <= 1:
             yield "fraction", f"{self.fraction} is not in (0, 1]"
         if self.dims is not None and self.fraction != 1.0:

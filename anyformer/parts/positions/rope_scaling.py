@@ -28,6 +28,9 @@ class RopeScaling(Leaf, axis="rope scaling", leaves="anyformer.parts.positions.r
             yield "factor", f"{self.factor} is not at least 1"
         if getattr(self, "original", 1) < 1:
             yield "original", f"{getattr(self, 'original', 1)} is not at least 1"
+        gain = getattr(self, "attention_factor", None)
+        if gain is not None and gain <= 0:
+            yield "attention_factor", f"{gain} is not above 0"
 
     def check(self, turned: int) -> Iterator[Problem]:
         """What is wrong if `turned` dimensions of a head turn."""
@@ -97,6 +100,13 @@ class Yarn(RopeScaling, kind="yarn"):
     attention_factor: float | None = None
     """The gain on sines and cosines; unset: 0.1 ln(factor) + 1."""
 
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        if self.beta_slow <= 0:
+            yield "beta_slow", f"{self.beta_slow} is not above 0"
+        elif self.beta_fast <= self.beta_slow:
+            yield "beta_fast", f"{self.beta_fast} is not above beta_slow={self.beta_slow}"
+
     def constants(self, plain: list[float], theta: float) -> dict[str, Sequence[float]]:
         half = len(plain)
 
@@ -156,6 +166,8 @@ class LongRope(RopeScaling, kind="longrope"):
         for name in ("short", "long"):
             if any(f <= 0 for f in getattr(self, name)):
                 yield name, "has a factor that is not above 0"
+        if self.original == 1 and self.factor > 1 and self.attention_factor is None:
+            yield "original", "1 has a logarithm of 0, which the gain divides by; set attention_factor"
 
     def check(self, turned: int) -> Iterator[Problem]:
         for name in ("short", "long"):

@@ -30,10 +30,8 @@ class Sinusoidal(Position, kind="sinusoidal"):
 
     def check(self, dims: Dims) -> Iterator[Problem]:
         if dims.embed_width % 2:
-            yield (
-                "kind",
-                f"'sinusoidal' pairs sines with cosines, so the width it is added to must be even, got {dims.embed_width}",
-            )
+            given = f"the width it is added to must be even, got {dims.embed_width}"
+            yield "kind", f"'sinusoidal' pairs sines with cosines, so {given}"
 
     def constants(self, dims: Dims) -> dict[str, Sequence[float]]:
         half = dims.embed_width // 2

@@ -17,12 +17,15 @@ def thresholds(buckets: int, max_distance: int) -> list[int]:
     """The distances at which bucket 1, 2, ... begins: each distance at first, then logarithmically wider."""
     exact = buckets // 2
     starts = list(range(1, exact + 1))
+
+    def bucket_of(distance: int) -> int:
+        share = math.log(distance / exact) / math.log(max_distance / exact)
+        return exact + math.floor(share * (buckets - exact))
+
     for bucket in range(exact + 1, buckets):
-        # The smallest d with exact + floor(ln(d/exact) / ln(max/exact) * (buckets - exact)) >= bucket.
-        distance = starts[-1]
-        while (
-            exact + math.floor(math.log(distance / exact) / math.log(max_distance / exact) * (buckets - exact)) < bucket
-        ):
+        # Near the inverse of the formula; rounding may be off by one, so the formula itself decides.
+        distance = int(exact * (max_distance / exact) ** ((bucket - exact) / (buckets - exact))) - 1
+        while bucket_of(max(distance, 1)) < bucket:
             distance += 1
         starts.append(distance)
     return starts
