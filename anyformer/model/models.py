@@ -106,9 +106,8 @@ class Model(nn.Module):
         streams = [layer.attention.mixer.streams(spec.dims(layer, causal=True)) for layer in decoder.layers]
         like = next(self.parameters())
         cache = Cache(
-            streams, batch=batch, length=length, device=like.device, dtype=like.dtype, declared_length=rope_length,
-            crosses=decoder.cross,
-        )  # fmt: skip
+            streams, batch=batch, length=length, device=like.device, dtype=like.dtype, declared_length=rope_length
+        )
         stack.fill_angles(cache, like)
         return cache
 

@@ -172,10 +172,10 @@ class Stack(nn.Module):
         """Rotations of all positions that a cache has room for."""
         pos = torch.arange(cache.length, device=like.device)[None]
         length = torch.full((1, 1), cache.declared_length, device=like.device) if self.wants_length else None
+        held: Any
         for held in self.positions:
-            leaf: Any = held.leaf
-            turns = leaf.overrides("angles")
-            cache.angles.append(leaf.angles(held.tensors(), pos, length, like) if turns else None)
+            turns = held.leaf.overrides("angles")
+            cache.angles.append(held.leaf.angles(held.tensors(), pos, length, like) if turns else None)
 
     def prepare(
         self,

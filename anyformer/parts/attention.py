@@ -50,7 +50,7 @@ class Attention(nn.Module):
         else:
             k_BSGK, v_BSGK = self.keys_values(x_BTD, scene)
             if scene.cache is not None:
-                k_BSGK, v_BSGK = scene.cache.extend(self.layer, k_BSGK, v_BSGK)
+                k_BSGK, v_BSGK, _, _ = scene.cache.extend(self.layer, k_BSGK, v_BSGK)
         out_BTHK = self.mix(q_BTHK, k_BSGK, v_BSGK, scene)
         return self.o(out_BTHK.flatten(2))
 

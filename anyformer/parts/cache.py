@@ -8,6 +8,7 @@ the step. Rows may be padded: a key remembers its position in its own document a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +32,6 @@ class Cache:
         device: torch.device,
         dtype: torch.dtype,
         declared_length: int | None = None,
-        crosses: bool = False,
     ) -> None:
         if batch < 1 or length < 1:
             raise InputError(f"a cache needs at least one row and one token, got batch={batch}, length={length}")
@@ -50,7 +50,8 @@ class Cache:
         self.valid_LB = torch.ones(length, batch, device=device, dtype=torch.bool)
         self.seen_B = torch.zeros(batch, device=device, dtype=torch.long)
         """Real tokens so far in each row, kept once rows differ."""
-        self.crosses = crosses
+        self.keys: tuple[Tensor, Tensor | None] = (self.pos_LB[:0, :1].T, None)
+        """Positions and validity of all keys of the step under way."""
         self.angles: list[tuple[Tensor, ...] | None] = []
         """By position module of the stack: what rotates tokens at 0, 1, 2 ..., so that a step only looks it up."""
         self.cross: list[tuple[Tensor, ...]] = []
@@ -70,7 +71,8 @@ class Cache:
             self.ragged = True
             self.seen_B.fill_(self.used)
         if not self.ragged:
-            return self.pos_LB[:end, :1].T, None
+            self.keys = self.pos_LB[:end, :1].T, None
+            return self.keys
         self.pos_LB[self.used : end] = pos_BT.T
         if valid_BT is None:
             self.valid_LB[self.used : end] = True
@@ -78,16 +80,17 @@ class Cache:
         else:
             self.valid_LB[self.used : end] = valid_BT.T
             self.seen_B += valid_BT.sum(-1)
-        return self.pos_LB[:end].T, self.valid_LB[:end].T
+        self.keys = self.pos_LB[:end].T, self.valid_LB[:end].T
+        return self.keys
 
-    def extend(self, layer: int, *new: Tensor) -> tuple[Tensor, ...]:
-        """Store a layer's new keys and values; all of them so far."""
+    def extend(self, layer: int, *new: Tensor) -> tuple[Any, ...]:
+        """Store a layer's new keys and values; all of them so far, then their positions and validity as `begin` gave."""
         begin, end = self.used, self.used + new[0].shape[1]
         so_far: list[Tensor] = []
         for kept, fresh in zip(self.layers[layer], new, strict=True):
             kept[begin:end] = fresh.transpose(0, 1)
             so_far.append(kept[:end].transpose(0, 1))
-        return tuple(so_far)
+        return (*so_far, *self.keys)
 
     def advance(self, new: int) -> None:
         """End a step that read `new` tokens."""

@@ -33,7 +33,7 @@ class Scene:
     causal: bool = False
     mask: Tensor | None = None
     bias: Tensor | None = None
-    """A bias that does not read queries or keys, with the mask already in it where the kernel allows."""
+    """A bias that reads neither queries nor keys, so that no layer changes it."""
     own: dict[str, Tensor] | None = None
     """Parameters and constants of a position scheme that the stack owns."""
     q_turn: Turn | None = None

@@ -166,7 +166,7 @@ class Recorder:
 
     def extend(self, layer, *new):
         self.kept = (layer, *new)
-        return new
+        return *new, None, None
 
 
 def test_attention_caches_keys_normed_and_rotated_and_values_as_they_are_mixed():
@@ -184,7 +184,7 @@ def test_attention_cross_reads_keys_and_values_of_the_memory_once():
     spec = AttentionSpec(heads=4, kv_heads=2)
     module = randomised(Attention(spec, SIZES, NoPosition(), layer=0, cross=True))
     memory = random(2, 5, 12, seed=4)
-    cache = Cache([((2, 8), (2, 8))], batch=2, length=9, device=X.device, dtype=X.dtype, crosses=True)
+    cache = Cache([((2, 8), (2, 8))], batch=2, length=9, device=X.device, dtype=X.dtype)
     scene = Scene(kernel=reference.KERNEL, q_pos_BT=POS, k_pos_BS=torch.arange(5)[None], cache=cache)
     q, k, v = split(module, "q", X), split(module, "k", memory), split(module, "v", memory)
     weights = (torch.einsum("bthk,bshk->bhts", q, k.repeat_interleave(2, 2)) * 8**-0.5).softmax(-1)

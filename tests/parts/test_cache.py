@@ -31,7 +31,9 @@ def test_cache_fed_in_steps_gives_everything_so_far_in_order():
         for layer in (0, 1):
             pieces = fresh(layer, new, seed=10 * step + layer)
             fed[layer].append(pieces)
-            kept = cache.extend(layer, *pieces)
+            *kept, where, real = cache.extend(layer, *pieces)
+            assert where is pos
+            assert real is None
             wanted = [torch.cat(tensors, 1) for tensors in zip(*fed[layer], strict=True)]
             assert all(torch.equal(a, b) for a, b in zip(kept, wanted, strict=True))
         cache.advance(new)
