@@ -31,11 +31,14 @@ class Branch(nn.Module):
         self.outer = Norm(layer.norm.leaf, (width,)) if outer else None
         self.after = Norm(layer.norm.leaf, (width,)) if after else None
         self.wires: Wires = layer.block
+        self.bare = not outer and layer.block.dropout == 0 and layer.block.branch_scale == 1.0
+        """Whether the body's result is added as it is."""
 
     def onto(self, x_BTD: Tensor, *args: Any) -> Tensor:
         """The residual after this branch was added to it, in a serial block."""
         inner, after = self.inner, self.after
-        x_BTD = x_BTD + self.answer(self.body(x_BTD if inner is None else inner(x_BTD), *args))
+        y_BTD = self.body(x_BTD if inner is None else inner(x_BTD), *args)
+        x_BTD = x_BTD + (y_BTD if self.bare else self.answer(y_BTD))
         return x_BTD if after is None else after(x_BTD)
 
     def answer(self, y_BTD: Tensor) -> Tensor:

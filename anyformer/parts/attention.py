@@ -58,7 +58,8 @@ class Attention(nn.Module):
         """Clipped and split into heads."""
         if self.spec.clip_qkv is not None:
             x = x.clamp(-self.spec.clip_qkv, self.spec.clip_qkv)
-        return x.view(x.shape[0], x.shape[1], -1, self.dims.head_dim)
+        batch, tokens, _ = x.shape
+        return x.view(batch, tokens, -1, self.dims.head_dim)
 
     def query(self, x_BTD: Tensor, scene: Scene) -> Tensor:
         """Queries: normed and rotated."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from anyformer.specs.codec import fields_of, inline_of, is_axis, is_node, is_unset, optional, write
 from anyformer.specs.layers import Layers, Overrides
@@ -39,9 +39,14 @@ def vary(root: type[Any], data: Table, changes: Mapping[str, Any]) -> Table:
 
 def _scopes(table: Table) -> list[Table]:
     """The tables of overrides: of each stack, and of each group, in the spec and in its stacks."""
-    stacks = [table[name] for name in ("encoder", "decoder") if name in table]
-    groups = [over for scope in (table, *stacks) for name, over in scope.get("layers", {}).items() if name != "order"]
-    return [*stacks, *groups]
+    stacks = _tables(table, "encoder", "decoder")
+    layers = [table for scope in (table, *stacks) for table in _tables(scope, "layers")]
+    return [*stacks, *(group for table in layers for group in _tables(table, *table))]
+
+
+def _tables(table: Table, *names: str) -> list[Table]:
+    """Those of the named values that are tables: another change of the same call may have put anything there."""
+    return [cast("Table", table[name]) for name in names if isinstance(table.get(name), dict)]
 
 
 def _put(node: Any, table: Table, path: Path, value: Any) -> None:

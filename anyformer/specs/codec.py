@@ -102,9 +102,6 @@ def default_of(field: dataclasses.Field[Any]) -> Any:
     return field.default if field.default_factory is MISSING else field.default_factory()
 
 
-# --- writing -------------------------------------------------------------------------------------------------
-
-
 def write(value: Any, *, whole: bool = False) -> Any:
     """Plain data for a node. Unset (None) fields are left out, so derived sizes stay derived.
 
@@ -129,9 +126,6 @@ def write(value: Any, *, whole: bool = False) -> Any:
     if isinstance(value, tuple | list):
         return [write(v, whole=whole) for v in cast("tuple[Any, ...]", value)]
     return value
-
-
-# --- reading -------------------------------------------------------------------------------------------------
 
 
 def read(hint: Any, data: Any, path: str, problems: Problems) -> Any:

@@ -67,8 +67,6 @@ class Count:
         """Every parameter tensor by name."""
         return weights(self.spec)
 
-    # --- parameters ------------------------------------------------------------------------------------------
-
     @property
     def params(self) -> int:
         """All parameters, a tied one once."""
@@ -92,8 +90,6 @@ class Count:
             part = part_of(name, weight)
             parts[part] = parts.get(part, 0) + weight.size
         return parts
-
-    # --- FLOPs -----------------------------------------------------------------------------------------------
 
     def flops(self, context: int, source: int | None = None) -> Flops:
         """Forward FLOPs of one document of `context` tokens."""
@@ -145,8 +141,6 @@ class Count:
         if isinstance(spec.head, TokenHead) and spec.head.tied:
             matrices += spec.vocab * spec.embed_width
         return 2 * matrices * (1 if spec.head.pools else context)
-
-    # --- memory ----------------------------------------------------------------------------------------------
 
     def kv_bytes(self, context: int, dtype: Any = "bfloat16", batch: int = 1, source: int | None = None) -> int:
         """Bytes of a cache for `context` tokens in each of `batch` rows, cross-attention included."""
@@ -231,8 +225,6 @@ class Count:
     ) -> float:
         """FLOPs for each byte moved. Below a machine's FLOP/s over bytes/s it is memory-bound, above compute-bound."""
         return self.phase_flops(phase, context, batch, source) / self.bytes_moved(phase, context, dtype, batch, source)
-
-    # --- lengths ---------------------------------------------------------------------------------------------
 
     def _lengths(self, context: int, source: int | None) -> dict[str, int]:
         names = [stack.name for stack in self.spec.stacks]

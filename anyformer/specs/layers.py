@@ -22,7 +22,7 @@ NUMBER = re.compile(r"0|[1-9][0-9]*")
 
 @dataclass(frozen=True, kw_only=True)
 class Overrides(OwnForm):
-    """Some fields of a node as plain data: values by name, with Overrides for tables."""
+    """Some fields of a node as plain data: values by name, with Overrides for tables. None is as good as not given."""
 
     items: tuple[tuple[str, Any], ...] = ()
 
@@ -55,7 +55,7 @@ def _frozen(value: Any) -> Any:
     data = write(value, whole=True)
     if isinstance(data, Mapping):
         table = cast("Table", data)
-        return Overrides(items=tuple((str(name), _frozen(table[name])) for name in sorted(table)))
+        return Overrides(items=tuple((name, _frozen(table[name])) for name in sorted(table) if table[name] is not None))
     return tuple(map(_frozen, cast("list[Any]", data))) if isinstance(data, list) else data
 
 

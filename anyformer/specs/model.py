@@ -69,8 +69,6 @@ class ModelSpec:
         if problems.found:
             raise SpecError(problems.lines, source)
 
-    # --- written form ----------------------------------------------------------------------------------------
-
     @classmethod
     def from_data(cls, data: Mapping[str, Any], source: str = "") -> ModelSpec:
         """Read plain data (parsed TOML or JSON). Every problem is named in one SpecError."""
@@ -113,8 +111,6 @@ class ModelSpec:
 
         return tomli_w.dumps(self.to_data())
 
-    # --- variation -------------------------------------------------------------------------------------------
-
     def vary(self, changes: Mapping[str, Any]) -> ModelSpec:
         """A new spec with dotted overrides, e.g. `{"depth": 8, "position.kind": "alibi"}`.
 
@@ -123,8 +119,6 @@ class ModelSpec:
         None unsets an optional field.
         """
         return self.from_data(vary(type(self), write(self), changes))
-
-    # --- resolved forms --------------------------------------------------------------------------------------
 
     @functools.cached_property
     def stacks(self) -> tuple[Stack, ...]:

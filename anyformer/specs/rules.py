@@ -51,7 +51,7 @@ def _note(problems: Problems, findings: Findings, origin: Origin | None = None) 
 
 
 def _sizes(spec: ModelSpec) -> Findings:
-    for name, least in (("width", 1), ("depth", 1), ("context", 1), ("vocab", 0)):
+    for name, least in (("width", 1), ("context", 1), ("vocab", 0)):
         yield from at_least(name, getattr(spec, name), least)
     ids = {"ids.pad": spec.ids.pad, "ids.bos": spec.ids.bos, "ids.start": spec.ids.start}
     ids |= {f"ids.eos[{i}]": eos for i, eos in enumerate(spec.ids.eos)}

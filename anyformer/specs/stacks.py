@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 LAYER_NODES = ("attention", "position", "ffn", "norm", "block")
 STACK_NODES = ("depth", *LAYER_NODES, "layers")
+DEEPEST = 10_000
+"""Every layer is held in memory, so a slip of the hand must not ask for a billion."""
 STACK_ONLY = ("final", "embedding")
 """Fields of [norm] that belong to the whole stack."""
 
@@ -111,8 +113,8 @@ def _plan(spec: ModelSpec, name: str, problems: Problems, *, both: bool) -> Plan
     plan = Plan(name, over, data, Layers(), None, [])
     where = plan.located("depth")
     depth = read(int, data["depth"], where, problems)
-    if depth is not MISSING and depth < 1 and not problems.touches(where):
-        problems.add(where, f"{depth} is not at least 1")
+    if depth is not MISSING and not 1 <= depth <= DEEPEST and not problems.touches(where):
+        problems.add(where, f"{depth} is not between 1 and {DEEPEST}")
     depth = None if problems.touches(where) else depth
     layers = read(Layers, data["layers"], join(name, "layers") if over.touch("layers") else "layers", problems)
     order = layers.expand(depth, plan.located("layers.order"), problems)
@@ -123,14 +125,14 @@ def _check_groups(plans: list[Plan], problems: Problems) -> None:
     """Every group must be named in the order of some stack, and every number be that of a layer."""
     for plan in plans:
         for group in plan.layers.named():
-            mine = plan.over.touch(f"layers.{group}")
-            if any(other.reaches(group) for other in ([plan] if mine else plans)):
+            users = [plan] if plan.over.touch(f"layers.{group}") else plans
+            if any(user.reaches(group) for user in users):
                 continue
-            if problems.touches(*(other.located("layers.order") for other in plans)):
+            if problems.touches(*(user.located("layers.order") for user in users)):
                 continue
-            known = {name for other in plans for name in other.names()}
+            known = {name for user in users for name in user.names()}
             if NUMBER.fullmatch(group):
-                why = f"there is no layer {group}; layers are 0 to {(plan.depth or 1) - 1}"
+                why = f"there is no layer {group}; layers are 0 to {max(user.depth or 1 for user in users) - 1}"
             elif known:
                 why = f"is a group that layers.order does not name{nearest(group, known)}"
             else:
@@ -141,7 +143,8 @@ def _check_groups(plans: list[Plan], problems: Problems) -> None:
 def _resolved(plan: Plan, problems: Problems, *, cross: bool) -> Resolved:
     groups = plan.layers.named()
     bases = {node: plan.data[node] for node in LAYER_NODES}
-    norm: Norms = read(Norms, plan.data["norm"], "", Problems())
+    norm = read(Norms, plan.data["norm"], "", Problems())
+    norm = Norms() if norm is MISSING else norm
     known: dict[tuple[str | None, str | None], tuple[Layer, Origin]] = {}
     found: list[tuple[Layer, Origin]] = []
     for i, group in enumerate(plan.order):

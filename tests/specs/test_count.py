@@ -125,9 +125,6 @@ def test_weights_are_named_in_the_order_of_the_forward_pass():
     ]  # fmt: skip
 
 
-# --- FLOPs
-
-
 def test_flops_of_a_llama_are_two_for_each_weight_and_four_for_each_pair():
     count, length = spec_of(LLAMA).count(), 1000
     flops = count.flops(length)
@@ -230,9 +227,6 @@ def test_position_scheme_with_products_of_its_own_costs_more():
     assert xl.scores - plain.scores == 4 * (pairs * 2 * inner + 8 * (2 * inner * 16 + 2 * inner))
 
 
-# --- bytes
-
-
 def test_kv_bytes_are_two_vectors_a_token_and_layer():
     count = spec_of(LLAMA).count()
     assert count.kv_bytes(1000) == 2 * 32 * 8 * 128 * 1000 * 2
@@ -307,13 +301,39 @@ def test_activation_bytes_grow_linearly_with_length_and_batch():
     assert once > 128 * (32 * 3 * 14336 * 2 + 128256 * 4)
 
 
+def test_activation_bytes_of_a_small_model_are_those_of_its_formula():
+    width, keys, inner, vocab = 16, 4, 64, 32
+    layer = (2 * width + 2 * width + 2 * keys) + (2 * width + 3 * inner)
+    assert small({"attention.kv_heads": 1}).count().activation_bytes(10, "float32") == 10 * (4 * layer * 4 + vocab * 4)
+    crossed = (2 * width + 2 * width + 2 * keys) * 4
+    both = (
+        small({"topology": "encoder-decoder", "attention.kv_heads": 1})
+        .count()
+        .activation_bytes(10, "float32", source=30)
+    )
+    assert both == 30 * 4 * layer * 4 + 10 * (4 * layer * 4 + crossed * 4 + vocab * 4)
+
+
+def test_bytes_of_a_training_step_are_three_times_the_weights_and_the_activations_twice_both_ways():
+    count = spec_of(GPT2).count()
+    assert count.bytes_moved("train", 64) == 3 * 2 * count.params + 4 * count.activation_bytes(64)
+
+
+def test_flops_of_cross_attention_count_the_position_scheme_only_if_it_is_used():
+    shape = {"topology": "encoder-decoder", "position": "xl", "depth": 1}
+    without, used = (small({**shape, "attention.cross_position": on}).count() for on in (False, True))
+    pairs, inner = 10 * 30, 16
+    assert used.flops(10, 30).scores - without.flops(10, 30).scores == pairs * 2 * inner + 10 * (
+        2 * inner * 16 + 2 * inner
+    )
+    one_more = used.flops(11, 30).total - used.flops(10, 30).total
+    assert used.phase_flops("decode", 10, source=30) == one_more
+
+
 def test_bytes_of_a_prefill_are_weights_activations_and_the_cache():
     count = spec_of(LLAMA).count()
     matrices = 2 * (count.params - 128256 * 4096)
     assert count.bytes_moved("prefill", 64) == matrices + 2 * count.activation_bytes(64) + count.kv_bytes(64)
-
-
-# --- what can't be counted
 
 
 @pytest.mark.parametrize(

@@ -102,17 +102,21 @@ def test_group_may_unset_what_the_spec_sets():
          ["layers.order: has more than one 'rest'; only one item can take what is left over"]),
         ({"order": "0 a", "a": {}}, ["layers.order: names no layer; give at least one item a count above 0"]),
         ({"order": "3 x local", "local": {}},
-         ["layers.order: '3 x local' can't be read; write items such as '5 local', 'global' or 'rest local', with commas between"]),
+         ["layers.order: '3 x local' can't be read; write items such as '5 local', 'global' or 'rest local', with "
+          "commas between"]),
         ({"order": "local, ", "local": {}},
-         ["layers.order: '' can't be read; write items such as '5 local', 'global' or 'rest local', with commas between"]),
+         ["layers.order: '' can't be read; write items such as '5 local', 'global' or 'rest local', with commas "
+          "between"]),
         ({"order": "-1 local", "local": {}},
-         ["layers.order: '-1 local' can't be read; write items such as '5 local', 'global' or 'rest local', with commas between"]),
+         ["layers.order: '-1 local' can't be read; write items such as '5 local', 'global' or 'rest local', with "
+          "commas between"]),
         ({"order": "a", "a": {}, "b": {}}, ["layers.b: is a group that layers.order does not name; (known: a)"]),
         ({"order": "4 a, 0 b", "a": {}, "b": {}}, ["layers.b: is a group that layers.order does not name; (known: a)"]),
         ({"a": {"ffn": {"width": 8}}},
          ["layers.a: is a group, but nothing says which layers are in it; set layers.order, or number a layer"]),
         ({"4": {}}, ["layers.4: there is no layer 4; layers are 0 to 3"]),
-        ({"03": {}}, ["layers.03: is a group, but nothing says which layers are in it; set layers.order, or number a layer"]),
+        ({"03": {}}, ["layers.03: is a group, but nothing says which layers are in it; set layers.order, or number a "
+         "layer"]),
         ({"0": {"norm": {"final": True, "embedding": True}}},
          ["layers.0.norm.final: belongs to the whole stack; set norm.final",
           "layers.0.norm.embedding: belongs to the whole stack; set norm.embedding"]),
@@ -154,7 +158,7 @@ def test_unknown_kind_of_the_spec_does_not_make_a_groups_fields_unknown():
 def test_wrong_depth_does_not_hide_a_mistake_in_a_group_or_invent_one():
     layers = {"order": ["a", "b"], "a": {}, "b": {"ffn": {"dropout": 2.0}}, "7": {}}
     assert problems_with({"depth": 0, "layers": layers}) == [
-        "depth: 0 is not at least 1",
+        "depth: 0 is not between 1 and 10000",
         "layers.b.ffn.dropout: 2.0 is not in [0, 1)",
     ]
 
@@ -199,20 +203,26 @@ def test_stacks_may_share_groups_that_each_reaches_in_part():
     ("changes", "lines"),
     [
         ({"encoder": {"vocab": 3}},
-         ["encoder.vocab: can't differ between the stacks; only depth, attention, position, ffn, norm, block, layers can"]),
-        ({"encoder": {"depth": 0}}, ["encoder.depth: 0 is not at least 1"]),
+         ["encoder.vocab: can't differ between the stacks; only depth, attention, position, ffn, norm, block, layers "
+          "can"]),
+        ({"encoder": {"depth": 0}}, ["encoder.depth: 0 is not between 1 and 10000"]),
         ({"decoder": {"depth": "two"}}, ["decoder.depth: 'two' is not a whole number"]),
         ({"encoder": 3}, ["encoder: 3 is not a table of overrides"]),
         ({"encoder": {"ffn": {"wdth": 3}}}, ["encoder.ffn.wdth: is unknown; did you mean 'width'?"]),
         ({"decoder": {"attention": {"kv_heads": 3}}},
          ["decoder.attention.kv_heads: 3 does not divide heads=4; pick one of [1, 2, 4]"]),
         ({"decoder": {"attention": {"pattern": "full"}}},
-         ["decoder.attention.pattern: 'full' lets a token see later ones, which a decoder may not; write 'causal & (full)'"]),
+         ["decoder.attention.pattern: 'full' lets a token see later ones, which a decoder may not; write 'causal & "
+          "(full)'"]),
         ({"decoder": {"layers": {"order": "a, b", "a": {}}}},
          ["decoder.layers.order: 'b' is not a group; did you mean 'a'?"]),
         ({"decoder": {"layers": {"9": {}}}}, ["decoder.layers.9: there is no layer 9; layers are 0 to 3"]),
         ({"decoder": {"layers": {"0": {"ffn": {"width": 0}}}}}, ["decoder.layers.0.ffn.width: 0 is not at least 1"]),
         ({"layers": {"0": {"ffn": {"width": 0}}}}, ["layers.0.ffn.width: 0 is not at least 1"]),
+        ({"encoder": {"norm": 3}}, ["encoder.norm: 3 is not a table"]),
+        ({"encoder": {"attention": 3}}, ["encoder.attention: 3 is not a table"]),
+        ({"encoder": {"layers": 3}}, ["encoder.layers: 3 is not a table with an order and groups"]),
+        ({"encoder": {"depth": 2}, "layers": {"9": {}}}, ["layers.9: there is no layer 9; layers are 0 to 3"]),
         ({"decoder": {"layers": {"0": {"norm": {"final": True}}}}},
          ["decoder.layers.0.norm.final: belongs to the whole stack; set norm.final"]),
     ],
@@ -235,6 +245,15 @@ def test_overrides_keep_an_empty_table_because_it_switches_a_node_on():
     over = Overrides.of({"attention": {"qk_norm": {}}})
     assert over.written() == {"attention": {"qk_norm": {}}}
     assert over.paths() == ["attention.qk_norm"]
+
+
+def test_overrides_leave_out_what_is_none():
+    assert Overrides.of({"depth": None, "attention": {"heads": 4, "kv_heads": None}}) == Overrides.of(
+        {"attention.heads": 4}
+    )
+    spec = small({"topology": "encoder-decoder", "encoder": {"depth": None, "ffn": {"width": None}}})
+    assert [stack.depth for stack in spec.stacks] == [4, 4]
+    assert ModelSpec.from_toml(spec.to_toml()) == spec
 
 
 def test_overrides_are_equal_however_they_were_written():

@@ -20,7 +20,8 @@ SCALE = "give a number or a formula of sqrt, *, / and"
 
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "width 0": ({"width": 0}, "width: 0 is not at least 1"),
-    "depth 0": ({"depth": 0}, "depth: 0 is not at least 1"),
+    "depth 0": ({"depth": 0}, "depth: 0 is not between 1 and 10000"),
+    "absurd depth": ({"depth": 10**30}, f"depth: {10**30} is not between 1 and 10000"),
     "context 0": ({"context": 0}, "context: 0 is not at least 1"),
     "vocab below 0": ({"vocab": -1}, "vocab: -1 is not at least 0"),
     "pad beyond the vocabulary": (
@@ -34,7 +35,11 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {**BOTH, "embed": {"kind": "series"}},
         "embed.kind: 'series' feeds an encoder or a decoder; an encoder-decoder reads 'tokens'"),
     "no vocabulary": ({"vocab": None}, "vocab: is missing; a model that reads or predicts tokens needs their number"),
-    "embed leaf": ({**PATCHES, "embed.patch": 3}, "embed.patch: 3 does not tile an image of 8 pixels; pick a divisor of it"),
+    "no vocabulary to predict": (
+        {**SERIES, "head": "lm"}, "vocab: is missing; a model that reads or predicts tokens needs their number"),
+    "embed leaf": (
+        {**PATCHES, "embed.patch": 3},
+        "embed.patch: 3 does not tile an image of 8 pixels; pick a divisor of it"),
     "embed dropout": ({"embed": {"kind": "tokens", "dropout": 1.0}}, "embed.dropout: 1.0 is not in [0, 1)"),
     "head dropout": ({"head": {"kind": "token", "labels": 2, "dropout": -0.5}}, "head.dropout: -0.5 is not in [0, 1)"),
     "init leaf": ({"init": {"kind": "normal", "std": 0.0}}, "init.std: 0.0 is not above 0"),
@@ -47,7 +52,8 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"embed": {"kind": "tokens", "width": 16, "project_bias": True}},
         "embed.project_bias: has no effect: embed.width is the model's width, so nothing is projected"),
     "unshared table of one stack": (
-        {"embed": {"kind": "tokens", "shared": False}}, "embed.shared: has no effect: topology 'decoder' has one stack"),
+        {"embed": {"kind": "tokens", "shared": False}},
+        "embed.shared: has no effect: topology 'decoder' has one stack"),
     "rounded scale of 1": (
         {"embed": {"kind": "tokens", "round_scale": True}}, "embed.round_scale: has no effect: embed.scale is 1"),
     "embed scale of a size it has not": (
@@ -69,7 +75,8 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"head": {"kind": "lm", "activation": "relu"}}, "head.activation: has no effect without head.transform"),
     "gated activation": (
         {"head": {"kind": "lm", "transform": True, "activation": "glu"}},
-        "head.activation: 'glu' is unknown; did you mean 'gelu'? (known: gelu, gelu_quick, gelu_tanh, relu, relu2, silu)"),
+        "head.activation: 'glu' is unknown; did you mean 'gelu'? (known: gelu, gelu_quick, gelu_tanh, relu, relu2, "
+        "silu)"),
     "head scale": ({"head": {"kind": "lm", "scale": 0.0}}, "head.scale: is 0, which would erase what it multiplies"),
     "z below 0": ({"loss.z": -1.0}, "loss.z: -1.0 is not at least 0"),
     "smoothing of 1": ({"loss.label_smoothing": 1.0}, "loss.label_smoothing: 1.0 is not in [0, 1)"),
@@ -84,7 +91,8 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         "context: 32 is longer than the 16 positions that position.axial has"),
     "first token of a causal stack": (
         {"head": {"kind": "sequence", "labels": 2, "pool": "first"}},
-        "head.pool: 'first' reads a token that attends to itself alone, as every layer is causal; pick 'last' or 'mean'"),
+        "head.pool: 'first' reads a token that attends to itself alone, as every layer is causal; pick 'last' or "
+        "'mean'"),
     "no heads": ({"attention.heads": 0}, "attention.heads: 0 is not at least 1"),
     "heads that do not divide": (
         {"attention": {"heads": 3}},
@@ -95,7 +103,9 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "no kv_heads": ({"attention.kv_heads": 0}, "attention.kv_heads: 0 does not divide heads=4; pick one of [1, 2, 4]"),
     "bias of a letter": (
         {"attention.bias": "qx"}, "attention.bias: 'qx' is not a choice of the letters of 'qkvo', each once"),
-    "bias twice": ({"attention.bias": "qq"}, "attention.bias: 'qq' is not a choice of the letters of 'qkvo', each once"),
+    "bias twice": (
+        {"attention.bias": "qq"},
+        "attention.bias: 'qq' is not a choice of the letters of 'qkvo', each once"),
     "softcap": ({"attention.softcap": 0.0}, "attention.softcap: 0.0 is not above 0"),
     "clip": ({"attention.clip_qkv": -1.0}, "attention.clip_qkv: -1.0 is not above 0"),
     "attention dropout": ({"attention.dropout": 1.0}, "attention.dropout: 1.0 is not in [0, 1)"),
@@ -117,7 +127,8 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"attention.cross_position": True},
         "attention.cross_position: has no effect: topology 'decoder' has no cross-attention"),
     "pattern leaf": (
-        {"attention.pattern": "window(0)"}, "attention.pattern.size: 0 is not at least 1; a window holds the token itself"),
+        {"attention.pattern": "window(0)"},
+        "attention.pattern.size: 0 is not at least 1; a window holds the token itself"),
     "pattern leaf in a composite": (
         {"attention.pattern": "causal & (window(0) | chunked(4))"},
         "attention.pattern: size of 'window(0)': 0 is not at least 1; a window holds the token itself"),
@@ -134,13 +145,18 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         "norm.placement: has no effect: attention_placement and ffn_placement say where all norms are; leave it out"),
     "parallel2 without inner norms": (
         {"block.wiring": "parallel2", "norm.placement": "post"},
-        "block.wiring: 'parallel2' gives each branch a norm on its input, but placement 'post' has none; write 'parallel'"),
+        "block.wiring: 'parallel2' gives each branch a norm on its input, but placement 'post' has none; write "
+        "'parallel'"),
     "parallel with two placements": (
         {"block.wiring": "parallel", "norm.ffn_placement": "output"},
         "block.wiring: 'parallel' shares one norm between the branches, so both need the same placement"),
+    "parallel with one norm after the add": (
+        {"block.wiring": "parallel", "norm.placement": "post", "norm.ffn_placement": "output"},
+        "block.wiring: 'parallel' shares one norm between the branches, so both need the same placement"),
     "attention scale": (
         {"attention.scale": "1/sqrt(head_dm)"},
-        f"attention.scale: '1/sqrt(head_dm)' is not a scale; {SCALE} width, heads, head_dim, depth, such as '1/sqrt(head_dim)'"),
+        f"attention.scale: '1/sqrt(head_dm)' is not a scale; {SCALE} width, heads, head_dim, depth, such as "
+         f"'1/sqrt(head_dim)'"),
     "attention scale 0": ({"attention.scale": 0}, "attention.scale: is 0, which would erase what it multiplies"),
     "position that does not fit the head": (
         {"attention": {"heads": 4, "head_dim": 5}},

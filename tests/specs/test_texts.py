@@ -35,9 +35,12 @@ def test_scale_formula_is_evaluated_over_the_sizes(text: str | float, value: flo
 @pytest.mark.parametrize(
     "text",
     [
-        "", " ", "1/", "sqrt", "sqrt()", "sqrt(1, 2)", "sqrt(x=1)", "sqrt(hed)", "width + 1", "width - 1", "-1", "width**2",
-        "1/0", "0*width/0", "sqrt(1/0)", "True", "'3'", "None", "1j", "[1]", "width.real", "width(1)", "__import__('os')",
-        "exec('1')", "lambda: 1", "1; 2", "1e999", "9" * 400, "1\x00", "(" * 500 + "1" + ")" * 500, "sqrt(" * 400, "1" + "*1" * 2000,
+        "", " ", "1/", "sqrt", "sqrt()", "sqrt(1, 2)", "sqrt(x=1)", "sqrt(hed)", "width + 1", "width - 1", "-1",
+        "width**2",
+        "1/0", "0*width/0", "sqrt(1/0)", "True", "'3'", "None", "1j", "[1]", "width.real", "width(1)",
+        "__import__('os')",
+        "exec('1')", "lambda: 1", "1; 2", "1e999", "9" * 400, "1\x00", "(" * 500 + "1" + ")" * 500, "sqrt(" * 400,
+        "1" + "*1" * 2000,
         float("inf"), float("nan"),
     ],
 )  # fmt: skip
@@ -96,7 +99,8 @@ def test_pattern_joins_are_values():
         ("", "'' is not a pattern; write kinds joined by & and |"),
         ("causal &", "'causal &' is not a pattern; write kinds joined by & and |"),
         ("causal\x00", "'causal\\x00' is not a pattern; write kinds joined by & and |"),
-        ("causal and full", "'causal and full' is not a pattern; write kinds joined by & and |, such as 'causal & chunked(64)'"),
+        ("causal and full", "'causal and full' is not a pattern; write kinds joined by & and |, such as 'causal & "
+         "chunked(64)'"),
         ("~full", "'~full' is not a pattern; write kinds joined by & and |, such as 'causal & chunked(64)'"),
         ("3", "'3' is not a pattern; write kinds joined by & and |, such as 'causal & chunked(64)'"),
         ("a.b(3)", "'a.b(3)' is not a pattern; write kinds joined by & and |, such as 'causal & chunked(64)'"),
@@ -104,7 +108,8 @@ def test_pattern_joins_are_values():
         ("window(4, 5)", "window takes (size), got (4, 5)"),
         ("window(4, size=5)", "window takes (size), got (4, size=5)"),
         ("causal(3)", "causal takes (), got (3)"),
-        ("window(size=4, sze=3)", "window in 'window(size=4, sze=3)': sze is unknown; did you mean 'size'? (known: size)"),
+        ("window(size=4, sze=3)",
+         "window in 'window(size=4, sze=3)': sze is unknown; did you mean 'size'? (known: size)"),
         ("window(n)", "'window(n)': arguments must be plain numbers or texts"),
         ("window(2.5)", "window in 'window(2.5)': size 2.5 is not a whole number"),
         ("window(True)", "window in 'window(True)': size True is not a whole number"),

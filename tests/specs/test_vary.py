@@ -158,6 +158,18 @@ def test_bare_field_reaches_groups_with_a_kind_of_their_own_where_it_exists():
     assert varied.position.theta == 7.0
 
 
+def test_bare_field_of_a_norm_reaches_groups_with_a_norm_of_their_own():
+    layers = {
+        "0": {"norm": "layernorm"},
+        "1": {"norm": {"kind": "layernorm", "eps": 1e-3}},
+        "2": {"norm": {"eps": 1e-2}},
+    }
+    varied = small({"layers": layers}).vary({"norm.eps": 1e-4})
+    assert [(leaf.kind, leaf.eps) for leaf in every(varied, "norm", "leaf")] == [
+        ("layernorm", 1e-4), ("layernorm", 1e-4), ("rmsnorm", 1e-4), ("rmsnorm", 1e-4),
+    ]  # fmt: skip
+
+
 def test_bare_field_of_a_pattern_reaches_the_groups_patterns():
     spec = small({"attention.pattern": "window(8)", "layers": {"0": {"attention": {"pattern": "window(4)"}}}})
     varied = spec.vary({"attention.pattern.size": 6})
@@ -171,6 +183,25 @@ def test_bare_field_two_steps_down_reaches_groups_with_a_kind_of_their_own():
     )
     varied = spec.vary({"position.scaling.factor": 4.0})
     assert [p.scaling and p.scaling.factor for p in every(varied, "position")] == [4.0, None, 4.0, 4.0]
+
+
+def test_bare_field_two_steps_down_reaches_groups_that_leave_the_outer_kind_open():
+    scaled = {"kind": "rope", "scaling": {"kind": "linear", "factor": 2.0}}
+    other = {"kind": "linear", "factor": 3.0}
+    spec = small(
+        {
+            "position": scaled,
+            "layers": {"0": {"position": {"scaling": other}}, "1": {"position": {"scaling": {"factor": 5.0}}}},
+        }
+    )
+    assert [p.scaling.factor for p in every(spec, "position")] == [3.0, 5.0, 2.0, 2.0]
+    assert [p.scaling.factor for p in every(spec.vary({"position.scaling.factor": 4.0}), "position")] == [4.0] * 4
+
+
+def test_bare_field_of_a_node_that_a_group_switched_off_leaves_it_off():
+    spec = small({"attention.qk_norm": True, "layers": {"0": {"attention": {"qk_norm": "none"}}}})
+    varied = spec.vary({"attention.qk_norm.scope": "whole"})
+    assert [norm and norm.scope for norm in every(varied, "attention", "qk_norm")] == [None, "whole", "whole", "whole"]
 
 
 def test_bare_path_keeps_the_other_overrides_of_a_group():
