@@ -23,6 +23,12 @@ def build(
     The same seed gives the same weights, whatever else the spec holds: each tensor is drawn from (seed, its name) in
     fp32 and then rounded to `dtype`. On `meta` nothing is allocated or drawn.
     """
+    if not isinstance(spec, ModelSpec):
+        raise TypeError(f"spec: expected a ModelSpec, got {type(spec).__name__}; make one with anyformer.spec(...)")
+    if not isinstance(dtype, torch.dtype):
+        raise TypeError(f"dtype: expected a torch dtype such as torch.float32, got {dtype!r}")
+    if not isinstance(seed, int):
+        raise TypeError(f"seed: expected a whole number, got {seed!r}")
     if not dtype.is_floating_point:
         raise InputError(f"dtype: {dtype} can't hold weights; pick a floating-point one")
     with torch.device("meta"):
@@ -41,7 +47,7 @@ def initialise(model: nn.Module, spec: ModelSpec, inventory: dict[str, Weight], 
     """Fill every parameter by its role."""
     tied = isinstance(spec.head, TokenHead) and spec.head.tied
     sizes = {
-        f"{stack.name}.blocks.{i}": (stack.depth, spec.dims(layer, causal=stack.causal))
+        f"{stack.name}.blocks.{i}": (stack.depth, spec.dims(layer, stack))
         for stack in spec.stacks
         for i, layer in enumerate(stack.layers)
     }

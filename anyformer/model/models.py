@@ -7,31 +7,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyformer.errors import InputError, nearest
+from anyformer.errors import InputError
 from anyformer.kernels.loss import IGNORE, LossTerms, cross_entropy, squared_error
+from anyformer.model.arguments import (
+    Arguments,
+    check,
+    check_ids,
+    check_per_token,
+    check_positions,
+    check_states,
+    check_whole,
+    unknown_argument,
+)
 from anyformer.model.output import Output
-from anyformer.model.places import Places, check_2d, place
+from anyformer.model.places import Places, declared_length, document_length, follows, place
 from anyformer.model.stack import Stack
 from anyformer.parts.cache import Cache
 from anyformer.parts.embedding import TokenEmbedding, embedding
 from anyformer.parts.heads import gather, head_module
 from anyformer.specs.ends import RegressionHead, TokenEmbed, TokenHead
 from anyformer.specs.model import ModelSpec
-
-ARGUMENTS = (
-    "input_ids", "attention_mask", "positions", "segments", "token_types", "labels", "decoder_input_ids",
-    "decoder_attention_mask", "decoder_segments", "encoder_states", "pixel_values", "values", "cache", "rope_length",
-)  # fmt: skip
-RENAMED = {
-    "position_ids": "positions",
-    "token_type_ids": "token_types",
-    "past_key_values": "cache",
-    "encoder_outputs": "encoder_states",
-    "inputs": "input_ids",
-    "mask": "attention_mask",
-    "document_ids": "segments",
-}
-"""Names that people bring from elsewhere."""
 
 
 class Model(nn.Module):
@@ -48,6 +43,15 @@ class Model(nn.Module):
             self.add_module(stack.name, Stack(spec, stack))
         embed = self.decoder_embed if apart else self.embed
         self.head = head_module(spec, embed.tokens if isinstance(embed, TokenEmbedding) else None)
+        layers = [layer for stack in spec.stacks for layer in stack.layers]
+        self.reads_length = any(layer.position.needs_length for layer in layers)
+        self.streams = tuple(
+            layer.attention.mixer.streams(spec.dims(layer, stack))
+            for stack in spec.stacks
+            if stack.causal
+            for layer in stack.layers
+        )
+        """What a cache keeps of a token, by layer of the decoder."""
 
     def forward(
         self,
@@ -68,27 +72,22 @@ class Model(nn.Module):
         rope_length: int | Tensor | None = None,
         **unknown: Any,
     ) -> Output:
-        """One pass. See docs/spec.md for the arguments; shapes are (batch, tokens) unless said otherwise."""
+        """One pass. See docs/spec.md for the arguments; shapes are (batch, tokens) unless said otherwise.
+
+        A pass with a cache records no gradients: what it keeps would tie every step to all steps before it.
+        """
         if unknown:
-            raise _unknown_argument(sorted(unknown))
-        self._check(
-            labels=labels, decoder_input_ids=decoder_input_ids, decoder_attention_mask=decoder_attention_mask,
-            decoder_segments=decoder_segments, encoder_states=encoder_states, segments=segments, token_types=token_types,
-            cache=cache, rope_length=rope_length,
+            raise unknown_argument(sorted(unknown))
+        given = Arguments(
+            input_ids, attention_mask, positions, segments, token_types, labels, decoder_input_ids,
+            decoder_attention_mask, decoder_segments, encoder_states, pixel_values, values, cache, rope_length,
         )  # fmt: skip
-        given = {"input_ids": input_ids, "pixel_values": pixel_values, "values": values}
-        if self.spec.topology == "encoder-decoder":
-            return self._translate(
-                input_ids, encoder_states, attention_mask=attention_mask, positions=positions, segments=segments,
-                token_types=token_types, labels=labels, target=decoder_input_ids, target_mask=decoder_attention_mask,
-                target_segments=decoder_segments, cache=cache, rope_length=rope_length,
-            )  # fmt: skip
-        x = self._read(given, token_types)
-        batch, tokens = x.shape[:2]
-        stack: Any = self.decoder if self.spec.topology == "decoder" else self.encoder
-        places = self._places(stack, batch, tokens, x.device, attention_mask, positions, segments, rope_length, cache)
-        states = stack(x, places, cache=cache)
-        return self._answer(states, places, token_types, labels, cache, shift=self.spec.topology == "decoder")
+        check(given, self.spec, reads_length=self.reads_length)
+        run = self._translate if self.spec.topology == "encoder-decoder" else self._read
+        if cache is None:
+            return run(given)
+        with torch.no_grad():
+            return run(given)
 
     def new_cache(self, batch: int, length: int, *, rope_length: int | None = None) -> Cache:
         """An empty cache for `length` tokens in each of `batch` rows, on the model's device and in its dtype.
@@ -96,140 +95,151 @@ class Model(nn.Module):
         `rope_length` is the length that length-dependent RoPE scalings read for the cache's whole life
         (default: `length`).
         """
-        spec = self.spec
-        if spec.topology == "encoder":
+        if self.spec.topology == "encoder":
             raise InputError("an encoder reads its input at once; only a decoder has a cache")
+        if self.spec.head.pools:
+            raise InputError(
+                f"a {self.spec.head.kind!r} head reads all tokens of a row at once, so a cache is of no use"
+            )
+        if rope_length is not None and not self.reads_length:
+            raise InputError("rope_length: no position scheme of this model depends on the length")
         stack: Any = self.decoder
-        if stack.limit is not None and length > stack.limit:
-            raise InputError(f"length: {length} is more than the {stack.limit} positions that this model has")
-        decoder = spec.stack("decoder")
-        streams = [layer.attention.mixer.streams(spec.dims(layer, causal=True)) for layer in decoder.layers]
+        if stack.reads_document:
+            raise InputError("a pattern of this model reads the length of its document, which a cache can't know")
         like = next(self.parameters())
         cache = Cache(
-            streams, batch=batch, length=length, device=like.device, dtype=like.dtype, declared_length=rope_length
+            self.streams, batch=batch, length=length, device=like.device, dtype=like.dtype, declared=rope_length
         )
-        stack.fill_angles(cache, like)
+        with torch.no_grad():
+            stack.fill_angles(cache, like)
         return cache
 
-    # --- the steps of a pass ---------------------------------------------------------------------------------
+    def _read(self, given: Arguments) -> Output:
+        """A pass of a model with one stack."""
+        source = given.source(self.spec)
+        if given.token_types is not None:
+            check_per_token("token_types", given.token_types, *source.shape[:2])
+        x = self.embed(source, given.token_types)
+        decoder = self.spec.topology == "decoder"
+        stack: Any = self.decoder if decoder else self.encoder
+        places = self._places(
+            stack, x, given.attention_mask, given.positions, given.segments, given.rope_length, given.cache
+        )
+        states = stack(x, places, cache=given.cache)
+        return self._answer(states, places, given, shift=decoder)
 
-    def _read(self, given: dict[str, Tensor | None], types: Tensor | None) -> Tensor:
-        name = self.spec.embed.reads
-        extra = [other for other, value in given.items() if value is not None and other != name]
-        if extra or given[name] is None:
-            raise TypeError(
-                f"this model reads {name}" + (f", not {', '.join(extra)}" if extra else f"; {name} is missing")
-            )
-        if name == "input_ids" and given[name].dim() != 2:  # type: ignore[union-attr]
-            raise InputError(f"input_ids: expected (batch, tokens), got {tuple(given[name].shape)}")  # type: ignore[union-attr]
-        return self.embed(given[name], types)
+    def _translate(self, given: Arguments) -> Output:
+        """A pass of an encoder-decoder."""
+        decoder: Any = self.decoder
+        cache, states = given.cache, given.encoder_states
+        if cache is not None and cache.has_source:
+            source = Places(pos_BT=cache.source_pos_BS, valid_BT=cache.source_valid_BS)  # type: ignore[arg-type]
+        else:
+            states, source = self._encode(given)
+            if cache is not None:
+                cache.source_pos_BS, cache.source_valid_BS = source.pos_BT, source.valid_BT
+            if (given.segments is None) != (given.decoder_segments is None):
+                raise InputError("segments and decoder_segments go together: cross-attention stays within equal ids")
+        target = given.decoder_input_ids
+        if target is None:
+            target = self._teacher_forced(given)
+        check_ids("decoder_input_ids", target)
+        if states is not None and states.shape[0] != target.shape[0]:
+            raise InputError(f"decoder_input_ids: {target.shape[0]} rows against {states.shape[0]} of the encoder")
+        x = (self.embed if self.decoder_embed is None else self.decoder_embed)(target, None)
+        places = self._places(
+            decoder, x, given.decoder_attention_mask, None, given.decoder_segments, given.rope_length, cache, "decoder_"
+        )
+        hidden = decoder(x, places, cache=cache, memory_BSD=states, source=source)
+        out = self._answer(hidden, places, given, shift=False)
+        out.encoder_states = states
+        return out
+
+    def _encode(self, given: Arguments) -> tuple[Tensor, Places]:
+        """The encoder's states, computed or given, and where they are."""
+        encoder: Any = self.encoder
+        states = given.encoder_states
+        if (given.input_ids is None) == (states is None):
+            raise TypeError("an encoder-decoder needs input_ids or encoder_states, one of them")
+        if states is None:
+            ids = given.source(self.spec)
+            check_per_token("token_types", given.token_types, *ids.shape)
+            x = self.embed(ids, given.token_types)
+        else:
+            check_states(states, self.spec.width)
+            x = states
+        # A length that was declared for the cache holds for the source too.
+        declared = given.rope_length if given.cache is None else given.cache.declared
+        places = self._places(encoder, x, given.attention_mask, given.positions, given.segments, declared, None)
+        return (encoder(x, places) if states is None else states), places
 
     def _places(
         self,
         stack: Any,
-        batch: int,
-        tokens: int,
-        device: torch.device,
+        x: Tensor,
         mask: Tensor | None,
         positions: Tensor | None,
         segments: Tensor | None,
-        rope_length: int | Tensor | None,
+        declared: int | Tensor | None,
         cache: Cache | None,
         prefix: str = "",
     ) -> Places:
-        check_2d(f"{prefix}attention_mask", mask, (batch, tokens))
-        check_2d(f"{prefix}segments", segments, (batch, tokens))
-        if cache is not None and cache.batch != batch:
-            raise InputError(f"cache: made for {cache.batch} rows, but {batch} were given")
-        used = 0 if cache is None else cache.used
-        if stack.limit is not None and positions is None and used + tokens > stack.limit:
+        """Where the tokens of an input are, after a look at the shapes."""
+        batch, tokens = x.shape[:2]
+        check_per_token(f"{prefix}attention_mask", mask, batch, tokens)
+        check_per_token(f"{prefix}segments", segments, batch, tokens)
+        check_whole(f"{prefix}segments", segments)
+        check_positions(positions, batch, tokens)
+        used, seen = 0, None
+        if cache is not None:
+            cache.check(self.streams, batch, x)
+            used, seen, declared = cache.used, cache.seen_B if cache.ragged else None, cache.declared_length
+        places = place(
+            batch, tokens, x.device, mask_BT=mask, positions=positions, segments_BT=segments, before=used, before_B=seen
+        )
+        if stack.limit is not None and places.plain and used + tokens > stack.limit:
             raise InputError(
                 f"{used + tokens} tokens are more than the {stack.limit} positions that this model has; shorten the input"
             )
-        return place(
-            batch, tokens, device, mask_BT=mask, positions=positions, segments_BT=segments, wants_length=stack.wants_length,
-            declared=rope_length if cache is None else cache.declared_length, before=used,
-            before_B=cache.seen_B if cache is not None and cache.ragged else None,
-        )  # fmt: skip
+        if stack.wants_length:
+            places.declared_BT = declared_length(places, tokens, declared)
+        if stack.reads_document:
+            places.length_BT = document_length(places, tokens)
+        return places
 
-    def _translate(
-        self,
-        source: Tensor | None,
-        states: Tensor | None,
-        *,
-        attention_mask: Tensor | None,
-        positions: Tensor | None,
-        segments: Tensor | None,
-        token_types: Tensor | None,
-        labels: Tensor | None,
-        target: Tensor | None,
-        target_mask: Tensor | None,
-        target_segments: Tensor | None,
-        cache: Cache | None,
-        rope_length: int | Tensor | None,
-    ) -> Output:
-        encoder: Any = self.encoder
-        decoder: Any = self.decoder
-        target = self._teacher_forced(labels) if target is None else target
-        remembered = cache is not None and bool(cache.cross)
-        source_places: Places | None = None
-        if remembered and (source is not None or states is not None):
-            raise InputError("the cache holds the encoder's states already; pass decoder_input_ids only")
-        if remembered and cache is not None and cache.source_pos_BS is not None:
-            source_places = Places(pos_BT=cache.source_pos_BS, valid_BT=cache.source_valid_BS)
-        else:
-            if (source is None) == (states is None):
-                raise TypeError("an encoder-decoder needs input_ids or encoder_states, one of them")
-            batch, tokens = (source if states is None else states).shape[:2]  # type: ignore[union-attr]
-            device = target.device
-            source_places = self._places(
-                encoder, batch, tokens, device, attention_mask, positions, segments, rope_length, None
+    def _teacher_forced(self, given: Arguments) -> Tensor:
+        """Decoder inputs from labels: the label before, and the start id where a document begins."""
+        labels = given.labels
+        if labels is None or not self.spec.head.predicts_tokens:
+            why = (
+                "labels to make them from"
+                if labels is None
+                else f"as labels of a {self.spec.head.kind!r} head are no tokens"
             )
-            if states is None:
-                states = encoder(self._read({"input_ids": source}, token_types), source_places)
-            if cache is not None:
-                cache.source_pos_BS, cache.source_valid_BS = source_places.pos_BT, source_places.valid_BT
-        batch, tokens = target.shape
-        if states is not None and states.shape[0] != batch:
-            raise InputError(f"decoder_input_ids: {batch} rows against {states.shape[0]} of the encoder")
-        if (segments is None) != (target_segments is None) and not remembered:
-            raise InputError("segments and decoder_segments go together: cross-attention stays within equal ids")
-        places = self._places(
-            decoder, batch, tokens, target.device, target_mask, None, target_segments, rope_length, cache, "decoder_"
-        )
-        x = (self.embed if self.decoder_embed is None else self.decoder_embed)(target, None)
-        hidden = decoder(x, places, cache=cache, memory_BSD=states, source=source_places)
-        out = self._answer(hidden, places, None, labels, cache, shift=False)
-        out.encoder_states = states
-        return out
-
-    def _teacher_forced(self, labels: Tensor | None) -> Tensor:
-        if labels is None:
-            raise TypeError("an encoder-decoder needs decoder_input_ids, or labels to make them from")
+            raise TypeError(f"an encoder-decoder needs decoder_input_ids, {'or ' if labels is None else ''}{why}")
         start, pad = self.spec.ids.start, self.spec.ids.pad
         if start is None:
             raise InputError(
                 "decoder_input_ids: the spec has no ids.start to make them from labels; set it, or pass them"
             )
+        check_ids("labels", labels)
+        batch, tokens = labels.shape
+        check_per_token("decoder_attention_mask", given.decoder_attention_mask, batch, tokens)
+        check_per_token("decoder_segments", given.decoder_segments, batch, tokens)
         before = torch.cat((torch.full_like(labels[:, :1], start), labels[:, :-1]), 1)
-        return before.masked_fill(before == IGNORE, start if pad is None else pad)
+        before = before.masked_fill(before == IGNORE, start if pad is None else pad)
+        mask, segments = given.decoder_attention_mask, given.decoder_segments
+        follow = follows(place(batch, tokens, labels.device, mask_BT=mask, segments_BT=segments))
+        return before if follow is None else before.masked_fill(~follow, start)
 
-    def _answer(
-        self,
-        states: Tensor,
-        places: Places,
-        types: Tensor | None,
-        labels: Tensor | None,
-        cache: Cache | None,
-        *,
-        shift: bool,
-    ) -> Output:
-        hidden = gather(self.spec.head, states, places.valid_BT, types)
-        out = Output(hidden=hidden, cache=cache)
+    def _answer(self, states: Tensor, places: Places, given: Arguments, *, shift: bool) -> Output:
+        """The head's answer, and the loss if there are labels."""
+        hidden = gather(self.spec.head, states, places.valid_BT, given.token_types)
+        out = Output(hidden=hidden, cache=given.cache)
         if self.head is not None:
             out.logits = self.head(hidden)
-        if labels is not None and out.logits is not None:
-            terms = self._loss(out.logits, labels, places, shift=shift)
+        if given.labels is not None and out.logits is not None:
+            terms = self._loss(out.logits, given.labels, places, shift=shift)
             out.loss, out.losses, out.label_count = terms.total, terms.terms, terms.label_count
         return out
 
@@ -242,52 +252,10 @@ class Model(nn.Module):
             return squared_error(logits, wanted)
         if labels.shape != logits.shape[:-1]:
             raise InputError(f"labels: expected {tuple(logits.shape[:-1])}, got {tuple(labels.shape)}")
+        check_whole("labels", labels)
         if not spec.head.pools:
             labels = counted_labels(labels, places, shift=shift and isinstance(spec.head, TokenHead))
         return cross_entropy(logits, labels, smoothing=spec.loss.label_smoothing, z=spec.loss.z)
-
-    def _check(
-        self,
-        *,
-        labels: Tensor | None,
-        decoder_input_ids: Tensor | None,
-        decoder_attention_mask: Tensor | None,
-        decoder_segments: Tensor | None,
-        encoder_states: Tensor | None,
-        segments: Tensor | None,
-        token_types: Tensor | None,
-        cache: Cache | None,
-        rope_length: int | Tensor | None,
-    ) -> None:
-        spec = self.spec
-        decoder_only = {
-            "decoder_input_ids": decoder_input_ids, "decoder_attention_mask": decoder_attention_mask,
-            "decoder_segments": decoder_segments, "encoder_states": encoder_states,
-        }  # fmt: skip
-        if spec.topology != "encoder-decoder":
-            for name, value in decoder_only.items():
-                if value is not None:
-                    raise TypeError(f"{name} is for encoder-decoders; this model is a {spec.topology}")
-        if cache is not None:
-            if spec.topology == "encoder":
-                raise TypeError("cache: an encoder reads its input at once")
-            if segments is not None or decoder_segments is not None:
-                raise InputError("segments: not with a cache, where one row is one request")
-            if rope_length is not None:
-                raise InputError("rope_length: fixed when the cache was made; pass it to new_cache")
-        if segments is not None and spec.head.pools:
-            raise InputError(
-                f"segments: a {spec.head.kind!r} head answers once for each row, so a row must be one document"
-            )
-        if token_types is not None and not spec.embed.token_types and spec.head.kind != "pair":
-            raise InputError("token_types: this model has no table for them (embed.token_types is 0)")
-        if labels is not None and spec.head.kind == "none":
-            raise InputError("labels: this model has no head to compare with them")
-        if rope_length is not None and not self._reads_length():
-            raise InputError("rope_length: no position scheme of this model depends on the length")
-
-    def _reads_length(self) -> bool:
-        return any(layer.position.needs_length for stack in self.spec.stacks for layer in stack.layers)
 
     def __repr__(self) -> str:
         from anyformer.model.show import show
@@ -300,26 +268,9 @@ def counted_labels(labels: Tensor, places: Places, *, shift: bool) -> Tensor:
 
     Shifted: the label of the next token, unless that token is padding or of another document, or this one is padding.
     """
-    valid, document = places.valid_BT, places.document_BT
-    if shift:
-        end = torch.full_like(labels[:, :1], IGNORE)
-        labels = torch.cat((labels[:, 1:], end), 1)
-        if valid is not None:
-            following = torch.cat((valid[:, 1:], torch.zeros_like(valid[:, :1])), 1)
-            labels = labels.masked_fill(~(valid & following), IGNORE)
-        if document is not None:
-            same = torch.cat(
-                (document[:, 1:] == document[:, :-1], torch.zeros_like(document[:, :1], dtype=torch.bool)), 1
-            )
-            labels = labels.masked_fill(~same, IGNORE)
-    elif valid is not None:
-        labels = labels.masked_fill(~valid, IGNORE)
-    return labels
-
-
-def _unknown_argument(names: list[str]) -> TypeError:
-    hints = [
-        f"{n!r} is called {RENAMED[n]!r} here" if n in RENAMED else f"{n!r} is unknown{nearest(n, ARGUMENTS)}"
-        for n in names
-    ]
-    return TypeError("model(...): " + "; ".join(hints))
+    if not shift:
+        return labels if places.valid_BT is None else labels.masked_fill(~places.valid_BT, IGNORE)
+    follow = follows(places)
+    if follow is not None:
+        labels = labels.masked_fill(~follow, IGNORE)
+    return torch.cat((labels[:, 1:], torch.full_like(labels[:, :1], IGNORE)), 1)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-
-from anyformer.errors import InputError
+from torch.nn import functional as F
 
 
 @dataclass
@@ -19,17 +18,12 @@ class Places:
     """None: all tokens are real."""
     document_BT: Tensor | None = None
     """None: a row is one document."""
+    declared_BT: Tensor | None = None
+    """The length that length-dependent positions read; None unless one asks for it."""
     length_BT: Tensor | None = None
-    """The length that length-dependent positions and patterns read; None unless one asks for it."""
+    """How many real tokens the document has; None unless a pattern asks for it."""
     plain: bool = True
     """Positions are 0, 1, 2 ... (after what a cache holds) in every row, and nothing is padded or packed."""
-
-
-def check_2d(name: str, tensor: Tensor | None, shape: tuple[int, int]) -> None:
-    """Refuse a per-token argument of another shape."""
-    if tensor is not None and tuple(tensor.shape) != shape:
-        advice = "; masks for single pairs are patterns: write attention.pattern" if tensor.dim() == 4 else ""
-        raise InputError(f"{name}: expected (batch, tokens) = {shape}, got {tuple(tensor.shape)}{advice}")
 
 
 def place(
@@ -37,11 +31,9 @@ def place(
     tokens: int,
     device: torch.device,
     *,
-    mask_BT: Tensor | None,
-    positions: Tensor | None,
-    segments_BT: Tensor | None,
-    wants_length: bool,
-    declared: int | Tensor | None,
+    mask_BT: Tensor | None = None,
+    positions: Tensor | None = None,
+    segments_BT: Tensor | None = None,
     before: int = 0,
     before_B: Tensor | None = None,
 ) -> Places:
@@ -51,56 +43,54 @@ def place(
     """
     valid = None if mask_BT is None else mask_BT != 0
     ragged = valid is not None or before_B is not None
-    start = first_of_document(segments_BT) if segments_BT is not None else None
     if positions is not None:
         pos = positions if positions.dim() == 2 else positions[None]
-        if pos.shape[1] != tokens or pos.shape[0] not in (1, batch):
-            raise InputError(f"positions: expected ({batch}, {tokens}) or ({tokens},), got {tuple(positions.shape)}")
-    elif not ragged and start is None:
+    elif not ragged and segments_BT is None:
         pos = torch.arange(before, before + tokens, device=device)[None]
     else:
         real = torch.ones(batch, tokens, dtype=torch.long, device=device) if valid is None else valid.long()
         counted = real.cumsum(-1)
-        earlier = 0 if start is None else (counted - real).gather(-1, start)
+        earlier = 0 if segments_BT is None else (counted - real).gather(-1, _edge(segments_BT, right=False))
         seen = before if before_B is None else before_B[:, None]
         pos = (counted - earlier - 1 + seen).clamp(min=0)
-    length = None
-    if wants_length:
-        length = _length(batch, tokens, device, valid, segments_BT, start, declared)
-    return Places(
-        pos_BT=pos,
-        valid_BT=valid,
-        document_BT=segments_BT,
-        length_BT=length,
-        plain=positions is None and not ragged and segments_BT is None,
-    )
+    plain = positions is None and not ragged and segments_BT is None
+    return Places(pos_BT=pos, valid_BT=valid, document_BT=segments_BT, plain=plain)
 
 
-def first_of_document(segments_BT: Tensor) -> Tensor:
-    """Column at which each token's document begins (ids never decrease along a row)."""
+def _edge(segments_BT: Tensor, *, right: bool) -> Tensor:
+    """Column at which each token's document begins, or the one after its end (ids never decrease along a row)."""
     ids = segments_BT.contiguous()
-    return torch.searchsorted(ids, ids)
+    return torch.searchsorted(ids, ids, right=right)
 
 
-def _length(
-    batch: int,
-    tokens: int,
-    device: torch.device,
-    valid: Tensor | None,
-    segments: Tensor | None,
-    start: Tensor | None,
-    declared: int | Tensor | None,
-) -> Tensor:
-    if isinstance(declared, int):
-        return torch.full((1, 1), declared, device=device)
-    if declared is not None:
-        return declared.reshape(-1, 1)
-    if valid is None and segments is None:
-        return torch.full((1, 1), tokens, device=device)
-    if valid is None:
-        valid = torch.ones(batch, tokens, dtype=torch.bool, device=device)
-    if segments is None or start is None:
+def document_length(places: Places, tokens: int) -> Tensor:
+    """Real tokens of each token's document, broadcastable to (B,T)."""
+    valid, segments = places.valid_BT, places.document_BT
+    if segments is None:
+        if valid is None:
+            return torch.full((1, 1), tokens, device=places.pos_BT.device)
         return valid.sum(-1, keepdim=True)
-    ids = segments.contiguous()
-    total = torch.nn.functional.pad(valid.long().cumsum(-1), (1, 0))
-    return total.gather(-1, torch.searchsorted(ids, ids, right=True)) - total.gather(-1, start)
+    real = torch.ones_like(segments) if valid is None else valid.long()
+    total = F.pad(real.cumsum(-1), (1, 0))
+    return total.gather(-1, _edge(segments, right=True)) - total.gather(-1, _edge(segments, right=False))
+
+
+def declared_length(places: Places, tokens: int, declared: int | Tensor | None) -> Tensor:
+    """The length that was declared, for all rows or for each; else the document's own."""
+    if declared is None:
+        return document_length(places, tokens)
+    if isinstance(declared, int):
+        return torch.full((1, 1), declared, device=places.pos_BT.device)
+    return declared.reshape(-1, 1)
+
+
+def follows(places: Places) -> Tensor | None:
+    """(B,T): whether the token before is a real one of the same document; None if only the first token lacks one."""
+    valid, document = places.valid_BT, places.document_BT
+    before: Tensor | None = None
+    if valid is not None:
+        before = valid[:, :-1] & valid[:, 1:]
+    if document is not None:
+        same = document[:, :-1] == document[:, 1:]
+        before = same if before is None else before & same
+    return None if before is None else F.pad(before, (1, 0), value=False)

@@ -25,13 +25,13 @@ from anyformer.parts.patterns.full import Full
 from anyformer.parts.positions.none import NoPosition
 from anyformer.parts.scene import Scene, Turn
 from anyformer.specs.axes import Position
-from anyformer.specs.count import pattern_of
 from anyformer.specs.ends import TokenEmbed
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.model import Stack as StackSpec
 from anyformer.specs.nodes import Attention as AttentionSpec
 from anyformer.specs.patterns import Pattern, Tokens
 from anyformer.specs.scale import evaluate
+from anyformer.specs.stacks import pattern_of
 from anyformer.specs.weights import projects, shared_positions
 
 
@@ -59,7 +59,7 @@ class Stack(nn.Module):
     def __init__(self, spec: ModelSpec, stack: StackSpec) -> None:
         super().__init__()
         self.causal = stack.causal
-        dims = [spec.dims(layer, causal=stack.causal) for layer in stack.layers]
+        dims = [spec.dims(layer, stack) for layer in stack.layers]
         shared, uses = shared_positions(spec, stack)
         self.positions = nn.ModuleList(Held(p, p.weights(d), p.constants(d)) for p, d in shared)
         last = isinstance(spec.embed, TokenEmbed) and spec.embed.project == "last" and projects(spec)
@@ -88,7 +88,10 @@ class Stack(nn.Module):
         ]
         self.kinds = list(dict.fromkeys(kinds))
         self.kind_of = [self.kinds.index(kind) for kind in kinds]
-        self.wants_length = any(k.position.needs_length or k.pattern.needs_length for k in self.kinds)
+        self.wants_length = any(k.position.needs_length for k in self.kinds)
+        """Whether a position scheme reads a declared length."""
+        self.reads_document = any(k.pattern.needs_length for k in self.kinds)
+        """Whether a pattern reads the length of its document."""
         limits = [n for k in self.kinds if (n := k.position.limit(spec.context)) is not None]
         self.limit: int | None = min(limits, default=None)
         """How many positions exist, if a scheme has only so many."""
@@ -106,7 +109,7 @@ class Stack(nn.Module):
         keys, new = places, x_BTD.shape[1]
         if cache is not None:
             k_pos, k_valid = cache.begin(places.pos_BT, places.valid_BT, ragged=not places.plain)
-            keys = Places(pos_BT=k_pos, valid_BT=k_valid, length_BT=places.length_BT, plain=places.plain)
+            keys = Places(pos_BT=k_pos, valid_BT=k_valid, plain=places.plain)
         scenes = [self.scene(kind, x_BTD, places, keys, cache) for kind in self.kinds]
         crossing: list[Scene | None] = [None] * len(scenes)
         if source is not None:
@@ -160,8 +163,8 @@ class Stack(nn.Module):
                 end = cache.used + like.shape[1]
                 angles = tuple([part[:, cache.used : end] for part in kept])
             else:
-                angles = position.angles(self.own(kind.owner), places.pos_BT, places.length_BT, like)
-        return Turn(places.pos_BT, places.length_BT, angles)
+                angles = position.angles(self.own(kind.owner), places.pos_BT, places.declared_BT, like)
+        return Turn(places.pos_BT, places.declared_BT, angles)
 
     def own(self, owner: int) -> dict[str, Tensor]:
         """Tensors of a position module that the stack owns."""
@@ -210,7 +213,10 @@ class Stack(nn.Module):
         if uses and kind.owner is not None and (kind.biases or kind.reads_probs):
             scene.own = own = self.own(kind.owner)
             if kind.biases and not position.reads_content:
-                scene.bias = position.bias(own, x_BTD, x_BTD, queries.pos_BT, keys.pos_BT, kind.scale)
+                # Such a bias may know how many heads there are and in what dtype they come, and nothing of what is in them.
+                batch, heads, kv_heads = x_BTD.shape[0], a.heads, a.kv_heads or a.heads
+                q, k = x_BTD.new_empty(batch, new, heads, 0), x_BTD.new_empty(batch, total, kv_heads, 0)
+                scene.bias = position.bias(own, q, k, queries.pos_BT, keys.pos_BT, kind.scale)
         return scene
 
 
@@ -233,9 +239,9 @@ def dense_mask(pattern: Pattern, queries: Places, keys: Places) -> Tensor:
     k_doc: Any = 0 if keys.document_BT is None else keys.document_BT[:, None, :]
     if queries.document_BT is not None:
         pattern = pattern & Documents()
-    length = queries.length_BT
-    q = Tokens(queries.pos_BT[:, :, None], q_doc, None if length is None else length[:, :, None])
-    k = Tokens(keys.pos_BT[:, None, :], k_doc, None if length is None else length[:, :, None])
+    length = None if queries.length_BT is None else queries.length_BT[:, :, None]
+    q = Tokens(queries.pos_BT[:, :, None], q_doc, length)
+    k = Tokens(keys.pos_BT[:, None, :], k_doc, length)
     allowed = pattern.allows(q, k)
     if keys.valid_BT is not None:
         allowed = allowed & keys.valid_BT[:, None, :]

@@ -97,7 +97,7 @@ class Attention(nn.Module):
             return cache.cross[self.layer]
         kept = self.keys_values(memory_BSD, scene)
         if cache is not None:
-            cache.cross.append(kept)
+            cache.cross[self.layer] = kept
         return kept
 
     def mix(self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, scene: Scene) -> Tensor:

@@ -7,7 +7,6 @@ the step. Rows may be padded: a key remembers its position in its own document a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,19 +24,20 @@ class Cache:
 
     def __init__(
         self,
-        streams: Sequence[Sequence[tuple[int, int]]],
+        streams: tuple[tuple[tuple[int, int], ...], ...],
         *,
         batch: int,
         length: int,
         device: torch.device,
         dtype: torch.dtype,
-        declared_length: int | None = None,
+        declared: int | None = None,
     ) -> None:
         if batch < 1 or length < 1:
             raise InputError(f"a cache needs at least one row and one token, got batch={batch}, length={length}")
         self.batch, self.length = batch, length
-        self.declared_length = length if declared_length is None else declared_length
-        """The length that length-dependent positions read."""
+        self.streams = streams
+        self.declared = declared
+        """The length that length-dependent positions read, if it was given; otherwise it is `length`."""
         self.used = 0
         """Columns filled so far, padding included."""
         self.ragged = False
@@ -54,13 +54,35 @@ class Cache:
         """Positions and validity of all keys of the step under way."""
         self.angles: list[tuple[Tensor, ...] | None] = []
         """By position module of the stack: what rotates tokens at 0, 1, 2 ..., so that a step only looks it up."""
-        self.cross: list[tuple[Tensor, ...]] = []
-        """Keys and values of the encoder's states, by layer, once they were computed."""
+        self.cross: list[tuple[Tensor, ...]] = [() for _ in streams]
+        """Keys and values of the encoder's states, by layer."""
+        self.has_source = False
+        """Whether those are there, so that the source need not be fed again."""
         self.source_pos_BS: Tensor | None = None
         self.source_valid_BS: Tensor | None = None
 
+    @property
+    def declared_length(self) -> int:
+        """The length that length-dependent positions read."""
+        return self.length if self.declared is None else self.declared
+
+    def check(self, streams: object, batch: int, like: Tensor) -> None:
+        """Refuse a cache that was made for another model, batch, dtype or device."""
+        if self.streams is not streams and self.streams != streams:
+            raise InputError("cache: made for a model with other layers; make one with this model's new_cache")
+        if self.batch != batch:
+            raise InputError(f"cache: made for {self.batch} rows, but {batch} were given")
+        kept = self.layers[0][0]
+        if kept.dtype != like.dtype or kept.device != like.device:
+            raise InputError(
+                f"cache: holds {kept.dtype} on {kept.device}, but the model computes in {like.dtype} on {like.device}"
+            )
+
     def begin(self, pos_BT: Tensor, valid_BT: Tensor | None, *, ragged: bool) -> tuple[Tensor, Tensor | None]:
-        """Note new tokens; positions and validity (None: all real) of all keys, old and new."""
+        """Note new tokens; positions and validity (None: all real) of all keys, old and new.
+
+        Nothing that counts changes before `advance`, so a step that fails can be made again.
+        """
         new = pos_BT.shape[1]
         end = self.used + new
         if end > self.length:
@@ -74,12 +96,7 @@ class Cache:
             self.keys = self.pos_LB[:end, :1].T, None
             return self.keys
         self.pos_LB[self.used : end] = pos_BT.T
-        if valid_BT is None:
-            self.valid_LB[self.used : end] = True
-            self.seen_B += new
-        else:
-            self.valid_LB[self.used : end] = valid_BT.T
-            self.seen_B += valid_BT.sum(-1)
+        self.valid_LB[self.used : end] = True if valid_BT is None else valid_BT.T
         self.keys = self.pos_LB[:end].T, self.valid_LB[:end].T
         return self.keys
 
@@ -94,7 +111,10 @@ class Cache:
 
     def advance(self, new: int) -> None:
         """End a step that read `new` tokens."""
+        if self.ragged:
+            self.seen_B += self.valid_LB[self.used : self.used + new].sum(0)
         self.used += new
+        self.has_source = len(self.cross[0]) > 0
 
     @property
     def nbytes(self) -> int:

@@ -21,7 +21,7 @@ class Held(nn.Module):
         for name, weight in weights.items():
             self.register_parameter(name, nn.Parameter(torch.empty(weight.shape)))
         for name, values in self._constants.items():
-            self.register_buffer(name, torch.tensor(values, dtype=torch.float64), persistent=False)
+            self.register_buffer(name, _constant(values, torch.get_default_device()), persistent=False)
 
     def tensors(self) -> dict[str, Tensor]:
         """All of them by name: what the leaf's hooks call `own`."""
@@ -33,9 +33,14 @@ class Held(nn.Module):
         for name, values in self._constants.items():
             moved: Any = self._buffers[name]
             # A cast or an uninitialised copy must not reach the constants.
-            self._buffers[name] = torch.tensor(values, dtype=torch.float64, device=moved.device)
+            self._buffers[name] = _constant(values, moved.device)
         return self
 
     def extra_repr(self) -> str:
         sizes = [f"{name} {'x'.join(map(str, p.shape))}" for name, p in self.named_parameters(recurse=False)]
         return ", ".join([self.leaf.kind, *sizes])
+
+
+def _constant(values: Any, device: torch.device) -> Tensor:
+    """Exact numbers, in the finest dtype that the device has."""
+    return torch.tensor(values, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)

@@ -1,6 +1,8 @@
-"""The norm module: the gain and bias of a norm leaf, applied to the last dimension or to each head."""
+"""The norm module: the parameters of a norm leaf, applied to the last dimension or to each head."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,18 +14,15 @@ from anyformer.specs.nodes import HeadNorm
 class Norm(nn.Module):
     """A norm over vectors of `shape`; leading dimensions of the gain broadcast (one gain for each head)."""
 
-    weight: Tensor | None
-    bias: Tensor | None
-
     def __init__(self, leaf: NormLeaf, shape: tuple[int, ...]) -> None:
         super().__init__()
         self.leaf, self.shape = leaf, shape
-        weights = leaf.weights(shape)
-        for name in ("weight", "bias"):
-            self.register_parameter(name, nn.Parameter(torch.empty(shape)) if name in weights else None)
+        for name, weight in leaf.weights(shape).items():
+            self.register_parameter(name, nn.Parameter(torch.empty(weight.shape)))
 
     def forward(self, x: Tensor, /) -> Tensor:
-        return self.leaf.apply(x, self.weight, self.bias)
+        own: Any = self._parameters
+        return self.leaf.apply(x, own)
 
     def extra_repr(self) -> str:
         return f"{self.leaf.kind} {'x'.join(map(str, self.shape))}, eps {self.leaf.eps:g}"

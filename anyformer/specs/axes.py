@@ -92,11 +92,11 @@ class Norm(Leaf, axis="norm", leaves="anyformer.parts.norms"):
     eps: float
 
     def weights(self, shape: tuple[int, ...]) -> dict[str, Weight]:
-        """The gain and bias for vectors of this shape, if the variant has them."""
+        """Parameters for vectors of this shape: a gain, a bias, whatever the norm has."""
         raise TypeError(f"{type(self).__name__} defines no weights()")
 
-    def apply(self, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-        """Normalise x over its last dimension; gain and bias may have leading head dimensions."""
+    def apply(self, x: Tensor, own: Mapping[str, Tensor]) -> Tensor:
+        """Normalise x over its last dimension; parameters may have leading head dimensions."""
         raise TypeError(f"{type(self).__name__} defines no apply()")
 
 

@@ -58,7 +58,7 @@ def _put(node: Any, table: Table, path: Path, value: Any) -> None:
     if rest:
         table[name] = inner = _opened(hint, table.get(name))
         _put(_below(node, hint), inner, rest, value)
-    elif value is None:
+    elif value is None and (may_be_none or hint in (None, Overrides, Layers)):
         table.pop(name, None)
     elif isinstance(value, Mapping):
         # An empty table changes nothing that is there, and turns on what is not.

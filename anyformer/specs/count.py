@@ -15,10 +15,10 @@ from typing import Any, Literal
 from anyformer.errors import InputError, nearest
 from anyformer.specs.axes import Dims, Weight
 from anyformer.specs.ends import TokenEmbed, TokenHead
-from anyformer.specs.model import ModelSpec, Stack
+from anyformer.specs.model import ModelSpec
 from anyformer.specs.nodes import Layer
 from anyformer.specs.pairs import allowed_pairs, keys_seen
-from anyformer.specs.patterns import Pattern
+from anyformer.specs.stacks import Stack, pattern_of
 from anyformer.specs.weights import projects, weights
 
 Phase = Literal["train", "prefill", "decode"]
@@ -99,7 +99,7 @@ class Count:
         for stack in spec.stacks:
             length = lengths[stack.name]
             for layer in stack.layers:
-                dims = spec.dims(layer, causal=stack.causal)
+                dims = spec.dims(layer, stack)
                 queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
                 projections += 2 * length * dims.width * (2 * queries + 2 * keys)
                 scores += self._score_flops(layer, dims, allowed_pairs(pattern_of(stack, layer), length), length)
@@ -149,12 +149,12 @@ class Count:
         total = 0
         for stack in self.spec.stacks:
             kept = context + (lengths["encoder"] if stack.cross else 0)
-            total += sum(kept * self._stream(layer) for layer in stack.layers if stack.causal)
+            total += sum(kept * self._stream(stack, layer) for layer in stack.layers if stack.causal)
         return total * batch * dtype_bytes(dtype)
 
-    def _stream(self, layer: Layer) -> int:
+    def _stream(self, stack: Stack, layer: Layer) -> int:
         """Numbers that a layer of a decoder keeps for each token."""
-        return sum(heads * dim for heads, dim in layer.attention.mixer.streams(self.spec.dims(layer, causal=True)))
+        return sum(heads * dim for heads, dim in layer.attention.mixer.streams(self.spec.dims(layer, stack)))
 
     def activation_bytes(self, context: int, dtype: Any = "bfloat16", batch: int = 1, source: int | None = None) -> int:
         """Estimate of what a training step keeps for the backward pass: inputs and outputs of every matrix, norm and
@@ -170,7 +170,7 @@ class Count:
         return total * batch
 
     def _layer_activations(self, stack: Stack, layer: Layer) -> int:
-        dims = self.spec.dims(layer, causal=stack.causal)
+        dims = self.spec.dims(layer, stack)
         attention = 2 * dims.width + 2 * dims.heads * dims.head_dim + 2 * dims.kv_heads * dims.head_dim
         ffn = 2 * dims.width + (len(layer.ffn.inputs) + 1) * dims.ffn_width
         return attention * (2 if stack.cross else 1) + ffn
@@ -195,7 +195,7 @@ class Count:
             for layer in decoder.layers:
                 seen = keys_seen(pattern_of(decoder, layer), context, context)
                 crossed = self._lengths(context, source)["encoder"] if decoder.cross else 0
-                cached += (seen + 1 + crossed) * self._stream(layer)
+                cached += (seen + 1 + crossed) * self._stream(decoder, layer)
             return read_weights + cached * batch * size
         activations = 2 * self.activation_bytes(context, dtype, batch, source)
         if phase == "prefill":
@@ -210,7 +210,7 @@ class Count:
             return batch * self.flops(context, source).total * (3 if phase == "train" else 1)
         total, decoder = 0, self.spec.stack("decoder")
         for layer in decoder.layers:
-            dims = self.spec.dims(layer, causal=True)
+            dims = self.spec.dims(layer, decoder)
             queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
             seen = keys_seen(pattern_of(decoder, layer), context, context + 1)
             total += 2 * dims.width * (2 * queries + 2 * keys) + self._score_flops(layer, dims, seen, 1)
@@ -241,17 +241,6 @@ class Count:
             raise InputError(f"phase {phase!r} is unknown{nearest(phase, PHASES)}")
         if phase == "decode" and self.spec.topology == "encoder":
             raise InputError("phase 'decode' is for decoders; an encoder reads its input at once")
-
-
-def pattern_of(stack: Stack, layer: Layer) -> Pattern:
-    """A layer's pattern, with the stack's default where it is unset."""
-    pattern = layer.attention.pattern
-    if pattern is not None:
-        return pattern
-    leaf = Pattern.named("causal" if stack.causal else "full")
-    if leaf is None:
-        raise TypeError("the built-in patterns are missing")
-    return leaf()
 
 
 def part_of(name: str, weight: Weight) -> str:

@@ -60,6 +60,9 @@ class PatchEmbed(Embed, kind="patches"):
         return (self.image // self.patch) ** 2 + int(self.class_token)
 
     def problems(self) -> Iterator[Problem]:
+        for name in ("image", "channels"):
+            if getattr(self, name) < 1:
+                yield name, f"{getattr(self, name)} is not at least 1"
         if self.patch < 1 or self.image % max(self.patch, 1):
             yield "patch", f"{self.patch} does not tile an image of {self.image} pixels; pick a divisor of it"
         if self.token_types:
@@ -77,6 +80,8 @@ class SeriesEmbed(Embed, kind="series"):
     dropout: float = 0.0
 
     def problems(self) -> Iterator[Problem]:
+        if self.channels < 1:
+            yield "channels", f"{self.channels} is not at least 1"
         if self.token_types:
             yield "token_types", "a series has no token types; leave it 0"
 
@@ -113,7 +118,7 @@ class TokenHead(Head, kind="lm"):
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceHead(Head, kind="sequence"):
-    """A class (or a label each) for the whole row."""
+    """A class for the whole row."""
 
     pools = True
     labels: int

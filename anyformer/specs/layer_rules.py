@@ -58,6 +58,9 @@ def _nodes(spec: ModelSpec, stack: Stack, layer: Layer) -> Findings:
     if a.cross_position and spec.topology != "encoder-decoder":
         why = f"has no effect: topology {spec.topology!r} has no cross-attention"
         yield Finding("attention.cross_position", why, ("topology",))
+    if a.cross_position and stack.cross and layer.position.needs_length:
+        why = "can't be had with a RoPE scaling that depends on the length: source and target have their own lengths"
+        yield Finding("attention.cross_position", why, ("position",))
     yield from leaf("attention.pattern", a.pattern)
     yield from leaf("attention.mixer", a.mixer)
     yield from leaf("position", layer.position)
@@ -106,7 +109,7 @@ def _wiring(layer: Layer) -> Findings:
 
 
 def _sizes(spec: ModelSpec, stack: Stack, layer: Layer) -> Findings:
-    dims = spec.dims(layer, causal=stack.causal)
+    dims = spec.dims(layer, stack)
     yield from factor("attention.scale", layer.attention.scale, dims.names(), SIZES)
     for path, message in layer.position.check(dims):
         yield Finding(join("position", path), message, SIZES)

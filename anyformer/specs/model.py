@@ -137,8 +137,8 @@ class ModelSpec:
         """Width of the token table."""
         return (self.embed.width if isinstance(self.embed, TokenEmbed) else None) or self.width
 
-    def dims(self, layer: Layer, *, causal: bool) -> Dims:
-        """The sizes of a layer, derived ones filled in."""
+    def dims(self, layer: Layer, stack: Stack) -> Dims:
+        """The sizes of a layer of a stack, derived ones filled in."""
         a = layer.attention
         last = isinstance(self.embed, TokenEmbed) and self.embed.project == "last"
         return Dims(
@@ -147,9 +147,9 @@ class ModelSpec:
             kv_heads=a.kv_heads or a.heads,
             head_dim=a.head_dim or self.width // a.heads,
             ffn_width=layer.ffn.hidden(self.width),
-            depth=self.depth,
+            depth=stack.depth,
             context=self.context,
-            causal=causal,
+            causal=stack.causal,
             embed_width=self.embed_width if last else self.width,
         )
 

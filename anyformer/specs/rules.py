@@ -153,6 +153,10 @@ def _agreement(spec: ModelSpec, stack: Stack) -> Findings:
         if limit is not None and limit < spec.context:
             why = f"{spec.context} is longer than the {limit} positions that position.{position.kind} has"
             yield Finding("context", why, ("position", "layers"))
+    crossing = [layer.position for layer in stack.layers if stack.cross and layer.attention.cross_position]
+    if crossing and not any(p.overrides("rotate") or p.biases() or p.reads_probs() for p in crossing):
+        why = f"has no effect: position {crossing[0].kind!r} neither turns queries and keys nor adds to scores"
+        yield Finding("attention.cross_position", why, ("position", "layers"))
     patterns = [layer.attention.pattern for layer in stack.layers]
     blind = all(stack.causal if pattern is None else pattern.causal for pattern in patterns)
     answers = stack.name == "decoder" or spec.topology == "encoder"

@@ -11,6 +11,7 @@ from anyformer.specs.codec import MISSING, Problems, read, write
 from anyformer.specs.layers import NUMBER, Layers, Overrides
 from anyformer.specs.nodes import Layer, Norms
 from anyformer.specs.paths import Table, join
+from anyformer.specs.patterns import Pattern
 
 if TYPE_CHECKING:
     from anyformer.specs.model import ModelSpec
@@ -42,6 +43,17 @@ class Stack:
     def depth(self) -> int:
         """Number of layers."""
         return len(self.layers)
+
+
+def pattern_of(stack: Stack, layer: Layer) -> Pattern:
+    """A layer's pattern, with the stack's default where it is unset."""
+    pattern = layer.attention.pattern
+    if pattern is not None:
+        return pattern
+    leaf = Pattern.named("causal" if stack.causal else "full")
+    if leaf is None:
+        raise TypeError("the built-in patterns are missing")
+    return leaf()
 
 
 @dataclass(frozen=True, kw_only=True)

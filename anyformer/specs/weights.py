@@ -21,6 +21,8 @@ from anyformer.specs.ends import (
 )
 from anyformer.specs.model import ModelSpec, Stack
 from anyformer.specs.nodes import Attention, Layer, Placement
+from anyformer.specs.pairs import allowed_pairs
+from anyformer.specs.stacks import pattern_of
 
 Named = Iterator[tuple[str, Weight]]
 
@@ -92,7 +94,7 @@ def shared_positions(spec: ModelSpec, stack: Stack) -> tuple[list[tuple[Position
     owned: dict[str, tuple[Position, Dims]] = {}
     uses: list[int | None] = []
     for layer in stack.layers:
-        position, dims = layer.position, spec.dims(layer, causal=stack.causal)
+        position, dims = layer.position, spec.dims(layer, stack)
         if position.per_layer:
             uses.append(None)
             continue
@@ -130,7 +132,7 @@ def slots(layer: Layer, branch: str) -> tuple[bool, bool, bool]:
 
 
 def _block(spec: ModelSpec, stack: Stack, layer: Layer, name: str) -> Named:
-    dims = spec.dims(layer, causal=stack.causal)
+    dims = spec.dims(layer, stack)
     for branch in ("attention", "cross", "ffn") if stack.cross else ("attention", "ffn"):
         prefix = f"{name}.{branch}"
         for slot, has in zip(("inner", "outer", "after"), slots(layer, branch), strict=True):
@@ -195,18 +197,38 @@ def _head(spec: ModelSpec) -> Named:
 
 def silent(spec: ModelSpec) -> dict[str, str]:
     """Parameters whose gradient is exactly zero by mathematics, with the reason."""
-    reasons: dict[str, str] = {}
+    named, reasons = weights(spec), dict[str, str]()
     for stack in spec.stacks:
+        uses = shared_positions(spec, stack)[1]
+        alone = [_sees_itself_only(spec, stack, layer) for layer in stack.layers]
         for i, layer in enumerate(stack.layers):
-            a = layer.attention
-            if a.softcap is not None or not a.mixer.ignores_shift:
-                continue
-            for branch in ("attention", "cross") if stack.cross else ("attention",):
-                turned = layer.position.overrides("rotate") and (branch == "attention" or a.cross_position)
-                prefix = f"{stack.name}.blocks.{i}.{branch}.body"
-                why = "the same vector on every key adds the same to all scores of a query, which the weights ignore"
-                if "k" in a.bias and not turned and a.qk_norm is None and a.clip_qkv is None:
-                    reasons[f"{prefix}.k.bias"] = why
-                if a.qk_norm is not None and (not turned or a.qk_norm.when == "after"):
-                    reasons[f"{prefix}.k_norm.bias"] = why
-    return {name: why for name, why in reasons.items() if name in weights(spec)}
+            prefix = f"{stack.name}.blocks.{i}"
+            reasons |= _silent_keys(layer, f"{prefix}.attention.body", turned=layer.position.overrides("rotate"))
+            if stack.cross:
+                turned = layer.position.overrides("rotate") and layer.attention.cross_position
+                reasons |= _silent_keys(layer, f"{prefix}.cross.body", turned=turned)
+            if alone[i]:
+                why = "a token that sees only itself gives itself the weight 1, whatever its score"
+                scored = [f"{prefix}.attention.body.{name}." for name in ("q", "k", "q_norm", "k_norm", "position")]
+                users = [j for j, use in enumerate(uses) if use is not None and use == uses[i]]
+                if users and all(alone[j] for j in users) and not layer.attention.cross_position:
+                    scored.append(f"{stack.name}.positions.{uses[i]}.")
+                reasons |= {n: why for n in named if n.startswith(tuple(scored)) and not n.endswith(".values")}
+    return {name: why for name, why in reasons.items() if name in named and named[name].role != "position_embedding"}
+
+
+def _silent_keys(layer: Layer, prefix: str, *, turned: bool) -> dict[str, str]:
+    """Parameters that add the same vector to every key."""
+    a, reasons = layer.attention, dict[str, str]()
+    if a.softcap is None and a.mixer.ignores_shift:
+        why = "the same vector on every key adds the same to all scores of a query, which the weights ignore"
+        if not turned and a.qk_norm is None and a.clip_qkv is None:
+            reasons[f"{prefix}.k.bias"] = why
+        if a.qk_norm is not None and (not turned or a.qk_norm.when == "after"):
+            reasons[f"{prefix}.k_norm.bias"] = why
+    return reasons
+
+
+def _sees_itself_only(spec: ModelSpec, stack: Stack, layer: Layer) -> bool:
+    pairs = allowed_pairs(pattern_of(stack, layer), spec.context)
+    return layer.attention.mixer.ignores_shift and pairs == spec.context

@@ -68,7 +68,7 @@ def counts_agree(spec: ModelSpec) -> None:
     source = None if doc.target is None else len(doc.source)
     said = count.flops(target, source)
     assert found == {"projections": said.projections, "ffn": said.ffn, "embed": said.embed, "head": said.head}
-    if spec.topology != "encoder":
+    if spec.topology != "encoder" and not spec.head.pools:
         cache = model.new_cache(1, target)
         alone(model, doc, cache=cache)
         assert cache.nbytes == count.kv_bytes(target, torch.float64, 1, source)
@@ -114,36 +114,49 @@ def causal(spec: ModelSpec) -> None:
 
 
 def cached(spec: ModelSpec) -> None:
-    """Token by token == in chunks == whole, with rows of unequal length in the chunked run."""
+    """Token by token == in chunks == whole, also where rows are padded differently and where the source is padded."""
     if spec.topology == "encoder" or spec.head.pools:
         return
-    model, doc = model_of(spec), document(spec, LENGTH, 2)
-    reads_length = any(layer.position.needs_length for stack in spec.stacks for layer in stack.layers)
-    whole = answers(alone(model, doc, rope_length=LENGTH if reads_length else None))
+    model, doc = model_of(spec), document(spec, LENGTH, 2, target=17)
+    # A length that is neither the source's, nor the target's, nor the cache's.
+    declared = 30 if model.reads_length else None
+    whole = answers(alone(model, doc, rope_length=declared))
     tokens = doc.source if doc.target is None else doc.target
     for sizes in ([1] * len(tokens), [1, 4, 2, len(tokens) - 7], [len(tokens) - 3, 3]):
-        pieces = tokens.split(sizes)
-        cache = model.new_cache(1, LENGTH)
-        assert_close("promise", torch.cat([step(model, doc, p[None], cache) for p in pieces], 1), whole)
-    if doc.target is not None:
-        return
-    # Two rows, the second left-padded by more than any window: a cache remembers who is real.
+        cache = model.new_cache(1, len(tokens), rope_length=declared)
+        assert_close("promise", torch.cat([step(model, doc, p[None], cache) for p in tokens.split(sizes)], 1), whole)
+    # Two rows, one padded on the right and one on the left by more than any window: a cache remembers who is real.
     pad = 11
-    cache = model.new_cache(2, LENGTH + pad, rope_length=LENGTH if reads_length else None)
-    junk = torch.zeros_like(tokens[:pad])
-    rows = torch.stack((torch.cat((tokens, junk)), torch.cat((junk, tokens))))
-    mask = torch.ones(2, LENGTH + pad, dtype=torch.long)
-    mask[0, LENGTH:], mask[1, :pad] = 0, 0
-    types = torch.zeros(2, LENGTH + pad, dtype=torch.long)
-    if doc.types is not None:
-        types[0, :LENGTH], types[1, pad:] = doc.types, doc.types
+    rows, mask = both_ways(tokens, pad)
+    types = None if doc.types is None or doc.target is not None else both_ways(doc.types, pad)[0]
+    cache = model.new_cache(2, rows.shape[1], rope_length=declared)
     found = []
-    for piece in torch.arange(LENGTH + pad).split([13, 1, 1, LENGTH + pad - 15]):
-        kind = None if doc.types is None else types[:, piece]
-        found.append(answers(call(model, rows[:, piece], attention_mask=mask[:, piece], token_types=kind, cache=cache)))
+    for piece in torch.arange(rows.shape[1]).split([13, 1, 1, rows.shape[1] - 15]):
+        if doc.target is None:
+            some = None if types is None else types[:, piece]
+            out = call(model, rows[:, piece], attention_mask=mask[:, piece], token_types=some, cache=cache)
+        else:
+            source, source_mask = both_ways(doc.source, 5)
+            kinds = None if doc.types is None else both_ways(doc.types, 5)[0]
+            first = {"input_ids": source, "attention_mask": source_mask} | (
+                {} if kinds is None else {"token_types": kinds}
+            )
+            out = model(
+                decoder_input_ids=rows[:, piece], decoder_attention_mask=mask[:, piece], cache=cache,
+                **(first if cache.used == 0 else {}),
+            )  # fmt: skip
+        found.append(answers(out))
     both = torch.cat(found, 1)
-    assert_close("promise", both[:1, :LENGTH], whole)
+    assert_close("promise", both[:1, : len(tokens)], whole)
     assert_close("promise", both[1:, pad:], whole)
+
+
+def both_ways(tokens: Tensor, pad: int) -> tuple[Tensor, Tensor]:
+    """The same tokens twice, padded on the right and on the left, and the mask of real ones."""
+    junk = tokens.new_zeros(pad, *tokens.shape[1:])
+    mask = torch.ones(2, len(tokens) + pad, dtype=torch.long)
+    mask[0, len(tokens) :], mask[1, :pad] = 0, 0
+    return torch.stack((torch.cat((tokens, junk)), torch.cat((junk, tokens)))), mask
 
 
 def step(model: Model, doc: Document, piece: Tensor, cache: af.parts.cache.Cache) -> Tensor:
@@ -184,6 +197,24 @@ def padded_and_packed(spec: ModelSpec) -> None:
     together, where = packed(states, docs)
     for each, place in zip(docs, where, strict=True):
         assert_close("promise", answers(together)[:, place], answers(alone(states, each)))
+
+
+def teacher_forced(spec: ModelSpec) -> None:
+    """Decoder inputs made from labels: padded == packed == alone, too."""
+    if spec.topology != "encoder-decoder" or not spec.head.predicts_tokens:
+        return
+    model = model_of(spec)
+    docs = [document(spec, n, 20 + n, target=t) for n, t in ((6, 9), (13, 5))]
+    alone_ = [model(d.source[None], labels=d.target[None]) for d in docs]
+    row, ids = torch.cat([d.source for d in docs])[None], torch.tensor([[0] * 6 + [1] * 13])
+    goal, goal_ids = torch.cat([d.target for d in docs])[None], torch.tensor([[0] * 9 + [1] * 5])
+    together = model(row, segments=ids, labels=goal, decoder_segments=goal_ids)
+    assert_close("promise", together.logits, torch.cat([o.logits for o in alone_], 1))
+    assert_close("promise", together.loss * 14, alone_[0].loss * 9 + alone_[1].loss * 5)
+    left = torch.cat((torch.full((3,), -100), docs[1].target))[None]
+    mask = torch.tensor([[0] * 3 + [1] * 5])
+    shifted = model(docs[1].source[None], labels=left, decoder_attention_mask=mask)
+    assert_close("promise", shifted.logits[:, 3:], alone_[1].logits)
 
 
 def gradients(spec: ModelSpec) -> None:
@@ -263,12 +294,18 @@ def compiles(spec: ModelSpec) -> None:
     """One graph for forward and training, with the same answer."""
     model, doc = model_of(spec), document(spec, length_of(spec), 7)
     want = alone(model, doc)
+    labels = None if want.logits is None else labels_for(spec, want.logits)
     torch.compiler.reset()
     fast = torch.compile(model, fullgraph=True, backend="eager")
-    found = alone(fast, doc)
+    found = alone(fast, doc, labels=labels)
     assert_close("formula", answers(found), answers(want))
-    answers(found).sum().backward()
+    (answers(found).sum() if labels is None else found.loss).backward()
     model.zero_grad(set_to_none=True)
+    if spec.embed.kind != "patches":
+        assert_close("formula", answers(padded(fast, doc, 2, 1)[0]), answers(padded(model, doc, 2, 1)[0]))
+        if not spec.head.pools:
+            pair = [doc, document(spec, 5, 9)]
+            assert_close("formula", answers(packed(fast, pair)[0]), answers(packed(model, pair)[0]))
 
 
 CONTRACTS = (

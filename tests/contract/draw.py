@@ -12,6 +12,8 @@ from anyformer.registry import OpenAxis
 from anyformer.specs import Embed, FeedForward, Head, Init, Mixer, ModelSpec, Norm, Pattern, Position
 from anyformer.specs.codec import MISSING, fields_of, is_axis, optional
 
+CONTEXTS = (21, 64)
+"""The longest document that is fed has 21 tokens: a model may have just as many positions, and rows still be padded."""
 CONTEXT = 64
 HEAD_DIMS = (4, 6, 8)
 
@@ -40,7 +42,8 @@ def leaf_table(rng: random.Random, axis: type[OpenAxis], kind: str, head_dim: in
             continue
         inner, _ = optional(hint)
         if is_axis(inner):
-            table[name] = leaf_table(rng, inner, rng.choice(inner.kinds()), head_dim)
+            turned = table.get("dims") or int(head_dim * table.get("fraction", 1.0))
+            table[name] = leaf_table(rng, inner, rng.choice(inner.kinds()), turned)
         elif inner is bool:
             table[name] = rng.random() < 0.5
         elif get_origin(inner) is Literal:
@@ -49,7 +52,15 @@ def leaf_table(rng: random.Random, axis: type[OpenAxis], kind: str, head_dim: in
             table[name] = rng.randint(2, 9)
         elif required and inner is float:
             table[name] = round(1 + 3 * rng.random(), 3)
+        elif name not in ELSEWHERE and inner in (int, float):
+            usual = None if required or field.default is MISSING else field.default
+            small = {int: (2, 3, 4, 5), float: (0.5, 1.5)}[inner]
+            table[name] = inner(rng.choice(small if usual is None else (usual * 0.5, usual * 2, usual + 2)))
     return table
+
+
+ELSEWHERE = ("dropout", "width", "eps", "token_types", "clamp", "offset_up")
+"""Numbers that are drawn where they belong, or whose size would hide what is tested."""
 
 
 def maybe(rng: random.Random, chance: float, value: Any) -> Any:
@@ -59,7 +70,7 @@ def maybe(rng: random.Random, chance: float, value: Any) -> Any:
 def pattern_text(rng: random.Random, causal: bool) -> str:
     def one() -> str:
         kind = rng.choice(Pattern.kinds())
-        values = [str(rng.randint(2, 9)) for _ in fields_of(Pattern.named(kind))]
+        values = [str(rng.choice((1, 2, 3, 5, 7, 9))) for _ in fields_of(Pattern.named(kind))]
         return f"{kind}({', '.join(values)})"
 
     text = one()
@@ -133,20 +144,22 @@ def draw_table(rng: random.Random, topology: str) -> dict[str, Any]:
         embed |= {"width": rng.choice((8, 10))} if rng.random() < 0.3 else {}
         embed |= {"scale": "sqrt(width)"} if rng.random() < 0.3 else {}
         embed |= {"token_types": 2} if rng.random() < 0.3 or head["kind"] == "pair" else {}
-    position = leaf_table(rng, Position, rng.choice(Position.kinds()), attention["head_dim"])
+    # RoPE has scalings below it, so it is drawn more often.
+    position = leaf_table(rng, Position, rng.choice((*Position.kinds(), "rope", "rope")), attention["head_dim"])
     table = {
         "topology": topology,
         "vocab": 37,
         "width": width,
         "depth": depth,
-        "context": CONTEXT,
+        "context": rng.choice(CONTEXTS),
         "attention": attention | ({"cross_position": rng.random() < 0.4} if topology == "encoder-decoder" else {}),
         "position": position,
         "ffn": ffn_table(rng, dropout),
         "norm": norm_table(rng) | {
-            "placement": rng.choice(("pre", "post", "sandwich", "output")),
+            "placement": rng.choice(("pre", "pre", "post", "sandwich", "output", "none")),
             "embedding": rng.random() < 0.2,
-        } | ({"final": rng.random() < 0.5} if rng.random() < 0.3 else {}),
+        } | ({"final": rng.random() < 0.5} if rng.random() < 0.3 else {})
+        | ({rng.choice(("attention_placement", "ffn_placement")): rng.choice(("pre", "output", "none"))} if rng.random() < 0.2 else {}),
         "block": {
             "wiring": rng.choice(("serial", "serial", "parallel", "parallel2")),
             "branch_scale": rng.choice((1.0, 0.5)),
@@ -158,8 +171,13 @@ def draw_table(rng: random.Random, topology: str) -> dict[str, Any]:
         "init": leaf_table(rng, Init, rng.choice(Init.kinds())),
         "ids": {"start": 1, "pad": 0},
     }  # fmt: skip
+    if table["norm"]["placement"] == "none":
+        # Without any norm the states grow until a soft-cap is flat and hides everything.
+        table["norm"]["final"] = True
     if depth > 1 and rng.random() < 0.4:
         other: dict[str, Any] = {"attention": {"kv_heads": attention["heads"]}, "ffn": ffn_table(rng, dropout)}
+        if rng.random() < 0.5:
+            other["attention"] = {"heads": 3, "kv_heads": rng.choice((1, 3)), "head_dim": rng.choice(HEAD_DIMS)}
         if not Position.named(position["kind"]).overrides("embed"):
             relative = [k for k in Position.kinds() if not Position.named(k).overrides("embed")]
             other["position"] = leaf_table(rng, Position, rng.choice(relative), attention["head_dim"])
@@ -202,8 +220,17 @@ def every_kind() -> list[tuple[str, str]]:
 
 
 def spec_of_kind(axis: str, kind: str) -> ModelSpec:
-    """A small spec that uses this kind."""
-    rng = random.Random(0)
+    """A small spec that uses this kind, with some of its fields drawn."""
+    for seed in range(100):
+        try:
+            return draw_kind(random.Random(seed), axis, kind)
+        except SpecError as error:
+            refused = error
+    raise refused
+
+
+def draw_kind(rng: random.Random, axis: str, kind: str) -> ModelSpec:
+    """A small spec that uses this kind, if the draw is a valid one."""
     table = {k: dict(v) if isinstance(v, dict) else v for k, v in BASE.items()}
     if axis == "pattern":
         values = ", ".join("5" for _ in fields_of(Pattern.named(kind)))

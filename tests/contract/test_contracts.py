@@ -1,11 +1,13 @@
 """Every promise, over every registered kind and over random specs."""
 
+import dataclasses
 import functools
 
 import pytest
 import torch
 
 import anyformer as af
+from anyformer.registry import OpenAxis
 from anyformer.specs import Position
 from tests.contract.contracts import CONTRACTS, compiles, model_of
 from tests.contract.draw import BASE, FIXED, draw, every_kind, spec_of_kind
@@ -91,6 +93,10 @@ def test_random_specs_reach_the_hard_cases():
         "one kv head": any(x.attention.kv_heads == 1 and x.attention.heads > 1 for x in layers),
         "kv heads = heads": any(x.attention.kv_heads in (None, x.attention.heads) for x in layers),
         "odd heads": any(x.attention.heads % 2 and x.attention.heads > 1 for x in layers),
+        "layers of other sizes": any(len({(x.attention.heads, x.attention.head_dim) for x in stack.layers}) > 1 for s in specs for stack in s.stacks),
+        "no room beyond a document": any(s.context == 21 and s.position.limit(21) for s in specs),
+        "a token that sees only itself": any("window(1)" in str(x.attention.pattern) for x in layers),
+        "no norm at all": any(x.norm.of_attention() == "none" for x in layers),
         "head_dim free of width": any(x.attention.heads * (x.attention.head_dim or 0) % s.width for s in specs for x in s.stacks[0].layers),
         "dropout": any(x.attention.dropout and x.block.dropout and x.ffn.dropout for x in layers),
         "window": any("window(" in str(x.attention.pattern) for x in layers),
@@ -102,9 +108,32 @@ def test_random_specs_reach_the_hard_cases():
     assert all(reached.values()), [name for name, yes in reached.items() if not yes]
 
 
-@pytest.mark.parametrize("axis", sorted({axis for axis, _ in every_kind()}))
-def test_random_specs_draw_every_kind_of(axis):
-    text = "\n".join(s.to_toml() for s in drawn())
-    for name, kind in every_kind():
-        if name == axis:
-            assert f'kind = "{kind}"' in text or f"{kind}" in text, f"{axis} {kind} is never drawn"
+def kinds_in(value):
+    """(axis, kind) of every leaf in a tree of nodes."""
+    if isinstance(value, OpenAxis) and value.kind:
+        yield value.axis, value.kind
+    if dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from kinds_in(getattr(value, field.name))
+
+
+def test_random_specs_draw_every_kind_of_every_axis():
+    layers = [layer for spec in drawn() for stack in spec.stacks for layer in stack.layers]
+    found = {pair for value in (*layers, *drawn()) for pair in kinds_in(value)}
+    assert set(every_kind()) <= found, sorted(set(every_kind()) - found)
+
+
+@pytest.mark.parametrize(
+    ("leaf", "name"),
+    [
+        ("rope", "fraction"),
+        ("rope", "dims"),
+        ("rope", "theta"),
+        ("rope", "on_values"),
+        ("learned", "offset"),
+        ("shaw", "shared"),
+    ],
+)
+def test_random_specs_move_optional_fields_off_their_defaults(leaf, name):
+    found = [layer.position for spec in drawn() for layer in spec.stacks[0].layers if layer.position.kind == leaf]
+    assert len({getattr(position, name) for position in found}) > 1

@@ -298,8 +298,13 @@ def test_input_longer_than_the_positions_is_refused_before_it_runs(kind):
     model = make(position={"kind": kind} | ({"rows": 8, "columns": 8} if kind == "axial" else {}))
     with pytest.raises(InputError, match="64 positions"):
         model(ids(1, 65))
+    cache = model.new_cache(1, 70)
+    model(ids(1, 60), cache=cache)
     with pytest.raises(InputError, match="64 positions"):
-        model.new_cache(1, 65)
+        model(ids(1, 5), cache=cache)
+    padded = torch.ones(1, 70, dtype=torch.long)
+    padded[:, :6] = 0
+    assert model(ids(1, 70), attention_mask=padded).logits.isfinite().all(), "padding takes no position"
 
 
 def test_positions_shift_a_rope_model_by_nothing_and_a_learned_one_by_something():

@@ -72,12 +72,14 @@ def test_cache_ragged_rows_remember_positions_and_validity():
     pos, seen = cache.begin(torch.tensor([[0, 0, 1], [0, 1, 2]]), valid, ragged=True)
     assert pos.tolist() == [[0, 0, 1], [0, 1, 2]]
     assert seen.tolist() == valid.tolist()
-    assert cache.seen_B.tolist() == [2, 3]
+    assert cache.seen_B.tolist() == [0, 0], "nothing counts before the step has ended"
     cache.advance(3)
+    assert cache.seen_B.tolist() == [2, 3]
     # One more token in each row, none of them padding: a row that was ragged once stays so.
     pos, seen = cache.begin(torch.tensor([[2], [3]]), None, ragged=False)
     assert pos.tolist() == [[0, 0, 1, 2], [0, 1, 2, 3]]
     assert seen.tolist() == [[False, True, True, True], [True] * 4]
+    cache.advance(1)
     assert cache.seen_B.tolist() == [3, 4]
 
 
@@ -89,13 +91,14 @@ def test_cache_rows_that_become_ragged_keep_what_came_before():
     pos, seen = cache.begin(torch.tensor([[2, 3], [2, 2]]), torch.tensor([[1, 1], [0, 1]]) != 0, ragged=True)
     assert pos.tolist() == [[0, 1, 2, 3], [0, 1, 2, 2]]
     assert seen.tolist() == [[True] * 4, [True, True, False, True]]
+    cache.advance(2)
     assert cache.seen_B.tolist() == [4, 3]
 
 
 def test_cache_bytes_are_those_of_keys_values_and_memory():
     cache = empty()
     assert cache.nbytes == 3 * 10 * (2 * 8 + 2 * 8 + 4 + 6) * 8
-    cache.cross.append((torch.zeros(3, 5, 2, 8), torch.zeros(3, 5, 2, 8)))
+    cache.cross[0] = (torch.zeros(3, 5, 2, 8), torch.zeros(3, 5, 2, 8))
     assert cache.nbytes == 3 * 10 * 42 * 8 + 2 * 3 * 5 * 16 * 4
     half = Cache(STREAMS, batch=3, length=10, device=torch.device("cpu"), dtype=torch.bfloat16)
     assert half.nbytes == 3 * 10 * 42 * 2
@@ -103,4 +106,4 @@ def test_cache_bytes_are_those_of_keys_values_and_memory():
 
 def test_cache_declares_its_own_length_unless_told():
     assert empty().declared_length == 10
-    assert empty(declared_length=77).declared_length == 77
+    assert empty(declared=77).declared_length == 77

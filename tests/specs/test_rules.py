@@ -126,6 +126,14 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "cross position without cross-attention": (
         {"attention.cross_position": True},
         "attention.cross_position: has no effect: topology 'decoder' has no cross-attention"),
+    "cross position that nothing reads": (
+        {"topology": "encoder-decoder", "attention.cross_position": True, "position": "learned"},
+        "attention.cross_position: has no effect: position 'learned' neither turns queries and keys nor adds to scores"),
+    "cross position with two lengths": (
+        {"topology": "encoder-decoder", "attention.cross_position": True,
+         "position": {"kind": "rope", "scaling": {"kind": "dynamic", "factor": 2.0, "original": 8}}},
+        "attention.cross_position: can't be had with a RoPE scaling that depends on the length: source and target have "
+        "their own lengths"),
     "pattern leaf": (
         {"attention.pattern": "window(0)"},
         "attention.pattern.size: 0 is not at least 1; a window holds the token itself"),

@@ -289,7 +289,7 @@ def test_derived_sizes_follow_a_new_width():
     spec = small({"width": 16, "ffn": "gelu"})
     for width in (16, 32, 64):
         varied = spec.vary({"width": width})
-        dims = varied.dims(varied.stacks[0].layers[0], causal=True)
+        dims = varied.dims(varied.stacks[0].layers[0], varied.stacks[0])
         assert (dims.head_dim, dims.ffn_width, dims.embed_width) == (width // 4, 4 * width, width)
         assert (varied.attention.head_dim, varied.ffn.width) == (None, None)
 
@@ -311,15 +311,13 @@ def test_none_unsets_an_optional_field():
     assert varied.attention == Attention(heads=4)
 
 
-def test_none_gives_a_node_its_default():
-    assert (
-        small({"position": "alibi", "norm.placement": "post"}).vary({"position": None, "norm.placement": None})
-        == small()
-    )
-
-
-def test_none_of_a_required_size_is_an_error():
-    assert problems_of_varying(small(), {"width": None}) == ["width: is missing; it has no default"]
+def test_none_of_what_is_not_optional_is_an_error():
+    found = problems_of_varying(small({"position": "alibi"}), {"width": None, "position": None, "norm.placement": None})
+    assert found == [
+        "width: None is not a whole number",
+        f"position: None is neither a kind nor a table with one; pick one of {', '.join(Position.kinds())}",
+        "norm.placement: None is not one of pre, post, sandwich, output, none",
+    ]
 
 
 def test_true_and_false_switch_an_optional_node():

@@ -1,0 +1,160 @@
+"""The arguments of `model(...)`, and what is refused: unknown names, wrong shapes, and whatever would have no effect.
+
+Only names, shapes and dtypes are looked at, never values, so that the checks cost nothing and compile.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import InputError, nearest
+from anyformer.parts.cache import Cache
+from anyformer.specs.model import ModelSpec
+
+RENAMED = {
+    "position_ids": "positions",
+    "token_type_ids": "token_types",
+    "past_key_values": "cache",
+    "encoder_outputs": "encoder_states",
+    "inputs": "input_ids",
+    "mask": "attention_mask",
+    "document_ids": "segments",
+}
+"""Names that people bring from elsewhere."""
+
+ENCODER_DECODER = ("decoder_input_ids", "decoder_attention_mask", "decoder_segments", "encoder_states")
+SOURCE = ("input_ids", "encoder_states", "attention_mask", "positions", "segments", "token_types")
+"""What describes the source of an encoder-decoder, which a cache remembers after the first call."""
+
+
+@dataclass
+class Arguments:
+    """Everything that can be passed to `model(...)`; None is absent."""
+
+    input_ids: Tensor | None = None
+    attention_mask: Tensor | None = None
+    positions: Tensor | None = None
+    segments: Tensor | None = None
+    token_types: Tensor | None = None
+    labels: Tensor | None = None
+    decoder_input_ids: Tensor | None = None
+    decoder_attention_mask: Tensor | None = None
+    decoder_segments: Tensor | None = None
+    encoder_states: Tensor | None = None
+    pixel_values: Tensor | None = None
+    values: Tensor | None = None
+    cache: Cache | None = None
+    rope_length: int | Tensor | None = None
+
+    def source(self, spec: ModelSpec) -> Tensor:
+        """What the embedding reads."""
+        name = spec.embed.reads
+        found = getattr(self, name)
+        extra = [
+            other
+            for other in ("input_ids", "pixel_values", "values")
+            if other != name and getattr(self, other) is not None
+        ]
+        if extra or found is None:
+            raise TypeError(
+                f"this model reads {name}" + (f", not {', '.join(extra)}" if extra else f"; {name} is missing")
+            )
+        if name == "input_ids":
+            check_ids(name, found)
+        return found
+
+
+NAMES = tuple(f.name for f in dataclasses.fields(Arguments))
+
+
+def unknown_argument(names: list[str]) -> TypeError:
+    """The error for names that are not arguments."""
+    hints = [
+        f"{n!r} is called {RENAMED[n]!r} here" if n in RENAMED else f"{n!r} is unknown{nearest(n, NAMES)}"
+        for n in names
+    ]
+    return TypeError("model(...): " + "; ".join(hints))
+
+
+def check(given: Arguments, spec: ModelSpec, *, reads_length: bool) -> None:
+    """Refuse arguments that don't fit this kind of model, or each other."""
+    two = spec.topology == "encoder-decoder"
+    if not two:
+        for name in ENCODER_DECODER:
+            if getattr(given, name) is not None:
+                raise TypeError(f"{name} is for encoder-decoders; this model is a {spec.topology}")
+    cache = given.cache
+    if cache is not None:
+        _check_cache(given, cache, spec)
+    if given.segments is not None and spec.head.pools:
+        raise InputError(
+            f"segments: a {spec.head.kind!r} head answers once for each row, so a row must be one document"
+        )
+    if given.token_types is not None:
+        if not spec.embed.token_types and spec.head.kind != "pair":
+            raise InputError("token_types: this model has no table for them (embed.token_types is 0)")
+        if given.encoder_states is not None:
+            raise InputError("token_types: they belong to the encoder's input, and encoder_states were given instead")
+    if given.labels is not None and spec.head.kind == "none":
+        raise InputError("labels: this model has no head to compare with them")
+    if given.rope_length is not None and not reads_length:
+        raise InputError("rope_length: no position scheme of this model depends on the length")
+
+
+def _check_cache(given: Arguments, cache: Cache, spec: ModelSpec) -> None:
+    if not isinstance(cache, Cache):
+        raise TypeError(f"cache: expected what model.new_cache(...) returns, got {type(cache).__name__}")
+    if spec.topology == "encoder":
+        raise TypeError("cache: an encoder reads its input at once")
+    if spec.head.pools:
+        raise InputError(f"cache: a {spec.head.kind!r} head reads all tokens of a row at once")
+    if given.segments is not None or given.decoder_segments is not None:
+        raise InputError("segments: not with a cache, where one row is one request")
+    if given.rope_length is not None:
+        raise InputError("rope_length: fixed when the cache was made; pass it to new_cache")
+    if cache.has_source:
+        for name in SOURCE:
+            if getattr(given, name) is not None:
+                raise InputError(f"{name}: the cache holds the encoder's states already; pass decoder_input_ids only")
+
+
+def check_ids(name: str, ids: Tensor) -> None:
+    """Refuse token ids that are not whole numbers (batch, tokens)."""
+    if not isinstance(ids, Tensor):
+        raise TypeError(f"{name}: expected a tensor (batch, tokens), got {type(ids).__name__}")
+    if ids.dim() != 2 or ids.shape[1] == 0:
+        raise InputError(f"{name}: expected (batch, tokens) with at least one token, got {tuple(ids.shape)}")
+    check_whole(name, ids)
+
+
+def check_whole(name: str, tensor: Tensor | None) -> None:
+    """Refuse numbers that are not whole."""
+    if tensor is not None and (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool):
+        raise InputError(f"{name}: expected whole numbers, got {tensor.dtype}")
+
+
+def check_per_token(name: str, tensor: Tensor | None, batch: int, tokens: int) -> None:
+    """Refuse a per-token argument of another shape."""
+    if tensor is not None and tuple(tensor.shape) != (batch, tokens):
+        advice = "; masks for single pairs are patterns: write attention.pattern" if tensor.dim() == 4 else ""
+        raise InputError(f"{name}: expected (batch, tokens) = {(batch, tokens)}, got {tuple(tensor.shape)}{advice}")
+
+
+def check_positions(positions: Tensor | None, batch: int, tokens: int) -> None:
+    """Refuse positions that are neither (tokens,) nor (batch, tokens)."""
+    if positions is None:
+        return
+    check_whole("positions", positions)
+    if tuple(positions.shape) not in ((tokens,), (1, tokens), (batch, tokens)):
+        raise InputError(f"positions: expected ({batch}, {tokens}) or ({tokens},), got {tuple(positions.shape)}")
+
+
+def check_states(states: Any, width: int) -> None:
+    """Refuse encoder states of another shape."""
+    if states.dim() != 3 or states.shape[-1] != width:
+        raise InputError(f"encoder_states: expected (batch, tokens, {width}), got {tuple(states.shape)}")

@@ -1,0 +1,42 @@
+"""The gain of a norm: a stored weight, one plus a stored weight, or none; multiplied before or after a cast."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+from anyformer.specs.axes import Weight
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Gain = Literal["weight", "one_plus", "none"]
+GainAt = Literal["before_cast", "after_cast"]
+
+
+def gain_weights(form: Gain, shape: tuple[int, ...]) -> dict[str, Weight]:
+    """What is stored for a gain of 1."""
+    if form == "none":
+        return {}
+    return {"weight": Weight(shape=shape, role="gain", fill=0.0 if form == "one_plus" else 1.0)}
+
+
+def stored_gain(form: Gain, own: Mapping[str, Tensor]) -> Tensor | None:
+    """The gain that a stored weight stands for; 1 + w is added in at least fp32."""
+    weight = own.get("weight")
+    if weight is None or form == "weight":
+        return weight
+    import torch
+
+    return 1 + weight.to(torch.promote_types(weight.dtype, torch.float32))
+
+
+def scaled(normed: Tensor, like: Tensor, gain: Tensor | None, bias: Tensor | None, at: GainAt) -> Tensor:
+    """Normed numbers of at least fp32 with gain and bias, in the dtype of `like`."""
+    inner = like.dtype if at == "after_cast" else normed.dtype
+    normed = normed.to(inner)
+    if gain is not None:
+        normed = normed * gain.to(inner)
+    if bias is not None:
+        normed = normed + bias.to(inner)
+    return normed.to(like.dtype)
