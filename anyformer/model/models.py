@@ -84,7 +84,7 @@ class Model(nn.Module):
         )  # fmt: skip
         check(given, self.spec, reads_length=self.reads_length)
         run = self._translate if self.spec.topology == "encoder-decoder" else self._read
-        if cache is None:
+        if cache is None or not torch.is_grad_enabled():
             return run(given)
         with torch.no_grad():
             return run(given)

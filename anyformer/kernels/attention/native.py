@@ -47,6 +47,19 @@ def run(
             mask = torch.ones(q_BTHK.shape[1], k_BSGK.shape[1], dtype=torch.bool, device=bias.device).tril()
             causal = False
         mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
+    batch, queries, heads, dim = q_BTHK.shape
+    groups = k_BSGK.shape[2]
+    if queries == 1 and groups < heads and (mask is None or mask.shape[1] == 1):
+        # One query: its heads of a group are queries of one head, and no key is copied for each of them.
+        out = F.scaled_dot_product_attention(
+            q_BTHK.reshape(batch, groups, heads // groups, dim),
+            k_BSGK.transpose(1, 2),
+            v_BSGK.transpose(1, 2),
+            attn_mask=mask,
+            dropout_p=dropout,
+            scale=scale,
+        )
+        return out.reshape(batch, 1, heads, dim)
     out_BHTK = F.scaled_dot_product_attention(
         q_BTHK.transpose(1, 2),
         k_BSGK.transpose(1, 2),
@@ -55,7 +68,7 @@ def run(
         dropout_p=dropout,
         is_causal=causal,
         scale=scale,
-        enable_gqa=q_BTHK.shape[2] != k_BSGK.shape[2],
+        enable_gqa=groups != heads,
     )
     return out_BHTK.transpose(1, 2)
 

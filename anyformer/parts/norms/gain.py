@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from anyformer.specs.axes import Weight
@@ -21,11 +20,8 @@ def gain_weights(form: Gain, shape: tuple[int, ...]) -> dict[str, Weight]:
     return {"weight": Weight(shape=shape, role="gain", fill=0.0 if form == "one_plus" else 1.0)}
 
 
-def stored_gain(form: Gain, own: Mapping[str, Tensor]) -> Tensor | None:
-    """The gain that a stored weight stands for; 1 + w is added in at least fp32."""
-    weight = own.get("weight")
-    if weight is None or form == "weight":
-        return weight
+def one_plus(weight: Tensor) -> Tensor:
+    """The gain that is stored as its distance from 1, in at least fp32."""
     import torch
 
     return 1 + weight.to(torch.promote_types(weight.dtype, torch.float32))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyformer.parts.norms.gain import Gain, GainAt, gain_weights, scaled, stored_gain
+from anyformer.parts.norms.gain import Gain, GainAt, gain_weights, one_plus, scaled
 from anyformer.specs.axes import Norm, Problem, Weight
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class RMSNorm(Norm, kind="rmsnorm"):
     def apply(self, x: Tensor, own: Mapping[str, Tensor]) -> Tensor:
         import torch
 
-        gain = stored_gain(self.gain, own)
+        gain = own.get("weight") if self.gain != "one_plus" else one_plus(own["weight"])
         if x.dtype in (torch.float32, torch.float64) and (gain is None or gain.dim() == 1):
             return torch.rms_norm(x, x.shape[-1:], gain, self.eps)
         exact = x.to(torch.promote_types(x.dtype, torch.float32))
