@@ -38,13 +38,14 @@ class Attention(nn.Module):
         self.q_norm = HeadsNorm(spec.qk_norm, dims.heads, dims.head_dim) if spec.qk_norm else None
         self.k_norm = HeadsNorm(spec.qk_norm, dims.kv_heads, dims.head_dim) if spec.qk_norm else None
         self.v_norm = HeadsNorm(spec.v_norm, dims.kv_heads, dims.head_dim) if spec.v_norm else None
-        self.norm_last = spec.qk_norm is not None and spec.qk_norm.when == "after"
         mixer = spec.mixer.weights(dims.heads)
         self.mixer = Held(spec.mixer, mixer) if mixer else None
         self.position = Held(position, position.weights(dims), position.constants(dims)) if position.per_layer else None
 
     def forward(self, x_BTD: Tensor, scene: Scene, memory_BSD: Tensor | None = None) -> Tensor:
-        q_BTHK = self.query(x_BTD, scene)
+        q_BTHK = self.heads_of(x_BTD, self.q, self.q_norm, scene.q_turn)
+        if self.spec.temperature is not None:
+            q_BTHK = q_BTHK * temperature(self.spec.temperature, scene.q_pos_BT, q_BTHK)
         if self.cross:
             k_BSGK, v_BSGK = self.remember(memory_BSD, scene)
         else:
@@ -54,40 +55,27 @@ class Attention(nn.Module):
         out_BTHK = self.mix(q_BTHK, k_BSGK, v_BSGK, scene)
         return self.o(out_BTHK.flatten(2))
 
-    def split(self, x: Tensor) -> Tensor:
-        """Clipped and split into heads."""
+    def heads_of(self, x_BTD: Tensor, project: Linear, norm: HeadsNorm | None, turn: Turn | None) -> Tensor:
+        """Projected, clipped, split into heads, and normed and rotated in the spec's order."""
+        y = project(x_BTD)
         if self.spec.clip_qkv is not None:
-            x = x.clamp(-self.spec.clip_qkv, self.spec.clip_qkv)
-        batch, tokens, _ = x.shape
-        return x.view(batch, tokens, -1, self.dims.head_dim)
-
-    def query(self, x_BTD: Tensor, scene: Scene) -> Tensor:
-        """Queries: normed and rotated."""
-        q_BTHK = self.place(self.split(self.q(x_BTD)), self.q_norm, scene.q_turn)
-        if self.spec.temperature is not None:
-            q_BTHK = q_BTHK * temperature(self.spec.temperature, scene.q_pos_BT, q_BTHK)
-        return q_BTHK
-
-    def keys_values(self, x_BSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
-        """Keys and values as they are cached: normed and rotated."""
-        k_BSGK = self.place(self.split(self.k(x_BSD)), self.k_norm, scene.k_turn)
-        v_BSGK = self.split(self.v(x_BSD))
-        if self.v_norm is not None:
-            v_BSGK = self.v_norm(v_BSGK)
-        if self.turns_values:
-            v_BSGK = self.place(v_BSGK, None, scene.k_turn)
-        return k_BSGK, v_BSGK
-
-    def place(self, x_BTHK: Tensor, norm: HeadsNorm | None, turn: Turn | None) -> Tensor:
-        """Normed and rotated by the position scheme, in the spec's order."""
-        if norm is not None and not self.norm_last:
-            x_BTHK = norm(x_BTHK)
-        if self.turns and turn is not None:
+            y = y.clamp(-self.spec.clip_qkv, self.spec.clip_qkv)
+        batch, tokens, _ = y.shape
+        y = y.view(batch, tokens, -1, self.dims.head_dim)
+        if norm is not None and not norm.last:
+            y = norm(y)
+        if turn is not None and self.turns:
             angles = turn.angles
             if self.position is not None:
-                angles = self.leaf.angles(self.position.tensors(), turn.pos_BT, turn.length_BT, x_BTHK)
-            x_BTHK = self.leaf.rotate(x_BTHK, angles)
-        return norm(x_BTHK) if norm is not None and self.norm_last else x_BTHK
+                angles = self.leaf.angles(self.position.tensors(), turn.pos_BT, turn.length_BT, y)
+            y = self.leaf.rotate(y, angles)
+        return norm(y) if norm is not None and norm.last else y
+
+    def keys_values(self, x_BSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
+        """Keys and values as they are cached."""
+        k_BSGK = self.heads_of(x_BSD, self.k, self.k_norm, scene.k_turn)
+        v_BSGK = self.heads_of(x_BSD, self.v, self.v_norm, scene.k_turn if self.turns_values else None)
+        return k_BSGK, v_BSGK
 
     def remember(self, memory_BSD: Tensor | None, scene: Scene) -> tuple[Tensor, ...]:
         """Keys and values of the encoder's states, computed once for a cache."""

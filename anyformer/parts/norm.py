@@ -34,6 +34,8 @@ class HeadsNorm(Norm):
     def __init__(self, spec: HeadNorm, heads: int, head_dim: int) -> None:
         super().__init__(spec.leaf, spec.shape(heads, head_dim))
         self.whole = spec.scope == "whole"
+        self.last = spec.when == "after"
+        """Whether it comes after the rotation by position."""
 
     def forward(self, x_BTHK: Tensor, /) -> Tensor:
         if not self.whole:
