@@ -27,9 +27,6 @@ def nll(logits, labels):
     return F.cross_entropy(logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORE)
 
 
-# --- labels --------------------------------------------------------------------------------------------------
-
-
 def test_causal_loss_shifts_labels_inside():
     model, x = make(), ids(2, 9)
     out = model(x, labels=x)
@@ -165,9 +162,6 @@ def test_regression_head_has_a_mean_squared_error():
     assert out.label_count == 3
 
 
-# --- outputs -------------------------------------------------------------------------------------------------
-
-
 HEADS = [
     {"kind": "lm"}, {"kind": "lm", "tied": True, "softcap": 3.0, "scale": 0.5, "bias": True},
     {"kind": "lm", "transform": True, "tied": True}, {"kind": "token", "labels": 5}, {"kind": "sequence", "labels": 5},
@@ -225,9 +219,6 @@ def test_constants_survive_a_round_trip_through_16_bits():
     model.to(torch.bfloat16).to(torch.float64)
     assert all(torch.equal(a, b) and b.dtype == torch.float64 for a, b in zip(before, model.buffers(), strict=True))
     assert model(x).logits.isfinite().all()
-
-
-# --- arguments -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -314,9 +305,6 @@ def test_positions_shift_a_rope_model_by_nothing_and_a_learned_one_by_something(
     assert not torch.allclose(learned(x, positions=far).logits, learned(x).logits)
 
 
-# --- caches --------------------------------------------------------------------------------------------------
-
-
 def test_cache_is_advanced_in_place_and_returned():
     model = make()
     cache = model.new_cache(2, 12)
@@ -366,3 +354,148 @@ def test_length_dependent_rope_reads_one_declared_length(kind):
         assert_close("promise", steps, model(x, rope_length=declared or 20).logits)
     with pytest.raises(InputError, match="new_cache"):
         model(x, cache=model.new_cache(1, 20), rope_length=5)
+
+
+def test_cache_with_a_head_that_pools_is_refused():
+    model = make(head={"kind": "sequence", "labels": 3, "pool": "mean"})
+    with pytest.raises(InputError, match="'sequence' head reads all tokens"):
+        model.new_cache(1, 8)
+    with pytest.raises(InputError, match="'sequence' head reads all tokens"):
+        model(ids(1, 4), cache=make().new_cache(1, 8))
+
+
+def test_cache_of_another_model_dtype_or_batch_is_refused():
+    model = make()
+    wrong = {
+        "other layers": make(depth=3).new_cache(1, 8),
+        "made for 2 rows": model.new_cache(2, 8),
+        "holds torch.float32": af.build(model.spec).new_cache(1, 8),
+    }
+    for message, cache in wrong.items():
+        with pytest.raises(InputError, match=message):
+            model(ids(1, 4), cache=cache)
+        assert cache.used == 0
+    with pytest.raises(TypeError, match="new_cache"):
+        model(ids(1, 4), cache=((1, 2),))
+
+
+@pytest.mark.parametrize("topology", ["decoder", "encoder-decoder"])
+def test_step_that_fails_can_be_made_again(topology, monkeypatch):
+    model = make(topology=topology)
+    x, mask = ids(2, 8), torch.tensor([[0, 0, 0, 1, 1, 1, 1, 1], [1] * 8])
+    names = (
+        ("input_ids", "attention_mask") if topology == "decoder" else ("decoder_input_ids", "decoder_attention_mask")
+    )
+    first = {} if topology == "decoder" else {"input_ids": ids(2, 5, 3)}
+
+    def run(break_at):
+        cache, found = model.new_cache(2, 8), []
+        for i, piece in enumerate((slice(0, 5), slice(5, 6), slice(6, 8))):
+            arguments = dict(zip(names, (x[:, piece], mask[:, piece]), strict=True)) | (first if i == 0 else {})
+            if i == break_at:
+                with monkeypatch.context() as broken:
+                    broken.setattr(type(model.decoder.blocks[1].ffn.body), "forward", interrupted)
+                    with pytest.raises(KeyboardInterrupt):
+                        model(cache=cache, **arguments)
+            found.append(model(cache=cache, **arguments).logits)
+        return torch.cat(found, 1)
+
+    for break_at in (0, 1, 2):
+        assert_close("same", run(break_at)[:, 3:], run(None)[:, 3:])
+
+
+def interrupted(self, x):
+    raise KeyboardInterrupt
+
+
+def test_pass_with_a_cache_records_no_gradients():
+    model = make()
+    cache = model.new_cache(1, 8)
+    assert not model(ids(1, 4), cache=cache).logits.requires_grad
+    assert not any(t.requires_grad for layer in cache.layers for t in layer)
+    copy.deepcopy(cache)
+
+
+REFUSED_BY_AN_ENCODER_DECODER = {
+    "pixel values": (dict(pixel_values=torch.zeros(1, 3, 4, 4)), TypeError, "not pixel_values"),
+    "both sources": (dict(encoder_states=torch.zeros(1, 4, 24)), TypeError, "one of them"),
+    "no target": (dict(decoder_input_ids=None), TypeError, "needs decoder_input_ids, or labels"),
+    "a flat target": (
+        dict(decoder_input_ids=torch.zeros(3, dtype=torch.long)),
+        InputError,
+        "decoder_input_ids: expected",
+    ),
+    "another batch": (dict(decoder_input_ids=torch.zeros(2, 3, dtype=torch.long)), InputError, "2 rows against 1"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_BY_AN_ENCODER_DECODER)
+def test_argument_that_an_encoder_decoder_can_not_use_is_refused(case):
+    arguments, error, message = REFUSED_BY_AN_ENCODER_DECODER[case]
+    with pytest.raises(error, match=message):
+        make(topology="encoder-decoder")(ids(1, 4), **{"decoder_input_ids": ids(1, 3)} | arguments)
+
+
+def test_labels_that_are_no_tokens_are_not_fed_to_a_decoder():
+    model = make(topology="encoder-decoder", head={"kind": "token", "labels": 5})
+    with pytest.raises(TypeError, match="are no tokens"):
+        model(ids(1, 4), labels=ids(1, 3) % 5)
+
+
+@pytest.mark.parametrize("name", ["attention_mask", "positions", "segments", "token_types"])
+def test_source_argument_after_the_source_is_refused(name):
+    model = make(topology="encoder-decoder", embed={"kind": "tokens", "token_types": 2})
+    cache = model.new_cache(1, 6)
+    model(ids(1, 4), decoder_input_ids=ids(1, 2), cache=cache)
+    with pytest.raises(InputError, match=name if name != "segments" else "segments: not with a cache"):
+        model(decoder_input_ids=ids(1, 1), cache=cache, **{name: torch.zeros(1, 4, dtype=torch.long)})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (dict(input_ids=[[1, 2]]), TypeError, "expected a tensor"),
+        (dict(input_ids=torch.zeros(1, 4)), InputError, "whole numbers"),
+        (dict(input_ids=torch.zeros(1, 0, dtype=torch.long)), InputError, "at least one token"),
+        (dict(input_ids=ids(1, 4), positions=torch.zeros(4)), InputError, "positions: expected whole numbers"),
+        (dict(input_ids=ids(1, 4), segments=torch.zeros(1, 4)), InputError, "segments: expected whole numbers"),
+        (
+            dict(input_ids=ids(2, 4), token_types=torch.zeros(1, 4, dtype=torch.long)),
+            InputError,
+            "token_types: expected",
+        ),
+    ],
+    ids=["a list", "real ids", "no tokens", "real positions", "real segments", "types of one row"],
+)
+def test_tensor_of_another_sort_is_refused_with_its_name(arguments, error, message):
+    model = make(embed={"kind": "tokens", "token_types": 2})
+    with pytest.raises(error, match=message):
+        model(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("llama",), "anyformer.spec"),
+        ((BASE,), "anyformer.spec"),
+        ((None, "cpu", "float32"), "torch dtype"),
+        ((None, "cpu", torch.float32, None), "seed"),
+    ],
+    ids=["a name", "a table", "a dtype's name", "no seed"],
+)
+def test_build_of_something_else_says_what_to_give(arguments, message):
+    spec, *rest = arguments
+    with pytest.raises(TypeError, match=message):
+        af.build(af.spec(BASE) if spec is None else spec, *rest)
+
+
+def test_segments_with_a_padded_tail_equal_the_documents_alone():
+    model = make(position="alibi", attention=BASE["attention"] | {"pattern": "window(4)"})
+    docs = [ids(1, n, n) for n in (5, 9)]
+    row, segments = torch.cat((*docs, ids(1, 3, 7)), 1), torch.tensor([[0] * 5 + [1] * 9 + [1] * 3])
+    mask = torch.tensor([[1] * 14 + [0] * 3])
+    found = model(row, segments=segments, attention_mask=mask, labels=row)
+    alone = [model(d, labels=d) for d in docs]
+    assert_close("promise", found.logits[:, :14], torch.cat([o.logits for o in alone], 1))
+    assert_close("promise", found.loss * 12, alone[0].loss * 4 + alone[1].loss * 8)
+    assert found.label_count == 12
