@@ -9,6 +9,7 @@ import tomllib
 import pytest
 
 from anyformer.registry import ENTRY_POINTS
+from tests.contract.contracts import CONTRACTS
 from tests.docs.fences import ROOT, fences, read
 
 PAGE = read("CONTRIBUTING.md")
@@ -93,6 +94,16 @@ def test_recipes_installed_as_plugins_keep_every_promise(site):
     done = python(USE, site, ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "used absnorm calm kerple mish\n"
+
+
+def test_plugin_is_picked_up_by_the_contract_tests(site):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (site, ROOT)))}
+    tests = ["-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "tests/contract/test_contracts.py"]
+    done = subprocess.run(
+        [sys.executable, *tests, "-k", "kerple and (keeps_promise or one_graph)"],
+        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert f"{len(CONTRACTS) + 1} passed" in done.stdout, done.stdout
 
 
 def test_recipe_kind_without_the_plugin_is_unknown():
