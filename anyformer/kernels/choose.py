@@ -39,12 +39,34 @@ class Values(Protocol):
         ...
 
 
+Own = Mapping[str, Tensor]
+
+
+class Terms(NamedTuple):
+    """What turns queries and keys into weights, beside the tensors themselves."""
+
+    scale: float
+    mixer: Mixer
+    own: Own
+    """The mixer's parameters."""
+    causal: bool = False
+    """Query t sees keys 0 to t of as many keys."""
+    mask: Tensor | None = None
+    """True where a key may be seen, broadcastable to (B,H,T,S)."""
+    bias: Tensor | None = None
+    """Added to the scaled scores, broadcastable to (B,H,T,S)."""
+    softcap: float | None = None
+    dropout: float = 0.0
+    values: Values | None = None
+    """What a position scheme adds to each head's output."""
+
+
 class Kernel(NamedTuple):
-    """One way to compute attention."""
+    """One way to compute attention: (B,T,H,K) from q (B,T,H,K), k and v (B,S,G,K), and terms."""
 
     name: str
     why_not: Callable[[Request], str | None]
-    run: Callable[..., Tensor]
+    run: Callable[[Tensor, Tensor, Tensor, Terms], Tensor]
 
 
 class Choice(NamedTuple):
@@ -63,6 +85,3 @@ def choose(request: Request, kernels: Sequence[Kernel]) -> Choice:
             return Choice(kernel, tuple(refusals))
         refusals.append((kernel.name, reason))
     raise CapabilityError("no kernel serves this request: " + "; ".join(f"{n}: {why}" for n, why in refusals))
-
-
-Own = Mapping[str, Tensor]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from anyformer.kernels.choose import Terms
 from anyformer.parts.held import Held
 from anyformer.parts.linear import Linear
 from anyformer.parts.norm import HeadsNorm
@@ -90,18 +92,19 @@ class Attention(nn.Module):
 
     def mix(self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, scene: Scene) -> Tensor:
         """Weighted values of every head."""
-        bias, values = scene.bias, None
+        bias = scene.bias
+        values: Any = None
         if self.biases or self.reads_probs:
             own = self.position.tensors() if self.position is not None else scene.own or {}
             if bias is None and self.biases:
                 bias = self.leaf.bias(own, q_BTHK, k_BSGK, scene.q_pos_BT, scene.k_pos_BS, self.scale)
             if self.reads_probs:
                 values = functools.partial(self.leaf.values, own, q_pos_BT=scene.q_pos_BT, k_pos_BS=scene.k_pos_BS)
-        return scene.kernel.run(
-            q_BTHK, k_BSGK, v_BSGK, scale=self.scale, mixer=self.spec.mixer,
-            own=NOTHING if self.mixer is None else self.mixer.tensors(), causal=scene.causal, mask=scene.mask, bias=bias, softcap=self.spec.softcap,
-            dropout=self.spec.dropout if self.training else 0.0, values=values,
+        terms = Terms(
+            self.scale, self.spec.mixer, NOTHING if self.mixer is None else self.mixer.tensors(), scene.causal,
+            scene.mask, bias, self.spec.softcap, self.spec.dropout if self.training else 0.0, values,
         )  # fmt: skip
+        return scene.kernel.run(q_BTHK, k_BSGK, v_BSGK, terms)
 
     def extra_repr(self) -> str:
         d = self.dims

@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from anyformer.errors import InputError
 from anyformer.kernels.attention import attend, native, reference
+from anyformer.kernels.choose import Terms
 from anyformer.parts.mixers.relu import Relu
 from anyformer.parts.mixers.softmax import Softmax
 from tests.parts.samples import random
@@ -241,7 +242,7 @@ def test_attend_values_hook_gets_the_weights_and_is_added():
 
 def test_attend_reference_computes_half_precision_scores_in_fp32():
     q, k, v = (t.bfloat16() for t in qkv(6, 6))
-    score = reference.scores(q, k, scale=SCALE, causal=True, mask=None, bias=None, softcap=None)
+    score = reference.scores(q, k, Terms(scale=SCALE, mixer=Softmax(), own={}, causal=True))
     exact = torch.einsum("bthk,bshk->bhts", q.double(), k.double().repeat_interleave(3, 2)) * SCALE
     lower = torch.ones(6, 6).tril() > 0
     assert score.dtype == torch.float32

@@ -6,13 +6,14 @@ score = scale q.k + bias, then the soft-cap, then what the mask forbids becomes 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.kernels.attention import native, reference
-from anyformer.kernels.choose import Choice, Kernel, Own, Request, Values, choose
-from anyformer.specs.axes import Mixer
+from anyformer.kernels.choose import Choice, Kernel, Request, Terms, choose
 
 KERNELS: tuple[Kernel, ...] = (native.KERNEL, reference.KERNEL)
 """Closed on purpose: the order is policy."""
@@ -23,45 +24,24 @@ def choice(request: Request) -> Choice:
     return choose(request, KERNELS)
 
 
-def attend(
-    q_BTHK: Tensor,
-    k_BSGK: Tensor,
-    v_BSGK: Tensor,
-    *,
-    scale: float,
-    mixer: Mixer,
-    own: Own,
-    kernel: Kernel | None = None,
-    causal: bool = False,
-    mask: Tensor | None = None,
-    bias: Tensor | None = None,
-    softcap: float | None = None,
-    dropout: float = 0.0,
-    values: Values | None = None,
-) -> Tensor:
-    """Attention by the given kernel, or by the one that the request asks for.
-
-    `causal` means query t sees keys 0 to t of as many keys; `mask` is True where a key may be seen, broadcastable to
-    (B,H,T,S); `own` holds the mixer's parameters; `values` adds a position scheme's share to the output.
-    """
+def attend(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, *, kernel: Kernel | None = None, **terms: Any) -> Tensor:
+    """Attention by the given kernel, or by the one that the request asks for. `terms` are the fields of `Terms`."""
+    given = Terms(**terms)
     if kernel is None:
-        _check(q_BTHK, k_BSGK, v_BSGK, causal=causal, mask=mask, bias=bias)
+        _check(q_BTHK, k_BSGK, v_BSGK, causal=given.causal, mask=given.mask, bias=given.bias)
         request = Request(
             device=q_BTHK.device.type,
             dtype=q_BTHK.dtype,
             phase="train" if q_BTHK.requires_grad else "prefill",
-            mask="causal" if causal else "none" if mask is None else "dense",
-            mixer=mixer,
-            bias=bias is not None,
-            softcap=softcap is not None,
-            reads_probs=values is not None,
-            dropout=dropout > 0,
+            mask="causal" if given.causal else "none" if given.mask is None else "dense",
+            mixer=given.mixer,
+            bias=given.bias is not None,
+            softcap=given.softcap is not None,
+            reads_probs=given.values is not None,
+            dropout=given.dropout > 0,
         )
         kernel = choice(request).kernel
-    return kernel.run(
-        q_BTHK, k_BSGK, v_BSGK, scale=scale, mixer=mixer, own=own, causal=causal, mask=mask, bias=bias,
-        softcap=softcap, dropout=dropout, values=values,
-    )  # fmt: skip
+    return kernel.run(q_BTHK, k_BSGK, v_BSGK, given)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, mask: Tensor | None, bias: Tensor | None) -> None:

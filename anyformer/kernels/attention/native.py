@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.kernels.choose import Kernel, Own, Request, Values
-from anyformer.specs.axes import Mixer
+from anyformer.kernels.choose import Kernel, Request, Terms
 
 
 def why_not(request: Request) -> str | None:
@@ -25,22 +24,9 @@ def why_not(request: Request) -> str | None:
     return None
 
 
-def run(
-    q_BTHK: Tensor,
-    k_BSGK: Tensor,
-    v_BSGK: Tensor,
-    *,
-    scale: float,
-    mixer: Mixer,
-    own: Own,
-    causal: bool,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    softcap: float | None,
-    dropout: float,
-    values: Values | None,
-) -> Tensor:
+def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms) -> Tensor:
     """One call of torch's function."""
+    mask, bias, causal = terms.mask, terms.bias, terms.causal
     if bias is not None:
         bias = bias.to(q_BTHK.dtype)
         if causal:
@@ -49,15 +35,15 @@ def run(
         mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
     batch, queries, heads, dim = q_BTHK.shape
     groups = k_BSGK.shape[2]
-    if queries == 1 and groups < heads and (mask is None or mask.shape[1] == 1):
+    if queries == 1 and groups < heads and (mask is None or (mask.dim() == 4 and mask.shape[1] == 1)):
         # One query: its heads of a group are queries of one head, and no key is copied for each of them.
         out = F.scaled_dot_product_attention(
             q_BTHK.reshape(batch, groups, heads // groups, dim),
             k_BSGK.transpose(1, 2),
             v_BSGK.transpose(1, 2),
             attn_mask=mask,
-            dropout_p=dropout,
-            scale=scale,
+            dropout_p=terms.dropout,
+            scale=terms.scale,
         )
         return out.reshape(batch, 1, heads, dim)
     out_BHTK = F.scaled_dot_product_attention(
@@ -65,9 +51,9 @@ def run(
         k_BSGK.transpose(1, 2),
         v_BSGK.transpose(1, 2),
         attn_mask=mask,
-        dropout_p=dropout,
+        dropout_p=terms.dropout,
         is_causal=causal,
-        scale=scale,
+        scale=terms.scale,
         enable_gqa=groups != heads,
     )
     return out_BHTK.transpose(1, 2)

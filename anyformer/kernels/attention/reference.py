@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.kernels.choose import Kernel, Own, Request, Values
-from anyformer.specs.axes import Mixer
+from anyformer.kernels.choose import Kernel, Request, Terms
 
 
 def why_not(request: Request) -> str | None:
@@ -15,58 +14,35 @@ def why_not(request: Request) -> str | None:
     return None
 
 
-def scores(
-    q_BTHK: Tensor,
-    k_BSGK: Tensor,
-    *,
-    scale: float,
-    causal: bool,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    softcap: float | None,
-) -> Tensor:
+def scores(q_BTHK: Tensor, k_BSGK: Tensor, terms: Terms) -> Tensor:
     """Scores (B,H,T,S), -inf where a key may not be seen."""
     exact = torch.promote_types(q_BTHK.dtype, torch.float32)
     batch, queries, heads, dim = q_BTHK.shape
     groups = k_BSGK.shape[2]
     q = q_BTHK.to(exact).view(batch, queries, groups, heads // groups, dim).permute(0, 2, 3, 1, 4)
     k = k_BSGK.to(exact).permute(0, 2, 3, 1)[:, :, None]
-    score = (q @ k).flatten(1, 2) * scale
-    if bias is not None:
-        score = score + bias.to(exact)
-    if softcap is not None:
-        score = softcap * torch.tanh(score / softcap)
-    if causal:
+    score, mask = (q @ k).flatten(1, 2) * terms.scale, terms.mask
+    if terms.bias is not None:
+        score = score + terms.bias.to(exact)
+    if terms.softcap is not None:
+        score = terms.softcap * torch.tanh(score / terms.softcap)
+    if terms.causal:
         mask = torch.ones(queries, k_BSGK.shape[1], dtype=torch.bool, device=score.device).tril()
     return score if mask is None else score.masked_fill(~mask, float("-inf"))
 
 
-def run(
-    q_BTHK: Tensor,
-    k_BSGK: Tensor,
-    v_BSGK: Tensor,
-    *,
-    scale: float,
-    mixer: Mixer,
-    own: Own,
-    causal: bool,
-    mask: Tensor | None,
-    bias: Tensor | None,
-    softcap: float | None,
-    dropout: float,
-    values: Values | None,
-) -> Tensor:
+def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms) -> Tensor:
     """Scores, weights, weighted values."""
-    score = scores(q_BTHK, k_BSGK, scale=scale, causal=causal, mask=mask, bias=bias, softcap=softcap)
-    probs_BHTS = mixer.weigh(score, own)
-    if dropout > 0:
-        probs_BHTS = F.dropout(probs_BHTS, dropout)
+    score = scores(q_BTHK, k_BSGK, terms)
+    probs_BHTS = terms.mixer.weigh(score, terms.own)
+    if terms.dropout > 0:
+        probs_BHTS = F.dropout(probs_BHTS, terms.dropout)
     groups = v_BSGK.shape[2]
     v = v_BSGK.to(score.dtype).transpose(1, 2)[:, :, None]
     mixed = probs_BHTS.unflatten(1, (groups, -1)) @ v
     out_BTHK = mixed.flatten(1, 2).transpose(1, 2)
-    if values is not None:
-        out_BTHK = out_BTHK + values(probs_BHTS)
+    if terms.values is not None:
+        out_BTHK = out_BTHK + terms.values(probs_BHTS)
     return out_BTHK.to(q_BTHK.dtype)
 
 
