@@ -46,14 +46,20 @@ def spec(source: str | Path | Mapping[str, Any] | ModelSpec, changes: Mapping[st
     """A spec from a path ending in .toml, a directory with a spec.toml, plain data, or a spec; varied by `changes`."""
     from anyformer.specs.model import ModelSpec
 
+    if changes is not None and not isinstance(changes, Mapping):
+        raise TypeError(f"changes: expected dotted names and values, such as {{'depth': 8}}, got {changes!r}")
     if isinstance(source, ModelSpec):
         found = source
     elif isinstance(source, Mapping):
         found = ModelSpec.from_data(source)
+    elif not isinstance(source, str | Path):
+        raise TypeError(f"source: expected a path, a table or a ModelSpec, got {type(source).__name__}")
     else:
         path = Path(source)
         if path.is_dir():
             path = path / "spec.toml"
+            if not path.is_file():
+                raise SpecError([f"{str(source)!r} is a directory without a spec.toml"])
         if path.suffix != ".toml":
             raise SpecError([f"{str(source)!r} is neither a path ending in .toml nor a directory with a spec.toml"])
         found = ModelSpec.from_file(path)
