@@ -36,8 +36,9 @@ class Branch(nn.Module):
 
     def onto(self, x_BTD: Tensor, *args: Any) -> Tensor:
         """The residual after this branch was added to it, in a serial block."""
-        inner, after = self.inner, self.after
-        y_BTD = self.body(x_BTD if inner is None else inner(x_BTD), *args)
+        parts: Any = self._modules  # See Attention.forward.
+        inner, after = parts.get("inner"), parts.get("after")
+        y_BTD = parts["body"](x_BTD if inner is None else inner(x_BTD), *args)
         x_BTD = x_BTD + (y_BTD if self.bare else self.answer(y_BTD))
         return x_BTD if after is None else after(x_BTD)
 
@@ -70,10 +71,11 @@ class Block(nn.Module):
         self, x_BTD: Tensor, scene: Scene, cross_scene: Scene | None = None, memory_BSD: Tensor | None = None
     ) -> Tensor:
         if self.serial:
-            x_BTD = self.attention.onto(x_BTD, scene)
+            branches: Any = self._modules  # See Attention.forward.
+            x_BTD = branches["attention"].onto(x_BTD, scene)
             if self.cross is not None:
                 x_BTD = self.cross.onto(x_BTD, cross_scene, memory_BSD)
-            return self.ffn.onto(x_BTD)
+            return branches["ffn"].onto(x_BTD)
         mix, ffn = self.attention, self.ffn
         # In parallel the attention branch owns what is shared: the norm on the input and the one after the add.
         seen = x_BTD if mix.inner is None else mix.inner(x_BTD)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -20,10 +22,11 @@ class FeedForwardNet(nn.Module):
         self.down = Linear(dims.ffn_width, dims.width, bias=leaf.bias)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        inner_BTF = self.leaf.combine(*[getattr(self, name)(x_BTD) for name in self.leaf.inputs])
+        maps: Any = self._modules  # See Attention.forward.
+        inner_BTF = self.leaf.combine(*[maps[name](x_BTD) for name in self.leaf.inputs])
         if self.leaf.dropout > 0:
             inner_BTF = F.dropout(inner_BTF, self.leaf.dropout, self.training)
-        return self.down(inner_BTF)
+        return maps["down"](inner_BTF)
 
     def extra_repr(self) -> str:
         return self.leaf.kind
