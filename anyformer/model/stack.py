@@ -24,7 +24,7 @@ from anyformer.parts.patterns.documents import Documents
 from anyformer.parts.patterns.full import Full
 from anyformer.parts.positions.none import NoPosition
 from anyformer.parts.scene import Scene, Turn
-from anyformer.specs.axes import Position
+from anyformer.specs.axes import Position, Where
 from anyformer.specs.ends import TokenEmbed
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.model import Stack as StackSpec
@@ -195,7 +195,7 @@ class Stack(nn.Module):
         a = kind.attention
         new, total = x_BTD.shape[1], keys.pos_BT.shape[1]
         phase: Phase = "train" if self.training else "decode" if new == 1 and total > 1 else "prefill"
-        uses = position is kind.position
+        uses, where = position is kind.position, Where(queries.pos_BT, keys.pos_BT)
         request = Request(
             device=x_BTD.device.type, dtype=x_BTD.dtype, phase=phase, mask=shape, mixer=a.mixer,
             bias=uses and kind.biases, softcap=a.softcap is not None, reads_probs=uses and kind.reads_probs,
@@ -203,8 +203,7 @@ class Stack(nn.Module):
         )  # fmt: skip
         scene = Scene(
             kernel=choice(request).kernel,
-            q_pos_BT=queries.pos_BT,
-            k_pos_BS=keys.pos_BT,
+            where=where,
             causal=shape == "causal",
             mask=mask,
             q_turn=self.turn(kind, position, queries, x_BTD, cache),
@@ -216,7 +215,7 @@ class Stack(nn.Module):
                 # Such a bias may know how many heads there are and in what dtype they come, and nothing of what is in them.
                 batch, heads, kv_heads = x_BTD.shape[0], a.heads, a.kv_heads or a.heads
                 q, k = x_BTD.new_empty(batch, new, heads, 0), x_BTD.new_empty(batch, total, kv_heads, 0)
-                scene.bias = position.bias(own, q, k, queries.pos_BT, keys.pos_BT, kind.scale)
+                scene.bias = position.bias(own, q, k, where, kind.scale)
         return scene
 
 

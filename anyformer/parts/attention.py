@@ -49,7 +49,7 @@ class Attention(nn.Module):
         maps: Any = self._modules
         q_BTHK = self.heads_of(x_BTD, maps["q"], self.q_norm, scene.q_turn)
         if self.spec.temperature is not None:
-            q_BTHK = q_BTHK * temperature(self.spec.temperature, scene.q_pos_BT, q_BTHK)
+            q_BTHK = q_BTHK * temperature(self.spec.temperature, scene.where.q_pos_BT, q_BTHK)
         if self.cross:
             k_BSGK, v_BSGK = self.remember(memory_BSD, scene)
         else:
@@ -100,9 +100,9 @@ class Attention(nn.Module):
         if self.biases or self.reads_probs:
             own = self.position.tensors() if self.position is not None else scene.own or {}
             if bias is None and self.biases:
-                bias = self.leaf.bias(own, q_BTHK, k_BSGK, scene.q_pos_BT, scene.k_pos_BS, self.scale)
+                bias = self.leaf.bias(own, q_BTHK, k_BSGK, scene.where, self.scale)
             if self.reads_probs:
-                values = functools.partial(self.leaf.values, own, q_pos_BT=scene.q_pos_BT, k_pos_BS=scene.k_pos_BS)
+                values = functools.partial(self.leaf.values, own, where=scene.where)
         terms = Terms(
             self.scale, self.spec.mixer, NOTHING if self.mixer is None else self.mixer.tensors(), scene.causal,
             scene.mask, bias, self.spec.softcap, self.spec.dropout if self.training else 0.0, values,

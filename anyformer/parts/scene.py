@@ -13,6 +13,7 @@ from torch import Tensor
 
 from anyformer.kernels.choose import Kernel
 from anyformer.parts.cache import Cache
+from anyformer.specs.axes import Where
 
 
 class Turn(NamedTuple):
@@ -28,8 +29,7 @@ class Scene:
     """Facts of one forward pass for the layers that share a kind of attention."""
 
     kernel: Kernel
-    q_pos_BT: Tensor
-    k_pos_BS: Tensor
+    where: Where
     causal: bool = False
     mask: Tensor | None = None
     bias: Tensor | None = None

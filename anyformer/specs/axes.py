@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from anyformer.registry import OpenAxis
 
@@ -140,6 +140,17 @@ class Mixer(Leaf, axis="mixer", leaves="anyformer.parts.mixers"):
         raise TypeError(f"{type(self).__name__} defines no weigh()")
 
 
+class Where(NamedTuple):
+    """Positions of queries and keys, each inside its own document."""
+
+    q_pos_BT: Any
+    k_pos_BS: Any
+
+    def gap_BTS(self) -> Any:
+        """How far each key comes after each query."""
+        return self.k_pos_BS[:, None, :] - self.q_pos_BT[:, :, None]
+
+
 class Position(Leaf, axis="position", leaves="anyformer.parts.positions"):
     """How a model knows where a token is. Every hook does nothing unless a leaf overrides it.
 
@@ -198,20 +209,12 @@ class Position(Leaf, axis="position", leaves="anyformer.parts.positions"):
         return False
 
     def bias(
-        self,
-        own: Mapping[str, Tensor],
-        q_BTHK: Tensor,
-        k_BSGK: Tensor,
-        q_pos_BT: Tensor,
-        k_pos_BS: Tensor,
-        scale: float,
+        self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: Where, scale: float
     ) -> Tensor | None:
         """What is added to the scaled scores, broadcastable to (B,H,T,S)."""
         return None
 
-    def values(
-        self, own: Mapping[str, Tensor], probs_BHTS: Tensor, q_pos_BT: Tensor, k_pos_BS: Tensor
-    ) -> Tensor | None:
+    def values(self, own: Mapping[str, Tensor], probs_BHTS: Tensor, where: Where) -> Tensor | None:
         """What is added to the output of each head, (B,T,H,K), given the attention weights."""
         return None
 

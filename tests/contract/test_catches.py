@@ -109,6 +109,11 @@ def test_packing_catches_a_document_mask_that_lets_everything_through(monkeypatc
     assert "promise" in caught(contracts.padded_and_packed, small())
 
 
+def test_teacher_forcing_catches_a_start_that_comes_once_a_row(monkeypatch):
+    monkeypatch.setattr("anyformer.model.models.follows", lambda places: None)
+    assert "promise" in caught(contracts.teacher_forced, small(topology="encoder-decoder"))
+
+
 def test_gradients_catch_a_parameter_that_is_never_used(monkeypatch):
     monkeypatch.setattr(Rope, "weights", lambda self, dims: {"idle": Weight(shape=(2, 2), role="relative")})
     assert "idle" in caught(contracts.gradients, small(position="rope"))

@@ -12,6 +12,7 @@ from anyformer.parts.positions.alibi import Alibi, slopes
 from anyformer.parts.positions.shaw import Shaw
 from anyformer.parts.positions.t5 import T5Bias
 from anyformer.parts.positions.xl import TransformerXL
+from anyformer.specs.axes import Where
 from tests.parts.samples import dims, held, lifted, random, randomised
 from tests.tolerances import assert_close
 
@@ -28,7 +29,7 @@ def projected(sizes):
 
 def bias_of(leaf, sizes, own=None, q_pos=Q_POS, k_pos=K_POS, scale=SCALE):
     q, k = projected(sizes)
-    return leaf.bias(held(leaf, sizes) if own is None else own, q, k, q_pos, k_pos, scale)
+    return leaf.bias(held(leaf, sizes) if own is None else own, q, k, Where(q_pos, k_pos), scale)
 
 
 def assert_equal_with_gradients(found, expected, own):
@@ -68,7 +69,7 @@ def test_alibi_slopes_equal_those_of_bloom(heads):
     slope = torch.tensor(slopes(heads, 8.0), dtype=torch.float64)
     # BLOOM writes slope times the key's index: for one query that is the bias up to a constant.
     assert_close("oracle", slope[:, None, None] * torch.arange(9), published)
-    ours = Alibi().bias({"slope_H": slope}, LIKE, LIKE, torch.full((1, 1), 8), torch.arange(9)[None], 1.0)[0]
+    ours = Alibi().bias({"slope_H": slope}, LIKE, LIKE, Where(torch.full((1, 1), 8), torch.arange(9)[None]), 1.0)[0]
     assert_close("oracle", ours - ours[..., :1], published)
 
 
@@ -110,7 +111,7 @@ def test_t5_buckets_equal_those_of_the_published_class(buckets, max_distance, bi
     # A table whose row b holds the number b makes the bias the bucket itself.
     own = held(leaf, sizes) | {"table": torch.arange(buckets, dtype=torch.float64)[:, None]}
     distance = torch.arange(-600, 601)
-    found = leaf.bias(own, LIKE, LIKE, torch.tensor([[600]]), (distance + 600)[None], 1.0)[0, 0, 0]
+    found = leaf.bias(own, LIKE, LIKE, Where(torch.tensor([[600]]), (distance + 600)[None]), 1.0)[0, 0, 0]
     published = T5Attention._relative_position_bucket(distance, bidirectional, buckets, max_distance)
     assert found.long().tolist() == published.tolist()
     assert len(set(published.tolist())) > buckets // 2
@@ -174,7 +175,7 @@ def test_shaw_values_are_the_weighted_vectors_of_the_pairs(leaf):
     sizes = dims()
     own, weights = held(leaf, sizes), random(2, 4, 5, 8, seed=3).softmax(-1)
     expected = torch.einsum("bhts,btsk->bthk", weights, shaw_vectors(leaf, own, "values"))
-    assert_equal_with_gradients(leaf.values(own, weights, Q_POS, K_POS), expected, own)
+    assert_equal_with_gradients(leaf.values(own, weights, Where(Q_POS, K_POS)), expected, own)
 
 
 def test_shaw_attention_equals_the_equations_of_the_paper():
@@ -186,7 +187,7 @@ def test_shaw_attention_equals_the_equations_of_the_paper():
     expected = torch.einsum("bhts,btshk->bthk", score.softmax(-1), v[:, None] + on_values[:, :, :, None])
     found = attend(
         q, k, v, scale=SCALE, mixer=Softmax(), own={}, bias=bias_of(leaf, sizes, own),
-        values=lambda weights: leaf.values(own, weights, Q_POS, K_POS),
+        values=lambda weights: leaf.values(own, weights, Where(Q_POS, K_POS)),
     )  # fmt: skip
     assert_close("formula", found, expected)
 
@@ -212,7 +213,7 @@ def test_shaw_keys_equal_those_of_a_published_class():
     )  # fmt: skip
     _, bias = published._apply_relative_key_position_encoding(theirs, q.transpose(1, 2), k.transpose(1, 2))
     pos = torch.arange(8)[None]
-    assert_close("oracle", leaf.bias(own, q, k, pos, pos, SCALE), bias)
+    assert_close("oracle", leaf.bias(own, q, k, Where(pos, pos), SCALE), bias)
 
 
 @pytest.mark.parametrize("theta", [10000.0, 30.0])
@@ -261,7 +262,7 @@ def test_xl_attention_equals_the_published_class(memory):
         turned = torch.einsum("ibh,hnd->ibnd", distances, published.r)
         hidden = (~mask[0]).double()[:, :, None, None].expand(-1, -1, 2, 3)
         theirs = published.rel_attn_core(*(t.transpose(0, 1) for t in (q, k, v)), turned, attn_mask=hidden)
-    bias = leaf.bias(own, q, k, q_pos, k_pos, published.scale)
+    bias = leaf.bias(own, q, k, Where(q_pos, k_pos), published.scale)
     ours = attend(q, k, v, scale=published.scale, mixer=Softmax(), own={}, mask=mask[:, None], bias=bias)
     assert_close("oracle", ours, theirs.transpose(0, 1))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from anyformer.specs.axes import Dims, Position, Problem, Weight
+from anyformer.specs.axes import Dims, Position, Problem, Weight, Where
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -64,26 +64,17 @@ class Shaw(Position, kind="shaw"):
     def _table(self, own: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
         return (own["sine"] if self.vectors == "sine" else own[name]).to(like.dtype)
 
-    def _index(self, q_pos_BT: Tensor, k_pos_BS: Tensor) -> Tensor:
-        gap_BTS = k_pos_BS[:, None, :] - q_pos_BT[:, :, None]
-        return gap_BTS.clamp(-self.clip, self.clip) + self.clip
+    def _index(self, where: Where) -> Tensor:
+        return where.gap_BTS().clamp(-self.clip, self.clip) + self.clip
 
-    def bias(
-        self,
-        own: Mapping[str, Tensor],
-        q_BTHK: Tensor,
-        k_BSGK: Tensor,
-        q_pos_BT: Tensor,
-        k_pos_BS: Tensor,
-        scale: float,
-    ) -> Tensor:
+    def bias(self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: Where, scale: float) -> Tensor:
         # Against every distance first, then pick: no (T, S, head_dim) tensor is made.
         by_distance = (q_BTHK @ self._table(own, "keys", q_BTHK).T).transpose(1, 2) * scale
-        index = self._index(q_pos_BT, k_pos_BS)[:, None]
+        index = self._index(where)[:, None]
         return by_distance.gather(-1, index.expand(*by_distance.shape[:3], index.shape[-1]))
 
-    def values(self, own: Mapping[str, Tensor], probs_BHTS: Tensor, q_pos_BT: Tensor, k_pos_BS: Tensor) -> Tensor:
+    def values(self, own: Mapping[str, Tensor], probs_BHTS: Tensor, where: Where) -> Tensor:
         table = self._table(own, "values", probs_BHTS)
-        index = self._index(q_pos_BT, k_pos_BS)[:, None].expand(probs_BHTS.shape)
+        index = self._index(where)[:, None].expand(probs_BHTS.shape)
         by_distance = probs_BHTS.new_zeros(*probs_BHTS.shape[:3], table.shape[0]).scatter_add(-1, index, probs_BHTS)
         return (by_distance @ table).transpose(1, 2)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyformer.specs.axes import Dims, Position, Problem, Weight
+from anyformer.specs.axes import Dims, Position, Problem, Weight, Where
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,18 +65,10 @@ class T5Bias(Position, kind="t5"):
         per_side = self.buckets // 2 if both else self.buckets
         return {"start": thresholds(per_side, self.max_distance), "after": [per_side if both else 0]}
 
-    def bias(
-        self,
-        own: Mapping[str, Tensor],
-        q_BTHK: Tensor,
-        k_BSGK: Tensor,
-        q_pos_BT: Tensor,
-        k_pos_BS: Tensor,
-        scale: float,
-    ) -> Tensor:
+    def bias(self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: Where, scale: float) -> Tensor:
         import torch
 
-        back_BTS = q_pos_BT[:, :, None] - k_pos_BS[:, None, :]
+        back_BTS = -where.gap_BTS()
         after = own["after"].long()
         # One-sided tables put every key after the query into bucket 0.
         distance = torch.where(after > 0, back_BTS.abs(), back_BTS.clamp(min=0))

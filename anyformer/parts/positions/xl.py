@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyformer.specs.axes import Dims, Position, Problem, Weight
+from anyformer.specs.axes import Dims, Position, Problem, Weight, Where
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,22 +54,14 @@ class TransformerXL(Position, kind="xl"):
         inner = dims.heads * dims.head_dim
         return 2 * inner, 2 * inner * dims.width + 2 * inner
 
-    def bias(
-        self,
-        own: Mapping[str, Tensor],
-        q_BTHK: Tensor,
-        k_BSGK: Tensor,
-        q_pos_BT: Tensor,
-        k_pos_BS: Tensor,
-        scale: float,
-    ) -> Tensor:
+    def bias(self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: Where, scale: float) -> Tensor:
         import torch
 
         exact = torch.promote_types(q_BTHK.dtype, torch.float32)
         heads, kv_heads = q_BTHK.shape[2], k_BSGK.shape[2]
         frequency = own["frequency"].to(exact)
-        at_query = (q_pos_BT.to(exact)[..., None] * frequency)[:, :, None]
-        at_key = k_pos_BS.to(exact)[..., None] * frequency
+        at_query = (where.q_pos_BT.to(exact)[..., None] * frequency)[:, :, None]
+        at_key = where.k_pos_BS.to(exact)[..., None] * frequency
         project_HKD = own["distance"].view(heads, -1, own["distance"].shape[-1])
         on_sin, on_cos = torch.einsum("bthk,hkd->bthd", q_BTHK + own["v"], project_HKD).to(exact).chunk(2, -1)
         sin, cos = at_query.sin(), at_query.cos()
