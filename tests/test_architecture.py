@@ -26,7 +26,6 @@ SUPPRESSIONS = 3
 """Type suppressions in the package. It may only fall: lower it when you remove one."""
 
 ASSERTS = {
-    ("model/build.py", "a module and its inventory differ"): "our inventory against our modules, no input of a user",
     ("parts/attention.py", "the model gives either a memory or a cache that holds one"): "the model itself calls it",
 }
 """Assertions in the package, by file and message, with the reason why a user can't trigger them."""

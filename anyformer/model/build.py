@@ -34,12 +34,21 @@ def build(
     with torch.device("meta"):
         model = Model(spec).to(dtype)
     inventory = weights(spec)
-    have = {name: tuple(p.shape) for name, p in model.named_parameters()}
-    assert have == {name: w.shape for name, w in inventory.items()}, "a module and its inventory differ"
+    check_inventory(model, inventory)
     if torch.device(device).type != "meta":
         model.to_empty(device=device)
         initialise(model, spec, inventory, seed)
     return model
+
+
+def check_inventory(model: nn.Module, inventory: dict[str, Weight]) -> None:
+    """Refuse a module whose parameters are not those that its spec declares: an extension's leaf may have erred."""
+    have = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    wanted = {name: w.shape for name, w in inventory.items()}
+    wrong = sorted(name for name in have.keys() | wanted.keys() if have.get(name) != wanted.get(name))
+    if wrong:
+        lines = [f"{name}: the module has {have.get(name)}, the spec declares {wanted.get(name)}" for name in wrong]
+        raise RuntimeError("\n  ".join(["a module and its inventory differ; see the leaf's weights():", *lines]))
 
 
 @torch.no_grad()
