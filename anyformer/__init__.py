@@ -16,21 +16,28 @@ from typing import TYPE_CHECKING, Any
 from anyformer.errors import AnyformerError, CapabilityError, CheckpointError, DataError, InputError, SpecError
 
 if TYPE_CHECKING:
+    from anyformer.data.tokenizer import tokenizer
+    from anyformer.families.folder import load
+    from anyformer.families.zoo import zoo
+    from anyformer.generation.engine import generate
     from anyformer.model.build import build
     from anyformer.model.models import Model
-    from anyformer.model.store import load, save
+    from anyformer.model.store import save
     from anyformer.specs import ModelSpec
 
 __version__ = "0.1.0"
 __all__ = [
     "AnyformerError", "CapabilityError", "CheckpointError", "DataError", "InputError", "Model", "ModelSpec", "SpecError",
-    "build", "load", "save", "spec",
+    "build", "generate", "load", "save", "spec", "tokenizer", "zoo",
 ]  # fmt: skip
 
 _LAZY = {
     "build": "anyformer.model.build",
-    "load": "anyformer.model.store",
+    "generate": "anyformer.generation.engine",
+    "load": "anyformer.families.folder",
     "save": "anyformer.model.store",
+    "tokenizer": "anyformer.data.tokenizer",
+    "zoo": "anyformer.families.zoo",
     "Model": "anyformer.model.models",
     "ModelSpec": "anyformer.specs.model",
 }
@@ -43,7 +50,10 @@ def __getattr__(name: str) -> Any:
 
 
 def spec(source: str | Path | Mapping[str, Any] | ModelSpec, changes: Mapping[str, Any] | None = None) -> ModelSpec:
-    """A spec from a path ending in .toml, a directory with a spec.toml, plain data, or a spec; varied by `changes`."""
+    """A spec from a preset's name, a path ending in .toml, a directory, plain data, or a spec; varied by `changes`.
+
+    A directory holds a spec.toml, or the config.json of a published model.
+    """
     from anyformer.specs.model import ModelSpec
 
     if changes is not None and not isinstance(changes, Mapping):
@@ -53,14 +63,15 @@ def spec(source: str | Path | Mapping[str, Any] | ModelSpec, changes: Mapping[st
     elif isinstance(source, Mapping):
         found = ModelSpec.from_data(source)
     elif not isinstance(source, str | Path):
-        raise TypeError(f"source: expected a path, a table or a ModelSpec, got {type(source).__name__}")
+        raise TypeError(f"source: expected a name, a path, a table or a ModelSpec, got {type(source).__name__}")
+    elif Path(source).suffix == ".toml":
+        found = ModelSpec.from_file(source)
+    elif Path(source).is_dir():
+        from anyformer.families.folder import spec_of
+
+        found = spec_of(Path(source))
     else:
-        path = Path(source)
-        if path.is_dir():
-            path = path / "spec.toml"
-            if not path.is_file():
-                raise SpecError([f"{str(source)!r} is a directory without a spec.toml"])
-        if path.suffix != ".toml":
-            raise SpecError([f"{str(source)!r} is neither a path ending in .toml nor a directory with a spec.toml"])
-        found = ModelSpec.from_file(path)
+        from anyformer.families.zoo import named
+
+        found = named(str(source))
     return found.vary(changes) if changes else found

@@ -1,0 +1,20 @@
+"""`anyformer explain`."""
+
+from __future__ import annotations
+
+import argparse
+
+from anyformer.cli.parser import Command
+from anyformer.errors import CapabilityError
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+
+
+def run(given: argparse.Namespace) -> int:
+    """Do it."""
+    raise CapabilityError("being built")
+
+
+COMMAND = Command(name="explain", summary="what a model is, in words, numbers and pictures", example="anyformer explain", arguments=arguments, run=run)

@@ -1,0 +1,63 @@
+"""`anyformer`: which commands there are, and how they end: 0 done, 1 failed, 2 bad input, 130 stopped by Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import anyformer
+from anyformer.cli import diff, evaluate, explain, generate, quickstart, zoo
+from anyformer.cli.parser import Command, Parser, add_command
+from anyformer.errors import AnyformerError, DataError, InputError, SpecError
+
+COMMANDS: tuple[Command, ...] = (
+    quickstart.COMMAND,
+    generate.COMMAND,
+    evaluate.COMMAND,
+    zoo.COMMAND,
+    explain.COMMAND,
+    diff.COMMAND,
+)
+BAD_INPUT = (SpecError, InputError, DataError)
+
+
+def parser() -> Parser:
+    """The parser of the whole command line."""
+    made = Parser(prog="anyformer", description="Every Transformer language model, from one spec.")
+    made.add_argument("--version", action="version", version=f"anyformer {anyformer.__version__}")
+    made.set_defaults(parser=made)
+    commands = made.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=Parser)
+    for command in COMMANDS:
+        add_command(commands, command)
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; its exit status."""
+    top = parser()
+    given, rest = top.parse_known_args(argv)
+    if rest:
+        given.parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if given.command is None:
+        top.print_help()
+        return 0
+    try:
+        return given.run(given)
+    except AnyformerError as error:
+        return _failed(str(error), 2 if isinstance(error, BAD_INPUT) else 1)
+    except BrokenPipeError:
+        # Whoever read our output has left (`| head`): nobody is there to be told, and the last flush must not fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _failed(f"{where}{error.strerror or error}", 1)
+    except KeyboardInterrupt:
+        return _failed("stopped", 130)
+
+
+def _failed(message: str, status: int) -> int:
+    sys.stdout.flush()
+    print(f"anyformer: {message}", file=sys.stderr)  # noqa: T201
+    return status

@@ -1,0 +1,110 @@
+"""Argument parsing: what a command declares, and errors that name the nearest right word."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from anyformer.errors import nearest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """A command. Its module imports nothing heavy: `anyformer --help` reads them all."""
+
+    name: str
+    summary: str
+    """One line for the list of commands."""
+    example: str
+    """Commands to try, one on a line."""
+    arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[Any], int]
+    """Does the work; the exit status."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Full option names only, and a hint at the right spelling."""
+
+    def __init__(self, **rest: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **rest)
+
+    def error(self, message: str) -> NoReturn:
+        known = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
+        wrong = re.match(r"unrecognized arguments: (--[\w-]+)", message)
+        if wrong:
+            message = f"{wrong[1]} is no option of this command{nearest(wrong[1], known)}"
+        choice = re.match(r"argument COMMAND: invalid choice: '([^']*)'", message)
+        if choice:
+            commands = [name for action in self._actions if action.dest == "command" for name in action.choices or ()]
+            message = f"{choice[1]!r} is no command{nearest(choice[1], commands)}"
+        self.exit(2, f"{self.prog}: {message}\n  see {self.prog} --help\n")
+
+
+def add_command(commands: Any, command: Command) -> None:
+    """Make a command's parser."""
+    examples = "\n".join(f"  {line}" for line in command.example.strip().splitlines())
+    made: Parser = commands.add_parser(
+        command.name, help=command.summary, description=command.summary, epilog=f"examples:\n{examples}"
+    )
+    command.arguments(made)
+    made.set_defaults(run=command.run, parser=made)
+
+
+def whole(least: int) -> Callable[[str], int]:
+    """A type of argument: a whole number of at least this."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if number < least:
+            raise argparse.ArgumentTypeError(f"{number} is not at least {least}")
+        return number
+
+    return read
+
+
+def number(*, above: float | None = None, least: float | None = None, most: float | None = None) -> Callable[[str], float]:
+    """A type of argument: a finite number within bounds."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+        if value != value or value in (float("inf"), float("-inf")):
+            raise argparse.ArgumentTypeError(f"{text!r} is not finite")
+        if above is not None and value <= above:
+            raise argparse.ArgumentTypeError(f"{text} is not above {above:g}")
+        if least is not None and value < least:
+            raise argparse.ArgumentTypeError(f"{text} is not at least {least:g}")
+        if most is not None and value > most:
+            raise argparse.ArgumentTypeError(f"{text} is more than {most:g}")
+        return value
+
+    return read
+
+
+def add_set(parser: argparse.ArgumentParser) -> None:
+    """The option `--set a.b=v`, as often as one likes; read it with `changes`."""
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="NAME=VALUE", dest="changes", type=_change,
+        help="change any field of the spec by its dotted name, e.g. --set attention.kv_heads=1",
+    )  # fmt: skip
+
+
+def _change(text: str) -> tuple[str, Any]:
+    """One dotted name and its value, which is TOML if it reads as TOML (8, true, [1, 2], "x") and else a text."""
+    import tomllib
+
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE, such as position.kind=alibi")
+    try:
+        return name.strip(), tomllib.loads(f"v = {value}")["v"]
+    except tomllib.TOMLDecodeError:
+        return name.strip(), value

@@ -1,0 +1,26 @@
+"""Where commands print: rich text on a terminal, plain text in a pipe, JSON when asked."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+PIPE_WIDTH = 100
+
+
+def console() -> Console:
+    """Standard output. In a pipe: no colour codes, and lines of a fixed width."""
+    from rich.console import Console
+
+    # Nothing is guessed about what a text means: numbers and paths keep the colour that we give them.
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    return Console(highlight=False, width=width)
+
+
+def print_json(answer: Any) -> None:
+    """One JSON document."""
+    sys.stdout.write(json.dumps(answer, indent=2, allow_nan=False) + "\n")

@@ -1,0 +1,1 @@
+"""Published models: their specs, and their checkpoints."""

@@ -1,0 +1,1 @@
+"""Experiments: whole runs, and how they compare."""

@@ -1,0 +1,1 @@
+"""Optimizers, schedules, the loop, and what a run leaves behind."""
