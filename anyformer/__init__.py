@@ -13,7 +13,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anyformer.errors import AnyformerError, CapabilityError, CheckpointError, DataError, InputError, SpecError
+from anyformer.errors import (
+    AnyformerError,
+    CapabilityError,
+    CheckpointError,
+    DataError,
+    InputError,
+    SpecError,
+    TrainingError,
+)
 
 if TYPE_CHECKING:
     from anyformer.data.tokenizer import tokenizer
@@ -28,7 +36,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "AnyformerError", "CapabilityError", "CheckpointError", "DataError", "InputError", "Model", "ModelSpec", "SpecError",
-    "build", "generate", "load", "save", "spec", "tokenizer", "zoo",
+    "TrainingError", "build", "generate", "load", "save", "spec", "tokenizer", "zoo",
 ]  # fmt: skip
 
 _LAZY = {

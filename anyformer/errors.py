@@ -39,6 +39,10 @@ class CheckpointError(AnyformerError, RuntimeError):
     """A checkpoint that is missing, damaged or of another model."""
 
 
+class TrainingError(AnyformerError, RuntimeError):
+    """A run that can't go on."""
+
+
 class DataError(AnyformerError, ValueError):
     """A corpus or a tokenizer that can't be used."""
 

@@ -68,7 +68,9 @@ def whole(least: int) -> Callable[[str], int]:
     return read
 
 
-def number(*, above: float | None = None, least: float | None = None, most: float | None = None) -> Callable[[str], float]:
+def number(
+    *, above: float | None = None, least: float | None = None, most: float | None = None
+) -> Callable[[str], float]:
     """A type of argument: a finite number within bounds."""
 
     def read(text: str) -> float:

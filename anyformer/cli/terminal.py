@@ -7,7 +7,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from collections.abc import Iterable
+
+    from rich.console import Console, RenderableType
 
 PIPE_WIDTH = 100
 
@@ -19,6 +21,18 @@ def console() -> Console:
     # Nothing is guessed about what a text means: numbers and paths keep the colour that we give them.
     width = None if sys.stdout.isatty() else PIPE_WIDTH
     return Console(highlight=False, width=width)
+
+
+def print_all(out: Console, parts: Iterable[RenderableType]) -> None:
+    """Print parts one below the other; in a pipe without the blanks that fill up lines."""
+    if out.is_terminal:
+        for part in parts:
+            out.print(part)
+        return
+    with out.capture() as caught:
+        for part in parts:
+            out.print(part)
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in caught.get().splitlines()))
 
 
 def print_json(answer: Any) -> None:

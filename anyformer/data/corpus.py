@@ -1,0 +1,122 @@
+"""A corpus: documents to learn from, and documents held out to be measured on."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import sysconfig
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from anyformer.data.text import read_text
+from anyformer.errors import DataError
+
+SEPARATOR = "<|endoftext|>"
+"""Stands between the documents of a text file that holds several."""
+
+HELD_OUT_FILES = 20
+"""One in so many files of the standard library is held out."""
+
+NO_SOURCE = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+"""Folders below the standard library that hold tests or other people's packages."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Document:
+    """A text with a name."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """Documents in a fixed order, split once and for all."""
+
+    title: str
+    train: tuple[Document, ...]
+    held_out: tuple[Document, ...]
+
+    @property
+    def train_bytes(self) -> int:
+        """Size of what is learned from, as UTF-8."""
+        return _size(self.train)
+
+    @property
+    def held_out_bytes(self) -> int:
+        """Size of what is measured on, as UTF-8."""
+        return _size(self.held_out)
+
+    def fingerprint(self) -> str:
+        """A hash of every document and of the split: equal for equal corpora."""
+        digest = hashlib.sha256()
+        for part in (self.train, self.held_out):
+            for document in part:
+                for piece in (document.name.encode(), document.text.encode()):
+                    digest.update(len(piece).to_bytes(8, "little") + piece)
+            digest.update(b"|")
+        return digest.hexdigest()
+
+
+def _size(documents: Iterable[Document]) -> int:
+    return sum(len(document.text.encode()) for document in documents)
+
+
+def standard_library() -> Corpus:
+    """The Python standard library that runs this: its .py files without tests, in sorted order.
+
+    Whether a file is held out depends on its name alone, so another version of Python moves no file across the split.
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    train: list[Document] = []
+    held_out: list[Document] = []
+    for path in sorted(root.rglob("*.py")):
+        place = path.relative_to(root)
+        if NO_SOURCE & set(place.parts[:-1]) or path.name.startswith("test_"):
+            continue
+        try:
+            text = path.read_bytes().decode()
+        except (OSError, UnicodeDecodeError):
+            # A few old files have another encoding; what can't be read is simply no part of the corpus.
+            continue
+        if text.strip():
+            side = train if zlib.crc32(place.as_posix().encode()) % HELD_OUT_FILES else held_out
+            side.append(Document(name=place.as_posix(), text=text))
+    if not train or not held_out:
+        raise DataError(
+            f"the Python standard library in {root} has no source files to learn from; give a text of your own with --text"
+        )
+    return Corpus(title="the Python standard library", train=tuple(train), held_out=tuple(held_out))
+
+
+def text_corpus(path: str | Path) -> Corpus:
+    """A text file of your own: the last tenth is held out. Lines of `<|endoftext|>` separate documents."""
+    text = read_text(path)
+    name = "standard input" if str(path) == "-" else Path(path).name
+    pieces = [piece.strip("\r\n") for piece in text.split(SEPARATOR)] if SEPARATOR in text else [text]
+    pieces = [piece for piece in pieces if piece.strip()]
+    if not pieces:
+        raise DataError(f"{name}: has separators, but no document between them")
+    if len(pieces) == 1:
+        cut = len(pieces[0]) * 9 // 10
+        train, held_out = [pieces[0][:cut]], [pieces[0][cut:]]
+    else:
+        wanted, kept = sum(map(len, pieces)) * 9 // 10, 0
+        first = 0
+        while first < len(pieces) - 1 and (kept < wanted or first == 0):
+            kept += len(pieces[first])
+            first += 1
+        train, held_out = pieces[:first], pieces[first:]
+    named = [
+        tuple(Document(name=f"{name}:{i}", text=piece) for i, piece in enumerate(part) if piece)
+        for part in (train, held_out)
+    ]
+    return Corpus(title=name, train=named[0], held_out=named[1])
+
+
+def gzip_bits_per_byte(documents: Iterable[Document]) -> float:
+    """What `cat FILES | gzip -9` needs for each byte: the yardstick that everybody has at hand."""
+    whole = b"".join(document.text.encode() for document in documents)
+    return len(gzip.compress(whole, 9, mtime=0)) * 8 / len(whole)

@@ -1,0 +1,94 @@
+"""What `quickstart` is asked for: a small modern decoder unless told otherwise. Reading a plan loads no torch.
+
+The sizes and rates were found by experiment (docs/performance.md); every one of them can be changed from outside.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from anyformer.errors import SpecError
+from anyformer.specs.model import ModelSpec
+from anyformer.train.budget import Budget
+from anyformer.train.rates import Rates
+from anyformer.train.schedule import Trapezoid
+
+SPEC: Mapping[str, Any] = {
+    "vocab": 3072,
+    "width": 128,
+    "depth": 4,
+    "context": 256,
+    "attention": {"heads": 4, "kv_heads": 2},
+    "position": {"kind": "rope"},
+    "ffn": {"kind": "swiglu"},
+    "norm": {"kind": "rmsnorm"},
+    "embed": {"kind": "tokens", "scale": "sqrt(width)"},
+    "head": {"kind": "lm", "tied": True},
+    "init": {"kind": "normal", "std": 0.02},
+    "ids": {"bos": 0, "eos": [0]},
+}
+BATCH = 8
+"""Rows in a step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is asked for."""
+
+    text: str | None = None
+    """A text file; None is the Python standard library."""
+    budget: Budget = field(default_factory=lambda: Budget(seconds=105.0))
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Dotted names of the spec and their values."""
+    out: str | None = None
+    """The run folder; None: by `place`."""
+    batch: int = BATCH
+    rates: Rates = field(default_factory=Rates)
+    schedule: Trapezoid = field(default_factory=Trapezoid)
+    seed: int = 0
+
+    def spec(self) -> ModelSpec:
+        """The architecture that is asked for; the size of its vocabulary is settled by the text."""
+        return _checked(ModelSpec.from_data(SPEC).vary(self.changes))
+
+    @property
+    def base(self) -> Path:
+        """The folder of the run that this one is compared with: the same text, and no changes."""
+        stem = "" if self.text is None else f"-{_slug(Path(self.text).name.split('.')[0])}"
+        parent = Path("runs") if self.out is None else Path(self.out).parent
+        return parent / f"quickstart{stem}"
+
+    @property
+    def place(self) -> Path:
+        """The run folder. Each set of changes has its own, so that runs can be compared."""
+        if self.out is not None:
+            return Path(self.out)
+        pieces = [f"{name.removesuffix('.kind')}-{value}" for name, value in sorted(self.changes.items())]
+        name = "-".join([self.base.name, *map(_slug, pieces)])
+        # A name of many changes would be longer than a file system takes.
+        if len(name) > 120:
+            name = f"{name[:100]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        return self.base.with_name(name)
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "text"
+
+
+def _checked(spec: ModelSpec) -> ModelSpec:
+    """Refuse what can't be trained to predict the next token of a text."""
+    wrong: list[str] = []
+    if spec.topology != "decoder":
+        wrong.append(f"topology: {spec.topology!r} can't predict the next token of a text; leave it 'decoder'")
+    if not spec.head.predicts_tokens:
+        wrong.append(f"head.kind: {spec.head.kind!r} predicts no tokens; leave it 'lm'")
+    if spec.embed.reads != "input_ids":
+        wrong.append(f"embed.kind: {spec.embed.kind!r} reads no tokens; leave it 'tokens'")
+    if wrong:
+        raise SpecError(wrong, "quickstart")
+    return spec

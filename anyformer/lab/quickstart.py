@@ -1,0 +1,179 @@
+"""Quickstart: a small decoder, trained, measured and kept in two minutes on two cores."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from anyformer.data.corpus import Corpus, gzip_bits_per_byte, standard_library, text_corpus
+from anyformer.data.rows import Rows
+from anyformer.data.tokenizer import END, Tokenizer, train_bpe
+from anyformer.data.unigram import unigram_nats
+from anyformer.errors import DataError, InputError
+from anyformer.files import NewFolder
+from anyformer.generation.engine import generate
+from anyformer.generation.stream import TextStream
+from anyformer.lab.plan import Plan
+from anyformer.lab.result import RESULT, Result
+from anyformer.model.build import build
+from anyformer.model.models import Model
+from anyformer.model.store import save
+from anyformer.specs.model import ModelSpec
+from anyformer.train.curve import draw_curve
+from anyformer.train.evaluate import score, score_ids
+from anyformer.train.loop import StepRecord, train
+from anyformer.train.metrics import Metrics
+from anyformer.train.optim import Optimizers
+
+CURVE = "loss.png"
+GLIMPSES = 20
+"""How often a run looks at the held-out text, for the curve."""
+GLIMPSE_ROWS = 16
+
+
+class Quickstart:
+    """One run. Its steps are called in order, inside `with run.folder`: read, prepare, train, measure, keep, speak.
+
+    Each does its part and answers what there is to show; nothing here prints.
+    """
+
+    corpus: Corpus
+    tokenizer: Tokenizer
+    spec: ModelSpec
+    model: Model
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        # Problems of the spec come before any work.
+        self.wanted = plan.spec()
+        self.folder = NewFolder(plan.place)
+        self.records: list[StepRecord] = []
+        self.glimpses: list[tuple[int, float]] = []
+
+    def read(self) -> Corpus:
+        """Find the text."""
+        self.corpus = standard_library() if self.plan.text is None else text_corpus(self.plan.text)
+        return self.corpus
+
+    def prepare(self) -> ModelSpec:
+        """Train the tokenizer, encode the text, build the model, and make sure that the folder can hold it."""
+        corpus, plan = self.corpus, self.plan
+        self.tokenizer = train_bpe((document.text for document in corpus.train), self.wanted.vocab)
+        end = self.tokenizer.id_of(END)
+        learned = self.tokenizer.encode_many([document.text for document in corpus.train])
+        self.held_out = [[end, *ids] for ids in self.tokenizer.encode_many([d.text for d in corpus.held_out])]
+        self.tokens = np.fromiter(itertools.chain.from_iterable([end, *ids] for ids in learned), dtype=np.uint32)
+        if len(self.tokens) < self.wanted.context:
+            raise DataError(
+                f"{corpus.title}: has {len(self.tokens)} tokens to learn from, and one row takes "
+                f"{self.wanted.context} (the context); give a longer text, or --set context=N"
+            )
+        self.spec = self.wanted.vary({"vocab": self.tokenizer.vocab, "ids.bos": end, "ids.eos": [end]})
+        self.rows = Rows(self.tokens, length=self.spec.context, batch=plan.batch, seed=plan.seed)
+        self.model = build(self.spec, seed=plan.seed)
+        # The untrained weights take as much room as the trained ones will: a full disk shows now, not after training.
+        self._write()
+        return self.spec
+
+    def train(self) -> Iterator[StepRecord]:
+        """Train, one record for each step."""
+        optimizers = Optimizers(self.model, self.plan.rates)
+        looks = 0
+        with Metrics(self.folder.path) as metrics:
+            steps = train(
+                self.model, self.rows, optimizers=optimizers, schedule=self.plan.schedule, budget=self.plan.budget
+            )
+            for record in steps:
+                self.records.append(record)
+                metrics.write("step", **asdict(record))
+                yield record
+                if record.progress * GLIMPSES >= looks + 1 and record.progress < 1:
+                    looks = int(record.progress * GLIMPSES)
+                    bits = self._glimpse()
+                    self.glimpses.append((record.tokens, bits))
+                    metrics.write("glimpse", step=record.step, tokens=record.tokens, bits_per_byte=bits)
+        if not self.records:
+            raise InputError("there was no step to train; give more minutes or steps")
+
+    def _glimpse(self) -> float:
+        """Bits per byte on a few rows of the held-out text: a point of the curve, not the final word."""
+        stream = list(itertools.chain.from_iterable(self.held_out))
+        length = min(self.spec.context + 1, len(stream))
+        last = len(stream) - length
+        starts = sorted({last * i // max(1, GLIMPSE_ROWS - 1) for i in range(GLIMPSE_ROWS)})
+        nats = score_ids(self.model, [stream[i : i + length] for i in starts]).nats_per_token
+        self.model.train()
+        return self._bits(nats)
+
+    def _bits(self, nats_per_token: float) -> float:
+        """Bits per byte, at the held-out text's own number of tokens per byte."""
+        tokens = sum(map(len, self.held_out)) - len(self.held_out)
+        return nats_per_token * tokens / math.log(2) / self.corpus.held_out_bytes
+
+    def measure(self) -> Result:
+        """Score the whole held-out text, beside gzip and a unigram model."""
+        measured = score(self.model, self.tokenizer, [document.text for document in self.corpus.held_out])
+        size, last = self.corpus.held_out_bytes, self.records[-1]
+        flat = np.fromiter(itertools.chain.from_iterable(ids[1:] for ids in self.held_out), dtype=np.int64)
+        unigram = unigram_nats(self.tokens, flat, self.spec.vocab) / math.log(2) / size
+        self.result = Result(
+            loss=measured.nats_per_token,
+            perplexity=measured.perplexity,
+            bits_per_byte=measured.nats / math.log(2) / size,
+            gzip_bits_per_byte=gzip_bits_per_byte(self.corpus.held_out),
+            unigram_bits_per_byte=unigram,
+            params=self.spec.count().params,
+            steps=last.step,
+            tokens=last.tokens,
+            seconds=last.seconds,
+            corpus=self.corpus.title,
+            fingerprint=self.corpus.fingerprint(),
+            seed=self.plan.seed,
+            threads=torch.get_num_threads(),
+        )
+        return self.result
+
+    def keep(self) -> Path:
+        """Write the trained model, the result and the picture, and let the folder take its place."""
+        with Metrics(self.folder.path) as metrics:
+            metrics.write(RESULT, **asdict(self.result))
+        self._write()
+        points = [(record.tokens, self._bits(record.loss)) for record in self.records if not record.skipped]
+        result = self.result
+        draw_curve(
+            self.folder.path / CURVE,
+            title=f"{result.bits_per_byte:.2f} bits per byte on {result.corpus}, {result.params:,} parameters",
+            train=points,
+            held_out=[*self.glimpses, (result.tokens, result.bits_per_byte)],
+            yardsticks={"gzip -9": result.gzip_bits_per_byte, "unigram": result.unigram_bits_per_byte},
+        )
+        self.folder.commit()
+        return self.plan.place
+
+    def _write(self) -> None:
+        save(self.model, self.folder.path)
+        self.tokenizer.save(self.folder.path)
+
+    @property
+    def prompt(self) -> str:
+        """What the sample begins with: something that fits the text."""
+        return "def " if self.plan.text is None else ""
+
+    def speak(self, new_tokens: int = 120) -> Iterator[str]:
+        """A sample, piece by piece, the prompt first. The same weights say the same thing."""
+        before = [self.tokenizer.id_of(END) or 0, *self.tokenizer.encode(self.prompt)]
+        stream = TextStream(self.tokenizer, before)
+        yield self.prompt
+        room = min(new_tokens, self.spec.context - len(before))
+        for ids_B in generate(
+            self.model, torch.tensor([before]), max_new_tokens=room, temperature=0.7, top_p=0.95, seed=self.plan.seed,
+            stop=(), stream=True,
+        ):  # fmt: skip
+            yield stream.push(int(ids_B[0]))
+        yield stream.end()

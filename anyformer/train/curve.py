@@ -1,0 +1,75 @@
+"""The picture of a run: loss over tokens, with the yardsticks that it has to beat."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+Point = tuple[float, float]
+
+INK, FAINT, ACCENT = "#1f2430", "#b9c3d6", "#2b6cb0"
+
+
+def smoothed(points: Sequence[Point], share: float = 0.02) -> list[Point]:
+    """A running mean over about this share of the points, each end by what it has."""
+    reach = max(1, int(len(points) * share))
+    sums = [0.0, *itertools.accumulate(y for _, y in points)]
+    made: list[Point] = []
+    for i, (x, _) in enumerate(points):
+        low, high = max(0, i - reach), min(len(points), i + reach + 1)
+        made.append((x, (sums[high] - sums[low]) / (high - low)))
+    return made
+
+
+def draw_curve(
+    path: Path,
+    *,
+    title: str,
+    train: Sequence[Point],
+    held_out: Sequence[Point],
+    yardsticks: Mapping[str, float],
+    unit: str = "bits per byte",
+) -> None:
+    """Write a PNG. Points are (tokens, value); yardsticks are level lines with a name."""
+    # The figure is made without pyplot: no window system is asked, and nothing is left behind in global state.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
+
+    figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    if train:
+        axes.plot(*zip(*train, strict=True), color=FAINT, linewidth=0.8, label="training rows")
+        axes.plot(*zip(*smoothed(train), strict=True), color=ACCENT, linewidth=1.8, label="training rows, smoothed")
+    if held_out:
+        axes.plot(*zip(*held_out, strict=True), "o-", color=INK, markersize=4, linewidth=1.2, label="held out")
+    right = max((x for x, _ in (*train, *held_out)), default=1.0)
+    values = [y for _, y in (*smoothed(train), *held_out)] + list(yardsticks.values())
+    low, high = _view(values)
+    for name, value in yardsticks.items():
+        if low <= value <= high:
+            axes.axhline(value, color="#c05621", linewidth=1, linestyle=(0, (4, 3)))
+            axes.annotate(
+                f"{name} {value:.2f}", (right, value), xytext=(0, 3), textcoords="offset points", ha="right",
+                color="#c05621", fontsize=9,
+            )  # fmt: skip
+    axes.set(xlim=(0, right), ylim=(low, high), xlabel="tokens learned from", ylabel=unit)
+    axes.set_title(title, loc="left", fontsize=11, color=INK)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x / 1e6:g}M" if x >= 1e6 else f"{x / 1e3:g}k"))
+    axes.grid(color="#e6eaf2", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=9, loc="upper right")
+    figure.savefig(path, format="png")
+
+
+def _view(values: Sequence[float]) -> tuple[float, float]:
+    """The span of the vertical axis: all that was reached, with some air, but not a whole first spike."""
+    sound = sorted(v for v in values if math.isfinite(v))
+    if not sound:
+        return 0.0, 1.0
+    low, high = sound[0], sound[-1]
+    return max(0.0, low - 0.08 * (high - low) - 0.05), high + 0.04 * (high - low) + 0.05

@@ -1,0 +1,78 @@
+"""The training loop: rows in, a better model out, one record for each step."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from anyformer.data.rows import Rows
+from anyformer.errors import TrainingError
+from anyformer.model.models import Model
+from anyformer.train.budget import Budget
+from anyformer.train.optim import Optimizers
+from anyformer.train.schedule import Trapezoid
+
+PATIENCE = 10
+"""So many steps in a row may be skipped before a run gives up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRecord:
+    """What a step did."""
+
+    step: int
+    loss: float
+    """Mean nats per token of the step's rows, before the update."""
+    gradient_norm: float
+    rate: float
+    """Factor on the peak learning rates."""
+    tokens: int
+    """Tokens learned from so far."""
+    seconds: float
+    """Time spent in steps so far."""
+    progress: float
+    """How much of the run is over after the step."""
+    skipped: bool
+    """Loss or gradient were not finite, so the weights were left as they were."""
+
+
+def train(
+    model: Model, rows: Rows, *, optimizers: Optimizers, schedule: Trapezoid, budget: Budget, clip: float = 1.0
+) -> Iterator[StepRecord]:
+    """Train until the budget is spent. The caller may look at the model between steps: that time does not count."""
+    device = next(model.parameters()).device
+    parameters = list(optimizers.parameters())
+    model.train()
+    step = tokens = skipped = 0
+    seconds = 0.0
+    while (progress := budget.progress(step, seconds)) < 1.0:
+        begun = time.perf_counter()
+        ids_BT = torch.from_numpy(rows.batch(step)).to(device)
+        loss = model(ids_BT, labels=ids_BT).loss
+        loss.backward()
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, clip))
+        value, rate = float(loss.detach()), schedule.factor(progress)
+        # A number that is not finite must never reach the weights: nothing would bring them back.
+        sound = math.isfinite(value) and math.isfinite(norm)
+        if sound:
+            optimizers.step(rate)
+        else:
+            optimizers.forget()
+        skipped = 0 if sound else skipped + 1
+        tokens += ids_BT.numel()
+        step += 1
+        seconds += time.perf_counter() - begun
+        yield StepRecord(
+            step=step, loss=value, gradient_norm=norm, rate=rate, tokens=tokens, seconds=seconds,
+            progress=budget.progress(step, seconds), skipped=not sound,
+        )  # fmt: skip
+        if skipped == PATIENCE:
+            raise TrainingError(
+                f"loss or gradient were not finite in {PATIENCE} steps up to step {step} (loss {value}); "
+                "the spec may be unstable: try a norm before each branch (norm.placement = pre) or qk_norm"
+            )
+    model.eval()
