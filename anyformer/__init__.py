@@ -25,25 +25,27 @@ from anyformer.errors import (
 
 if TYPE_CHECKING:
     from anyformer.data.tokenizer import tokenizer
-    from anyformer.families.folder import load
+    from anyformer.families.bridge import from_hf, to_hf
+    from anyformer.families.folder import load, save
     from anyformer.families.zoo import zoo
     from anyformer.generation.engine import generate
     from anyformer.model.build import build
     from anyformer.model.models import Model
-    from anyformer.model.store import save
     from anyformer.specs import ModelSpec
 
 __version__ = "0.1.0"
 __all__ = [
     "AnyformerError", "CapabilityError", "CheckpointError", "DataError", "InputError", "Model", "ModelSpec", "SpecError",
-    "TrainingError", "build", "generate", "load", "save", "spec", "tokenizer", "zoo",
+    "TrainingError", "build", "from_hf", "generate", "load", "save", "spec", "to_hf", "tokenizer", "zoo",
 ]  # fmt: skip
 
 _LAZY = {
     "build": "anyformer.model.build",
+    "from_hf": "anyformer.families.bridge",
     "generate": "anyformer.generation.engine",
     "load": "anyformer.families.folder",
-    "save": "anyformer.model.store",
+    "save": "anyformer.families.folder",
+    "to_hf": "anyformer.families.bridge",
     "tokenizer": "anyformer.data.tokenizer",
     "zoo": "anyformer.families.zoo",
     "Model": "anyformer.model.models",

@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from types import TracebackType
+
+from anyformer.errors import InputError
 
 
 class Disk:
@@ -59,30 +61,58 @@ class NewFolder:
     Used in a `with`: the folder that had the place stays until `commit`, and an error leaves it as it was. While it
     is filled it is called `.NAME.tmp-PID`, complete `.NAME.new-PID`, and the one that it replaces `.NAME.old-PID`.
     A kill between two renames leaves the place empty; `settle` then finishes the move.
+
+    Only a folder that holds nothing but `names` is replaced: what somebody else put there is never deleted.
     """
 
-    def __init__(self, place: str | Path) -> None:
-        self.place = Path(place)
+    def __init__(self, place: str | Path, names: Collection[str]) -> None:
+        self.place, self.names = Path(place), frozenset(names)
+        if self.place.name in ("", ".."):
+            raise InputError(f"{str(place)!r} names no new folder; give one such as runs/mine")
         self.path = self._beside("tmp")
 
     def _beside(self, state: str) -> Path:
         return self.place.with_name(f".{self.place.name}.{state}-{os.getpid()}")
 
     def __enter__(self) -> NewFolder:
-        self.place.parent.mkdir(parents=True, exist_ok=True)
-        settle(self.place)
-        _sweep(self.place)
-        DISK.remove(self.path)
-        self.path.mkdir()
+        self._check()
+        try:
+            self.place.parent.mkdir(parents=True, exist_ok=True)
+            settle(self.place)
+            _sweep(self.place)
+            DISK.remove(self.path)
+            self.path.mkdir()
+        except OSError as error:
+            raise InputError(
+                f"{self.place}: can't be written: {error.filename}: {error.strerror}; pick another folder"
+            ) from error
         return self
+
+    def _check(self) -> None:
+        """Refuse a place that holds what is not ours to replace."""
+        if not self.place.is_dir():
+            if os.path.lexists(self.place):
+                raise InputError(f"{self.place}: is a file; give the name of a folder")
+            return
+        strange = sorted(file.name for file in self.place.iterdir() if file.name not in self.names)
+        if strange:
+            raise InputError(
+                f"{self.place}: holds {', '.join(strange[:3])}{' and more' if len(strange) > 3 else ''}, which would be "
+                "lost; move it, or pick another folder"
+            )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        DISK.remove(self.path)
+        new, old = self._beside("new"), self._beside("old")
+        if not os.path.lexists(self.place) and old.exists():
+            DISK.rename(old, self.place)
+        for left in (self.path, new, old):
+            DISK.remove(left)
 
     def commit(self) -> None:
         """Take the place."""
+        self._check()
         for file in sorted(self.path.iterdir()):
             DISK.sync(file)
         DISK.sync(self.path)
@@ -92,7 +122,6 @@ class NewFolder:
             DISK.rename(self.place, old)
         DISK.rename(new, self.place)
         DISK.sync(self.place.parent)
-        DISK.remove(old)
 
 
 def settle(place: str | Path) -> Path:

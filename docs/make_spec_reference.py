@@ -9,8 +9,6 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
-import re
-import sys
 import textwrap
 import types
 import typing
@@ -18,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+from anyformer.explain.words import leaf_words, words_of
 from anyformer.parts.positions.rope_scaling import RopeScaling
 from anyformer.registry import OpenAxis
 from anyformer.specs import (
@@ -245,22 +244,6 @@ def table_of(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str
     yield "|" + "---|" * len(head)
     for row in rows:
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |"
-
-
-def words_of(node: type[Any]) -> str:
-    """What a class says about itself, on one line, without the name of its table."""
-    return re.sub(r"^\[\w+\]: (.)", lambda m: m[1].upper(), " ".join((node.__doc__ or "").split()))
-
-
-def leaf_words(leaf: type[Any]) -> str:
-    """What a leaf is: the first paragraph of its file if the file is its own, with name and paper; else its class."""
-    module = sys.modules[leaf.__module__]
-    alone = [c for c in vars(module).values() if isinstance(c, type) and c.__module__ == module.__name__ and _kind(c)]
-    return " ".join((module.__doc__ or "").split("\n\n")[0].split()) if alone == [leaf] else words_of(leaf)
-
-
-def _kind(found: type[Any]) -> str:
-    return found.kind if issubclass(found, OpenAxis) else ""
 
 
 def kinds_of(axis: type[Any]) -> list[type[Any]]:

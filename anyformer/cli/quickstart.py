@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from anyformer.cli.parser import Command, add_set, number, whole
-from anyformer.cli.terminal import console, print_json
+from anyformer.cli.terminal import console, print_json, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -161,14 +160,10 @@ def _show_result(screen: Console, result: Result) -> None:
 
 
 def _show_sample(made: Quickstart) -> None:
-    """The sample as it comes; what a model says is never read as markup."""
-    out = sys.stdout
-    out.write("\n")
+    say("\n")
     for piece in made.speak():
-        out.write(piece)
-        out.flush()
-    out.write("\n\n")
-    out.flush()
+        say(piece)
+    say("\n\n")
 
 
 def _show_comparison(screen: Console, compared: Comparison) -> None:

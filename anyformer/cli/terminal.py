@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 PIPE_WIDTH = 100
+CONTROLS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+"""What a model writes must not command the terminal."""
 
 
 def console() -> Console:
@@ -38,3 +40,12 @@ def print_all(out: Console, parts: Iterable[RenderableType]) -> None:
 def print_json(answer: Any) -> None:
     """One JSON document."""
     sys.stdout.write(json.dumps(answer, indent=2, allow_nan=False) + "\n")
+
+
+def say(text: str) -> None:
+    """A piece of a model's text, at once and as it is: no markup, no wrapping."""
+    if sys.stdout.isatty():
+        text = text.translate(CONTROLS)
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+    sys.stdout.flush()

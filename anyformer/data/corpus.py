@@ -103,11 +103,11 @@ def text_corpus(path: str | Path) -> Corpus:
         cut = len(pieces[0]) * 9 // 10
         train, held_out = [pieces[0][:cut]], [pieces[0][cut:]]
     else:
-        wanted, kept = sum(map(len, pieces)) * 9 // 10, 0
-        first = 0
-        while first < len(pieces) - 1 and (kept < wanted or first == 0):
-            kept += len(pieces[first])
-            first += 1
+        # From the end, documents are held out until they are a tenth; the first one is always learned from.
+        first, held, tenth = len(pieces), 0, sum(map(len, pieces)) / 10
+        while first > 1 and held < tenth:
+            first -= 1
+            held += len(pieces[first])
         train, held_out = pieces[:first], pieces[first:]
     named = [
         tuple(Document(name=f"{name}:{i}", text=piece) for i, piece in enumerate(part) if piece)

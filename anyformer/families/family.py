@@ -1,7 +1,17 @@
 """What a family of published models is: its specs by name, how its config.json reads, and where its weights go.
 
-A family is a leaf: one file, found by its name, with no forward pass of its own. What a model needs that a spec
-can't say yet becomes a leaf of another axis first.
+A family is a leaf: one file, found by its name, with no forward pass of its own. What a model needs that a spec can't
+say yet becomes a leaf of another axis first. To add a family, write a subclass of `Family` with
+
+- `base` and `presets`: the published models as data;
+- `architectures`, `model_type` and `keys`: which configs it reads, and what each key may hold (see `keys.py`);
+- `read`: from the values of a config to changes of `base`; `write`: from a spec back to keys;
+- `weights`: the table of tensors (see `statemap.py`);
+- `tiny`: a config that runs in milliseconds and uses all that the family has.
+
+Tests find it through the registry: they compare logits with the public class on `tiny`, take the weights there and
+back, and count every preset. `write` need not check anything. What it could not say shows when the keys are read
+back, and is refused by its name.
 """
 
 from __future__ import annotations
@@ -10,8 +20,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from anyformer.errors import SpecError, nearest
+from anyformer.families.facts import differences
+from anyformer.families.keys import COMMON, Key, Values, read_ids, write_ids
+from anyformer.families.statemap import StateMap
 from anyformer.registry import OpenAxis
 from anyformer.specs.changes import vary
+from anyformer.specs.codec import Problems
 from anyformer.specs.model import ModelSpec
 
 
@@ -39,10 +54,110 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     """Base of the families."""
 
     base: ClassVar[Mapping[str, Any]]
-    """What all models of the family share, as a spec's data; sizes come from the presets."""
+    """What all models of the family share, as a spec's data; sizes come from the presets or from a config."""
     presets: ClassVar[tuple[Preset, ...]] = ()
+    architectures: ClassVar[tuple[str, ...]] = ()
+    """Names of the public classes whose checkpoints it reads; it writes the first."""
+    model_type: ClassVar[str] = ""
+    keys: ClassVar[Mapping[str, Key]] = {}
 
     @classmethod
     def spec(cls, preset: Preset) -> ModelSpec:
         """The spec of one of the family's presets."""
-        return ModelSpec.from_data(vary(ModelSpec, dict(cls.base), preset.changes))
+        return cls.varied(preset.changes)
+
+    @classmethod
+    def varied(cls, changes: Mapping[str, Any], source: str = "") -> ModelSpec:
+        """The family's base with changes by dotted names."""
+        return ModelSpec.from_data(vary(ModelSpec, {"embed": {"kind": "tokens"}} | dict(cls.base), changes), source)
+
+    @classmethod
+    def spec_from(cls, config: Mapping[str, Any], source: str = "") -> ModelSpec:
+        """The spec that a config.json describes. Every key that can't be expressed is named in one error."""
+        problems = Problems()
+        values = Values(config, COMMON | dict(cls.keys), problems)
+        changes: dict[str, Any] = {}
+        if not problems.found:
+            own = cls.read(values)
+            changes = read_ids(values, own["vocab"]) | dict(own)
+        if problems.found:
+            raise SpecError(problems.lines, source)
+        return cls.varied(changes, source)
+
+    @classmethod
+    def hf_from(cls, spec: ModelSpec) -> dict[str, Any]:
+        """The config.json of a spec. What the family's files can't say is named in one error.
+
+        Only what reaches the logits is held against them: dropout is written where there is a key for it, and the
+        spec's `init` and `loss` have no place in such a file.
+        """
+        title = f"as a checkpoint of {cls.architectures[0]}"
+        ends = [("topology", spec.topology, cls.base.get("topology", "decoder"))]
+        ends += [("embed.kind", spec.embed.kind, "tokens"), ("head.kind", spec.head.kind, "lm")]
+        obstacles = [end for end in ends if end[1] != end[2]]
+        config: dict[str, Any] = {"architectures": [cls.architectures[0]], "model_type": cls.model_type}
+        if not obstacles:
+            config |= dict(cls.write(spec)) | write_ids(spec.ids)
+            try:
+                obstacles = differences(spec, cls.spec_from(config))
+            except SpecError as error:
+                raise SpecError(error.problems, title) from error
+        if obstacles:
+            lines = [
+                f"{name}: is {_shown(mine)}, but such files mean {_shown(theirs)}" for name, mine, theirs in obstacles
+            ]
+            raise SpecError(lines, title)
+        return config
+
+    @classmethod
+    def read(cls, c: Values) -> Mapping[str, Any]:
+        """What a config has otherwise than `base`, by dotted names."""
+        raise TypeError(f"{cls.__name__} defines no read()")
+
+    @classmethod
+    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+        """The keys of a spec with the family's topology and a token head; as near as they can say it."""
+        raise TypeError(f"{cls.__name__} defines no write()")
+
+    @classmethod
+    def weights(cls, spec: ModelSpec) -> StateMap:
+        """Where the tensors of a checkpoint go."""
+        raise TypeError(f"{cls.__name__} defines no weights()")
+
+    @classmethod
+    def tiny(cls) -> dict[str, Any]:
+        """A config of the smallest size at which everything of the family is in use."""
+        raise TypeError(f"{cls.__name__} defines no tiny()")
+
+
+def _shown(value: Any) -> str:
+    return "unset" if value is None else repr(value)
+
+
+def families() -> list[type[Family]]:
+    """Every family that reads and writes checkpoints, by its kind."""
+    found = [Family.named(kind) for kind in Family.kinds()]
+    return [family for family in found if family is not None and family.architectures]
+
+
+def family_of(config: Mapping[str, Any], source: str = "") -> type[Family]:
+    """The family whose checkpoints a config describes, by its `architectures`, or else its `model_type`."""
+    named, kind = config.get("architectures"), config.get("model_type")
+    known = {name: family for family in families() for name in family.architectures}
+    if isinstance(named, list) and named:
+        found = [known[name] for name in named if isinstance(name, str) and name in known]
+        if not found:
+            raise SpecError(
+                [f"architectures: {named!r} has no class that we read{nearest(str(named[0]), known)}"], source
+            )
+        if kind is not None and kind != found[0].model_type:
+            raise SpecError(
+                [f"model_type: {kind!r} does not go with architectures {named!r}, which are {found[0].model_type!r}"],
+                source,
+            )
+        return found[0]
+    types = {family.model_type: family for family in families()}
+    if not isinstance(kind, str) or kind not in types:
+        given = "is missing" if kind is None else f"{kind!r} is unknown"
+        raise SpecError([f"model_type: {given}, and there are no architectures{nearest(str(kind), types)}"], source)
+    return types[kind]

@@ -14,6 +14,7 @@ import torch
 from anyformer.data.corpus import Corpus, gzip_bits_per_byte, standard_library, text_corpus
 from anyformer.data.rows import Rows
 from anyformer.data.tokenizer import END, Tokenizer, train_bpe
+from anyformer.data.tokenizer import FILE as TOKENIZER_FILE
 from anyformer.data.unigram import unigram_nats
 from anyformer.errors import DataError, InputError
 from anyformer.files import NewFolder
@@ -23,15 +24,20 @@ from anyformer.lab.plan import Plan
 from anyformer.lab.result import RESULT, Result
 from anyformer.model.build import build
 from anyformer.model.models import Model
+from anyformer.model.store import SPEC as SPEC_FILE
+from anyformer.model.store import WEIGHTS as WEIGHTS_FILE
 from anyformer.model.store import save
 from anyformer.specs.model import ModelSpec
 from anyformer.train.curve import draw_curve
 from anyformer.train.evaluate import score, score_ids
 from anyformer.train.loop import StepRecord, train
+from anyformer.train.metrics import FILE as METRICS_FILE
 from anyformer.train.metrics import Metrics
 from anyformer.train.optim import Optimizers
 
 CURVE = "loss.png"
+FILES = (SPEC_FILE, WEIGHTS_FILE, TOKENIZER_FILE, METRICS_FILE, CURVE)
+"""What a run folder holds."""
 GLIMPSES = 20
 """How often a run looks at the held-out text, for the curve."""
 GLIMPSE_ROWS = 16
@@ -52,7 +58,7 @@ class Quickstart:
         self.plan = plan
         # Problems of the spec come before any work.
         self.wanted = plan.spec()
-        self.folder = NewFolder(plan.place)
+        self.folder = NewFolder(plan.place, FILES)
         self.records: list[StepRecord] = []
         self.glimpses: list[tuple[int, float]] = []
 

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from anyformer.parts.held import Held
+from anyformer.specs.layers import runs
 
 
 def show(model: Any) -> str:
@@ -43,10 +44,4 @@ def _blocks(name: str, modules: nn.ModuleList, indent: str) -> list[str]:
 
 def _runs(indices: list[int]) -> str:
     """0-4, 6-10 for a list of indices."""
-    runs: list[list[int]] = []
-    for i in indices:
-        if runs and runs[-1][1] == i - 1:
-            runs[-1][1] = i
-        else:
-            runs.append([i, i])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs(indices))

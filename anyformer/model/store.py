@@ -6,9 +6,7 @@ Nothing but safetensors and TOML is ever read.
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -16,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from anyformer.errors import CheckpointError, InputError
+from anyformer.files import replace_file
 from anyformer.model.models import Model
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.weights import weights
@@ -34,8 +33,8 @@ def save(model: Model, path: str | Path, format: str = "anyformer") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     text = model.spec.to_toml()
     tensors = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
-    _replace(folder / WEIGHTS, lambda place: save_file(tensors, place, metadata={"format": "pt", "spec": text}))
-    _replace(folder / SPEC, lambda place: place.write_text(text, encoding="utf-8"))
+    replace_file(folder / WEIGHTS, lambda place: save_file(tensors, place, metadata={"format": "pt", "spec": text}))
+    replace_file(folder / SPEC, lambda place: place.write_text(text, encoding="utf-8"))
 
 
 def load(path: str | Path, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Model:
@@ -54,14 +53,11 @@ def load(path: str | Path, device: str | torch.device | None = None, dtype: torc
             names = set(stored.keys())
             inventory = weights(spec)
             shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in names}
-            _check(file, {name: w.shape for name, w in inventory.items()}, shapes)
+            check_shapes(file, {name: w.shape for name, w in inventory.items()}, shapes)
             if dtype is None:
-                first = stored.get_tensor(next(iter(inventory)))
-                dtype = torch.float32 if place.type == "cpu" else first.dtype
-            with torch.device("meta"):
-                model = Model(spec).to(dtype)
+                dtype = default_dtype(place, stored.get_tensor(next(iter(inventory))).dtype)
+            model = empty_model(spec, place, dtype)
             if place.type != "meta":
-                model.to_empty(device=place)
                 with torch.no_grad():
                     for name, parameter in model.named_parameters():
                         parameter.copy_(stored.get_tensor(name))
@@ -83,7 +79,20 @@ def _spec_of(metadata: dict[str, str], file: Path) -> ModelSpec:
     return ModelSpec.from_toml(metadata["spec"], f"in {file}")
 
 
-def _check(file: Path, wanted: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]) -> None:
+def default_dtype(place: torch.device, stored: torch.dtype) -> torch.dtype:
+    """The dtype of a model that nobody asked one for: float32 on a CPU, else what the checkpoint has."""
+    return torch.float32 if place.type == "cpu" else stored
+
+
+def empty_model(spec: ModelSpec, place: torch.device, dtype: torch.dtype) -> Model:
+    """A model on its device, whose parameters are still to be filled."""
+    with torch.device("meta"):
+        model = Model(spec).to(dtype)
+    return model if place.type == "meta" else model.to_empty(device=place)
+
+
+def check_shapes(file: Path, wanted: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]) -> None:
+    """Refuse a checkpoint whose tensors are not those that its spec asks for, naming every one that differs."""
     problems = [f"{name}: is missing" for name in wanted.keys() - found.keys()]
     problems += [f"{name}: is no parameter of this spec" for name in found.keys() - wanted.keys()]
     problems += [
@@ -93,18 +102,3 @@ def _check(file: Path, wanted: dict[str, tuple[int, ...]], found: dict[str, tupl
     ]
     if problems:
         raise CheckpointError("\n  ".join([f"{file} does not fit its spec:", *sorted(problems)]))
-
-
-def _replace(place: Path, write: Callable[[Path], object]) -> None:
-    beside = place.with_name(f".{place.name}.tmp-{os.getpid()}")
-    try:
-        write(beside)
-        for target in (beside, place.parent):
-            handle = os.open(target, os.O_RDONLY)
-            try:
-                os.fsync(handle)
-            finally:
-                os.close(handle)
-        os.replace(beside, place)
-    finally:
-        beside.unlink(missing_ok=True)

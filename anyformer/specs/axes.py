@@ -73,6 +73,17 @@ class Normal:
 class Leaf(OpenAxis):
     """What the leaves of all axes have in common."""
 
+    title: ClassVar[str] = ""
+    """What people call it, if that is not its kind."""
+
+    def called(self) -> str:
+        """The name for people."""
+        return self.title or self.kind
+
+    def equation(self) -> str:
+        """What it computes, in one line of plain text with its own numbers filled in; "" if it has nothing to say."""
+        return ""
+
     def problems(self) -> Iterator[Problem]:
         """What is wrong with this node on its own."""
         yield from ()

@@ -10,6 +10,8 @@ from anyformer.specs.axes import Leaf, Problem
 from anyformer.specs.scale import Scale
 
 Pool = Literal["first", "last", "mean"]
+POOLED: dict[Pool, str] = {"first": "the first state", "last": "the last state", "mean": "mean_t h_t"}
+"""What a head that pools reads, in an equation."""
 
 
 class Embed(Leaf, axis="embed", leaves="anyformer.specs.ends"):
@@ -41,11 +43,20 @@ class TokenEmbed(Embed, kind="tokens"):
     """In an encoder-decoder: one table for both stacks."""
     dropout: float = 0.0
 
+    def equation(self) -> str:
+        scaled = "" if self.scale == 1 else f"{self.scale} " if isinstance(self.scale, str) else f"{self.scale:g} "
+        row = f"{scaled}E[token_t]"
+        project = f"W_p {row}{' + b_p' if self.project_bias else ''}"
+        row = project if self.width is not None and self.project == "first" else row
+        late = ", W_p after positions and norm" if self.width is not None and self.project == "last" else ""
+        return f"x_t = {row}{' + T[type_t]' if self.token_types else ''}{late}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class PatchEmbed(Embed, kind="patches"):
     """An image cut into square patches, each projected to the width (ViT)."""
 
+    title = "image patches"
     reads = "pixel_values"
     image: int
     patch: int
@@ -58,6 +69,10 @@ class PatchEmbed(Embed, kind="patches"):
     def tokens(self) -> int:
         """Length of the sequence that an image becomes."""
         return (self.image // self.patch) ** 2 + int(self.class_token)
+
+    def equation(self) -> str:
+        own = ", x_0 = a learned vector" if self.class_token else ""
+        return f"x_p = W pixels of patch p{' + b' if self.bias else ''}{own}"
 
     def problems(self) -> Iterator[Problem]:
         for name in ("image", "channels"):
@@ -73,6 +88,7 @@ class PatchEmbed(Embed, kind="patches"):
 class SeriesEmbed(Embed, kind="series"):
     """A vector of real numbers for each time step, projected to the width."""
 
+    title = "series of vectors"
     reads = "values"
     channels: int = 1
     bias: bool = True
@@ -84,6 +100,9 @@ class SeriesEmbed(Embed, kind="series"):
             yield "channels", f"{self.channels} is not at least 1"
         if self.token_types:
             yield "token_types", "a series has no token types; leave it 0"
+
+    def equation(self) -> str:
+        return f"x_t = W v_t{' + b' if self.bias else ''}"
 
 
 class Head(Leaf, axis="head", leaves="anyformer.specs.ends"):
@@ -98,11 +117,17 @@ class Head(Leaf, axis="head", leaves="anyformer.specs.ends"):
 class NoHead(Head, kind="none"):
     """No head: the states are the answer."""
 
+    title = "no head"
+
+    def equation(self) -> str:
+        return "answer_t = h_t"
+
 
 @dataclass(frozen=True, kw_only=True)
 class TokenHead(Head, kind="lm"):
     """A logit for each token of the vocabulary: next-token in a decoder, masked-token in an encoder."""
 
+    title = "token logits"
     predicts_tokens = True
     tied: bool = False
     """The output matrix is the embedding table."""
@@ -115,11 +140,21 @@ class TokenHead(Head, kind="lm"):
     """Logits are multiplied by this."""
     softcap: float | None = None
 
+    def equation(self) -> str:
+        read = f"norm({self.activation}(W_d h_t + b_d))" if self.transform else "h_t"
+        logits = f"{'E' if self.tied else 'W'} {read}{' + b' if self.bias else ''}"
+        if self.scale != 1:
+            logits = f"{self.scale if isinstance(self.scale, str) else f'{self.scale:g}'} ({logits})"
+        return (
+            f"logits_t = {logits if self.softcap is None else f'{self.softcap:g} tanh(({logits}) / {self.softcap:g})'}"
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceHead(Head, kind="sequence"):
     """A class for the whole row."""
 
+    title = "sequence classes"
     pools = True
     labels: int
     pool: Pool = "first"
@@ -127,29 +162,44 @@ class SequenceHead(Head, kind="sequence"):
     """A dense layer with tanh before the classifier (BERT's pooler)."""
     dropout: float = 0.0
 
+    def equation(self) -> str:
+        return f"logits = W {'tanh(W_d h + b_d)' if self.dense else 'h'} + b, h = {POOLED[self.pool]}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class PairHead(Head, kind="pair"):
     """A class for two texts in one row: [u, v, |u-v|, u*v] of the means over token type 0 and over 1."""
 
+    title = "pair classes"
     pools = True
     labels: int
     dropout: float = 0.0
+
+    def equation(self) -> str:
+        return "logits = W [u, v, |u - v|, u * v] + b, u and v the means of h over text A and B"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LabelHead(Head, kind="token"):
     """A class for each token."""
 
+    title = "token classes"
     labels: int
     dropout: float = 0.0
+
+    def equation(self) -> str:
+        return "logits_t = W h_t + b"
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionHead(Head, kind="regression"):
     """Real numbers for the whole row, with a mean squared error."""
 
+    title = "real numbers"
     pools = True
     outputs: int = 1
     pool: Pool = "mean"
     dropout: float = 0.0
+
+    def equation(self) -> str:
+        return f"y = W h + b, h = {POOLED[self.pool]}"

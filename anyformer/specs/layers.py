@@ -8,7 +8,7 @@ as a list names every layer. A group that is a number overrides that one layer, 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -118,6 +118,17 @@ class Layers(OwnForm):
             problems.add(path, f"{name!r} is not a group{nearest(name, groups)}")
         found = [name if name in groups else None for name in names]
         return found[:depth] + [None] * ((depth or 1) - len(found))
+
+
+def runs(indices: Iterable[int]) -> list[tuple[int, int]]:
+    """First and last of each run of consecutive layers."""
+    found: list[tuple[int, int]] = []
+    for i in sorted(indices):
+        if found and found[-1][1] == i - 1:
+            found[-1] = found[-1][0], i
+        else:
+            found.append((i, i))
+    return found
 
 
 def cycle(order: str, depth: int | None, path: str, problems: Problems) -> list[str]:

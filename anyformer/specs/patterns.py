@@ -47,6 +47,19 @@ class Pattern(Leaf, axis="pattern", leaves="anyformer.parts.patterns"):
         """How many positions back (itself included) a later query can still see; None if all."""
         return None
 
+    def sizes(self) -> tuple[int, ...]:
+        """Its numbers that count tokens: all whole numbers, unless a leaf says otherwise."""
+        return tuple(value for value in self._whole().values())
+
+    def shrunk(self, by: float) -> Pattern:
+        """The same pattern with its sizes divided, to be drawn on few tokens."""
+        return dataclasses.replace(
+            cast("Any", self), **{n: max(1, round(v / by)) for n, v in self._whole().items() if v}
+        )
+
+    def _whole(self) -> dict[str, int]:
+        return {name: value for name in field_names(type(self)) if type(value := getattr(self, name)) is int}
+
     def __and__(self, other: Pattern) -> Pattern:
         return Both(first=self, second=other)
 
@@ -73,6 +86,12 @@ class Pair(Pattern):
     def joined_causal(self) -> bool:
         """Whether the pair is causal."""
         raise TypeError(f"{type(self).__name__} defines no joined_causal()")
+
+    def sizes(self) -> tuple[int, ...]:
+        return self.first.sizes() + self.second.sizes()
+
+    def shrunk(self, by: float) -> Pattern:
+        return type(self)(first=self.first.shrunk(by), second=self.second.shrunk(by))
 
     def problems(self) -> Iterator[Problem]:
         # A field of one half has no dotted name of its own: the whole pattern is one text.
@@ -101,6 +120,9 @@ class Both(Pair):
         known = [h for h in (self.first.horizon(), self.second.horizon()) if h is not None]
         return min(known, default=None)
 
+    def equation(self) -> str:
+        return " and ".join(f"({part.equation() or part})" for part in (self.first, self.second))
+
     def __str__(self) -> str:
         return f"{_term(self.first)} & {_term(self.second, right=True)}"
 
@@ -118,6 +140,9 @@ class Either(Pair):
     def horizon(self) -> int | None:
         known = [self.first.horizon(), self.second.horizon()]
         return None if None in known else max(h for h in known if h is not None)
+
+    def equation(self) -> str:
+        return " or ".join(f"({part.equation() or part})" for part in (self.first, self.second))
 
     def __str__(self) -> str:
         second = f"({self.second})" if isinstance(self.second, Either) else str(self.second)

@@ -16,9 +16,9 @@ def test_spec_from_a_file_a_directory_a_table_and_a_spec_is_the_same(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (("no-such-model",), af.SpecError, "neither a path ending in .toml nor a directory"),
+        (("no-such-model",), af.InputError, "is no preset, no .toml file and no directory"),
         (("no-such-file.toml",), af.SpecError, "No such file"),
-        ((7,), TypeError, "expected a path, a table or a ModelSpec, got int"),
+        ((7,), TypeError, "expected a name, a path, a table or a ModelSpec, got int"),
         ((BASE, ["depth"]), TypeError, "changes: expected dotted names"),
         ((BASE, {"dept": 3}), af.SpecError, "did you mean 'depth'"),
     ],

@@ -166,7 +166,7 @@ def test_allowed_pairs_of_a_long_document_do_not_enumerate():
 
 
 def test_enumeration_in_blocks_of_rows_covers_every_row(monkeypatch):
-    monkeypatch.setattr("anyformer.specs.pairs.ROWS", 4)
+    monkeypatch.setattr("anyformer.specs.pairs.PAIRS", 4 * 13)
     assert enumerate_pairs(pattern("causal"), 13) == 13 * 14 // 2
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from anyformer.parts.ffns.plain import gelu
+from anyformer.parts.ffns.plain import GELU, gelu, linear
 from anyformer.specs.axes import FeedForward, Problem
 
 if TYPE_CHECKING:
@@ -41,6 +41,20 @@ class Gated(FeedForward):
     def hidden(self, width: int) -> int:
         return math.ceil(8 * width / 3 / self.multiple_of) * self.multiple_of if self.width is None else self.width
 
+    def formula(self) -> str:
+        """The activation of the gate, such as `relu(z) = max(z, 0)`; "" if the gate is taken as it is."""
+        return f"{self.kind}(z)"
+
+    def equation(self) -> str:
+        formula, gate, up = self.formula(), linear("gate", self.bias), linear("up", self.bias)
+        if self.clamp is not None:
+            gate, up = f"min({gate}, {self.clamp:g})", f"clip({up}, +-{self.clamp:g})"
+        up += f" + {self.offset:g}" if self.offset else ""
+        name, _, _ = formula.partition("(")
+        gate = f"{name}({gate})" if formula else f"({gate})"
+        known = f", {formula}" if "=" in formula else ""
+        return f"y = W_down ({gate} * ({up})){' + b_down' if self.bias else ''}{known}"
+
     def activate(self, gate: Tensor) -> Tensor:
         """The activation of the gate."""
         raise TypeError(f"{type(self).__name__} defines no activate()")
@@ -58,6 +72,11 @@ class Gated(FeedForward):
 class Glu(Gated, kind="glu"):
     """sigmoid(gate) * up (Dauphin et al. 2016)."""
 
+    title = "GLU"
+
+    def formula(self) -> str:
+        return "sigmoid(z) = 1 / (1 + e^-z)"
+
     def activate(self, gate: Tensor) -> Tensor:
         return gate.sigmoid()
 
@@ -65,6 +84,9 @@ class Glu(Gated, kind="glu"):
 @dataclass(frozen=True, kw_only=True)
 class Bilinear(Gated, kind="bilinear"):
     """gate * up, with no activation."""
+
+    def formula(self) -> str:
+        return ""
 
     def activate(self, gate: Tensor) -> Tensor:
         return gate
@@ -74,6 +96,11 @@ class Bilinear(Gated, kind="bilinear"):
 class Reglu(Gated, kind="reglu"):
     """relu(gate) * up."""
 
+    title = "ReGLU"
+
+    def formula(self) -> str:
+        return "relu(z) = max(z, 0)"
+
     def activate(self, gate: Tensor) -> Tensor:
         return gate.relu()
 
@@ -82,8 +109,12 @@ class Reglu(Gated, kind="reglu"):
 class Geglu(Gated, kind="geglu"):
     """gelu(gate) * up."""
 
+    title = "GEGLU"
     form: Literal["erf", "tanh", "quick"] = "erf"
     """Which GELU: by the error function (ModernBERT), by tanh (T5 v1.1, Gemma), or x sigmoid(1.702 x) (gpt-oss)."""
+
+    def formula(self) -> str:
+        return GELU[self.form]
 
     def activate(self, gate: Tensor) -> Tensor:
         return gelu(gate, self.form)
@@ -92,6 +123,11 @@ class Geglu(Gated, kind="geglu"):
 @dataclass(frozen=True, kw_only=True)
 class Swiglu(Gated, kind="swiglu"):
     """silu(gate) * up."""
+
+    title = "SwiGLU"
+
+    def formula(self) -> str:
+        return "silu(z) = z sigmoid(z)"
 
     def activate(self, gate: Tensor) -> Tensor:
         import torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from anyformer.specs.axes import FeedForward, Problem
 
@@ -12,11 +12,26 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+GELU = {
+    "erf": "gelu(z) = z Phi(z)",
+    "tanh": "gelu(z) = z/2 (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3)))",
+    "quick": "gelu(z) = z sigmoid(1.702 z)",
+}
+"""GELU in its three published forms."""
+
+
+def linear(name: str, bias: bool) -> str:
+    """A projection in an equation."""
+    return f"W_{name} x + b_{name}" if bias else f"W_{name} x"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plain(FeedForward):
     """Two matrices."""
 
     inputs = ("up",)
+    formula: ClassVar[str] = ""
+    """The activation, such as `relu(z) = max(z, 0)`."""
     width: int | None = None
     """Unset: 4 times the model's width."""
     bias: bool = False
@@ -30,10 +45,18 @@ class Plain(FeedForward):
     def hidden(self, width: int) -> int:
         return 4 * width if self.width is None else self.width
 
+    def equation(self) -> str:
+        name, _, _ = (self.formula or self.kind).partition("(")
+        inner = f"{name}({linear('up', self.bias)})"
+        return f"y = W_down {inner}{' + b_down' if self.bias else ''}" + (f", {self.formula}" if self.formula else "")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Relu(Plain, kind="relu"):
     """max(x, 0)."""
+
+    title = "ReLU"
+    formula = "relu(z) = max(z, 0)"
 
     def combine(self, *inputs: Tensor) -> Tensor:
         return inputs[0].relu()
@@ -43,6 +66,9 @@ class Relu(Plain, kind="relu"):
 class Relu2(Plain, kind="relu2"):
     """max(x, 0)^2 (So et al. 2021)."""
 
+    title = "squared ReLU"
+    formula = "relu2(z) = max(z, 0)^2"
+
     def combine(self, *inputs: Tensor) -> Tensor:
         return inputs[0].relu().square()
 
@@ -50,6 +76,9 @@ class Relu2(Plain, kind="relu2"):
 @dataclass(frozen=True, kw_only=True)
 class Gelu(Plain, kind="gelu"):
     """x Phi(x), with the error function (Hendrycks and Gimpel 2016)."""
+
+    title = "GELU"
+    formula = GELU["erf"]
 
     def combine(self, *inputs: Tensor) -> Tensor:
         return gelu(inputs[0], "erf")
@@ -59,6 +88,9 @@ class Gelu(Plain, kind="gelu"):
 class GeluTanh(Plain, kind="gelu_tanh"):
     """GELU by its tanh approximation, as in GPT-2."""
 
+    title = "GELU tanh"
+    formula = GELU["tanh"]
+
     def combine(self, *inputs: Tensor) -> Tensor:
         return gelu(inputs[0], "tanh")
 
@@ -67,6 +99,9 @@ class GeluTanh(Plain, kind="gelu_tanh"):
 class GeluQuick(Plain, kind="gelu_quick"):
     """x sigmoid(1.702 x)."""
 
+    title = "quick GELU"
+    formula = GELU["quick"]
+
     def combine(self, *inputs: Tensor) -> Tensor:
         return gelu(inputs[0], "quick")
 
@@ -74,6 +109,9 @@ class GeluQuick(Plain, kind="gelu_quick"):
 @dataclass(frozen=True, kw_only=True)
 class Silu(Plain, kind="silu"):
     """x sigmoid(x)."""
+
+    title = "SiLU"
+    formula = "silu(z) = z sigmoid(z)"
 
     def combine(self, *inputs: Tensor) -> Tensor:
         from torch.nn.functional import silu

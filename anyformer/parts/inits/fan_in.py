@@ -11,6 +11,11 @@ from anyformer.specs.axes import Init, Normal, Weight
 class FanIn(Init, kind="fan_in"):
     """What goes in with variance 1 comes out with variance 1."""
 
+    title = "fan-in"
+
+    def equation(self) -> str:
+        return "W ~ N(0, 1/d_in), tables N(0, 1)"
+
     def rule(self, weight: Weight, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
         table = weight.role in ("embedding", "position_embedding")
         return Normal(std=1.0 if table else weight.shape[-1] ** -0.5)

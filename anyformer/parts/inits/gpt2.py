@@ -12,11 +12,15 @@ from anyformer.specs.axes import Init, Normal, Problem, Weight
 class GPT2(Init, kind="gpt2"):
     """The residual's variance stays bounded as depth grows."""
 
+    title = "GPT-2"
     std: float = 0.02
 
     def problems(self) -> Iterator[Problem]:
         if self.std <= 0:
             yield "std", f"{self.std} is not above 0"
+
+    def equation(self) -> str:
+        return f"W ~ N(0, {self.std:g}^2), into the residual N(0, {self.std:g}^2 / (2 depth))"
 
     def rule(self, weight: Weight, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
         residual = weight.role in ("attention_out", "ffn_out")

@@ -21,5 +21,8 @@ class PlainNormal(Init, kind="normal"):
             if (value := getattr(self, name)) is not None and value <= 0:
                 yield name, f"{value} is not above 0"
 
+    def equation(self) -> str:
+        return f"W ~ N(0, {self.std:g}^2)" + (f", cut at {self.cut:g} sigma" if self.cut is not None else "")
+
     def rule(self, weight: Weight, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
         return Normal(std=self.std, cut=self.cut)

@@ -11,6 +11,11 @@ from anyformer.specs.axes import Init, Normal, Weight
 class SmallWang(Init, kind="small"):
     """Small init for every input, Wang init for projections back into the residual."""
 
+    title = "small and Wang"
+
+    def equation(self) -> str:
+        return "W ~ N(0, 2 / (5 width)), into the residual N(0, 4 / (depth^2 width))"
+
     def rule(self, weight: Weight, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
         residual = weight.role in ("attention_out", "ffn_out")
         return Normal(std=2 / (depth * width**0.5) if residual else (2 / (5 * width)) ** 0.5)

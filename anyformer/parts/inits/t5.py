@@ -12,11 +12,17 @@ from anyformer.specs.axes import Init, Normal, Problem, Weight
 class T5Factors(Init, kind="t5"):
     """q (width head_dim)^-1/2; k, v, relative and input matrices width^-1/2; outputs fan_in^-1/2; tables 1."""
 
+    title = "T5"
     factor: float = 1.0
 
     def problems(self) -> Iterator[Problem]:
         if self.factor <= 0:
             yield "factor", f"{self.factor} is not above 0"
+
+    def equation(self) -> str:
+        factor = f"{self.factor:g}^2 " if self.factor != 1 else ""
+        shares = "1/(width d_head) for q, 1/d_in back into the residual, 1 for tables and head, else 1/width"
+        return f"W ~ N(0, {factor}c), c = {shares}"
 
     def rule(self, weight: Weight, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
         match weight.role:

@@ -16,12 +16,16 @@ if TYPE_CHECKING:
 class Relu(Mixer, kind="relu"):
     """Sparse weights without an exponential."""
 
+    title = "normalised ReLU"
     eps: float = 1e-6
     """Added to the sum, so that a row of zeros stays zero."""
 
     def problems(self) -> Iterator[Problem]:
         if self.eps <= 0:
             yield "eps", f"{self.eps} is not above 0"
+
+    def equation(self) -> str:
+        return f"p_ij = max(s_ij, 0) / (sum_k max(s_ik, 0) + {self.eps:g}), o_i = sum_j p_ij v_j"
 
     def weigh(self, scores: Tensor, own: Mapping[str, Tensor]) -> Tensor:
         weights = scores.relu()

@@ -19,6 +19,10 @@ class Softmax(Mixer, kind="softmax"):
     sinks: bool = False
     """A learned logit for each head in the denominator, so that a head may attend to nothing."""
 
+    def equation(self) -> str:
+        total = "(exp(sink_h) + sum_k exp(s_ik))" if self.sinks else "sum_k exp(s_ik)"
+        return f"p_ij = exp(s_ij) / {total}, o_i = sum_j p_ij v_j"
+
     @property
     def ignores_shift(self) -> bool:
         return not self.sinks

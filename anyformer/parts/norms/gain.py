@@ -13,6 +13,10 @@ Gain = Literal["weight", "one_plus", "none"]
 GainAt = Literal["before_cast", "after_cast"]
 
 
+GAIN_WORDS: dict[Gain, str] = {"weight": " * g", "one_plus": " * (1 + g)", "none": ""}
+"""How a gain is written in an equation."""
+
+
 def gain_weights(form: Gain, shape: tuple[int, ...]) -> dict[str, Weight]:
     """What is stored for a gain of 1."""
     if form == "none":

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyformer.parts.norms.gain import Gain, GainAt, gain_weights, one_plus, scaled
+from anyformer.parts.norms.gain import GAIN_WORDS, Gain, GainAt, gain_weights, one_plus, scaled
 from anyformer.specs.axes import Norm, Problem, Weight
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 class LayerNorm(Norm, kind="layernorm"):
     """Centring and scale; gain and bias are applied in fp32, before the cast back."""
 
+    title = "LayerNorm"
     eps: float = 1e-5
     gain: Gain = "weight"
     """The stored weight, 1 + the stored weight (Nemotron), or no gain at all (OLMo 1)."""
@@ -29,6 +30,10 @@ class LayerNorm(Norm, kind="layernorm"):
             yield "eps", f"{self.eps} is not above 0"
         if self.gain == "none" and self.bias:
             yield "bias", "a norm without gain has no bias; set it to false"
+
+    def equation(self) -> str:
+        after = GAIN_WORDS[self.gain] + (" + b" if self.bias else "")
+        return f"norm(x) = (x - mean(x)) / sqrt(var(x) + {self.eps:g}){after}"
 
     def weights(self, shape: tuple[int, ...]) -> dict[str, Weight]:
         bias = {"bias": Weight(shape=shape, role="bias", fill=0.0)} if self.bias else {}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyformer.parts.norms.gain import Gain, GainAt, gain_weights, one_plus, scaled
+from anyformer.parts.norms.gain import GAIN_WORDS, Gain, GainAt, gain_weights, one_plus, scaled
 from anyformer.specs.axes import Norm, Problem, Weight
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 class RMSNorm(Norm, kind="rmsnorm"):
     """Scale only, no centring."""
 
+    title = "RMSNorm"
     eps: float = 1e-6
     gain: Gain = "weight"
     """The stored weight, 1 + the stored weight (Gemma), or no gain at all."""
@@ -26,6 +27,9 @@ class RMSNorm(Norm, kind="rmsnorm"):
     def problems(self) -> Iterator[Problem]:
         if self.eps <= 0:
             yield "eps", f"{self.eps} is not above 0"
+
+    def equation(self) -> str:
+        return f"norm(x) = x / sqrt(mean(x^2) + {self.eps:g}){GAIN_WORDS[self.gain]}"
 
     def weights(self, shape: tuple[int, ...]) -> dict[str, Weight]:
         return gain_weights(self.gain, shape)

@@ -17,5 +17,8 @@ class Causal(Pattern, kind="causal"):
     def allows(self, q: Tokens, k: Tokens) -> Any:
         return k.pos <= q.pos
 
+    def equation(self) -> str:
+        return "k <= q"
+
     def interval(self, pos: Any, length: int) -> tuple[Any, Any]:
         return pos * 0, pos

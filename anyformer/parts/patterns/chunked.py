@@ -24,6 +24,9 @@ class Chunked(Pattern, kind="chunked"):
     def allows(self, q: Tokens, k: Tokens) -> Any:
         return q.pos // self.size == k.pos // self.size
 
+    def equation(self) -> str:
+        return f"q // {self.size} = k // {self.size}"
+
     def interval(self, pos: Any, length: int) -> tuple[Any, Any]:
         first = pos // self.size * self.size
         return first, (first + self.size - 1).clip(None, length - 1)

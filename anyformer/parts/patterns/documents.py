@@ -15,5 +15,8 @@ class Documents(Pattern, kind="documents"):
     def allows(self, q: Tokens, k: Tokens) -> Any:
         return (q.document == k.document) & (q.pos == q.pos) & (k.pos == k.pos)
 
+    def equation(self) -> str:
+        return "document(q) = document(k)"
+
     def interval(self, pos: Any, length: int) -> tuple[Any, Any]:
         return pos * 0, pos * 0 + length - 1

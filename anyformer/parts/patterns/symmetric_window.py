@@ -23,6 +23,9 @@ class SymmetricWindow(Pattern, kind="symmetric_window"):
     def allows(self, q: Tokens, k: Tokens) -> Any:
         return (q.pos - k.pos <= self.radius) & (k.pos - q.pos <= self.radius)
 
+    def equation(self) -> str:
+        return f"|q - k| <= {self.radius}"
+
     def interval(self, pos: Any, length: int) -> tuple[Any, Any]:
         return (pos - self.radius).clip(0), (pos + self.radius).clip(None, length - 1)
 

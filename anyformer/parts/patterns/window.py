@@ -24,6 +24,9 @@ class Window(Pattern, kind="window"):
     def allows(self, q: Tokens, k: Tokens) -> Any:
         return (k.pos <= q.pos) & (q.pos - k.pos < self.size)
 
+    def equation(self) -> str:
+        return f"0 <= q - k < {self.size}"
+
     def interval(self, pos: Any, length: int) -> tuple[Any, Any]:
         return (pos - self.size + 1).clip(0), pos
 

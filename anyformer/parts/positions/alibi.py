@@ -25,6 +25,7 @@ def slopes(heads: int, base: float) -> list[float]:
 class Alibi(Position, kind="alibi"):
     """Each head subtracts its slope times the distance."""
 
+    title = "ALiBi"
     relative = True
     slope_base: float = 8.0
     before_scale: bool = False
@@ -33,6 +34,10 @@ class Alibi(Position, kind="alibi"):
     def problems(self) -> Iterator[Problem]:
         if self.slope_base <= 0:
             yield "slope_base", f"{self.slope_base} is not above 0"
+
+    def equation(self) -> str:
+        slope = f"slope_h |i - j|, slope_h = 2^(-{self.slope_base:.10g} h / P), P heads or the power of 2 below"
+        return f"s_ij = scale (q_i . k_j - {slope})" if self.before_scale else f"s_ij = scale q_i . k_j - {slope}"
 
     def constants(self, dims: Dims) -> dict[str, Sequence[float]]:
         return {"slope_H": slopes(dims.heads, self.slope_base)}

@@ -33,6 +33,9 @@ class Axial(Position, kind="axial"):
                 f"{self._row_width(dims)} leaves no room for both tables in a width of {dims.embed_width}",
             )
 
+    def equation(self) -> str:
+        return f"x_p + [R[p // {self.columns}], C[p % {self.columns}]], R and C learned"
+
     def limit(self, context: int) -> int:
         return self.rows * self.columns
 

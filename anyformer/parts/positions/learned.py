@@ -23,6 +23,9 @@ class Learned(Position, kind="learned"):
         if self.offset < 0:
             yield "offset", f"{self.offset} is not at least 0"
 
+    def equation(self) -> str:
+        return f"x_p + P[p + {self.offset}], P learned" if self.offset else "x_p + P[p], P learned"
+
     def limit(self, context: int) -> int:
         return context
 

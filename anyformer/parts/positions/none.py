@@ -11,4 +11,8 @@ from anyformer.specs.axes import Position
 class NoPosition(Position, kind="none"):
     """Nothing is added, rotated or biased."""
 
+    title = "no positions"
     relative = True
+
+    def equation(self) -> str:
+        return "s_ij = scale q_i . k_j"

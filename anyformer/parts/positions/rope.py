@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 class Rope(Position, kind="rope"):
     """Rotates queries and keys (and values, if asked) in each head."""
 
+    title = "RoPE"
     theta: float = 10000.0
     layout: Literal["half", "interleaved"] = "half"
     """Pairs (i, i + d/2) as in NeoX and Llama, or (2i, 2i + 1) as in GPT-J."""
@@ -51,6 +52,14 @@ class Rope(Position, kind="rope"):
         if self.scaling is not None:
             for name, message in self.scaling.problems():
                 yield f"scaling.{name}", message
+
+    def equation(self) -> str:
+        pair = "(i, i + d/2)" if self.layout == "half" else "(2i, 2i + 1)"
+        scaled = (
+            "" if self.scaling is None else f"; {self.scaling.called()} scaling: {self.scaling.equation()}".rstrip(": ")
+        )
+        turn = f"R_m turns the pair {pair} by m f_i, f_i = {self.theta:.10g}^(-2i/d)"
+        return f"s_mn = scale (R_m q) . (R_n k){', values R_n v' if self.on_values else ''}; {turn}{scaled}"
 
     def rotated(self, head_dim: int) -> int:
         """How many dimensions of a head turn."""

@@ -60,11 +60,15 @@ class Linear(RopeScaling, kind="linear"):
     def constants(self, plain: list[float], theta: float) -> dict[str, Sequence[float]]:
         return {"frequency": [f / self.factor for f in plain]}
 
+    def equation(self) -> str:
+        return f"f_i becomes f_i / {self.factor:.10g}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class DynamicNtk(RopeScaling, kind="dynamic"):
     """theta grows with the length beyond the original: theta (factor L / original - factor + 1)^(d / (d - 2))."""
 
+    title = "dynamic NTK"
     needs_length = True
     factor: float
     original: int
@@ -72,6 +76,10 @@ class DynamicNtk(RopeScaling, kind="dynamic"):
     def check(self, turned: int) -> Iterator[Problem]:
         if turned <= 2:
             yield "kind", f"'dynamic' needs more than 2 turning dimensions, got {turned}"
+
+    def equation(self) -> str:
+        growth = f"{self.factor:.10g} L / {self.original} - {self.factor - 1:.10g}"
+        return f"theta becomes theta ({growth})^(d / (d - 2)) for a length L above {self.original}"
 
     def constants(self, plain: list[float], theta: float) -> dict[str, Sequence[float]]:
         turned = 2 * len(plain)
@@ -91,6 +99,7 @@ class DynamicNtk(RopeScaling, kind="dynamic"):
 class Yarn(RopeScaling, kind="yarn"):
     """Slow dimensions interpolate, fast ones stay, with a ramp between (Peng et al. 2023)."""
 
+    title = "YaRN"
     factor: float
     original: int
     beta_fast: float = 32.0
@@ -106,6 +115,10 @@ class Yarn(RopeScaling, kind="yarn"):
             yield "beta_slow", f"{self.beta_slow} is not above 0"
         elif self.beta_fast <= self.beta_slow:
             yield "beta_fast", f"{self.beta_fast} is not above beta_slow={self.beta_slow}"
+
+    def equation(self) -> str:
+        ramp = f"r_i from 0 at {self.beta_fast:.10g} turns in {self.original} tokens to 1 at {self.beta_slow:.10g}"
+        return f"f_i becomes f_i (1 - r_i + r_i / {self.factor:.10g}), {ramp}; sin and cos times {self.gain():.6g}"
 
     def constants(self, plain: list[float], theta: float) -> dict[str, Sequence[float]]:
         half = len(plain)
@@ -139,6 +152,10 @@ class Llama3(RopeScaling, kind="llama3"):
         if self.low >= self.high:
             yield "low", f"{self.low} is not below high={self.high}"
 
+    def equation(self) -> str:
+        share = f"c_i from 0 at {self.low:.10g} turns in {self.original} tokens to 1 at {self.high:.10g}"
+        return f"f_i becomes f_i (c_i + (1 - c_i) / {self.factor:.10g}), {share}"
+
     def constants(self, plain: list[float], theta: float) -> dict[str, Sequence[float]]:
         return {"frequency": [self._scaled(f) for f in plain]}
 
@@ -168,6 +185,10 @@ class LongRope(RopeScaling, kind="longrope"):
                 yield name, "has a factor that is not above 0"
         if self.original == 1 and self.factor > 1 and self.attention_factor is None:
             yield "original", "1 has a logarithm of 0, which the gain divides by; set attention_factor"
+
+    def equation(self) -> str:
+        which = f"short_i up to a length of {self.original}, long_i beyond"
+        return f"f_i becomes f_i / {which}; sin and cos times {self.gain():.6g}"
 
     def check(self, turned: int) -> Iterator[Problem]:
         for name in ("short", "long"):

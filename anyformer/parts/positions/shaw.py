@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 class Shaw(Position, kind="shaw"):
     """A vector for each clipped distance, shared by the heads of a layer."""
 
+    title = "Shaw"
     relative = True
     reads_content = True
     clip: int = 16
@@ -39,6 +40,11 @@ class Shaw(Position, kind="shaw"):
     def check(self, dims: Dims) -> Iterator[Problem]:
         if self.vectors == "sine" and dims.head_dim % 2:
             yield "vectors", f"'sine' pairs sines with cosines, so head_dim must be even, got {dims.head_dim}"
+
+    def equation(self) -> str:
+        clipped = f"clip(j - i, +-{self.clip})"
+        values = f", o_i = sum_j p_ij (v_j + b[{clipped}])" if self.on_values else ""
+        return f"s_ij = scale q_i . (k_j + a[{clipped}]){values}"
 
     def reads_probs(self) -> bool:
         return self.on_values

@@ -33,6 +33,12 @@ class Sinusoidal(Position, kind="sinusoidal"):
             given = f"the width it is added to must be even, got {dims.embed_width}"
             yield "kind", f"'sinusoidal' pairs sines with cosines, so {given}"
 
+    def equation(self) -> str:
+        even, odd = ("2i", "2i+1") if self.layout == "interleaved" else ("i", "i + d/2")
+        place = f"(p + {self.offset})" if self.offset else "p"
+        phase = f"{place} {self.theta:.10g}^({'-i/(d/2 - 1)' if self.endpoint else '-2i/d'})"
+        return f"x_p + PE(p), PE(p, {even}) = sin({phase}), PE(p, {odd}) = cos({phase})"
+
     def constants(self, dims: Dims) -> dict[str, Sequence[float]]:
         half = dims.embed_width // 2
         steps = max(half - 1, 1) if self.endpoint else half

@@ -35,6 +35,7 @@ def thresholds(buckets: int, max_distance: int) -> list[int]:
 class T5Bias(Position, kind="t5"):
     """A table (buckets, heads) added to the scores."""
 
+    title = "T5 bias"
     relative = True
     buckets: int = 32
     max_distance: int = 128
@@ -53,6 +54,9 @@ class T5Bias(Position, kind="t5"):
             yield "buckets", f"{self.buckets} can't be halved evenly; pick a multiple of {least}"
         elif self.max_distance <= self.buckets // 2:
             yield "max_distance", f"{self.max_distance} is not above buckets / 2 = {self.buckets // 2}"
+
+    def equation(self) -> str:
+        return f"s_ij = scale q_i . k_j + table[bucket(i - j), h]; {self.buckets} buckets, the last from {self.max_distance}"
 
     def _both_ways(self, dims: Dims) -> bool:
         return not dims.causal if self.bidirectional is None else self.bidirectional

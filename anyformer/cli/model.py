@@ -1,0 +1,83 @@
+"""What commands share that use a trained model: the folder that holds it, and signs of life on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from anyformer.errors import InputError
+from anyformer.files import settle
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from anyformer.data.tokenizer import Tokenizer
+    from anyformer.model.models import Model
+
+FOLDER = "the folder of a trained model: a run of anyformer's, or a Hugging Face directory"
+PATIENCE = 2.0
+"""Seconds after which somebody wants to see that something happens."""
+
+
+def open_model(path: str) -> tuple[Model, Tokenizer]:
+    """The model and the tokenizer in a folder."""
+    folder = settle(path)
+    if not folder.is_dir():
+        what = "is a file" if folder.exists() else "there is no such folder"
+        raise InputError(f"{path}: {what}; give {FOLDER}")
+    if not any((folder / name).is_file() for name in ("spec.toml", "config.json", "model.safetensors")):
+        raise InputError(f"{path}: holds no model (no spec.toml and no config.json); give {FOLDER}")
+    with working(f"reading {path}"):
+        from anyformer.data.tokenizer import tokenizer
+        from anyformer.families.folder import load
+
+        return load(folder), tokenizer(folder)
+
+
+def errors() -> Console:
+    """Standard error."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """A sign that something goes on, on a terminal only."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    with errors().status(what):
+        yield
+
+
+class Bar:
+    """A progress bar on a terminal, which appears only once patience is over."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.began = time.monotonic()
+        self.progress: Progress | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show how much is done."""
+        if self.progress is None:
+            if time.monotonic() - self.began < PATIENCE or not sys.stderr.isatty():
+                return
+            from rich.progress import Progress
+
+            self.progress = Progress(console=errors(), transient=True)
+            self.progress.start()
+            self.progress.add_task(self.what, total=total)
+        self.progress.update(self.progress.task_ids[0], completed=done)
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.progress is not None:
+            self.progress.stop()

@@ -1,0 +1,200 @@
+"""Tokenizers: text to ids and back, read from a tokenizer.json or trained as byte-level BPE.
+
+Special tokens are for programs: one that is spelled out in a text is text, and only an id can be a control token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+
+from anyformer.errors import AnyformerError, DataError
+from anyformer.files import replace_file
+
+FILE = "tokenizer.json"
+END = "<|endoftext|>"
+"""The one special token of tokenizers that we train: it stands between documents, and its id is 0."""
+LARGEST = 256 * 2**20
+"""Bytes of the largest tokenizer.json that is read."""
+LEAST = 257
+"""A byte-level vocabulary has every byte and END."""
+SCRAP = 50_000
+"""Characters of the pieces in which a corpus is counted: one long text would keep one core busy and the others idle."""
+
+WORDS = "|".join(
+    (
+        r"'(?i:[sdmt]|ll|ve|re)",
+        # A word takes the one sign before it along: " word", "_name", ".append".
+        r"[^\r\n\p{L}\p{N}]?\p{L}[\p{L}\p{M}]*",
+        # Each digit by itself, so that a number is spelled in one way only.
+        r"\p{N}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
+        # Blank lines together, and indentation together but for the space that goes with a word.
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    )
+)
+"""No merge crosses the border of a match. Every character is in some match."""
+
+
+class Tokenizer:
+    """Text to ids and back."""
+
+    def __init__(self, inner: tokenizers.Tokenizer) -> None:
+        self._inner = inner
+        with _guarded("it can't be used"):
+            inner.encode_special_tokens = True
+            # A file may ask for either, and would silently cut or lengthen a text.
+            inner.no_truncation()
+            inner.no_padding()
+            added = inner.get_added_tokens_decoder()
+            self.vocab: int = inner.get_vocab_size(with_added_tokens=True)
+            """How many tokens there are."""
+            decoder = b"" if inner.decoder is None else inner.decoder.__getstate__()
+            self._spells_bytes = b"ByteLevel" in decoder
+            """Whether a token is written with one sign for each byte."""
+            self.byte_tokens: frozenset[int] = _byte_tokens(inner) if b"ByteFallback" in decoder else frozenset()
+            """Ids of tokens that stand for one byte of a character that has no token (`<0x0A>`)."""
+        self.specials: dict[str, int] = {t.content: i for i, t in sorted(added.items()) if t.special}
+        """Ids of the special tokens, by name."""
+
+    def encode(self, text: str, *, specials: bool = False) -> list[int]:
+        """Ids of a text; `specials` adds what the tokenizer's own template puts around a text."""
+        with _guarded("the text can't be encoded"):
+            return self._inner.encode(_whole(text), add_special_tokens=specials).ids
+
+    def encode_many(self, texts: Sequence[str], *, specials: bool = False) -> list[list[int]]:
+        """Ids of each text, on all cores."""
+        whole = [_whole(text) for text in texts]
+        with _guarded("the texts can't be encoded"):
+            return [e.ids for e in self._inner.encode_batch_fast(whole, add_special_tokens=specials)]
+
+    def decode(self, ids: Iterable[int], *, specials: bool = False) -> str:
+        """Text of ids. Special tokens appear only if asked for; an id beyond the vocabulary has no text."""
+        with _guarded("the ids can't be decoded"):
+            return self._inner.decode(list(ids), skip_special_tokens=not specials)
+
+    def bytes_of(self, token: int) -> int:
+        """How many bytes of UTF-8 one token stands for at the beginning of a text."""
+        if token in self.byte_tokens:
+            return 1
+        with _guarded("the token can't be looked up"):
+            if self._spells_bytes:
+                return len(self._inner.id_to_token(token) or "")
+        return len(self.decode([token]).encode())
+
+    def id_of(self, token: str) -> int | None:
+        """The id of one token, spelled as in the vocabulary."""
+        with _guarded("the token can't be looked up"):
+            return self._inner.token_to_id(token)
+
+    def to_json(self) -> str:
+        """What a tokenizer.json holds."""
+        with _guarded("it can't be written"):
+            return self._inner.to_str(pretty=True)
+
+    def save(self, path: str | Path) -> None:
+        """Write tokenizer.json into a directory, which is made if need be, or the file if the path ends in .json."""
+        place = Path(path)
+        if place.suffix != ".json":
+            place = place / FILE
+        place.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(place, lambda beside: beside.write_text(self.to_json(), encoding="utf-8"))
+
+    def __repr__(self) -> str:
+        return f"Tokenizer(vocab={self.vocab}, specials={self.specials})"
+
+
+def tokenizer(path: str | Path) -> Tokenizer:
+    """Read a tokenizer.json, or the one in a directory."""
+    place = Path(path)
+    file = place / FILE if place.is_dir() else place
+    if not file.is_file():
+        what = f"there is no {FILE} in it" if place.is_dir() else "there is no such file"
+        raise DataError(f"{place}: {what}; give a {FILE} or a directory that holds one")
+    try:
+        size = file.stat().st_size
+        if size > LARGEST:
+            raise DataError(f"{file}: has {size:,} bytes; a tokenizer of more than {LARGEST:,} is not read")
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"{file}: can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file}: is damaged: byte {error.start} is not UTF-8") from error
+    with _guarded(f"{file}: is damaged, or of a kind that the tokenizers library does not know"):
+        inner = tokenizers.Tokenizer.from_str(text)
+    return Tokenizer(inner)
+
+
+def train_bpe(texts: Iterable[str], vocab: int) -> Tokenizer:
+    """Byte-level BPE from texts: any text can be encoded, and decodes to itself.
+
+    A merge needs a pair that occurs twice, so a short text gives fewer tokens than asked for: see `.vocab`.
+    """
+    if vocab < LEAST:
+        raise DataError(f"vocab: {vocab} is less than {LEAST}: every byte needs a token, and so does {END}")
+    inner = tokenizers.Tokenizer(models.BPE())
+    split = pre_tokenizers.Split(Regex(WORDS), behavior="isolated")
+    spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    inner.pre_tokenizer = pre_tokenizers.Sequence([split, spell])
+    inner.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab,
+        min_frequency=2,
+        show_progress=False,
+        special_tokens=[END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    with _guarded("it can't be trained"):
+        inner.train_from_iterator(_scraps(texts), trainer)
+    return Tokenizer(inner)
+
+
+def _scraps(texts: Iterable[str]) -> Iterator[str]:
+    """Long texts cut at the ends of lines; a token that spans a cut is counted a little differently, and no more."""
+    for text in texts:
+        _whole(text)
+        start = 0
+        while len(text) - start > SCRAP:
+            end = text.rfind("\n", start, start + SCRAP) + 1 or start + SCRAP
+            yield text[start:end]
+            start = end
+        yield text[start:]
+
+
+def _whole(text: str) -> str:
+    """The text, if it is one that can be written down in UTF-8."""
+    if not isinstance(text, str):
+        raise DataError(f"expected a text, got {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"character {error.start} of the text is {text[error.start]!r}, half of a UTF-16 pair and no character; "
+            "read the text as UTF-8"
+        ) from error
+    return text
+
+
+def _byte_tokens(inner: tokenizers.Tokenizer) -> frozenset[int]:
+    """Ids of `<0x00>` ... `<0xFF>`."""
+    found = (inner.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
+    return frozenset(i for i in found if i is not None)
+
+
+@contextmanager
+def _guarded(what: str) -> Iterator[None]:
+    """Errors of the library as ours. Its panics are no `Exception`, and Ctrl-C must still get through."""
+    try:
+        yield
+    except (AnyformerError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:
+        first: Any = str(error).strip().splitlines() or [type(error).__name__]
+        raise DataError(f"tokenizer: {what}: {first[0]}") from error

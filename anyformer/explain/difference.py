@@ -1,0 +1,118 @@
+"""What differs between two specs, and what that does to their costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from anyformer.errors import InputError
+from anyformer.explain.axes import Axis, axes_of
+from anyformer.explain.costs import DTYPE, STORED, check_contexts, decodes, usual_contexts
+from anyformer.explain.words import some
+from anyformer.specs.count import Count, dtype_bytes
+from anyformer.specs.model import ModelSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A number of both models."""
+
+    name: str
+    unit: str
+    """parameters, FLOP or bytes."""
+    before: float
+    after: float
+    part: bool = False
+    """Whether it is a part of the number above it."""
+
+    @property
+    def ratio(self) -> float | None:
+        """Second over first; None if the first is 0."""
+        return self.after / self.before if self.before else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Two specs side by side."""
+
+    names: tuple[str, str]
+    axes: tuple[tuple[Axis, Axis], ...]
+    """The axes that differ."""
+    contexts: tuple[int, int]
+    """At how many tokens each is counted."""
+    changes: tuple[Change, ...]
+
+    @property
+    def headline(self) -> str:
+        """How many axes differ."""
+        if not self.axes:
+            return "no axis differs"
+        return f"{some(len(self.axes), 'axis', 'axes')} {'differs' if len(self.axes) == 1 else 'differ'}"
+
+    def data(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {
+            "names": list(self.names),
+            "differ": len(self.axes),
+            "axes": [{"axis": a.name, "values": [a.value, b.value]} for a, b in self.axes],
+            "contexts": list(self.contexts),
+            "costs": [
+                {"name": c.name, "unit": c.unit, "part": c.part, "values": [c.before, c.after], "ratio": c.ratio}
+                for c in self.changes
+            ],
+        }
+
+
+def difference(first: ModelSpec, second: ModelSpec, names: tuple[str, str], context: int | None = None) -> Difference:
+    """Compare two specs, at a context of both (default: the shorter of their own)."""
+    pairs = zip(axes_of(first), axes_of(second), strict=True)
+    contexts = _contexts(first, second, context)
+    return Difference(
+        names=names,
+        axes=tuple((a, b) for a, b in pairs if not a.same(b)),
+        contexts=contexts,
+        changes=tuple(_changes(first.count(), second.count(), contexts)),
+    )
+
+
+def _contexts(first: ModelSpec, second: ModelSpec, context: int | None) -> tuple[int, int]:
+    """An image is as long as it is; texts are compared at the same length."""
+    own = [usual_contexts(spec) for spec in (first, second)]
+    if context is None:
+        shortest = min(first.context, second.context)
+        return _fitting(first, own[0], shortest), _fitting(second, own[1], shortest)
+    for spec in (first, second):
+        check_contexts(spec, [context])
+    return context, context
+
+
+def _fitting(spec: ModelSpec, own: tuple[int, ...], wanted: int) -> int:
+    try:
+        return check_contexts(spec, [wanted])[0]
+    except InputError:
+        return own[-1]
+
+
+def _changes(first: Count, second: Count, contexts: tuple[int, int]) -> list[Change]:
+    def both(name: str, unit: str, measure: Callable[[Count, int], float], *, part: bool = False) -> Change:
+        before, after = (measure(count, n) for count, n in zip((first, second), contexts, strict=True))
+        return Change(name=name, unit=unit, before=before, after=after, part=part)
+
+    found = [both("parameters", "parameters", lambda count, _: count.params)]
+    for part in dict.fromkeys([*first.params_by_part, *second.params_by_part]):
+        found.append(both(part, "parameters", lambda count, _, part=part: count.params_by_part.get(part, 0), part=True))
+    found.append(both("FLOPs per token", "FLOP", lambda count, n: count.flops_per_token(n)))
+    for part in ("projections", "scores", "ffn", "embed", "head"):
+        change = both(part, "FLOP", lambda count, n, part=part: getattr(count.flops(n), part) / n, part=True)
+        found += [change] if change.before or change.after else []
+    if decodes(first.spec) or decodes(second.spec):
+        found.append(both(f"KV cache ({DTYPE})", "bytes", _cache))
+    for dtype in STORED:
+        size = dtype_bytes(dtype)
+        found.append(both(f"weights ({dtype})", "bytes", lambda count, _, size=size: count.params * size))
+    return found
+
+
+def _cache(count: Count, context: int) -> int:
+    return count.kv_bytes(context, DTYPE) if decodes(count.spec) else 0

@@ -1,0 +1,132 @@
+"""A block as lines of text: the residual is the line on the left, branches leave it and come back to an add."""
+
+from __future__ import annotations
+
+import textwrap
+from itertools import zip_longest
+
+from anyformer.explain.sketch import Branch, Sketch
+
+# Box-drawing characters: lines, corners, and where lines meet.
+ACROSS, DOWN = "\u2500", "\u2502"
+TOP_LEFT, TOP_RIGHT, LOW_LEFT, LOW_RIGHT = "\u250c", "\u2510", "\u2514", "\u2518"
+TO_RIGHT, FROM_BELOW, FROM_ABOVE = "\u251c", "\u252c", "\u2534"
+PLAIN = str.maketrans(
+    {
+        ACROSS: "-",
+        DOWN: "|",
+        **dict.fromkeys((TOP_LEFT, TOP_RIGHT, LOW_LEFT, LOW_RIGHT, TO_RIGHT, FROM_BELOW, FROM_ABOVE), "+"),
+        "\u2588": "#",
+        "\u2580": '"',
+        "\u2584": "_",
+    }
+)
+"""For a terminal that knows ASCII only."""
+
+STREAM = 2
+"""Column of the residual."""
+LEFT = 7
+"""Column where boxes begin."""
+GAP = 3
+"""Between boxes side by side."""
+
+
+def draw(sketch: Sketch, width: int = 80) -> list[str]:
+    """The block in lines of at most `width` characters (labels are broken to fit, down to a few letters)."""
+    columns = 1 if sketch.serial else len(sketch.branches)
+    room = max((width - LEFT - GAP * (columns - 1)) // columns - 4, 12)
+    lines = [" " * STREAM + "x", _stream()]
+    if sketch.serial:
+        inner = _inner([box for branch in sketch.branches for box in branch.boxes], room)
+        for branch in sketch.branches:
+            lines += _fork([_middle(inner)])
+            lines += [_stream() + " " * (LEFT - STREAM - 1) + line for line in _column(branch, inner, room)]
+            lines += [_add([_middle(inner)]), *_after(branch.after), _stream()]
+    else:
+        lines += _parallel(sketch, room)
+    return [*lines, " " * STREAM + "y"]
+
+
+def _parallel(sketch: Sketch, room: int) -> list[str]:
+    inners = [_inner([*branch.boxes, (sketch.shared,)], room) for branch in sketch.branches]
+    lefts = [LEFT + sum(inner + 4 + GAP for inner in inners[:i]) for i in range(len(inners))]
+    middles = [left - LEFT + _middle(inner) for left, inner in zip(lefts, inners, strict=True)]
+    lines: list[str] = []
+    if sketch.shared:
+        lines += _fork(middles[:1])
+        indent = _stream() + " " * (LEFT - STREAM - 1)
+        lines += [indent + line for line in _box((sketch.shared,), inners[0])]
+        lines.append(indent + _row(middles, TO_RIGHT, FROM_BELOW, TOP_RIGHT))
+    else:
+        lines += _fork(middles)
+    columns = [_column(branch, inner, room) for branch, inner in zip(sketch.branches, inners, strict=True)]
+    wires = [" " * _middle(inner) + DOWN for inner in inners]
+    for row in zip_longest(*columns):
+        cells = [wire if cell is None else cell for cell, wire in zip(row, wires, strict=True)]
+        placed = "".join(cell.ljust(inner + 4 + GAP) for cell, inner in zip(cells, inners, strict=True))
+        lines.append((_stream() + " " * (LEFT - STREAM - 1) + placed).rstrip())
+    return [*lines, _add(middles), *_after(sketch.after), _stream()]
+
+
+def _stream() -> str:
+    return " " * STREAM + DOWN
+
+
+def _inner(boxes: list[tuple[str, ...]], room: int) -> int:
+    """Width inside of boxes that stand in one column."""
+    return max(len(line) for box in boxes for line in _broken(box, room))
+
+
+def _broken(box: tuple[str, ...], room: int) -> list[str]:
+    return [piece for line in box for piece in textwrap.wrap(line, room) or [""]]
+
+
+def _middle(inner: int) -> int:
+    return (inner + 4) // 2
+
+
+def _column(branch: Branch, inner: int, room: int) -> list[str]:
+    return [line for box in branch.boxes for line in _box(tuple(_broken(box, room)), inner)]
+
+
+def _box(lines: tuple[str, ...], inner: int) -> list[str]:
+    middle = _middle(inner)
+    left, right = ACROSS * (middle - 1), ACROSS * (inner + 2 - middle)
+    return [
+        f"{TOP_LEFT}{left}{FROM_ABOVE}{right}{TOP_RIGHT}",
+        *(f"{DOWN} {line.center(inner)} {DOWN}" for line in lines),
+        f"{LOW_LEFT}{left}{FROM_BELOW}{right}{LOW_RIGHT}",
+    ]
+
+
+def _row(middles: list[int], first: str, between: str, last: str) -> str:
+    """A line from the first of these columns to the last, which it joins."""
+    marks = [first, *[between] * (len(middles) - 2), last]
+    line, at = "", 0
+    for middle, mark in zip(middles, marks, strict=False):
+        line += (ACROSS if line else " ") * (middle - at) + mark
+        at = middle + 1
+    return line
+
+
+def _fork(middles: list[int]) -> list[str]:
+    row = _row(middles, FROM_BELOW, FROM_BELOW, TOP_RIGHT) if len(middles) > 1 else " " * middles[0] + TOP_RIGHT
+    return [" " * STREAM + TO_RIGHT + ACROSS * (LEFT - STREAM - 1) + row.replace(" ", ACROSS)]
+
+
+def _add(middles: list[int]) -> str:
+    row = _row(middles, FROM_ABOVE, FROM_ABOVE, LOW_RIGHT) if len(middles) > 1 else " " * middles[0] + LOW_RIGHT
+    return " " * (STREAM - 1) + "(+)" + ACROSS * (LEFT - STREAM - 2) + row.replace(" ", ACROSS)
+
+
+def _after(norm: str) -> list[str]:
+    """A norm that stands in the residual itself."""
+    if not norm:
+        return []
+    right = ACROSS * (len(norm) + 2 - STREAM)
+    return [
+        _stream(),
+        f"{TOP_LEFT}{ACROSS * (STREAM - 1)}{FROM_ABOVE}{right}{TOP_RIGHT}",
+        f"{DOWN} {norm} {DOWN}",
+        f"{LOW_LEFT}{ACROSS * (STREAM - 1)}{FROM_BELOW}{right}{LOW_RIGHT}",
+    ]

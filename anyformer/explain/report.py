@@ -1,0 +1,141 @@
+"""All that is known about a spec, gathered for printing, for drawing and as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from anyformer.explain.axes import Axis, axes_of
+from anyformer.explain.costs import Cost, Sizes, check_contexts, cost, sizes, usual_contexts
+from anyformer.explain.grid import picture
+from anyformer.explain.groups import Group, groups
+from anyformer.explain.machines import Machine
+from anyformer.explain.sketch import sketch
+from anyformer.explain.summary import exemptions, summary
+from anyformer.families.family import Preset
+from anyformer.families.zoo import presets
+from anyformer.specs.model import ModelSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A spec, explained."""
+
+    name: str
+    spec: ModelSpec
+    preset: Preset | None
+    varied: bool
+    """Whether the spec differs from the preset that it comes from."""
+    summary: str
+    axes: tuple[Axis, ...]
+    sizes: Sizes
+    costs: tuple[Cost, ...]
+    machine: Machine
+    groups: tuple[Group, ...]
+    exemptions: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """What the model is called."""
+        if self.preset is None:
+            return self.name
+        return f"{self.name}: {self.preset.title}{', varied' if self.varied else ''}"
+
+    def counted(self) -> str:
+        """The count, against the number that is known of the released model."""
+        text = f"{self.sizes.params:,} parameters counted"
+        if self.preset is None:
+            return f"{text}."
+        if self.varied:
+            return f"{text}; {self.preset.params:,} before it was varied."
+        gap = self.sizes.params - self.preset.params
+        compared = f"{abs(gap):,} {'more' if gap > 0 else 'less'} than" if gap else "as many as"
+        return f"{text}, {compared} the released model has."
+
+    def data(self) -> dict[str, Any]:
+        """Plain data, for JSON."""
+        return {
+            "name": self.name,
+            "preset": _preset(self.preset) if self.preset else None,
+            "varied": self.varied,
+            "summary": self.summary,
+            "spec": self.spec.to_data(),
+            "axes": [_axis(axis) for axis in self.axes],
+            "parameters": {"total": self.sizes.params, "by_part": dict(self.sizes.by_part)},
+            "weights_bytes": dict(self.sizes.weights_bytes),
+            "costs": [asdict(each) | {"kv_bytes_per_token": each.kv_bytes_per_token} for each in self.costs],
+            "machine": asdict(self.machine) | {"balance": self.machine.balance},
+            "layers": [_group(group) for group in self.groups],
+            "exemptions": list(self.exemptions),
+        }
+
+
+def preset_of(source: str) -> Preset | None:
+    """The preset that a source names, if it is no file and no directory."""
+    if Path(source).suffix == ".toml" or Path(source).is_dir() or source not in presets():
+        return None
+    return presets()[source][1]
+
+
+def report(
+    spec: ModelSpec,
+    machine: Machine,
+    *,
+    name: str,
+    preset: Preset | None = None,
+    varied: bool = False,
+    contexts: Sequence[int] = (),
+    layer: int | None = None,
+) -> Report:
+    """Explain a spec: at these contexts (default: a few up to its own), and only the layers alike to `layer`."""
+    count = spec.count()
+    chosen = check_contexts(spec, contexts) if contexts else usual_contexts(spec)
+    return Report(
+        name=name,
+        spec=spec,
+        preset=preset,
+        varied=varied,
+        summary=summary(spec),
+        axes=axes_of(spec, layer),
+        sizes=sizes(count),
+        costs=tuple(cost(count, context, machine) for context in chosen),
+        machine=machine,
+        groups=tuple(groups(spec, layer)),
+        exemptions=tuple(exemptions(spec)),
+    )
+
+
+def _preset(preset: Preset) -> dict[str, Any]:
+    names = ("name", "also", "title", "params", "published", "evidence", "note")
+    return {name: list(value) if isinstance(value := getattr(preset, name), tuple) else value for name in names}
+
+
+def _axis(axis: Axis) -> dict[str, Any]:
+    return {
+        "axis": axis.name,
+        "choices": [
+            {
+                "value": each.choice.value,
+                "words": each.choice.words,
+                "equation": each.choice.equation,
+                "file": each.choice.file,
+                "layers": {stack: list(indices) for stack, indices in each.layers.items()},
+            }
+            for each in axis.placed
+        ],
+    }
+
+
+def _group(group: Group) -> dict[str, Any]:
+    drawn = picture(group.pattern)
+    return {
+        "stack": group.stack.name,
+        "layers": list(group.indices),
+        "block": asdict(sketch(group)),
+        "pattern": str(group.pattern),
+        "drawn_as": str(drawn.drawn),
+        "divided_by": drawn.divided,
+        "grid": drawn.cells.astype(int).tolist(),
+    }

@@ -1,0 +1,56 @@
+"""Large numbers for people: 8.03 B parameters, 16.1 GB, 15.2 GFLOP."""
+
+from __future__ import annotations
+
+import math
+
+STEPS = ("", "k", "M", "G", "T", "P", "E", "Z")
+
+
+def short(value: float, unit: str = "", *, steps: tuple[str, ...] = STEPS) -> str:
+    """Three digits and a step of a thousand; whole numbers below a thousand as they are."""
+    size, step = abs(value), 0
+    while step + 1 < len(steps) and float(f"{size:.3g}") >= 1000:
+        size, step = size / 1000, step + 1
+    digits = f"{size:.0f}" if step == 0 and size == round(size) else _three(size)
+    text = f"{'-' if value < 0 else ''}{digits} {steps[step]}{unit}"
+    return text.rstrip()
+
+
+def _three(size: float) -> str:
+    if size == 0 or not math.isfinite(size):
+        return "0"
+    return f"{size:.{max(0, 2 - math.floor(math.log10(float(f'{size:.3g}'))))}f}"
+
+
+def params(n: int) -> str:
+    """A number of parameters: 8.03 B."""
+    return short(n, steps=("", "k", "M", "B", "T"))
+
+
+def data(n: float) -> str:
+    """Bytes: 16.1 GB."""
+    return short(n, "B")
+
+
+def flops(n: float) -> str:
+    """Arithmetic: 15.2 GFLOP."""
+    return short(n, "FLOP")
+
+
+def tokens(n: int) -> str:
+    """A length in tokens: 8k if it is a multiple of 1024, 2,000 if not."""
+    return f"{n // 1024}k" if n >= 1024 and n % 1024 == 0 else f"{n:,}"
+
+
+def percent(part: float, whole: float) -> str:
+    """A share: 16.7%."""
+    share = 100 * part / whole if whole else 0.0
+    return "<0.1%" if 0 < share < 0.05 else f"{share:.1f}%"
+
+
+def ratio(before: float, after: float) -> str:
+    """How many times as much: `x 0.5`; empty if there was nothing before."""
+    if before == after:
+        return "same"
+    return f"x {after / before:.3g}" if before else ""

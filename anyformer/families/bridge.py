@@ -1,0 +1,76 @@
+"""Models of the public library and ours, from one to the other in memory. Dtype and device stay, storage is copied."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from anyformer.errors import CapabilityError, InputError
+from anyformer.families.checkpoint import family_for, fill, matched, published
+from anyformer.families.family import family_of
+
+if TYPE_CHECKING:
+    from anyformer.model.models import Model
+
+
+def from_hf(hf_model: Any) -> Model:
+    """Our model of one of the public classes, with the same weights, in the mode (training or not) that it is in."""
+    from anyformer.model.store import empty_model
+
+    told: Any = getattr(hf_model, "config", None)
+    if not isinstance(told, _library().PreTrainedConfig):
+        raise TypeError(f"hf_model: expected a model of transformers, got {type(hf_model).__name__}")
+    name = type(hf_model).__name__
+    config = told.to_dict() | {"architectures": [name]}
+    first = next(hf_model.parameters())
+    if first.is_meta:
+        raise InputError("hf_model: it is on the meta device and has no weights to take")
+    tensors = hf_model.state_dict()
+    if config.get("tie_word_embeddings") and not _is_tied(hf_model):
+        # Some classes say that they are tied whatever they hold.
+        config["tie_word_embeddings"] = False
+    family = family_of(config, name)
+    spec = family.spec_from(config, name)
+    table = family.weights(spec)
+    entries = table.entries(spec)
+    placed = matched(table, entries, tensors, lambda held: tuple(tensors[held].shape), Path(name), spec)
+    model = empty_model(spec, first.device, first.dtype)
+    fill(model, entries, lambda theirs: tensors[placed[theirs]])
+    return model.train(hf_model.training)
+
+
+def to_hf(model: Model, family: str | None = None) -> Any:
+    """The public class's model of ours, with the same weights, in the mode that it is in.
+
+    `family` is the kind of a family; unless given, the first that can hold the spec.
+    """
+    library = _library()
+    found, config = family_for(model.spec, family)
+    first = next(model.parameters())
+    if first.is_meta:
+        raise InputError("model: it is on the meta device and has no weights to take")
+    cls = getattr(library, found.architectures[0])
+    tensors = {name: tensor.clone() for name, tensor in published(model, found)}
+    made = cls.from_pretrained(None, config=cls.config_class.from_dict(config), state_dict=tensors, dtype=first.dtype)
+    return made.to(first.device).train(model.training)
+
+
+def _is_tied(hf_model: Any) -> bool:
+    """Whether the output matrix is a table of the input; yes if the model has no such pair."""
+    head = hf_model.get_output_embeddings()
+    if head is None:
+        return True
+    tables = [
+        module.weight
+        for module in hf_model.modules()
+        if "Embedding" in type(module).__name__ and "weight" in module._parameters
+    ]
+    return any(head.weight is table or head.weight.data_ptr() == table.data_ptr() for table in tables)
+
+
+def _library() -> Any:
+    try:
+        import transformers
+    except ImportError as error:
+        raise CapabilityError("this needs the library transformers: pip install 'anyformer[hf]'") from error
+    return transformers

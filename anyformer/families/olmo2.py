@@ -1,0 +1,74 @@
+"""OLMo 2 (2024): norms on the output of each branch, and on the whole projected queries and keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anyformer.families import llama_like as like
+from anyformer.families.family import Family, Preset
+from anyformer.families.keys import Values, flag, ids
+from anyformer.families.llama import BASE, sizes
+from anyformer.families.rope_keys import read_rope, write_rope
+from anyformer.families.statemap import Rule, StateMap
+from anyformer.specs.model import ModelSpec
+
+# The gain is multiplied in fp32, before the cast back.
+NORM = {"kind": "rmsnorm", "eps": 1e-6, "gain_at": "before_cast"}
+
+
+class Olmo2(Family, kind="olmo2"):
+    """OLMo 2."""
+
+    base = BASE | {
+        "attention": {"heads": 1, "qk_norm": NORM | {"scope": "whole"}},
+        "norm": NORM | {"placement": "output"},
+        "init": {"kind": "normal", "std": 0.02, "cut": 3.0},
+        "loss": {"z": 1e-5},
+    }
+    presets = (
+        Preset(
+            name="olmo-2-7b", title="OLMo 2 7B (2024)",
+            changes=sizes(4096, 32, 32, 32, 11008, 100352, 4096) | {"position.theta": 5e5},
+            params=7_298_617_344,
+            published="7,298,617,344 in released files",
+            evidence="the publisher's training file and two other projects",
+            note="z-loss 1e-5 and draws cut at 3 sigma as in the training file; the vocabulary is padded to 100352",
+        ),
+    )  # fmt: skip
+    architectures = ("Olmo2ForCausalLM",)
+    model_type = "olmo2"
+    keys = like.keys(
+        vocab=50304, width=4096, ffn=11008, depth=32, heads=32, kv_heads=None, context=2048, eps=1e-5
+    ) | {
+        "attention_bias": flag(False),
+        "pad_token_id": ids(1),
+        "eos_token_id": ids(50279),
+    }  # fmt: skip
+
+    @classmethod
+    def read(cls, c: Values) -> Mapping[str, Any]:
+        own = {
+            "attention.qk_norm.eps": float(c["rms_norm_eps"]),
+            "attention.bias": "qkvo" if c["attention_bias"] else "",
+        }
+        return like.read(c) | read_rope(c, context=c["max_position_embeddings"]) | own
+
+    @classmethod
+    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+        layer = spec.stacks[-1].layers[0]
+        return like.write(spec) | write_rope(layer.position) | {"attention_bias": bool(layer.attention.bias)}
+
+    @classmethod
+    def weights(cls, spec: ModelSpec) -> StateMap:
+        norms = (
+            Rule(f"{like.LAYER}.post_attention_layernorm.weight", f"{like.BLOCK}.attention.outer.weight"),
+            Rule(f"{like.LAYER}.post_feedforward_layernorm.weight", f"{like.BLOCK}.ffn.outer.weight"),
+            Rule(f"{like.LAYER}.self_attn.q_norm.weight", f"{like.BLOCK}.attention.body.q_norm.weight"),
+            Rule(f"{like.LAYER}.self_attn.k_norm.weight", f"{like.BLOCK}.attention.body.k_norm.weight"),
+        )
+        return like.state_map(*like.ATTENTION, *like.FFN, *norms)
+
+    @classmethod
+    def tiny(cls) -> dict[str, Any]:
+        return like.tiny(rope_theta=500.0)

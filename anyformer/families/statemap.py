@@ -1,0 +1,203 @@
+"""Where the tensors of a published checkpoint go: one table for each family, read in both directions.
+
+A rule names one of their tensors and the tensors of ours that it holds; its op only moves elements and has an inverse,
+so that a checkpoint that was read and written again is the same to the last bit. In names, `{i}` runs over the layers
+and `{p}` over `weight` and `bias`. A rule counts if our model has its tensors, so a table lists all that a family may
+have and needs no condition: biases, untied heads and optional norms come and go with the spec.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from anyformer.specs.model import ModelSpec
+from anyformer.specs.weights import weights
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Shape = tuple[int, ...]
+
+
+class Op:
+    """How tensors of ours lie in one of theirs."""
+
+    def shape(self, ours: Sequence[Shape]) -> Shape:
+        """The shape of theirs."""
+        raise TypeError(f"{type(self).__name__} defines no shape()")
+
+    def merge(self, ours: Sequence[Tensor]) -> Tensor:
+        """Theirs from ours."""
+        raise TypeError(f"{type(self).__name__} defines no merge()")
+
+    def split(self, theirs: Tensor, ours: Sequence[Shape]) -> Sequence[Tensor]:
+        """Ours, of these shapes, from theirs."""
+        raise TypeError(f"{type(self).__name__} defines no split()")
+
+
+@dataclass(frozen=True)
+class Joined(Op):
+    """One after the other along the first dimension; a single one is itself."""
+
+    def shape(self, ours: Sequence[Shape]) -> Shape:
+        return (sum(shape[0] for shape in ours), *ours[0][1:])
+
+    def merge(self, ours: Sequence[Tensor]) -> Tensor:
+        import torch
+
+        return ours[0] if len(ours) == 1 else torch.cat(tuple(ours))
+
+    def split(self, theirs: Tensor, ours: Sequence[Shape]) -> Sequence[Tensor]:
+        return theirs.split([shape[0] for shape in ours])
+
+
+@dataclass(frozen=True)
+class Transposed(Op):
+    """As another op, then stored (in, out), the way of GPT-2's convolutions."""
+
+    inner: Op = Joined()
+
+    def shape(self, ours: Sequence[Shape]) -> Shape:
+        return self.inner.shape(ours)[::-1]
+
+    def merge(self, ours: Sequence[Tensor]) -> Tensor:
+        return self.inner.merge(ours).T
+
+    def split(self, theirs: Tensor, ours: Sequence[Shape]) -> Sequence[Tensor]:
+        return self.inner.split(theirs.T, ours)
+
+
+@dataclass(frozen=True)
+class PerHead(Op):
+    """Queries, keys and values of the first head, then of the second, and so on (GPT-NeoX, BLOOM)."""
+
+    heads: int
+
+    def shape(self, ours: Sequence[Shape]) -> Shape:
+        return Joined().shape(ours)
+
+    def merge(self, ours: Sequence[Tensor]) -> Tensor:
+        import torch
+
+        return torch.stack([t.unflatten(0, (self.heads, -1)) for t in ours], 1).flatten(0, 2)
+
+    def split(self, theirs: Tensor, ours: Sequence[Shape]) -> Sequence[Tensor]:
+        return [t.flatten(0, 1) for t in theirs.unflatten(0, (self.heads, len(ours), -1)).unbind(1)]
+
+
+@dataclass(frozen=True)
+class Row(Op):
+    """A vector, stored as a matrix with one row (Marian's bias of the logits)."""
+
+    def shape(self, ours: Sequence[Shape]) -> Shape:
+        return (1, *ours[0])
+
+    def merge(self, ours: Sequence[Tensor]) -> Tensor:
+        return ours[0][None]
+
+    def split(self, theirs: Tensor, ours: Sequence[Shape]) -> Sequence[Tensor]:
+        return [theirs[0]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One of their tensors, ours that it holds, and how."""
+
+    theirs: str
+    ours: str | tuple[str, ...]
+    op: Op = Joined()
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A rule for one layer: names and shapes in full."""
+
+    theirs: str
+    ours: tuple[str, ...]
+    shapes: tuple[Shape, ...]
+    op: Op
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of theirs."""
+        return self.op.shape(self.shapes)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateMap:
+    """A family's table for one spec."""
+
+    rules: tuple[Rule, ...]
+    copies: Mapping[str, str] = field(default_factory=dict)
+    """A name under which files may hold a tensor once more -> the name in the rules, e.g. that of a tied head."""
+    ignored: tuple[str, ...] = ()
+    """Patterns of names that hold nothing learned, or nothing that this model uses."""
+    prefix: str = ""
+    """What files that were saved without the head leave out at the front of names."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Old endings of names -> the present ones."""
+
+    def entries(self, spec: ModelSpec) -> list[Entry]:
+        """The rules that count for a spec, for every layer, in the order of our inventory."""
+        inventory = weights(spec)
+        found: dict[str, Entry] = {}
+        for rule, i, p in itertools.product(self.rules, range(_deepest(spec)), ("weight", "bias")):
+            names = (rule.ours,) if isinstance(rule.ours, str) else rule.ours
+            ours = tuple(_filled(name, i, p) for name in names)
+            if all(name in inventory for name in ours):
+                theirs = _filled(rule.theirs, i, p)
+                shapes = tuple(inventory[name].shape for name in ours)
+                found.setdefault(theirs, Entry(theirs, ours, shapes, rule.op))
+        order = {name: place for place, name in enumerate(inventory)}
+        return sorted(found.values(), key=lambda entry: order[entry.ours[0]])
+
+    def placed(self, stored: Iterable[str], known: Iterable[str]) -> dict[str, str]:
+        """Present name -> stored name of all that is neither ignored nor a copy of something that is there too."""
+        names, found, copies = set(known), dict[str, str](), dict[str, str]()
+        for name in stored:
+            current = self._current(name, names | self.copies.keys())
+            if current in names:
+                found[current] = name
+            elif current in self.copies:
+                copies[current] = name
+            elif not any(re.fullmatch(pattern, form) for pattern in self.ignored for form in (name, current)):
+                found[current] = name
+        for copy, name in copies.items():
+            found.setdefault(self.copies[copy], name)
+        return found
+
+    def doubles(self, stored: Iterable[str], known: Iterable[str]) -> list[tuple[str, str]]:
+        """Stored names of copies, with the present name of what they must equal."""
+        names = set(known)
+        current = {name: self._current(name, names | self.copies.keys()) for name in stored}
+        return [(name, self.copies[now]) for name, now in current.items() if now not in names and now in self.copies]
+
+    def _current(self, name: str, known: set[str]) -> str:
+        for old, new in self.renamed.items():
+            if name.endswith(old):
+                name = name.removesuffix(old) + new
+        return self.prefix + name if name not in known and self.prefix + name in known else name
+
+
+def _filled(name: str, i: int, p: str) -> str:
+    return name.replace("{i}", str(i)).replace("{p}", p)
+
+
+def _deepest(spec: ModelSpec) -> int:
+    return max(stack.depth for stack in spec.stacks)
+
+
+def uncovered(spec: ModelSpec, entries: Iterable[Entry]) -> list[str]:
+    """Tensors of ours that no entry holds."""
+    held = {name for entry in entries for name in entry.ours}
+    return [name for name in weights(spec) if name not in held]

@@ -1,0 +1,62 @@
+"""Text from ids that arrive one at a time, without ever showing half a character."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from anyformer.data.tokenizer import Tokenizer
+
+UNKNOWN = "\N{REPLACEMENT CHARACTER}"
+"""What a decoder shows for bytes that are no character, or not yet one."""
+
+
+class TextStream:
+    """Pieces of text whose concatenation is what `decode` says of all ids.
+
+    `before` are ids whose text has been shown already, such as a prompt.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, before: Iterable[int] = ()) -> None:
+        self._tokenizer = tokenizer
+        self._silent = frozenset(tokenizer.specials.values())
+        self._ids: list[int] = list(before)
+        """A tail of the ids, long enough for the tokens after it to decode as they do after all of them."""
+        self._settled = 0
+        """How many of those ids end where a character ends."""
+        self._shown = len(tokenizer.decode(self._ids))
+        """How many characters of the tail's text are out."""
+        self._byte_run = False
+        """Whether the last id that shows is a single byte."""
+        if self._ids:
+            self._move()
+
+    def push(self, *ids: int) -> str:
+        """Take more ids; the text that is now certain and was not shown."""
+        self._ids += ids
+        for each in ids:
+            if each not in self._silent:
+                self._byte_run = each in self._tokenizer.byte_tokens
+        text = self._tokenizer.decode(self._ids)
+        # A run of single bytes is read as a whole: one more may turn all of them into something else.
+        certain = self._shown if self._byte_run else len(text) - text.endswith(UNKNOWN)
+        piece = text[self._shown : certain]
+        self._shown = max(self._shown, certain)
+        if certain == len(text) and not self._byte_run:
+            self._move()
+        return piece
+
+    def end(self) -> str:
+        """The text that was held back: nothing more comes."""
+        text = self._tokenizer.decode(self._ids)
+        piece = text[self._shown :]
+        self._shown = len(text)
+        return piece
+
+    def _move(self) -> None:
+        """Forget ids that no longer matter, at the end of a character."""
+        tail = self._ids[self._settled :]
+        shown = len(self._tokenizer.decode(tail))
+        # Decoders treat the first text of all differently (a space is dropped), so a tail must show something.
+        if shown:
+            self._ids, self._shown = tail, shown
+        self._settled = len(self._ids)

@@ -1,0 +1,134 @@
+"""Corpora: what is learned from, what is held out, and the yardsticks."""
+
+import gzip
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from anyformer.data.corpus import Document, gzip_bits_per_byte, standard_library, text_corpus
+from anyformer.data.rows import Rows
+from anyformer.data.unigram import unigram_nats
+from anyformer.errors import DataError
+
+
+@pytest.fixture(scope="module")
+def library():
+    return standard_library()
+
+
+def test_library_is_real_sorted_and_without_tests(library):
+    root = Path(sysconfig.get_path("stdlib"))
+    names = [d.name for d in library.train]
+    assert names == sorted(names)
+    assert {"argparse.py", "json/decoder.py"} <= {*names, *(d.name for d in library.held_out)}
+    assert not [n for n in names if {"test", "tests", "site-packages"} & set(n.split("/")[:-1])]
+    sample = library.train[len(names) // 2]
+    assert (root / sample.name).read_bytes() == sample.text.encode()
+    assert 5e6 < library.train_bytes < 5e7
+
+
+def test_library_split_holds_out_about_a_twentieth_and_shares_no_file(library):
+    assert not {d.name for d in library.train} & {d.name for d in library.held_out}
+    assert 0.02 < library.held_out_bytes / library.train_bytes < 0.12
+
+
+def test_fingerprint_changes_with_text_name_and_split(tmp_path):
+    file = tmp_path / "a.txt"
+    seen = set()
+    for text in ("abcdefghij" * 20, "abcdefghij" * 20 + "k"):
+        file.write_text(text)
+        seen.add(text_corpus(file).fingerprint())
+        assert text_corpus(file).fingerprint() in seen
+    (tmp_path / "b.txt").write_text("abcdefghij" * 20)
+    assert text_corpus(tmp_path / "b.txt").fingerprint() not in seen
+    assert len(seen) == 2
+
+
+def test_text_of_one_document_is_cut_at_nine_tenths(tmp_path):
+    file = tmp_path / "t.txt"
+    file.write_text("".join(chr(97 + i % 26) for i in range(1000)))
+    corpus = text_corpus(file)
+    assert [len(d.text) for d in (*corpus.train, *corpus.held_out)] == [900, 100]
+
+
+def test_text_with_separators_is_cut_between_documents(tmp_path):
+    file = tmp_path / "t.txt"
+    file.write_text("\n<|endoftext|>\n".join(f"story {i} " * 10 for i in range(20)))
+    corpus = text_corpus(file)
+    assert [len(corpus.train), len(corpus.held_out)] == [18, 2]
+    assert corpus.held_out[-1].text == "story 19 " * 10
+
+
+def test_text_of_two_documents_keeps_one_on_each_side(tmp_path):
+    file = tmp_path / "t.txt"
+    file.write_text("short<|endoftext|>" + "long " * 100)
+    corpus = text_corpus(file)
+    assert [d.text[:5] for d in (*corpus.train, *corpus.held_out)] == ["short", "long "]
+
+
+def test_text_of_separators_alone_is_refused(tmp_path):
+    file = tmp_path / "t.txt"
+    file.write_text("<|endoftext|>\n<|endoftext|>")
+    with pytest.raises(DataError, match="no document between"):
+        text_corpus(file)
+
+
+def test_gzip_yardstick_is_what_the_program_gives(library, tmp_path):
+    file = tmp_path / "all"
+    file.write_bytes(b"".join(d.text.encode() for d in library.held_out))
+    packed = subprocess.run(["gzip", "-9", "-n", "-c", file], capture_output=True, check=True).stdout
+    assert gzip.decompress(packed) == file.read_bytes()
+    ours = gzip_bits_per_byte(library.held_out)
+    # The program and Python's zlib may differ by a few bytes.
+    assert ours == pytest.approx(8 * len(packed) / file.stat().st_size, rel=2e-3)
+
+
+def test_gzip_yardstick_counts_bytes_not_characters():
+    (only,) = [Document(name="a", text="\u00e9" * 1000)]
+    assert gzip_bits_per_byte([only]) == len(gzip.compress(("\u00e9" * 1000).encode(), 9, mtime=0)) * 8 / 2000
+
+
+def test_unigram_of_an_even_text_needs_the_logarithm_of_the_vocabulary():
+    nats = unigram_nats([0, 1, 2, 3] * 50, [3, 2, 1], vocab=4)
+    assert nats == pytest.approx(3 * np.log(4))
+
+
+def test_unigram_gives_a_token_that_never_occurred_a_chance():
+    assert unigram_nats([0, 0, 0], [1], vocab=2) == pytest.approx(np.log(5))
+
+
+@pytest.mark.parametrize(("tokens", "length", "batch"), [(1000, 16, 4), (1003, 10, 7), (33, 16, 3), (16, 16, 2)])
+def test_rows_are_pieces_of_the_stream_and_a_pure_function_of_seed_and_step(tokens, length, batch):
+    stream = np.arange(tokens, dtype=np.uint16)
+    rows = Rows(stream, length=length, batch=batch, seed=3)
+    seen = {step: rows.batch(step) for step in range(12)}
+    for step, made in seen.items():
+        assert made.shape == (batch, length)
+        assert np.array_equal(made, made[:, :1] + np.arange(length))
+        assert made.max() < tokens
+        # In any order, and from a fresh object.
+        assert np.array_equal(Rows(stream, length=length, batch=batch, seed=3).batch(step), made)
+    assert np.array_equal(rows.batch(2), seen[2])
+
+
+def test_rows_of_an_epoch_visit_every_row_once_and_the_next_epoch_differs():
+    rows = Rows(np.arange(330), length=10, batch=4, seed=0)
+    assert rows.rows == 32
+    epochs = [np.concatenate([rows.batch(8 * e + i)[:, 0] for i in range(8)]) for e in range(3)]
+    for starts in epochs:
+        assert len(set(starts.tolist())) == 32
+        assert len({s % 10 for s in starts.tolist()}) == 1
+    assert [e.tolist() for e in epochs[:1]] != [e.tolist() for e in epochs[1:2]]
+
+
+def test_rows_of_another_seed_come_in_another_order():
+    first, second = (Rows(np.arange(5000), length=10, batch=8, seed=s).batch(0) for s in (0, 1))
+    assert not np.array_equal(first, second)
+
+
+def test_rows_longer_than_the_text_are_refused_with_both_numbers():
+    with pytest.raises(DataError, match=r"15 tokens, and one row takes 16"):
+        Rows(np.arange(15), length=16, batch=1, seed=0)

@@ -1,0 +1,37 @@
+"""The zoo as a table: every preset once, with the count of its own spec."""
+
+import pytest
+
+from anyformer.errors import InputError
+from anyformer.explain.catalogue import catalogue, undisclosed
+from anyformer.families.zoo import UNDISCLOSED, named, presets
+
+
+def test_catalogue_has_every_preset_once():
+    found = catalogue()
+    assert {name for entry in found for name in (entry.name, *entry.also)} == set(presets())
+    assert len(found) == len({entry.name for entry in found})
+
+
+def test_catalogue_shows_what_the_spec_says():
+    (entry,) = catalogue("llama-3-8b")
+    spec = named("llama-3-8b")
+    assert (entry.params, entry.context, entry.depth) == (spec.count().params, 8192, 32)
+    shown = (entry.attention, entry.position, entry.ffn, entry.norm, entry.placement)
+    assert shown == ("GQA 32/8", "RoPE", "SwiGLU", "RMSNorm", "pre")
+
+
+def test_catalogue_filter_reads_names_and_columns_in_any_case():
+    assert all("GQA" in entry.attention for entry in catalogue("gqa 64"))
+    assert {entry.topology for entry in catalogue("encoder-decoder")} == {"encoder-decoder"}
+
+
+def test_catalogue_filter_that_matches_nothing_names_the_nearest():
+    with pytest.raises(InputError, match="'llama-3-8c' matches no preset; did you mean 'llama-3-8b'"):
+        catalogue("llama-3-8c")
+
+
+def test_catalogue_knows_what_can_have_no_preset():
+    assert undisclosed("gpt-4") == {"gpt-4": UNDISCLOSED["gpt-4"]}
+    assert undisclosed() == UNDISCLOSED
+    assert catalogue("gpt-4") == []

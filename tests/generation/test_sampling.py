@@ -1,0 +1,160 @@
+"""Sampling against closed forms, and the draw against its distribution."""
+
+import math
+
+import pytest
+import torch
+
+from anyformer.errors import InputError
+from anyformer.generation import sampling
+from anyformer.generation.sampling import Sampler, Temperature, TopK, TopP, sampler
+from tests.tolerances import assert_close
+
+CPU = torch.device("cpu")
+
+
+def kept(step, logits) -> list[list[int]]:
+    """Which tokens a step leaves in each row; what it leaves, it leaves as it was."""
+    logits = torch.as_tensor(logits, dtype=torch.float32)
+    found = step.apply(logits)
+    left = found != float("-inf")
+    assert torch.equal(found[left], logits[left])
+    return [row.nonzero()[:, 0].tolist() for row in left]
+
+
+def logs(*probs: float) -> torch.Tensor:
+    return torch.tensor([probs]).log()
+
+
+def test_temperature_divides_logits():
+    assert_close("same", Temperature(0.5).apply(torch.tensor([[1.0, -2.0]])), torch.tensor([[2.0, -4.0]]))
+
+
+@pytest.mark.parametrize(
+    ("k", "logits", "left"),
+    [
+        (1, [[0.0, 3.0, 1.0]], [[1]]),
+        (2, [[0.0, 3.0, 1.0], [5.0, 4.0, 9.0]], [[1, 2], [0, 2]]),
+        (2, [[1.0, 3.0, 1.0, 0.0]], [[0, 1, 2]]),
+        (3, [[0.0, 3.0, 1.0]], [[0, 1, 2]]),
+        (99, [[0.0, 3.0, 1.0]], [[0, 1, 2]]),
+    ],
+    ids=["one", "two rows", "tie with the last", "all", "more than there are"],
+)
+def test_top_k_keeps_the_likeliest_and_their_ties(k, logits, left):
+    assert kept(TopK(k), logits) == left
+
+
+@pytest.mark.parametrize(
+    ("p", "left"),
+    [(1e-6, [3]), (0.39, [3]), (0.41, [1, 3]), (0.69, [1, 3]), (0.71, [1, 2, 3]), (0.91, [0, 1, 2, 3])],
+)
+def test_top_p_keeps_the_smallest_set_that_reaches_p(p, left):
+    assert kept(TopP(p), logs(0.1, 0.3, 0.2, 0.4)) == [left]
+
+
+@pytest.mark.parametrize(("p", "left"), [(0.25, 1), (0.26, 2), (0.5, 2), (0.51, 3), (0.75, 3), (0.76, 4)])
+def test_top_p_among_equals_keeps_the_lowest_ids_and_stops_exactly_at_p(p, left):
+    assert kept(TopP(p), torch.zeros(1, 4)) == [list(range(left))]
+
+
+def test_top_p_of_one_keeps_even_what_rounding_would_lose():
+    logits = torch.tensor([[0.0, -80.0, -100.0]])
+    assert kept(TopP(1.0), logits) == [[0, 1, 2]]
+    # The rest adds up to less than the last bit of 1.
+    assert kept(TopP(1 - 1e-9), logits) == [[0]]
+
+
+def test_top_p_looks_at_each_row_by_itself():
+    assert kept(TopP(0.75), torch.cat((logs(0.7, 0.2, 0.1), logs(0.1, 0.1, 0.8)))) == [[0, 1], [2]]
+
+
+def test_top_p_after_top_k_reads_what_is_left():
+    logits = logs(0.4, 0.3, 0.2, 0.1)
+    two = TopK(2).apply(logits)
+    # Of two tokens with 4/7 and 3/7 the first is enough for a half.
+    assert kept(TopP(0.5), two) == [[0]]
+    assert kept(TopP(0.6), two) == [[0, 1]]
+
+
+@pytest.mark.parametrize("spread", [0.01, 6.0], ids=["flat: all are sorted", "steep: a few are enough"])
+def test_top_p_of_a_large_vocabulary_is_that_of_a_full_sort(spread, monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    logits = (torch.randn(3, sampling.MANY + 1, generator=generator) * spread).round(decimals=2)
+    found = kept(TopP(0.9), logits)
+    monkeypatch.setattr(sampling, "MANY", sampling.MANY + 1)
+    assert kept(TopP(0.9), logits) == found
+    for row, ids in zip(logits.double().softmax(-1), found, strict=True):
+        assert row[ids].sum() >= 0.9
+        assert row[ids].sum() - row[ids].min() < 0.9
+        assert row[ids].min() >= row[[i for i in range(len(row)) if i not in set(ids)]].max()
+
+
+def test_greedy_takes_the_largest_and_of_equals_the_first():
+    logits = torch.tensor([[0.0, 2.0, 2.0], [5.0, -1.0, 4.0]])
+    assert Sampler()(logits).tolist() == [1, 0]
+    assert sampler(temperature=0.0, top_k=2, top_p=0.5, seed=0, device=CPU)(logits).tolist() == [1, 0]
+
+
+def test_draw_has_the_frequencies_of_the_chain():
+    probs = torch.tensor([0.5, 0.25, 0.15, 0.1])
+    draws = 40_000
+    rows = probs.log().expand(draws, 4)
+    choose = sampler(temperature=0.5, top_k=3, top_p=None, seed=0, device=CPU)
+    counts = torch.bincount(choose(rows), minlength=4)
+    want = probs[:3] ** 2 / (probs[:3] ** 2).sum()
+    assert counts[3] == 0
+    for count, p in zip(counts[:3].tolist(), want.tolist(), strict=True):
+        # Five standard deviations: one run in a million would fail, and the seed is fixed.
+        assert abs(count - draws * p) < 5 * math.sqrt(draws * p * (1 - p))
+
+
+def test_draw_never_takes_a_token_that_was_ruled_out():
+    logits = torch.full((5000, 64), float("-inf"))
+    logits[:, 17] = 0.0
+    logits[:, 40] = -1.0
+    choose = sampler(temperature=1.0, top_k=None, top_p=None, seed=1, device=CPU)
+    assert set(choose(logits).tolist()) == {17, 40}
+
+
+def test_draw_with_a_seed_repeats_and_without_one_follows_torch():
+    logits = torch.zeros(200, 50)
+    seeded = [sampler(temperature=1.0, top_k=None, top_p=None, seed=s, device=CPU) for s in (3, 3, 4)]
+    first, second, third = (choose(logits) for choose in seeded)
+    assert torch.equal(first, second)
+    assert not torch.equal(first, third)
+    free = sampler(temperature=1.0, top_k=None, top_p=None, seed=None, device=CPU)
+    torch.manual_seed(0)
+    fourth = free(logits)
+    assert not torch.equal(fourth, free(logits))
+    torch.manual_seed(0)
+    assert torch.equal(fourth, free(logits))
+
+
+def test_seeded_draw_leaves_the_generator_of_torch_alone():
+    torch.manual_seed(0)
+    want = torch.rand(3)
+    torch.manual_seed(0)
+    sampler(temperature=1.0, top_k=None, top_p=None, seed=5, device=CPU)(torch.zeros(2, 9))
+    assert torch.equal(torch.rand(3), want)
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ([0.0, float("nan"), 1.0], "row 1: 1 of 3 logits are NaN"),
+        ([0.0, float("inf"), 1.0], "row 1: the largest logit is inf"),
+        ([float("-inf")] * 3, "row 1: the largest logit is -inf"),
+    ],
+)
+def test_sampler_refuses_logits_from_which_nothing_can_be_chosen(greedy, row, words):
+    with pytest.raises(InputError, match=words):
+        Sampler(greedy=greedy)(torch.tensor([[0.0, 1.0, 2.0], row]))
+
+
+def test_sampler_reads_half_precision_as_fp32():
+    logits = torch.tensor([[0.0, 1.0, 3.0]])
+    choose = [sampler(temperature=0.7, top_k=None, top_p=0.9, seed=s, device=CPU) for s in (0, 0)]
+    rows = logits.expand(100, 3)
+    assert torch.equal(choose[0](rows.half()), choose[1](rows))

@@ -1,0 +1,265 @@
+"""Quickstart as a whole, on a tiny text and with few steps."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import anyformer as af
+from anyformer.errors import DataError, SpecError
+from anyformer.lab.plan import SPEC, Plan
+from anyformer.lab.quickstart import Quickstart
+from anyformer.lab.result import compare, read_result
+from anyformer.train.budget import Budget
+from anyformer.train.evaluate import score
+from tests.cli.command import run
+
+SMALL = {"width": 16, "depth": 1, "context": 32, "vocab": 300, "attention.heads": 2, "attention.kv_heads": 1}
+FLAGS = [flag for name, value in SMALL.items() for flag in ("--set", f"{name}={value}")]
+TEXT = "".join(f"line {i}: the quick brown fox jumps over {i % 7} lazy dogs\n" for i in range(400))
+FILES = ["loss.png", "metrics.jsonl", "model.safetensors", "spec.toml", "tokenizer.json"]
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """An empty folder with a text in it, as the place where commands run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "foxes.txt").write_text(TEXT)
+    return tmp_path
+
+
+def quickstart(**more):
+    made = Quickstart(Plan(**({"text": "foxes.txt", "budget": Budget(steps=12), "changes": SMALL} | more)))
+    with made.folder:
+        made.read()
+        made.prepare()
+        records = list(made.train())
+        made.measure()
+        made.keep()
+    return made, records
+
+
+def test_quickstart_default_is_a_modern_decoder_of_one_to_three_million_parameters():
+    spec = Plan().spec()
+    assert 1e6 < spec.count().params < 3e6
+    kinds = (spec.norm.leaf.kind, spec.norm.placement, spec.position.kind, spec.ffn.kind)
+    assert kinds == ("rmsnorm", "pre", "rope", "swiglu")
+    assert 1 < spec.attention.kv_heads < spec.attention.heads
+
+
+def test_quickstart_leaves_a_folder_that_loads_and_scores_the_same(here):
+    made, records = quickstart()
+    place = made.plan.place
+    assert sorted(os.listdir(place)) == FILES
+    assert os.listdir("runs") == [place.name]
+    model, tokenizer = af.load(place), af.tokenizer(place)
+    assert model.spec == af.spec(place) == made.spec
+    again = score(model, tokenizer, [d.text for d in made.corpus.held_out])
+    assert again.nats_per_token == pytest.approx(made.result.loss, rel=1e-6)
+    assert read_result(place) == made.result
+    steps = [json.loads(line) for line in (place / "metrics.jsonl").read_text().splitlines()]
+    assert [s["loss"] for s in steps if s["event"] == "step"] == [r.loss for r in records]
+
+
+def test_quickstart_learns_and_its_figures_hang_together(here):
+    made, records = quickstart(budget=Budget(steps=60))
+    result = made.result
+    assert records[-1].loss < 0.6 * records[0].loss
+    assert result.bits_per_byte < result.unigram_bits_per_byte
+    tokens = sum(map(len, made.held_out)) - len(made.held_out)
+    size = sum(len(d.text.encode()) for d in made.corpus.held_out)
+    assert result.bits_per_byte == pytest.approx(result.loss * tokens / size / 0.6931471805599453)
+    assert result.perplexity == pytest.approx(2.718281828459045**result.loss)
+    assert result.params == made.spec.count().params == sum(p.numel() for p in made.model.parameters())
+
+
+def test_quickstart_by_steps_repeats_to_the_bit(here):
+    ends = [quickstart(budget=Budget(steps=4), out=f"runs/{i}")[0] for i in range(2)]
+    for a, b in zip(ends[0].model.parameters(), ends[1].model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert list(ends[0].speak(20)) == list(ends[1].speak(20))
+
+
+def test_quickstart_of_another_seed_differs(here):
+    first, second = (quickstart(budget=Budget(steps=2), seed=s, out=f"runs/{s}")[0] for s in (0, 1))
+    assert not torch.equal(first.model.embed.tokens.weight, second.model.embed.tokens.weight)
+
+
+def test_quickstart_places_each_set_of_changes_in_its_own_folder():
+    assert Plan().place == Path("runs/quickstart")
+    assert Plan(changes={"position.kind": "alibi"}).place == Path("runs/quickstart-position-alibi")
+    assert Plan(text="a/b c.txt.gz").place == Path("runs/quickstart-b-c")
+    assert Plan(changes={"attention.pattern": "causal & window(8)"}).place.name == (
+        "quickstart-attention.pattern-causal-window-8"
+    )
+    long = Plan(changes={f"name{i}": i for i in range(40)}).place.name
+    assert len(long) < 130
+    assert Plan(changes={"ffn.kind": "relu"}).base == Plan().place
+
+
+def test_quickstart_refuses_what_can_not_predict_the_next_token():
+    with pytest.raises(SpecError) as info:
+        Plan(changes={"topology": "encoder", "head": {"kind": "none"}}).spec()
+    assert [p.split(":")[0] for p in info.value.problems] == ["topology", "head.kind"]
+
+
+def test_quickstart_on_a_text_shorter_than_a_context_says_both_numbers(here):
+    Path("short.txt").write_text("just a few words")
+    with pytest.raises(DataError, match=r"short\.txt: has \d+ tokens to learn from, and one row takes 32"):
+        quickstart(text="short.txt")
+    assert not list(Path("runs").iterdir())
+
+
+def test_quickstart_run_again_replaces_its_own_folder(here):
+    first, _ = quickstart(budget=Budget(steps=2))
+    second, _ = quickstart(budget=Budget(steps=3))
+    assert read_result(first.plan.place) == second.result
+    assert os.listdir("runs") == [first.plan.place.name]
+
+
+def test_comparison_needs_the_same_text_and_two_folders(here):
+    first, _ = quickstart(budget=Budget(steps=3), out="runs/a")
+    second, _ = quickstart(budget=Budget(steps=3), out="runs/b", changes=SMALL | {"position.kind": "alibi"})
+    compared = compare(Path("runs/a"), Path("runs/b"))
+    assert [a.name for a, _ in compared.difference.axes] == ["position"]
+    assert compared.gain == pytest.approx(1 - second.result.bits_per_byte / first.result.bits_per_byte)
+    Path("other.txt").write_text(TEXT.replace("fox", "cat"))
+    quickstart(budget=Budget(steps=3), out="runs/c", text="other.txt")
+    assert compare(Path("runs/a"), Path("runs/c")) is None
+    assert compare(Path("runs/a"), Path("runs/a")) is None
+    assert compare(Path("runs/none"), Path("runs/a")) is None
+
+
+def test_command_shows_text_model_steps_result_sample_and_folder(here, capsys):
+    ran = run(capsys, "quickstart", "--text", "foxes.txt", "--steps", "20", "--out", "runs/foxes", *FLAGS)
+    assert (ran.status, ran.err) == (0, "")
+    for wanted in (
+        "foxes.txt: 0.0",
+        "byte-level BPE",
+        "tokens/s",
+        "gzip -9",
+        "this model",
+        "perplexity",
+        "Kept in runs/",
+    ):
+        assert wanted in ran.out
+    assert "\x1b" not in ran.out
+    assert max(map(len, ran.out.split("this model")[0].splitlines())) <= 100
+
+
+def test_command_run_a_second_time_with_a_change_compares_itself(here, capsys):
+    base = ["quickstart", "--text", "foxes.txt", "--steps", "6"]
+    assert "Beside" not in run(capsys, *base, "--set", "width=32").out
+    # The plain run of the text is what others are compared with.
+    os.rename("runs/quickstart-foxes-width-32", "runs/quickstart-foxes")
+    out = run(capsys, *base, "--set", "width=32", "--position", "alibi", "--ffn", "relu").out
+    assert "Beside quickstart-foxes: 2 axes differ" in out
+    assert "bits per byte" in out.split("Beside")[1]
+    assert sorted(os.listdir("runs")) == ["quickstart-foxes", "quickstart-foxes-ffn-relu-position-alibi-width-32"]
+
+
+def test_command_gives_its_result_as_json_alone(here, capsys):
+    ran = run(capsys, "quickstart", "--text", "foxes.txt", "--steps", "3", "--json", *FLAGS)
+    assert ran.json["steps"] == 3
+    assert ran.json["bits_per_byte"] > 0
+    assert sorted(os.listdir(ran.json["folder"])) == FILES
+
+
+@pytest.mark.parametrize(
+    ("flags", "status", "message"),
+    [
+        (["--text", "nowhere.txt"], 2, "nowhere.txt: there is no such file"),
+        (["--text", "empty.txt"], 2, "empty.txt: is empty"),
+        (["--text", "latin.txt"], 2, "latin.txt: is not UTF-8 text: byte 3"),
+        (["--text", "short.txt"], 2, "short.txt: has"),
+        (["--text", "."], 2, "is a directory"),
+        (["--position", "alibbi"], 2, "did you mean 'alibi'?"),
+        (["--set", "width"], 2, "'width' is not NAME=VALUE"),
+        (["--set", "widht=32"], 2, "did you mean 'width'?"),
+        (["--set", "topology=encoder"], 2, "can't predict the next token"),
+        (["--minutes", "0"], 2, "0 is not above 0"),
+        (["--minutes", "1", "--steps", "2"], 2, "not allowed with"),
+        (["--steps", "many"], 2, "'many' is not a whole number"),
+        (["--postion", "alibi"], 2, "did you mean '--position'?"),
+        (["--text", "foxes.txt", "--steps", "2", "--out", "foxes.txt/run"], 2, "foxes.txt/run: can't be written"),
+        (["--text", "foxes.txt", "--steps", "2", "--out", "locked"], 2, "locked: is a file"),
+        (["--text", "foxes.txt", "--steps", "2", "--out", "."], 2, "names no new folder"),
+        (["--text", "foxes.txt", "--steps", "2", "--out", "thesis"], 2, "holds chapter1, which would be lost"),
+    ],
+)
+def test_command_with_bad_input_says_so_and_leaves_nothing(here, capsys, flags, status, message):
+    Path("empty.txt").write_text("")
+    Path("latin.txt").write_bytes(b"abc\xe9 def")
+    Path("short.txt").write_text("a b c d e f")
+    Path("locked").write_text("a file where a folder should be")
+    Path("thesis").mkdir()
+    Path("thesis/chapter1").write_text("three years")
+    before = sorted(os.listdir(here))
+    ran = run(capsys, "quickstart", *flags)
+    assert (ran.status, ran.out.count("Traceback")) == (status, 0)
+    assert message in ran.err
+    assert [name for name in os.listdir(here) if name not in before] in ([], ["runs"])
+    assert not (here / "runs").exists() or not os.listdir(here / "runs")
+
+
+def command(*flags: str) -> list[str]:
+    return [sys.executable, "-m", "anyformer", "quickstart", "--text", "foxes.txt", *FLAGS, *flags]
+
+
+def started(here, *flags: str) -> subprocess.Popen[str]:
+    """A run that has begun to train."""
+    environment = os.environ | {"PYTHONPATH": str(Path(af.__file__).parents[1])}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command(*flags), cwd=here, env=environment, text=True, **pipes)
+    deadline = time.monotonic() + 60
+    while not list((here / "runs").glob(".*.tmp-*/metrics.jsonl")):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return process
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_command_stopped_in_the_middle_leaves_the_earlier_run_usable(here, how):
+    made, _ = quickstart(budget=Budget(steps=2))
+    place = made.plan.place
+    before = {file.name: file.read_bytes() for file in place.iterdir()}
+    process = started(here, "--minutes", "5")
+    process.send_signal(how)
+    _, err = process.communicate(timeout=60)
+    assert {file.name: file.read_bytes() for file in place.iterdir()} == before
+    af.load(place)
+    if how == signal.SIGINT:
+        assert (process.returncode, "Traceback" in err) == (130, False)
+        assert len(err.strip().splitlines()) == 1
+        assert "stopped" in err
+        assert os.listdir("runs") == [place.name]
+    else:
+        # What the killed run left goes with the next one.
+        quickstart(budget=Budget(steps=2))
+        assert os.listdir("runs") == [place.name]
+
+
+def test_command_on_a_full_disk_ends_in_one_line_and_keeps_the_earlier_run(here, capsys, monkeypatch):
+    made, _ = quickstart(budget=Budget(steps=2))
+    before = read_result(made.plan.place)
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device", "model.safetensors")
+
+    monkeypatch.setattr("anyformer.lab.quickstart.save", full)
+    ran = run(capsys, "quickstart", "--text", "foxes.txt", "--steps", "2", *FLAGS)
+    assert ran.status == 1
+    assert ran.err == "anyformer: model.safetensors: No space left on device\n"
+    assert read_result(made.plan.place) == before
+    assert os.listdir("runs") == [made.plan.place.name]
+
+
+def test_spec_of_quickstart_reads_as_the_library_reads_any_spec():
+    assert af.spec(SPEC) == Plan().spec()

@@ -1,0 +1,174 @@
+"""Writing that a kill can't break: the process is stopped, and the disk filled, at each call in turn."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anyformer import files
+from anyformer.errors import InputError
+from anyformer.files import NewFolder, replace_file, settle
+
+SAVE = """
+import os, signal, sys
+from pathlib import Path
+from anyformer import files
+
+class Deadly(files.Disk):
+    calls = 0
+    def count(self):
+        Deadly.calls += 1
+        if Deadly.calls == int(sys.argv[2]):
+            os.kill(os.getpid(), signal.SIGKILL)
+    def sync(self, path): self.count(); super().sync(path)
+    def rename(self, source, target): self.count(); super().rename(source, target)
+    def remove(self, path): self.count(); super().remove(path)
+
+files.DISK = Deadly()
+with files.NewFolder(Path(sys.argv[1]), "ab") as new:
+    for name in "ab":
+        (new.path / name).write_text(sys.argv[3])
+    new.commit()
+print(Deadly.calls)
+"""
+
+
+def content(folder: Path) -> set[str]:
+    return {file.read_text() for file in folder.iterdir()}
+
+
+def save(place: Path, text: str, kill_at: int = 0) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", SAVE, str(place), str(kill_at), text], capture_output=True, text=True, timeout=60
+    )
+
+
+def test_folder_killed_at_every_call_is_the_old_one_or_the_new_one(tmp_path):
+    place = tmp_path / "run"
+    assert save(place, "old").returncode == 0
+    calls = int(save(place, "old").stdout)
+    assert calls >= 8
+    seen = []
+    for kill_at in range(1, calls + 1):
+        done = save(place, f"new {kill_at}", kill_at)
+        assert done.returncode == -9, done.stderr
+        before = content(settle(place))
+        assert len(before) == 1, f"a mixture after a kill at call {kill_at}: {before}"
+        seen.append(f"new {kill_at}" in before)
+    # Early kills leave the old folder, late ones the new: the test reached both sides.
+    assert {True, False} == set(seen)
+    assert seen == sorted(seen)
+    assert save(place, "last").returncode == 0
+    assert content(place) == {"last"}
+    assert os.listdir(tmp_path) == ["run"], "what the killed processes left has been removed"
+
+
+class Failing(files.Disk):
+    """A disk on which one call fails."""
+
+    def __init__(self, fail_at: int) -> None:
+        self.calls, self.fail_at = 0, fail_at
+
+    def _count(self) -> None:
+        self.calls += 1
+        if self.calls == self.fail_at:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def sync(self, path: Path) -> None:
+        self._count()
+        super().sync(path)
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._count()
+        super().rename(source, target)
+
+
+def fill(place: Path, text: str) -> None:
+    with NewFolder(place, "ab") as new:
+        (new.path / "a").write_text(text)
+        new.commit()
+
+
+def test_folder_on_a_full_disk_stays_as_it_was(tmp_path, monkeypatch):
+    place = tmp_path / "run"
+    fill(place, "old")
+    disk = Failing(0)
+    monkeypatch.setattr(files, "DISK", disk)
+    fill(place, "old")
+    for fail_at in range(1, disk.calls + 1):
+        monkeypatch.setattr(files, "DISK", Failing(fail_at))
+        with pytest.raises(OSError, match="space"):
+            fill(place, "new")
+        monkeypatch.setattr(files, "DISK", files.Disk())
+        # After the last rename only a sync can fail: the new folder is then in its place already.
+        assert content(settle(place)) in ({"old"}, {"new"})
+        fill(place, "old")
+    assert os.listdir(tmp_path) == ["run"]
+
+
+def test_folder_left_by_an_error_is_removed_and_the_old_one_stays(tmp_path):
+    place = tmp_path / "deep" / "run"
+    fill(place, "old")
+    with pytest.raises(KeyError), NewFolder(place, "ab") as new:
+        (new.path / "a").write_text("half")
+        raise KeyError
+    assert content(place) == {"old"}
+    assert os.listdir(place.parent) == ["run"]
+
+
+def test_folder_of_a_living_process_is_not_swept(tmp_path):
+    place = tmp_path / "run"
+    other = tmp_path / f".run.tmp-{os.getppid()}"
+    other.mkdir()
+    fill(place, "mine")
+    assert other.is_dir()
+    assert content(place) == {"mine"}
+
+
+def test_file_that_fails_to_be_written_leaves_the_old_one(tmp_path):
+    place = tmp_path / "spec.toml"
+    place.write_text("old")
+
+    def half(beside: Path) -> None:
+        beside.write_text("ha")
+        raise OSError(errno.ENOSPC, "no space left")
+
+    with pytest.raises(OSError, match="no space"):
+        replace_file(place, half)
+    assert (place.read_text(), os.listdir(tmp_path)) == ("old", ["spec.toml"])
+    replace_file(place, lambda beside: beside.write_text(json.dumps("new")))
+    assert (place.read_text(), os.listdir(tmp_path)) == ('"new"', ["spec.toml"])
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "runs/.."])
+def test_folder_without_a_name_of_its_own_is_refused(name):
+    with pytest.raises(InputError, match="names no new folder"):
+        NewFolder(name, "ab")
+
+
+def test_folder_that_holds_something_else_is_never_replaced(tmp_path):
+    place = tmp_path / "thesis"
+    place.mkdir()
+    (place / "chapter1.tex").write_text("three years")
+    with pytest.raises(InputError, match=r"holds chapter1\.tex, which would be lost"):
+        fill(place, "new")
+    assert content(place) == {"three years"}
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="is a file"):
+        fill(tmp_path / "file", "new")
+    with pytest.raises(InputError, match=r"can't be written: .*file: File exists"):
+        fill(tmp_path / "file" / "run", "new")
+
+
+def test_folder_that_gets_something_else_meanwhile_is_not_replaced(tmp_path):
+    place = tmp_path / "run"
+    fill(place, "old")
+    with pytest.raises(InputError, match="holds notes"), NewFolder(place, "ab") as new:
+        (new.path / "a").write_text("new")
+        (place / "notes").write_text("mine")
+        new.commit()
+    assert content(place) == {"old", "mine"}

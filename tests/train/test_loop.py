@@ -1,0 +1,152 @@
+"""The loop: it learns, it repeats to the bit, and nothing that is not finite reaches the weights."""
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import anyformer as af
+from anyformer.data.rows import Rows
+from anyformer.errors import TrainingError
+from anyformer.train.budget import Budget
+from anyformer.train.curve import draw_curve, smoothed
+from anyformer.train.loop import PATIENCE, train
+from anyformer.train.metrics import Metrics, read_metrics
+from anyformer.train.optim import Optimizers
+from anyformer.train.rates import Rates
+from anyformer.train.schedule import Trapezoid
+from tests.contract.draw import BASE
+
+SPEC = af.spec(BASE | {"vocab": 16, "context": 16})
+
+
+def run(steps: int, spec=SPEC, hook=None):
+    """Train on a sequence that can be learned: each token follows from the one before."""
+    model = af.build(spec)
+    rows = Rows(np.arange(2000) * 3 % 16, length=16, batch=4, seed=0)
+    if hook is not None:
+        hook(model)
+    optimizers = Optimizers(model, Rates())
+    records = train(model, rows, optimizers=optimizers, schedule=Trapezoid(), budget=Budget(steps=steps))
+    return model, records
+
+
+def test_training_lowers_the_loss_of_what_can_be_learned():
+    _, records = run(40)
+    losses = [r.loss for r in records]
+    assert len(losses) == 40
+    assert losses[0] > math.log(16) / 2
+    assert losses[-1] < 0.3 * losses[0]
+
+
+def test_training_by_steps_repeats_to_the_bit():
+    ends = []
+    for _ in range(2):
+        model, records = run(8)
+        losses = [r.loss for r in records]
+        ends.append((losses, [p.detach().clone() for p in model.parameters()]))
+    assert ends[0][0] == ends[1][0]
+    assert all(torch.equal(a, b) for a, b in zip(ends[0][1], ends[1][1], strict=True))
+
+
+def test_training_records_count_tokens_and_end_at_the_end():
+    model, records = run(5)
+    made = list(records)
+    assert [r.step for r in made] == [1, 2, 3, 4, 5]
+    assert [r.tokens for r in made] == [64, 128, 192, 256, 320]
+    assert made[-1].progress == 1.0
+    assert all(a.seconds < b.seconds for a, b in itertools.pairwise(made))
+    assert not model.training
+
+
+def test_training_by_the_clock_ends_soon_after_it():
+    model = af.build(SPEC)
+    rows = Rows(np.arange(500) % 16, length=16, batch=2, seed=0)
+    parts = {"optimizers": Optimizers(model, Rates()), "schedule": Trapezoid()}
+    made = list(train(model, rows, budget=Budget(seconds=0.3), **parts))
+    assert made[-2].seconds < 0.3 <= made[-1].seconds
+    assert made[-1].progress == 1.0
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_training_never_lets_a_number_that_is_not_finite_reach_the_weights(bad):
+    def spoil_third(model):
+        calls = itertools.count()
+
+        def hook(module, inputs, output):
+            if next(calls) == 2:
+                output.loss = output.loss * bad
+            return output
+
+        model.register_forward_hook(hook)
+
+    model, records = run(6, hook=spoil_third)
+    before = None
+    for record in records:
+        assert record.skipped == (record.step == 3)
+        weights = [p.detach().clone() for p in model.parameters()]
+        assert all(w.isfinite().all() for w in weights)
+        if record.skipped:
+            assert all(torch.equal(a, b) for a, b in zip(before, weights, strict=True))
+        before = weights
+
+
+def test_training_that_stays_broken_gives_up_and_says_what_to_try():
+    def spoil(model):
+        with torch.no_grad():
+            model.get_parameter("decoder.final_norm.weight").fill_(float("nan"))
+
+    _, records = run(50, hook=spoil)
+    with pytest.raises(TrainingError, match=rf"{PATIENCE} steps up to step {PATIENCE} .*norm\.placement"):
+        for record in records:
+            assert record.skipped
+
+
+def test_budget_is_seconds_or_steps():
+    with pytest.raises(TypeError, match="either seconds or steps"):
+        Budget()
+    with pytest.raises(TypeError, match="either seconds or steps"):
+        Budget(seconds=1.0, steps=2)
+    assert Budget(steps=4).progress(1, 99.0) == 0.25
+    assert Budget(seconds=4.0).progress(99, 1.0) == 0.25
+
+
+def test_metrics_are_read_back_and_a_torn_last_line_is_passed_over(tmp_path):
+    with Metrics(tmp_path) as metrics:
+        metrics.write("step", loss=1.5, step=1)
+        metrics.write("step", loss=float("nan"), step=2)
+        metrics.write("result", loss=1.0)
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"event": "step", "lo')
+    assert read_metrics(tmp_path, "step") == [
+        {"event": "step", "loss": 1.5, "step": 1},
+        {"event": "step", "loss": None, "step": 2},
+    ]
+    assert [r["loss"] for r in read_metrics(tmp_path, "result")] == [1.0]
+    assert read_metrics(tmp_path / "nowhere", "step") == []
+    json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[1], parse_constant=pytest.fail)
+
+
+def test_smoothed_points_are_means_of_their_neighbours():
+    points = [(float(i), float(i % 2)) for i in range(100)]
+    made = smoothed(points, share=0.02)
+    assert [x for x, _ in made] == [x for x, _ in points]
+    assert made[50][1] == pytest.approx(sum(i % 2 for i in range(48, 53)) / 5)
+    assert smoothed([(0.0, 3.0)]) == [(0.0, 3.0)]
+
+
+def test_curve_is_a_png_that_shows_something(tmp_path):
+    from matplotlib.image import imread
+
+    train_points = [(i * 1000.0, 5 * math.exp(-i / 30) + 1) for i in range(100)]
+    draw_curve(
+        tmp_path / "a.png", title="t", train=train_points, held_out=train_points[::20], yardsticks={"gzip -9": 2.0}
+    )
+    picture = imread(tmp_path / "a.png")
+    assert picture.shape[:2] == (675, 1200)
+    assert 0.01 < (picture[..., :3] < 0.9).any(-1).mean() < 0.5
+    draw_curve(tmp_path / "b.png", title="empty", train=[], held_out=[(1.0, 2.0)], yardsticks={})
+    assert (tmp_path / "b.png").stat().st_size > 1000
