@@ -113,9 +113,14 @@ def test_folder_on_a_full_disk_stays_as_it_was(tmp_path, monkeypatch):
 def test_folder_left_by_an_error_is_removed_and_the_old_one_stays(tmp_path):
     place = tmp_path / "deep" / "run"
     fill(place, "old")
-    with pytest.raises(KeyError), NewFolder(place, "ab") as new:
-        (new.path / "a").write_text("half")
-        raise KeyError
+
+    def stumble() -> None:
+        with NewFolder(place, "ab") as new:
+            (new.path / "a").write_text("half")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        stumble()
     assert content(place) == {"old"}
     assert os.listdir(place.parent) == ["run"]
 
@@ -167,8 +172,13 @@ def test_folder_that_holds_something_else_is_never_replaced(tmp_path):
 def test_folder_that_gets_something_else_meanwhile_is_not_replaced(tmp_path):
     place = tmp_path / "run"
     fill(place, "old")
-    with pytest.raises(InputError, match="holds notes"), NewFolder(place, "ab") as new:
-        (new.path / "a").write_text("new")
-        (place / "notes").write_text("mine")
-        new.commit()
+
+    def meanwhile() -> None:
+        with NewFolder(place, "ab") as new:
+            (new.path / "a").write_text("new")
+            (place / "notes").write_text("mine")
+            new.commit()
+
+    with pytest.raises(InputError, match="holds notes"):
+        meanwhile()
     assert content(place) == {"old", "mine"}

@@ -14,6 +14,7 @@ from anyformer.errors import InputError
 
 if TYPE_CHECKING:
     from anyformer.data.tokenizer import Tokenizer
+    from anyformer.generation.prompt import Prompt
     from anyformer.model.models import Model
 
 STDIN = "-"
@@ -46,20 +47,21 @@ def run(given: argparse.Namespace) -> int:
     """Generate."""
     prompt = _prompt(given.prompt)
     model, tokenizer = open_model(given.model)
+    from anyformer.generation.prompt import read_prompt
     from anyformer.generation.request import check_model
 
     check_model(model.spec)
-    ids = prompt_ids(model, tokenizer, prompt)
-    room = room_for(model, len(ids))
+    read = read_prompt(model.spec, tokenizer, prompt)
+    room = room_for(model, len(read.ids))
     if room < given.max_new_tokens:
         sys.stderr.write(
             f"anyformer: {given.max_new_tokens} tokens were asked for, and the model has room for {room} after "
-            f"{len(ids)}: it is made for {model.spec.context}\n"
+            f"{len(read.ids)}: it is made for {model.spec.context}\n"
         )
-    writer = _Writer(model, tokenizer, ids, prompt, shows=not given.json)
+    writer = _Writer(model, tokenizer, read, prompt, shows=not given.json)
     began = time.perf_counter()
     try:
-        for step_B in _steps(model, ids, given, min(room, given.max_new_tokens)):
+        for step_B in _steps(model, read, given, min(room, given.max_new_tokens)):
             writer.take(int(step_B))
     finally:
         writer.end()
@@ -69,22 +71,6 @@ def run(given: argparse.Namespace) -> int:
     elif sys.stderr.isatty():
         errors().print(f"{writer.count} tokens, {writer.count / seconds:.1f} tokens/s", style="dim")
     return 0
-
-
-def prompt_ids(model: Model, tokenizer: Tokenizer, prompt: str | None) -> list[int]:
-    """What the model reads first. A text begins with the bos token, if the model has one."""
-    spec = model.spec
-    if spec.topology == "encoder-decoder":
-        if prompt is None:
-            raise InputError("PROMPT: an encoder-decoder answers a text; give one, or - to read it from standard input")
-        return tokenizer.encode(prompt, specials=True)
-    if prompt is None and spec.ids.bos is None:
-        raise InputError(
-            "PROMPT: this model has no bos token to begin with (its spec has no ids.bos); "
-            "give a text to continue, or - to read it from standard input"
-        )
-    begin = [] if spec.ids.bos is None else [spec.ids.bos]
-    return begin + ([] if prompt is None else tokenizer.encode(prompt))
 
 
 def room_for(model: Model, prompt: int) -> int:
@@ -111,14 +97,14 @@ def _prompt(given: str | None) -> str | None:
     return given
 
 
-def _steps(model: Model, ids: list[int], given: argparse.Namespace, new: int) -> Any:
+def _steps(model: Model, read: Prompt, given: argparse.Namespace, new: int) -> Any:
     import torch
 
     from anyformer.generation.engine import generate
 
     heat = 0.0 if given.greedy else given.temperature
     return generate(
-        model, torch.tensor([ids]), max_new_tokens=new, temperature=heat, top_k=given.top_k, top_p=given.top_p,
+        model, torch.tensor([read.ids]), first=read.first, max_new_tokens=new, temperature=heat, top_k=given.top_k, top_p=given.top_p,
         seed=given.seed, stream=True,
     )  # fmt: skip
 
@@ -126,11 +112,11 @@ def _steps(model: Model, ids: list[int], given: argparse.Namespace, new: int) ->
 class _Writer:
     """Prints the prompt, then each piece of text as soon as it is certain."""
 
-    def __init__(self, model: Model, tokenizer: Tokenizer, ids: list[int], prompt: str | None, *, shows: bool) -> None:
+    def __init__(self, model: Model, tokenizer: Tokenizer, read: Prompt, prompt: str | None, *, shows: bool) -> None:
         from anyformer.generation.stream import TextStream
 
         two = model.spec.topology == "encoder-decoder"
-        self.stream = TextStream(tokenizer, () if two else ids)
+        self.stream = TextStream(tokenizer, () if two else read.ids, repeated=read.repeated)
         self.stops = model.spec.ids.eos
         self.shows = shows
         self.pieces: list[str] = []

@@ -70,7 +70,8 @@ def run(given: argparse.Namespace) -> int:
     if compared is not None:
         _show_comparison(screen, compared)
     screen.print(f"Kept in [bold]{place}[/]: spec, tokenizer, weights, metrics and [bold]loss.png[/].", soft_wrap=True)
-    screen.print(f'Go on: anyformer generate {place} "{made.prompt or "Once"}"', soft_wrap=True)
+    begin = "" if plan.text else ' "def "'
+    screen.print(f"Go on: anyformer generate {place}{begin}", soft_wrap=True)
     if not plan.changes and compared is None:
         again = f" --text {plan.text}" if plan.text else ""
         screen.print(f"   or: anyformer quickstart{again} --position alibi    (compares itself with this run)")

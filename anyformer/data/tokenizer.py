@@ -89,6 +89,15 @@ class Tokenizer:
                 return len(self._inner.id_to_token(token) or "")
         return len(self.decode([token]).encode())
 
+    def beginning_with(self, token: int) -> tuple[int, ...]:
+        """Ids of all tokens whose text begins with that of a token, itself included; only itself unless tokens are bytes."""
+        with _guarded("the token can't be looked up"):
+            spelled = self._inner.id_to_token(token)
+            if not self._spells_bytes or not spelled:
+                return (token,)
+            known = self._inner.get_vocab(with_added_tokens=False)
+        return tuple(sorted({token, *(i for name, i in known.items() if name.startswith(spelled))}))
+
     def id_of(self, token: str) -> int | None:
         """The id of one token, spelled as in the vocabulary."""
         with _guarded("the token can't be looked up"):

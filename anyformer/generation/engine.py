@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from anyformer.generation.reader import Anew, Cached
 from anyformer.generation.request import Request, request, unknown_option
-from anyformer.generation.sampling import NEVER
+from anyformer.generation.sampling import NEVER, only
 from anyformer.model.models import Model
 from anyformer.model.reading import reading
 
@@ -58,6 +58,7 @@ def generate(
     details: bool = False,
     use_cache: bool = True,
     rope_length: int | None = None,
+    first: Sequence[int] | None = None,
     **unknown: Any,
 ) -> Any:
     """Continue each row of `input_ids` (B,T): the prompt and its new tokens, as one tensor of ids.
@@ -81,6 +82,7 @@ def generate(
         details: Answer a `Generated` (each step of a stream: a `Step`), with log-probabilities and finish reasons.
         use_cache: False reads the whole row again in each step: slow, with the same tokens.
         rope_length: What length-dependent RoPE scalings read. None: the longest prompt and its new tokens.
+        first: Ids among which the first new token of each row is chosen. None: all.
         unknown: Any other name is refused, with the right one.
     """
     if unknown:
@@ -88,7 +90,7 @@ def generate(
     asked = request(
         model, input_ids, attention_mask=attention_mask, max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens,
         temperature=temperature, top_k=top_k, top_p=top_p, do_sample=do_sample, seed=seed, stop=stop,
-        rope_length=rope_length,
+        rope_length=rope_length, first=first,
     )  # fmt: skip
     steps = _steps(model, asked, cached=use_cache, details=details)
     if stream:
@@ -118,7 +120,10 @@ def _steps(model: Model, asked: Request, *, cached: bool, details: bool) -> Iter
         logits_BV = reader.begin()
         for left in range(asked.new - 1, -1, -1):
             early = asked.new - left <= asked.least and bool(asked.stop)
-            ids_B = asked.sampler(logits_BV.index_fill(-1, stop_S, NEVER) if early else logits_BV)
+            allowed_BV = logits_BV.index_fill(-1, stop_S, NEVER) if early else logits_BV
+            if asked.first and left == asked.new - 1:
+                allowed_BV = only(allowed_BV, asked.first)
+            ids_B = asked.sampler(allowed_BV)
             if details:
                 own_BV = logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32)).log_softmax(-1)
                 logprobs_B = own_BV.gather(-1, ids_B[:, None])[:, 0].masked_fill(finished_B, 0)

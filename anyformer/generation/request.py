@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,7 @@ RENAMED = {
 
 NAMES = (
     "input_ids", "attention_mask", "max_new_tokens", "min_new_tokens", "temperature", "top_k", "top_p", "do_sample",
-    "seed", "stop", "stream", "details", "use_cache", "rope_length",
+    "seed", "stop", "stream", "details", "use_cache", "rope_length", "first",
 )  # fmt: skip
 SEEDS = 2**63
 
@@ -59,6 +59,8 @@ class Request:
     pad: int
     """What finished rows are filled with."""
     sampler: Sampler
+    first: tuple[int, ...]
+    """Ids among which the first new token is chosen; empty: all."""
     declared: int | None
     """The length that was declared for length-dependent positions."""
     total: int
@@ -108,6 +110,7 @@ def request(
     seed: Any,
     stop: Any,
     rope_length: Any,
+    first: Any,
 ) -> Request:
     """Check everything, and say all that is wrong at once."""
     spec = model.spec
@@ -136,6 +139,7 @@ def request(
     if top_p is not None and not (_is_number(top_p) and 0 < top_p <= 1):
         wrong.append(f"top_p: {top_p!r} is not above 0 and at most 1")
     stops = _stops(stop, spec, wrong)
+    allowed = _first(first, spec.vocab, wrong)
     if rope_length is not None and not model.reads_length:
         wrong.append("rope_length: no position scheme of this model depends on the length")
     if wrong:
@@ -161,10 +165,20 @@ def request(
         raise InputError("min_new_tokens: every token is a stop token, so none is left to begin with")
     fill = spec.ids.pad if spec.ids.pad is not None else next(iter(spec.ids.eos), 0)
     return Request(
-        prompt_BT=ids, mask_BT=mask, begun_BT=torch.full_like(ids[:, :1], spec.ids.start or 0) if two else ids, new=new, least=min_new_tokens, stop=stops, pad=fill, declared=rope_length,
+        prompt_BT=ids, mask_BT=mask, begun_BT=torch.full_like(ids[:, :1], spec.ids.start or 0) if two else ids, new=new, least=min_new_tokens, stop=stops, pad=fill, first=allowed, declared=rope_length,
         total=begun + new,
         sampler=sampler(temperature=heat, top_k=top_k, top_p=top_p, seed=seed, device=device),
     )  # fmt: skip
+
+
+def _first(first: Any, vocab: int, wrong: list[str]) -> tuple[int, ...]:
+    """The ids that the first new token is chosen from."""
+    if first is None:
+        return ()
+    ids = tuple(first) if isinstance(first, Sequence) and not isinstance(first, str) else ()
+    if not ids or not all(type(i) is int and 0 <= i < vocab for i in ids):
+        wrong.append(f"first: {first!r} is not a list of ids below vocab = {vocab}")
+    return ids
 
 
 def _is_number(value: Any) -> bool:

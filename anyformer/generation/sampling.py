@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -118,3 +119,9 @@ def _broken(logits_BV: Tensor, best_B: Tensor) -> str:
         f"row {row}: {what}, so no token can be chosen; are the weights damaged, or is the dtype too narrow? "
         "Try dtype=torch.float32"
     )
+
+
+def only(logits_BV: Tensor, ids: Sequence[int]) -> Tensor:
+    """Logits that leave nothing but some tokens."""
+    chosen = torch.tensor(ids, device=logits_BV.device)
+    return torch.full_like(logits_BV, NEVER).index_copy(-1, chosen, logits_BV.index_select(-1, chosen))

@@ -13,11 +13,13 @@ UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 class TextStream:
     """Pieces of text whose concatenation is what `decode` says of all ids.
 
-    `before` are ids whose text has been shown already, such as a prompt.
+    `before` are ids whose text has been shown already, such as a prompt; the first `repeated` characters after them
+    have been shown too.
     """
 
-    def __init__(self, tokenizer: Tokenizer, before: Iterable[int] = ()) -> None:
+    def __init__(self, tokenizer: Tokenizer, before: Iterable[int] = (), *, repeated: int = 0) -> None:
         self._tokenizer = tokenizer
+        self._repeated = repeated
         self._silent = frozenset(tokenizer.specials.values())
         self._ids: list[int] = list(before)
         """A tail of the ids, long enough for the tokens after it to decode as they do after all of them."""
@@ -43,14 +45,20 @@ class TextStream:
         self._shown = max(self._shown, certain)
         if certain == len(text) and not self._byte_run:
             self._move()
-        return piece
+        return self._new(piece)
 
     def end(self) -> str:
         """The text that was held back: nothing more comes."""
         text = self._tokenizer.decode(self._ids)
         piece = text[self._shown :]
         self._shown = len(text)
-        return piece
+        return self._new(piece)
+
+    def _new(self, piece: str) -> str:
+        """What of a piece has not been shown."""
+        begin = min(self._repeated, len(piece))
+        self._repeated -= begin
+        return piece[begin:]
 
     def _move(self) -> None:
         """Forget ids that no longer matter, at the end of a character."""

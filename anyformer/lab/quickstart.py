@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from anyformer.data.unigram import unigram_nats
 from anyformer.errors import DataError, InputError
 from anyformer.files import NewFolder
 from anyformer.generation.engine import generate
+from anyformer.generation.prompt import read_prompt
 from anyformer.generation.stream import TextStream
 from anyformer.lab.plan import Plan
 from anyformer.lab.result import RESULT, Result
@@ -28,8 +30,9 @@ from anyformer.model.store import SPEC as SPEC_FILE
 from anyformer.model.store import WEIGHTS as WEIGHTS_FILE
 from anyformer.model.store import save
 from anyformer.specs.model import ModelSpec
+from anyformer.train.crew import Crew
 from anyformer.train.curve import draw_curve
-from anyformer.train.evaluate import score, score_ids
+from anyformer.train.evaluate import score_ids
 from anyformer.train.loop import StepRecord, train
 from anyformer.train.metrics import FILE as METRICS_FILE
 from anyformer.train.metrics import Metrics
@@ -90,11 +93,14 @@ class Quickstart:
     def train(self) -> Iterator[StepRecord]:
         """Train, one record for each step."""
         optimizers = Optimizers(self.model, self.plan.rates)
-        looks = 0
-        with Metrics(self.folder.path) as metrics:
+        looks, device = 0, next(self.model.parameters()).device
+        # Workers would take turns at one source of random numbers, and no two runs would drop the same.
+        crew = Crew(1) if draws(self.spec) else Crew.on(device, self.plan.batch)
+        with Metrics(self.folder.path) as metrics, crew:
             steps = train(
-                self.model, self.rows, optimizers=optimizers, schedule=self.plan.schedule, budget=self.plan.budget
-            )
+                self.model, self.rows, optimizers=optimizers, schedule=self.plan.schedule, budget=self.plan.budget,
+                crew=crew,
+            )  # fmt: skip
             for record in steps:
                 self.records.append(record)
                 metrics.write("step", **asdict(record))
@@ -124,8 +130,8 @@ class Quickstart:
 
     def measure(self) -> Result:
         """Score the whole held-out text, beside gzip and a unigram model."""
-        measured = score(self.model, self.tokenizer, [document.text for document in self.corpus.held_out])
         size, last = self.corpus.held_out_bytes, self.records[-1]
+        measured = score_ids(self.model, self.held_out, bytes=size)
         flat = np.fromiter(itertools.chain.from_iterable(ids[1:] for ids in self.held_out), dtype=np.int64)
         unigram = unigram_nats(self.tokens, flat, self.spec.vocab) / math.log(2) / size
         self.result = Result(
@@ -167,19 +173,30 @@ class Quickstart:
         self.tokenizer.save(self.folder.path)
 
     @property
-    def prompt(self) -> str:
-        """What the sample begins with: something that fits the text."""
-        return "def " if self.plan.text is None else ""
+    def prompt(self) -> str | None:
+        """What the sample begins with: something that fits the text, or nothing."""
+        return "class Reader:\n    def " if self.plan.text is None else None
 
     def speak(self, new_tokens: int = 120) -> Iterator[str]:
         """A sample, piece by piece, the prompt first. The same weights say the same thing."""
-        before = [self.tokenizer.id_of(END) or 0, *self.tokenizer.encode(self.prompt)]
-        stream = TextStream(self.tokenizer, before)
-        yield self.prompt
-        room = min(new_tokens, self.spec.context - len(before))
+        read = read_prompt(self.spec, self.tokenizer, self.prompt)
+        stream = TextStream(self.tokenizer, read.ids, repeated=read.repeated)
+        yield self.prompt or ""
+        room = min(new_tokens, self.spec.context - len(read.ids))
         for ids_B in generate(
-            self.model, torch.tensor([before]), max_new_tokens=room, temperature=0.7, top_p=0.95, seed=self.plan.seed,
-            stop=(), stream=True,
+            self.model, torch.tensor([read.ids]), first=read.first, max_new_tokens=room, temperature=0.7, top_p=0.95,
+            seed=self.plan.seed, stop=(), stream=True,
         ):  # fmt: skip
             yield stream.push(int(ids_B[0]))
         yield stream.end()
+
+
+def draws(spec: ModelSpec) -> bool:
+    """Whether training this spec draws random numbers: some dropout is not 0."""
+
+    def found(node: Any) -> bool:
+        if isinstance(node, Mapping):
+            return any((name == "dropout" and value) or found(value) for name, value in node.items())
+        return False
+
+    return found(spec.to_data())

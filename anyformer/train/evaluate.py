@@ -15,6 +15,7 @@ from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import DataError, InputError
 from anyformer.model.models import Model
 from anyformer.model.reading import headless, reading
+from anyformer.train.crew import Crew
 
 TOKENS = {"cpu": 2048}
 """Tokens that are read at once. A CPU is fastest while they stay in its caches."""
@@ -124,11 +125,14 @@ def score_ids(
     if not total:
         raise DataError("there is nothing to predict: give a longer text")
     done, nats = 0, 0.0
-    with reading(model):
+    with reading(model), Crew.on(device, len(windows)) as crew:
         reader = _Reader(model)
-        for batch in batches(windows, TOKENS.get(device.type, MANY)):
-            nats += reader.nats([(rows[w.document], w) for w in batch], device)
-            done += sum(w.end - w.first for w in batch)
+
+        def work(batch: list[Window]) -> tuple[int, float]:
+            return sum(w.end - w.first for w in batch), reader.nats([(rows[w.document], w) for w in batch], device)
+
+        for counted, found in crew.map(work, batches(windows, TOKENS.get(device.type, MANY))):
+            nats, done = nats + found, done + counted
             if report is not None:
                 report(done, total)
     if not math.isfinite(nats):

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor, nn
 
 from anyformer.data.rows import Rows
 from anyformer.errors import TrainingError
 from anyformer.model.models import Model
 from anyformer.train.budget import Budget
+from anyformer.train.crew import Crew
 from anyformer.train.optim import Optimizers
 from anyformer.train.schedule import Trapezoid
 
@@ -41,7 +43,14 @@ class StepRecord:
 
 
 def train(
-    model: Model, rows: Rows, *, optimizers: Optimizers, schedule: Trapezoid, budget: Budget, clip: float = 1.0
+    model: Model,
+    rows: Rows,
+    *,
+    optimizers: Optimizers,
+    schedule: Trapezoid,
+    budget: Budget,
+    crew: Crew,
+    clip: float = 1.0,
 ) -> Iterator[StepRecord]:
     """Train until the budget is spent. The caller may look at the model between steps: that time does not count."""
     device = next(model.parameters()).device
@@ -52,14 +61,13 @@ def train(
     while (progress := budget.progress(step, seconds)) < 1.0:
         begun = time.perf_counter()
         ids_BT = torch.from_numpy(rows.batch(step)).to(device)
-        loss = model(ids_BT, labels=ids_BT).loss
-        loss.backward()
+        value = gradients(model, parameters, ids_BT, crew)
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, clip))
-        value, rate = float(loss.detach()), schedule.factor(progress)
+        rate = schedule.factor(progress)
         # A number that is not finite must never reach the weights: nothing would bring them back.
         sound = math.isfinite(value) and math.isfinite(norm)
         if sound:
-            optimizers.step(rate)
+            optimizers.step(rate, crew)
         else:
             optimizers.forget()
         skipped = 0 if sound else skipped + 1
@@ -76,3 +84,23 @@ def train(
                 "the spec may be unstable: try a norm before each branch (norm.placement = pre) or qk_norm"
             )
     model.eval()
+
+
+def gradients(model: Model, parameters: list[nn.Parameter], ids_BT: Tensor, crew: Crew) -> float:
+    """Leave in each parameter its gradient of the mean loss, and answer that loss.
+
+    Each worker takes some of the rows. What they find is added in a fixed order, so that a step repeats to the bit.
+    """
+
+    def work(some_BT: Tensor) -> tuple[float, tuple[Tensor | None, ...]]:
+        # All rows count as many labels, so the mean over the batch is the mean over rows.
+        loss = model(some_BT, labels=some_BT).loss * (some_BT.shape[0] / ids_BT.shape[0])
+        return float(loss.detach()), torch.autograd.grad(loss, parameters, allow_unused=True)
+
+    total = 0.0
+    for value, found in crew.map(work, ids_BT.chunk(crew.size)):
+        total += value
+        for parameter, gradient in zip(parameters, found, strict=True):
+            if gradient is not None:
+                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+    return total

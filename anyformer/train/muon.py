@@ -6,7 +6,8 @@ steps. Matrices of one shape are stacked and done in one batched product: small 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -55,20 +56,28 @@ class Muon(torch.optim.Optimizer):
                 if p.dim() != 2:
                     raise ValueError(f"Muon is for matrices, got a parameter of shape {tuple(p.shape)}")
 
-    @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         """One update of every matrix that has a gradient."""
         if closure is not None:
             raise TypeError("Muon takes no closure; call backward before step")
+        for update in self.updates():
+            update()
+
+    def updates(self) -> list[Callable[[], None]]:
+        """The step in pieces that may run at the same time, the longest first: one for each shape."""
+        found: list[tuple[int, Callable[[], None]]] = []
         for group in self.param_groups:
-            alike: dict[tuple[int, ...], list[Tensor]] = {}
+            alike: dict[tuple[int, int], list[Tensor]] = {}
             for p in group["params"]:
                 if p.grad is not None:
-                    alike.setdefault(tuple(p.shape), []).append(p)
+                    alike.setdefault((p.shape[0], p.shape[1]), []).append(p)
             for shape, matrices in alike.items():
-                self._update(matrices, shape, group)
+                work = len(matrices) * min(shape) ** 2 * max(shape)
+                found.append((work, functools.partial(self._update, matrices, shape, group)))
+        return [update for _, update in sorted(found, key=lambda each: -each[0])]
 
-    def _update(self, matrices: list[Tensor], shape: tuple[int, ...], group: dict[str, Any]) -> None:
+    @torch.no_grad()
+    def _update(self, matrices: list[Tensor], shape: tuple[int, int], group: dict[str, Any]) -> None:
         ahead: list[Tensor] = []
         for p in matrices:
             if p.grad is not None:

@@ -12,6 +12,7 @@ import torch
 from anyformer.model.models import Model
 from anyformer.specs.axes import Role
 from anyformer.specs.weights import weights
+from anyformer.train.crew import Crew
 from anyformer.train.muon import Muon
 from anyformer.train.rates import Rates
 
@@ -42,12 +43,15 @@ class Optimizers:
             self.all.append(torch.optim.AdamW(groups, betas=(0.9, 0.95), weight_decay=0.0, fused=True))
         self.peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in self.all]
 
-    def step(self, factor: float) -> None:
+    def step(self, factor: float, crew: Crew | None = None) -> None:
         """Move the parameters with all learning rates at `factor` of their peak, and forget the gradients."""
         for optimizer, peaks in zip(self.all, self.peaks, strict=True):
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * factor
-            optimizer.step()
+            if isinstance(optimizer, Muon) and crew is not None:
+                list(crew.map(lambda update: update(), optimizer.updates()))
+            else:
+                optimizer.step()
         self.forget()
 
     def forget(self) -> None:
