@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from anyformer.cli.parser import Command, add_set, number, whole
-from anyformer.cli.terminal import console, print_json, say
+from anyformer.cli.terminal import console, print_all, print_json, say
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -41,6 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_set(parser)
     parser.add_argument("--out", metavar="DIR", help="the run folder (default: runs/quickstart, and one for each "
                         "set of changes)")  # fmt: skip
+    parser.add_argument("--device", metavar="NAME", help="cpu or cuda (default: cuda if there is one)")
     parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="of weights, batches and sample")
     parser.add_argument("--json", action="store_true", help="print nothing but the result, as JSON")
 
@@ -56,11 +58,12 @@ def run(given: argparse.Namespace) -> int:
     screen = console()
     made = Quickstart(plan)
     with made.folder:
-        _show_text(screen, made, quiet=given.json)
+        _prepare(screen, made, quiet=given.json)
         for _ in _progress(screen, made, quiet=given.json):
             pass
-        result = made.measure()
-        place = made.keep()
+        with contextlib.nullcontext() if given.json else screen.status("measuring on the held-out text"):
+            result = made.measure()
+            place = made.keep()
     compared = compare(plan.base, place)
     if given.json:
         print_json(_data(result, str(place), compared))
@@ -89,25 +92,35 @@ def _plan(given: argparse.Namespace) -> Plan:
     changes |= dict(given.changes)
     minutes = MINUTES if given.minutes is None else given.minutes
     budget = Budget(steps=given.steps) if given.steps else Budget(seconds=60 * minutes)
-    return Plan(text=given.text, budget=budget, changes=changes, out=given.out, seed=given.seed)
+    return Plan(text=given.text, budget=budget, changes=changes, out=given.out, device=given.device, seed=given.seed)
 
 
-def _show_text(screen: Console, made: Quickstart, *, quiet: bool) -> None:
+def _prepare(screen: Console, made: Quickstart, *, quiet: bool) -> None:
+    """Read the text and make the model, each shown as soon as it is there."""
     corpus = made.read()
-    if not quiet:
-        learn, held = corpus.train_bytes / 1e6, corpus.held_out_bytes / 1e6
-        files = f" ({len(corpus.train)} and {len(corpus.held_out)} documents)" if len(corpus.train) > 1 else ""
-        screen.print(f"[bold]text[/]   {corpus.title}: {learn:.2f} MB to learn from, {held:.2f} MB held out{files}")
-        with screen.status("training a tokenizer"):
-            spec = made.prepare()
-    else:
+    if quiet:
+        made.prepare()
+        return
+    learn, held = corpus.train_bytes / 1e6, corpus.held_out_bytes / 1e6
+    files = f" ({len(corpus.train)} and {len(corpus.held_out)} documents)" if len(corpus.train) > 1 else ""
+    _line(screen, "text", f"{corpus.title}: {learn:.2f} MB to learn from, {held:.2f} MB held out{files}")
+    with screen.status("training a tokenizer"):
         spec = made.prepare()
-    if not quiet:
-        from anyformer.explain.summary import summary
+    from anyformer.explain.summary import summary
 
-        per_token = corpus.train_bytes / len(made.tokens)
-        screen.print(f"[bold]tokens[/] byte-level BPE, {spec.vocab:,} tokens of {per_token:.2f} bytes on average")
-        screen.print(f"[bold]model[/]  {summary(spec)}")
+    per_token = corpus.train_bytes / len(made.tokens)
+    _line(screen, "tokens", f"byte-level BPE, {spec.vocab:,} tokens of {per_token:.2f} bytes on average")
+    _line(screen, "model", summary(spec))
+
+
+def _line(screen: Console, label: str, text: str) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(width=6, no_wrap=True)
+    grid.add_row(Text(label, style="bold"), Text(text))
+    print_all(screen, [grid])
 
 
 def _progress(screen: Console, made: Quickstart, *, quiet: bool) -> Iterator[StepRecord]:
@@ -152,12 +165,9 @@ def _show_result(screen: Console, result: Result) -> None:
     table.add_row("unigram model", f"{result.unigram_bits_per_byte:.3f}", "tokens by their frequency")
     table.add_row("gzip -9", f"{result.gzip_bits_per_byte:.3f}", "")
     table.add_row("[bold]this model[/]", f"[bold]{result.bits_per_byte:.3f}[/]", f"[bold]{beside}[/]")
-    screen.print()
-    screen.print(table)
-    screen.print(
-        f"loss {result.loss:.3f} nats per token, perplexity {result.perplexity:.1f}, after {result.steps:,} steps, "
-        f"{result.tokens / 1e6:.2f}M tokens, {result.seconds:.0f} s"
-    )
+    spent = f"{result.steps:,} steps, {result.tokens / 1e6:.2f}M tokens, {result.seconds:.0f} s"
+    line = f"loss {result.loss:.3f} nats per token, perplexity {result.perplexity:.1f}, after {spent}"
+    print_all(screen, ["", table, line])
 
 
 def _show_sample(made: Quickstart) -> None:
@@ -177,9 +187,10 @@ def _show_comparison(screen: Console, compared: Comparison) -> None:
     table.add_row("tokens/s", f"{before.tokens / before.seconds:,.0f}", f"{after.tokens / after.seconds:,.0f}")
     table.add_row("loss", f"{before.loss:.3f}", f"{after.loss:.3f}")
     table.add_row("[bold]bits per byte[/]", f"{before.bits_per_byte:.3f}", f"[bold]{after.bits_per_byte:.3f}[/]")
-    screen.print(table)
     word = "better" if compared.gain > 0 else "worse"
-    screen.print(f"{abs(compared.gain):.1%} {word}. One run each: differences of about 1% may be chance.\n")
+    print_all(
+        screen, [table, f"{abs(compared.gain):.1%} {word}. One run each: differences of about 1% may be chance.", ""]
+    )
 
 
 def _table(*columns: str) -> Table:

@@ -47,6 +47,8 @@ class Plan:
     """Dotted names of the spec and their values."""
     out: str | None = None
     """The run folder; None: by `place`."""
+    device: str | None = None
+    """Where to train; None: on a CUDA device if there is one, else on the CPU."""
     batch: int = BATCH
     rates: Rates = field(default_factory=Rates)
     schedule: Trapezoid = field(default_factory=Trapezoid)

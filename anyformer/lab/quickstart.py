@@ -17,7 +17,7 @@ from anyformer.data.rows import Rows
 from anyformer.data.tokenizer import END, Tokenizer, train_bpe
 from anyformer.data.tokenizer import FILE as TOKENIZER_FILE
 from anyformer.data.unigram import unigram_nats
-from anyformer.errors import DataError, InputError
+from anyformer.errors import CapabilityError, DataError, InputError
 from anyformer.files import NewFolder
 from anyformer.generation.engine import generate
 from anyformer.generation.prompt import read_prompt
@@ -85,7 +85,7 @@ class Quickstart:
             )
         self.spec = self.wanted.vary({"vocab": self.tokenizer.vocab, "ids.bos": end, "ids.eos": [end]})
         self.rows = Rows(self.tokens, length=self.spec.context, batch=plan.batch, seed=plan.seed)
-        self.model = build(self.spec, seed=plan.seed)
+        self.model = build(self.spec, device=_device(plan.device), seed=plan.seed)
         # The untrained weights take as much room as the trained ones will: a full disk shows now, not after training.
         self._write()
         return self.spec
@@ -184,11 +184,25 @@ class Quickstart:
         yield self.prompt or ""
         room = min(new_tokens, self.spec.context - len(read.ids))
         for ids_B in generate(
-            self.model, torch.tensor([read.ids]), first=read.first, max_new_tokens=room, temperature=0.7, top_p=0.95,
+            self.model, torch.tensor([read.ids]), first=read.first, max_new_tokens=room, temperature=0.9, top_p=0.95,
             seed=self.plan.seed, stop=(), stream=True,
         ):  # fmt: skip
             yield stream.push(int(ids_B[0]))
         yield stream.end()
+
+
+def _device(name: str | None) -> torch.device:
+    """The device that is asked for, or the best that is there."""
+    if name is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        # torch reports a device that it was not built for by a failed assertion.
+        first = str(error).splitlines()[0]
+        raise CapabilityError(f"device {name!r} can't be used here: {first}; leave it out, or give cpu") from error
+    return device
 
 
 def draws(spec: ModelSpec) -> bool:

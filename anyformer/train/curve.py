@@ -58,11 +58,13 @@ def draw_curve(
             )  # fmt: skip
     axes.set(xlim=(0, right), ylim=(low, high), xlabel="tokens learned from", ylabel=unit)
     axes.set_title(title, loc="left", fontsize=11, color=INK)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x / 1e6:g}M" if x >= 1e6 else f"{x / 1e3:g}k"))
+    axes.xaxis.set_major_formatter(
+        FuncFormatter(lambda x, _: f"{x / 1e6:g}M" if x >= 1e6 else f"{x / 1e3:g}k" if x else "0")
+    )
     axes.grid(color="#e6eaf2", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=9, loc="upper right")
+    axes.legend(frameon=False, fontsize=9, loc="upper right", ncols=3)
     figure.savefig(path, format="png")
 
 
@@ -72,4 +74,4 @@ def _view(values: Sequence[float]) -> tuple[float, float]:
     if not sound:
         return 0.0, 1.0
     low, high = sound[0], sound[-1]
-    return max(0.0, low - 0.08 * (high - low) - 0.05), high + 0.04 * (high - low) + 0.05
+    return max(0.0, low - 0.08 * (high - low) - 0.05), high + 0.1 * (high - low) + 0.05

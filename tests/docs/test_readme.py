@@ -1,53 +1,52 @@
-"""README.md: its python runs and prints what it shows, and its table of axes is that of the registries."""
+"""README.md: its commands and its python run, and its table and its picture are those of the registries."""
 
+import importlib.util
+import json
+import os
 import re
-from typing import Any, get_args
+import shlex
+import subprocess
+import sys
 
 import pytest
+from PIL import Image
 
-from anyformer.parts.positions.rope_scaling import RopeScaling
-from anyformer.specs import Embed, FeedForward, Head, Init, Mixer, Norm, Pattern, Position
-from anyformer.specs.nodes import Placement, Topology, Wiring
 from tests.docs.fences import ROOT, fences, read, run
 
 PAGE = read("README.md")
-AXES: list[tuple[str, str, Any]] = [
-    ("stacks", "`topology`", Topology),
-    ("positions", "`position.kind`", Position),
-    ("beyond the trained length", "`position.scaling.kind` of rope", RopeScaling),
-    ("who sees whom", "`attention.pattern`, with `&`, `\\|`", Pattern),
-    ("scores to weights", "`attention.mixer.kind`", Mixer),
-    ("feed-forward", "`ffn.kind`", FeedForward),
-    ("norm", "`norm.kind`", Norm),
-    ("where norms stand", "`norm.placement`", Placement),
-    ("branches of a block", "`block.wiring`", Wiring),
-    ("input", "`embed.kind`", Embed),
-    ("answer", "`head.kind`", Head),
-    ("initial weights", "`init.kind`", Init),
-]
+SHORTER = "--steps 2 --set depth=1 --set width=32"
+"""Added to `quickstart` here, so that a test does not train for two minutes; `.ci/run` runs it as it is."""
 
 
-def kinds_of(axis: Any) -> list[str]:
-    """The choices of a closed axis, or the kinds of an open one that we ship ourselves."""
-    if choices := get_args(axis):
-        return list(choices)
-    return [kind for kind in axis.kinds() if axis.named(kind).__module__.startswith("anyformer.")]
+@pytest.fixture(scope="module")
+def axes():
+    """docs/axes.py, which is a script and no part of the package."""
+    place = importlib.util.spec_from_file_location("axes", ROOT / "docs" / "axes.py")
+    module = importlib.util.module_from_spec(place)
+    place.loader.exec_module(module)
+    return module
 
 
-def right_table() -> str:
-    rows = [f"| {name} | {path} | {', '.join(kinds_of(axis))} |" for name, path, axis in AXES]
-    return "\n".join(["| axis | set by | kinds |", "|---|---|---|", *rows, ""])
-
-
-def test_readme_table_of_axes_is_that_of_the_registries():
+def test_readme_table_of_axes_is_that_of_the_registries(axes):
     between = re.search(r"^<!-- axes: .*?-->\n(.*?)^<!-- end of axes -->$", PAGE, re.MULTILINE | re.DOTALL)
     assert between is not None
-    assert between[1] == right_table(), f"the right table is\n\n{right_table()}"
+    assert between[1] == axes.table(), f"the right table is\n\n{axes.table()}"
+
+
+def test_readme_picture_of_axes_is_that_of_the_registries(axes, tmp_path):
+    # A picture carries what it shows as text.
+    with Image.open(ROOT / "docs" / "pictures" / "axes.png") as picture:
+        assert json.loads(picture.info["Description"]) == json.loads(axes.written()), "run python docs/axes.py"
+    axes.draw(tmp_path / "axes.png")
+    with Image.open(tmp_path / "axes.png") as picture:
+        assert picture.info["Description"] == axes.written()
+        assert len(picture.convert("RGB").getcolors(2**20)) > 50
 
 
 def test_readme_blocks_run_and_print_what_the_page_shows():
     space = run(PAGE, "README.md")
     assert space["other"].position.kind == "alibi"
+    assert space["ids"].shape == (1, 10)
 
 
 def test_readme_output_of_another_number_is_caught():
@@ -57,12 +56,46 @@ def test_readme_output_of_another_number_is_caught():
         run(PAGE.replace(count, "1" + count), "README.md")
 
 
+def commands() -> list[str]:
+    """Every anyformer command of the page, in order."""
+    lines = [line for fence in fences(PAGE) if fence.language == "sh" for line in fence.text.splitlines()]
+    return [part.strip() for line in lines for part in line.split("&&") if part.strip().startswith("anyformer ")]
+
+
+def test_readme_commands_run_one_after_the_other_in_an_empty_folder(tmp_path):
+    assert len(commands()) >= 7
+    (tmp_path / "README.md").write_text(PAGE)
+    for command in commands():
+        words = shlex.split(f"{command} {SHORTER}" if command.startswith("anyformer quickstart") else command)
+        # The second run of the page is compared with the first, which has to keep its name.
+        if command == "anyformer quickstart":
+            words += ["--out", "runs/quickstart"]
+        done = subprocess.run(
+            [sys.executable, "-m", *words], cwd=tmp_path, capture_output=True, text=True, timeout=300,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, ""), f"{command}\n{done.stderr}"
+        assert done.stdout.strip()
+        if command == "anyformer quickstart --position alibi":
+            assert "Beside quickstart: 1 axis differs" in done.stdout
+    assert (tmp_path / "llama.png").stat().st_size > 10_000
+
+
+def test_readme_transcript_shows_the_promised_figures():
+    (shown,) = [fence.text for fence in fences(PAGE) if "this model" in fence.text]
+    gzip, ours = (float(re.search(rf"^{name} +([\d.]+)", shown, re.MULTILINE)[1]) for name in ("gzip -9", "this model"))
+    assert ours < 0.88 * gzip
+
+
 def test_readme_length_and_first_command_are_in_bounds():
-    assert len(PAGE.splitlines()) <= 120
+    assert len(PAGE.splitlines()) <= 125
     first = fences(PAGE)[0]
     assert (first.language, first.line <= 20) == ("sh", True)
+    assert first.text == "pip install -e . && anyformer quickstart\n"
     # What a person copies is what the checks run.
-    assert first.text.strip().replace("pip install", "pip install -q") in read(".ci/run")
+    checks = re.search(r"`(pip install [^`]*pytest)`", PAGE)[1]
+    assert checks.replace("pip install", "pip install -q") in read(".ci/run")
+    assert "anyformer quickstart\n" in read(".ci/run")
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/spec.md", "docs/tour.md"])

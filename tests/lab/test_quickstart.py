@@ -185,6 +185,8 @@ def test_command_gives_its_result_as_json_alone(here, capsys):
         (["--set", "topology=encoder"], 2, "can't predict the next token"),
         (["--minutes", "0"], 2, "0 is not above 0"),
         (["--minutes", "1", "--steps", "2"], 2, "not allowed with"),
+        (["--text", "foxes.txt", "--steps", "2", "--device", "abacus"], 1, "device 'abacus' can't be used here"),
+        (["--text", "foxes.txt", "--steps", "2", "--device", "cuda:99"], 1, "device 'cuda:99' can't be used here"),
         (["--steps", "many"], 2, "'many' is not a whole number"),
         (["--postion", "alibi"], 2, "did you mean '--position'?"),
         (["--text", "foxes.txt", "--steps", "2", "--out", "foxes.txt/run"], 2, "foxes.txt/run: can't be written"),
