@@ -137,9 +137,7 @@ def save_published(
 
     `family` is the kind of a family; unless given, the first that can hold the spec.
     """
-    from safetensors.torch import save_file
-
-    from anyformer.model.store import SPEC
+    from anyformer.model.store import SPEC, write_tensors
 
     folder = Path(path)
     chosen, config = family_for(model.spec, family)
@@ -159,7 +157,7 @@ def save_published(
     made = published(model, chosen)
     for name, group in zip(names, groups, strict=True):
         tensors = {theirs: tensor.cpu().contiguous() for theirs, tensor in (next(made) for _ in group)}
-        replace_file(folder / name, lambda place, held=tensors: save_file(held, place, metadata={"format": "pt"}))
+        write_tensors(folder / name, tensors, {"format": "pt"})
     if len(groups) > 1:
         placed = {theirs: name for name, group in zip(names, groups, strict=True) for theirs in group}
         total = sum(entry.size for entry in chosen.weights(model.spec).entries(model.spec)) * dtype.itemsize

@@ -169,6 +169,8 @@ class Quickstart:
         return self.plan.place
 
     def _write(self) -> None:
+        # Nobody sees this folder yet, so the weights that were there first need not be kept until others are written.
+        (self.folder.path / WEIGHTS_FILE).unlink(missing_ok=True)
         save(self.model, self.folder.path)
         self.tokenizer.save(self.folder.path)
 

@@ -33,8 +33,16 @@ def save(model: Model, path: str | Path, format: str = "anyformer") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     text = model.spec.to_toml()
     tensors = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
-    replace_file(folder / WEIGHTS, lambda place: save_file(tensors, place, metadata={"format": "pt", "spec": text}))
+    write_tensors(folder / WEIGHTS, tensors, {"format": "pt", "spec": text})
     replace_file(folder / SPEC, lambda place: place.write_text(text, encoding="utf-8"))
+
+
+def write_tensors(file: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
+    """Write a safetensors file in one go: a kill leaves the old one or the new one."""
+    try:
+        replace_file(file, lambda place: save_file(tensors, place, metadata))
+    except SafetensorError as error:
+        raise CheckpointError(f"{file}: can't be written: {error}") from error
 
 
 def load(path: str | Path, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Model:

@@ -1,5 +1,6 @@
 """Quickstart as a whole, on a tiny text and with few steps."""
 
+import itertools
 import json
 import os
 import signal
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 import anyformer as af
 from anyformer.errors import DataError, SpecError
@@ -248,19 +251,29 @@ def test_command_stopped_in_the_middle_leaves_the_earlier_run_usable(here, how):
         assert os.listdir("runs") == [place.name]
 
 
-def test_command_on_a_full_disk_ends_in_one_line_and_keeps_the_earlier_run(here, capsys, monkeypatch):
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SafetensorError("No space left on device")])
+@pytest.mark.parametrize("when", [0, 1])
+def test_command_on_a_full_disk_ends_in_one_line_and_keeps_the_earlier_run(here, capsys, monkeypatch, error, when):
     made, _ = quickstart(budget=Budget(steps=2))
     before = read_result(made.plan.place)
+    calls = itertools.count()
 
-    def full(*args, **kwargs):
-        raise OSError(28, "No space left on device", "model.safetensors")
+    def full(tensors, place, metadata):
+        place.write_bytes(b"half of it")
+        if next(calls) == when:
+            raise error
+        save_file(tensors, place, metadata)
 
-    monkeypatch.setattr("anyformer.lab.quickstart.save", full)
+    # The first weights are written before training, the second after it.
+    monkeypatch.setattr("anyformer.model.store.save_file", full)
     ran = run(capsys, "quickstart", "--text", "foxes.txt", "--steps", "2", *FLAGS)
     assert ran.status == 1
-    assert ran.err == "anyformer: model.safetensors: No space left on device\n"
+    assert ran.err.startswith("anyformer: ")
+    assert ran.err.endswith("No space left on device\n")
+    assert ("step" in ran.out) == bool(when)
     assert read_result(made.plan.place) == before
     assert os.listdir("runs") == [made.plan.place.name]
+    af.load(made.plan.place)
 
 
 def test_spec_of_quickstart_reads_as_the_library_reads_any_spec():
