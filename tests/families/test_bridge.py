@@ -8,8 +8,8 @@ import anyformer as af
 from anyformer.errors import InputError, SpecError
 from anyformer.families.bridge import from_hf, to_hf
 from anyformer.families.family import Family
+from tests.families.cases import cases, config_of
 from tests.families.oracle import answer, oracle
-from tests.families.variants import cases, config_of
 from tests.tolerances import assert_close
 
 IDS = torch.arange(3, 20)[None]

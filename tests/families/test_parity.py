@@ -12,8 +12,8 @@ import anyformer as af
 from anyformer.families.checkpoint import published, save_published
 from anyformer.families.family import Family, families
 from anyformer.families.folder import load
+from tests.families.cases import LENGTHS, cases, config_of
 from tests.families.oracle import answer, oracle
-from tests.families.variants import LENGTHS, cases, config_of
 from tests.tolerances import assert_close
 
 LENGTH = 21

@@ -1,0 +1,44 @@
+"""What the tests know about each family: one file for each, found by its kind, none of which another has to edit.
+
+A file may hold
+- SIZES: preset -> width, depth, heads, kv heads, head dim, feed-forward, vocabulary, context, eps, tied, as published;
+- FACTS: preset -> facts by which it differs from others (see `anyformer.families.facts`);
+- ALSO: other name -> preset;
+- VARIANTS: name -> changes of the family's small config, for every switch that a published config may turn.
+"""
+
+import importlib
+import pkgutil
+from typing import Any
+
+from anyformer.families.family import Family, families
+
+MODULES = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
+
+LENGTHS = ("dynamic", "longrope")
+"""Variants whose angles depend on the length: the public classes read the longest of the batch, we each document's."""
+
+
+def gathered(name: str) -> dict[str, Any]:
+    """One of the tables above, of all families."""
+    return {key: value for module in MODULES for key, value in getattr(module, name, {}).items()}
+
+
+def variants(kind: str) -> dict[str, dict[str, Any]]:
+    """The variants of a family."""
+    found = [module for module in MODULES if module.__name__ == f"{__name__}.{kind}"]
+    return getattr(found[0], "VARIANTS", {}) if found else {}
+
+
+def cases() -> list[tuple[str, str]]:
+    """Kind and variant of every case; each family's own small config comes first."""
+    return [(family.kind, name) for family in families() for name in ("tiny", *variants(family.kind))]
+
+
+def config_of(kind: str, variant: str) -> dict[str, Any]:
+    """The config of a case. A key of RoPE that is None is taken out; elsewhere null is a value."""
+    family = Family.named(kind)
+    assert family is not None
+    changes = {} if variant == "tiny" else variants(kind)[variant]
+    config = family.tiny() | changes
+    return {name: value for name, value in config.items() if not (value is None and name.startswith("ro"))}

@@ -1,0 +1,25 @@
+"""Gemma 2: what its presets are, and configs beyond its own small one."""
+
+SIZES = {"gemma-2-27b": (4608, 46, 32, 16, 128, 36864, 256000, 8192, 1e-06, True)}
+
+FACTS = {
+    "gemma-2-27b": {
+        "0/attention.pattern": "window(4096)",
+        "1/attention.pattern": "causal",
+        "0/attention.softcap": 50.0,
+        "0/attention.scale": 0.0833333333333,
+        "head.softcap": 30.0,
+        "0/norm.gain": "one_plus",
+        "0/norm.attention_placement": "sandwich",
+        "0/ffn.kind": "geglu",
+        "0/ffn.form": "tanh",
+        "embed.scale": 67.8822509939,
+        "embed.round_scale": True,
+    }
+}
+
+VARIANTS = {
+    "no-caps": {"attn_logit_softcapping": None, "final_logit_softcapping": None, "attention_bias": True},
+    "layer-types": {"layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]},
+    "untied": {"tie_word_embeddings": False},
+}

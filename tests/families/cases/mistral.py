@@ -1,0 +1,9 @@
+"""Mistral 7B and models released in its format: what its presets are, and configs beyond its own small one."""
+
+SIZES = {"mistral-7b-v0.1": (4096, 32, 32, 8, 128, 14336, 32000, 32768, 1e-05, False)}
+
+FACTS = {"mistral-7b-v0.1": {"0/attention.pattern": "window(4096)", "0/position.theta": 10000.0}}
+
+ALSO = {"mistral-7b": "mistral-7b-v0.1"}
+
+VARIANTS = {"no-window": {"sliding_window": None}}
