@@ -7,13 +7,15 @@ can stop the process, or fill the disk, at each of them in turn.
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import os
+import re
 import shutil
 from collections.abc import Callable, Collection
 from pathlib import Path
 from types import TracebackType
 
-from anyformer.errors import InputError
+from anyformer.errors import CheckpointError, InputError
 
 
 class Disk:
@@ -47,7 +49,11 @@ def replace_file(place: Path, write: Callable[[Path], object]) -> None:
     """Write a file beside its place, sync it, and rename it over the old one."""
     beside = place.with_name(f".{place.name}.tmp-{os.getpid()}")
     try:
+        # Some writers make files that only their owner can read; it should be as readable as any other new file.
+        beside.touch()
+        mode = beside.stat().st_mode
         write(beside)
+        beside.chmod(mode)
         DISK.sync(beside)
         DISK.rename(beside, place)
         DISK.sync(place.parent)
@@ -62,13 +68,15 @@ class NewFolder:
     is filled it is called `.NAME.tmp-PID`, complete `.NAME.new-PID`, and the one that it replaces `.NAME.old-PID`.
     A kill between two renames leaves the place empty; `settle` then finishes the move.
 
-    Only a folder that holds nothing but `names` is replaced: what somebody else put there is never deleted.
+    Only a folder that holds nothing but `names` is replaced: what somebody else put there is never deleted. In a name,
+    `*` and `?` stand for any characters.
     """
 
     def __init__(self, place: str | Path, names: Collection[str]) -> None:
-        self.place, self.names = Path(place), frozenset(names)
-        if self.place.name in ("", ".."):
+        if Path(place).name in ("", ".."):
             raise InputError(f"{str(place)!r} names no new folder; give one such as runs/mine")
+        # Behind a link it is the folder itself that is replaced, not the link.
+        self.place, self.names = Path(place).resolve(), frozenset(names)
         self.path = self._beside("tmp")
 
     def _beside(self, state: str) -> Path:
@@ -94,12 +102,15 @@ class NewFolder:
             if os.path.lexists(self.place):
                 raise InputError(f"{self.place}: is a file; give the name of a folder")
             return
-        strange = sorted(file.name for file in self.place.iterdir() if file.name not in self.names)
+        strange = sorted(file.name for file in self.place.iterdir() if not self._known(file.name))
         if strange:
             raise InputError(
                 f"{self.place}: holds {', '.join(strange[:3])}{' and more' if len(strange) > 3 else ''}, which would be "
                 "lost; move it, or pick another folder"
             )
+
+    def _known(self, name: str) -> bool:
+        return any(fnmatch.fnmatchcase(name, known) for known in self.names)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -129,19 +140,41 @@ def settle(place: str | Path) -> Path:
     place = Path(place)
     if not os.path.lexists(place):
         for state in ("new", "old"):
-            for left in sorted(place.parent.glob(f".{place.name}.{state}-*")):
+            for left in _left_beside(place, state):
                 DISK.rename(left, place)
                 return place
     return place
 
 
+def inside(file: Path, folder: Path) -> Path:
+    """The file, unless it is a link that leads out of its folder.
+
+    In the local cache of the Hugging Face hub the files of a snapshot are links into the repository's own `blobs`.
+    """
+    root, real = folder.resolve(), file.resolve()
+    homes = [root]
+    if root.parent.name == "snapshots":
+        homes.append(root.parent.parent / "blobs")
+    if not any(real.is_relative_to(home) for home in homes):
+        raise CheckpointError(
+            f"{file}: is a link to {real}, outside of its folder; copy the file there if you trust it"
+        )
+    return file
+
+
 def _sweep(place: Path) -> None:
     """Remove what dead processes left beside a place that is taken."""
-    for left in place.parent.glob(f".{place.name}.*-*"):
-        owner = left.name.rpartition("-")[2]
-        states = {f".{place.name}.{state}-{owner}" for state in ("tmp", "new", "old")}
-        if left.name in states and owner.isdigit() and not _alive(int(owner)):
-            DISK.remove(left)
+    for left in _left_beside(place, "tmp", "new", "old"):
+        DISK.remove(left)
+
+
+def _left_beside(place: Path, *states: str) -> list[Path]:
+    """What processes that are dead have left beside a place."""
+    named = re.compile(rf"\.{re.escape(place.name)}\.({'|'.join(states)})-(\d+)")
+    if not place.parent.is_dir():
+        return []
+    found = [(left, named.fullmatch(left.name)) for left in sorted(place.parent.iterdir())]
+    return [left for left, match in found if match and not _alive(int(match[2]))]
 
 
 def _alive(process: int) -> bool:

@@ -182,3 +182,32 @@ def test_folder_that_gets_something_else_meanwhile_is_not_replaced(tmp_path):
     with pytest.raises(InputError, match="holds notes"):
         meanwhile()
     assert content(place) == {"old", "mine"}
+
+
+def test_settle_leaves_a_folder_alone_whose_process_is_at_work(tmp_path):
+    place = tmp_path / "m[1]*"
+    for owner in (os.getpid(), 2**22 + 1):
+        (tmp_path / f".{place.name}.new-{owner}").mkdir()
+        (tmp_path / f".{place.name}.new-{owner}" / "a").write_text(str(owner))
+    assert content(settle(place)) == {str(2**22 + 1)}
+    assert (tmp_path / f".{place.name}.new-{os.getpid()}").is_dir()
+
+
+def test_folder_behind_a_link_is_replaced_and_the_link_stays(tmp_path):
+    fill(tmp_path / "real", "old")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    fill(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert content(tmp_path / "real") == {"new"}
+    assert sorted(os.listdir(tmp_path)) == ["link", "real"]
+
+
+def test_file_can_be_read_by_whom_any_new_file_can(tmp_path):
+    (tmp_path / "plain").write_text("x")
+
+    def private(beside: Path) -> None:
+        beside.unlink()
+        os.close(os.open(beside, os.O_CREAT | os.O_WRONLY, 0o600))
+
+    replace_file(tmp_path / "file", private)
+    assert (tmp_path / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode

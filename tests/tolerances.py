@@ -22,6 +22,9 @@ TABLE = {
     "single": Tolerance(2e-6, "fp32 against fp64 rounded to fp32: a few hundred roundings of 6e-8 in short sums"),
     "oracle": Tolerance(1e-9, "against transformers or torch, lifted to fp64"),
     "bf16": Tolerance(2**-8, "computed in fp32 or better, then rounded once to the 8 bits of bf16: one of the last"),
+    "rounding": Tolerance(
+        0.0, "bf16 logits against transformers: the same roundings in the same order, or it is another order"
+    ),
 }
 
 

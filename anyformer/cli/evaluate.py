@@ -31,6 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """Score each text, and all of them together."""
+    from anyformer.data.corpus import documents
     from anyformer.data.text import read_text
 
     texts = [(str(path), read_text(path)) for path in given.texts]
@@ -41,7 +42,7 @@ def run(given: argparse.Namespace) -> int:
     began = time.perf_counter()
     for path, text in texts:
         with Bar(path) as bar:
-            found = score(model, tokenizer, text, stride=given.stride, context=given.context, report=bar)
+            found = score(model, tokenizer, documents(text), stride=given.stride, context=given.context, report=bar)
         scores.append((path, found))
     seconds = time.perf_counter() - began
     total = scores[0][1]

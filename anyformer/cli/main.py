@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+import warnings
 from collections.abc import Sequence
 
 import anyformer
-from anyformer.cli import diff, evaluate, explain, generate, quickstart, zoo
+from anyformer.cli import convert, diff, evaluate, explain, generate, quickstart, verify, zoo
 from anyformer.cli.parser import Command, Parser, add_command
 from anyformer.errors import AnyformerError, DataError, InputError, SpecError
 
@@ -18,6 +20,8 @@ COMMANDS: tuple[Command, ...] = (
     zoo.COMMAND,
     explain.COMMAND,
     diff.COMMAND,
+    convert.COMMAND,
+    verify.COMMAND,
 )
 BAD_INPUT = (SpecError, InputError, DataError)
 
@@ -43,7 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         top.print_help()
         return 0
     try:
-        return given.run(given)
+        with warnings.catch_warnings():
+            warnings.showwarning = _warned
+            return given.run(given)
     except AnyformerError as error:
         return _failed(str(error), 2 if isinstance(error, BAD_INPUT) else 1)
     except BrokenPipeError:
@@ -53,8 +59,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return _failed(f"{where}{error.strerror or error}", 1)
+    except (MemoryError, RuntimeError) as error:
+        # torch reports a lack of memory as a RuntimeError, in words that depend on the device.
+        if not isinstance(error, MemoryError) and not re.search(
+            r"(?i)out of memory|not enough memory|can.t allocate", str(error)
+        ):
+            raise
+        return _failed("there is not enough memory for this; make the model, the batch or the context smaller", 1)
     except KeyboardInterrupt:
         return _failed("stopped", 130)
+
+
+def _warned(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning in one line, without the place in our source that raised it."""
+    print(f"anyformer: {message}", file=sys.stderr)  # noqa: T201
 
 
 def _failed(message: str, status: int) -> int:

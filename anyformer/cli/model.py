@@ -51,7 +51,9 @@ def working(what: str) -> Iterator[None]:
     if not sys.stderr.isatty():
         yield
         return
-    with errors().status(what):
+    from rich.markup import escape
+
+    with errors().status(escape(what)):
         yield
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import shlex
+import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -53,18 +55,24 @@ def run(given: argparse.Namespace) -> int:
     plan = _plan(given)
     plan.spec()
     from anyformer.lab.quickstart import Quickstart
-    from anyformer.lab.result import compare
+    from anyformer.lab.result import compare, earlier, read_result
 
     screen = console()
     made = Quickstart(plan)
-    with made.folder:
-        _prepare(screen, made, quiet=given.json)
-        for _ in _progress(screen, made, quiet=given.json):
-            pass
-        with contextlib.nullcontext() if given.json else screen.status("measuring on the held-out text"):
-            result = made.measure()
-            place = made.keep()
-    compared = compare(plan.base, place)
+    replaced = read_result(plan.place)
+    try:
+        with made.folder:
+            _prepare(screen, made, replaced, quiet=given.json)
+            for _ in _progress(screen, made, quiet=given.json):
+                pass
+            with contextlib.nullcontext() if given.json else screen.status("measuring on the held-out text"):
+                result = made.measure()
+                place = made.keep()
+    except KeyboardInterrupt:
+        sys.stderr.write(f"anyformer: stopped; {plan.place} is as it was before\n")
+        return 130
+    before = earlier(plan.base, place)
+    compared = None if before is None else compare(before, place)
     if given.json:
         print_json(_data(result, str(place), compared))
         return 0
@@ -72,12 +80,15 @@ def run(given: argparse.Namespace) -> int:
     _show_sample(made)
     if compared is not None:
         _show_comparison(screen, compared)
-    screen.print(f"Kept in [bold]{place}[/]: spec, tokenizer, weights, metrics and [bold]loss.png[/].", soft_wrap=True)
+    quoted = shlex.quote(str(place))
+    hints = [f"Kept in {place}: spec, tokenizer, weights, metrics and loss.png."]
     begin = "" if plan.text else ' "def "'
-    screen.print(f"Go on: anyformer generate {place}{begin}", soft_wrap=True)
-    if not plan.changes and compared is None:
-        again = f" --text {plan.text}" if plan.text else ""
-        screen.print(f"   or: anyformer quickstart{again} --position alibi    (compares itself with this run)")
+    hints.append(f"Go on: anyformer generate {quoted}{begin}")
+    if not plan.changes and plan.out is None:
+        again = f" --text {shlex.quote(plan.text)}" if plan.text else ""
+        hints.append(f"   or: anyformer quickstart{again} --position alibi    (compares itself with this run)")
+    for hint in hints:
+        screen.print(hint, markup=False, soft_wrap=True)
     return 0
 
 
@@ -95,22 +106,26 @@ def _plan(given: argparse.Namespace) -> Plan:
     return Plan(text=given.text, budget=budget, changes=changes, out=given.out, device=given.device, seed=given.seed)
 
 
-def _prepare(screen: Console, made: Quickstart, *, quiet: bool) -> None:
+def _prepare(screen: Console, made: Quickstart, replaced: Result | None, *, quiet: bool) -> None:
     """Read the text and make the model, each shown as soon as it is there."""
     corpus = made.read()
     if quiet:
         made.prepare()
         return
-    learn, held = corpus.train_bytes / 1e6, corpus.held_out_bytes / 1e6
+    from anyformer.explain.summary import summary
+    from anyformer.explain.units import data
+
+    learn, held = data(corpus.train_bytes), data(corpus.held_out_bytes)
     files = f" ({len(corpus.train)} and {len(corpus.held_out)} documents)" if len(corpus.train) > 1 else ""
-    _line(screen, "text", f"{corpus.title}: {learn:.2f} MB to learn from, {held:.2f} MB held out{files}")
+    _line(screen, "text", f"{corpus.title}: {learn} to learn from, {held} held out{files}")
     with screen.status("training a tokenizer"):
         spec = made.prepare()
-    from anyformer.explain.summary import summary
-
     per_token = corpus.train_bytes / len(made.tokens)
     _line(screen, "tokens", f"byte-level BPE, {spec.vocab:,} tokens of {per_token:.2f} bytes on average")
     _line(screen, "model", summary(spec))
+    if replaced is not None:
+        spent = f"{replaced.steps:,} steps, {replaced.bits_per_byte:.3f} bits per byte"
+        _line(screen, "folder", f"{made.plan.place} holds a run ({spent}), which this one will replace")
 
 
 def _line(screen: Console, label: str, text: str) -> None:
@@ -126,8 +141,13 @@ def _line(screen: Console, label: str, text: str) -> None:
 def _progress(screen: Console, made: Quickstart, *, quiet: bool) -> Iterator[StepRecord]:
     """Train behind a bar on a terminal, with a line for each tenth of the run in a pipe."""
     if quiet:
-        yield from made.train()
-        return
+        from anyformer.cli.model import errors
+
+        # Whoever watches sees the bar; whoever reads standard output gets JSON alone.
+        screen = errors()
+        if not screen.is_terminal:
+            yield from made.train()
+            return
     if not screen.is_terminal:
         tenths = 0
         for record in made.train():
@@ -178,19 +198,23 @@ def _show_sample(made: Quickstart) -> None:
 
 
 def _show_comparison(screen: Console, compared: Comparison) -> None:
-    names, before, after = compared.difference.names, compared.before, compared.after
+    from rich.markup import escape
+
+    before, after = compared.before, compared.after
     changed = ", ".join(f"{a.name}: {a.value} -> {b.value}" for a, b in compared.difference.axes)
-    screen.print(f"[bold]Beside {names[0]}[/]: {compared.difference.headline}{f' ({changed})' if changed else ''}")
-    table = _table("", names[0], names[1])
+    axes = f"{compared.difference.headline}{f' ({changed})' if changed else ''}"
+    table = _table("", "before", "this run")
     table.add_row("parameters", f"{before.params:,}", f"{after.params:,}")
+    table.add_row("budget", before.budget, after.budget)
     table.add_row("steps", f"{before.steps:,}", f"{after.steps:,}")
     table.add_row("tokens/s", f"{before.tokens / before.seconds:,.0f}", f"{after.tokens / after.seconds:,.0f}")
     table.add_row("loss", f"{before.loss:.3f}", f"{after.loss:.3f}")
     table.add_row("[bold]bits per byte[/]", f"{before.bits_per_byte:.3f}", f"[bold]{after.bits_per_byte:.3f}[/]")
-    word = "better" if compared.gain > 0 else "worse"
-    print_all(
-        screen, [table, f"{abs(compared.gain):.1%} {word}. One run each: differences of about 1% may be chance.", ""]
-    )
+    verdict = "The two had different budgets or machines, so the figures don't say which model is better."
+    if compared.fair:
+        word = "better" if compared.gain > 0 else "worse"
+        verdict = f"{abs(compared.gain):.1%} {word}. One run each: differences of about 1% may be chance."
+    print_all(screen, [f"[bold]Beside {escape(compared.difference.names[0])}[/]: {escape(axes)}", table, verdict, ""])
 
 
 def _table(*columns: str) -> Table:

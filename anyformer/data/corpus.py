@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import re
 import sysconfig
 import zlib
 from collections.abc import Iterable
@@ -91,12 +92,19 @@ def standard_library() -> Corpus:
     return Corpus(title="the Python standard library", train=tuple(train), held_out=tuple(held_out))
 
 
+def documents(text: str) -> list[str]:
+    """The documents of a text: lines of `<|endoftext|>` stand between them. Elsewhere the same words are text."""
+    pieces = re.split(rf"^{re.escape(SEPARATOR)}[ \t]*\r?$", text, flags=re.MULTILINE)
+    if len(pieces) == 1:
+        return pieces
+    return [piece.strip("\r\n") for piece in pieces if piece.strip()]
+
+
 def text_corpus(path: str | Path) -> Corpus:
     """A text file of your own: the last tenth is held out. Lines of `<|endoftext|>` separate documents."""
     text = read_text(path)
     name = "standard input" if str(path) == "-" else Path(path).name
-    pieces = [piece.strip("\r\n") for piece in text.split(SEPARATOR)] if SEPARATOR in text else [text]
-    pieces = [piece for piece in pieces if piece.strip()]
+    pieces = documents(text)
     if not pieces:
         raise DataError(f"{name}: has separators, but no document between them")
     if len(pieces) == 1:

@@ -47,6 +47,8 @@ class Cost:
     """Forward FLOPs per token, by what spends them."""
     kv_bytes: int | None
     """None if there is nothing to cache."""
+    kv_bytes_by_part: Mapping[str, int]
+    """The cache of layers with the same pattern, and of cross-attention."""
     phases: Mapping[Phase, Traffic]
 
     @property
@@ -94,6 +96,7 @@ def cost(count: Count, context: int, machine: Machine) -> Cost:
         flops_per_token=spent.total / context,
         by_part={name: n / context for name, n in asdict(spent).items() if n},
         kv_bytes=count.kv_bytes(context, DTYPE) if decodes(spec) else None,
+        kv_bytes_by_part=count.kv_bytes_by_part(context, DTYPE) if decodes(spec) else {},
         phases={
             phase: _traffic(count, phase, context, machine) for phase in PHASES if phase != "decode" or decodes(spec)
         },

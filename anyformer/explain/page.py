@@ -142,6 +142,9 @@ def _cost_table(report: Report, costs: tuple[Cost, ...]) -> Table:
         table.add_row(f"  {part}", *(units.flops(cost.by_part.get(part, 0)) for cost in costs))
     if costs[0].kv_bytes is not None:
         table.add_row("KV cache", *(Text(units.data(cost.kv_bytes or 0), style="bold") for cost in costs))
+        parts = list(costs[0].kv_bytes_by_part)
+        for part in parts if len(parts) > 1 else ():
+            table.add_row(Text(f"  {part}"), *(units.data(cost.kv_bytes_by_part[part]) for cost in costs))
         table.add_row("  per token", *(units.data(cost.kv_bytes_per_token or 0) for cost in costs))
     for phase in costs[0].phases:
         # An encoder reads a text in the same way, only not into a cache.

@@ -50,6 +50,8 @@ class Report:
             return f"{text}."
         if self.varied:
             return f"{text}; {self.preset.params:,} before it was varied."
+        if not self.preset.released:
+            return f"{text}; its weights were never released, so there is no exact number to compare with."
         gap = self.sizes.params - self.preset.params
         compared = f"{abs(gap):,} {'more' if gap > 0 else 'less'} than" if gap else "as many as"
         return f"{text}, {compared} the released model has."

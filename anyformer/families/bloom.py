@@ -14,6 +14,23 @@ from anyformer.specs.model import ModelSpec
 LAYER, BLOCK = "transformer.h.{i}", "decoder.blocks.{i}"
 
 
+def _preset(
+    size: str, width: int, depth: int, heads: int, params: int, published: str = "", evidence: str = "", note: str = ""
+) -> Preset:
+    return Preset(
+        name=f"bloom-{size}",
+        title=f"BLOOM {size.upper()} (2022)",
+        changes={
+            "width": width, "depth": depth, "attention.heads": heads, "vocab": 250880,
+            "ids.bos": 1, "ids.eos": [2], "ids.pad": 3,
+        },
+        params=params,
+        published=published or f"{params:,} in released files",
+        evidence=evidence or "the publisher's training scripts and one other project",
+        note=note,
+    )  # fmt: skip
+
+
 class Bloom(Family, kind="bloom"):
     """BLOOM. Its files state no context, as ALiBi needs none: 2048 is what it was trained with."""
 
@@ -27,17 +44,13 @@ class Bloom(Family, kind="bloom"):
         "init": {"kind": "normal", "std": 0.02},
     }
     presets = (
-        Preset(
-            name="bloom-176b", title="BLOOM 176B (2022)",
-            changes={
-                "width": 14336, "depth": 70, "attention.heads": 112, "vocab": 250880,
-                "ids.bos": 1, "ids.eos": [2], "ids.pad": 3,
-            },
-            params=176_247_271_424,
-            published="176,247,271,424 in released files",
-            evidence="the publisher's notes on the training run",
-            note="176B; a '175B' with 96 layers of 12288 that circulates is another shape",
-        ),
+        _preset("560m", 1024, 24, 16, 559_214_592),
+        _preset("1b1", 1536, 24, 16, 1_065_314_304),
+        _preset("1b7", 2048, 24, 16, 1_722_408_960),
+        _preset("3b", 2560, 30, 32, 3_002_557_440),
+        _preset("7b1", 4096, 30, 32, 7_069_016_064, "only its name, which rounds to 7.1B"),
+        _preset("176b", 14336, 70, 112, 176_247_271_424, evidence="the publisher's notes on the training run",
+                note="176B; a '175B' with 96 layers of 12288 that circulates is another shape"),
     )  # fmt: skip
     architectures = ("BloomForCausalLM",)
     model_type = "bloom"

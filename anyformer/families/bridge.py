@@ -18,7 +18,7 @@ def from_hf(hf_model: Any) -> Model:
     from anyformer.model.store import empty_model
 
     told: Any = getattr(hf_model, "config", None)
-    if not isinstance(told, _library().PreTrainedConfig):
+    if not isinstance(told, library().PreTrainedConfig):
         raise TypeError(f"hf_model: expected a model of transformers, got {type(hf_model).__name__}")
     name = type(hf_model).__name__
     config = told.to_dict() | {"architectures": [name]}
@@ -35,7 +35,7 @@ def from_hf(hf_model: Any) -> Model:
     entries = table.entries(spec)
     placed = matched(table, entries, tensors, lambda held: tuple(tensors[held].shape), Path(name), spec)
     model = empty_model(spec, first.device, first.dtype)
-    fill(model, entries, lambda theirs: tensors[placed[theirs]])
+    fill(model, entries, lambda theirs: tensors[placed[theirs]], copy=True)
     return model.train(hf_model.training)
 
 
@@ -44,12 +44,11 @@ def to_hf(model: Model, family: str | None = None) -> Any:
 
     `family` is the kind of a family; unless given, the first that can hold the spec.
     """
-    library = _library()
     found, config = family_for(model.spec, family)
     first = next(model.parameters())
     if first.is_meta:
         raise InputError("model: it is on the meta device and has no weights to take")
-    cls = getattr(library, found.architectures[0])
+    cls = getattr(library(), found.architectures[0])
     tensors = {name: tensor.clone() for name, tensor in published(model, found)}
     made = cls.from_pretrained(None, config=cls.config_class.from_dict(config), state_dict=tensors, dtype=first.dtype)
     return made.to(first.device).train(model.training)
@@ -68,7 +67,8 @@ def _is_tied(hf_model: Any) -> bool:
     return any(head.weight is table or head.weight.data_ptr() == table.data_ptr() for table in tables)
 
 
-def _library() -> Any:
+def library() -> Any:
+    """The public library, which is optional."""
     try:
         import transformers
     except ImportError as error:

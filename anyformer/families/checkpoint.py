@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import CheckpointError, InputError, SpecError
 from anyformer.families.family import Family, families, family_of
-from anyformer.families.shards import CONFIG, CONFIG_BYTES, INDEX, SINGLE, Shards, opened, read_json
+from anyformer.families.shards import CONFIG, CONFIG_BYTES, INDEX, SINGLE, Shards, headers_of, opened, read_json
 from anyformer.families.statemap import Entry, StateMap, uncovered
 from anyformer.files import replace_file
 from anyformer.specs.model import ModelSpec
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 SHARD_BYTES = 5_000_000_000
 """A file is begun anew before it grows beyond this."""
+WRITER = "written_by"
+"""A note in the files that we write, by which we know them again."""
 OURS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json")
 """Files of an older checkpoint that a new one replaces."""
 
@@ -74,18 +76,17 @@ def matched(
     return placed
 
 
-def fill(model: Model, entries: Iterable[Entry], read: Callable[[str], Tensor]) -> None:
-    """Copy every tensor of a checkpoint to where it belongs."""
-    import torch
+def fill(model: Model, entries: Iterable[Entry], read: Callable[[str], Tensor], *, copy: bool = False) -> None:
+    """Put every tensor of a checkpoint where it belongs: as it is where it fits, unless copies are asked for."""
+    from anyformer.model.store import adopt
 
     parameters = dict(model.named_parameters())
-    with torch.no_grad():
-        for entry in entries:
-            theirs = read(entry.theirs)
-            if not theirs.is_floating_point():
-                raise CheckpointError(f"{entry.theirs}: holds {theirs.dtype}; quantised weights can't be read")
-            for name, part in zip(entry.ours, entry.op.split(theirs, entry.shapes), strict=True):
-                parameters[name].copy_(part)
+    for entry in entries:
+        theirs = read(entry.theirs)
+        if not theirs.is_floating_point():
+            raise CheckpointError(f"{entry.theirs}: holds {theirs.dtype}; quantised weights can't be read")
+        for name, part in zip(entry.ours, entry.op.split(theirs, entry.shapes), strict=True):
+            adopt(parameters[name], part, copy=copy)
 
 
 def check_copies(table: StateMap, entries: list[Entry], shards: Shards) -> None:
@@ -112,7 +113,7 @@ def published(model: Model, family: type[Family]) -> Iterator[tuple[str, Tensor]
 def family_for(spec: ModelSpec, kind: str | None = None) -> tuple[type[Family], dict[str, Any]]:
     """The family whose files can hold a spec, the given one or the first that can, and its config.json."""
     found: list[tuple[type[Family], SpecError]] = []
-    for family in families():
+    for family in sorted(families(), key=lambda family: family.second):
         if kind not in (None, family.kind):
             continue
         try:
@@ -157,7 +158,7 @@ def save_published(
     made = published(model, chosen)
     for name, group in zip(names, groups, strict=True):
         tensors = {theirs: tensor.cpu().contiguous() for theirs, tensor in (next(made) for _ in group)}
-        write_tensors(folder / name, tensors, {"format": "pt"})
+        write_tensors(folder / name, tensors, {"format": "pt", WRITER: "anyformer"})
     if len(groups) > 1:
         placed = {theirs: name for name, group in zip(names, groups, strict=True) for theirs in group}
         total = sum(entry.size for entry in chosen.weights(model.spec).entries(model.spec)) * dtype.itemsize
@@ -168,6 +169,19 @@ def save_published(
     for old in folder.iterdir():
         if OURS.fullmatch(old.name) and old.name not in names:
             old.unlink()
+
+
+def was_written_here(folder: Path) -> bool:
+    """Whether a model's folder comes from us, in our own format or in that of a published class."""
+    from anyformer.model.store import SPEC
+
+    if (folder / SPEC).is_file():
+        return True
+    try:
+        headers = headers_of(folder)
+    except CheckpointError:
+        return False
+    return all(header.metadata.get(WRITER) == "anyformer" for header in headers.values())
 
 
 def grouped(family: type[Family], spec: ModelSpec, itemsize: int, most: int) -> list[list[str]]:

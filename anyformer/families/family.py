@@ -48,6 +48,8 @@ class Preset:
     evidence: str
     """Where the values were read."""
     note: str = ""
+    released: bool = True
+    """Whether its weights were published; otherwise no exact count can be known."""
 
 
 class Family(OpenAxis, axis="family", leaves="anyformer.families"):
@@ -59,6 +61,8 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     architectures: ClassVar[tuple[str, ...]] = ()
     """Names of the public classes whose checkpoints it reads; it writes the first."""
     model_type: ClassVar[str] = ""
+    second: ClassVar[bool] = False
+    """Its class computes what an older one does; a spec that looks for a class to be saved as is offered it last."""
     keys: ClassVar[Mapping[str, Key]] = {}
 
     @classmethod
@@ -93,7 +97,8 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         """
         title = f"as a checkpoint of {cls.architectures[0]}"
         ends = [("topology", spec.topology, cls.base.get("topology", "decoder"))]
-        ends += [("embed.kind", spec.embed.kind, "tokens"), ("head.kind", spec.head.kind, "lm")]
+        ends += [("embed.kind", spec.embed.kind, cls.base.get("embed", {}).get("kind", "tokens"))]
+        ends += [("head.kind", spec.head.kind, cls.base["head"]["kind"])]
         obstacles = [end for end in ends if end[1] != end[2]]
         config: dict[str, Any] = {"architectures": [cls.architectures[0]], "model_type": cls.model_type}
         if not obstacles:
@@ -116,7 +121,7 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
 
     @classmethod
     def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        """The keys of a spec with the family's topology and a token head; as near as they can say it."""
+        """The keys of a spec with the topology and the ends of `base`; as near as they can say it."""
         raise TypeError(f"{cls.__name__} defines no write()")
 
     @classmethod
@@ -156,7 +161,8 @@ def family_of(config: Mapping[str, Any], source: str = "") -> type[Family]:
                 source,
             )
         return found[0]
-    types = {family.model_type: family for family in families()}
+    # Where two classes share a type, it means the first.
+    types = {family.model_type: family for family in sorted(families(), key=lambda f: f.second, reverse=True)}
     if not isinstance(kind, str) or kind not in types:
         given = "is missing" if kind is None else f"{kind!r} is unknown"
         raise SpecError([f"model_type: {given}, and there are no architectures{nearest(str(kind), types)}"], source)

@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anyformer.errors import InputError, SpecError
-from anyformer.families.shards import CONFIG
+from anyformer.families.hub import find_folder
+from anyformer.families.shards import CONFIG, headers_of
+from anyformer.files import settle
 from anyformer.specs.model import ModelSpec
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ FORMATS = ("anyformer", "hf")
 
 def spec_of(folder: Path) -> ModelSpec:
     """The spec of the model in a directory."""
+    settle(folder)
     if (folder / "spec.toml").is_file():
         return ModelSpec.from_file(folder / "spec.toml")
     if (folder / CONFIG).is_file():
@@ -28,8 +31,30 @@ def spec_of(folder: Path) -> ModelSpec:
     raise SpecError([f"{str(folder)!r} is a directory without a spec.toml or a config.json"])
 
 
+def is_published(folder: Path) -> bool:
+    """Whether a directory is in the format of published models, and not in our own."""
+    return (folder / CONFIG).is_file() and not (folder / "spec.toml").is_file()
+
+
+def stored_dtype(folder: Path) -> torch.dtype:
+    """The widest floating-point dtype among the tensors of a model's folder, which loses nothing of any."""
+    import torch
+
+    known = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+    found = {place.dtype for header in headers_of(folder).values() for place in header.tensors.values()}
+    dtypes = [known[name] for name in sorted(found) if name in known]
+    widest = dtypes[0] if dtypes else torch.float32
+    for dtype in dtypes:
+        widest = torch.promote_types(widest, dtype)
+    return widest
+
+
 def load(path: str | Path, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Model:
     """Read a model from a directory: one that `save` wrote, or a published one with config.json and safetensors.
+
+    A name such as "org/name" that is no path is looked up in the local cache of the Hugging Face hub, and fetched if
+    it is not there. Weights that need no conversion are views of the files, read when they are first used: replace
+    such a file, as `save` does, but don't write into it while the model is in use.
 
     `dtype` defaults to the checkpoint's own on an accelerator and to float32 on a CPU. The model is in evaluation mode:
     call `model.train()` before you train it.
@@ -37,10 +62,10 @@ def load(path: str | Path, device: str | torch.device | None = None, dtype: torc
     from anyformer.families.checkpoint import load_published
     from anyformer.model import store
 
-    folder = Path(path)
-    if (folder / CONFIG).is_file() and not (folder / store.SPEC).is_file():
+    folder = find_folder(path)
+    if is_published(folder):
         return load_published(folder, device, dtype).eval()
-    return store.load(path, device, dtype).eval()
+    return store.load(folder, device, dtype).eval()
 
 
 def save(model: Model, path: str | Path, format: str = "anyformer") -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 from anyformer.families import llama_like as like
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Values, flag, ids, must, number, text, texts, whole
-from anyformer.families.llama import BASE, sizes
+from anyformer.families.gemma import BASE, IDS, KEYS, NORM
+from anyformer.families.keys import Values, number, text, texts, whole
+from anyformer.families.llama import sizes
 from anyformer.families.rope_keys import read_rope, write_rope
 from anyformer.families.statemap import Rule, StateMap
 from anyformer.families.windows import FULL, LOCAL, each_layer, read_windows, window_of
@@ -16,26 +17,56 @@ from anyformer.specs.ends import TokenHead
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.scale import evaluate
 
+TRAITS: dict[str, Any] = {
+    "attention.softcap": 50.0,
+    "head.softcap": 30.0,
+    "layers": {"order": "local, global", "local": {"attention": {"pattern": "window(4096)"}}, "global": {}},
+} | IDS
+"""What all sizes have."""
+
+SANDWICH = (
+    Rule(f"{like.LAYER}.input_layernorm.weight", f"{like.BLOCK}.attention.inner.weight"),
+    Rule(f"{like.LAYER}.post_attention_layernorm.weight", f"{like.BLOCK}.attention.outer.weight"),
+    Rule(f"{like.LAYER}.pre_feedforward_layernorm.weight", f"{like.BLOCK}.ffn.inner.weight"),
+    Rule(f"{like.LAYER}.post_feedforward_layernorm.weight", f"{like.BLOCK}.ffn.outer.weight"),
+)
+
+
+def scalar_of(spec: ModelSpec) -> float:
+    """The number by whose root scores are divided, in the first layer."""
+    stack = spec.stacks[-1]
+    layer = stack.layers[0]
+    # The power undoes a root: the last digits are noise.
+    scalar = float(f"{evaluate(layer.attention.scale, spec.dims(layer, stack).names()) ** -2:.12g}")
+    return int(scalar) if scalar.is_integer() else scalar
+
 
 class Gemma2(Family, kind="gemma2"):
     """Gemma 2."""
 
-    base = BASE | {
-        # A stored gain of 0 means 1, and it is multiplied in fp32.
-        "norm": {"kind": "rmsnorm", "eps": 1e-6, "gain": "one_plus", "gain_at": "before_cast", "placement": "sandwich"},
-        "ffn": {"kind": "geglu", "form": "tanh"},
-        "embed": {"kind": "tokens", "scale": "sqrt(width)", "round_scale": True},
-        "head": {"kind": "lm", "tied": True},
-    }
+    base = BASE | {"norm": NORM | {"placement": "sandwich"}}
     presets = (
+        Preset(
+            name="gemma-2-2b", title="Gemma 2 2B (2024)",
+            changes=sizes(2304, 26, 8, 4, 9216, 256000, 8192) | TRAITS | {"attention.head_dim": 256},
+            params=2_614_341_888,
+            published="2,614,341,888 in released files",
+            evidence="the publisher's code and two other projects",
+            note="256 is the head's own width, by which scores are scaled; a copy for Japanese says 224",
+        ),
+        Preset(
+            name="gemma-2-9b", title="Gemma 2 9B (2024)",
+            changes=sizes(3584, 42, 16, 8, 14336, 256000, 8192) | TRAITS | {"attention.head_dim": 256},
+            params=9_241_705_984,
+            published="9,241,705,984 in released files",
+            evidence="the publisher's code and two other projects",
+            note="scores are scaled by 256, the head's own width; one of the projects says 224 = width / heads",
+        ),
         Preset(
             name="gemma-2-27b", title="Gemma 2 27B (2024)",
             changes=sizes(4608, 46, 32, 16, 36864, 256000, 8192)
-            | {
-                "attention.head_dim": 128, "attention.scale": "1/sqrt(144)", "attention.softcap": 50.0,
-                "head.softcap": 30.0, "ids.pad": 0, "ids.eos": [1], "ids.bos": 2,
-                "layers": {"order": "local, global", "local": {"attention": {"pattern": "window(4096)"}}, "global": {}},
-            },
+            | TRAITS
+            | {"attention.head_dim": 128, "attention.scale": "1/sqrt(144)"},
             params=27_227_128_320,
             published="27,227,128,320 in released files",
             evidence="the publisher's code and two other projects",
@@ -44,25 +75,20 @@ class Gemma2(Family, kind="gemma2"):
     )  # fmt: skip
     architectures = ("Gemma2ForCausalLM",)
     model_type = "gemma2"
-    keys = like.keys(
-        vocab=256000, width=2304, ffn=9216, depth=26, heads=8, kv_heads=4, context=8192, eps=1e-6
-    ) | {
-        "head_dim": whole(256),
-        "hidden_activation": text("gelu_pytorch_tanh"),
-        # The released files carry it too, and the public class reads the other one only.
-        "hidden_act": text("gelu_pytorch_tanh"),
-        "attention_bias": flag(False),
-        "query_pre_attn_scalar": number(256),
-        "sliding_window": whole(4096, null=True),
-        "layer_types": texts(),
-        "final_logit_softcapping": number(30.0, null=True),
-        "attn_logit_softcapping": number(50.0, null=True),
-        "use_bidirectional_attention": must(None, False),
-        "tie_word_embeddings": flag(True),
-        "pad_token_id": ids(0),
-        "eos_token_id": ids(1),
-        "bos_token_id": ids(2),
-    }  # fmt: skip
+    keys = (
+        like.keys(vocab=256000, width=2304, ffn=9216, depth=26, heads=8, kv_heads=4, context=8192, eps=1e-6)
+        | KEYS
+        | {
+            "hidden_activation": text("gelu_pytorch_tanh"),
+            # The released files carry it too, and the public class reads the other one only.
+            "hidden_act": text("gelu_pytorch_tanh"),
+            "query_pre_attn_scalar": number(256),
+            "sliding_window": whole(4096, null=True),
+            "layer_types": texts(),
+            "final_logit_softcapping": number(30.0, null=True),
+            "attn_logit_softcapping": number(50.0, null=True),
+        }
+    )
 
     @classmethod
     def read(cls, c: Values) -> Mapping[str, Any]:
@@ -84,14 +110,11 @@ class Gemma2(Family, kind="gemma2"):
     def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
         stack = spec.stacks[-1]
         layer = stack.layers[0]
-        dims = spec.dims(layer, stack)
         window, types = window_of(spec)
-        # The power undoes a root: the last digits are noise.
-        scalar = float(f"{evaluate(layer.attention.scale, dims.names()) ** -2:.12g}")
         own = {
-            "head_dim": dims.head_dim,
+            "head_dim": spec.dims(layer, stack).head_dim,
             "attention_bias": bool(layer.attention.bias),
-            "query_pre_attn_scalar": int(scalar) if scalar.is_integer() else scalar,
+            "query_pre_attn_scalar": scalar_of(spec),
             "sliding_window": window,
             "layer_types": types,
             "attn_logit_softcapping": layer.attention.softcap,
@@ -101,13 +124,7 @@ class Gemma2(Family, kind="gemma2"):
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
-        norms = (
-            Rule(f"{like.LAYER}.input_layernorm.weight", f"{like.BLOCK}.attention.inner.weight"),
-            Rule(f"{like.LAYER}.post_attention_layernorm.weight", f"{like.BLOCK}.attention.outer.weight"),
-            Rule(f"{like.LAYER}.pre_feedforward_layernorm.weight", f"{like.BLOCK}.ffn.inner.weight"),
-            Rule(f"{like.LAYER}.post_feedforward_layernorm.weight", f"{like.BLOCK}.ffn.outer.weight"),
-        )
-        return like.state_map(*like.ATTENTION, *like.FFN, *norms)
+        return like.state_map(*like.ATTENTION, *like.FFN, *SANDWICH)
 
     @classmethod
     def tiny(cls) -> dict[str, Any]:

@@ -16,6 +16,30 @@ from anyformer.specs.model import ModelSpec
 LAYER, BLOCK = "gpt_neox.layers.{i}", "decoder.blocks.{i}"
 
 
+def _pythia(
+    size: str,
+    width: int,
+    depth: int,
+    heads: int,
+    params: int,
+    vocab: int = 50304,
+    by: str = "on its card",
+    note: str = "",
+) -> Preset:
+    return Preset(
+        name=f"pythia-{size}",
+        title=f"Pythia {size.upper()} (2023)",
+        changes={
+            "width": width, "depth": depth, "attention.heads": heads, "vocab": vocab, "context": 2048,
+            "ids.bos": 0, "ids.eos": [0],
+        },
+        params=params,
+        published=f"{params:,} {by}",
+        evidence="the authors' training files and tables and one other project",
+        note=note,
+    )  # fmt: skip
+
+
 class GPTNeoX(Family, kind="gpt_neox"):
     """GPT-NeoX-20B, and the Pythia models in the same format."""
 
@@ -40,6 +64,20 @@ class GPTNeoX(Family, kind="gpt_neox"):
             evidence="the authors' training file and one other project",
             note="trained with the fused kernel, whose GELU is the one by tanh; the public class reads 'gelu' by erf",
         ),
+        _pythia("14m", 128, 6, 4, 14_067_712, by="in released files",
+                note="context 2048 by the training file; another project lists 512"),
+        _pythia("31m", 256, 6, 8, 30_494_720, by="in released files",
+                note="context 2048 by the training file; another project lists 1024"),
+        _pythia("70m", 512, 6, 8, 70_426_624,
+                note="trained with a fused GELU by tanh; released files say 'gelu', which the public class reads by erf"),
+        _pythia("160m", 768, 12, 12, 162_322_944),
+        _pythia("410m", 1024, 24, 16, 405_334_016),
+        _pythia("1b", 2048, 16, 8, 1_011_781_632),
+        _pythia("1.4b", 2048, 24, 16, 1_414_647_808),
+        _pythia("2.8b", 2560, 32, 32, 2_775_208_960),
+        _pythia("6.9b", 4096, 32, 32, 6_857_302_016, 50432),
+        _pythia("12b", 5120, 36, 40, 11_846_072_320, 50688,
+                note="36 layers, which the count confirms; a later copy of the training file says 40"),
     )  # fmt: skip
     architectures = ("GPTNeoXForCausalLM",)
     model_type = "gpt_neox"

@@ -89,7 +89,7 @@ def table() -> Key:
     return Key(what="a table", fits=lambda value: isinstance(value, Mapping), default=None, null=True)
 
 
-def ids(default: int | None) -> Key:
+def ids(default: int | list[int] | None) -> Key:
     """A token id, several, or none."""
     return Key(what="a token id or a list of them", fits=_is_ids, default=default, null=True)
 

@@ -11,7 +11,7 @@ from anyformer.families.keys import Values, ids, whole
 from anyformer.families.llama import BASE, sizes
 from anyformer.families.rope_keys import read_rope, write_rope
 from anyformer.families.statemap import StateMap
-from anyformer.families.windows import LOCAL, read_windows, window_of
+from anyformer.families.windows import FULL, LOCAL, each_layer, read_windows, window_of
 from anyformer.specs.model import ModelSpec
 
 
@@ -29,6 +29,15 @@ class Mistral(Family, kind="mistral"):
             evidence="configs in training and serving code of three other projects, which agree",
             note="a window of 4096 keys, the token itself included; later versions have none",
         ),
+        Preset(
+            name="mistral-7b-v0.3", title="Mistral 7B v0.3 (2024)",
+            changes=sizes(4096, 32, 32, 8, 14336, 32768, 32768)
+            | {"position.theta": 1e6, "ids.bos": 1, "ids.eos": [2]},
+            params=7_248_023_552,
+            published="7,248,023,552 in released files",
+            evidence="configs in training and serving code of two other projects, which agree",
+            note="no window; 768 tokens more than v0.1",
+        ),
     )  # fmt: skip
     architectures = ("MistralForCausalLM",)
     model_type = "mistral"
@@ -43,7 +52,7 @@ class Mistral(Family, kind="mistral"):
 
     @classmethod
     def read(cls, c: Values) -> Mapping[str, Any]:
-        types = [] if c["sliding_window"] is None else [LOCAL]
+        types = each_layer(c, lambda i: FULL if c["sliding_window"] is None else LOCAL)
         return (
             like.read(c, head_dim=c["head_dim"])
             | read_rope(c, context=c["max_position_embeddings"])

@@ -15,18 +15,33 @@ from anyformer.specs.model import ModelSpec
 
 # The gain is multiplied in fp32, before the cast back.
 NORM = {"kind": "rmsnorm", "eps": 1e-6, "gain_at": "before_cast"}
+OLMO: dict[str, Any] = BASE | {
+    "attention": {"heads": 1, "qk_norm": NORM | {"scope": "whole"}},
+    "norm": NORM | {"placement": "output"},
+    "init": {"kind": "normal", "std": 0.02, "cut": 3.0},
+    "loss": {"z": 1e-5},
+}
+"""What OLMo 2 and 3 share."""
+
+OUTPUT_NORMS = (
+    Rule(f"{like.LAYER}.post_attention_layernorm.weight", f"{like.BLOCK}.attention.outer.weight"),
+    Rule(f"{like.LAYER}.post_feedforward_layernorm.weight", f"{like.BLOCK}.ffn.outer.weight"),
+)
 
 
 class Olmo2(Family, kind="olmo2"):
     """OLMo 2."""
 
-    base = BASE | {
-        "attention": {"heads": 1, "qk_norm": NORM | {"scope": "whole"}},
-        "norm": NORM | {"placement": "output"},
-        "init": {"kind": "normal", "std": 0.02, "cut": 3.0},
-        "loss": {"z": 1e-5},
-    }
+    base = OLMO
     presets = (
+        Preset(
+            name="olmo-2-1b", title="OLMo 2 1B (2025)",
+            changes=sizes(2048, 16, 16, 16, 8192, 100352, 4096) | {"position.theta": 5e5},
+            params=1_484_916_736,
+            published="1,484,916,736 in released files",
+            evidence="the publisher's training file and one other project",
+            note="its head is its own, unlike that of OLMo 1B",
+        ),
         Preset(
             name="olmo-2-7b", title="OLMo 2 7B (2024)",
             changes=sizes(4096, 32, 32, 32, 11008, 100352, 4096) | {"position.theta": 5e5},
@@ -34,6 +49,21 @@ class Olmo2(Family, kind="olmo2"):
             published="7,298,617,344 in released files",
             evidence="the publisher's training file and two other projects",
             note="z-loss 1e-5 and draws cut at 3 sigma as in the training file; the vocabulary is padded to 100352",
+        ),
+        Preset(
+            name="olmo-2-13b", title="OLMo 2 13B (2024)",
+            changes=sizes(5120, 40, 40, 40, 13824, 100352, 4096) | {"position.theta": 5e5},
+            params=13_716_198_400,
+            published="13,716,198,400 in released files",
+            evidence="the publisher's training file and two other projects",
+        ),
+        Preset(
+            name="olmo-2-32b", title="OLMo 2 32B (2025)",
+            changes=sizes(5120, 64, 40, 8, 27648, 100352, 4096) | {"position.theta": 5e5},
+            params=32_234_279_936,
+            published="32,234,279,936 in released files",
+            evidence="the publisher's training code and one other project",
+            note="the only OLMo 2 with grouped heads",
         ),
     )  # fmt: skip
     architectures = ("Olmo2ForCausalLM",)
@@ -61,13 +91,7 @@ class Olmo2(Family, kind="olmo2"):
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
-        norms = (
-            Rule(f"{like.LAYER}.post_attention_layernorm.weight", f"{like.BLOCK}.attention.outer.weight"),
-            Rule(f"{like.LAYER}.post_feedforward_layernorm.weight", f"{like.BLOCK}.ffn.outer.weight"),
-            Rule(f"{like.LAYER}.self_attn.q_norm.weight", f"{like.BLOCK}.attention.body.q_norm.weight"),
-            Rule(f"{like.LAYER}.self_attn.k_norm.weight", f"{like.BLOCK}.attention.body.k_norm.weight"),
-        )
-        return like.state_map(*like.ATTENTION, *like.FFN, *norms)
+        return like.state_map(*like.ATTENTION, *like.FFN, *like.HEAD_NORMS, *OUTPUT_NORMS)
 
     @classmethod
     def tiny(cls) -> dict[str, Any]:

@@ -15,6 +15,30 @@ from anyformer.specs.model import ModelSpec
 LAYER, BLOCK = "model.decoder.layers.{i}", "decoder.blocks.{i}"
 
 
+def _preset(
+    size: str,
+    width: int,
+    depth: int,
+    heads: int,
+    params: int,
+    published: str = "",
+    note: str = "",
+    more: Mapping[str, Any] | None = None,
+) -> Preset:
+    return Preset(
+        name=f"opt-{size}",
+        title=f"OPT {size.upper()} (2022)",
+        changes={
+            "width": width, "depth": depth, "attention.heads": heads, "vocab": 50272, "context": 2048,
+            "ids.pad": 1, "ids.bos": 2, "ids.eos": [2],
+        } | dict(more or {}),
+        params=params,
+        published=published or f"only its name, which rounds to {size.upper()}",
+        evidence="the publisher's training code" + ("" if size == "175b" else " and one other project"),
+        note=note,
+    )  # fmt: skip
+
+
 class OPT(Family, kind="opt"):
     """OPT."""
 
@@ -27,17 +51,19 @@ class OPT(Family, kind="opt"):
         "init": {"kind": "normal", "std": 0.02},
     }
     presets = (
-        Preset(
-            name="opt-175b", title="OPT 175B (2022)",
-            changes={
-                "width": 12288, "depth": 96, "attention.heads": 96, "vocab": 50272, "context": 2048,
-                "ids.pad": 1, "ids.bos": 2, "ids.eos": [2],
-            },
-            params=174_604_468_224,
-            published="only its name, which rounds to 175B",
-            evidence="the publisher's training code",
-            note="norms come first, as in all sizes but 350M",
-        ),
+        _preset("125m", 768, 12, 12, 125_239_296, "125,239,296 in a released copy",
+                "another library counts 1,536 fewer: two rows of the position table that no token reaches"),
+        _preset("350m", 1024, 24, 16, 331_196_416, "only its name, which says 350M",
+                "331M: a table 512 wide with projections in and out, norms last and none at the end",
+                {"embed.width": 512, "norm.placement": "post"}),
+        _preset("1.3b", 2048, 24, 32, 1_315_758_080,
+                "1,315,753,984, recorded by another library without two rows of the position table"),
+        _preset("2.7b", 2560, 32, 32, 2_651_596_800),
+        _preset("6.7b", 4096, 32, 32, 6_658_473_984),
+        _preset("13b", 5120, 40, 40, 12_853_473_280),
+        _preset("30b", 7168, 48, 56, 29_974_540_288),
+        _preset("66b", 9216, 64, 72, 65_719_701_504),
+        _preset("175b", 12288, 96, 96, 174_604_468_224, note="norms come first, as in all sizes but 350M"),
     )  # fmt: skip
     architectures = ("OPTForCausalLM",)
     model_type = "opt"

@@ -9,12 +9,42 @@ from anyformer.families import llama_like as like
 from anyformer.families.family import Family, Preset
 from anyformer.families.keys import Values, ids, must, number, whole
 from anyformer.families.llama import BASE, sizes
-from anyformer.families.rope_keys import read_rope, write_rope
+from anyformer.families.rope_keys import read_rope, share_of, write_rope
 from anyformer.families.statemap import Rule, StateMap
-from anyformer.families.windows import LOCAL, read_windows, window_of
+from anyformer.families.windows import FULL, LOCAL, each_layer, read_windows, window_of
 from anyformer.parts.positions.rope import Rope
 from anyformer.parts.positions.rope_scaling import LongRope
 from anyformer.specs.model import ModelSpec
+
+LONG: dict[str, Any] = {
+    "kind": "longrope",
+    "original": 4096,
+    "factor": 32.0,
+    "short": [
+        1.1, 1.1, 1.1, 1.3000000000000003, 1.3500000000000003, 1.3500000000000003, 1.4000000000000004,
+        1.5500000000000005, 2.000000000000001, 2.000000000000001, 2.000000000000001, 2.000000000000001,
+        2.000000000000001, 2.000000000000001, 2.000000000000001, 2.000000000000001, 2.000000000000001,
+        2.000000000000001, 2.000000000000001, 2.000000000000001, 2.000000000000001, 2.000000000000001,
+        2.000000000000001, 2.000000000000001, 2.000000000000001, 2.0500000000000007, 2.0500000000000007,
+        2.0500000000000007, 2.0500000000000007, 2.0500000000000007, 2.0500000000000007, 2.1000000000000005,
+        2.1000000000000005, 2.1500000000000004, 2.25, 2.25, 2.25, 2.25, 2.25, 2.3999999999999995,
+        2.4499999999999993, 2.499999999999999, 2.6999999999999984, 2.6999999999999984, 2.7499999999999982,
+        2.799999999999998, 2.8999999999999977, 3.049999999999997,
+    ],
+    "long": [
+        1.0700000524520874, 1.1200000047683716, 1.149999976158142, 1.4199999570846558, 1.5699999332427979,
+        1.7999999523162842, 2.129999876022339, 2.129999876022339, 3.009999990463257, 5.910000324249268,
+        6.950000286102295, 9.070000648498535, 9.930000305175781, 10.710000038146973, 11.130000114440918,
+        14.609999656677246, 15.409998893737793, 19.809999465942383, 37.279998779296875, 38.279998779296875,
+        38.599998474121094, 40.12000274658203, 46.20000457763672, 50.940006256103516, 53.66000747680664,
+        54.9373893737793, 56.89738845825195, 57.28738784790039, 59.98738479614258, 60.86738586425781,
+        60.887386322021484, 61.71739196777344, 62.91739273071289, 62.957393646240234, 63.41739273071289,
+        63.8173942565918, 63.83739471435547, 63.897396087646484, 63.93739700317383, 64.06739807128906,
+        64.11434936523438, 64.12435150146484, 64.15435028076172, 64.19435119628906, 64.24435424804688,
+        64.57435607910156, 64.69000244140625, 64.76000213623047,
+    ],
+}  # fmt: skip
+"""How the frequencies of Phi-3 mini 128k stretch: a factor for each, up to the trained length and beyond it."""
 
 
 class Phi3(Family, kind="phi3"):
@@ -30,6 +60,33 @@ class Phi3(Family, kind="phi3"):
             evidence="the released config as quoted in two other projects, and a third",
             note="a window of 2047 as in the released config; another project writes 2048, as the kernel it was "
             "trained with left the token itself out of the count",
+        ),
+        Preset(
+            name="phi-3-mini-128k", title="Phi-3 mini 128k (2024)",
+            changes=sizes(3072, 32, 32, 32, 8192, 32064, 131072)
+            | {"position.scaling": LONG, "ids.bos": 1, "ids.eos": [32000], "ids.pad": 32000},
+            params=3_821_079_552,
+            published="3,821,079,552 in released files of Phi-3.5 mini, of the same shapes",
+            evidence="configs in training and serving code of two other projects; the lists of factors as the publisher's "
+            "evaluation code repeats them, and that they are this model's from general knowledge",
+            note="the released config has a window of 262144, beyond the context and so without effect; lists of factors "
+            "changed once after the release, and Phi-3.5 has others",
+        ),
+        Preset(
+            name="phi-3-medium-4k", also=("phi-3-medium",), title="Phi-3 medium 4k (2024)",
+            changes=sizes(5120, 40, 40, 10, 17920, 32064, 4096)
+            | {"attention.pattern": "window(2047)", "ids.bos": 1, "ids.eos": [32000], "ids.pad": 32000},
+            params=13_960_238_080,
+            published="13,960,238,080 in released files",
+            evidence="the released config as quoted in two other projects",
+        ),
+        Preset(
+            name="phi-4", title="Phi-4 (2024)",
+            changes=sizes(5120, 40, 40, 10, 17920, 100352, 16384) | {"position.theta": 250000.0},
+            params=14_659_507_200,
+            published="14,659,507,200 in a copy of the released files",
+            evidence="the config in training code of one other project",
+            note="no window",
         ),
     )  # fmt: skip
     architectures = ("Phi3ForCausalLM",)
@@ -65,7 +122,7 @@ class Phi3(Family, kind="phi3"):
                 original=c["original_max_position_embeddings"],
                 kinds=("default", "longrope"),
             )
-            | read_windows(c, [] if window is None else [LOCAL], window)
+            | read_windows(c, each_layer(c, lambda i: FULL if window is None else LOCAL), window)
             | own
         )
 
@@ -74,17 +131,14 @@ class Phi3(Family, kind="phi3"):
         stack = spec.stacks[-1]
         layer = stack.layers[0]
         dims, position = spec.dims(layer, stack), layer.position
-        share, original = 1.0, spec.context
-        if isinstance(position, Rope):
-            share = position.rotated(dims.head_dim) / dims.head_dim
-            original = position.scaling.original if isinstance(position.scaling, LongRope) else spec.context
+        scaling = position.scaling if isinstance(position, Rope) else None
         own = {
             "resid_pdrop": layer.block.dropout,
             "embd_pdrop": spec.embed.dropout,
-            "original_max_position_embeddings": original,
+            "original_max_position_embeddings": scaling.original if isinstance(scaling, LongRope) else spec.context,
             "sliding_window": window_of(spec)[0],
         }
-        return like.write(spec) | write_rope(position, fraction=share) | own
+        return like.write(spec) | write_rope(position, fraction=share_of(position, dims.head_dim)) | own
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
@@ -92,11 +146,7 @@ class Phi3(Family, kind="phi3"):
         return like.state_map(
             Rule(f"{like.LAYER}.self_attn.qkv_proj.weight", tuple(f"{body}.{name}.weight" for name in "qkv")),
             Rule(f"{like.LAYER}.self_attn.o_proj.weight", f"{body}.o.weight"),
-            Rule(
-                f"{like.LAYER}.mlp.gate_up_proj.weight",
-                (f"{like.BLOCK}.ffn.body.gate.weight", f"{like.BLOCK}.ffn.body.up.weight"),
-            ),
-            Rule(f"{like.LAYER}.mlp.down_proj.weight", f"{like.BLOCK}.ffn.body.down.weight"),
+            *like.FUSED_FFN,
             *like.PRE_NORMS,
         )
 

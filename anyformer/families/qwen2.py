@@ -14,51 +14,92 @@ from anyformer.families.statemap import StateMap
 from anyformer.families.windows import FULL, LOCAL, each_layer, read_windows, window_of
 from anyformer.specs.model import ModelSpec
 
+QWEN: dict[str, Any] = BASE | {"attention": {"heads": 1, "bias": "qkv"}}
+"""What Qwen 1 and 2 share."""
+SECOND = "configs in serving, training and analysis code of three other projects, which agree"
+LATER = "configs in two training codes and one for analysis, of three other projects"
+TIED = {"head.tied": True}
+
+
+WINDOW_KEYS = {
+    "use_sliding_window": flag(False),
+    "sliding_window": whole(4096, null=True),
+    "max_window_layers": whole(28),
+    "layer_types": texts(),
+}
+
+
+def read_late_windows(c: Values) -> dict[str, Any]:
+    """Windows from some layer on, if they are switched on at all, as changes of a spec."""
+    window = c["sliding_window"] if c["use_sliding_window"] else None
+    types = c["layer_types"]
+    if types is None:
+        types = each_layer(c, lambda i: LOCAL if window is not None and i >= c["max_window_layers"] else FULL)
+    return read_windows(c, types, window)
+
+
+def write_late_windows(spec: ModelSpec) -> dict[str, Any]:
+    """The keys of a spec's windows."""
+    window, types = window_of(spec)
+    return {
+        "use_sliding_window": window is not None,
+        "sliding_window": window,
+        "max_window_layers": types.index(LOCAL) if window is not None else spec.stacks[-1].depth,
+        "layer_types": types,
+    }
+
+
+def _preset(name: str, changes: Mapping[str, Any], params: int, evidence: str, note: str = "") -> Preset:
+    series, size = name.removeprefix("qwen").split("-")
+    return Preset(
+        name=name,
+        also=(f"qwen-{series}-{size}",),
+        title=f"Qwen{series} {size.upper()} (2024)",
+        changes={"position.theta": 1e6, "norm.eps": 1e-6} | dict(changes),
+        params=params,
+        published=f"{params:,} in released files",
+        evidence=evidence,
+        note=note,
+    )
+
 
 class Qwen2(Family, kind="qwen2"):
     """Qwen2 and Qwen2.5."""
 
-    base = BASE | {"attention": {"heads": 1, "bias": "qkv"}}
+    base = QWEN
     presets = (
-        Preset(
-            name="qwen2-72b", also=("qwen-2-72b",), title="Qwen2 72B (2024)",
-            changes=sizes(8192, 80, 64, 8, 29568, 152064, 32768) | {"position.theta": 1e6, "norm.eps": 1e-5},
-            params=72_706_203_648,
-            published="72,706,203,648 in released files",
-            evidence="configs in training and serving code of two other projects",
-            note="eps 1e-5 is that of the base model by one of them; the instruct model has 1e-6",
-        ),
+        _preset("qwen2-0.5b", sizes(896, 24, 14, 2, 4864, 151936, 32768) | TIED, 494_032_768, SECOND),
+        _preset("qwen2-1.5b", sizes(1536, 28, 12, 2, 8960, 151936, 32768) | TIED, 1_543_714_304, SECOND),
+        _preset("qwen2-7b", sizes(3584, 28, 28, 4, 18944, 152064, 32768), 7_615_616_512, SECOND),
+        _preset("qwen2-72b", sizes(8192, 80, 64, 8, 29568, 152064, 32768) | {"norm.eps": 1e-5}, 72_706_203_648,
+                "configs in training and serving code of two other projects",
+                "eps 1e-5 is that of the base model by one of them; the instruct model has 1e-6"),
+        _preset("qwen2.5-0.5b", sizes(896, 24, 14, 2, 4864, 151936, 32768) | TIED, 494_032_768, LATER),
+        _preset("qwen2.5-1.5b", sizes(1536, 28, 12, 2, 8960, 151936, 131072) | TIED, 1_543_714_304, LATER,
+                "one library lists 1,543,434,240 for the coder model of the same shapes, which is wrong"),
+        _preset("qwen2.5-3b", sizes(2048, 36, 16, 2, 11008, 151936, 32768) | TIED, 3_085_938_688, LATER),
+        _preset("qwen2.5-7b", sizes(3584, 28, 28, 4, 18944, 152064, 131072), 7_615_616_512, LATER,
+                "one library lists 6,993,420,288, which is wrong"),
+        _preset("qwen2.5-14b", sizes(5120, 48, 40, 8, 13824, 152064, 131072) | {"norm.eps": 1e-5}, 14_770_033_664,
+                LATER, "eps 1e-5 is that of the base model; the instruct model has 1e-6"),
+        _preset("qwen2.5-32b", sizes(5120, 64, 40, 8, 27648, 152064, 131072) | {"norm.eps": 1e-5}, 32_763_876_352,
+                LATER, "eps 1e-5 is that of the base model; the instruct model has 1e-6"),
+        _preset("qwen2.5-72b", sizes(8192, 80, 64, 8, 29568, 152064, 131072) | {"norm.eps": 1e-5}, 72_706_203_648,
+                LATER, "eps 1e-5 is that of the base model; the instruct model has 1e-6"),
     )  # fmt: skip
     architectures = ("Qwen2ForCausalLM",)
     model_type = "qwen2"
     keys = like.keys(
         vocab=151936, width=4096, ffn=22016, depth=32, heads=32, kv_heads=32, context=32768, eps=1e-6
-    ) | {
-        "use_sliding_window": flag(False),
-        "sliding_window": whole(4096, null=True),
-        "max_window_layers": whole(28),
-        "layer_types": texts(),
-    }  # fmt: skip
+    ) | WINDOW_KEYS  # fmt: skip
 
     @classmethod
     def read(cls, c: Values) -> Mapping[str, Any]:
-        window = c["sliding_window"] if c["use_sliding_window"] else None
-        types = c["layer_types"]
-        if types is None:
-            types = each_layer(c, lambda i: LOCAL if window is not None and i >= c["max_window_layers"] else FULL)
-        return like.read(c) | read_rope(c, context=c["max_position_embeddings"]) | read_windows(c, types, window)
+        return like.read(c) | read_rope(c, context=c["max_position_embeddings"]) | read_late_windows(c)
 
     @classmethod
     def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        window, types = window_of(spec)
-        first = types.index(LOCAL) if window is not None else spec.stacks[-1].depth
-        own = {
-            "use_sliding_window": window is not None,
-            "sliding_window": window,
-            "max_window_layers": first,
-            "layer_types": types,
-        }
-        return like.write(spec) | write_rope(spec.stacks[-1].layers[0].position) | own
+        return like.write(spec) | write_rope(spec.stacks[-1].layers[0].position) | write_late_windows(spec)
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:

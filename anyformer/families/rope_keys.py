@@ -80,6 +80,38 @@ def read_rope(
     return found[0] if found else {}
 
 
+def read_ropes(c: Values, *, context: int, thetas: Mapping[str, tuple[str, float]]) -> dict[str, dict[str, Any]]:
+    """RoPE of each kind of layer, as changes of a spec, where a family has a table for each in `rope_parameters`.
+
+    `thetas` gives for each kind the key that stood for its theta when there were no tables, and what an absent one
+    means. `rope_scaling` of that time belongs to the first kind.
+    """
+    given = c["rope_parameters"] or {}
+    odd = [name for name, value in given.items() if name not in thetas or not isinstance(value, Mapping | None)]
+    if odd:
+        c.refuse("rope_parameters", f"{odd[0]!r} is no table of a kind of layer (known: {', '.join(thetas)})")
+        return {}
+    found: dict[str, dict[str, Any]] = {}
+    for i, (layer, (key, theta)) in enumerate(thetas.items()):
+        table = dict(given.get(layer) or {})
+        old = dict(c["rope_scaling"] or {}) if i == 0 else {}
+        forms = {f"rope_parameters.{layer}": table} if table or not old else {}
+        forms |= {"rope_scaling": old} if old else {}
+        read = []
+        for name, form in forms.items():
+            kind = form.get("rope_type", form.get("type", "default"))
+            if kind not in TYPES:
+                c.refuse(name, f"{kind!r} is a scaling that we don't have here (known: {', '.join(TYPES)})")
+            else:
+                read.append(_read(c, name, kind, form, context, theta, 1.0, None, key=key))
+        if read and read[0].get("position.scaling") != read[-1].get("position.scaling"):
+            c.refuse("rope_scaling", "says something else than rope_parameters; keep one of them")
+        if read and read[0].get("position.fraction", 1.0) != 1.0:
+            c.refuse("partial_rotary_factor", "is not 1, but this family turns whole heads")
+        found[layer] = read[0] if read else {}
+    return found
+
+
 def _read(
     c: Values,
     where: str,
@@ -89,6 +121,8 @@ def _read(
     theta: float,
     fraction: float,
     original: int | None,
+    *,
+    key: str = "rope_theta",
 ) -> dict[str, Any]:
     inner = Problems()
     values = Values(given, SHARED | TYPES[kind], inner)
@@ -97,8 +131,8 @@ def _read(
         if inner.found
         else {
             "position.kind": "rope",
-            "position.theta": float(_one_of(c, "rope_theta", values, theta)),
-            "position.fraction": float(_one_of(c, "partial_rotary_factor", values, fraction)),
+            "position.theta": float(_one_of(c, key, values, "rope_theta", theta)),
+            "position.fraction": float(_one_of(c, "partial_rotary_factor", values, "partial_rotary_factor", fraction)),
             "position.scaling": _scaling(values, kind, context, original),
         }
     )
@@ -107,11 +141,11 @@ def _read(
     return made
 
 
-def _one_of(c: Values, name: str, inside: Values, default: float) -> float:
+def _one_of(c: Values, name: str, inside: Values, inner: str, default: float) -> float:
     """A number that may stand in the table, beside it, or nowhere."""
-    found = [value for value in (inside[name], c[name]) if value is not None]
+    found = [value for value in (inside[inner], c[name]) if value is not None]
     if found and found[0] != found[-1]:
-        c.refuse(name, f"is {c[name]} beside the table and {inside[name]} in it; keep one of them")
+        c.refuse(name, f"is {c[name]} beside the table and {inside[inner]} in it; keep one of them")
     return found[0] if found else default
 
 
@@ -153,6 +187,11 @@ def _mscale(factor: float, strength: float) -> float:
     return 1.0 if factor <= 1 else 0.1 * strength * math.log(factor) + 1.0
 
 
+def share_of(position: Position, head_dim: int) -> float:
+    """The share of a head that turns; all of it where the position is no RoPE, which reading back will then name."""
+    return position.rotated(head_dim) / head_dim if isinstance(position, Rope) else 1.0
+
+
 def write_rope(position: Position, *, fraction: float | None = None) -> dict[str, Any]:
     """The keys of a RoPE, in both forms; none for another position, which reading back will then name.
 
@@ -165,6 +204,14 @@ def write_rope(position: Position, *, fraction: float | None = None) -> dict[str
     parameters = {"rope_type": "default"} | scaling | {"rope_theta": position.theta} | share
     old = scaling | {"type": scaling["rope_type"]} if scaling else None
     return {"rope_theta": position.theta, "rope_scaling": old, "rope_parameters": parameters} | share
+
+
+def write_ropes(positions: Mapping[str, Position], keys: Sequence[str]) -> dict[str, Any]:
+    """The keys of the RoPE of each kind of layer, in both forms; `keys` are the old ones of their thetas."""
+    written = {layer: write_rope(position) for layer, position in positions.items()}
+    tables = {layer: given.get("rope_parameters") for layer, given in written.items()}
+    old = {key: given.get("rope_theta") for key, given in zip(keys, written.values(), strict=False)}
+    return {"rope_parameters": tables, "rope_scaling": next(iter(written.values())).get("rope_scaling")} | old
 
 
 def _written(scaling: RopeScaling | None) -> dict[str, Any]:

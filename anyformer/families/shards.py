@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import CheckpointError
+from anyformer.files import inside
+from anyformer.model.header import Header, read_header
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +29,7 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.gguf")
 def read_json(file: Path, most: int) -> dict[str, Any]:
     """A JSON file that holds one table."""
     try:
+        inside(file, file.parent)
         if file.stat().st_size > most:
             raise CheckpointError(f"{file}: is {file.stat().st_size} bytes long; at most {most} are read")
         found = json.loads(file.read_text(encoding="utf-8-sig"))
@@ -46,8 +49,9 @@ def shard_names(folder: Path) -> list[str]:
     if not (folder / INDEX).is_file():
         others = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
         if others:
-            why = "such files can run code when they are opened, or have another layout; convert it to safetensors"
-            raise CheckpointError(f"{folder}: holds {others[0]} and no {SINGLE}; {why}")
+            why = "such files can run code when they are opened, or have another layout"
+            way = f"if you trust it: anyformer convert --unsafe-pickle {folder} NEW"
+            raise CheckpointError(f"{folder}: holds {others[0]} and no {SINGLE}; {why}; {way}")
         raise CheckpointError(f"{folder}: there is neither {SINGLE} nor {INDEX}")
     placed = read_json(folder / INDEX, INDEX_BYTES).get("weight_map")
     if not isinstance(placed, dict) or not placed:
@@ -64,22 +68,34 @@ def shard_names(folder: Path) -> list[str]:
 class Shards:
     """Open files, and which of them holds each tensor."""
 
-    def __init__(self, folder: Path, files: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, files: dict[str, Any], headers: dict[str, Header]) -> None:
         self.folder = folder
-        self.files: dict[str, Any] = {}
-        for name, stored in files.items():
-            for tensor in stored.keys():  # noqa: SIM118
-                if tensor in self.files:
-                    raise CheckpointError(f"{folder}: {tensor} stands in more than one file, among them {name}")
-                self.files[tensor] = stored
+        self.files = {tensor: files[name] for tensor, name in located(folder, headers).items()}
+        self.shapes = {tensor: place.shape for header in headers.values() for tensor, place in header.tensors.items()}
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor, without reading it."""
-        return tuple(self.files[name].get_slice(name).get_shape())
+        return self.shapes[name]
 
     def tensor(self, name: str) -> Tensor:
-        """A tensor, on the CPU."""
+        """A tensor, on the CPU. It is a view of the file, which is read where it is touched and never written."""
         return self.files[name].get_tensor(name)
+
+
+def headers_of(folder: Path) -> dict[str, Header]:
+    """What each file of a checkpoint says that it holds, checked."""
+    return {name: read_header(inside(folder / name, folder)) for name in shard_names(folder)}
+
+
+def located(folder: Path, headers: dict[str, Header]) -> dict[str, str]:
+    """Tensor -> file. A tensor that stands in two files is refused."""
+    found: dict[str, str] = {}
+    for name, header in headers.items():
+        for tensor in header.tensors:
+            if tensor in found:
+                raise CheckpointError(f"{folder}: {tensor} stands in more than one file, among them {name}")
+            found[tensor] = name
+    return found
 
 
 @contextlib.contextmanager
@@ -89,12 +105,13 @@ def opened(folder: Path) -> Iterator[Shards]:
 
     with contextlib.ExitStack() as stack:
         files: dict[str, Any] = {}
-        for name in shard_names(folder):
+        headers = headers_of(folder)
+        for name in headers:
             try:
                 files[name] = stack.enter_context(safe_open(folder / name, framework="pt"))
             except (SafetensorError, OSError) as error:
                 raise CheckpointError(f"{folder / name}: is damaged or can't be read: {error}") from error
         try:
-            yield Shards(folder, files)
+            yield Shards(folder, files, headers)
         except SafetensorError as error:
             raise CheckpointError(f"{folder}: is damaged or can't be read: {error}") from error

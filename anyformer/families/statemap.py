@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -38,6 +38,11 @@ class Op:
     def split(self, theirs: Tensor, ours: Sequence[Shape]) -> Sequence[Tensor]:
         """Ours, of these shapes, from theirs."""
         raise TypeError(f"{type(self).__name__} defines no split()")
+
+    def fill(self, theirs: Tensor, ours: Sequence[Tensor]) -> None:
+        """Copy theirs to where it belongs in ours."""
+        for tensor, part in zip(ours, self.split(theirs, [tuple(t.shape) for t in ours]), strict=True):
+            tensor.copy_(part)
 
 
 @dataclass(frozen=True)
@@ -74,9 +79,13 @@ class Transposed(Op):
 
 @dataclass(frozen=True)
 class PerHead(Op):
-    """Queries, keys and values of the first head, then of the second, and so on (GPT-NeoX, BLOOM)."""
+    """Queries, keys and values of the first head, then of the second, and so on (GPT-NeoX, BLOOM).
+
+    Where several heads share a key, their queries stand before it (Falcon).
+    """
 
     heads: int
+    """Of keys."""
 
     def shape(self, ours: Sequence[Shape]) -> Shape:
         return Joined().shape(ours)
@@ -84,10 +93,27 @@ class PerHead(Op):
     def merge(self, ours: Sequence[Tensor]) -> Tensor:
         import torch
 
-        return torch.stack([t.unflatten(0, (self.heads, -1)) for t in ours], 1).flatten(0, 2)
+        return torch.cat([t.unflatten(0, (self.heads, -1)) for t in ours], 1).flatten(0, 1)
 
     def split(self, theirs: Tensor, ours: Sequence[Shape]) -> Sequence[Tensor]:
-        return [t.flatten(0, 1) for t in theirs.unflatten(0, (self.heads, len(ours), -1)).unbind(1)]
+        sizes = [shape[0] // self.heads for shape in ours]
+        return [t.flatten(0, 1) for t in theirs.unflatten(0, (self.heads, -1)).split(sizes, 1)]
+
+
+@dataclass(frozen=True)
+class Slice(Op):
+    """One row of ours; the others are in tensors of their own (StableLM's norm of each head)."""
+
+    index: int
+
+    def shape(self, ours: Sequence[Shape]) -> Shape:
+        return ours[0][1:]
+
+    def merge(self, ours: Sequence[Tensor]) -> Tensor:
+        return ours[0][self.index]
+
+    def fill(self, theirs: Tensor, ours: Sequence[Tensor]) -> None:
+        ours[0][self.index].copy_(theirs)
 
 
 @dataclass(frozen=True)
@@ -102,6 +128,22 @@ class Row(Op):
 
     def split(self, theirs: Tensor, ours: Sequence[Shape]) -> Sequence[Tensor]:
         return [theirs[0]]
+
+
+@dataclass(frozen=True)
+class Shaped(Op):
+    """The same elements in the same order, in another shape (ViT's patches are a convolution)."""
+
+    form: Shape
+
+    def shape(self, ours: Sequence[Shape]) -> Shape:
+        return self.form
+
+    def merge(self, ours: Sequence[Tensor]) -> Tensor:
+        return ours[0].reshape(self.form)
+
+    def split(self, theirs: Tensor, ours: Sequence[Shape]) -> Sequence[Tensor]:
+        return [theirs.reshape(ours[0])]
 
 
 @dataclass(frozen=True)
@@ -146,6 +188,8 @@ class StateMap:
     """What files that were saved without the head leave out at the front of names."""
     renamed: Mapping[str, str] = field(default_factory=dict)
     """Old endings of names -> the present ones."""
+    forms: Mapping[str, str] = field(default_factory=dict)
+    """Patterns of names that the class uses in memory, but not in files -> those of files."""
 
     def entries(self, spec: ModelSpec) -> list[Entry]:
         """The rules that count for a spec, for every layer, in the order of our inventory."""
@@ -165,7 +209,7 @@ class StateMap:
         """Present name -> stored name of all that is neither ignored nor a copy of something that is there too."""
         names, found, copies = set(known), dict[str, str](), dict[str, str]()
         for name in stored:
-            current = self._current(name, names | self.copies.keys())
+            current = self.current(name, names | self.copies.keys())
             if current in names:
                 found[current] = name
             elif current in self.copies:
@@ -179,10 +223,13 @@ class StateMap:
     def doubles(self, stored: Iterable[str], known: Iterable[str]) -> list[tuple[str, str]]:
         """Stored names of copies, with the present name of what they must equal."""
         names = set(known)
-        current = {name: self._current(name, names | self.copies.keys()) for name in stored}
+        current = {name: self.current(name, names | self.copies.keys()) for name in stored}
         return [(name, self.copies[now]) for name, now in current.items() if now not in names and now in self.copies]
 
-    def _current(self, name: str, known: set[str]) -> str:
+    def current(self, name: str, known: Set[str]) -> str:
+        """The present name of a stored tensor."""
+        for pattern, now in self.forms.items():
+            name = re.sub(pattern, now, name)
         for old, new in self.renamed.items():
             if name.endswith(old):
                 name = name.removesuffix(old) + new

@@ -5,198 +5,84 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from anyformer.errors import nearest
+from anyformer.families import t5_like as like
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import (
-    ACTIVATIONS,
-    GATED,
-    Values,
-    activation_of,
-    flag,
-    ids,
-    must,
-    number,
-    read_ids,
-    text,
-    whole,
-)
-from anyformer.families.statemap import Rule, StateMap
-from anyformer.parts.positions.t5 import T5Bias
+from anyformer.families.keys import Values, flag
+from anyformer.families.statemap import StateMap
 from anyformer.specs.ends import TokenHead
 from anyformer.specs.model import ModelSpec
 
+GATED = {"ffn.kind": "geglu", "ffn.form": "tanh", "head.tied": False, "head.scale": 1.0}
+"""What 1.1 has otherwise."""
 
-def read_ffn(c: Values) -> dict[str, Any]:
-    """`relu`, or `gated-` and the activation of the gate; the gated GELU is the one by tanh."""
-    name = c["feed_forward_proj"]
-    gated, _, activation = name.rpartition("-")
-    known: Mapping[str, Any] = GATED if gated else ACTIVATIONS
-    if gated not in ("", "gated") or activation not in known:
-        names = [*ACTIVATIONS, *(f"gated-{gate}" for gate in GATED)]
-        c.refuse("feed_forward_proj", f"{name!r} is a feed-forward that we don't have{nearest(name, names)}")
-        return {}
-    if name == "gated-gelu":
-        return {"ffn.kind": "geglu", "ffn.form": "tanh"}
-    return (
-        {f"ffn.{field}": value for field, value in GATED[activation].items()}
-        if gated
-        else {"ffn.kind": ACTIVATIONS[activation]}
+
+def _preset(
+    size: str, width: int, depth: int, heads: int, head_dim: int, ffn: int, params: int, published: str, note: str = ""
+) -> Preset:
+    second = size.startswith("v1.1-")
+    return Preset(
+        name=f"t5-{size}",
+        title=f"T5 {size.replace('v1.1-', '1.1 ')} ({2020 if second else 2019})",
+        changes=like.sizes(width, depth, heads, head_dim, ffn, 32128) | (GATED if second else {}),
+        params=params,
+        published=published,
+        evidence="the publisher's configuration files",
+        note=note or "z-loss 1e-4 was the default of the code that it was trained with",
     )
 
 
 class T5(Family, kind="t5"):
     """T5 1.0, whose head is tied and scaled, and 1.1, with a head of its own and a gated feed-forward."""
 
-    base = {
-        "topology": "encoder-decoder",
-        "context": 512,
-        "attention": {"heads": 1, "scale": 1.0},
-        "norm": {"kind": "rmsnorm", "eps": 1e-6},
-        "position": {"kind": "t5", "buckets": 32, "max_distance": 128},
+    base = like.BASE | {
         "ffn": {"kind": "relu"},
         "head": {"kind": "lm", "tied": True, "scale": "1/sqrt(width)"},
-        "init": {"kind": "t5"},
-        "loss": {"z": 1e-4},
-        "ids": {"pad": 0, "eos": [1], "start": 0},
     }
     presets = (
-        Preset(
-            name="t5-small", title="T5 small (2019)",
-            changes={
-                "width": 512, "depth": 6, "attention.heads": 8, "attention.head_dim": 64, "ffn.width": 2048,
-                "vocab": 32128,
-            },
-            params=60_506_624,
-            published="60,506,624, recorded by another library; the paper rounds to 60M",
-            evidence="the publisher's configuration files",
-            note="z-loss 1e-4 was the default of the code that it was trained with",
-        ),
+        _preset("small", 512, 6, 8, 64, 2048, 60_506_624,
+                "60,506,624, recorded by another library; the paper rounds to 60M"),
+        _preset("base", 768, 12, 12, 64, 3072, 222_903_552,
+                "222,903,552, recorded by another library and in copies of the files; the paper rounds to 220M"),
+        _preset("large", 1024, 24, 16, 64, 4096, 737_668_096,
+                "737,668,096, recorded by another library; the paper rounds to 770M",
+                "770M would need a second table of 32128 x 1024; the released model has one"),
+        _preset("3b", 1024, 24, 32, 128, 16384, 2_851_598_336, "the paper rounds to 3B",
+                "the heads together are four times as wide as the model"),
+        _preset("11b", 1024, 24, 128, 128, 65536, 11_307_321_344, "the paper rounds to 11B",
+                "the heads together are sixteen times as wide as the model"),
+        _preset("v1.1-small", 512, 8, 6, 64, 1024, 76_961_152,
+                "76,961,152, recorded by another library for a model tuned from it",
+                "8 layers of 6 heads, unlike T5 small. That library's own entry for it is one table short, as if tied"),
+        _preset("v1.1-base", 768, 12, 12, 64, 2048, 247_577_856, "247,577,856, recorded by another library"),
+        _preset("v1.1-large", 1024, 24, 16, 64, 2816, 783_150_080,
+                "783,150,080, recorded by another library for a model tuned from it",
+                "that library's own entry for it is one table short, as if tied"),
+        _preset("v1.1-xl", 2048, 24, 32, 64, 5120, 2_849_757_184, "2,849,757,184, recorded by another library"),
+        _preset("v1.1-xxl", 4096, 24, 64, 64, 10240, 11_135_332_352, "11,135,332,352, recorded by another library"),
     )  # fmt: skip
     architectures = ("T5ForConditionalGeneration", "T5WithLMHeadModel")
     model_type = "t5"
-    keys = {
-        "vocab_size": whole(32128),
-        "d_model": whole(512),
-        "d_kv": whole(64),
-        "d_ff": whole(2048),
-        "num_layers": whole(6),
-        "num_decoder_layers": whole(None),
-        "num_heads": whole(8),
-        "n_positions": whole(None),
-        "relative_attention_num_buckets": whole(32),
-        "relative_attention_max_distance": whole(128),
-        "dropout_rate": number(0.1),
-        "layer_norm_epsilon": number(1e-6),
-        "initializer_factor": number(1.0),
-        "feed_forward_proj": text("relu"),
-        # What feed_forward_proj says in other words.
-        "dense_act_fn": text(None),
-        "is_gated_act": flag(False, null=True),
+    keys = like.keys(vocab=32128, ffn=2048, depth=6, heads=8, projection="relu") | {
         "scale_decoder_outputs": flag(False, null=True),
-        "tie_word_embeddings": flag(True),
-        "is_encoder_decoder": must(True),
-        "is_decoder": must(False),
-        "output_past": flag(True),
-        "pad_token_id": ids(0),
-        "eos_token_id": ids(1),
     }
 
     @classmethod
     def read(cls, c: Values) -> Mapping[str, Any]:
-        tied, depth = c["tie_word_embeddings"], c["num_layers"]
+        # A file that is silent means: scaled if tied.
         scaled = c["scale_decoder_outputs"] if "scale_decoder_outputs" in c.given else None
-        decoder = c["num_decoder_layers"]
-        found = read_ffn(c) | {
-            "vocab": c["vocab_size"],
-            "width": c["d_model"],
-            "depth": depth,
-            "context": c["n_positions"] or 512,
-            "attention.heads": c["num_heads"],
-            "attention.head_dim": None if c["d_kv"] * c["num_heads"] == c["d_model"] else c["d_kv"],
-            "attention.dropout": float(c["dropout_rate"]),
-            "block.dropout": float(c["dropout_rate"]),
-            "embed.dropout": float(c["dropout_rate"]),
-            "ffn.width": c["d_ff"],
-            "ffn.dropout": float(c["dropout_rate"]),
-            "norm.eps": float(c["layer_norm_epsilon"]),
-            "position.buckets": c["relative_attention_num_buckets"],
-            "position.max_distance": c["relative_attention_max_distance"],
-            "head.tied": tied,
-            # A file that is silent means: scaled if tied.
-            "head.scale": "1/sqrt(width)" if (tied if scaled is None else scaled) else 1.0,
-            "init.factor": float(c["initializer_factor"]),
-        }
-        if decoder not in (None, depth):
-            found["decoder.depth"] = decoder
-        special = read_ids(c, c["vocab_size"])
-        if special["ids.start"] is None:
-            # Every T5 starts with its padding.
-            found["ids.start"] = special["ids.pad"]
-        return found
+        return like.read(c, scaled=c["tie_word_embeddings"] if scaled is None else scaled)
 
     @classmethod
     def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        encoder, decoder = spec.stack("encoder"), spec.stack("decoder")
-        layer = encoder.layers[0]
-        dims, position, head = spec.dims(layer, encoder), layer.position, spec.head
-        gated = len(layer.ffn.inputs) > 1
-        name = activation_of(layer.ffn, gated=gated)
-        if gated:
-            name = "gated-gelu" if name == "gelu_pytorch_tanh" else f"gated-{name}"
-        tied = isinstance(head, TokenHead) and head.tied
-        return {
-            "vocab_size": spec.vocab,
-            "d_model": spec.width,
-            "d_kv": dims.head_dim,
-            "d_ff": dims.ffn_width,
-            "num_layers": encoder.depth,
-            "num_decoder_layers": decoder.depth,
-            "num_heads": dims.heads,
-            "n_positions": spec.context,
-            "relative_attention_num_buckets": position.buckets if isinstance(position, T5Bias) else 32,
-            "relative_attention_max_distance": position.max_distance if isinstance(position, T5Bias) else 128,
-            "dropout_rate": layer.block.dropout,
-            "layer_norm_epsilon": layer.norm.leaf.eps,
-            "initializer_factor": getattr(spec.init, "factor", 1.0),
-            "feed_forward_proj": name,
+        head = spec.head
+        return like.write(spec) | {
             "scale_decoder_outputs": isinstance(head, TokenHead) and head.scale not in (1, 1.0),
-            "tie_word_embeddings": tied,
-            "is_encoder_decoder": True,
         }
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
-        rules = [Rule("shared.weight", "embed.tokens.weight"), Rule("lm_head.weight", "head.weight")]
-        for stack, branches in (("encoder", ("attention", "ffn")), ("decoder", ("attention", "cross", "ffn"))):
-            first = f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-            rules.append(Rule(first, f"{stack}.positions.0.table"))
-            rules.append(Rule(f"{stack}.final_layer_norm.weight", f"{stack}.final_norm.weight"))
-            for place, branch in enumerate(branches):
-                theirs, ours = f"{stack}.block.{{i}}.layer.{place}", f"{stack}.blocks.{{i}}.{branch}"
-                rules.append(Rule(f"{theirs}.layer_norm.weight", f"{ours}.inner.weight"))
-                if branch == "ffn":
-                    gated = len(spec.stack(stack).layers[0].ffn.inputs) > 1
-                    names = {"wi_0": "gate", "wi_1": "up", "wo": "down"} if gated else {"wi": "up", "wo": "down"}
-                    body = "DenseReluDense"
-                else:
-                    names = {name: name for name in "qkvo"}
-                    body = "SelfAttention" if branch == "attention" else "EncDecAttention"
-                rules += [
-                    Rule(f"{theirs}.{body}.{name}.weight", f"{ours}.body.{own}.weight") for name, own in names.items()
-                ]
-        return StateMap(
-            rules=tuple(rules),
-            copies=dict.fromkeys(
-                ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"), "shared.weight"
-            ),
-            # A bias of the first cross-attention that the first release stored and no class reads.
-            ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
-        )
+        return like.weights(spec)
 
     @classmethod
     def tiny(cls) -> dict[str, Any]:
-        return {
-            "vocab_size": 61, "d_model": 32, "d_kv": 6, "d_ff": 40, "num_layers": 2, "num_decoder_layers": 3,
-            "num_heads": 4, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 14,
-            "layer_norm_epsilon": 1e-3, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0,
-        }  # fmt: skip
+        return like.tiny()

@@ -16,6 +16,104 @@ from anyformer.specs.ends import TokenEmbed, TokenHead
 from anyformer.specs.model import ModelSpec
 
 BODY = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
+SINES = (r"(model\.)?(encoder|decoder)\.embed_positions\.weight",)
+"""Tables that are computed."""
+
+STACK_KEYS = {
+    "max_position_embeddings": whole(1024),
+    "encoder_layers": whole(12),
+    "encoder_ffn_dim": whole(4096),
+    "encoder_attention_heads": whole(16),
+    "decoder_layers": whole(12),
+    "decoder_ffn_dim": whole(4096),
+    "decoder_attention_heads": whole(16),
+    "num_hidden_layers": whole(None),
+    "encoder_layerdrop": number(0.0),
+    "decoder_layerdrop": number(0.0),
+    "d_model": whole(1024),
+    "dropout": number(0.1),
+    "attention_dropout": number(0.0),
+    "activation_dropout": number(0.0),
+    "init_std": number(0.02),
+    "is_encoder_decoder": must(True),
+    "is_decoder": must(False),
+    # Choices of the class that these were cut from; they make them like this.
+    "add_bias_logits": flag(False),
+    "add_final_layer_norm": must(False),
+    "normalize_before": must(False),
+    "normalize_embedding": must(False),
+    "static_position_embeddings": must(True),
+    "extra_pos_embeddings": whole(0),
+}
+"""Keys of two stacks with norms last, as Marian and FSMT have them."""
+
+
+def read_stacks(c: Values) -> dict[str, Any]:
+    """Those keys as changes of a spec."""
+    found = {
+        "width": c["d_model"],
+        "depth": c["encoder_layers"],
+        "context": c["max_position_embeddings"],
+        "embed.scale": "sqrt(width)" if c["scale_embedding"] else 1.0,
+        "embed.dropout": float(c["dropout"]),
+        "attention.heads": c["encoder_attention_heads"],
+        "attention.dropout": float(c["attention_dropout"]),
+        "block.dropout": float(c["dropout"]),
+        "ffn.kind": plain_ffn(c, "activation_function"),
+        "ffn.bias": True,
+        "ffn.width": c["encoder_ffn_dim"],
+        "ffn.dropout": float(c["activation_dropout"]),
+        # The classes have no key for it.
+        "norm.eps": 1e-5,
+        "head.tied": c["tie_word_embeddings"],
+        "init": {"kind": "normal", "std": float(c["init_std"])},
+        "loss.label_smoothing": 0.0,
+    }
+    for name, key in (("depth", "layers"), ("attention.heads", "attention_heads"), ("ffn.width", "ffn_dim")):
+        if c[f"decoder_{key}"] != c[f"encoder_{key}"]:
+            found[f"decoder.{name}"] = c[f"decoder_{key}"]
+    return found
+
+
+def write_stacks(spec: ModelSpec) -> dict[str, Any]:
+    """Those keys of a spec."""
+    sizes: dict[str, Any] = {}
+    for stack in spec.stacks:
+        layer = stack.layers[0]
+        sizes |= {
+            f"{stack.name}_layers": stack.depth,
+            f"{stack.name}_attention_heads": layer.attention.heads,
+            f"{stack.name}_ffn_dim": spec.dims(layer, stack).ffn_width,
+        }
+    layer, embed = spec.stacks[0].layers[0], spec.embed
+    return sizes | {
+        "max_position_embeddings": spec.context,
+        "d_model": spec.width,
+        "activation_function": activation_of(layer.ffn, gated=False),
+        "dropout": layer.block.dropout,
+        "attention_dropout": layer.attention.dropout,
+        "activation_dropout": layer.ffn.dropout,
+        "init_std": getattr(spec.init, "std", 0.02),
+        "scale_embedding": isinstance(embed, TokenEmbed) and embed.scale not in (1, 1.0),
+        "tie_word_embeddings": isinstance(spec.head, TokenHead) and spec.head.tied,
+        "is_encoder_decoder": True,
+    }
+
+
+def layer_rules() -> list[Rule]:
+    """The tensors of all blocks."""
+    rules: list[Rule] = []
+    for stack, bodies in (
+        ("encoder", {"self_attn": "attention"}),
+        ("decoder", {"self_attn": "attention", "encoder_attn": "cross"}),
+    ):
+        theirs, ours = f"model.{stack}.layers.{{i}}", f"{stack}.blocks.{{i}}"
+        parts = {"fc1": "ffn.body.up", "fc2": "ffn.body.down", "final_layer_norm": "ffn.after"}
+        for body, branch in bodies.items():
+            parts |= {f"{body}.{name}": f"{branch}.body.{own}" for name, own in BODY.items()}
+            parts[f"{body}_layer_norm"] = f"{branch}.after"
+        rules += [Rule(f"{theirs}.{name}.{{p}}", f"{ours}.{own}.{{p}}") for name, own in parts.items()]
+    return rules
 
 
 def _preset(size: str, width: int, heads: int, ffn: int, params: int, published: str, note: str) -> Preset:
@@ -54,40 +152,16 @@ class Transformer(Family, kind="transformer"):
     )  # fmt: skip
     architectures = ("MarianMTModel",)
     model_type = "marian"
-    keys = {
+    keys = STACK_KEYS | {
         "vocab_size": whole(58101),
         "decoder_vocab_size": whole(None),
-        "max_position_embeddings": whole(1024),
-        "encoder_layers": whole(12),
-        "encoder_ffn_dim": whole(4096),
-        "encoder_attention_heads": whole(16),
-        "decoder_layers": whole(12),
-        "decoder_ffn_dim": whole(4096),
-        "decoder_attention_heads": whole(16),
-        "num_hidden_layers": whole(None),
-        "encoder_layerdrop": number(0.0),
-        "decoder_layerdrop": number(0.0),
         "activation_function": text("gelu"),
-        "d_model": whole(1024),
-        "dropout": number(0.1),
-        "attention_dropout": number(0.0),
-        "activation_dropout": number(0.0),
-        "init_std": number(0.02),
         "scale_embedding": flag(False),
         "share_encoder_decoder_embeddings": flag(True),
         "tie_word_embeddings": flag(True),
         "decoder_start_token_id": whole(58100, null=True),
         "pad_token_id": ids(58100),
         "eos_token_id": ids(0),
-        "is_encoder_decoder": must(True),
-        "is_decoder": must(False),
-        # Choices of the class that Marian's was cut from; it makes them like this.
-        "add_bias_logits": flag(False),
-        "add_final_layer_norm": must(False),
-        "normalize_before": must(False),
-        "normalize_embedding": must(False),
-        "static_position_embeddings": must(True),
-        "extra_pos_embeddings": whole(0),
     }
 
     @classmethod
@@ -97,59 +171,18 @@ class Transformer(Family, kind="transformer"):
             c.refuse("decoder_vocab_size", f"{target} is not vocab_size={vocab}; a spec has one vocabulary")
         if not c["share_encoder_decoder_embeddings"] and not c["tie_word_embeddings"]:
             c.refuse("share_encoder_decoder_embeddings", "false goes with tie_word_embeddings only")
-        found = {
+        return read_stacks(c) | {
             "vocab": vocab,
-            "width": c["d_model"],
-            "depth": c["encoder_layers"],
-            "context": c["max_position_embeddings"],
-            "embed.scale": "sqrt(width)" if c["scale_embedding"] else 1.0,
             "embed.shared": c["share_encoder_decoder_embeddings"],
-            "embed.dropout": float(c["dropout"]),
-            "attention.heads": c["encoder_attention_heads"],
-            "attention.dropout": float(c["attention_dropout"]),
-            "block.dropout": float(c["dropout"]),
-            "ffn.kind": plain_ffn(c, "activation_function"),
-            "ffn.bias": True,
-            "ffn.width": c["encoder_ffn_dim"],
-            "ffn.dropout": float(c["activation_dropout"]),
-            # The class has no key for it.
-            "norm.eps": 1e-5,
-            "head.tied": c["tie_word_embeddings"],
             "head.bias": True,
-            "init": {"kind": "normal", "std": float(c["init_std"])},
-            "loss.label_smoothing": 0.0,
         }
-        for name, key in (("depth", "layers"), ("attention.heads", "attention_heads"), ("ffn.width", "ffn_dim")):
-            if c[f"decoder_{key}"] != c[f"encoder_{key}"]:
-                found[f"decoder.{name}"] = c[f"decoder_{key}"]
-        return found
 
     @classmethod
     def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        sizes: dict[str, Any] = {}
-        for stack in spec.stacks:
-            layer = stack.layers[0]
-            sizes |= {
-                f"{stack.name}_layers": stack.depth,
-                f"{stack.name}_attention_heads": layer.attention.heads,
-                f"{stack.name}_ffn_dim": spec.dims(layer, stack).ffn_width,
-            }
-        layer = spec.stacks[0].layers[0]
-        embed = spec.embed
-        return sizes | {
+        return write_stacks(spec) | {
             "vocab_size": spec.vocab,
             "decoder_vocab_size": spec.vocab,
-            "max_position_embeddings": spec.context,
-            "d_model": spec.width,
-            "activation_function": activation_of(layer.ffn, gated=False),
-            "dropout": layer.block.dropout,
-            "attention_dropout": layer.attention.dropout,
-            "activation_dropout": layer.ffn.dropout,
-            "init_std": getattr(spec.init, "std", 0.02),
-            "scale_embedding": isinstance(embed, TokenEmbed) and embed.scale not in (1, 1.0),
-            "share_encoder_decoder_embeddings": isinstance(embed, TokenEmbed) and embed.shared,
-            "tie_word_embeddings": isinstance(spec.head, TokenHead) and spec.head.tied,
-            "is_encoder_decoder": True,
+            "share_encoder_decoder_embeddings": isinstance(spec.embed, TokenEmbed) and spec.embed.shared,
         }
 
     @classmethod
@@ -164,20 +197,7 @@ class Transformer(Family, kind="transformer"):
         else:
             rules.append(Rule("model.encoder.embed_tokens.weight", "embed.tokens.weight"))
             rules.append(Rule("model.decoder.embed_tokens.weight", "decoder_embed.tokens.weight"))
-        for stack, bodies in (
-            ("encoder", {"self_attn": "attention"}),
-            ("decoder", {"self_attn": "attention", "encoder_attn": "cross"}),
-        ):
-            theirs, ours = f"model.{stack}.layers.{{i}}", f"{stack}.blocks.{{i}}"
-            parts = {"fc1": "ffn.body.up", "fc2": "ffn.body.down", "final_layer_norm": "ffn.after"}
-            for body, branch in bodies.items():
-                parts |= {f"{body}.{name}": f"{branch}.body.{own}" for name, own in BODY.items()}
-                parts[f"{body}_layer_norm"] = f"{branch}.after"
-            rules += [Rule(f"{theirs}.{name}.{{p}}", f"{ours}.{own}.{{p}}") for name, own in parts.items()]
-        return StateMap(
-            rules=tuple(rules), copies=copies, ignored=(r"(model\.)?(encoder|decoder)\.embed_positions\.weight",),
-            prefix="model.",
-        )  # fmt: skip
+        return StateMap(rules=(*rules, *layer_rules()), copies=copies, ignored=SINES, prefix="model.")
 
     @classmethod
     def tiny(cls) -> dict[str, Any]:

@@ -8,6 +8,8 @@ from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
 from anyformer.specs.model import ModelSpec
 
+BLANK = " "
+
 
 @dataclass(frozen=True, kw_only=True)
 class Prompt:
@@ -26,7 +28,7 @@ def read_prompt(spec: ModelSpec, tokenizer: Tokenizer, text: str | None) -> Prom
     The tokenizer's own template decides what stands around a text. If it has none, a text begins with the bos token,
     unless that is an eos token too: such a token stands between documents, and a prompt may be the middle of one.
 
-    A blank at the end of a prompt is seldom a token of its own in what a model has learned from, where it is the
+    The last blank of a prompt is seldom the end of a token in what a model has learned from, where it is the
     beginning of the next word. It is taken back, and the first new token must begin with it.
     """
     ids_of = spec.ids
@@ -38,24 +40,27 @@ def read_prompt(spec: ModelSpec, tokenizer: Tokenizer, text: str | None) -> Prom
                 "this model has no bos token to begin with (its spec has no ids.bos); give a text to continue"
             )
         return Prompt(ids=(ids_of.bos,))
-    ids = tokenizer.encode(text, specials=True)
     if spec.topology == "encoder-decoder":
-        return Prompt(ids=tuple(ids))
-    plain = tokenizer.encode(text)
-    while len(ids) > 1 and ids[-1] in ids_of.eos:
+        return Prompt(ids=tuple(tokenizer.encode(text, specials=True)))
+    first = _first(tokenizer) if text.endswith(BLANK) and text != BLANK else ()
+    if len(first) > 1:
+        return Prompt(ids=_ids(spec, tokenizer, text[:-1]), first=first, repeated=1)
+    return Prompt(ids=_ids(spec, tokenizer, text))
+
+
+def _ids(spec: ModelSpec, tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    ids, bos, eos = tokenizer.encode(text, specials=True), spec.ids.bos, spec.ids.eos
+    # An eos at the end would end the text before the model has said a word.
+    while len(ids) > 1 and ids[-1] in eos:
         ids.pop()
-    if ids == plain and ids_of.bos is not None and ids_of.bos not in ids_of.eos:
-        ids.insert(0, ids_of.bos)
+    if bos is not None and bos not in eos and ids == tokenizer.encode(text):
+        ids.insert(0, bos)
     if not ids:
         raise InputError("the prompt has no tokens; give a text to continue")
-    return _taken_back(tokenizer, ids, text)
+    return tuple(ids)
 
 
-def _taken_back(tokenizer: Tokenizer, ids: list[int], text: str) -> Prompt:
-    blank = tokenizer.decode(ids[-1:])
-    if len(ids) < 2 or not blank or blank.strip(" ") or not text.endswith(blank):
-        return Prompt(ids=tuple(ids))
-    first = tokenizer.beginning_with(ids[-1])
-    if len(first) < 2:
-        return Prompt(ids=tuple(ids))
-    return Prompt(ids=tuple(ids[:-1]), first=first, repeated=len(blank))
+def _first(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Every token that begins with a blank."""
+    blank = tokenizer.encode(BLANK)
+    return tokenizer.beginning_with(blank[0]) if len(blank) == 1 else ()

@@ -31,7 +31,8 @@ class Temperature:
     value: float
 
     def apply(self, logits_BV: Tensor) -> Tensor:
-        return logits_BV / self.value
+        # From the largest down, so that however small the number is, the likeliest token stays finite.
+        return (logits_BV - logits_BV.amax(-1, keepdim=True)) / self.value
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from anyformer.errors import SpecError
+from anyformer.errors import InputError, SpecError
 from anyformer.specs.model import ModelSpec
 from anyformer.train.budget import Budget
 from anyformer.train.rates import Rates
@@ -32,6 +32,7 @@ SPEC: Mapping[str, Any] = {
     "init": {"kind": "normal", "std": 0.02},
     "ids": {"bos": 0, "eos": [0]},
 }
+LEAST_VOCAB = 257
 BATCH = 8
 """Rows in a step."""
 
@@ -58,28 +59,34 @@ class Plan:
         """The architecture that is asked for; the size of its vocabulary is settled by the text."""
         return _checked(ModelSpec.from_data(SPEC).vary(self.changes))
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**63:
+            raise InputError(f"seed: {self.seed} is not from 0 to 2^63 - 1")
+
     @property
     def base(self) -> Path:
-        """The folder of the run that this one is compared with: the same text, and no changes."""
+        """The folder of the plain run on the same text, with which others are compared."""
         stem = "" if self.text is None else f"-{_slug(Path(self.text).name.split('.')[0])}"
         parent = Path("runs") if self.out is None else Path(self.out).parent
         return parent / f"quickstart{stem}"
 
     @property
     def place(self) -> Path:
-        """The run folder. Each set of changes has its own, so that runs can be compared."""
+        """The run folder. Each set of changes and each seed has its own, so that runs can be compared."""
         if self.out is not None:
             return Path(self.out)
-        pieces = [f"{name.removesuffix('.kind')}-{value}" for name, value in sorted(self.changes.items())]
-        name = "-".join([self.base.name, *map(_slug, pieces)])
-        # A name of many changes would be longer than a file system takes.
-        if len(name) > 120:
-            name = f"{name[:100]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        pieces = [f"{name.removesuffix('.kind')}={value}" for name, value in sorted(self.changes.items())]
+        pieces += [f"seed={self.seed}"] if self.seed else []
+        shown = [_slug(piece) for piece in pieces]
+        name = "+".join([self.base.name, *shown])
+        if shown != pieces or len(name) > 120:
+            # Two sets of changes must not share a folder because a name can't hold all of them.
+            name = f"{name[:100]}-{hashlib.sha256(repr(pieces).encode()).hexdigest()[:6]}"
         return self.base.with_name(name)
 
 
 def _slug(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._]+", "-", text).strip("-.") or "text"
+    return re.sub(r"[^A-Za-z0-9._=]+", "-", text).strip("-.") or "text"
 
 
 def _checked(spec: ModelSpec) -> ModelSpec:
@@ -91,6 +98,10 @@ def _checked(spec: ModelSpec) -> ModelSpec:
         wrong.append(f"head.kind: {spec.head.kind!r} predicts no tokens; leave it 'lm'")
     if spec.embed.reads != "input_ids":
         wrong.append(f"embed.kind: {spec.embed.kind!r} reads no tokens; leave it 'tokens'")
+    if spec.vocab < LEAST_VOCAB:
+        wrong.append(f"vocab: {spec.vocab} is less than {LEAST_VOCAB}: every byte needs a token, and one ends a text")
+    if spec.context < 2:
+        wrong.append(f"context: {spec.context} leaves nothing to predict; give at least 2")
     if wrong:
         raise SpecError(wrong, "quickstart")
     return spec

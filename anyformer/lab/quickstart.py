@@ -61,6 +61,7 @@ class Quickstart:
         self.plan = plan
         # Problems of the spec come before any work.
         self.wanted = plan.spec()
+        self.device = _device(plan.device)
         self.folder = NewFolder(plan.place, FILES)
         self.records: list[StepRecord] = []
         self.glimpses: list[tuple[int, float]] = []
@@ -85,7 +86,7 @@ class Quickstart:
             )
         self.spec = self.wanted.vary({"vocab": self.tokenizer.vocab, "ids.bos": end, "ids.eos": [end]})
         self.rows = Rows(self.tokens, length=self.spec.context, batch=plan.batch, seed=plan.seed)
-        self.model = build(self.spec, device=_device(plan.device), seed=plan.seed)
+        self.model = build(self.spec, device=self.device, seed=plan.seed)
         # The untrained weights take as much room as the trained ones will: a full disk shows now, not after training.
         self._write()
         return self.spec
@@ -93,13 +94,13 @@ class Quickstart:
     def train(self) -> Iterator[StepRecord]:
         """Train, one record for each step."""
         optimizers = Optimizers(self.model, self.plan.rates)
-        looks, device = 0, next(self.model.parameters()).device
+        looks = 0
         # Workers would take turns at one source of random numbers, and no two runs would drop the same.
-        crew = Crew(1) if draws(self.spec) else Crew.on(device, self.plan.batch)
+        crew = Crew(1) if draws(self.spec) else Crew.on(self.device, self.plan.batch)
         with Metrics(self.folder.path) as metrics, crew:
             steps = train(
                 self.model, self.rows, optimizers=optimizers, schedule=self.plan.schedule, budget=self.plan.budget,
-                crew=crew,
+                crew=crew, seed=self.plan.seed,
             )  # fmt: skip
             for record in steps:
                 self.records.append(record)
@@ -119,9 +120,7 @@ class Quickstart:
         length = min(self.spec.context + 1, len(stream))
         last = len(stream) - length
         starts = sorted({last * i // max(1, GLIMPSE_ROWS - 1) for i in range(GLIMPSE_ROWS)})
-        nats = score_ids(self.model, [stream[i : i + length] for i in starts]).nats_per_token
-        self.model.train()
-        return self._bits(nats)
+        return self._bits(score_ids(self.model, [stream[i : i + length] for i in starts]).nats_per_token)
 
     def _bits(self, nats_per_token: float) -> float:
         """Bits per byte, at the held-out text's own number of tokens per byte."""
@@ -147,7 +146,8 @@ class Quickstart:
             corpus=self.corpus.title,
             fingerprint=self.corpus.fingerprint(),
             seed=self.plan.seed,
-            threads=torch.get_num_threads(),
+            budget=self.plan.budget.words,
+            device=self.device.type,
         )
         return self.result
 
@@ -185,6 +185,8 @@ class Quickstart:
         stream = TextStream(self.tokenizer, read.ids, repeated=read.repeated)
         yield self.prompt or ""
         room = min(new_tokens, self.spec.context - len(read.ids))
+        if room < 1:
+            return
         for ids_B in generate(
             self.model, torch.tensor([read.ids]), first=read.first, max_new_tokens=room, temperature=0.9, top_p=0.95,
             seed=self.plan.seed, stop=(), stream=True,
@@ -199,7 +201,7 @@ def _device(name: str | None) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-        torch.zeros(1, device=device)
+        torch.zeros(1, device=device).item()
     except (RuntimeError, AssertionError) as error:
         # torch reports a device that it was not built for by a failed assertion.
         first = str(error).splitlines()[0]

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from anyformer.errors import AnyformerError
 from anyformer.explain.difference import Difference, difference
+from anyformer.files import settle
 from anyformer.specs.model import ModelSpec
-from anyformer.train.metrics import read_metrics
+from anyformer.train.metrics import FILE, read_metrics
 
 RESULT = "result"
 """The event under which metrics.jsonl holds it, last."""
@@ -32,7 +33,9 @@ class Result:
     fingerprint: str
     """A hash of the text and its split: figures compare only where it is equal."""
     seed: int
-    threads: int
+    budget: str
+    """How long it was to last: figures of runs with other budgets don't say which model is better."""
+    device: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +47,11 @@ class Comparison:
     difference: Difference
 
     @property
+    def fair(self) -> bool:
+        """Whether both had the same budget, on the same kind of machine."""
+        return (self.before.budget, self.before.device) == (self.after.budget, self.after.device)
+
+    @property
     def gain(self) -> float:
         """By what share the bits per byte fell; negative if they rose."""
         return 1 - self.after.bits_per_byte / self.before.bits_per_byte
@@ -51,17 +59,36 @@ class Comparison:
 
 def read_result(folder: Path) -> Result | None:
     """The result of a run folder, or None if it has none that we can read."""
-    names = {f.name for f in fields(Result)}
+    kinds = {"int": int, "float": (int, float), "str": str}
+    wanted = {f.name: kinds[str(f.type)] for f in fields(Result)}
     for record in reversed(read_metrics(folder, RESULT)):
-        if names <= record.keys():
-            return Result(**{name: record[name] for name in names})
+        if all(isinstance(record.get(name), kind) for name, kind in wanted.items()):
+            return Result(**{name: record[name] for name in wanted})
     return None
 
 
+def earlier(base: Path, place: Path) -> Path | None:
+    """The run with which one is compared: the plain run on the same text, or else the oldest one beside it."""
+    after = read_result(place)
+    beside = [folder for folder in place.parent.iterdir() if folder.is_dir() and folder.name[0] != "."]
+    found = {folder: read_result(folder) for folder in (settle(base), *sorted(beside))}
+    same = [
+        folder
+        for folder, result in found.items()
+        if result is not None
+        and after is not None
+        and result.fingerprint == after.fingerprint
+        and folder.resolve() != place.resolve()
+    ]
+    if base in same:
+        return base
+    return min(same, key=lambda folder: (folder / FILE).stat().st_mtime, default=None)
+
+
 def compare(first: Path, second: Path) -> Comparison | None:
-    """Two run folders side by side; None if there is no earlier run, or if it was measured on another text."""
+    """Two run folders side by side; None if one has no result, or if they were measured on different texts."""
     before, after = read_result(first), read_result(second)
-    if before is None or after is None or before.fingerprint != after.fingerprint or first == second:
+    if before is None or after is None or before.fingerprint != after.fingerprint:
         return None
     try:
         old, new = (ModelSpec.from_file(folder / "spec.toml") for folder in (first, second))

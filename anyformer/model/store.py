@@ -14,7 +14,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from anyformer.errors import CheckpointError, InputError
-from anyformer.files import replace_file
+from anyformer.files import inside, replace_file
+from anyformer.model.header import read_header
 from anyformer.model.models import Model
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.weights import weights
@@ -55,24 +56,23 @@ def load(path: str | Path, device: str | torch.device | None = None, dtype: torc
     if not file.is_file():
         raise CheckpointError(f"{folder}: there is no {WEIGHTS}; give a directory that anyformer.save wrote")
     place = torch.device(device or "cpu")
+    header = read_header(inside(file, folder))
+    spec = _spec_of(header.metadata, file)
+    inventory = weights(spec)
+    shapes = {name: held.shape for name, held in header.tensors.items()}
+    check_shapes(file, {name: w.shape for name, w in inventory.items()}, shapes)
     try:
         with safe_open(file, framework="pt") as stored:
-            spec = _spec_of(stored.metadata() or {}, file)
-            names = set(stored.keys())
-            inventory = weights(spec)
-            shapes = {name: tuple(stored.get_slice(name).get_shape()) for name in names}
-            check_shapes(file, {name: w.shape for name, w in inventory.items()}, shapes)
             if dtype is None:
                 dtype = default_dtype(place, stored.get_tensor(next(iter(inventory))).dtype)
             model = empty_model(spec, place, dtype)
             if place.type != "meta":
-                with torch.no_grad():
-                    for name, parameter in model.named_parameters():
-                        parameter.copy_(stored.get_tensor(name))
+                for name, parameter in model.named_parameters():
+                    adopt(parameter, stored.get_tensor(name))
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{file}: is damaged or can't be read: {error}") from error
     written = folder / SPEC
-    if written.is_file() and written.read_text(encoding="utf-8") != spec.to_toml():
+    if written.is_file() and written.read_bytes() != spec.to_toml().encode():
         warnings.warn(
             f"{written} is not the spec that {WEIGHTS} was saved with; the model is built from the latter. "
             "To change a spec, load it, vary it and build.",
@@ -97,6 +97,20 @@ def empty_model(spec: ModelSpec, place: torch.device, dtype: torch.dtype) -> Mod
     with torch.device("meta"):
         model = Model(spec).to(dtype)
     return model if place.type == "meta" else model.to_empty(device=place)
+
+
+@torch.no_grad()
+def adopt(parameter: torch.nn.Parameter, tensor: torch.Tensor, *, copy: bool = False) -> None:
+    """Give a parameter the values of a tensor.
+
+    A tensor that fits becomes the parameter: a view of a file is then read when it is first used, and takes no memory
+    twice. What is written to it later stays in memory; the file is never changed.
+    """
+    fits = tensor.dtype == parameter.dtype and tensor.device == parameter.device and tensor.is_contiguous()
+    if fits and not copy:
+        parameter.data = tensor
+    else:
+        parameter.copy_(tensor)
 
 
 def check_shapes(file: Path, wanted: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]) -> None:

@@ -32,7 +32,7 @@ class TokenLogits(nn.Module):
         super().__init__()
         width = spec.embed_width if head.tied else spec.width
         self.spec = head
-        self.dense = Linear(spec.width, width, bias=True) if head.transform else None
+        self.dense = Linear(spec.width, width, bias=head.transform_bias) if head.transform else None
         self.norm = Norm(spec.stacks[-1].norm.leaf, (width,)) if head.transform else None
         self.project = Linear(spec.width, width) if not head.transform and width != spec.width else None
         leaf = FeedForward.named(head.activation)

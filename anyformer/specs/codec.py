@@ -20,6 +20,8 @@ from anyformer.specs.paths import Table, join, related
 from anyformer.specs.patterns import Pattern, PatternTextError, parse
 
 MISSING = dataclasses.MISSING
+LARGEST = 2**53
+"""No whole number of a spec comes near it."""
 STAND_INS: dict[Any, Any] = {int: 1, float: 1.0, str: "", bool: False}
 
 
@@ -299,6 +301,10 @@ def _read_plain(hint: Any, data: Any, path: str, problems: Problems) -> Any:
         raise TypeError(f"{path}: the codec has no rule for {hint!r}")
     if not _fits(hint, data):
         problems.add(path, f"{data!r} is not {_words(hint)}")
+        return MISSING
+    if hint is int and abs(data) > LARGEST:
+        # Python refuses to spell a number of many thousand digits.
+        problems.add(path, f"a number of {data.bit_length()} bits is beyond all sizes; at most {LARGEST} is read")
         return MISSING
     return float(data) if hint is float else data
 

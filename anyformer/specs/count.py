@@ -144,13 +144,25 @@ class Count:
 
     def kv_bytes(self, context: int, dtype: Any = "bfloat16", batch: int = 1, source: int | None = None) -> int:
         """Bytes of a cache for `context` tokens in each of `batch` rows, cross-attention included."""
+        return sum(self.kv_bytes_by_part(context, dtype, batch, source).values())
+
+    def kv_bytes_by_part(
+        self, context: int, dtype: Any = "bfloat16", batch: int = 1, source: int | None = None
+    ) -> dict[str, int]:
+        """The same by what fills it: layers of each pattern, and cross-attention. A cache keeps all tokens, also those
+        that a window no longer sees.
+        """
         self._check(context=context, batch=batch, source=source)
-        lengths = self._lengths(context, source)
-        total = 0
+        lengths, each = self._lengths(context, source), batch * dtype_bytes(dtype)
+        parts: dict[str, int] = {}
         for stack in self.spec.stacks:
-            kept = context + (lengths["encoder"] if stack.cross else 0)
-            total += sum(kept * self._stream(stack, layer) for layer in stack.layers if stack.causal)
-        return total * batch * dtype_bytes(dtype)
+            for layer in stack.layers if stack.causal else ():
+                kept = {str(pattern_of(stack, layer)): context}
+                if stack.cross:
+                    kept["cross-attention"] = lengths["encoder"]
+                for part, tokens in kept.items():
+                    parts[part] = parts.get(part, 0) + tokens * self._stream(stack, layer) * each
+        return parts
 
     def _stream(self, stack: Stack, layer: Layer) -> int:
         """Numbers that a layer of a decoder keeps for each token."""

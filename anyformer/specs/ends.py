@@ -134,6 +134,8 @@ class TokenHead(Head, kind="lm"):
     bias: bool = False
     transform: bool = False
     """A dense layer, an activation and a norm before the output matrix (BERT's masked-LM head)."""
+    transform_bias: bool = True
+    """Whether that dense layer has a bias; ModernBERT's has none."""
     activation: str = "gelu"
     """The activation of that dense layer: an ungated ffn kind."""
     scale: Scale = 1.0
@@ -141,7 +143,8 @@ class TokenHead(Head, kind="lm"):
     softcap: float | None = None
 
     def equation(self) -> str:
-        read = f"norm({self.activation}(W_d h_t + b_d))" if self.transform else "h_t"
+        dense = f"W_d h_t{' + b_d' if self.transform_bias else ''}"
+        read = f"norm({self.activation}({dense}))" if self.transform else "h_t"
         logits = f"{'E' if self.tied else 'W'} {read}{' + b' if self.bias else ''}"
         if self.scale != 1:
             logits = f"{self.scale if isinstance(self.scale, str) else f'{self.scale:g}'} ({logits})"

@@ -21,11 +21,20 @@ class Finding(NamedTuple):
 
 Findings = Iterator[Finding]
 
+WIDEST = 2**20
+"""No published model is wider than a fiftieth of it."""
+
 
 def at_least(path: str, value: float | None, least: float) -> Findings:
     """A size must reach its least value."""
     if value is not None and value < least:
         yield Finding(path, f"{value} is not at least {least}")
+
+
+def at_most(path: str, value: float | None, most: float) -> Findings:
+    """A size must not be beyond all reason: lists of such a length are made, and divisors looked for."""
+    if value is not None and value > most:
+        yield Finding(path, f"{value} is more than {most}, the largest that is taken for a size")
 
 
 def above_zero(path: str, value: float | None) -> Findings:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from anyformer.specs.findings import Finding, Findings, above_zero, at_least, divisors, factor, leaf, share
+from anyformer.specs.findings import (
+    WIDEST,
+    Finding,
+    Findings,
+    above_zero,
+    at_least,
+    at_most,
+    divisors,
+    factor,
+    leaf,
+    share,
+)
 from anyformer.specs.nodes import Attention, Layer, Temperature
 from anyformer.specs.paths import join, related
 from anyformer.specs.stacks import Stack
@@ -31,7 +42,7 @@ def check_layer(spec: ModelSpec, stack: Stack, layer: Layer) -> Findings:
     for finding in _nodes(spec, stack, layer):
         wrong.append(finding.path)
         yield finding
-    if spec.width >= 1 and not any(related(path, size) for path in wrong for size in SIZES):
+    if 1 <= spec.width <= WIDEST and not any(related(path, size) for path in wrong for size in SIZES):
         yield from _sizes(spec, stack, layer)
     yield from share("attention.dropout", layer.attention.dropout)
     yield from share("ffn.dropout", layer.ffn.dropout)
@@ -74,7 +85,9 @@ def _nodes(spec: ModelSpec, stack: Stack, layer: Layer) -> Findings:
 def _heads(spec: ModelSpec, a: Attention) -> Findings:
     yield from at_least("attention.heads", a.heads, 1)
     yield from at_least("attention.head_dim", a.head_dim, 1)
-    if a.heads < 1:
+    for name in ("heads", "head_dim"):
+        yield from at_most(f"attention.{name}", getattr(a, name), WIDEST)
+    if not 1 <= a.heads <= WIDEST or spec.width > WIDEST:
         return
     if a.head_dim is None and spec.width % a.heads:
         choice = f"pick one of {divisors(spec.width)} or set attention.head_dim"

@@ -86,7 +86,8 @@ class ModelSpec:
         """Read a spec file's text."""
         try:
             data = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:
+            # Besides its own error: numbers of too many digits, dates that are none, tables too deep.
             raise SpecError([f"not TOML: {error}"], source) from error
         return cls.from_data(data, source)
 

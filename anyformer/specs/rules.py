@@ -10,7 +10,7 @@ from anyformer.errors import nearest
 from anyformer.specs.axes import FeedForward
 from anyformer.specs.codec import Problems
 from anyformer.specs.ends import PatchEmbed, TokenEmbed, TokenHead
-from anyformer.specs.findings import Finding, Findings, above_zero, at_least, factor, leaf, share
+from anyformer.specs.findings import WIDEST, Finding, Findings, above_zero, at_least, at_most, factor, leaf, share
 from anyformer.specs.layer_rules import check_layer
 from anyformer.specs.nodes import Layer
 from anyformer.specs.stacks import Origin, Resolved, Stack
@@ -53,6 +53,7 @@ def _note(problems: Problems, findings: Findings, origin: Origin | None = None) 
 def _sizes(spec: ModelSpec) -> Findings:
     for name, least in (("width", 1), ("context", 1), ("vocab", 0)):
         yield from at_least(name, getattr(spec, name), least)
+    yield from at_most("width", spec.width, WIDEST)
     ids = {"ids.pad": spec.ids.pad, "ids.bos": spec.ids.bos, "ids.start": spec.ids.start}
     ids |= {f"ids.eos[{i}]": eos for i, eos in enumerate(spec.ids.eos)}
     for path, value in ids.items():
@@ -86,6 +87,7 @@ def _tokens(spec: ModelSpec) -> Findings:
     if not isinstance(embed, TokenEmbed):
         return
     yield from at_least("embed.width", embed.width, 1)
+    yield from at_most("embed.width", embed.width, WIDEST)
     yield from at_least("embed.token_types", embed.token_types, 0)
     if embed.width is None or embed.width == spec.width:
         for name, idle in (("project", embed.project == "first"), ("project_bias", not embed.project_bias)):
@@ -122,6 +124,8 @@ def _head(spec: ModelSpec) -> Findings:
     if head.tied and not tokens_in:
         yield Finding("head.tied", f"there is no token table to share: embed.kind is {spec.embed.kind!r}", ("embed",))
     yield from above_zero("head.softcap", head.softcap)
+    if not head.transform and not head.transform_bias:
+        yield Finding("head.transform_bias", "has no effect without head.transform", ("head.transform",))
     if not head.transform and head.activation != TokenHead().activation:
         yield Finding("head.activation", "has no effect without head.transform", ("head.transform",))
     elif head.activation not in (kinds := plain_ffns()):

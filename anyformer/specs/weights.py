@@ -173,7 +173,7 @@ def _head(spec: ModelSpec) -> Named:
             # A tied head reads at the width of the table.
             width = spec.embed_width if head.tied else spec.width
             if head.transform:
-                yield from linear("head.dense", width, spec.width, "dense", True)
+                yield from linear("head.dense", width, spec.width, "dense", head.transform_bias)
                 yield from _norm("head.norm", spec.stacks[-1].norm.leaf, width)
             elif width != spec.width:
                 yield from linear("head.project", width, spec.width, "project", False)

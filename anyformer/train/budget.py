@@ -16,6 +16,11 @@ class Budget:
         if (self.seconds is None) == (self.steps is None):
             raise TypeError("a budget is either seconds or steps")
 
+    @property
+    def words(self) -> str:
+        """The budget for people; equal for equal budgets."""
+        return f"{self.seconds:g} s" if self.seconds is not None else f"{self.steps} steps"
+
     def progress(self, step: int, seconds: float) -> float:
         """How much of the run is over before a step, from 0 to 1."""
         spent = seconds / self.seconds if self.seconds is not None else step / (self.steps or 1)

@@ -28,7 +28,7 @@ class StepRecord:
 
     step: int
     loss: float
-    """Mean nats per token of the step's rows, before the update."""
+    """Mean cross-entropy of the step's rows in nats per token, before the update; smoothed if the spec says so."""
     gradient_norm: float
     rate: float
     """Factor on the peak learning rates."""
@@ -50,9 +50,13 @@ def train(
     schedule: Trapezoid,
     budget: Budget,
     crew: Crew,
+    seed: int,
     clip: float = 1.0,
 ) -> Iterator[StepRecord]:
-    """Train until the budget is spent. The caller may look at the model between steps: that time does not count."""
+    """Train until the budget is spent. The caller may look at the model between steps: that time does not count.
+
+    What is dropped in a step depends on (seed, step) alone, as its rows do, and on a crew of one.
+    """
     device = next(model.parameters()).device
     parameters = list(optimizers.parameters())
     model.train()
@@ -61,7 +65,9 @@ def train(
     while (progress := budget.progress(step, seconds)) < 1.0:
         begun = time.perf_counter()
         ids_BT = torch.from_numpy(rows.batch(step)).to(device)
-        value = gradients(model, parameters, ids_BT, crew)
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed((seed * 1_000_003 + step) % 2**63)
+            value = gradients(model, parameters, ids_BT, crew)
         norm = float(torch.nn.utils.clip_grad_norm_(parameters, clip))
         rate = schedule.factor(progress)
         # A number that is not finite must never reach the weights: nothing would bring them back.
@@ -87,15 +93,17 @@ def train(
 
 
 def gradients(model: Model, parameters: list[nn.Parameter], ids_BT: Tensor, crew: Crew) -> float:
-    """Leave in each parameter its gradient of the mean loss, and answer that loss.
+    """Leave in each parameter its gradient of the mean loss, and answer its cross-entropy.
 
     Each worker takes some of the rows. What they find is added in a fixed order, so that a step repeats to the bit.
     """
 
     def work(some_BT: Tensor) -> tuple[float, tuple[Tensor | None, ...]]:
         # All rows count as many labels, so the mean over the batch is the mean over rows.
-        loss = model(some_BT, labels=some_BT).loss * (some_BT.shape[0] / ids_BT.shape[0])
-        return float(loss.detach()), torch.autograd.grad(loss, parameters, allow_unused=True)
+        share = some_BT.shape[0] / ids_BT.shape[0]
+        out = model(some_BT, labels=some_BT)
+        found = torch.autograd.grad(out.loss * share, parameters, allow_unused=True)
+        return float(out.losses["cross_entropy"].detach()) * share, found
 
     total = 0.0
     for value, found in crew.map(work, ids_BT.chunk(crew.size)):

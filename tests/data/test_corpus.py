@@ -64,9 +64,15 @@ def test_text_with_separators_is_cut_between_documents(tmp_path):
 
 def test_text_of_two_documents_keeps_one_on_each_side(tmp_path):
     file = tmp_path / "t.txt"
-    file.write_text("short<|endoftext|>" + "long " * 100)
+    file.write_text("short\n<|endoftext|>\n" + "long " * 100)
     corpus = text_corpus(file)
     assert [d.text[:5] for d in (*corpus.train, *corpus.held_out)] == ["short", "long "]
+
+
+def test_text_that_mentions_the_separator_is_not_cut_there(tmp_path):
+    file = tmp_path / "t.py"
+    file.write_text("END = '<|endoftext|>'\n" * 50)
+    assert len(text_corpus(file).train) == 1
 
 
 def test_text_of_separators_alone_is_refused(tmp_path):

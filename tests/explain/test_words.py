@@ -90,6 +90,7 @@ def position(kind, **fields):
         (TokenEmbed(token_types=2), "E[token_t] + T[type_t]", "W_p"),
         (TokenHead(tied=True, softcap=30.0), "30 tanh((E h_t) / 30)", "W"),
         (TokenHead(transform=True, bias=True, scale=0.5), "0.5 (W norm(gelu(W_d h_t + b_d)) + b)", "tanh"),
+        (TokenHead(transform=True, transform_bias=False), "W norm(gelu(W_d h_t))", "b_d"),
         (SequenceHead(labels=2, pool="mean", dense=True), "W tanh(W_d h + b_d) + b, h = mean_t h_t", "first"),
     ],
     ids=lambda value: value.kind if isinstance(value, Leaf) else None,

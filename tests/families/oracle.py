@@ -3,6 +3,7 @@
 import contextlib
 import inspect
 import re
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,13 +13,23 @@ from torch.overrides import TorchFunctionMode
 
 from anyformer.families.family import Family
 from anyformer.families.statemap import StateMap
+from anyformer.specs.ends import PatchEmbed
+from anyformer.specs.model import ModelSpec
+
+with warnings.catch_warnings():
+    # This module compiles functions in a way that torch has come to warn about, once, when it is first looked at.
+    warnings.simplefilter("ignore", DeprecationWarning)
+    _ = transformers.GPTBigCodeForCausalLM
+
+ROUNDED = ("MarianSinusoidalPositionalEmbedding", "RoFormerSinusoidalPositionalEmbedding")
+"""Tables of sines that a class rounds to fp32."""
 
 
 class Lift(TorchFunctionMode):
     """The public classes keep norms, angles and softmax in fp32 even in a double model; here their fp32 is fp64."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func is torch.Tensor.float:
+        if func in (torch.Tensor.float, torch.Tensor.bfloat16):
             return args[0].double()
         wide = [torch.float64 if a is torch.float32 else a for a in args]
         named = {k: torch.float64 if v is torch.float32 else v for k, v in (kwargs or {}).items()}
@@ -44,22 +55,28 @@ def oracle(family: type[Family], config: dict[str, Any], seed: int = 0) -> Any:
     with lifted():
         made = cls.config_class(**config, **({"attn_implementation": "eager"} if eager else {}))
         model = cls(made).double().eval()
-    if not config.get("tie_word_embeddings", True) and isinstance(model, transformers.T5ForConditionalGeneration):
-        # This release ties the head of every T5 when it makes one.
+    if not config.get("tie_word_embeddings", True) and made.tie_word_embeddings:
+        # This release ties the head of every T5, mT5 and UMT5 when it makes one, and scales UMT5's by what it says then.
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+        made.tie_word_embeddings = family.model_type != "umt5"
     with torch.no_grad():
         for module in model.modules():
-            if type(module).__name__ == "MarianSinusoidalPositionalEmbedding":
+            if type(module).__name__ in ROUNDED:
                 module.weight.copy_(sines(*module.weight.shape))
     randomise(model, family.weights(family.spec_from(config)), seed)
     return model
 
 
 def sines(rows: int, width: int) -> torch.Tensor:
-    """Marian's table of positions, which its class rounds to fp32."""
+    """What stands in them."""
     rate = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     angle = torch.arange(rows, dtype=torch.float64)[:, None] * rate
     return torch.cat((angle.sin(), angle.cos()), -1)
+
+
+def is_ignored(name: str, table: StateMap) -> bool:
+    """Whether a tensor holds nothing learned, or nothing that is used."""
+    return any(re.fullmatch(pattern, name) for pattern in table.ignored)
 
 
 @torch.no_grad()
@@ -67,14 +84,25 @@ def randomise(model: Any, table: StateMap, seed: int) -> None:
     """Random numbers for everything learned: gains of 1 and biases of 0 would hide mistakes."""
     generator = torch.Generator().manual_seed(seed)
     for name, tensor in sorted(model.state_dict().items()):
-        if any(re.fullmatch(pattern, name) for pattern in table.ignored):
+        if is_ignored(name, table):
             continue
         spread = 0.5 if tensor.dim() == 1 else 0.25
         tensor.copy_(torch.randn(tensor.shape, generator=generator, dtype=torch.float64) * spread)
 
 
+def inputs(spec: ModelSpec, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    """What a model reads, by the name that the public class and ours share: these ids, or as many random images."""
+    if not isinstance(spec.embed, PatchEmbed):
+        return {"input_ids": ids}
+    generator = torch.Generator().manual_seed(9)
+    side = spec.embed.image
+    size = (ids.shape[0], spec.embed.channels, side, side)
+    return {"pixel_values": torch.randn(size, generator=generator, dtype=torch.float64)}
+
+
 def answer(model: Any, **given: Any) -> torch.Tensor:
-    """Logits of the public class."""
+    """Logits of the public class. With a cache, FSMT's decoder would look ahead."""
     known = inspect.signature(model.forward).parameters
+    given = {"use_cache": False} | given
     with lifted(), torch.no_grad():
         return model(**{name: value for name, value in given.items() if name in known}).logits

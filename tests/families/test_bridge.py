@@ -9,7 +9,7 @@ from anyformer.errors import InputError, SpecError
 from anyformer.families.bridge import from_hf, to_hf
 from anyformer.families.family import Family
 from tests.families.cases import cases, config_of
-from tests.families.oracle import answer, oracle
+from tests.families.oracle import answer, inputs, oracle
 from tests.tolerances import assert_close
 
 IDS = torch.arange(3, 20)[None]
@@ -28,8 +28,8 @@ def test_public_model_comes_over_and_goes_back_the_same(kind, variant):
     ours = from_hf(theirs)
     assert next(ours.parameters()).dtype == torch.float64
     assert not ours.training
-    given = {"decoder_input_ids": IDS} if ours.spec.topology == "encoder-decoder" else {}
-    assert_close("oracle", ours(IDS, **given).logits, answer(theirs, input_ids=IDS, **given))
+    given = inputs(ours.spec, IDS) | ({"decoder_input_ids": IDS} if ours.spec.topology == "encoder-decoder" else {})
+    assert_close("oracle", ours(**given).logits, answer(theirs, **given))
     back = to_hf(ours, kind)
     assert type(back) is type(theirs)
     assert not back.training

@@ -67,6 +67,17 @@ def test_prompt_with_a_blank_at_its_end_takes_it_back(trained):
     assert not any(trained.decode([i]).startswith(" ") for i in others)
 
 
+def test_prompt_with_many_blanks_takes_back_only_the_last():
+    code = "".join(f"def f{i}(self):\n    return {i}\n\n" for i in range(40))
+    trained = train_bpe([code], 300)
+    read = read_prompt(spec(trained, bos=0, eos=[0]), trained, "def f1(self):\n    ")
+    whole = trained.encode("def f1(self):\n    return")
+    # What a text of the same kind goes on with is allowed, after what stands before it there.
+    assert list(read.ids) == whole[: len(read.ids)]
+    assert whole[len(read.ids)] in read.first
+    assert read.repeated == 1
+
+
 def test_prompt_of_a_blank_alone_or_without_one_stays_as_it_is(trained):
     for text in (" ", "the", "the\n"):
         read = read_prompt(spec(trained, bos=0, eos=[0]), trained, text)

@@ -27,7 +27,8 @@ def logs(*probs: float) -> torch.Tensor:
 
 
 def test_temperature_divides_logits():
-    assert_close("same", Temperature(0.5).apply(torch.tensor([[1.0, -2.0]])), torch.tensor([[2.0, -4.0]]))
+    halved = Temperature(0.5).apply(torch.tensor([[1.0, -2.0]])).softmax(-1)
+    assert_close("same", halved, torch.tensor([[2.0, -4.0]]).softmax(-1))
 
 
 @pytest.mark.parametrize(
@@ -158,3 +159,11 @@ def test_sampler_reads_half_precision_as_fp32():
     choose = [sampler(temperature=0.7, top_k=None, top_p=0.9, seed=s, device=CPU) for s in (0, 0)]
     rows = logits.expand(100, 3)
     assert torch.equal(choose[0](rows.half()), choose[1](rows))
+
+
+@pytest.mark.parametrize("value", [1e-45, 1e-39, 1e-8])
+@pytest.mark.parametrize("p", [None, 0.9])
+def test_temperature_next_to_zero_takes_the_likeliest(value, p):
+    logits = torch.tensor([[3.0, -2.0, 9.0, 8.9], [-50.0, -40.0, -60.0, -45.0]])
+    chosen = sampler(temperature=value, top_k=None, top_p=p, seed=0, device=torch.device("cpu"))(logits)
+    assert chosen.tolist() == [2, 1]

@@ -18,7 +18,7 @@ import anyformer as af
 from anyformer.errors import DataError, SpecError
 from anyformer.lab.plan import SPEC, Plan
 from anyformer.lab.quickstart import Quickstart
-from anyformer.lab.result import compare, read_result
+from anyformer.lab.result import compare, earlier, read_result
 from anyformer.train.budget import Budget
 from anyformer.train.evaluate import score
 from tests.cli.command import run
@@ -82,8 +82,10 @@ def test_quickstart_learns_and_its_figures_hang_together(here):
     assert result.params == made.spec.count().params == sum(p.numel() for p in made.model.parameters())
 
 
-def test_quickstart_by_steps_repeats_to_the_bit(here):
-    ends = [quickstart(budget=Budget(steps=4), out=f"runs/{i}")[0] for i in range(2)]
+@pytest.mark.parametrize("more", [{}, {"block.dropout": 0.3}, {"layers.0.attention.dropout": 0.3}])
+def test_quickstart_by_steps_repeats_to_the_bit(here, more):
+    torch.manual_seed(time.time_ns())
+    ends = [quickstart(budget=Budget(steps=4), out=f"runs/{i}", changes=SMALL | more)[0] for i in range(2)]
     for a, b in zip(ends[0].model.parameters(), ends[1].model.parameters(), strict=True):
         assert torch.equal(a, b)
     assert list(ends[0].speak(20)) == list(ends[1].speak(20))
@@ -96,13 +98,18 @@ def test_quickstart_of_another_seed_differs(here):
 
 def test_quickstart_places_each_set_of_changes_in_its_own_folder():
     assert Plan().place == Path("runs/quickstart")
-    assert Plan(changes={"position.kind": "alibi"}).place == Path("runs/quickstart-position-alibi")
+    assert Plan(changes={"position.kind": "alibi"}).place == Path("runs/quickstart+position=alibi")
+    assert Plan(changes={"ffn.kind": "relu"}, seed=3).place == Path("runs/quickstart+ffn=relu+seed=3")
     assert Plan(text="a/b c.txt.gz").place == Path("runs/quickstart-b-c")
-    assert Plan(changes={"attention.pattern": "causal & window(8)"}).place.name == (
-        "quickstart-attention.pattern-causal-window-8"
-    )
-    long = Plan(changes={f"name{i}": i for i in range(40)}).place.name
-    assert len(long) < 130
+    assert Plan(text="position=alibi.txt").place != Plan(changes={"position.kind": "alibi"}).place
+    # What a name can't hold is told apart by a few more letters.
+    patterns = ["causal & window(8)", "causal | window(8)", "causal - window(8)"]
+    names = {Plan(changes={"attention.pattern": pattern}).place.name for pattern in patterns}
+    assert len(names) == 3
+    assert all(name.startswith("quickstart+attention.pattern=causal-window-8-") for name in names)
+    long = [Plan(changes={f"name{i}": i + j for i in range(40)}).place.name for j in range(2)]
+    assert long[0] != long[1]
+    assert len(long[0]) < 130
     assert Plan(changes={"ffn.kind": "relu"}).base == Plan().place
 
 
@@ -131,19 +138,32 @@ def test_comparison_needs_the_same_text_and_two_folders(here):
     second, _ = quickstart(budget=Budget(steps=3), out="runs/b", changes=SMALL | {"position.kind": "alibi"})
     compared = compare(Path("runs/a"), Path("runs/b"))
     assert [a.name for a, _ in compared.difference.axes] == ["position"]
+    assert compared.fair
     assert compared.gain == pytest.approx(1 - second.result.bits_per_byte / first.result.bits_per_byte)
     Path("other.txt").write_text(TEXT.replace("fox", "cat"))
     quickstart(budget=Budget(steps=3), out="runs/c", text="other.txt")
     assert compare(Path("runs/a"), Path("runs/c")) is None
-    assert compare(Path("runs/a"), Path("runs/a")) is None
     assert compare(Path("runs/none"), Path("runs/a")) is None
+    # Without a plain run, the first one on the same text is what a run is compared with.
+    assert earlier(Path("runs/quickstart"), Path("runs/b")) == Path("runs/a")
+    assert earlier(Path("runs/b"), Path("runs/a")) == Path("runs/b")
+    assert earlier(Path("runs/quickstart"), Path("runs/c")) is None
+
+
+def test_result_with_a_figure_that_is_none_is_no_result(here):
+    made, _ = quickstart(budget=Budget(steps=2))
+    assert read_result(made.plan.place) is not None
+    file = made.plan.place / "metrics.jsonl"
+    text = file.read_text()
+    file.write_text(text.replace(f'"bits_per_byte": {made.result.bits_per_byte}', '"bits_per_byte": null'))
+    assert read_result(made.plan.place) is None
 
 
 def test_command_shows_text_model_steps_result_sample_and_folder(here, capsys):
     ran = run(capsys, "quickstart", "--text", "foxes.txt", "--steps", "20", "--out", "runs/foxes", *FLAGS)
     assert (ran.status, ran.err) == (0, "")
     for wanted in (
-        "foxes.txt: 0.0",
+        "foxes.txt: 19.0 kB to learn from",
         "byte-level BPE",
         "tokens/s",
         "gzip -9",
@@ -157,14 +177,18 @@ def test_command_shows_text_model_steps_result_sample_and_folder(here, capsys):
 
 
 def test_command_run_a_second_time_with_a_change_compares_itself(here, capsys):
-    base = ["quickstart", "--text", "foxes.txt", "--steps", "6"]
-    assert "Beside" not in run(capsys, *base, "--set", "width=32").out
-    # The plain run of the text is what others are compared with.
-    os.rename("runs/quickstart-foxes-width-32", "runs/quickstart-foxes")
-    out = run(capsys, *base, "--set", "width=32", "--position", "alibi", "--ffn", "relu").out
-    assert "Beside quickstart-foxes: 2 axes differ" in out
+    base = ["quickstart", "--text", "foxes.txt", "--set", "width=32"]
+    assert "Beside" not in run(capsys, *base, "--steps", "6").out
+    out = run(capsys, *base, "--steps", "6", "--position", "alibi", "--ffn", "relu").out
+    assert "Beside quickstart-foxes+width=32: 2 axes differ" in out
     assert "bits per byte" in out.split("Beside")[1]
-    assert sorted(os.listdir("runs")) == ["quickstart-foxes", "quickstart-foxes-ffn-relu-position-alibi-width-32"]
+    assert "may be chance" in out
+    names = ["quickstart-foxes+ffn=relu+position=alibi+width=32", "quickstart-foxes+width=32"]
+    assert sorted(os.listdir("runs")) == names
+    out = run(capsys, *base, "--steps", "3", "--position", "alibi", "--ffn", "relu").out
+    assert "holds a run (6 steps" in out
+    assert "different budgets" in out
+    assert "may be chance" not in out
 
 
 def test_command_gives_its_result_as_json_alone(here, capsys):
@@ -186,6 +210,23 @@ def test_command_gives_its_result_as_json_alone(here, capsys):
         (["--set", "width"], 2, "'width' is not NAME=VALUE"),
         (["--set", "widht=32"], 2, "did you mean 'width'?"),
         (["--set", "topology=encoder"], 2, "can't predict the next token"),
+        (["--set", "vocab=100"], 2, "vocab: 100 is less than 257"),
+        (["--set", "context=1"], 2, "context: 1 leaves nothing to predict"),
+        (["--seed", str(2**70)], 2, "is not from 0 to 2^63 - 1"),
+        (
+            [
+                "--text",
+                "foxes.txt",
+                "--set",
+                "width=1000000",
+                "--set",
+                "attention.heads=1",
+                "--set",
+                "attention.kv_heads=1",
+            ],
+            1,
+            "not enough memory",
+        ),
         (["--minutes", "0"], 2, "0 is not above 0"),
         (["--minutes", "1", "--steps", "2"], 2, "not allowed with"),
         (["--text", "foxes.txt", "--steps", "2", "--device", "abacus"], 1, "device 'abacus' can't be used here"),
@@ -243,7 +284,7 @@ def test_command_stopped_in_the_middle_leaves_the_earlier_run_usable(here, how):
     if how == signal.SIGINT:
         assert (process.returncode, "Traceback" in err) == (130, False)
         assert len(err.strip().splitlines()) == 1
-        assert "stopped" in err
+        assert f"stopped; {place} is as it was before" in err
         assert os.listdir("runs") == [place.name]
     else:
         # What the killed run left goes with the next one.

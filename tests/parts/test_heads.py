@@ -38,14 +38,14 @@ def test_token_head_scales_and_then_caps_its_logits(scale, factor, cap):
     assert_close("formula", module(STATES), logits if cap is None else cap * (logits / cap).tanh())
 
 
+@pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("activation", ["gelu", "gelu_tanh", "relu"])
-def test_token_head_transform_is_dense_activation_and_norm(activation):
+def test_token_head_transform_is_dense_activation_and_norm(activation, bias):
     changes = {"norm.kind": "layernorm", "embed.width": 6}
-    module, table = made(
-        {"kind": "lm", "transform": True, "tied": True, "bias": True, "activation": activation}, changes
-    )
+    head = {"kind": "lm", "transform": True, "tied": True, "bias": True, "transform_bias": bias}
+    module, table = made(head | {"activation": activation}, changes)
     act = {"gelu": F.gelu, "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"), "relu": F.relu}[activation]
-    inner = act(STATES @ module.dense.weight.T + module.dense.bias)
+    inner = act(STATES @ module.dense.weight.T + (module.dense.bias if bias else 0))
     normed = F.layer_norm(inner, (6,), module.norm.weight, module.norm.bias, 1e-5)
     assert_close("formula", module(STATES), normed @ table.T + module.bias)
 

@@ -387,3 +387,14 @@ def test_stack_that_is_not_there_is_refused_by_name():
 def test_read_of_a_hint_that_the_codec_does_not_know_is_our_own_mistake():
     with pytest.raises(TypeError, match="the codec has no rule for"):
         read(complex, 1j, "x", None)
+
+
+def test_cache_bytes_by_part_add_up_and_tell_patterns_and_cross_attention_apart():
+    table = {"layers": {"order": "1 near, far", "near": {"attention": {"pattern": "window(8)"}}, "far": {}}, "depth": 4}
+    count = small(table).count()
+    parts = count.kv_bytes_by_part(100, "float32", 2)
+    assert list(parts) == ["window(8)", "causal"]
+    assert sum(parts.values()) == count.kv_bytes(100, "float32", 2)
+    both = small({"topology": "encoder-decoder", "ids": {"start": 0}}).count()
+    parts = both.kv_bytes_by_part(10, "float32", source=30)
+    assert parts["cross-attention"] == 3 * parts["causal"]

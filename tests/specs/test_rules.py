@@ -21,7 +21,10 @@ SCALE = "give a number or a formula of sqrt, *, / and"
 CASES: dict[str, tuple[dict[str, Any], str]] = {
     "width 0": ({"width": 0}, "width: 0 is not at least 1"),
     "depth 0": ({"depth": 0}, "depth: 0 is not between 1 and 10000"),
-    "absurd depth": ({"depth": 10**30}, f"depth: {10**30} is not between 1 and 10000"),
+    "absurd depth": ({"depth": 10**9}, f"depth: {10**9} is not between 1 and 10000"),
+    "absurd width": ({"width": 10**9 + 7}, f"width: {10**9 + 7} is more than {2**20}, the largest that is taken for a size"),
+    "width beyond all numbers": (
+        {"width": 10**30}, f"width: a number of 100 bits is beyond all sizes; at most {2**53} is read"),
     "context 0": ({"context": 0}, "context: 0 is not at least 1"),
     "vocab below 0": ({"vocab": -1}, "vocab: -1 is not at least 0"),
     "pad beyond the vocabulary": (
@@ -71,6 +74,9 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {**SERIES, "vocab": 32, "head": {"kind": "lm", "tied": True}},
         "head.tied: there is no token table to share: embed.kind is 'series'"),
     "head softcap": ({"head": {"kind": "lm", "softcap": 0.0}}, "head.softcap: 0.0 is not above 0"),
+    "transform_bias without transform": (
+        {"head": {"kind": "lm", "transform_bias": False}},
+        "head.transform_bias: has no effect without head.transform"),
     "activation without transform": (
         {"head": {"kind": "lm", "activation": "relu"}}, "head.activation: has no effect without head.transform"),
     "gated activation": (

@@ -32,7 +32,7 @@ def run(steps: int, spec=SPEC, hook=None, crew=None):
     if hook is not None:
         hook(model)
     optimizers = Optimizers(model, Rates())
-    parts = {"optimizers": optimizers, "schedule": Trapezoid(), "crew": crew or Crew()}
+    parts = {"optimizers": optimizers, "schedule": Trapezoid(), "crew": crew or Crew(), "seed": 0}
     return model, train(model, rows, budget=Budget(steps=steps), **parts)
 
 
@@ -67,7 +67,7 @@ def test_training_records_count_tokens_and_end_at_the_end():
 def test_training_by_the_clock_ends_soon_after_it():
     model = af.build(SPEC)
     rows = Rows(np.arange(500) % 16, length=16, batch=2, seed=0)
-    parts = {"optimizers": Optimizers(model, Rates()), "schedule": Trapezoid(), "crew": Crew()}
+    parts = {"optimizers": Optimizers(model, Rates()), "schedule": Trapezoid(), "crew": Crew(), "seed": 0}
     made = list(train(model, rows, budget=Budget(seconds=0.3), **parts))
     assert made[-2].seconds < 0.3 <= made[-1].seconds
     assert made[-1].progress == 1.0

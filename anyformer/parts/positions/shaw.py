@@ -15,6 +15,9 @@ from anyformer.specs.axes import Dims, Position, Problem, Weight, Where
 if TYPE_CHECKING:
     from torch import Tensor
 
+WIDEST = 2**16
+"""Sine vectors are a list of so many rows, made before anything else."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shaw(Position, kind="shaw"):
@@ -34,8 +37,8 @@ class Shaw(Position, kind="shaw"):
         return not self.shared
 
     def problems(self) -> Iterator[Problem]:
-        if self.clip < 1:
-            yield "clip", f"{self.clip} is not at least 1"
+        if not 1 <= self.clip <= WIDEST:
+            yield "clip", f"{self.clip} is not between 1 and {WIDEST}"
 
     def check(self, dims: Dims) -> Iterator[Problem]:
         if self.vectors == "sine" and dims.head_dim % 2:

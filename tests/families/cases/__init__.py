@@ -4,7 +4,10 @@ A file may hold
 - SIZES: preset -> width, depth, heads, kv heads, head dim, feed-forward, vocabulary, context, eps, tied, as published;
 - FACTS: preset -> facts by which it differs from others (see `anyformer.families.facts`);
 - ALSO: other name -> preset;
-- VARIANTS: name -> changes of the family's small config, for every switch that a published config may turn.
+- VARIANTS: name -> changes of the family's small config, for every switch that a published config may turn;
+- RELEASED: kind -> keys that released files have beyond those of the small config, as changes of it;
+- REFUSED: kind -> pairs of changes that a spec can't say, and part of what is answered;
+- NEAREST: preset without a public class -> the kind whose class is nearest, and what to change for it.
 """
 
 import importlib
@@ -17,6 +20,11 @@ MODULES = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgu
 
 LENGTHS = ("dynamic", "longrope")
 """Variants whose angles depend on the length: the public classes read the longest of the batch, we each document's."""
+
+COUNTED = ("roberta",)
+"""Kinds whose public class takes positions from where the padding's id is, and so must be left to count them."""
+RIGHT = ("turned-values",)
+"""Variants that know absolute positions while their public class takes none: padding must stand on the right."""
 
 
 def gathered(name: str) -> dict[str, Any]:

@@ -17,4 +17,7 @@ FACTS = {
     }
 }
 
-VARIANTS = {"relu": {"hidden_act": "relu"}}
+VARIANTS = {
+    "relu": {"hidden_act": "relu", "num_attention_heads": 1},
+    "untied": {"tie_word_embeddings": False, "hidden_size": 30, "num_attention_heads": 5, "type_vocab_size": 1},
+}

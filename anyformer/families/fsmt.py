@@ -1,0 +1,93 @@
+"""FSMT (Ng et al. 2019): the 2017 Transformer of fairseq, whose sines end at 1/theta and begin after the padding's id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anyformer.families.family import Family
+from anyformer.families.keys import Values, flag, ids, table, text, texts, whole
+from anyformer.families.statemap import Rule, StateMap
+from anyformer.families.transformer import SINES, STACK_KEYS, layer_rules, read_stacks, write_stacks
+from anyformer.specs.ends import TokenEmbed
+from anyformer.specs.model import ModelSpec
+
+
+def read_offset(c: Values, vocab: int) -> int:
+    """The first position: fairseq gives padding its own id as a position, and counts on from there."""
+    pad = c["pad_token_id"]
+    if not 0 <= pad < vocab:
+        c.refuse("pad_token_id", f"{pad} is not a token, and positions are counted from it")
+    return pad + 1
+
+
+class FSMT(Family, kind="fsmt"):
+    """FSMT. A second class of the 2017 design; the 2017 presets are those of the family `transformer`."""
+
+    base = {
+        "topology": "encoder-decoder",
+        "attention": {"heads": 1, "bias": "qkvo"},
+        "norm": {"kind": "layernorm", "eps": 1e-5, "placement": "post"},
+        "position": {"kind": "sinusoidal", "layout": "halves", "endpoint": True, "offset": 2},
+        "ffn": {"kind": "relu", "bias": True},
+        "embed": {"kind": "tokens", "scale": "sqrt(width)"},
+        "head": {"kind": "lm"},
+        "init": {"kind": "normal"},
+    }
+    architectures = ("FSMTForConditionalGeneration",)
+    model_type = "fsmt"
+    keys = STACK_KEYS | {
+        "src_vocab_size": whole(42024),
+        "tgt_vocab_size": whole(42024),
+        # Another name of tgt_vocab_size.
+        "vocab_size": whole(None),
+        "activation_function": text("relu"),
+        "scale_embedding": flag(True),
+        "tie_word_embeddings": flag(False),
+        "decoder_start_token_id": whole(2, null=True),
+        "bos_token_id": ids(0),
+        "pad_token_id": whole(1),
+        "eos_token_id": ids(2),
+        "langs": texts(),
+        "decoder": table(),
+    }
+
+    @classmethod
+    def read(cls, c: Values) -> Mapping[str, Any]:
+        vocab = c["src_vocab_size"]
+        for name in ("tgt_vocab_size", "vocab_size"):
+            if c[name] not in (None, vocab):
+                c.refuse(name, f"{c[name]} is not src_vocab_size={vocab}; a spec has one vocabulary")
+        return read_stacks(c) | {
+            "vocab": vocab,
+            # One table for three uses, or one for each.
+            "embed.shared": c["tie_word_embeddings"],
+            "position.offset": read_offset(c, vocab),
+        }
+
+    @classmethod
+    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+        return write_stacks(spec) | {"src_vocab_size": spec.vocab, "tgt_vocab_size": spec.vocab}
+
+    @classmethod
+    def weights(cls, spec: ModelSpec) -> StateMap:
+        source, target = (f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder"))
+        output = "model.decoder.output_projection.weight"
+        one = isinstance(spec.embed, TokenEmbed) and spec.embed.shared
+        ends = {target: "embed.tokens"} if one else {source: "embed.tokens", target: "decoder_embed.tokens"}
+        rules = [Rule(theirs, f"{ours}.weight") for theirs, ours in ends.items()]
+        return StateMap(
+            rules=(*rules, Rule(output, "head.weight"), *layer_rules()),
+            copies={source: target, output: target} if one else {},
+            ignored=SINES,
+            prefix="model.",
+        )
+
+    @classmethod
+    def tiny(cls) -> dict[str, Any]:
+        return {
+            "src_vocab_size": 61, "tgt_vocab_size": 61, "d_model": 32, "max_position_embeddings": 64,
+            "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4, "decoder_attention_heads": 2,
+            "encoder_ffn_dim": 40, "decoder_ffn_dim": 24, "langs": ["en", "de"], "pad_token_id": 1, "bos_token_id": 0,
+            "eos_token_id": 2, "decoder_start_token_id": 2,
+        }  # fmt: skip

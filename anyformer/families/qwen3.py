@@ -1,0 +1,84 @@
+"""Qwen3 (2025), its dense models: a norm on each head of queries and keys instead of Qwen2's biases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anyformer.families import llama_like as like
+from anyformer.families.family import Family, Preset
+from anyformer.families.keys import Values, flag, whole
+from anyformer.families.llama import BASE, sizes
+from anyformer.families.qwen2 import WINDOW_KEYS, read_late_windows, write_late_windows
+from anyformer.families.rope_keys import read_rope, write_rope
+from anyformer.families.statemap import StateMap
+from anyformer.specs.model import ModelSpec
+
+NORM: dict[str, Any] = {"kind": "rmsnorm", "eps": 1e-6}
+OWN = {"head.tied": False}
+TIED = {"head.tied": True}
+
+
+def _preset(size: str, changes: Mapping[str, Any], params: int, note: str = "") -> Preset:
+    return Preset(
+        name=f"qwen3-{size}",
+        also=(f"qwen-3-{size}",),
+        title=f"Qwen3 {size.upper()} (2025)",
+        changes={"attention.head_dim": 128, "position.theta": 1e6} | dict(changes),
+        params=params,
+        published=f"{params:,} in released files",
+        evidence="configs in two training codes and one for analysis, of three other projects, which agree",
+        note=note,
+    )
+
+
+class Qwen3(Family, kind="qwen3"):
+    """Qwen3, dense."""
+
+    base = BASE | {"attention": {"heads": 1, "qk_norm": NORM}, "norm": NORM}
+    presets = (
+        _preset("0.6b", sizes(1024, 28, 16, 8, 3072, 151936, 40960) | TIED, 596_049_920,
+                "16 heads of 128 are twice as wide as the model"),
+        _preset("1.7b", sizes(2048, 28, 16, 8, 6144, 151936, 40960) | TIED, 1_720_574_976),
+        _preset("4b", sizes(2560, 36, 32, 8, 9728, 151936, 40960) | TIED, 4_022_468_096,
+                "32 heads of 128 are wider than the model"),
+        _preset("8b", sizes(4096, 36, 32, 8, 12288, 151936, 40960) | OWN, 8_190_735_360),
+        _preset("14b", sizes(5120, 40, 40, 8, 17408, 151936, 40960) | OWN, 14_768_307_200),
+        _preset("32b", sizes(5120, 64, 64, 8, 25600, 151936, 40960) | OWN, 32_762_123_264,
+                "64 heads of 128 are wider than the model"),
+    )  # fmt: skip
+    architectures = ("Qwen3ForCausalLM",)
+    model_type = "qwen3"
+    keys = (
+        like.keys(vocab=151936, width=4096, ffn=22016, depth=32, heads=32, kv_heads=32, context=32768, eps=1e-6)
+        | WINDOW_KEYS
+        | {"head_dim": whole(128), "attention_bias": flag(False)}
+    )
+
+    @classmethod
+    def read(cls, c: Values) -> Mapping[str, Any]:
+        own = {
+            "attention.qk_norm.eps": float(c["rms_norm_eps"]),
+            "attention.bias": "qkvo" if c["attention_bias"] else "",
+        }
+        return (
+            like.read(c, head_dim=c["head_dim"])
+            | read_rope(c, context=c["max_position_embeddings"])
+            | read_late_windows(c)
+            | own
+        )
+
+    @classmethod
+    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+        stack = spec.stacks[-1]
+        layer = stack.layers[0]
+        own = {"head_dim": spec.dims(layer, stack).head_dim, "attention_bias": bool(layer.attention.bias)}
+        return like.write(spec) | write_rope(layer.position) | write_late_windows(spec) | own
+
+    @classmethod
+    def weights(cls, spec: ModelSpec) -> StateMap:
+        return like.state_map(*like.ATTENTION, *like.FFN, *like.HEAD_NORMS, *like.PRE_NORMS)
+
+    @classmethod
+    def tiny(cls) -> dict[str, Any]:
+        return like.tiny(head_dim=12, use_sliding_window=True, sliding_window=6, max_window_layers=1)

@@ -1,0 +1,162 @@
+"""Converting a model's folder: from one format to the other, with other weights if surgery is asked for.
+
+The new folder is filled out of sight and takes its place as a whole: a kill leaves what was there before, or the new one.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from anyformer.data.tokenizer import FILE as TOKENIZER
+from anyformer.data.tokenizer import tokenizer
+from anyformer.errors import InputError, SpecError
+from anyformer.families.checkpoint import family_for, save_published, was_written_here
+from anyformer.families.folder import FORMATS, load, stored_dtype
+from anyformer.families.shards import CONFIG, INDEX, SINGLE
+from anyformer.files import NewFolder, inside
+from anyformer.lab.surgery import Surgery, operate
+from anyformer.lab.unpickle import unpickled
+from anyformer.model.store import SPEC, save
+from anyformer.train.evaluate import Score, score
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from anyformer.model.models import Model
+
+COPIED = (
+    TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "generation_config.json",
+)  # fmt: skip
+"""Files that go along as they are: they belong to the texts, not to the weights."""
+NAMES = (SPEC, CONFIG, SINGLE, INDEX, "model-?????-of-?????.safetensors", *COPIED)
+"""What the folder of a model may hold and still be replaced."""
+Progress = Callable[[str], Callable[[int, int], None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is converted, into what."""
+
+    source: Path
+    place: Path
+    format: str = "anyformer"
+    family: str | None = None
+    """The published class that files of the format "hf" are for; unless given, the first that can hold the spec."""
+    dtype: torch.dtype | None = None
+    """Unless given, the widest that the source has."""
+    surgery: Surgery = field(default_factory=Surgery)
+    text: str | None = None
+    """Scored before and after."""
+    unsafe_pickle: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Converted:
+    """What came of it."""
+
+    place: Path
+    format: str
+    family: str | None
+    architecture: str | None
+    dtype: torch.dtype
+    params: int
+    before: Score | None
+    after: Score | None
+
+
+def convert(plan: Plan, progress: Progress | None = None) -> Converted:
+    """Read, change, write. Whatever can be known to fail does so before anything is written."""
+    _check(plan)
+    with readable(plan) as source:
+        stored = stored_dtype(source)
+        exact = torch.promote_types(stored, torch.float32) if plan.surgery or plan.text is not None else stored
+        model = load(source, "cpu", exact)
+    changed = operate(model, plan.surgery) if plan.surgery else model
+    family, architecture = _family(plan, changed)
+    words = tokenizer(plan.source) if plan.text is not None else None
+    scores: list[Score | None] = [None, None]
+    if words is not None and plan.text is not None:
+        # Both are read in windows that the smaller one can hold, or the figures could not be compared.
+        context = min(model.spec.context, changed.spec.context)
+        pairs = [("before", model)] + ([("after", changed)] if plan.surgery else [])
+        for i, (name, each) in enumerate(pairs):
+            report = None if progress is None else progress(name)
+            scores[i] = score(each, words, plan.text, context=context, report=report)
+    dtype = stored if plan.dtype is None else plan.dtype
+    result = changed.to(dtype)
+    with NewFolder(plan.place, NAMES) as folder:
+        if plan.format == "hf":
+            save_published(result, folder.path, family=family)
+        else:
+            save(result, folder.path)
+        for name in COPIED:
+            if (plan.source / name).is_file():
+                shutil.copyfile(inside(plan.source / name, plan.source), folder.path / name)
+        folder.commit()
+    return Converted(
+        place=plan.place, format=plan.format, family=family, architecture=architecture, dtype=dtype,
+        params=changed.spec.count().params, before=scores[0], after=scores[1],
+    )  # fmt: skip
+
+
+def _check(plan: Plan) -> None:
+    if plan.format not in FORMATS:
+        raise InputError(f"format: {plan.format!r} is unknown (known: {', '.join(FORMATS)})")
+    if plan.family is not None and plan.format != "hf":
+        raise InputError(f"family: {plan.family!r} is for the format hf; our own holds every spec")
+    if plan.dtype is not None and not plan.dtype.is_floating_point:
+        raise InputError(f"dtype: {plan.dtype} can't hold weights; pick a floating-point one")
+    if plan.place.resolve() == plan.source.resolve():
+        raise InputError(f"{plan.place}: is the source itself; give another folder")
+    if plan.place.is_dir() and any(plan.place.iterdir()) and not was_written_here(plan.place):
+        raise InputError(
+            f"{plan.place}: is there already, and anyformer did not write it, so it is left alone; give another folder"
+        )
+
+
+def _family(plan: Plan, model: Model) -> tuple[str | None, str | None]:
+    """Kind and class that the files are for, or the axis that stands in the way."""
+    if plan.format != "hf":
+        return None, None
+    try:
+        family, _ = family_for(model.spec, plan.family)
+    except SpecError as error:
+        ways = "no file of a published class says this; --format anyformer keeps it as it is"
+        raise SpecError([*error.problems, ways], error.source) from error
+    return family.kind, family.architectures[0]
+
+
+@contextmanager
+def readable(plan: Plan) -> Iterator[Path]:
+    """The source, or, of pickled weights, a folder beside it for a while that holds them as safetensors."""
+    if not plan.unsafe_pickle:
+        yield plan.source
+        return
+    with tempfile.TemporaryDirectory(prefix="anyformer-") as made:
+        folder = Path(made)
+        unpickled(plan.source, folder)
+        shutil.copyfile(inside(plan.source / CONFIG, plan.source), folder / CONFIG)
+        yield folder
+
+
+def summary(done: Converted) -> dict[str, Any]:
+    """What a program may want to know of it."""
+
+    def figures(found: Score | None) -> Any:
+        if found is None:
+            return None
+        return {"tokens": found.tokens, "perplexity": found.perplexity, "bits_per_byte": found.bits_per_byte}
+
+    return {
+        "folder": str(done.place), "format": done.format, "family": done.family, "architecture": done.architecture,
+        "dtype": str(done.dtype).removeprefix("torch."), "params": done.params, "before": figures(done.before),
+        "after": figures(done.after),
+    }  # fmt: skip

@@ -1,0 +1,314 @@
+"""The same checkpoint in the public library and here, compared layer by layer.
+
+Both sides compute in one dtype. In fp64, with the public class's own fp32 lifted, what is left is the order of sums:
+a difference means another computation. In fp32 rounding grows with depth, and the limit is wider.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.data.tokenizer import Tokenizer
+from anyformer.errors import CheckpointError, DataError, InputError
+from anyformer.families.bridge import library, to_hf
+from anyformer.families.checkpoint import described
+from anyformer.families.folder import is_published, load
+from anyformer.families.shards import CONFIG
+from anyformer.lab.lift import lifted
+from anyformer.model.models import Model
+
+LIMITS = {torch.float64: 1e-7, torch.float32: 1e-3}
+"""The largest difference, max|a - b| / max|b|, that passes. A few classes keep tables of fp32: 3e-8 with Marian's sines."""
+ROWS, LENGTH = 2, 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What both sides have at one place."""
+
+    place: str
+    theirs: str
+    """The public class's name for it."""
+    max: float
+    """max|a - b| / max|b|, infinite if a number is not finite."""
+    mean: float
+    """mean|a - b| / mean|b|."""
+    top1: float | None = None
+    """Share of positions at which the largest logit is the same one."""
+    same: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """All places, for one input."""
+
+    given: str
+    tokens: int
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+    """What could not be compared, and why."""
+
+    @property
+    def first(self) -> Row | None:
+        """The first place that differs, in the order of the forward pass."""
+        return next((row for row in self.rows if not row.same), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parity:
+    """The answer: the same in every place, for every input, or not."""
+
+    title: str
+    reference: str
+    dtype: str
+    limit: float
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether everything passed."""
+        return all(found.first is None for found in self.comparisons)
+
+
+def parity(
+    folder: Path,
+    *,
+    against: Path | None = None,
+    text: str | None = None,
+    tokenizer: Tokenizer | None = None,
+    dtype: torch.dtype = torch.float64,
+    length: int | None = None,
+    seed: int = 0,
+) -> Parity:
+    """Compare the model in a folder with what the public library makes of the same folder, or of another one.
+
+    Args:
+        folder: Loaded here. If it is in our own format, its weights are handed to the public class in memory.
+        against: Loaded by the public library instead of `folder`.
+        text: Read too, besides random ids; needs the tokenizer.
+        tokenizer: The model's own.
+        dtype: float64 or float32, for both sides.
+        length: Tokens of a row (default: 128, or the context if that is shorter).
+        seed: Of the random ids.
+    """
+    if dtype not in LIMITS:
+        raise InputError(f"dtype: {dtype} is none of {', '.join(map(str, LIMITS))}")
+    library()
+    ours = load(folder, "cpu", dtype)
+    if ours.spec.embed.reads != "input_ids" or ours.head is None or not ours.spec.head.predicts_tokens:
+        raise InputError(
+            f"{folder}: parity is for models from tokens to tokens; this has a {ours.spec.head.kind!r} head"
+        )
+    with quiet():
+        theirs = public(folder if against is None else against, ours if against is None else None, dtype)
+    size = _length(ours, length)
+    generator = torch.Generator().manual_seed(seed)
+    inputs = [("random ids", _random(ours, size, generator))]
+    if text is not None:
+        if tokenizer is None:
+            raise DataError("a text needs the model's tokenizer")
+        inputs.append(("text", _encoded(ours, tokenizer, text, size)))
+    comparisons = tuple(compare(ours, theirs, given, ids, dtype) for given, ids in inputs)
+    return Parity(
+        title=str(folder),
+        reference=f"{type(theirs).__name__} of transformers {library().__version__}",
+        dtype=str(dtype).removeprefix("torch."),
+        limit=LIMITS[dtype],
+        comparisons=comparisons,
+    )
+
+
+def public(folder: Path, ours: Model | None, dtype: torch.dtype) -> Any:
+    """The public class's model of a folder; of our own format, from our model. No code of the folder ever runs."""
+    if not is_published(folder):
+        with lifted(dtype):
+            return to_hf(load(folder, "cpu", dtype) if ours is None else ours).eval()
+    family, _ = described(folder)
+    cls = getattr(library(), family.architectures[0])
+    try:
+        with lifted(dtype):
+            made = cls.from_pretrained(folder, dtype=dtype, local_files_only=True, use_safetensors=True).eval()
+    except (OSError, ValueError, RuntimeError, TypeError) as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CheckpointError(f"{folder}: transformers can't load it: {first}") from error
+    if json.loads((folder / CONFIG).read_text(encoding="utf-8-sig")).get("tie_word_embeddings") is False:
+        # This release calls every T5 tied when it makes one, though it leaves the head as the file has it.
+        made.config.tie_word_embeddings = False
+    # Experts that are run together know no fp64.
+    getattr(made, "set_experts_implementation", lambda _: None)("eager")
+    return made
+
+
+def compare(ours: Model, theirs: Any, given: str, inputs: dict[str, Tensor], dtype: torch.dtype) -> Comparison:
+    """Run both on the same input, and look at every place."""
+    limit, notes = LIMITS[dtype], list[str]()
+    known = inspect.signature(theirs.forward).parameters
+    more = {"output_hidden_states": True} | ({"use_cache": False} if "use_cache" in known else {})
+    blocks = [(stack.name, *theirs_of(theirs, stack.name, stack.depth)) for stack in ours.spec.stacks]
+    with torch.no_grad():
+        with watched([(name, getattr(ours, name).blocks) for name, _, _ in blocks]) as mine:
+            answer = ours(**inputs)
+        with watched([(name, layers) for name, _, layers in blocks if layers is not None]) as seen, lifted(dtype):
+            reference = theirs(**inputs, **more)
+    rows: list[Row] = []
+    for stack, prefix, layers in blocks:
+        if layers is None:
+            notes.append(f"{stack}: the public class has no list of its layers to look into")
+            continue
+        for place, a in mine[stack].items():
+            b, where = seen[stack].get(place), "" if place == "embedding" else f".{place.split()[1]}"
+            if b is not None and b.shape != a.shape and b.dim() == 3:
+                # Some classes have tokens before rows.
+                b = b.transpose(0, 1)
+            if b is None or b.shape != a.shape:
+                notes.append(f"{stack} {place}: the public class gives no residual of shape {tuple(a.shape)} there")
+            else:
+                rows.append(_row(f"{stack} {place}", prefix + where, a, b, limit))
+    if answer.logits is None:
+        raise TypeError("a model with a head gave no logits")
+    hidden = _hidden(answer.hidden, reference)
+    if hidden is None:
+        notes.append("final hidden: the public class gives none of the same shape")
+    else:
+        rows.append(_row("final hidden", "hidden_states[-1]", answer.hidden, hidden, limit))
+    top1 = float((answer.logits.argmax(-1) == reference.logits.argmax(-1)).double().mean())
+    rows.append(_row("logits", "logits", answer.logits, reference.logits, limit, top1))
+    tokens = sum(ids.numel() for ids in inputs.values())
+    return Comparison(given=given, tokens=tokens, rows=tuple(rows), notes=tuple(notes))
+
+
+def theirs_of(model: Any, stack: str, depth: int) -> tuple[str, Any]:
+    """Name and modules of the layers of one stack of a public class; None for the modules if it has no such list.
+
+    It is the largest list of so many modules that is in no other list; with two stacks, the one below that name.
+    """
+    lists = {name: module for name, module in model.named_modules() if isinstance(module, nn.ModuleList)}
+    outer = {n: m for n, m in lists.items() if not any(n.startswith(f"{other}.") for other in lists)}
+    fitting = {n: m for n, m in outer.items() if len(m) == depth}
+    named = {n: m for n, m in fitting.items() if stack in n.split(".")}
+    best = max((named or fitting).items(), key=lambda pair: _size(pair[1]), default=("", None))
+    return best
+
+
+def _size(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+@contextmanager
+def watched(stacks: list[tuple[str, Any]]) -> Iterator[dict[str, dict[str, Tensor]]]:
+    """What goes into the first block of each stack, and what comes out of every block, by place."""
+    seen: dict[str, dict[str, Tensor]] = {name: {} for name, _ in stacks}
+    handles: list[Any] = []
+
+    def note(stack: str, place: str) -> Callable[..., None]:
+        def keep(_: nn.Module, *found: Any) -> None:
+            tensor = _first(found[-1])
+            if tensor is not None:
+                seen[stack][place] = tensor.detach().clone()
+
+        return keep
+
+    def enter(stack: str) -> Callable[..., None]:
+        def keep(_: nn.Module, args: Any, named: Any) -> None:
+            tensor = _first(args or list(named.values()))
+            if tensor is not None:
+                seen[stack]["embedding"] = tensor.detach().clone()
+
+        return keep
+
+    try:
+        for name, blocks in stacks:
+            handles.append(blocks[0].register_forward_pre_hook(enter(name), with_kwargs=True))
+            handles += [block.register_forward_hook(note(name, f"layer {i}")) for i, block in enumerate(blocks)]
+        yield seen
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _first(found: Any) -> Tensor | None:
+    """The first tensor: classes answer with the residual alone, or with it before other things."""
+    if isinstance(found, Tensor):
+        return found
+    return next((item for item in found if isinstance(item, Tensor)), None) if isinstance(found, tuple | list) else None
+
+
+def _hidden(ours: Tensor, reference: Any) -> Tensor | None:
+    """The public class's last hidden state. Whether it is normed differs between classes, so the nearest one counts."""
+    named = ("decoder_hidden_states", "hidden_states")
+    states = [state for name in named for state in (reference.get(name) or ())[-2:] if state.shape == ours.shape]
+    return min(states, key=lambda state: difference(ours, state)[0], default=None)
+
+
+def difference(a: Tensor, b: Tensor) -> tuple[float, float]:
+    """Largest and mean difference, relative to b."""
+    a, b = a.double(), b.double()
+    if not (a.isfinite().all() and b.isfinite().all()):
+        return float("inf"), float("inf")
+    gap = (a - b).abs()
+    return float(gap.max() / b.abs().max().clamp(min=1e-300)), float(gap.mean() / b.abs().mean().clamp(min=1e-300))
+
+
+def _row(place: str, theirs: str, a: Tensor, b: Tensor, limit: float, top1: float | None = None) -> Row:
+    largest, mean = difference(a, b)
+    return Row(place=place, theirs=theirs, max=largest, mean=mean, top1=top1, same=largest <= limit)
+
+
+def _length(model: Model, asked: int | None) -> int:
+    limits = [getattr(model, stack.name).limit for stack in model.spec.stacks]
+    room = min((limit for limit in limits if limit is not None), default=None)
+    if asked is None:
+        return min(LENGTH, model.spec.context)
+    if room is not None and asked > room:
+        raise InputError(f"length: {asked} is more than the {room} positions that this model has")
+    return asked
+
+
+def _random(model: Model, length: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Ids without padding, which some classes treat by its id; a target is a little shorter than its source."""
+    spec = model.spec
+    ids = torch.tensor([i for i in range(spec.vocab) if i != spec.ids.pad])
+
+    def draw(tokens: int) -> Tensor:
+        return ids[torch.randint(len(ids), (ROWS, tokens), generator=generator)]
+
+    found = {"input_ids": draw(length)}
+    return found | ({"decoder_input_ids": draw(max(1, length - 4))} if spec.topology == "encoder-decoder" else {})
+
+
+def _encoded(model: Model, tokenizer: Tokenizer, text: str, length: int) -> dict[str, Tensor]:
+    """The beginning of a text; an encoder-decoder is asked to repeat it."""
+    ids = tokenizer.encode(text, specials=True)[:length]
+    if not ids:
+        raise DataError("the text has no tokens")
+    if max(ids) >= model.spec.vocab:
+        raise InputError(f"the tokenizer gives the id {max(ids)}, but vocab is {model.spec.vocab}; is it this model's?")
+    found = {"input_ids": torch.tensor([ids])}
+    if model.spec.topology == "encoder-decoder":
+        start = model.spec.ids.start
+        found["decoder_input_ids"] = torch.tensor([[ids[0] if start is None else start, *ids[:-1]]])
+    return found
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the public library's bars and remarks on standard error."""
+    logging = library().utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,213 @@
+"""Checkpoint surgery: a trained model in a changed shape, to be trained a little more.
+
+Fewer key and value heads (pooled, as in the GQA paper), another RoPE base or scaling, more positions, a window. Weights
+that keep their shape stay as they are; a change that would leave a weight over, or need a new one, is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import InputError
+from anyformer.model.build import build
+from anyformer.model.models import Model
+from anyformer.model.store import empty_model
+from anyformer.parts.patterns.causal import Causal
+from anyformer.parts.positions.rope import Rope
+from anyformer.parts.positions.rope_scaling import RopeScaling
+from anyformer.specs.axes import Weight
+from anyformer.specs.codec import fields_of, required
+from anyformer.specs.model import ModelSpec
+from anyformer.specs.nodes import Layer
+from anyformer.specs.stacks import Stack, pattern_of
+from anyformer.specs.weights import weights
+
+Pool = Literal["mean", "first", "random"]
+Extend = Literal["repeat", "interpolate"]
+POOLED = ("k", "v", "k_norm", "v_norm")
+"""Names of modules whose tensors have a part for each key and value head."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surgery:
+    """What is to be changed; None leaves a thing as it is."""
+
+    kv_heads: int | None = None
+    pool: Pool = "mean"
+    """Heads that stand next to each other become one: their mean, the first of them, or new random weights."""
+    theta: float | None = None
+    scaling: tuple[str, float] | None = None
+    """Kind and factor of a RoPE scaling; the length that it begins from is the context so far."""
+    positions: int | None = None
+    """A longer context; a learned table gets so many rows."""
+    extend: Extend = "repeat"
+    """New rows repeat the old ones, which stay exactly as they are; or all are interpolated between the old ones."""
+    window: int | None = None
+    """Tokens that a layer with full causal attention may see from now on, itself included."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Other fields of the spec, by dotted names."""
+    seed: int = 0
+    """Of random weights."""
+
+    def __bool__(self) -> bool:
+        asked = (self.kv_heads, self.theta, self.scaling, self.positions, self.window)
+        return bool(self.changes) or any(value is not None for value in asked)
+
+    def spec(self, spec: ModelSpec) -> ModelSpec:
+        """The spec after the changes."""
+        changes: dict[str, Any] = {}
+        if self.pool not in get_args(Pool) or self.extend not in get_args(Extend):
+            raise InputError(f"pool: {self.pool!r}, extend: {self.extend!r}; pick from {Pool} and {Extend}")
+        if self.kv_heads is not None:
+            _check_heads(spec, self.kv_heads)
+            changes["attention.kv_heads"] = self.kv_heads
+        if self.theta is not None:
+            changes |= _rope_changes(spec, "theta", self.theta, "rope-theta")
+        if self.scaling is not None:
+            changes |= _rope_changes(spec, "scaling", _scaling(spec, *self.scaling), "rope-scaling")
+        if self.window is not None:
+            changes |= _window_changes(spec, self.window)
+        if self.positions is not None:
+            if self.positions < spec.context:
+                raise InputError(f"positions: {self.positions} is less than the {spec.context} that the model has")
+            changes["context"] = self.positions
+        return spec.vary(changes | dict(self.changes))
+
+
+def operate(model: Model, surgery: Surgery) -> Model:
+    """The model after the changes; the given one stays as it is, and may share memory with it."""
+    spec = surgery.spec(model.spec)
+    old, new = weights(model.spec), weights(spec)
+    tensors = {name: p.detach() for name, p in model.named_parameters()}
+    fresh = _fresh(spec, model, surgery)
+    made: dict[str, Tensor] = {}
+    problems = [f"{name}: would be left over" for name in old if name not in new]
+    for name, weight in new.items():
+        if name not in tensors:
+            problems.append(f"{name}: would be new, and has no weights")
+        elif tensors[name].shape == weight.shape:
+            made[name] = tensors[name]
+        elif (found := _reshaped(name, tensors[name], weight, surgery, fresh)) is not None:
+            made[name] = found
+        else:
+            problems.append(f"{name}: would go from {tuple(tensors[name].shape)} to {weight.shape}")
+    if problems:
+        lines = [*problems[:8], *([f"and {len(problems) - 8} more"] if len(problems) > 8 else [])]
+        raise InputError("\n  ".join(["the weights of this model don't fit the changed spec:", *lines]))
+    first = next(model.parameters())
+    result = empty_model(spec, first.device, first.dtype)
+    for name, parameter in result.named_parameters():
+        parameter.data = made[name]
+    return result.train(model.training)
+
+
+def _reshaped(name: str, old: Tensor, weight: Weight, surgery: Surgery, fresh: Mapping[str, Tensor]) -> Tensor | None:
+    """A tensor of another shape made from the old one, if that is what was asked for."""
+    module = name.split(".")[-2] if "." in name else ""
+    if surgery.kv_heads is not None and module in POOLED:
+        # A gain that all heads share has kept its shape, so what is left has a part for each head at the front.
+        parts = old.unflatten(0, (surgery.kv_heads, old.shape[0] // weight.shape[0], -1))
+        if surgery.pool == "random":
+            return fresh[name]
+        pooled = parts[:, 0] if surgery.pool == "first" else _mean(parts)
+        return pooled.reshape(weight.shape)
+    rows, asked = weight.shape[0] - old.shape[0], surgery.positions is not None
+    if asked and weight.role == "position_embedding" and rows > 0 and old.shape[1:] == weight.shape[1:]:
+        return _longer(old, weight.shape[0], surgery)
+    return None
+
+
+def _mean(parts: Tensor) -> Tensor:
+    # Heads that are equal keep their value to the last bit: a sum of n equal numbers, divided by n, may not.
+    wide = parts.to(torch.promote_types(parts.dtype, torch.float32))
+    return (wide[:, 0] + (wide - wide[:, :1]).mean(1)).to(parts.dtype)
+
+
+def _longer(old: Tensor, rows: int, surgery: Surgery) -> Tensor:
+    """A table of positions with more rows. Those before position 0, which some models have, stay in front."""
+    ahead = rows - (surgery.positions or rows)
+    before, table = old[:ahead], old[ahead:]
+    size = rows - ahead
+    if surgery.extend == "repeat":
+        return torch.cat((before, table[torch.arange(size, device=old.device) % len(table)]))
+    wide = table.to(torch.promote_types(table.dtype, torch.float32)).T[None]
+    stretched = torch.nn.functional.interpolate(wide, size=size, mode="linear", align_corners=True)
+    return torch.cat((before, stretched[0].T.to(old.dtype)))
+
+
+def _fresh(spec: ModelSpec, model: Model, surgery: Surgery) -> dict[str, Tensor]:
+    """New weights, where random ones are asked for."""
+    if surgery.kv_heads is None or surgery.pool != "random":
+        return {}
+    first = next(model.parameters())
+    made = build(spec, device=first.device, dtype=first.dtype, seed=surgery.seed)
+    return {name: p.detach() for name, p in made.named_parameters()}
+
+
+def _check_heads(spec: ModelSpec, kv_heads: int) -> None:
+    for stack in spec.stacks:
+        for i, layer in enumerate(stack.layers):
+            has = spec.dims(layer, stack).kv_heads
+            if kv_heads < 1 or has % kv_heads:
+                ways = ", ".join(str(n) for n in range(1, has + 1) if has % n == 0)
+                raise InputError(
+                    f"kv-heads: the {has} of layer {i} of the {stack.name} can't be pooled into {kv_heads}; pick from {ways}"
+                )
+
+
+def _layers(spec: ModelSpec, stack: Stack, path: str, value: Any, these: list[int]) -> dict[str, Any]:
+    """A change of some layers of a stack, by dotted names: of all at once where it is all."""
+    above = f"{stack.name}." if len(spec.stacks) > 1 else ""
+    if len(these) == stack.depth:
+        return {f"{above}{path}": value}
+    return {f"{above}layers.{i}.{path}": value for i in these}
+
+
+def _rope_changes(spec: ModelSpec, name: str, value: Any, option: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for stack in spec.stacks:
+        these = [i for i, layer in enumerate(stack.layers) if isinstance(layer.position, Rope)]
+        found |= _layers(spec, stack, f"position.{name}", value, these) if these else {}
+    if not found:
+        kinds = sorted({layer.position.kind for layer in _all(spec)})
+        raise InputError(f"{option}: no layer of this model has RoPE; its positions are {', '.join(kinds)}")
+    return found
+
+
+def _scaling(spec: ModelSpec, kind: str, factor: float) -> dict[str, Any] | None:
+    """A scaling by kind and factor, beginning from the length that the model was trained for."""
+    if kind == "none":
+        return None
+    leaf = RopeScaling.named(kind)
+    known = [k for k in RopeScaling.kinds() if (other := RopeScaling.named(k)) and _simple(other)]
+    if leaf is None or not _simple(leaf):
+        raise InputError(f"rope-scaling: {kind!r} is none of {', '.join(known)}, none; for others use --set")
+    position = next(layer.position for layer in _all(spec) if isinstance(layer.position, Rope))
+    original = getattr(position.scaling, "original", spec.context)
+    more = {"original": original} if "original" in fields_of(leaf) else {}
+    return {"kind": kind, "factor": factor} | more
+
+
+def _simple(leaf: type[Any]) -> bool:
+    """Whether a factor and a length are all that a scaling needs."""
+    needed = {name for name, (_, f) in fields_of(leaf).items() if required(f)}
+    return needed <= {"factor", "original"}
+
+
+def _window_changes(spec: ModelSpec, size: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for stack in spec.stacks:
+        these = [i for i, layer in enumerate(stack.layers) if isinstance(pattern_of(stack, layer), Causal)]
+        found |= _layers(spec, stack, "attention.pattern", f"window({size})", these) if these else {}
+    if not found:
+        raise InputError("window: no layer of this model has full causal attention; use --set attention.pattern=...")
+    return found
+
+
+def _all(spec: ModelSpec) -> list[Layer]:
+    return [layer for stack in spec.stacks for layer in stack.layers]
