@@ -86,7 +86,11 @@ def fill(model: Model, entries: Iterable[Entry], read: Callable[[str], Tensor], 
         if not theirs.is_floating_point():
             raise CheckpointError(f"{entry.theirs}: holds {theirs.dtype}; quantised weights can't be read")
         for name, part in zip(entry.ours, entry.op.split(theirs, entry.shapes), strict=True):
-            adopt(parameters[name], part, copy=copy)
+            place = entry.op.place(parameters[name])
+            if place is parameters[name]:
+                adopt(parameters[name], part, copy=copy)
+            else:
+                place.copy_(part)
 
 
 def check_copies(table: StateMap, entries: list[Entry], shards: Shards) -> None:

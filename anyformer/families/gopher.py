@@ -30,7 +30,7 @@ class Gopher(Family, kind="gopher"):
         "attention": {"heads": 1},
         "norm": {"kind": "rmsnorm", "eps": 1e-6},
         "position": {"kind": "xl"},
-        "ffn": {"kind": "gelu"},
+        "ffn": {"kind": "gelu_tanh"},
         "head": {"kind": "lm", "tied": True},
         "init": {"kind": "gpt2", "std": 0.02},
     }

@@ -27,7 +27,7 @@ def _preset(size: str, width: int, depth: int, heads: int, params: int, publishe
 class GPT3(Family, kind="gpt3"):
     """GPT-3."""
 
-    base = GPT2.base | {
+    base = dict(GPT2.base) | {
         "context": 2048,
         "layers": {"order": "dense, banded", "dense": {}, "banded": {"attention": {"pattern": "window(256)"}}},
     }

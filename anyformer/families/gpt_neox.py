@@ -7,7 +7,7 @@ from typing import Any
 
 from anyformer.families.family import Family, Preset
 from anyformer.families.keys import Values, activation_of, flag, ids, number, plain_ffn, text, whole
-from anyformer.families.rope_keys import ROPE_KEYS, read_rope, write_rope
+from anyformer.families.rope_keys import ROPE_KEYS, read_rope, share_of, write_rope
 from anyformer.families.statemap import PerHead, Rule, StateMap
 from anyformer.parts.positions.rope import Rope
 from anyformer.specs.ends import TokenHead
@@ -141,7 +141,7 @@ class GPTNeoX(Family, kind="gpt_neox"):
         dims, position = spec.dims(layer, stack), layer.position
         own: dict[str, Any] = {}
         if isinstance(position, Rope):
-            share = position.rotated(dims.head_dim) / dims.head_dim
+            share = share_of(position, dims.head_dim)
             own = write_rope(position, fraction=share) | {"rotary_pct": share, "rotary_emb_base": position.theta}
         return own | {
             "vocab_size": spec.vocab,

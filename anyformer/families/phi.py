@@ -7,9 +7,8 @@ from typing import Any
 
 from anyformer.families.family import Family, Preset
 from anyformer.families.keys import Values, activation_of, flag, ids, number, plain_ffn, text, whole
-from anyformer.families.rope_keys import ROPE_KEYS, read_rope, write_rope
+from anyformer.families.rope_keys import ROPE_KEYS, read_rope, share_of, write_rope
 from anyformer.families.statemap import Rule, StateMap
-from anyformer.parts.positions.rope import Rope
 from anyformer.specs.ends import TokenHead
 from anyformer.specs.model import ModelSpec
 
@@ -100,10 +99,7 @@ class Phi(Family, kind="phi"):
         stack = spec.stacks[-1]
         layer = stack.layers[0]
         dims, position = spec.dims(layer, stack), layer.position
-        share = None
-        if isinstance(position, Rope):
-            share = position.fraction if position.dims is None else position.dims / dims.head_dim
-        return write_rope(position, fraction=share) | {
+        return write_rope(position, fraction=share_of(position, dims.head_dim)) | {
             "vocab_size": spec.vocab,
             "hidden_size": spec.width,
             "intermediate_size": dims.ffn_width,

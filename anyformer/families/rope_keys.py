@@ -189,7 +189,9 @@ def _mscale(factor: float, strength: float) -> float:
 
 def share_of(position: Position, head_dim: int) -> float:
     """The share of a head that turns; all of it where the position is no RoPE, which reading back will then name."""
-    return position.rotated(head_dim) / head_dim if isinstance(position, Rope) else 1.0
+    if not isinstance(position, Rope):
+        return 1.0
+    return position.fraction if position.dims is None else position.dims / head_dim
 
 
 def write_rope(position: Position, *, fraction: float | None = None) -> dict[str, Any]:

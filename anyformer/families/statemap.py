@@ -39,10 +39,9 @@ class Op:
         """Ours, of these shapes, from theirs."""
         raise TypeError(f"{type(self).__name__} defines no split()")
 
-    def fill(self, theirs: Tensor, ours: Sequence[Tensor]) -> None:
-        """Copy theirs to where it belongs in ours."""
-        for tensor, part in zip(ours, self.split(theirs, [tuple(t.shape) for t in ours]), strict=True):
-            tensor.copy_(part)
+    def place(self, ours: Tensor) -> Tensor:
+        """The part of one of ours that its part of theirs fills: all of it, unless there are several of theirs."""
+        return ours
 
 
 @dataclass(frozen=True)
@@ -112,8 +111,11 @@ class Slice(Op):
     def merge(self, ours: Sequence[Tensor]) -> Tensor:
         return ours[0][self.index]
 
-    def fill(self, theirs: Tensor, ours: Sequence[Tensor]) -> None:
-        ours[0][self.index].copy_(theirs)
+    def split(self, theirs: Tensor, ours: Sequence[Shape]) -> Sequence[Tensor]:
+        return [theirs]
+
+    def place(self, ours: Tensor) -> Tensor:
+        return ours.detach()[self.index]
 
 
 @dataclass(frozen=True)

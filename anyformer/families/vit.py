@@ -30,8 +30,10 @@ def _side(default: int) -> Key:
     pair = "a whole number, or twice the same one"
     return Key(
         what=pair,
-        fits=lambda value: side.fits(value)
-        or (isinstance(value, list) and len(value) == 2 and value[0] == value[1] and side.fits(value[0])),
+        fits=lambda value: (
+            side.fits(value)
+            or (isinstance(value, list) and len(value) == 2 and value[0] == value[1] and side.fits(value[0]))
+        ),
         default=default,
     )
 
@@ -155,8 +157,13 @@ class ViT(Family, kind="vit"):
                 Rule(f"{front}.cls_token", "embed.class_token", Shaped((1, 1, spec.width))),
                 Rule(f"{front}.patch_embeddings.projection.weight", "embed.patches.weight", Shaped(patch)),
                 Rule(f"{front}.patch_embeddings.projection.bias", "embed.patches.bias"),
-                Rule(f"{front}.position_embeddings", "encoder.positions.0.table", Shaped((1, spec.context, spec.width))),
-                *(Rule(f"{layer}.{name}.{{p}}", f"encoder.blocks.{{i}}.{own}.{{p}}") for name, (_, own) in PARTS.items()),
+                Rule(
+                    f"{front}.position_embeddings", "encoder.positions.0.table", Shaped((1, spec.context, spec.width))
+                ),
+                *(
+                    Rule(f"{layer}.{name}.{{p}}", f"encoder.blocks.{{i}}.{own}.{{p}}")
+                    for name, (_, own) in PARTS.items()
+                ),
                 Rule("vit.layernorm.{p}", "encoder.final_norm.{p}"),
                 Rule("classifier.{p}", "head.answer.{p}"),
             ),

@@ -11,6 +11,8 @@ from anyformer.specs.model import ModelSpec
 
 UNDISCLOSED: dict[str, str] = {
     "gpt-4": "OpenAI has not published its architecture; what circulates is rumour",
+    "reka-flash": "Reka's report names its parts and, of its sizes, 21B parameters only; Reka Flash 3 is in LLaMA's "
+    "format, so that its directory can be loaded",
     "anthropic-lm-52b": "Anthropic's 2021 papers call it a decoder-only Transformer of 52B parameters and say no more",
 }
 """Models that people look for and that can't have a preset, with the reason."""

@@ -25,6 +25,7 @@ from anyformer.families.folder import is_published, load
 from anyformer.families.shards import CONFIG
 from anyformer.lab.lift import lifted
 from anyformer.model.models import Model
+from anyformer.specs.ends import PatchEmbed
 
 LIMITS = {torch.float64: 1e-7, torch.float32: 1e-3}
 """The largest difference, max|a - b| / max|b|, that passes. A few classes keep tables of fp32: 3e-8 with Marian's sines."""
@@ -104,15 +105,18 @@ def parity(
         raise InputError(f"dtype: {dtype} is none of {', '.join(map(str, LIMITS))}")
     library()
     ours = load(folder, "cpu", dtype)
-    if ours.spec.embed.reads != "input_ids" or ours.head is None or not ours.spec.head.predicts_tokens:
+    reads = ours.spec.embed.reads
+    if reads not in ("input_ids", "pixel_values") or ours.head is None:
         raise InputError(
-            f"{folder}: parity is for models from tokens to tokens; this has a {ours.spec.head.kind!r} head"
+            f"{folder}: reads {reads} and has a {ours.spec.head.kind!r} head; no public class is like that"
         )
+    if text is not None and reads != "input_ids":
+        raise InputError(f"{folder}: reads {reads}, so it can't be given a text")
     with quiet():
         theirs = public(folder if against is None else against, ours if against is None else None, dtype)
     size = _length(ours, length)
     generator = torch.Generator().manual_seed(seed)
-    inputs = [("random ids", _random(ours, size, generator))]
+    inputs = [("random ids" if reads == "input_ids" else "random images", _random(ours, size, generator))]
     if text is not None:
         if tokenizer is None:
             raise DataError("a text needs the model's tokenizer")
@@ -182,7 +186,7 @@ def compare(ours: Model, theirs: Any, given: str, inputs: dict[str, Tensor], dty
         rows.append(_row("final hidden", "hidden_states[-1]", answer.hidden, hidden, limit))
     top1 = float((answer.logits.argmax(-1) == reference.logits.argmax(-1)).double().mean())
     rows.append(_row("logits", "logits", answer.logits, reference.logits, limit, top1))
-    tokens = sum(ids.numel() for ids in inputs.values())
+    tokens = sum(given.shape[0] * given.shape[1] if given.dim() == 2 else len(given) for given in inputs.values())
     return Comparison(given=given, tokens=tokens, rows=tuple(rows), notes=tuple(notes))
 
 
@@ -276,6 +280,10 @@ def _length(model: Model, asked: int | None) -> int:
 def _random(model: Model, length: int, generator: torch.Generator) -> dict[str, Tensor]:
     """Ids without padding, which some classes treat by its id; a target is a little shorter than its source."""
     spec = model.spec
+    if isinstance(spec.embed, PatchEmbed):
+        shape = (ROWS, spec.embed.channels, spec.embed.image, spec.embed.image)
+        like = next(model.parameters())
+        return {"pixel_values": torch.randn(shape, generator=generator, dtype=torch.float64).to(like.dtype)}
     ids = torch.tensor([i for i in range(spec.vocab) if i != spec.ids.pad])
 
     def draw(tokens: int) -> Tensor:

@@ -64,10 +64,13 @@ class ModelSpec:
         for name, value in draft(type(self), values or {}).items():
             object.__setattr__(self, name, value)
         rules.check_model(self, problems)
-        for resolved in resolve(self, problems):
+        found = resolve(self, problems)
+        for resolved in found:
             rules.check_stack(self, resolved, problems)
         if problems.found:
             raise SpecError(problems.lines, source)
+        # What `stacks` would resolve once more.
+        vars(self)["stacks"] = tuple(resolved.stack for resolved in found)
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any], source: str = "") -> ModelSpec:

@@ -135,6 +135,12 @@ def test_count_is_compared_with_the_released_model():
     assert varied.title.endswith(", varied")
 
 
+def test_count_of_a_model_that_was_never_released_is_compared_with_nothing():
+    family, preset = find("gpt3-small")
+    made = report(family.spec(preset), H200, name="gpt3-small", preset=preset)
+    assert made.counted().startswith("125,226,240 parameters counted; its weights were never released")
+
+
 def test_file_and_folder_are_no_presets(tmp_path):
     assert preset_of("llama-3-8b.toml") is None
     assert preset_of(str(tmp_path)) is None

@@ -6,7 +6,7 @@ from anyformer.errors import SpecError
 from anyformer.families.checkpoint import family_for
 from anyformer.families.family import Family, families, family_of
 from anyformer.families.keys import COMMON
-from anyformer.families.statemap import Joined, PerHead, Row, Rule, Shaped, StateMap, Transposed, uncovered
+from anyformer.families.statemap import Joined, PerHead, Row, Rule, Shaped, Slice, StateMap, Transposed, uncovered
 from anyformer.families.zoo import named
 from tests.families.cases import gathered
 
@@ -271,6 +271,17 @@ def test_fused_projections_per_head_put_each_head_together():
     q, k, v = (torch.arange(4) + 10 * i for i in range(3))
     assert PerHead(2).merge([q, k, v]).tolist() == [0, 1, 10, 11, 20, 21, 2, 3, 12, 13, 22, 23]
     assert PerHead(2).merge([q, k[:2], v[:2]]).tolist() == [0, 1, 10, 20, 2, 3, 11, 21]
+
+
+def test_slices_put_back_one_by_one_give_the_whole():
+    import torch
+
+    whole, made = torch.randn(3, 5), torch.zeros(3, 5)
+    for i in range(3):
+        assert Slice(i).shape([(3, 5)]) == (5,)
+        (part,) = Slice(i).split(Slice(i).merge([whole]), [(3, 5)])
+        Slice(i).place(made).copy_(part)
+    assert torch.equal(made, whole)
 
 
 def test_tensors_without_a_rule_are_named():

@@ -6,6 +6,7 @@ import transformers
 
 import anyformer as af
 from anyformer.families.checkpoint import fill
+from anyformer.families.gpt2 import GPT2
 from anyformer.families.statemap import Rule, StateMap, uncovered
 from tests.families.oracle import lifted, randomise
 from tests.tolerances import assert_close
@@ -27,9 +28,11 @@ def filled(spec, table, theirs):
 @torch.no_grad()
 def test_gpt3_equals_the_layers_of_gpt2_under_a_mask_for_each_kind_of_layer():
     band = 5
-    spec = af.spec("gpt3-small", SMALL | {"layers.banded.attention.pattern": f"window({band})", "ids": {}})
+    spec = af.spec(
+        "gpt3-small", SMALL | {"layers.banded.attention.pattern": f"window({band})", "ids.bos": None, "ids.eos": []}
+    )
     config = {"vocab_size": 61, "n_embd": 32, "n_layer": 4, "n_head": 4, "n_positions": 64}
-    table = af_family("gpt2").weights(spec)
+    table = GPT2.weights(spec)
     with lifted():
         theirs = transformers.GPT2LMHeadModel(transformers.GPT2Config(**config)).double().eval()
     randomise(theirs, table, seed=0)
@@ -74,9 +77,3 @@ def test_lamda_equals_the_decoder_of_t5_run_without_an_encoder(head_dim):
         states = theirs(input_ids=IDS).last_hidden_state
     wanted = states @ theirs.embed_tokens.weight.T * 32**-0.5
     assert_close("oracle", filled(spec, table, theirs)(IDS).logits, wanted)
-
-
-def af_family(kind):
-    found = af.families.family.Family.named(kind)
-    assert found is not None
-    return found

@@ -11,4 +11,4 @@ SIZES = {
 
 FACTS = {"bloom-176b": {"0/position.kind": "alibi", "/norm.embedding": True, "0/block.wiring": "serial"}}
 
-VARIANTS = {"untied": {"tie_word_embeddings": False}, "power-of-two": {"n_head": 4}}
+VARIANTS = {"untied": {"tie_word_embeddings": False}, "power-of-two": {"n_head": 4}, "odd-heads": {"n_head": 3}}

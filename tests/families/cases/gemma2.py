@@ -27,6 +27,6 @@ FACTS = {
 VARIANTS = {
     "no-caps": {"attn_logit_softcapping": None, "final_logit_softcapping": None, "attention_bias": True},
     "layer-types": {"layer_types": ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]},
-    "untied": {"tie_word_embeddings": False},
+    "untied": {"tie_word_embeddings": False, "num_key_value_heads": 4},
     "one-kv-head": {"hidden_size": 36, "num_attention_heads": 3, "num_key_value_heads": 1},
 }

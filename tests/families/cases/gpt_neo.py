@@ -12,7 +12,10 @@ RELEASED = {"gpt_neo": {"attention_layers": ["global", "local", "global", "local
 
 REFUSED = {
     "gpt_neo": [
-        ({"attention_types": [[["global", "banded"], 2]]}, "attention_types: [[['global', 'banded'], 2]] is not a list"),
+        (
+            {"attention_types": [[["global", "banded"], 2]]},
+            "attention_types: [[['global', 'banded'], 2]] is not a list",
+        ),
         ({"num_layers": 3}, "attention_types: names 4 layers, but num_layers is 3"),
         ({"attention_layers": ["local"] * 4}, "attention_layers: says something else than attention_types"),
     ]

@@ -15,15 +15,18 @@ SIZES = {
 }
 
 FACTS = {
+    "pythia-70m": {"0/position.dims": 16, "0/block.wiring": "parallel2", "0/ffn.kind": "gelu"},
+    "pythia-2.8b": {"0/position.dims": 20},
     "gpt-neox-20b": {
         "0/position.layout": "half",
         "0/position.dims": 24,
         "0/block.wiring": "parallel2",
         "0/ffn.kind": "gelu_tanh",
-    }
+    },
 }
 
 VARIANTS = {
+    "odd-heads": {"hidden_size": 36, "num_attention_heads": 3, "rotary_pct": 0.34, "tie_word_embeddings": True},
     "serial": {"use_parallel_residual": False, "attention_bias": False, "hidden_act": "gelu_new"},
     "new-keys": {
         "rotary_pct": None,

@@ -13,4 +13,7 @@ FACTS = {
     }
 }
 
-VARIANTS = {"tied": {"tie_word_embeddings": True}}
+VARIANTS = {
+    "tied": {"tie_word_embeddings": True},
+    "odd-heads": {"n_embd": 36, "n_head": 3, "rotary_dim": 12, "n_inner": None, "activation_function": "gelu"},
+}

@@ -13,6 +13,6 @@ FACTS = {
 ALSO = {"mistral-7b": "mistral-7b-v0.1"}
 
 VARIANTS = {
-    "no-window": {"sliding_window": None},
+    "no-window": {"sliding_window": None, "num_key_value_heads": 4, "head_dim": None},
     "one-kv-head": {"num_attention_heads": 3, "num_key_value_heads": 1, "tie_word_embeddings": True},
 }

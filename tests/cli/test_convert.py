@@ -1,0 +1,287 @@
+"""`anyformer convert`: formats, dtypes and surgery from the command line, and what it never does."""
+
+import json
+import os
+import pickle
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import anyformer as af
+from anyformer import files
+from tests.cli.command import run
+from tests.cli.small_run import TEXT, small_run
+
+LLAMA = {
+    "attention": {"heads": 4, "kv_heads": 4}, "norm": {"kind": "rmsnorm"}, "ffn": {"kind": "swiglu", "width": 32},
+    "position": {"kind": "rope"}, "ids": {"bos": 0}, "head": {"kind": "lm", "tied": False},
+}  # fmt: skip
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A small run that a published class can hold."""
+    small_run(tmp_path / "run", LLAMA)
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def text(tmp_path):
+    (tmp_path / "notes.txt").write_text(TEXT)
+    return str(tmp_path / "notes.txt")
+
+
+def same(a, b):
+    left, right = (dict(af.load(place, dtype=torch.float64).named_parameters()) for place in (a, b))
+    return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_convert_there_and_back_loses_nothing(capsys, source, tmp_path):
+    ran = run(capsys, "convert", str(source), str(tmp_path / "hf"), "--format", "hf")
+    assert ran.status == 0, ran.err
+    assert "files of LlamaForCausalLM (llama)" in ran.out
+    assert sorted(os.listdir(tmp_path / "hf")) == ["config.json", "model.safetensors", "tokenizer.json"]
+    ran = run(capsys, "convert", str(tmp_path / "hf"), str(tmp_path / "back"), "--json")
+    assert ran.json["format"] == "anyformer"
+    assert sorted(os.listdir(tmp_path / "back")) == ["model.safetensors", "spec.toml", "tokenizer.json"]
+    assert same(source, tmp_path / "hf")
+    assert same(source, tmp_path / "back")
+    assert (tmp_path / "back" / "tokenizer.json").read_bytes() == (source / "tokenizer.json").read_bytes()
+
+
+def test_convert_for_a_named_family_writes_its_class(capsys, source, tmp_path):
+    ran = run(capsys, "convert", str(source), str(tmp_path / "hf"), "--format", "hf", "--family", "mistral", "--json")
+    assert ran.json["architecture"] == "MistralForCausalLM"
+    assert same(source, tmp_path / "hf")
+    ran = run(capsys, "convert", str(source), str(tmp_path / "x"), "--family", "mistral")
+    assert (ran.status, "is for the format hf" in ran.err) == (2, True)
+    ran = run(capsys, "convert", str(source), str(tmp_path / "x"), "--format", "hf", "--family", "bert")
+    assert (ran.status, "topology" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_convert_to_a_dtype_stores_it(capsys, source, tmp_path, dtype):
+    ran = run(capsys, "convert", str(source), str(tmp_path / "new"), "--dtype", dtype, "--json")
+    assert ran.json["dtype"] == dtype
+    assert all(t.dtype == getattr(torch, dtype) for t in load_file(tmp_path / "new" / "model.safetensors").values())
+    ran = run(capsys, "convert", str(tmp_path / "new"), str(tmp_path / "again"), "--json")
+    assert ran.json["dtype"] == dtype, "unless told otherwise it stays"
+
+
+def test_convert_of_what_no_class_can_hold_names_the_axis_and_the_way_out(capsys, tmp_path):
+    small_run(tmp_path / "run", LLAMA | {"attention": {"heads": 4, "kv_heads": 4, "softcap": 3.0}})
+    ran = run(capsys, "convert", str(tmp_path / "run"), str(tmp_path / "hf"), "--format", "hf")
+    assert ran.status == 2
+    assert "attention.softcap" in ran.err
+    assert "--format anyformer keeps it as it is" in ran.err
+    assert not (tmp_path / "hf").exists()
+
+
+def test_convert_replaces_its_own_folders_only(capsys, source, tmp_path):
+    place = tmp_path / "new"
+    for form in ("hf", "anyformer", "hf"):
+        assert run(capsys, "convert", str(source), str(place), "--format", form).status == 0
+    assert not (place / "spec.toml").exists()
+    (place / "thesis.txt").write_text("ten years of work")
+    ran = run(capsys, "convert", str(source), str(place))
+    assert ran.status == 2
+    assert "holds thesis.txt, which would be lost" in ran.err
+    assert (place / "thesis.txt").read_text() == "ten years of work"
+
+
+def test_convert_leaves_a_model_of_somebody_else_alone(capsys, source, tmp_path):
+    place = tmp_path / "theirs"
+    run(capsys, "convert", str(source), str(place), "--format", "hf")
+    save_file(load_file(place / "model.safetensors"), place / "model.safetensors", {"format": "pt"})
+    ran = run(capsys, "convert", str(source), str(place))
+    assert ran.status == 2
+    assert "anyformer did not write it" in ran.err
+    assert sorted(os.listdir(place)) == ["config.json", "model.safetensors", "tokenizer.json"]
+
+
+def test_convert_onto_the_source_itself_is_refused(capsys, source):
+    ran = run(capsys, "convert", str(source), str(source / ".." / "run"))
+    assert (ran.status, "is the source itself" in ran.err) == (2, True)
+    assert af.load(source)
+
+
+class Stop(BaseException):
+    """As a kill: nothing after it runs on purpose."""
+
+
+@pytest.mark.parametrize("call", ["sync", "rename"])
+def test_convert_that_is_stopped_leaves_the_old_folder_or_the_new_one(capsys, source, tmp_path, monkeypatch, call):
+    place = tmp_path / "new"
+    run(capsys, "convert", str(source), str(place), "--rope-theta", "7")
+    disk, real = files.DISK, getattr(files.DISK, call)
+    for count in range(12):
+        left = [count]
+
+        def stop(*args, left=left):
+            if not left[0]:
+                raise Stop
+            left[0] -= 1
+            return real(*args)
+
+        monkeypatch.setattr(disk, call, stop)
+        try:
+            run(capsys, "convert", str(source), str(place))
+        except Stop:
+            pass
+        else:
+            break
+        finally:
+            monkeypatch.setattr(disk, call, real)
+        assert af.load(files.settle(place)).spec.position.theta in (7.0, 10000.0)
+    else:
+        pytest.fail("it never came to an end")
+    assert af.load(place).spec.position.theta == 10000.0
+    assert [name for name in os.listdir(tmp_path) if name.startswith(".")] == []
+
+
+def test_convert_with_fewer_heads_reports_perplexity_before_and_after(capsys, source, text, tmp_path):
+    ran = run(capsys, "convert", str(source), str(tmp_path / "new"), "--kv-heads", "2", "--text", text, "--json")
+    assert ran.status == 0, ran.err
+    before, after = ran.json["before"], ran.json["after"]
+    assert before["tokens"] == after["tokens"] > 0
+    assert before["perplexity"] != after["perplexity"]
+    assert af.load(tmp_path / "new").spec.attention.kv_heads == 2
+    again = run(capsys, "eval", str(tmp_path / "new"), text, "--json").json
+    assert again["perplexity"] == pytest.approx(after["perplexity"], rel=1e-5)
+    ran = run(capsys, "convert", str(source), str(tmp_path / "other"), "--kv-heads", "1", "--text", text)
+    assert "before" in ran.out
+    assert "after" in ran.out
+
+
+def test_convert_with_a_long_window_keeps_the_perplexity(capsys, source, text, tmp_path):
+    ran = run(capsys, "convert", str(source), str(tmp_path / "new"), "--window", "4096", "--text", text, "--json")
+    assert ran.json["before"]["perplexity"] == pytest.approx(ran.json["after"]["perplexity"], rel=1e-6)
+
+
+def test_convert_with_rope_options_writes_a_spec_that_a_class_can_hold(capsys, source, tmp_path):
+    argv = ["--rope-scaling", "yarn:4", "--rope-theta", "5000", "--positions", "256", "--format", "hf"]
+    ran = run(capsys, "convert", str(source), str(tmp_path / "new"), *argv)
+    assert ran.status == 0, ran.err
+    spec = af.spec(tmp_path / "new")
+    assert (spec.context, spec.position.theta, spec.position.scaling.kind) == (256, 5000.0, "yarn")
+
+
+def test_convert_with_set_changes_any_field_that_needs_no_weights(capsys, source, tmp_path):
+    ran = run(capsys, "convert", str(source), str(tmp_path / "new"), "--set", "attention.softcap=30.0")
+    assert ran.status == 0, ran.err
+    assert af.spec(tmp_path / "new").attention.softcap == 30.0
+    ran = run(capsys, "convert", str(source), str(tmp_path / "x"), "--set", "width=8")
+    assert (ran.status, "don't fit the changed spec" in ran.err) == (2, True)
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        (["--kv-heads", "3"], "can't be pooled into 3; pick from 1, 2, 4"),
+        (["--rope-scaling", "yarn"], "'yarn' is not KIND:FACTOR, such as yarn:4"),
+        (["--rope-scaling", "yran:4"], "'yran' is none of"),
+        (["--positions", "2"], "positions: 2 is less than"),
+        (["--pool", "median"], "invalid choice: 'median'"),
+        (["--kv-head", "2"], "--kv-head is no option of this command; did you mean '--kv-heads'?"),
+        (["--text", "nowhere.txt"], "nowhere.txt: there is no such file"),
+    ],
+)
+def test_convert_of_bad_input_says_what_is_wrong_and_writes_nothing(capsys, source, tmp_path, argv, line):
+    ran = run(capsys, "convert", str(source), str(tmp_path / "new"), *argv)
+    assert ran.status == 2
+    assert line in ran.err
+    assert not (tmp_path / "new").exists()
+
+
+class Bomb:
+    """Runs a command when it is unpickled."""
+
+    def __init__(self, place):
+        self.place = place
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.place}",)
+
+
+@pytest.fixture
+def pickled(capsys, source, tmp_path):
+    """A folder with a config.json and weights in pytorch_model.bin."""
+    place = tmp_path / "pickled"
+    run(capsys, "convert", str(source), str(place), "--format", "hf")
+    torch.save(load_file(place / "model.safetensors"), place / "pytorch_model.bin")
+    (place / "model.safetensors").unlink()
+    return place
+
+
+def test_pickled_weights_are_refused_with_the_way_out(capsys, pickled, tmp_path):
+    ran = run(capsys, "convert", str(pickled), str(tmp_path / "new"))
+    assert ran.status == 1
+    assert f"if you trust it: anyformer convert --unsafe-pickle {pickled} NEW" in ran.err
+
+
+def test_pickled_weights_are_converted_when_asked_for(capsys, pickled, source, tmp_path):
+    ran = run(capsys, "convert", "--unsafe-pickle", str(pickled), str(tmp_path / "new"))
+    assert ran.status == 0, ran.err
+    assert same(source, tmp_path / "new")
+    assert (tmp_path / "new" / "tokenizer.json").is_file()
+
+
+def test_pickled_weights_in_shards_below_a_name_are_converted(capsys, pickled, source, tmp_path):
+    state = torch.load(pickled / "pytorch_model.bin", weights_only=True)
+    names = sorted(state)
+    (pickled / "pytorch_model.bin").unlink()
+    placed = {}
+    for i, part in enumerate((names[::2], names[1::2])):
+        torch.save({"state_dict": {name: state[name] for name in part}}, pickled / f"part-{i}.bin")
+        placed |= dict.fromkeys(part, f"part-{i}.bin")
+    (pickled / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": placed}))
+    ran = run(capsys, "convert", "--unsafe-pickle", str(pickled), str(tmp_path / "new"))
+    assert ran.status == 0, ran.err
+    assert same(source, tmp_path / "new")
+
+
+def test_pickle_that_would_run_a_command_runs_nothing(capsys, pickled, tmp_path):
+    mark = tmp_path / "executed"
+    with (pickled / "pytorch_model.bin").open("wb") as file:
+        pickle.dump({"a": Bomb(mark)}, file)
+    ran = run(capsys, "convert", "--unsafe-pickle", str(pickled), str(tmp_path / "new"))
+    assert ran.status == 1
+    assert "its pickled weights can't be read" in ran.err
+    assert not mark.exists()
+    assert not (tmp_path / "new").exists()
+
+
+def test_fence_of_the_child_stops_what_gets_past_the_unpickler(tmp_path):
+    import subprocess
+    import sys
+
+    mark = tmp_path / "executed"
+    attempts = {
+        "system": f"os.system('touch {mark}')", "popen": f"import subprocess; subprocess.run(['touch', '{mark}'])",
+        "write": f"open('{mark}', 'w')", "connect": "import socket; socket.create_connection(('127.0.0.1', 9), 1)",
+    }  # fmt: skip
+    (tmp_path / "new").mkdir()
+    for name, attempt in attempts.items():
+        code = (
+            "import os; from pathlib import Path; from anyformer.lab.unpickle import _fence\n"
+            f"_fence(Path('{tmp_path / 'new'}')); open('{tmp_path / 'new' / 'x'}', 'w')\n{attempt}\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == 3, (name, done.stderr)
+        assert "which weights have no need of" in done.stderr
+        assert not mark.exists(), name
+
+
+def test_unsafe_pickle_without_pickles_says_so(capsys, source, tmp_path):
+    shutil.copytree(source, tmp_path / "copy")
+    (tmp_path / "copy" / "config.json").write_text("{}")
+    ran = run(capsys, "convert", "--unsafe-pickle", str(tmp_path / "copy"), str(tmp_path / "new"))
+    assert (ran.status, "holds no pickled weights" in ran.err) == (1, True)
+
+
+def test_convert_help_has_an_example_for_each_use(capsys):
+    out = run(capsys, "convert", "--help").out
+    assert "anyformer convert path/to/llama llama-gqa --kv-heads 8 --text notes.txt" in out
