@@ -35,7 +35,7 @@ def from_hf(hf_model: Any) -> Model:
     entries = table.entries(spec)
     placed = matched(table, entries, tensors, lambda held: tuple(tensors[held].shape), Path(name), spec)
     model = empty_model(spec, first.device, first.dtype)
-    fill(model, entries, lambda theirs: tensors[placed[theirs]], copy=True)
+    fill(model, entries, lambda theirs: tensors[placed[theirs]], name, copy=True)
     return model.train(hf_model.training)
 
 

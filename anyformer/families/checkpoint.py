@@ -52,7 +52,7 @@ def load_published(folder: Path, device: str | torch.device | None, dtype: torch
         first = shards.tensor(placed[entries[0].theirs]).dtype
         model = empty_model(spec, place, dtype or default_dtype(place, first))
         if place.type != "meta":
-            fill(model, entries, lambda name: shards.tensor(placed[name]))
+            fill(model, entries, lambda name: shards.tensor(placed[name]), str(folder))
             check_copies(table, entries, shards)
     return model
 
@@ -76,7 +76,9 @@ def matched(
     return placed
 
 
-def fill(model: Model, entries: Iterable[Entry], read: Callable[[str], Tensor], *, copy: bool = False) -> None:
+def fill(
+    model: Model, entries: Iterable[Entry], read: Callable[[str], Tensor], where: str, *, copy: bool = False
+) -> None:
     """Put every tensor of a checkpoint where it belongs: as it is where it fits, unless copies are asked for."""
     from anyformer.model.store import adopt
 
@@ -84,7 +86,7 @@ def fill(model: Model, entries: Iterable[Entry], read: Callable[[str], Tensor], 
     for entry in entries:
         theirs = read(entry.theirs)
         if not theirs.is_floating_point():
-            raise CheckpointError(f"{entry.theirs}: holds {theirs.dtype}; quantised weights can't be read")
+            raise CheckpointError(f"{where}: {entry.theirs}: holds {theirs.dtype}; quantised weights can't be read")
         for name, part in zip(entry.ours, entry.op.split(theirs, entry.shapes), strict=True):
             place = entry.op.place(parameters[name])
             if place is parameters[name]:

@@ -197,6 +197,27 @@ def test_names_of_the_released_bert_are_read(tmp_path):
     assert same(model, tmp_path, tensors | {name: torch.ones(2) for name in unused})
 
 
+def test_names_of_the_released_roberta_are_read(tmp_path):
+    model, tensors = released("roberta", tmp_path, lambda name: name)
+    twice = {"lm_head.decoder.weight": tensors["roberta.embeddings.word_embeddings.weight"].clone()}
+    unused = ("roberta.pooler.dense.weight", "roberta.pooler.dense.bias", "roberta.embeddings.position_ids")
+    assert same(model, tmp_path, tensors | twice | {name: torch.ones(2) for name in unused})
+
+
+def test_names_that_the_public_vit_has_in_memory_are_read(tmp_path):
+    inside = {"attention.attention.query": "attention.q_proj", "attention.output.dense": "attention.o_proj"}
+
+    def now(name):
+        for old, new in inside.items():
+            if old in name:
+                return name.replace(old, new).replace("encoder.layer", "layers")
+        return name
+
+    model, tensors = released("vit", tmp_path, now)
+    unused = ("vit.pooler.dense.weight", "vit.pooler.dense.bias", "vit.embeddings.mask_token")
+    assert same(model, tmp_path, tensors | {name: torch.ones(2) for name in unused})
+
+
 def test_names_of_the_released_gpt_neox_are_read(tmp_path):
     model, tensors = released("gpt_neox", tmp_path, lambda name: name.replace("lm_head", "embed_out"))
     buffers = ("bias", "masked_bias", "rotary_emb.inv_freq")

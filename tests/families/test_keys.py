@@ -178,6 +178,7 @@ def test_config_of_an_unknown_class_lists_the_known_ones(config, message):
 
 def test_config_without_architectures_goes_by_its_model_type():
     assert family_of({"model_type": "openai-gpt"}).kind == "gpt"
+    assert family_of({"model_type": "roformer"}).kind == "roformer", "two classes share it; the encoder came first"
 
 
 @pytest.mark.parametrize(
@@ -225,12 +226,33 @@ def test_small_config_finds_a_family_that_can_hold_it_without_being_told(kind):
     assert family_of(config) is found
 
 
-@pytest.mark.parametrize("name", ["llama-3-8b", "gpt2-xl", "gemma-2-27b", "bert-large", "t5-small", "gpt-neox-20b"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "llama-3-8b",
+        "gpt2-xl",
+        "gemma-2-27b",
+        "bert-large",
+        "t5-small",
+        "gpt-neox-20b",
+        "mt5-xl",
+        "roberta-base",
+        "roformer-base-zh",
+        "modernbert-large",
+        "vit-l-16",
+    ],
+)
 def test_preset_can_be_exported(name):
     spec = named(name)
     family, config = family_for(spec)
     assert spec.count().params == sum(entry.size for entry in family.weights(spec).entries(spec))
     assert config["architectures"] == [family.architectures[0]]
+
+
+def test_spec_that_two_classes_hold_is_written_for_the_older():
+    spec = named("t5-v1.1-small")
+    assert family_for(spec)[0].kind == "t5"
+    assert family_for(spec, "mt5")[0].kind == "mt5"
 
 
 def test_spec_that_no_family_holds_names_the_nearest_and_what_stands_in_the_way():
