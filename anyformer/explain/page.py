@@ -137,6 +137,8 @@ def _costs(report: Report, width: int) -> Iterator[Part]:
 def _cost_table(report: Report, costs: tuple[Cost, ...]) -> Table:
     table = _numbers("tokens", *(f"{cost.context:,}" for cost in costs))
     table.columns[0].min_width = LABEL - 2
+    # The name of a pattern may be longer than any number.
+    table.columns[0].overflow, table.columns[0].no_wrap = "fold", False
     table.add_row("FLOPs per token", *(Text(units.flops(cost.flops_per_token), style="bold") for cost in costs))
     for part in dict.fromkeys(name for cost in costs for name in cost.by_part):
         table.add_row(f"  {part}", *(units.flops(cost.by_part.get(part, 0)) for cost in costs))
