@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from anyformer.cli.model import Bar, working
@@ -79,7 +80,8 @@ def run(given: argparse.Namespace) -> int:
 
     text = None if given.text is None else read_text(given.text)
     source = find_folder(given.source)
-    with working(f"converting {given.source}"):
+    # A text has bars of its own, and one terminal shows one thing at a time.
+    with working(f"converting {given.source}") if text is None else nullcontext():
         import torch
 
         from anyformer.lab.convert import Plan, convert, summary

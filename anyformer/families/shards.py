@@ -19,6 +19,8 @@ from anyformer.model.header import Header, read_header
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from anyformer.model.tensors import TensorFile
+
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 CONFIG_BYTES, INDEX_BYTES = 2**22, 2**26
 """Longest files that are parsed: published ones are a few kilobytes, and a few megabytes for an index."""
@@ -68,18 +70,18 @@ def shard_names(folder: Path) -> list[str]:
 class Shards:
     """Open files, and which of them holds each tensor."""
 
-    def __init__(self, folder: Path, files: dict[str, Any], headers: dict[str, Header]) -> None:
+    def __init__(self, folder: Path, files: dict[str, TensorFile]) -> None:
         self.folder = folder
-        self.files = {tensor: files[name] for tensor, name in located(folder, headers).items()}
-        self.shapes = {tensor: place.shape for header in headers.values() for tensor, place in header.tensors.items()}
+        placed = located(folder, {name: file.header for name, file in files.items()})
+        self.files = {tensor: files[name] for tensor, name in placed.items()}
 
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor, without reading it."""
-        return self.shapes[name]
+        return self.files[name].header.tensors[name].shape
 
     def tensor(self, name: str) -> Tensor:
-        """A tensor, on the CPU. It is a view of the file, which is read where it is touched and never written."""
-        return self.files[name].get_tensor(name)
+        """A tensor, on the CPU."""
+        return self.files[name].tensor(name)
 
 
 def headers_of(folder: Path) -> dict[str, Header]:
@@ -101,17 +103,8 @@ def located(folder: Path, headers: dict[str, Header]) -> dict[str, str]:
 @contextlib.contextmanager
 def opened(folder: Path) -> Iterator[Shards]:
     """The tensors of a checkpoint, by name. A file that is damaged is named."""
-    from safetensors import SafetensorError, safe_open
+    from anyformer.model.tensors import TensorFile
 
     with contextlib.ExitStack() as stack:
-        files: dict[str, Any] = {}
-        headers = headers_of(folder)
-        for name in headers:
-            try:
-                files[name] = stack.enter_context(safe_open(folder / name, framework="pt"))
-            except (SafetensorError, OSError) as error:
-                raise CheckpointError(f"{folder / name}: is damaged or can't be read: {error}") from error
-        try:
-            yield Shards(folder, files, headers)
-        except SafetensorError as error:
-            raise CheckpointError(f"{folder}: is damaged or can't be read: {error}") from error
+        made = {name: TensorFile(folder / name) for name in shard_names(folder)}
+        yield Shards(folder, {name: stack.enter_context(file) for name, file in made.items()})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +38,8 @@ COPIED = (
 """Files that go along as they are: they belong to the texts, not to the weights."""
 NAMES = (SPEC, CONFIG, SINGLE, INDEX, "model-?????-of-?????.safetensors", *COPIED)
 """What the folder of a model may hold and still be replaced."""
-Progress = Callable[[str], Callable[[int, int], None]]
+Report = Callable[[int, int], None]
+Progress = Callable[[str], AbstractContextManager[Report | None]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +73,11 @@ class Converted:
     after: Score | None
 
 
-def convert(plan: Plan, progress: Progress | None = None) -> Converted:
-    """Read, change, write. Whatever can be known to fail does so before anything is written."""
+def convert(plan: Plan, progress: Progress = lambda _: nullcontext()) -> Converted:
+    """Read, change, write. Whatever can be known to fail does so before anything is written.
+
+    `progress` gives what is told how much of a text is scored, for as long as it is.
+    """
     _check(plan)
     with readable(plan) as source:
         stored = stored_dtype(source)
@@ -88,8 +92,8 @@ def convert(plan: Plan, progress: Progress | None = None) -> Converted:
         context = min(model.spec.context, changed.spec.context)
         pairs = [("before", model)] + ([("after", changed)] if plan.surgery else [])
         for i, (name, each) in enumerate(pairs):
-            report = None if progress is None else progress(name)
-            scores[i] = score(each, words, plan.text, context=context, report=report)
+            with progress(name) as report:
+                scores[i] = score(each, words, plan.text, context=context, report=report)
     dtype = stored if plan.dtype is None else plan.dtype
     result = changed.to(dtype)
     with NewFolder(plan.place, NAMES) as folder:

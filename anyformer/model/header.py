@@ -40,6 +40,8 @@ class Header:
 
     tensors: dict[str, Place]
     metadata: dict[str, str]
+    start: int
+    """Where in the file the tensors begin: their offsets count from here."""
 
 
 class _Fault(Exception):
@@ -57,7 +59,7 @@ def read_header(file: Path) -> Header:
             if length > MOST:
                 raise _Fault(f"its header claims {length} bytes; at most {MOST} are read")
             text = stored.read(length)
-        return _checked(json.loads(text, object_pairs_hook=_once), size - 8 - length)
+        return _checked(json.loads(text, object_pairs_hook=_once), 8 + length, size)
     except OSError as error:
         raise CheckpointError(f"{file}: can't be read: {error.strerror}") from error
     except _Fault as error:
@@ -76,7 +78,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-def _checked(header: Any, room: int) -> Header:
+def _checked(header: Any, start: int, size: int) -> Header:
+    room = size - start
     if not isinstance(header, Mapping):
         raise _Fault(f"its header holds {type(header).__name__}, not a table")
     found = dict(header)
@@ -92,7 +95,7 @@ def _checked(header: Any, room: int) -> Header:
         end = place.end
     if end != room:
         raise _Fault(f"its tensors end at {end}, and its data at {room}")
-    return Header(tensors, dict(metadata))
+    return Header(tensors, dict(metadata), start)
 
 
 def _place(name: str, told: Any, room: int) -> Place:

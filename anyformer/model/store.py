@@ -10,13 +10,12 @@ import warnings
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 
 from anyformer.errors import CheckpointError, InputError
-from anyformer.files import inside, replace_file
-from anyformer.model.header import read_header
+from anyformer.files import replace_file
+from anyformer.model.build import allocate
 from anyformer.model.models import Model
+from anyformer.model.tensors import ALIGNED, TensorFile, save_file
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.weights import weights
 
@@ -42,8 +41,11 @@ def write_tensors(file: Path, tensors: dict[str, torch.Tensor], metadata: dict[s
     """Write a safetensors file in one go: a kill leaves the old one or the new one."""
     try:
         replace_file(file, lambda place: save_file(tensors, place, metadata))
-    except SafetensorError as error:
-        raise CheckpointError(f"{file}: can't be written: {error}") from error
+    except OSError as error:
+        # A write that fails does not know which file it was for.
+        if error.errno is not None and error.filename is None:
+            error.filename = str(file)
+        raise
 
 
 def load(path: str | Path, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Model:
@@ -56,21 +58,17 @@ def load(path: str | Path, device: str | torch.device | None = None, dtype: torc
     if not file.is_file():
         raise CheckpointError(f"{folder}: there is no {WEIGHTS}; give a directory that anyformer.save wrote")
     place = torch.device(device or "cpu")
-    header = read_header(inside(file, folder))
-    spec = _spec_of(header.metadata, file)
-    inventory = weights(spec)
-    shapes = {name: held.shape for name, held in header.tensors.items()}
-    check_shapes(file, {name: w.shape for name, w in inventory.items()}, shapes)
-    try:
-        with safe_open(file, framework="pt") as stored:
-            if dtype is None:
-                dtype = default_dtype(place, stored.get_tensor(next(iter(inventory))).dtype)
-            model = empty_model(spec, place, dtype)
-            if place.type != "meta":
-                for name, parameter in model.named_parameters():
-                    adopt(parameter, stored.get_tensor(name))
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{file}: is damaged or can't be read: {error}") from error
+    with TensorFile(file) as stored:
+        spec = _spec_of(stored.header.metadata, file)
+        inventory = weights(spec)
+        shapes = {name: held.shape for name, held in stored.header.tensors.items()}
+        check_shapes(file, {name: w.shape for name, w in inventory.items()}, shapes)
+        if dtype is None:
+            dtype = default_dtype(place, stored.tensor(next(iter(inventory))).dtype)
+        model = empty_model(spec, place, dtype)
+        if place.type != "meta":
+            for name, parameter in model.named_parameters():
+                adopt(parameter, stored.tensor(name))
     written = folder / SPEC
     if written.is_file() and written.read_bytes() != spec.to_toml().encode():
         warnings.warn(
@@ -96,7 +94,7 @@ def empty_model(spec: ModelSpec, place: torch.device, dtype: torch.dtype) -> Mod
     """A model on its device, whose parameters are still to be filled."""
     with torch.device("meta"):
         model = Model(spec).to(dtype)
-    return model if place.type == "meta" else model.to_empty(device=place)
+    return model if place.type == "meta" else allocate(model, place)
 
 
 @torch.no_grad()
@@ -107,7 +105,7 @@ def adopt(parameter: torch.nn.Parameter, tensor: torch.Tensor, *, copy: bool = F
     twice. What is written to it later stays in memory; the file is never changed.
     """
     fits = tensor.dtype == parameter.dtype and tensor.device == parameter.device and tensor.is_contiguous()
-    if fits and not copy:
+    if fits and not copy and tensor.data_ptr() % ALIGNED == 0:
         parameter.data = tensor
     else:
         parameter.copy_(tensor)

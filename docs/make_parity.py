@@ -1,0 +1,149 @@
+"""Write docs/parity.md from what the parity tests find: `PYTHONPATH=. python docs/make_parity.py`.
+
+The tests themselves are run, case by case, with their comparison replaced by one that also notes the figure. It takes
+about a minute; a case that fails is named on the page and by the exit status.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).resolve().parent / "parity.md"
+HEAD = """# Parity with the published implementations
+
+Every family is held against its public class of transformers {version}, for the class's small config (`tiny`) and for
+every switch that a published config may turn. Both sides get random weights in every tensor, biases and gains too, and
+compute in fp64, with the class's own fp32 lifted; a difference is max|a - b| / max|b| of the logits, and the tests allow
+{limit:g}. Sequences are longer than every window, chunk and trained length of the small config.
+
+- **whole**: a batch of two rows, at once.
+- **padded**: one row shorter than the other, real tokens only.
+- **cached**: fed in two parts with our cache, against the class without one.
+- **round trip**: tensors and config there and back, equal to the last bit, also through two shards that the class
+  loads itself.
+
+A dash means that the case does not apply: an encoder has no cache, and where angles depend on the length the public
+classes take that of the longest row. To check a checkpoint of your own, layer by layer:
+
+    anyformer verify parity path/to/checkpoint
+
+This page is written by `PYTHONPATH=. python docs/make_parity.py`.
+
+{families} families, {cases} cases; the largest difference is {worst}.
+
+| family | public class | variant | whole | padded | cached | round trip |
+|---|---|---|---|---|---|---|
+"""
+COLUMNS = {
+    "whole": ("test_logits_of_a_whole_sequence_equal_the_published",),
+    "padded": ("test_logits_of_padded_rows_equal_the_published",),
+    "cached": ("test_logits_fed_in_two_parts_with_a_cache_equal_the_published",),
+    "round trip": (
+        "test_export_gives_the_published_tensors_bit_for_bit",
+        "test_config_written_from_a_spec_reads_back_equal",
+        "test_saved_in_two_shards_loads_here_and_in_the_public_library",
+    ),
+}
+"""Column -> the tests that stand behind it."""
+
+
+def key(kind: str, architecture: str, variant: str) -> str:
+    """The beginning of a row, by which a test finds it."""
+    return f"| {kind} | {architecture} | {variant} |"
+
+
+def results(report: Callable[[str], None]) -> Iterator[tuple[str, str, str, dict[str, Any]]]:
+    """Kind, public class, variant, and for each column a figure, True, None (does not apply) or an exception."""
+    from tests.families.cases import cases
+    from tests.families.test_parity import Case
+
+    for kind, variant in cases():
+        report(f"{kind} {variant}")
+        with tempfile.TemporaryDirectory() as place:
+            try:
+                case = Case(kind, variant, Path(place))
+            except Exception as error:
+                yield kind, "", variant, dict.fromkeys(COLUMNS, error)
+                continue
+            found = {column: outcome(case, names) for column, names in COLUMNS.items()}
+            yield kind, case.family.architectures[0], variant, found
+
+
+def outcome(case: Any, names: tuple[str, ...]) -> Any:
+    """The largest difference that some tests of a case noted, or True if they compare bits."""
+    import pytest
+
+    from tests.families import test_parity
+
+    with noted(test_parity) as figures, tempfile.TemporaryDirectory() as scratch:
+        for name in names:
+            given = {"tmp_path": Path(scratch)} if "shards" in name else {}
+            try:
+                getattr(test_parity, name)(lambda *_: case, case.family.kind, case.variant, **given)
+            except pytest.skip.Exception:
+                return None
+            except Exception as error:
+                return error
+        return max(figures) if figures else True
+
+
+@contextmanager
+def noted(module: Any) -> Iterator[list[float]]:
+    """Let the comparisons of a test module note what they find."""
+    from tests.tolerances import difference
+
+    figures: list[float] = []
+    check = module.assert_close
+
+    def watch(row: str, a: Any, b: Any) -> None:
+        figures.append(difference(a, b))
+        check(row, a, b)
+
+    module.assert_close = watch
+    try:
+        yield figures
+    finally:
+        module.assert_close = check
+
+
+def shown(found: Any) -> str:
+    """A cell."""
+    if found is None:
+        return "-"
+    if isinstance(found, Exception):
+        return "**fails**"
+    return "exact" if found is True else "0" if found == 0 else f"{found:.0e}"
+
+
+def main() -> int:
+    """Write the page; 1 if a case fails."""
+    import torch
+    import transformers
+
+    from tests.tolerances import TABLE
+
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    rows, figures, failed, kinds = list[str](), list[float](), list[str](), set[str]()
+    for kind, architecture, variant, found in results(lambda line: sys.stderr.write(f"\r{line:60}")):
+        kinds.add(kind)
+        rows.append(f"{key(kind, architecture, variant)} {' | '.join(shown(found[column]) for column in COLUMNS)} |")
+        figures += [value for value in found.values() if isinstance(value, float)]
+        failed += [f"{kind} {variant}, {c}: {v!r:.300}" for c, v in found.items() if isinstance(v, Exception)]
+    head = HEAD.format(
+        version=transformers.__version__, limit=TABLE["oracle"].limit, families=len(kinds), cases=len(rows),
+        worst=f"{max(figures):.0e}",
+    )  # fmt: skip
+    PAGE.write_text(head + "\n".join(rows) + "\n", encoding="utf-8")
+    sys.stderr.write("\n" + "".join(f"{line}\n" for line in failed))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
