@@ -11,7 +11,7 @@ from anyformer.cli.parser import Command, add_set, number, whole
 from anyformer.cli.terminal import console, print_all, print_json
 
 if TYPE_CHECKING:
-    from anyformer.lab.convert import Converted
+    from anyformer.convert.folder import Converted
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 
@@ -84,8 +84,8 @@ def run(given: argparse.Namespace) -> int:
     with working(f"converting {given.source}") if text is None else nullcontext():
         import torch
 
-        from anyformer.lab.convert import Plan, convert, summary
-        from anyformer.lab.surgery import Surgery
+        from anyformer.convert.folder import Plan, convert, summary
+        from anyformer.convert.surgery import Surgery
 
         surgery = Surgery(
             kv_heads=given.kv_heads, pool=given.pool, theta=given.rope_theta, scaling=given.rope_scaling,

@@ -10,7 +10,7 @@ from anyformer.cli.parser import Command, Parser, add_command, whole
 from anyformer.cli.terminal import console, print_all, print_json
 
 if TYPE_CHECKING:
-    from anyformer.lab.parity import Comparison, Parity, Row
+    from anyformer.verify.parity import Comparison, Parity, Row
 
 DTYPES = ("float64", "float32")
 
@@ -45,7 +45,7 @@ def run_parity(given: argparse.Namespace) -> int:
         import torch
 
         from anyformer.data.tokenizer import tokenizer
-        from anyformer.lab.parity import parity
+        from anyformer.verify.parity import parity
 
         answer = parity(
             folder, against=against, text=text, tokenizer=None if text is None else tokenizer(folder),

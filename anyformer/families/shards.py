@@ -81,7 +81,7 @@ class Shards:
 
     def tensor(self, name: str) -> Tensor:
         """A tensor, on the CPU."""
-        return self.files[name].tensor(name)
+        return self.files[name].view(name)
 
 
 def headers_of(folder: Path) -> dict[str, Header]:

@@ -10,12 +10,14 @@ import warnings
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from anyformer.errors import CheckpointError, InputError
 from anyformer.files import replace_file
 from anyformer.model.build import allocate
 from anyformer.model.models import Model
-from anyformer.model.tensors import ALIGNED, TensorFile, save_file
+from anyformer.model.tensors import TensorFile
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.weights import weights
 
@@ -41,11 +43,8 @@ def write_tensors(file: Path, tensors: dict[str, torch.Tensor], metadata: dict[s
     """Write a safetensors file in one go: a kill leaves the old one or the new one."""
     try:
         replace_file(file, lambda place: save_file(tensors, place, metadata))
-    except OSError as error:
-        # A write that fails does not know which file it was for.
-        if error.errno is not None and error.filename is None:
-            error.filename = str(file)
-        raise
+    except SafetensorError as error:
+        raise CheckpointError(f"{file}: can't be written: {error}") from error
 
 
 def load(path: str | Path, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Model:
@@ -64,11 +63,11 @@ def load(path: str | Path, device: str | torch.device | None = None, dtype: torc
         shapes = {name: held.shape for name, held in stored.header.tensors.items()}
         check_shapes(file, {name: w.shape for name, w in inventory.items()}, shapes)
         if dtype is None:
-            dtype = default_dtype(place, stored.tensor(next(iter(inventory))).dtype)
+            dtype = default_dtype(place, stored.view(next(iter(inventory))).dtype)
         model = empty_model(spec, place, dtype)
         if place.type != "meta":
             for name, parameter in model.named_parameters():
-                adopt(parameter, stored.tensor(name))
+                adopt(parameter, stored.read(name))
     written = folder / SPEC
     if written.is_file() and written.read_bytes() != spec.to_toml().encode():
         warnings.warn(
@@ -101,11 +100,11 @@ def empty_model(spec: ModelSpec, place: torch.device, dtype: torch.dtype) -> Mod
 def adopt(parameter: torch.nn.Parameter, tensor: torch.Tensor, *, copy: bool = False) -> None:
     """Give a parameter the values of a tensor.
 
-    A tensor that fits becomes the parameter: a view of a file is then read when it is first used, and takes no memory
-    twice. What is written to it later stays in memory; the file is never changed.
+    A tensor that fits becomes the parameter, so that it takes no memory twice. What is written to a view of a file
+    stays in memory; the file is never changed.
     """
     fits = tensor.dtype == parameter.dtype and tensor.device == parameter.device and tensor.is_contiguous()
-    if fits and not copy and tensor.data_ptr() % ALIGNED == 0:
+    if fits and not copy:
         parameter.data = tensor
     else:
         parameter.copy_(tensor)

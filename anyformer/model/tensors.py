@@ -1,15 +1,13 @@
-"""Tensors in safetensors files, read and written so that they lie in memory as those that were never saved.
+"""Tensors in safetensors files, read so that no weight is held twice.
 
-Matrix products may differ in the last bit with the address of a matrix, so every weight begins at a multiple of 64
-bytes, wherever it comes from. Our files are laid out that way, and their tensors are views that are read when they are
-used. A file that is not is read into memory of our own. Either way no weight is held twice.
+A view of a file is read when it is first used, which is the fastest way to open a model. Matrix products may differ in
+the last bit with the address of a matrix, and a view begins wherever the file says; what is read into memory of our own
+begins where every new tensor does, so that a model which was saved and loaded computes as before, to the bit.
 """
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,14 +21,12 @@ from anyformer.errors import CheckpointError
 from anyformer.files import inside
 from anyformer.model.header import Header, Place, read_header
 
-ALIGNED = 64
 PIECE = 2**23
 """Bytes that one worker reads at once."""
-NAMES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
-    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
+    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
-DTYPES = {name: dtype for dtype, name in NAMES.items()}
 
 
 class TensorFile:
@@ -54,14 +50,21 @@ class TensorFile:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def tensor(self, name: str) -> Tensor:
-        """A tensor, on the CPU: a view of the file, or a copy where a view would begin at an odd address."""
-        place = self.header.tensors[name]
+    def view(self, name: str) -> Tensor:
+        """A tensor, on the CPU, as a view of the file."""
         try:
-            if (self.header.start + place.begin) % ALIGNED == 0 or place.dtype not in DTYPES:
-                return self._stored.get_tensor(name)
-            return self._read(place)
+            return self._stored.get_tensor(name)
         except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{self.file}: {name}: is damaged or can't be read: {error}") from error
+
+    def read(self, name: str) -> Tensor:
+        """A tensor, on the CPU, in memory of its own."""
+        place = self.header.tensors[name]
+        if place.dtype not in DTYPES:
+            return self.view(name).clone()
+        try:
+            return self._read(place)
+        except OSError as error:
             raise CheckpointError(f"{self.file}: {name}: is damaged or can't be read: {error}") from error
 
     def _read(self, place: Place) -> Tensor:
@@ -82,26 +85,6 @@ class TensorFile:
         for _ in self._crew.map(fill, range(0, len(room), PIECE)):
             pass
         return made
-
-
-def save_file(tensors: Mapping[str, Tensor], file: Path, metadata: Mapping[str, str]) -> None:
-    """Write a safetensors file.
-
-    The header is filled up with blanks, and tensors of odd sizes come last, so that the others begin where they should.
-    """
-    order = sorted(tensors, key=lambda name: tensors[name].nbytes % ALIGNED != 0)
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
-    end = 0
-    for name in order:
-        tensor, begin = tensors[name], end
-        end += tensor.nbytes
-        header[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-(8 + len(text)) % ALIGNED)
-    with file.open("wb") as out:
-        out.write(len(text).to_bytes(8, "little") + text)
-        for name in order:
-            out.write(_bytes(tensors[name].contiguous()))
 
 
 def _bytes(tensor: Tensor) -> memoryview:

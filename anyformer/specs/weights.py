@@ -7,6 +7,7 @@ whose parameters differ from it, so the counts can't drift from the model.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from anyformer.specs.axes import Dims, Norm, Position, Role, Weight
 from anyformer.specs.ends import (
@@ -22,6 +23,7 @@ from anyformer.specs.ends import (
 from anyformer.specs.model import ModelSpec, Stack
 from anyformer.specs.nodes import Attention, Layer, Placement
 from anyformer.specs.pairs import allowed_pairs
+from anyformer.specs.patterns import Tokens
 from anyformer.specs.stacks import pattern_of
 
 Named = Iterator[tuple[str, Weight]]
@@ -214,7 +216,26 @@ def silent(spec: ModelSpec) -> dict[str, str]:
                 if users and all(alone[j] for j in users) and not layer.attention.cross_position:
                     scored.append(f"{stack.name}.positions.{uses[i]}.")
                 reasons |= {n: why for n in named if n.startswith(tuple(scored)) and not n.endswith(".values")}
+    if isinstance(spec.embed, PatchEmbed) and getattr(spec.head, "pool", "") == "last":
+        tokens = spec.embed.tokens()
+        if 0 not in _read_by(spec.stacks[-1], tokens - 1, tokens):
+            reasons["embed.class_token"] = (
+                "the head reads the last token, and no chain of layers leads from it to the first"
+            )
     return {name: why for name, why in reasons.items() if name in named and named[name].role != "position_embedding"}
+
+
+def _read_by(stack: Stack, token: int, tokens: int) -> set[int]:
+    """The tokens on which the state of one of them can depend after all layers."""
+    import numpy as np
+
+    found = np.arange(tokens) == token
+    every: Any = np.arange(tokens)
+    for layer in reversed(stack.layers):
+        q, k = Tokens(every[:, None], 0, tokens), Tokens(every[None, :], 0, tokens)
+        allowed = np.broadcast_to(pattern_of(stack, layer).allows(q, k), (tokens, tokens))
+        found = found | allowed[found].any(0)
+    return set(np.flatnonzero(found).tolist())
 
 
 def _silent_keys(layer: Layer, prefix: str, *, turned: bool) -> dict[str, str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 import anyformer as af
@@ -291,8 +292,9 @@ def test_command_stopped_in_the_middle_leaves_the_earlier_run_usable(here, how):
         assert os.listdir("runs") == [place.name]
 
 
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SafetensorError("No space left on device")])
 @pytest.mark.parametrize("when", [0, 1])
-def test_command_on_a_full_disk_ends_in_one_line_and_keeps_the_earlier_run(here, capsys, monkeypatch, when):
+def test_command_on_a_full_disk_ends_in_one_line_and_keeps_the_earlier_run(here, capsys, monkeypatch, error, when):
     made, _ = quickstart(budget=Budget(steps=2))
     before = read_result(made.plan.place)
     calls = itertools.count()
@@ -300,7 +302,7 @@ def test_command_on_a_full_disk_ends_in_one_line_and_keeps_the_earlier_run(here,
     def full(tensors, place, metadata):
         place.write_bytes(b"half of it")
         if next(calls) == when:
-            raise OSError(28, "No space left on device")
+            raise error
         save_file(tensors, place, metadata)
 
     # The first weights are written before training, the second after it.

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 import anyformer as af
 from anyformer.errors import InputError
 from anyformer.families.family import families
-from anyformer.lab.parity import LIMITS, difference, parity
+from anyformer.verify.parity import LIMITS, difference, parity
 from tests.families.oracle import oracle
 
 KINDS = [family.kind for family in families()]

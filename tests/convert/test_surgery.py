@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import anyformer as af
+from anyformer.convert.surgery import Surgery, operate
 from anyformer.errors import InputError, SpecError
-from anyformer.lab.surgery import Surgery, operate
 from tests.contract.contracts import randomise
 from tests.contract.draw import BASE
 from tests.tolerances import assert_close

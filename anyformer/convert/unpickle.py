@@ -1,4 +1,4 @@
-"""Pickled weights to safetensors, in a process of its own: `python -m anyformer.lab.unpickle FOLDER NEW`.
+"""Pickled weights to safetensors, in a process of its own: `python -m anyformer.convert.unpickle FOLDER NEW`.
 
 Opening a pickle runs what is in it. torch.load with weights_only=True allows tensors and little else, but that has
 been broken twice; so the process that does it also refuses to start programs, open connections or write elsewhere.
@@ -65,7 +65,7 @@ def unpickled(folder: Path, new: Path) -> None:
         raise CheckpointError(f"{folder}: its pickled weights can't be read: {lines[-1]}")
 
 
-RUN = "import sys; sys.path.insert(0, sys.argv[1]); from anyformer.lab.unpickle import main; main(*sys.argv[2:])"
+RUN = "import sys; sys.path.insert(0, sys.argv[1]); from anyformer.convert.unpickle import main; main(*sys.argv[2:])"
 """Isolated: neither the environment nor the working directory decides what is imported."""
 
 

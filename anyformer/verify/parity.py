@@ -23,9 +23,9 @@ from anyformer.families.bridge import library, to_hf
 from anyformer.families.checkpoint import described
 from anyformer.families.folder import is_published, load
 from anyformer.families.shards import CONFIG
-from anyformer.lab.lift import lifted
 from anyformer.model.models import Model
 from anyformer.specs.ends import PatchEmbed
+from anyformer.verify.lift import lifted
 
 LIMITS = {torch.float64: 1e-7, torch.float32: 1e-3}
 """The largest difference, max|a - b| / max|b|, that passes. A few classes keep tables of fp32: 3e-8 with Marian's sines."""

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from anyformer.convert.surgery import Surgery, operate
+from anyformer.convert.unpickle import unpickled
 from anyformer.data.tokenizer import FILE as TOKENIZER
 from anyformer.data.tokenizer import tokenizer
 from anyformer.errors import InputError, SpecError
@@ -22,8 +24,6 @@ from anyformer.families.checkpoint import family_for, save_published, was_writte
 from anyformer.families.folder import FORMATS, load, stored_dtype
 from anyformer.families.shards import CONFIG, INDEX, SINGLE
 from anyformer.files import NewFolder, inside
-from anyformer.lab.surgery import Surgery, operate
-from anyformer.lab.unpickle import unpickled
 from anyformer.model.store import SPEC, save
 from anyformer.train.evaluate import Score, score
 

@@ -1,0 +1,1 @@
+"""Checkpoints made into others: another format, dtype or shape."""

@@ -1,0 +1,1 @@
+"""Proofs that a user can run: the same numbers here and in the published implementation."""
