@@ -2,8 +2,7 @@
 
     python bench/load.py [--megabytes 500] [--rounds 5]
 
-A random Llama directory in fp32 is written to a temporary folder, once as anyformer lays it out (every tensor at a
-multiple of 64 bytes) and once as most files are, whose tensors anyformer reads into memory of its own. Each load is a process of its own, in turns; the best
+A random Llama directory in fp32 is written to a temporary folder. Each load is a process of its own, in turns; the best
 time of the rounds and the largest peak of memory count. Weights are views of the file on both sides and are read when
 they are first used, so a load is also measured with one forward pass of 16 tokens behind it, which reads them all.
 The limit of memory is 1.15 times the file; that of time is a plain read of the file, which is in the system's cache.
@@ -76,26 +75,10 @@ def main():
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         write(folder, given.megabytes)
-        ended = compare(folder, given.rounds, "laid out by anyformer")
-        shift(Path(folder) / "model.safetensors")
-        return max(ended, compare(folder, given.rounds, "laid out by others"))
+        return compare(folder, given.rounds)
 
 
-def shift(file):
-    """Write a file again with tensors at odd addresses."""
-    from safetensors.torch import load_file, save_file
-
-    from anyformer.model.header import read_header
-
-    tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
-    file.unlink()
-    for blanks in range(9):
-        save_file(tensors, file, {"format": "pt", "blanks": " " * blanks})
-        if read_header(file).start % 64:
-            return
-
-
-def compare(folder, rounds, title):
+def compare(folder, rounds):
     """Measure both sides in turns, and print; 1 if the limit of memory is passed."""
     file = Path(folder) / "model.safetensors"
     size, sides = file.stat().st_size, ("anyformer", "transformers")
@@ -114,7 +97,7 @@ def compare(folder, rounds, title):
             found[side].append(json.loads(done.stdout))
     sums = {round(each["sum"], 2) for side in sides for each in found[side]}
     assert len(sums) == 1, f"the sides disagree: {sums}"
-    print(f"{size / 2**20:.0f} MiB in fp32, {title}; plain read {plain:.3f} s; best of {rounds}, in turns")
+    print(f"{size / 2**20:.0f} MiB in fp32; plain read {plain:.3f} s; best of {rounds}, in turns")
     for name, words in (("load", "load"), ("use", "load and one forward pass")):
         ours, theirs = (min(each[name] for each in found[side]) for side in sides)
         # A load by itself reads next to nothing of the file, so only the second is held against reading all of it.
