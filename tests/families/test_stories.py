@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
 import anyformer as af
 from anyformer.families.folder import load
@@ -33,3 +34,26 @@ def test_spec_of_a_real_checkpoint_counts_its_parameters():
     spec = af.spec(FOLDER)
     assert spec.count().params == sum(p.numel() for p in load(FOLDER).parameters())
     assert (spec.head.tied, spec.ids.bos, spec.ids.eos) == (True, 1, (2,))
+
+
+@torch.no_grad()
+def test_real_checkpoint_written_by_us_speaks_the_same_in_the_public_class(tmp_path):
+    recorded = json.loads((FOLDER / "greedy.json").read_text())
+    af.save(load(FOLDER), tmp_path, format="hf")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    given = torch.tensor([recorded["prompt_ids"]])
+    found = theirs.generate(
+        given,
+        attention_mask=torch.ones_like(given),
+        max_new_tokens=200,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+    )
+    assert found[0].tolist() == recorded["prompt_ids"] + recorded["new_ids"]
+
+
+def test_real_checkpoint_gives_the_recorded_text():
+    recorded = json.loads((FOLDER / "greedy.json").read_text())
+    ids = af.generate(load(FOLDER), torch.tensor([recorded["prompt_ids"]]), max_new_tokens=200, stop=())[0].tolist()
+    assert af.tokenizer(FOLDER).decode(ids).strip() == recorded["text"].strip()
