@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -94,7 +95,7 @@ def generate(
     )  # fmt: skip
     steps = _steps(model, asked, cached=use_cache, details=details)
     if stream:
-        return steps if details else (step.ids_B for step in steps)
+        return steps if details else _ids(steps)
     taken = list(steps)
     ids = torch.cat((asked.begun_BT, torch.stack([step.ids_B for step in taken], 1)), 1)
     if not details:
@@ -109,7 +110,14 @@ def generate(
     )
 
 
-def _steps(model: Model, asked: Request, *, cached: bool, details: bool) -> Iterator[Step]:
+def _ids(steps: Generator[Step]) -> Iterator[Tensor]:
+    """The ids of each step. Closing this stream closes the other one, so that the model gets its mode back at once."""
+    with contextlib.closing(steps):
+        for step in steps:
+            yield step.ids_B
+
+
+def _steps(model: Model, asked: Request, *, cached: bool, details: bool) -> Generator[Step]:
     """Choose tokens until all rows have finished or enough are there."""
     rows, device = asked.prompt_BT.shape[0], asked.prompt_BT.device
     finished_B = torch.zeros(rows, dtype=torch.bool, device=device)
