@@ -13,7 +13,8 @@ class Rows:
     """Rows of `length` tokens cut from one long stream.
 
     Each epoch cuts the stream at another offset and visits the rows in another order, so that no two epochs show the
-    model the same rows, and no state is kept that could be lost.
+    model the same rows, and no state is kept that could be lost. A row may hold the end of one document and the
+    beginning of the next, with the token that ends a text between them: files are much longer than rows.
     """
 
     def __init__(self, tokens: Any, *, length: int, batch: int, seed: int) -> None:

@@ -9,6 +9,7 @@ from anyformer.errors import InputError, SpecError
 from anyformer.families.hub import find_folder
 from anyformer.families.shards import CONFIG, headers_of
 from anyformer.files import settle
+from anyformer.model.header import read_header
 from anyformer.specs.model import ModelSpec
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ def spec_of(folder: Path) -> ModelSpec:
         from anyformer.families.checkpoint import described
 
         return described(folder)[1]
+    weights = folder / "model.safetensors"
+    if weights.is_file() and "spec" in (metadata := read_header(weights).metadata):
+        # The weights of our own format carry the spec that they were saved with.
+        return ModelSpec.from_toml(metadata["spec"], f"in {weights}")
     raise SpecError([f"{str(folder)!r} is a directory without a spec.toml or a config.json"])
 
 

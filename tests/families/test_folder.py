@@ -12,6 +12,7 @@ from anyformer.errors import CheckpointError, InputError, SpecError
 from anyformer.families.checkpoint import save_published
 from anyformer.families.family import Family
 from anyformer.families.folder import load, save, spec_of
+from tests.contract.draw import BASE
 
 
 @pytest.fixture
@@ -311,3 +312,10 @@ def test_empty_directory_says_what_is_missing(tmp_path):
         spec_of(tmp_path)
     with pytest.raises(CheckpointError, match=r"model\.safetensors"):
         load(tmp_path)
+
+
+def test_spec_of_a_folder_without_its_toml_is_the_one_that_the_weights_carry(tmp_path):
+    spec = af.spec(BASE)
+    af.save(af.build(spec), tmp_path)
+    (tmp_path / "spec.toml").unlink()
+    assert af.spec(tmp_path) == spec
