@@ -20,6 +20,12 @@ TABLE = {
     "causality": Tolerance(1e-12, "a later token moves nothing before it, fp64: only the order of sums may change"),
     "kernel": Tolerance(1e-10, "a kernel against the reference, value and gradient, fp64: other order of sums"),
     "single": Tolerance(2e-6, "fp32 against fp64 rounded to fp32: a few hundred roundings of 6e-8 in short sums"),
+    "reversible": Tolerance(
+        1e-5, "gradients of 24 reversible pre-norm layers, fp32: inputs recomputed by 48 subtractions, each 6e-8 off"
+    ),
+    "fused": Tolerance(
+        1e-5, "a fused fp32 kernel against fp64, value and gradient: 6e-8 over sums of a thousand products"
+    ),
     "oracle": Tolerance(1e-9, "against transformers or torch, lifted to fp64"),
     "bf16": Tolerance(2**-8, "computed in fp32 or better, then rounded once to the 8 bits of bf16: one of the last"),
     "rounding": Tolerance(

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Sequence
 
 import anyformer
-from anyformer.cli import convert, diff, evaluate, explain, generate, quickstart, verify, zoo
+from anyformer.cli import bench, convert, diff, evaluate, explain, generate, quickstart, verify, zoo
 from anyformer.cli.parser import Command, Parser, add_command
 from anyformer.errors import AnyformerError, DataError, InputError, SpecError
 
@@ -22,6 +22,7 @@ COMMANDS: tuple[Command, ...] = (
     diff.COMMAND,
     convert.COMMAND,
     verify.COMMAND,
+    bench.COMMAND,
 )
 BAD_INPUT = (SpecError, InputError, DataError)
 

@@ -42,6 +42,11 @@ def print_json(answer: Any) -> None:
     sys.stdout.write(json.dumps(answer, indent=2, allow_nan=False) + "\n")
 
 
+def finite(value: float) -> float | None:
+    """A number as JSON can hold it."""
+    return value if value < float("inf") else None
+
+
 def say(text: str) -> None:
     """A piece of a model's text, at once and as it is: no markup, no wrapping."""
     if sys.stdout.isatty():

@@ -1,13 +1,14 @@
-"""`anyformer verify`: checks that a person can run on a checkpoint of their own."""
+"""`anyformer verify`: checks that a person can run on a model of their own."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from anyformer.cli import packing
 from anyformer.cli.model import working
 from anyformer.cli.parser import Command, Parser, add_command, whole
-from anyformer.cli.terminal import console, print_all, print_json
+from anyformer.cli.terminal import console, finite, print_all, print_json
 
 if TYPE_CHECKING:
     from anyformer.verify.parity import Comparison, Parity, Row
@@ -58,10 +59,6 @@ def run_parity(given: argparse.Namespace) -> int:
     return 0 if answer.same else 1
 
 
-def _finite(value: float) -> float | None:
-    return value if value < float("inf") else None
-
-
 def _data(answer: Parity) -> dict[str, Any]:
     return {
         "model": answer.title, "reference": answer.reference, "dtype": answer.dtype, "limit": answer.limit,
@@ -72,7 +69,7 @@ def _data(answer: Parity) -> dict[str, Any]:
 def _input(found: Comparison) -> dict[str, Any]:
     first = found.first
     rows = [
-        {"place": row.place, "theirs": row.theirs, "max": _finite(row.max), "mean": _finite(row.mean)}
+        {"place": row.place, "theirs": row.theirs, "max": finite(row.max), "mean": finite(row.mean)}
         | ({} if row.top1 is None else {"top1": row.top1})
         | {"same": row.same}
         for row in found.rows
@@ -126,7 +123,7 @@ anyformer verify parity converted --against path/to/original --json
     arguments=parity_arguments,
     run=run_parity,
 )
-CHECKS: tuple[Command, ...] = (PARITY,)
+CHECKS: tuple[Command, ...] = (PARITY, packing.CHECK)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -138,8 +135,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 COMMAND = Command(
     name="verify",
-    summary="checks of a checkpoint: parity with the published implementation",
-    example="anyformer verify parity path/to/llama",
+    summary="checks: parity with the published classes, packing without leaks",
+    example="""
+anyformer verify parity path/to/llama
+anyformer verify packing llama-3-8b
+""",
     arguments=arguments,
     run=lambda given: given.run(given),
 )

@@ -183,9 +183,14 @@ def projections(_: ModelSpec, __: Stack, layer: Layer, ___: Dims) -> Choice:
     if a.clip_qkv is not None:
         value += f", q, k and v clipped to +-{number(a.clip_qkv)}"
         maps = {name: f"clip({text}, +-{number(a.clip_qkv)})" for name, text in maps.items()}
+    if a.mixer.shares_keys:
+        value, maps["k"] = f"{value}, keys are the queries", "q"
+    if a.global_projections:
+        value += ", global tokens have their own q, k and v"
     equation = ", ".join(f"{name} = {text}" for name, text in maps.items())
     equation += ", y = W_o o + b_o" if "o" in a.bias else ", y = W_o o"
-    return Choice(key=(frozenset(a.bias), a.clip_qkv), value=value, equation=equation, file=ATTENTION)
+    key = (frozenset(a.bias), a.clip_qkv, a.mixer.shares_keys, a.global_projections)
+    return Choice(key=key, value=value, equation=equation, file=ATTENTION)
 
 
 def pattern(_: ModelSpec, stack: Stack, layer: Layer, __: Dims) -> Choice:
@@ -205,6 +210,8 @@ def mixer(_: ModelSpec, __: Stack, layer: Layer, ___: Dims) -> Choice:
 def scale(_: ModelSpec, __: Stack, layer: Layer, dims: Dims) -> Choice:
     """What scores are multiplied by."""
     given, usual = layer.attention.scale, Attention(heads=1).scale
+    if layer.attention.mixer.stateful:
+        return Choice(key=None, value="none", words="The mixer has no scores.", file=SCORES)
     worth = evaluate(given, dims.names())
     key = usual if worth == evaluate(usual, dims.names()) else worth
     value = f"{given} = {worth:.4g}" if isinstance(given, str) else number(worth)
@@ -310,6 +317,7 @@ WIRINGS = {
     "serial": "Attention first; the feed-forward reads its result.",
     "parallel": "All branches read the same input, through one shared norm if there is one.",
     "parallel2": "All branches read the same input, each through a norm of its own.",
+    "reversible": "Two streams, each branch reads one and adds to the other; training recomputes inputs instead of keeping them.",
 }
 
 
@@ -317,7 +325,9 @@ def wiring(_: ModelSpec, stack: Stack, layer: Layer, __: Dims) -> Choice:
     """How the branches of a block meet the residual."""
     factor = layer.block.branch_scale
     value = layer.block.wiring + (f", branches times {number(factor)}" if factor != 1 else "")
-    key = (layer.block.wiring, factor)
+    if stack.reversible:
+        value += f", streams merged by {stack.merge}"
+    key = (layer.block.wiring, factor, layer.block.merge)
     return Choice(
         key=key, value=value, words=WIRINGS[layer.block.wiring], equation=block_equation(layer, stack), file=BLOCK
     )
@@ -333,6 +343,15 @@ def block_equation(layer: Layer, stack: Stack) -> str:
         _, outer, _ = slots(layer, name)
         return f"{factor}norm({name}({read}))" if outer else f"{factor}{name}({read})"
 
+    if layer.block.wiring == "reversible":
+        # Branches alternate: each reads the stream that the one before has just changed.
+        steps, streams = list[str](), ["x1", "x2"]
+        for i, name in enumerate(names):
+            to, read = i % 2, streams[1 - i % 2]
+            reads = f"norm({read})" if slots(layer, name)[0] else read
+            total, streams[to] = f"{streams[to]} + {branch(name, reads)}", f"y{to + 1}"
+            steps.append(f"{streams[to]} = {total}")
+        return "; ".join(steps)
     if layer.block.wiring == "serial":
         steps, x = list[str](), "x"
         for name, result in zip(names, ("a", "c", "y") if stack.cross else ("a", "y"), strict=True):

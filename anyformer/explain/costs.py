@@ -73,15 +73,21 @@ def usual_contexts(spec: ModelSpec) -> tuple[int, ...]:
     """A few lengths up to the spec's own; of an image its own."""
     if isinstance(spec.embed, PatchEmbed):
         return (spec.embed.tokens(),)
-    return (*(n for n in CONTEXTS if n < spec.context), spec.context)
+    longest = min(spec.context, _positions(spec) or spec.context)
+    return (*(n for n in CONTEXTS if n < longest), longest)
+
+
+def _positions(spec: ModelSpec) -> int | None:
+    """How many positions all stacks have; None if there is no end of them."""
+    limits = [layer.position.limit(spec.context) for stack in spec.stacks for layer in stack.layers]
+    return min((n for n in limits if n is not None), default=None)
 
 
 def check_contexts(spec: ModelSpec, contexts: Sequence[int]) -> tuple[int, ...]:
     """The contexts in order, if the model can read texts of these lengths."""
     if isinstance(spec.embed, PatchEmbed) and set(contexts) != {spec.embed.tokens()}:
         raise InputError(f"an image of this model is always {spec.embed.tokens()} tokens; leave --context out")
-    limits = [layer.position.limit(spec.context) for stack in spec.stacks for layer in stack.layers]
-    limit = min((n for n in limits if n is not None), default=None)
+    limit = _positions(spec)
     if limit is not None and max(contexts) > limit:
         raise InputError(f"a context of {max(contexts):,} is more than the {limit:,} positions of this model")
     return tuple(sorted(set(contexts)))

@@ -25,6 +25,8 @@ SIDE, INSIDE = 13.0, 12.2
 """Inches: width of the figure, and without its margins."""
 UNIT, PATTERN = 0.42, 2.7
 """Inches: one unit of a drawing, and the side of a pattern."""
+BETWEEN = 0.12
+"""Room between two heads of a pattern, in widths of one."""
 SHOWN = 6
 """Kinds of layers that are drawn."""
 LETTERS = 26
@@ -51,13 +53,15 @@ def make(report: Report) -> Figure:
     groups = report.groups[:SHOWN]
     sketches = [sketch(group) for group in groups]
     each = max(1, min(len(groups), int(INSIDE / (UNIT * max(map(_wide, sketches))))))
-    rows = [list(zip(groups[i : i + each], sketches[i : i + each], strict=True)) for i in range(0, len(groups), each)]
+    rows = [sketches[i : i + each] for i in range(0, len(groups), each)]
     left = len(report.groups) - len(groups)
     lines = textwrap.wrap(report.summary + (f" Not drawn: {some(left, 'more kind')} of layers." if left else ""), 150)
     bars = 0.6 + 0.34 * max(len(report.sizes.by_part), len(report.costs) + 2, 4)
     # A block that has a row to itself has its pattern at its side; several have theirs below.
-    aside = each == 1 and max(map(_wide, sketches)) * UNIT + PATTERN + 1 <= INSIDE
-    blocks = [UNIT * max(_height(made) for _, made in row) for row in rows]
+    pictures = [picture(group.pattern, heads=group.dims.heads, layer=group.indices[0]) for group in groups]
+    wide = PATTERN * max(len(drawn.panels) for drawn in pictures)
+    aside = each == 1 and max(map(_wide, sketches)) * UNIT + wide + 1 <= INSIDE
+    blocks = [UNIT * max(map(_height, row)) for row in rows]
     heights = [max(block, PATTERN + 0.7) if aside else block + PATTERN + 1.1 for block in blocks]
     top = 1.5 + 0.2 * len(lines)
     total = top + sum(height + 1.0 for height in heights) + bars + 0.6
@@ -65,12 +69,13 @@ def make(report: Report) -> Figure:
     FigureCanvasAgg(figure)
     figure.text(0.03, 1 - 0.35 / total, report.title, fontsize=17, weight="bold", color=INK, va="top")
     figure.text(0.03, 1 - 0.78 / total, "\n".join(lines), fontsize=10, color=INK, va="top", linespacing=1.4)
+    left_to_draw = iter(pictures)
     for row, block, height in zip(rows, blocks, heights, strict=True):
-        for i, (group, made) in enumerate(row):
-            cell = (INSIDE - PATTERN - 0.6 if aside else INSIDE) / len(row)
-            place = (cell, top + 0.3, PATTERN) if aside else (i * cell, top + block + 0.75, cell - 0.3)
+        for i, made in enumerate(row):
+            cell = (INSIDE - wide - 0.6 if aside else INSIDE) / len(row)
+            place = (cell, top + 0.3, wide) if aside else (i * cell, top + block + 0.75, cell - 0.3)
             _block(_axes(figure, i * cell, top, cell - 0.3, block), made)
-            _pattern(_axes(figure, *place, PATTERN), picture(group.pattern))
+            _pattern(_axes(figure, *place, PATTERN), next(left_to_draw))
         top += height + 1.0
     half = INSIDE / 2
     _parameters(_axes(figure, 1.3, top, half - 1.6, bars), report)
@@ -206,16 +211,45 @@ def _add(axes: Axes, y: float) -> None:
 
 
 def _pattern(axes: Axes, drawn: Picture) -> None:
-    from matplotlib.colors import ListedColormap
-
-    n = len(drawn.cells)
-    axes.pcolormesh(drawn.cells, cmap=ListedColormap(["#eef1f4", BARS[0]]), vmin=0, vmax=1, edgecolors=PAPER, lw=0.3)
-    axes.set(xlim=(0, n), ylim=(n, 0), aspect="equal", xticks=[], yticks=[])
+    _panels(axes, drawn)
     axes.set_xlabel("keys", fontsize=9, color=FAINT)
     axes.set_ylabel("queries", fontsize=9, color=FAINT)
     axes.set_title("\n".join(textwrap.wrap(drawn.caption, 46)), fontsize=9.5, color=INK)
-    for spine in axes.spines.values():
-        spine.set_color(FAINT)
+
+
+def _panels(axes: Axes, drawn: Picture) -> None:
+    """The heads of a picture, side by side."""
+    import numpy as np
+    from matplotlib.colors import ListedColormap
+    from matplotlib.patches import Rectangle
+
+    n = len(drawn.cells)
+    apart = n * (1 + BETWEEN)
+    colours = ListedColormap(["#eef1f4", BARS[0]])
+    for i, cells in enumerate(drawn.panels.values()):
+        edges = np.arange(n + 1) + i * apart
+        axes.pcolormesh(edges, np.arange(n + 1), cells, cmap=colours, vmin=0, vmax=1, edgecolors=PAPER, lw=0.3)
+        axes.add_patch(Rectangle((i * apart, 0), n, n, fill=False, ec=FAINT, lw=0.8, clip_on=False))
+    names = [name for name in drawn.panels if name]
+    axes.set(xlim=(0, apart * len(drawn.panels) - n * BETWEEN), ylim=(n, 0), aspect="equal", yticks=[])
+    axes.set_xticks([i * apart + n / 2 for i in range(len(names))], names, fontsize=9, color=INK)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+
+def save_picture(drawn: Picture, path: str | Path, *, side: float = 1.92, note: str = "") -> None:
+    """A pattern alone as a small PNG, with a note inside that says what it shows."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    count, several = len(drawn.panels), len(drawn.panels) > 1
+    width, height = side * (count + BETWEEN * (count - 1)) + 0.1, side + (0.3 if several else 0.1)
+    figure = Figure(figsize=(width, height))
+    FigureCanvasAgg(figure)
+    low = height - side - 0.05
+    axes = figure.add_axes((0.05 / width, low / height, 1 - 0.1 / width, side / height))
+    _panels(axes, drawn)
+    figure.savefig(path, dpi=100, facecolor=PAPER, metadata={"Description": note, "Software": None})
 
 
 def _bare(axes: Axes, title: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from anyformer.explain.drawing import ACROSS, DOWN, LOW_LEFT, LOW_RIGHT, TOP_LEFT, TOP_RIGHT
 from anyformer.explain.words import number
@@ -14,20 +14,35 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TOKENS = 32
+HEADS, PANELS = 8, 2
+"""Heads that are looked at where a pattern differs by head, and how many that look different are drawn."""
 UPPER, LOWER, BOTH = "\u2580", "\u2584", "\u2588"
 """Half of a character, the other half, all of it."""
 
+Cells: TypeAlias = "NDArray[np.bool_]"
 
-def grid(pattern: Pattern, tokens: int = TOKENS, documents: tuple[int, ...] = ()) -> NDArray[np.bool_]:
-    """(query, key): True where the pattern allows. `documents` are lengths of documents in the row (default: one)."""
+
+def grid(
+    pattern: Pattern,
+    tokens: int = TOKENS,
+    documents: tuple[int, ...] = (),
+    *,
+    head: int = 0,
+    layer: int = 0,
+    marked: tuple[int, ...] = (),
+) -> Cells:
+    """(query, key): True where the pattern allows. `documents` are lengths of documents in the row (default: one),
+    `marked` are the tokens of `global_mask`.
+    """
     import numpy as np
 
     lengths = np.array(documents or (tokens,))
     document = np.repeat(np.arange(len(lengths)), lengths)
     begin = np.repeat(np.cumsum(lengths) - lengths, lengths)
     pos, length = np.arange(len(document)) - begin, np.repeat(lengths, lengths)
-    q = Tokens(pos[:, None], document[:, None], length[:, None])
-    k = Tokens(pos[None, :], document[None, :], length[:, None])
+    mark = np.isin(np.arange(len(document)), marked)
+    q = Tokens(pos[:, None], document[:, None], length[:, None], head, layer, mark[:, None])
+    k = Tokens(pos[None, :], document[None, :], length[None, :], head, layer, mark[None, :])
     same = document[:, None] == document[None, :]
     return np.broadcast_to(pattern.allows(q, k), same.shape) & same
 
@@ -40,25 +55,62 @@ class Picture:
     drawn: Pattern
     divided: float
     """What the sizes were divided by; 1: nothing."""
-    cells: NDArray[np.bool_]
+    panels: dict[str, Cells]
+    """Heads that differ, by name; one without a name if all are alike."""
+    marked: tuple[int, ...] = ()
+    """Tokens that are drawn as if `global_mask` named them."""
+
+    @property
+    def cells(self) -> Cells:
+        """The first panel."""
+        return next(iter(self.panels.values()))
 
     @property
     def caption(self) -> str:
         """What is seen."""
-        if self.drawn == self.pattern:
-            return str(self.pattern)
-        return f"{self.pattern}, drawn as {self.drawn}: sizes / {number(self.divided)}"
+        words = [str(self.pattern)]
+        if self.drawn != self.pattern:
+            words.append(f"drawn as {self.drawn}: sizes / {number(self.divided)}")
+        if self.marked:
+            words.append(f"tokens {' and '.join(map(str, self.marked))} marked")
+        return ", ".join(words)
 
 
-def picture(pattern: Pattern, tokens: int = TOKENS) -> Picture:
+def picture(
+    pattern: Pattern,
+    tokens: int = TOKENS,
+    *,
+    heads: int = HEADS,
+    layer: int = 0,
+    documents: tuple[int, ...] = (),
+) -> Picture:
     """A pattern drawn on so many tokens. Sizes of more than half of them would fill the picture, so they shrink."""
     largest = max(pattern.sizes(), default=1)
     by = 1.0 if largest <= tokens // 2 else largest / (tokens // 4)
     drawn = pattern if by == 1 else pattern.shrunk(by)
-    return Picture(pattern=pattern, drawn=drawn, divided=by, cells=grid(drawn, tokens))
+    # One at the beginning and one inside, as in Longformer's figure.
+    marked = (0, tokens * 5 // 8) if pattern.reads_marks else ()
+    panels: dict[str, Cells] = {}
+    for head in range(heads if pattern.per_head else 1):
+        cells = grid(drawn, tokens, documents, head=head, layer=layer, marked=marked)
+        if not any((cells == known).all() for known in panels.values()):
+            panels[f"head {head}"] = cells
+        if len(panels) == PANELS:
+            break
+    if len(panels) == 1:
+        panels = {"": next(iter(panels.values()))}
+    return Picture(pattern=pattern, drawn=drawn, divided=by, panels=panels, marked=marked)
 
 
-def draw_grid(cells: NDArray[np.bool_]) -> list[str]:
+def draw_picture(drawn: Picture) -> list[str]:
+    """All panels as lines of text, one below the other."""
+    lines: list[str] = []
+    for name, cells in drawn.panels.items():
+        lines += [*([name] if name else []), *draw_grid(cells)]
+    return lines
+
+
+def draw_grid(cells: Cells) -> list[str]:
     """Lines of text in a frame: a character is one key wide and two queries high, which makes cells square."""
     rows, keys = cells.shape
     lines = [f"{TOP_LEFT}{ACROSS * keys}{TOP_RIGHT}"]

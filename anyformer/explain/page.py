@@ -13,7 +13,7 @@ from anyformer.explain import units
 from anyformer.explain.axes import Axis, Placed
 from anyformer.explain.costs import DTYPE, Cost
 from anyformer.explain.drawing import PLAIN, draw
-from anyformer.explain.grid import TOKENS, draw_grid, picture
+from anyformer.explain.grid import TOKENS, draw_picture, picture
 from anyformer.explain.groups import Group
 from anyformer.explain.report import Report
 from anyformer.explain.sketch import sketch
@@ -175,11 +175,11 @@ def _drawings(report: Report, width: int, *, ascii_only: bool) -> Iterator[Text]
 
 def _side_by_side(group: Group, width: int) -> list[str]:
     """The block, and the pattern beside it or below."""
-    drawn = picture(group.pattern)
+    drawn = picture(group.pattern, heads=group.dims.heads, layer=group.indices[0])
     side = TOKENS + 2
     right = [
         "keys across, queries down",
-        *draw_grid(drawn.cells),
+        *draw_picture(drawn),
         *textwrap.wrap(drawn.caption, side),
     ]
     left = draw(sketch(group), width)

@@ -131,7 +131,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
 
 
 def _group(group: Group) -> dict[str, Any]:
-    drawn = picture(group.pattern)
+    drawn = picture(group.pattern, heads=group.dims.heads, layer=group.indices[0])
     return {
         "stack": group.stack.name,
         "layers": list(group.indices),
@@ -140,4 +140,5 @@ def _group(group: Group) -> dict[str, Any]:
         "drawn_as": str(drawn.drawn),
         "divided_by": drawn.divided,
         "grid": drawn.cells.astype(int).tolist(),
+        "grids": {name: cells.astype(int).tolist() for name, cells in drawn.panels.items() if name},
     }

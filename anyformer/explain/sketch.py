@@ -38,7 +38,7 @@ class Sketch:
 
 def sketch(group: Group) -> Sketch:
     """The block of a group of layers."""
-    layer, serial = group.layer, group.layer.block.wiring == "serial"
+    layer, serial = group.layer, group.layer.block.wiring in ("serial", "reversible")
     names = ("attention", "cross", "ffn") if group.stack.cross else ("attention", "ffn")
     one_norm = layer.block.wiring == "parallel" and slots(layer, "attention")[0]
     norm = layer.norm.leaf.called()

@@ -5,9 +5,15 @@ from __future__ import annotations
 from anyformer.explain.choices import PLACEMENTS
 from anyformer.explain.groups import Group, groups
 from anyformer.explain.units import params
-from anyformer.explain.words import join, leaf_words, some, text_of
+from anyformer.explain.words import join, some, text_of
 from anyformer.specs.model import ModelSpec
 
+WIRED = {
+    "serial": "",
+    "parallel": "; its branches run in parallel",
+    "parallel2": "; its branches run in parallel",
+    "reversible": "; its branches alternate between two streams and can be run backwards",
+}
 KINDS = 3
 """Kinds of layers that a paragraph describes; more are in the table of axes."""
 
@@ -51,7 +57,7 @@ def _layer(group: Group) -> str:
     position = layer.position.called()
     known = position if position.startswith("no ") else f"{position} positions"
     parts = [heads, known, sees, crossing, ffn, "no norm" if list(both) == ["none"] else norm]
-    wired = "" if layer.block.wiring == "serial" else "; its branches run in parallel"
+    wired = WIRED[layer.block.wiring]
     return join([part for part in parts if part]) + wired
 
 
@@ -74,8 +80,10 @@ def exemptions(spec: ModelSpec) -> list[str]:
     for group in groups(spec):
         mixer, position = group.layer.attention.mixer, group.layer.position
         if not mixer.exact:
-            why = "is approximate: what it drops may depend on how a text is cut, padded or packed"
-            found.setdefault(f"mixer {mixer.called()} {why} ({leaf_words(type(mixer))})", []).append(group.where())
+            found.setdefault(f"mixer {mixer.called()} {mixer.approximation()}", []).append(group.where())
+        if group.stack.causal and group.pattern.needs_length:
+            why = "reads how long its document is, so it can't be fed piece by piece with a cache"
+            found.setdefault(f"pattern {group.pattern} {why}", []).append(group.where())
         if position.needs_length:
             why = (
                 "depends on the length of the text: it reads one length, declared for each forward or cache "

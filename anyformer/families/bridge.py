@@ -35,7 +35,7 @@ def from_hf(hf_model: Any) -> Model:
     entries = table.entries(spec)
     placed = matched(table, entries, tensors, lambda held: tuple(tensors[held].shape), Path(name), spec)
     model = empty_model(spec, first.device, first.dtype)
-    fill(model, entries, lambda theirs: tensors[placed[theirs]], name, copy=True)
+    fill(model, entries, lambda theirs: tensors[placed[theirs]] if theirs in placed else None, name, copy=True)
     return model.train(hf_model.training)
 
 
@@ -48,7 +48,7 @@ def to_hf(model: Model, family: str | None = None) -> Any:
     first = next(model.parameters())
     if first.is_meta:
         raise InputError("model: it is on the meta device and has no weights to take")
-    cls = getattr(library(), found.architectures[0])
+    cls = public_class(found.architectures[0])
     tensors = {name: tensor.clone() for name, tensor in published(model, found)}
     made = cls.from_pretrained(None, config=cls.config_class.from_dict(config), state_dict=tensors, dtype=first.dtype)
     return made.to(first.device).train(model.training)
@@ -65,6 +65,17 @@ def _is_tied(hf_model: Any) -> bool:
         if "Embedding" in type(module).__name__ and "weight" in module._parameters
     ]
     return any(head.weight is table or head.weight.data_ptr() == table.data_ptr() for table in tables)
+
+
+def public_class(name: str) -> Any:
+    """A class of the public library by its name."""
+    found = getattr(library(), name, None)
+    if found is None:
+        raise CapabilityError(
+            f"transformers {library().__version__} has no class {name}: its code was published with its weights only. "
+            "Such files are read and written here (load, save), but there is no class to compare or to convert with"
+        )
+    return found
 
 
 def library() -> Any:

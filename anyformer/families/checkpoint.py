@@ -52,7 +52,7 @@ def load_published(folder: Path, device: str | torch.device | None, dtype: torch
         first = shards.tensor(placed[entries[0].theirs]).dtype
         model = empty_model(spec, place, dtype or default_dtype(place, first))
         if place.type != "meta":
-            fill(model, entries, lambda name: shards.tensor(placed[name]), str(folder))
+            fill(model, entries, lambda name: shards.tensor(placed[name]) if name in placed else None, str(folder))
             check_copies(table, entries, shards)
     return model
 
@@ -72,19 +72,27 @@ def matched(
         raise CheckpointError(f"{where}: the family's table has no place for {', '.join(missing)}")
     wanted = {entry.theirs: entry.shape for entry in entries}
     placed = table.placed(stored, wanted)
-    check_shapes(where, wanted, {name: shape(held) for name, held in placed.items()})
+    needed = {name: size for name, size in wanted.items() if name in placed or name not in table.zeros}
+    check_shapes(where, needed, {name: shape(held) for name, held in placed.items()})
     return placed
 
 
 def fill(
-    model: Model, entries: Iterable[Entry], read: Callable[[str], Tensor], where: str, *, copy: bool = False
+    model: Model, entries: Iterable[Entry], read: Callable[[str], Tensor | None], where: str, *, copy: bool = False
 ) -> None:
-    """Put every tensor of a checkpoint where it belongs: as it is where it fits, unless copies are asked for."""
+    """Put every tensor of a checkpoint where it belongs: as it is where it fits, unless copies are asked for.
+
+    One that may be left out, and is, has zeros.
+    """
     from anyformer.model.store import adopt
 
     parameters = dict(model.named_parameters())
     for entry in entries:
         theirs = read(entry.theirs)
+        if theirs is None:
+            for name in entry.ours:
+                parameters[name].detach().zero_()
+            continue
         if not theirs.is_floating_point():
             raise CheckpointError(f"{where}: {entry.theirs}: holds {theirs.dtype}; quantised weights can't be read")
         for name, part in zip(entry.ours, entry.op.split(theirs, entry.shapes), strict=True):

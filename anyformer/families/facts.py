@@ -57,7 +57,7 @@ def _layer(spec: ModelSpec, stack: Stack, layer: Layer, where: str) -> dict[str,
     position = write(layer.position)
     if isinstance(layer.position, Rope):
         position |= {"dims": layer.position.rotated(dims.head_dim), "fraction": None}
-    ffn = write(layer.ffn) | {"width": dims.ffn_width, "multiple_of": None}
+    ffn = write(layer.ffn) | {"width": dims.ffn_width, "multiple_of": None, "chunk": None}
     norm = write(layer.norm.leaf) | {
         "attention_placement": layer.norm.of_attention(),
         "ffn_placement": layer.norm.of_ffn(),

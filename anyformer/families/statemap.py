@@ -186,6 +186,8 @@ class StateMap:
     """A name under which files may hold a tensor once more -> the name in the rules, e.g. that of a tied head."""
     ignored: tuple[str, ...] = ()
     """Patterns of names that hold nothing learned, or nothing that this model uses."""
+    zeros: tuple[str, ...] = ()
+    """Names that files may leave out where the tensor is 0, as the public class does."""
     prefix: str = ""
     """What files that were saved without the head leave out at the front of names."""
     renamed: Mapping[str, str] = field(default_factory=dict)

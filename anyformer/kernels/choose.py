@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from anyformer.errors import CapabilityError
-from anyformer.specs.axes import Mixer
+from anyformer.kernels.sight import Shape, Sight
+from anyformer.specs.axes import Mixer, ScoreTerms, ValueTerms, Where
+from anyformer.specs.patterns import Pattern
 
 Phase = Literal["train", "prefill", "decode"]
-MaskClass = Literal["none", "causal", "dense"]
 
 
 @dataclass(frozen=True)
@@ -23,20 +24,23 @@ class Request:
     device: str
     dtype: torch.dtype
     phase: Phase
-    mask: MaskClass
+    shape: Shape
+    pattern: Pattern
     mixer: Mixer
+    plain: bool = True
+    """Rows are alike: nothing is padded, packed or given other positions."""
     bias: bool = False
+    """The position scheme adds to scores."""
+    reads_content: bool = False
+    """What it adds depends on queries or keys, not on their distance alone."""
+    products: bool = False
+    """What it adds holds a product of further vectors."""
     softcap: bool = False
     reads_probs: bool = False
+    """The position scheme adds to values."""
     dropout: bool = False
-
-
-class Values(Protocol):
-    """What a position scheme adds to each head's output, given the weights."""
-
-    def __call__(self, probs_BHTS: Tensor) -> Tensor:
-        """(B,T,H,K) from (B,H,T,S)."""
-        ...
+    compiling: bool = False
+    """A kernel may not look at values on the host."""
 
 
 Own = Mapping[str, Tensor]
@@ -49,16 +53,19 @@ class Terms(NamedTuple):
     mixer: Mixer
     own: Own
     """The mixer's parameters."""
-    causal: bool = False
-    """Query t sees keys 0 to t of as many keys."""
-    mask: Tensor | None = None
-    """True where a key may be seen, broadcastable to (B,H,T,S)."""
-    bias: Tensor | None = None
-    """Added to the scaled scores, broadcastable to (B,H,T,S)."""
+    sight: Sight
+    """Who may see whom."""
+    scores: ScoreTerms | None = None
+    """What a position scheme adds to the scaled scores."""
+    values: ValueTerms | None = None
+    """What it adds to the values."""
     softcap: float | None = None
     dropout: float = 0.0
-    values: Values | None = None
-    """What a position scheme adds to each head's output."""
+
+    @property
+    def where(self) -> Where:
+        """Positions of queries and keys."""
+        return Where(self.sight.q.pos, self.sight.k.pos)
 
 
 class Kernel(NamedTuple):
@@ -67,6 +74,8 @@ class Kernel(NamedTuple):
     name: str
     why_not: Callable[[Request], str | None]
     run: Callable[[Tensor, Tensor, Tensor, Terms], Tensor]
+    prepare: Callable[[Sight, int | None], None] | None = None
+    """Makes what all layers of a pass share, from their sight and the reach of the score table (see `Position.reach`)."""
 
 
 class Choice(NamedTuple):

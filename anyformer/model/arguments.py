@@ -21,6 +21,7 @@ RENAMED = {
     "token_type_ids": "token_types",
     "past_key_values": "cache",
     "encoder_outputs": "encoder_states",
+    "global_attention_mask": "global_mask",
     "inputs": "input_ids",
     "mask": "attention_mask",
     "document_ids": "segments",
@@ -28,7 +29,7 @@ RENAMED = {
 """Names that people bring from elsewhere."""
 
 ENCODER_DECODER = ("decoder_input_ids", "decoder_attention_mask", "decoder_segments", "encoder_states")
-SOURCE = ("input_ids", "encoder_states", "attention_mask", "positions", "segments", "token_types")
+SOURCE = ("input_ids", "encoder_states", "attention_mask", "positions", "segments", "token_types", "global_mask")
 """What describes the source of an encoder-decoder, which a cache remembers after the first call."""
 
 
@@ -41,6 +42,7 @@ class Arguments:
     positions: Tensor | None = None
     segments: Tensor | None = None
     token_types: Tensor | None = None
+    global_mask: Tensor | None = None
     labels: Tensor | None = None
     decoder_input_ids: Tensor | None = None
     decoder_attention_mask: Tensor | None = None
@@ -117,6 +119,11 @@ def _check_cache(given: Arguments, cache: Cache, spec: ModelSpec) -> None:
         raise InputError("segments: not with a cache, where one row is one request")
     if given.rope_length is not None:
         raise InputError("rope_length: fixed when the cache was made; pass it to new_cache")
+    if given.positions is not None and spec.topology == "decoder" and cache.counts_blocks:
+        raise InputError(
+            "positions: a layer of this model keeps the last columns of each block, counted from the row's first token; "
+            "leave positions out"
+        )
     if cache.has_source:
         for name in SOURCE:
             if getattr(given, name) is not None:

@@ -5,7 +5,7 @@ pre = (inner), post = (after), sandwich = (inner, outer), output = (outer).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -33,6 +33,16 @@ class Branch(nn.Module):
         self.wires: Wires = layer.block
         self.bare = not outer and layer.block.dropout == 0 and layer.block.branch_scale == 1.0
         """Whether the body's result is added as it is."""
+        inside = layer.ffn.dropout if name == "ffn" else layer.attention.dropout
+        self.drops = inside > 0 or layer.block.dropout > 0
+        """Whether it draws random numbers when it is trained."""
+
+    def forward(self, x_BTD: Tensor, *args: Any) -> Tensor:
+        """What this branch adds to the residual, in a reversible block: it has no norm after the add."""
+        parts: Any = self._modules  # See Attention.forward.
+        inner = parts.get("inner")
+        y_BTD = parts["body"](x_BTD if inner is None else inner(x_BTD), *args)
+        return y_BTD if self.bare else self.answer(y_BTD)
 
     def onto(self, x_BTD: Tensor, *args: Any) -> Tensor:
         """The residual after this branch was added to it, in a serial block."""
@@ -49,6 +59,16 @@ class Branch(nn.Module):
         if self.wires.dropout > 0:
             y_BTD = F.dropout(y_BTD, self.wires.dropout, self.training)
         return y_BTD if self.wires.branch_scale == 1.0 else y_BTD * self.wires.branch_scale
+
+
+class Coupling(NamedTuple):
+    """A branch of a reversible block: it reads one of the two streams and is added to the other."""
+
+    onto: int
+    """Which stream it is added to: 0 or 1."""
+    branch: Branch
+    args: tuple[Any, ...]
+    """What it reads beside the stream."""
 
 
 class Block(nn.Module):
@@ -76,6 +96,8 @@ class Block(nn.Module):
             if self.cross is not None:
                 x_BTD = self.cross.onto(x_BTD, cross_scene, memory_BSD)
             return branches["ffn"].onto(x_BTD)
+        if self.wiring == "reversible":
+            raise TypeError("a reversible block runs two streams: see couplings() and run_reversible()")
         mix, ffn = self.attention, self.ffn
         # In parallel the attention branch owns what is shared: the norm on the input and the one after the add.
         seen = x_BTD if mix.inner is None else mix.inner(x_BTD)
@@ -86,6 +108,16 @@ class Block(nn.Module):
         read = seen if ffn.inner is None else ffn.inner(x_BTD)
         total = total + ffn.answer(ffn.body(read))
         return total if mix.after is None else mix.after(total)
+
+    def couplings(
+        self, scene: Scene, cross_scene: Scene | None = None, memory_BSD: Tensor | None = None
+    ) -> list[Coupling]:
+        """The branches of a reversible block in their order: the first is added to stream 0, the next to 1, and so on."""
+        reads: list[tuple[Branch, tuple[Any, ...]]] = [(self.attention, (scene,))]
+        if self.cross is not None:
+            reads.append((self.cross, (cross_scene, memory_BSD)))
+        reads.append((self.ffn, ()))
+        return [Coupling(i % 2, branch, args) for i, (branch, args) in enumerate(reads)]
 
     def extra_repr(self) -> str:
         return self.wiring

@@ -27,6 +27,7 @@ from anyformer.parts.embedding import TokenEmbedding, embedding
 from anyformer.parts.heads import gather, head_module
 from anyformer.specs.ends import RegressionHead, TokenEmbed, TokenHead
 from anyformer.specs.model import ModelSpec
+from anyformer.specs.rooms import rooms
 
 
 class Model(nn.Module):
@@ -45,13 +46,8 @@ class Model(nn.Module):
         self.head = head_module(spec, embed.tokens if isinstance(embed, TokenEmbedding) else None)
         layers = [layer for stack in spec.stacks for layer in stack.layers]
         self.reads_length = any(layer.position.needs_length for layer in layers)
-        self.streams = tuple(
-            layer.attention.mixer.streams(spec.dims(layer, stack))
-            for stack in spec.stacks
-            if stack.causal
-            for layer in stack.layers
-        )
-        """What a cache keeps of a token, by layer of the decoder."""
+        self.rooms = rooms(spec, spec.stacks[-1]) if spec.stacks[-1].causal else ()
+        """What a cache keeps of a row, by layer of the decoder."""
 
     def forward(
         self,
@@ -61,6 +57,7 @@ class Model(nn.Module):
         positions: Tensor | None = None,
         segments: Tensor | None = None,
         token_types: Tensor | None = None,
+        global_mask: Tensor | None = None,
         labels: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
@@ -79,7 +76,7 @@ class Model(nn.Module):
         if unknown:
             raise unknown_argument(sorted(unknown))
         given = Arguments(
-            input_ids, attention_mask, positions, segments, token_types, labels, decoder_input_ids,
+            input_ids, attention_mask, positions, segments, token_types, global_mask, labels, decoder_input_ids,
             decoder_attention_mask, decoder_segments, encoder_states, pixel_values, values, cache, rope_length,
         )  # fmt: skip
         check(given, self.spec, reads_length=self.reads_length)
@@ -89,8 +86,11 @@ class Model(nn.Module):
         with torch.no_grad():
             return run(given)
 
-    def new_cache(self, batch: int, length: int, *, rope_length: int | None = None) -> Cache:
+    def new_cache(self, batch: int, length: int, *, rope_length: int | None = None, chunk: int = 1) -> Cache:
         """An empty cache for `length` tokens in each of `batch` rows, on the model's device and in its dtype.
+
+        A layer keeps what its pattern can still see. Up to `chunk` tokens are attended to in place; more at once are
+        served too, and cost a copy.
 
         `rope_length` is the length that length-dependent RoPE scalings read for the cache's whole life
         (default: `length`).
@@ -108,8 +108,9 @@ class Model(nn.Module):
             raise InputError("a pattern of this model reads the length of its document, which a cache can't know")
         like = next(self.parameters())
         cache = Cache(
-            self.streams, batch=batch, length=length, device=like.device, dtype=like.dtype, declared=rope_length
-        )
+            self.rooms, batch=batch, length=length, device=like.device, dtype=like.dtype, declared=rope_length,
+            chunk=chunk,
+        )  # fmt: skip
         with torch.no_grad():
             stack.fill_angles(cache, like)
         return cache
@@ -123,8 +124,9 @@ class Model(nn.Module):
         decoder = self.spec.topology == "decoder"
         stack: Any = self.decoder if decoder else self.encoder
         places = self._places(
-            stack, x, given.attention_mask, given.positions, given.segments, given.rope_length, given.cache
-        )
+            stack, x, given.attention_mask, given.positions, given.segments, given.rope_length, given.cache,
+            marks=given.global_mask,
+        )  # fmt: skip
         states = stack(x, places, cache=given.cache)
         return self._answer(states, places, given, shift=decoder)
 
@@ -170,7 +172,9 @@ class Model(nn.Module):
             x = states
         # A length that was declared for the cache holds for the source too.
         declared = given.rope_length if given.cache is None else given.cache.declared
-        places = self._places(encoder, x, given.attention_mask, given.positions, given.segments, declared, None)
+        places = self._places(
+            encoder, x, given.attention_mask, given.positions, given.segments, declared, None, marks=given.global_mask
+        )
         return (encoder(x, places) if states is None else states), places
 
     def _places(
@@ -183,6 +187,7 @@ class Model(nn.Module):
         declared: int | Tensor | None,
         cache: Cache | None,
         prefix: str = "",
+        marks: Tensor | None = None,
     ) -> Places:
         """Where the tokens of an input are, after a look at the shapes."""
         batch, tokens = x.shape[:2]
@@ -190,9 +195,17 @@ class Model(nn.Module):
         check_per_token(f"{prefix}segments", segments, batch, tokens)
         check_whole(f"{prefix}segments", segments)
         check_positions(positions, batch, tokens)
+        check_per_token("global_mask", marks, batch, tokens)
+        if marks is not None and not stack.reads_marks:
+            raise InputError("global_mask: no pattern of this model reads it; write one with global_tokens")
         used, seen = 0, None
         if cache is not None:
-            cache.check(self.streams, batch, x)
+            cache.check(self.rooms, batch, x)
+            if 0 < cache.used < stack.prefix:
+                raise InputError(
+                    f"the first {stack.prefix} tokens see each other both ways, so a cache is fed them at once; "
+                    f"it was fed {cache.used}"
+                )
             used, seen, declared = cache.used, cache.seen_B if cache.ragged else None, cache.declared_length
         places = place(
             batch, tokens, x.device, mask_BT=mask, positions=positions, segments_BT=segments, before=used, before_B=seen
@@ -201,6 +214,8 @@ class Model(nn.Module):
             raise InputError(
                 f"{used + tokens} tokens are more than the {stack.limit} positions that this model has; shorten the input"
             )
+        if marks is not None:
+            places.marked_BT = marks != 0
         if stack.wants_length:
             places.declared_BT = declared_length(places, tokens, declared)
         if stack.reads_document:

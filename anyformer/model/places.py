@@ -8,6 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from anyformer.kernels.sight import Shape, Sight
+from anyformer.parts.patterns.causal import Causal
+from anyformer.parts.patterns.full import Full
+from anyformer.parts.patterns.window import Window
+from anyformer.specs.patterns import Pattern, Tokens
+
 
 @dataclass
 class Places:
@@ -22,6 +28,8 @@ class Places:
     """The length that length-dependent positions read; None unless one asks for it."""
     length_BT: Tensor | None = None
     """How many real tokens the document has; None unless a pattern asks for it."""
+    marked_BT: Tensor | None = None
+    """Which tokens are global; None: none of them was marked."""
     plain: bool = True
     """Positions are 0, 1, 2 ... (after what a cache holds) in every row, and nothing is padded or packed."""
 
@@ -94,3 +102,36 @@ def follows(places: Places) -> Tensor | None:
         same = document[:, :-1] == document[:, 1:]
         before = same if before is None else before & same
     return None if before is None else F.pad(before, (1, 0), value=False)
+
+
+def sight_of(pattern: Pattern, queries: Places, keys: Places, *, heads: int, layer: int = 0) -> Sight:
+    """Who sees whom."""
+    q, k = tokens_of(queries), tokens_of(keys)
+    plain = queries.plain and keys.plain
+    shape = shape_of(pattern, queries, keys)
+    return Sight(pattern, q, k, keys.valid_BT, plain=plain, heads=heads, layer=layer, shape=shape)
+
+
+def tokens_of(places: Places) -> Tokens:
+    """As patterns read them."""
+    return Tokens(
+        places.pos_BT,
+        0 if places.document_BT is None else places.document_BT,
+        places.length_BT,
+        marked=False if places.marked_BT is None else places.marked_BT,
+    )
+
+
+def shape_of(pattern: Pattern, queries: Places, keys: Places) -> Shape:
+    """Where a pattern comes down to all keys, or to those before and at the query."""
+    new, total = queries.pos_BT.shape[1], keys.pos_BT.shape[1]
+    if isinstance(pattern, Full) and keys.valid_BT is None and queries.document_BT is None:
+        return "none"
+    if not queries.plain or keys.valid_BT is not None:
+        return "pattern"
+    if isinstance(pattern, Causal) and keys.plain and total == new:
+        return "causal"
+    if new == 1 and (isinstance(pattern, Causal) or (isinstance(pattern, Window) and total <= pattern.size)):
+        # One query after all others: a ring holds no key that its window does not see.
+        return "none"
+    return "pattern"

@@ -12,24 +12,26 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.kernels.attention import choice
-from anyformer.kernels.choose import MaskClass, Phase, Request
+from anyformer.kernels.choose import Kernel, Phase, Request
+from anyformer.kernels.sight import Sight
 from anyformer.model.block import Block
-from anyformer.model.places import Places
+from anyformer.model.global_rows import global_rows
+from anyformer.model.places import Places, sight_of
+from anyformer.model.reversible import run_reversible
 from anyformer.parts.cache import Cache
 from anyformer.parts.held import Held
 from anyformer.parts.linear import Linear
 from anyformer.parts.norm import Norm
-from anyformer.parts.patterns.causal import Causal
-from anyformer.parts.patterns.documents import Documents
 from anyformer.parts.patterns.full import Full
 from anyformer.parts.positions.none import NoPosition
 from anyformer.parts.scene import Scene, Turn
-from anyformer.specs.axes import Position, Where
+from anyformer.specs.axes import Mixer, Position, Where
 from anyformer.specs.ends import TokenEmbed
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.model import Stack as StackSpec
 from anyformer.specs.nodes import Attention as AttentionSpec
-from anyformer.specs.patterns import Pattern, Tokens
+from anyformer.specs.nodes import mixer_of
+from anyformer.specs.patterns import Pattern
 from anyformer.specs.scale import evaluate
 from anyformer.specs.stacks import pattern_of
 from anyformer.specs.weights import projects, shared_positions
@@ -51,6 +53,8 @@ class Kind:
     """Whether it adds to scores."""
     reads_probs: bool
     """Whether it adds to values."""
+    layer: int | None
+    """The layer's number, if its pattern reads it."""
 
 
 class Stack(nn.Module):
@@ -58,7 +62,7 @@ class Stack(nn.Module):
 
     def __init__(self, spec: ModelSpec, stack: StackSpec) -> None:
         super().__init__()
-        self.causal = stack.causal
+        self.causal, self.reversible, self.merge = stack.causal, stack.reversible, stack.merge
         dims = [spec.dims(layer, stack) for layer in stack.layers]
         shared, uses = shared_positions(spec, stack)
         self.positions = nn.ModuleList(Held(p, p.weights(d), p.constants(d)) for p, d in shared)
@@ -71,7 +75,7 @@ class Stack(nn.Module):
             Block(layer, d, index=i, cross=stack.cross)
             for i, (layer, d) in enumerate(zip(stack.layers, dims, strict=True))
         )
-        self.final_norm = Norm(stack.norm.leaf, (spec.width,)) if stack.final_norm else None
+        self.final_norm = Norm(stack.norm.leaf, (stack.out_width(spec.width),)) if stack.final_norm else None
         self.dropout = spec.embed.dropout
         kinds = [
             Kind(
@@ -83,15 +87,22 @@ class Stack(nn.Module):
                 turns=layer.position.overrides("rotate"),
                 biases=layer.position.biases(),
                 reads_probs=layer.position.reads_probs(),
+                layer=i if pattern_of(stack, layer).per_layer else None,
             )
-            for layer, d, owner in zip(stack.layers, dims, uses, strict=True)
+            for i, (layer, d, owner) in enumerate(zip(stack.layers, dims, uses, strict=True))
         ]
         self.kinds = list(dict.fromkeys(kinds))
         self.kind_of = [self.kinds.index(kind) for kind in kinds]
+        self.first_of = [kinds.index(kind) for kind in self.kinds]
+        """The first layer of each kind."""
         self.wants_length = any(k.position.needs_length for k in self.kinds)
         """Whether a position scheme reads a declared length."""
         self.reads_document = any(k.pattern.needs_length for k in self.kinds)
         """Whether a pattern reads the length of its document."""
+        self.reads_marks = any(k.pattern.reads_marks for k in self.kinds)
+        """Whether a pattern reads which tokens are marked as global."""
+        self.prefix = max((k.pattern.prefix() or 0 for k in self.kinds), default=0) if stack.causal else 0
+        """How many of the first tokens see each other both ways, so that a cache is fed them at once."""
         limits = [n for k in self.kinds if (n := k.position.limit(spec.context)) is not None]
         self.limit: int | None = min(limits, default=None)
         """How many positions exist, if a scheme has only so many."""
@@ -106,19 +117,32 @@ class Stack(nn.Module):
         source: Places | None = None,
     ) -> Tensor:
         x_BTD = self.enter(x_BTD, places)
-        keys, new = places, x_BTD.shape[1]
+        new = x_BTD.shape[1]
         if cache is not None:
-            k_pos, k_valid = cache.begin(places.pos_BT, places.valid_BT, ragged=not places.plain)
-            keys = Places(pos_BT=k_pos, valid_BT=k_valid, plain=places.plain)
-        scenes = [self.scene(kind, x_BTD, places, keys, cache) for kind in self.kinds]
+            cache.begin(places.pos_BT, places.valid_BT, places.marked_BT, ragged=not places.plain)
+        scenes = [
+            self.scene(kind, first, x_BTD, places, cache) for kind, first in zip(self.kinds, self.first_of, strict=True)
+        ]
         crossing: list[Scene | None] = [None] * len(scenes)
         if source is not None:
             crossing = [self.cross_scene(kind, x_BTD, places, source, cache, memory_BSD) for kind in self.kinds]
-        for block, kind in zip(self.blocks, self.kind_of, strict=True):
-            x_BTD = block(x_BTD, scenes[kind], crossing[kind], memory_BSD)
+        if self.reversible:
+            x_BTD = self.both_ways(x_BTD, scenes, crossing, memory_BSD)
+        else:
+            for block, kind in zip(self.blocks, self.kind_of, strict=True):
+                x_BTD = block(x_BTD, scenes[kind], crossing[kind], memory_BSD)
         if cache is not None:
             cache.advance(new)
         return x_BTD if self.final_norm is None else self.final_norm(x_BTD)
+
+    def both_ways(
+        self, x_BTD: Tensor, scenes: list[Scene], crossing: list[Scene | None], memory_BSD: Tensor | None
+    ) -> Tensor:
+        """The two streams of a reversible stack, merged."""
+        each, across = [scenes[kind] for kind in self.kind_of], [crossing[kind] for kind in self.kind_of]
+        shared = tuple(self.positions.parameters())
+        streams = run_reversible(self.blocks, (x_BTD, x_BTD), each, across, memory_BSD, shared)
+        return torch.cat(streams, -1) if self.merge == "concat" else (streams[0] + streams[1]) / 2
 
     def enter(self, x_BTD: Tensor, places: Places) -> Tensor:
         """From embeddings to the residual: added positions, norm, projection, dropout."""
@@ -133,23 +157,29 @@ class Stack(nn.Module):
             x_BTD = self.project(x_BTD)
         return F.dropout(x_BTD, self.dropout, self.training) if self.dropout > 0 else x_BTD
 
-    def scene(self, kind: Kind, x_BTD: Tensor, queries: Places, keys: Places, cache: Cache | None) -> Scene:
+    def scene(self, kind: Kind, first: int, x_BTD: Tensor, queries: Places, cache: Cache | None) -> Scene:
         """What self-attention layers of this kind share."""
-        shape, mask = mask_for(kind.pattern, queries, keys, x_BTD.shape[1])
-        scene = self.prepare(kind, kind.position, x_BTD, queries, keys, shape, mask, cache)
+        keys = queries
+        if cache is not None:
+            keys = queries if kind.attention.mixer.stateful else kept_places(cache, first, queries)
+        sight = sight_of(kind.pattern, queries, keys, heads=kind.attention.heads, layer=kind.layer or 0)
+        scene = self.prepare(kind, kind.position, kind.attention.mixer, x_BTD, queries, sight, cache)
         # New keys sit where the queries sit; those in the cache are turned already.
         scene.k_turn = scene.q_turn
+        if kind.attention.global_projections:
+            scene.globals_ = global_rows(
+                kind.pattern, sight, scene.q_turn, lambda some: self.kernel_for(kind, some, kind.position, x_BTD)
+            )
         return scene
 
     def cross_scene(
         self, kind: Kind, x_BTD: Tensor, queries: Places, source: Places, cache: Cache | None, memory_BSD: Tensor | None
     ) -> Scene:
         """What cross-attention layers of this kind share: every source token of the same document."""
-        plain = source.valid_BT is None and queries.document_BT is None
-        shape: MaskClass = "none" if plain else "dense"
-        mask = None if plain else dense_mask(Full(), queries, source)
+        sight = sight_of(FULL, queries, source, heads=kind.attention.heads)
         position = kind.position if kind.attention.cross_position else NoPosition()
-        scene = self.prepare(kind, position, x_BTD, queries, source, shape, mask, cache)
+        mixer = mixer_of(kind.attention, cross=True)
+        scene = self.prepare(kind, position, mixer, x_BTD, queries, sight, cache)
         if memory_BSD is not None:
             scene.k_turn = self.turn(kind, position, source, memory_BSD)
         return scene
@@ -180,68 +210,57 @@ class Stack(nn.Module):
             turns = held.leaf.overrides("angles")
             cache.angles.append(held.leaf.angles(held.tensors(), pos, length, like) if turns else None)
 
+    def kernel_for(
+        self, kind: Kind, sight: Sight, position: Position, x_BTD: Tensor, mixer: Mixer | None = None
+    ) -> Kernel:
+        """The kernel that serves this kind of attention."""
+        a, uses = kind.attention, position is kind.position
+        phase: Phase = "train" if self.training else "decode" if sight.queries == 1 and sight.keys > 1 else "prefill"
+        request = Request(
+            device=x_BTD.device.type, dtype=x_BTD.dtype, phase=phase, shape=sight.shape, pattern=sight.pattern,
+            mixer=mixer or a.mixer, plain=sight.plain, bias=uses and kind.biases,
+            reads_content=uses and position.reads_content, products=uses and position.products, softcap=a.softcap is not None,
+            reads_probs=uses and kind.reads_probs, dropout=self.training and a.dropout > 0,
+            compiling=torch.compiler.is_compiling(),
+        )  # fmt: skip
+        return choice(request).kernel
+
     def prepare(
         self,
         kind: Kind,
         position: Position,
+        mixer: Mixer,
         x_BTD: Tensor,
         queries: Places,
-        keys: Places,
-        shape: MaskClass,
-        mask: Tensor | None,
+        sight: Sight,
         cache: Cache | None,
     ) -> Scene:
-        """Positions, angles, a bias that no layer changes, and the kernel."""
-        a = kind.attention
-        new, total = x_BTD.shape[1], keys.pos_BT.shape[1]
-        phase: Phase = "train" if self.training else "decode" if new == 1 and total > 1 else "prefill"
-        uses, where = position is kind.position, Where(queries.pos_BT, keys.pos_BT)
-        request = Request(
-            device=x_BTD.device.type, dtype=x_BTD.dtype, phase=phase, mask=shape, mixer=a.mixer,
-            bias=uses and kind.biases, softcap=a.softcap is not None, reads_probs=uses and kind.reads_probs,
-            dropout=self.training and a.dropout > 0,
-        )  # fmt: skip
+        """Positions, angles, score terms that no layer changes, and the kernel."""
+        a, uses = kind.attention, position is kind.position
         scene = Scene(
-            kernel=choice(request).kernel,
-            where=where,
-            causal=shape == "causal",
-            mask=mask,
+            sight=sight,
+            kernel=self.kernel_for(kind, sight, position, x_BTD, mixer) if mixer.weighs else None,
             q_turn=self.turn(kind, position, queries, x_BTD, cache),
             cache=cache,
         )
         if uses and kind.owner is not None and (kind.biases or kind.reads_probs):
             scene.own = own = self.own(kind.owner)
-            if kind.biases and not position.reads_content:
-                # Such a bias may know how many heads there are and in what dtype they come, and nothing of what is in them.
+            if kind.biases and not position.reads_content and not self.reversible:
+                # Such terms may know how many heads there are and in what dtype they come, and nothing of what is in
+                # them. A reversible block makes its own: what it recomputes must lead back to the parameters.
                 batch, heads, kv_heads = x_BTD.shape[0], a.heads, a.kv_heads or a.heads
-                q, k = x_BTD.new_empty(batch, new, heads, 0), x_BTD.new_empty(batch, total, kv_heads, 0)
-                scene.bias = position.bias(own, q, k, where, kind.scale)
+                q, k = x_BTD.new_empty(batch, sight.queries, heads, 0), x_BTD.new_empty(batch, sight.keys, kv_heads, 0)
+                scene.scores = position.scores(own, q, k, Where(sight.q.pos, sight.k.pos), kind.scale)
+        if scene.kernel is not None and scene.kernel.prepare is not None:
+            scene.kernel.prepare(sight, position.reach if uses and a.softcap is None else None)
         return scene
 
 
-def mask_for(pattern: Pattern, queries: Places, keys: Places, new: int) -> tuple[MaskClass, Tensor | None]:
-    """The class of a mask, and the mask where one is needed."""
-    if queries.plain:
-        if isinstance(pattern, Full):
-            return "none", None
-        if isinstance(pattern, Causal):
-            if keys.pos_BT.shape[1] == new:
-                return "causal", None
-            if new == 1:
-                return "none", None
-    return "dense", dense_mask(pattern, queries, keys)
+FULL = Full()
 
 
-def dense_mask(pattern: Pattern, queries: Places, keys: Places) -> Tensor:
-    """(B,1,T,S), True where the pattern allows a real key of the same document."""
-    q_doc: Any = 0 if queries.document_BT is None else queries.document_BT[:, :, None]
-    k_doc: Any = 0 if keys.document_BT is None else keys.document_BT[:, None, :]
-    if queries.document_BT is not None:
-        pattern = pattern & Documents()
-    length = None if queries.length_BT is None else queries.length_BT[:, :, None]
-    q = Tokens(queries.pos_BT[:, :, None], q_doc, length)
-    k = Tokens(keys.pos_BT[:, None, :], k_doc, length)
-    allowed = pattern.allows(q, k)
-    if keys.valid_BT is not None:
-        allowed = allowed & keys.valid_BT[:, None, :]
-    return allowed[:, None]
+def kept_places(cache: Cache, layer: int, queries: Places) -> Places:
+    """Where the keys are that a layer sees: those that its cache kept, and the new ones."""
+    pos_BS, valid_BS, marked_BS = cache.places(layer)
+    ordered = queries.plain and valid_BS is None and (cache.used == 0 or cache.grows(layer))
+    return Places(pos_BT=pos_BS, valid_BT=valid_BS, marked_BT=marked_BS, length_BT=queries.length_BT, plain=ordered)

@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyformer.kernels.choose import Terms
+from anyformer.kernels.choose import Kernel, Terms
+from anyformer.kernels.sight import Sight
 from anyformer.parts.held import Held
 from anyformer.parts.linear import Linear
 from anyformer.parts.norm import HeadsNorm
 from anyformer.parts.scene import Scene, Turn
-from anyformer.specs.axes import Dims, Position
+from anyformer.specs.axes import Dims, Mixing, Position, Where
 from anyformer.specs.nodes import Attention as AttentionSpec
-from anyformer.specs.nodes import Temperature
+from anyformer.specs.nodes import Temperature, mixer_of
 from anyformer.specs.scale import evaluate
 
 NOTHING: dict[str, Tensor] = {}
@@ -28,35 +29,48 @@ class Attention(nn.Module):
     def __init__(self, spec: AttentionSpec, dims: Dims, position: Position, *, layer: int, cross: bool = False) -> None:
         super().__init__()
         self.spec, self.dims, self.layer, self.cross = spec, dims, layer, cross
-        self.leaf = position
+        self.leaf, self.mixing = position, mixer_of(spec, cross=cross)
         self.turns, self.turns_values = position.overrides("rotate"), position.rotates_values()
         self.biases, self.reads_probs = position.biases(), position.reads_probs()
+        self.weighs, self.early = self.mixing.weighs, not self.mixing.stateful
+        """Whether queries and keys are rotated before they are cached; a state takes them as they are."""
         self.scale = evaluate(spec.scale, dims.names())
         queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
+        shares = self.mixing.shares_keys
         self.q = Linear(dims.width, queries, bias="q" in spec.bias)
-        self.k = Linear(dims.width, keys, bias="k" in spec.bias)
+        self.k = None if shares else Linear(dims.width, keys, bias="k" in spec.bias)
         self.v = Linear(dims.width, keys, bias="v" in spec.bias)
         self.o = Linear(queries, dims.width, bias="o" in spec.bias)
+        own = spec.global_projections and not cross
+        self.global_q = Linear(dims.width, queries, bias="q" in spec.bias) if own else None
+        self.global_k = Linear(dims.width, keys, bias="k" in spec.bias) if own else None
+        self.global_v = Linear(dims.width, keys, bias="v" in spec.bias) if own else None
         self.q_norm = HeadsNorm(spec.qk_norm, dims.heads, dims.head_dim) if spec.qk_norm else None
-        self.k_norm = HeadsNorm(spec.qk_norm, dims.kv_heads, dims.head_dim) if spec.qk_norm else None
+        self.k_norm = HeadsNorm(spec.qk_norm, dims.kv_heads, dims.head_dim) if spec.qk_norm and not shares else None
         self.v_norm = HeadsNorm(spec.v_norm, dims.kv_heads, dims.head_dim) if spec.v_norm else None
-        mixer = spec.mixer.weights(dims.heads)
-        self.mixer = Held(spec.mixer, mixer) if mixer else None
+        mixer = self.mixing.weights(dims.heads)
+        self.mixer = Held(self.mixing, mixer) if mixer else None
         self.position = Held(position, position.weights(dims), position.constants(dims)) if position.per_layer else None
 
     def forward(self, x_BTD: Tensor, scene: Scene, memory_BSD: Tensor | None = None) -> Tensor:
         # Past nn.Module.__getattr__: a token of a small model takes microseconds, and look-ups were a thirtieth of them.
         maps: Any = self._modules
-        q_BTHK = self.heads_of(x_BTD, maps["q"], self.q_norm, scene.q_turn)
+        q_BTHK = self.heads_of(x_BTD, maps["q"], self.q_norm, scene.q_turn if self.early else None)
         if self.spec.temperature is not None:
-            q_BTHK = q_BTHK * temperature(self.spec.temperature, scene.where.q_pos_BT, q_BTHK)
+            q_BTHK = q_BTHK * temperature(self.spec.temperature, scene.sight.q.pos, q_BTHK)
         if self.cross:
             k_BSGK, v_BSGK = self.remember(memory_BSD, scene)
         else:
-            k_BSGK, v_BSGK = self.keys_values(x_BTD, scene)
-            if scene.cache is not None:
-                k_BSGK, v_BSGK, _, _ = scene.cache.extend(self.layer, k_BSGK, v_BSGK)
-        out_BTHK = self.mix(q_BTHK, k_BSGK, v_BSGK, scene)
+            k_BSGK, v_BSGK, *own = self.keys_values(x_BTD, scene, q_BTHK)
+            if scene.cache is not None and self.early:
+                k_BSGK, v_BSGK, *own = scene.cache.extend(self.layer, k_BSGK, v_BSGK, *own)
+            if self.global_q is not None:
+                out_BTHK = self.mix(q_BTHK, k_BSGK, v_BSGK, scene, scene.sight, scene.kernel)
+                return maps["o"](self.global_rows(x_BTD, out_BTHK, *own, scene).flatten(2))
+        if self.weighs:
+            out_BTHK = self.mix(q_BTHK, k_BSGK, v_BSGK, scene, scene.sight, scene.kernel)
+        else:
+            out_BTHK = self.mix_otherwise(q_BTHK, k_BSGK, v_BSGK, scene)
         return maps["o"](out_BTHK.flatten(2))
 
     def heads_of(self, x_BTD: Tensor, project: Linear, norm: HeadsNorm | None, turn: Turn | None) -> Tensor:
@@ -69,18 +83,35 @@ class Attention(nn.Module):
         if norm is not None and not norm.last:
             y = norm(y)
         if turn is not None and self.turns:
-            angles = turn.angles
-            if self.position is not None:
-                angles = self.leaf.angles(self.position.tensors(), turn.pos_BT, turn.length_BT, y)
-            y = self.leaf.rotate(y, angles)
+            y = self.turned(y, turn)
         return norm(y) if norm is not None and norm.last else y
 
-    def keys_values(self, x_BSD: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
-        """Keys and values as they are cached."""
+    def turned(self, y_BTHK: Tensor, turn: Turn) -> Tensor:
+        """Rotated by the position scheme."""
+        angles = turn.angles
+        if self.position is not None:
+            angles = self.leaf.angles(self.position.tensors(), turn.pos_BT, turn.length_BT, y_BTHK)
+        return self.leaf.rotate(y_BTHK, angles)
+
+    def keys_values(self, x_BSD: Tensor, scene: Scene, q_BTHK: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Keys and values as they are cached; then those of global queries, if they have their own."""
         maps: Any = self._modules
-        k_BSGK = self.heads_of(x_BSD, maps["k"], self.k_norm, scene.k_turn)
-        v_BSGK = self.heads_of(x_BSD, maps["v"], self.v_norm, scene.k_turn if self.turns_values else None)
-        return k_BSGK, v_BSGK
+        k_turn = scene.k_turn if self.early else None
+        v_turn = scene.k_turn if self.turns_values else None
+        if self.mixing.shares_keys:
+            assert q_BTHK is not None, "a mixer that shares keys serves self-attention only"
+            k_BSGK = q_BTHK
+        else:
+            k_BSGK = self.heads_of(x_BSD, maps["k"], self.k_norm, k_turn)
+        v_BSGK = self.heads_of(x_BSD, maps["v"], self.v_norm, v_turn)
+        if self.global_k is None or self.global_v is None:
+            return k_BSGK, v_BSGK
+        return (
+            k_BSGK,
+            v_BSGK,
+            self.heads_of(x_BSD, self.global_k, self.k_norm, k_turn),
+            self.heads_of(x_BSD, self.global_v, self.v_norm, v_turn),
+        )
 
     def remember(self, memory_BSD: Tensor | None, scene: Scene) -> tuple[Tensor, ...]:
         """Keys and values of the encoder's states, computed once for a cache."""
@@ -93,21 +124,55 @@ class Attention(nn.Module):
             cache.cross[self.layer] = kept
         return kept
 
-    def mix(self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, scene: Scene) -> Tensor:
+    def mix(
+        self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, scene: Scene, sight: Sight, kernel: Kernel | None
+    ) -> Tensor:
         """Weighted values of every head."""
-        bias = scene.bias
-        values: Any = None
+        assert kernel is not None, "a mixer that weighs has a kernel"
+        scores, values = scene.scores, None
         if self.biases or self.reads_probs:
             own = self.position.tensors() if self.position is not None else scene.own or {}
-            if bias is None and self.biases:
-                bias = self.leaf.bias(own, q_BTHK, k_BSGK, scene.where, self.scale)
+            if scores is None and self.biases:
+                scores = self.leaf.scores(own, q_BTHK, k_BSGK, Where(sight.q.pos, sight.k.pos), self.scale)
             if self.reads_probs:
-                values = functools.partial(self.leaf.values, own, where=scene.where)
+                values = self.leaf.values(own, v_BSGK)
         terms = Terms(
-            self.scale, self.spec.mixer, NOTHING if self.mixer is None else self.mixer.tensors(), scene.causal,
-            scene.mask, bias, self.spec.softcap, self.spec.dropout if self.training else 0.0, values,
+            self.scale, self.mixing, NOTHING if self.mixer is None else self.mixer.tensors(), sight, scores, values,
+            self.spec.softcap, self.spec.dropout if self.training else 0.0,
         )  # fmt: skip
-        return scene.kernel.run(q_BTHK, k_BSGK, v_BSGK, terms)
+        return kernel.run(q_BTHK, k_BSGK, v_BSGK, terms)
+
+    def global_rows(self, x_BTD: Tensor, out_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, scene: Scene) -> Tensor:
+        """The output with the rows of global tokens as their own projections give them."""
+        rows = scene.globals_
+        if rows is None or self.global_q is None:
+            return out_BTHK
+        index_BN = rows.index_BN
+        if index_BN is not None:
+            index_BN = index_BN.expand(x_BTD.shape[0], -1)
+            x_BTD = x_BTD.gather(1, index_BN[:, :, None].expand(-1, -1, x_BTD.shape[2]))
+        q_BNHK = self.heads_of(x_BTD, self.global_q, self.q_norm, rows.turn)
+        if self.spec.temperature is not None:
+            q_BNHK = q_BNHK * temperature(self.spec.temperature, rows.sight.q.pos, q_BNHK)
+        found_BNHK = self.mix(q_BNHK, k_BSGK, v_BSGK, scene, rows.sight, rows.kernel)
+        chosen = rows.chosen_BN[:, :, None, None]
+        if index_BN is None:
+            return torch.where(chosen, found_BNHK, out_BTHK)
+        index = index_BN[:, :, None, None].expand(found_BNHK.shape)
+        return out_BTHK.scatter(1, index, torch.where(chosen, found_BNHK, out_BTHK.gather(1, index)))
+
+    def mix_otherwise(self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, scene: Scene) -> Tensor:
+        """The output of a mixer with a way of its own."""
+        turn, cache, decisions = scene.q_turn, scene.cache, scene.decisions
+        late = turn is not None and self.turns and not self.early
+        work = Mixing(
+            q_BTHK=q_BTHK, k_BSGK=k_BSGK, v_BSGK=v_BSGK,
+            turn=functools.partial(self.turned, turn=turn) if late else lambda x: x,
+            sight=scene.sight, scale=self.scale, dropout=self.spec.dropout if self.training else 0.0,
+            state=cache.state(self.layer) if cache is not None and self.mixing.stateful else None,
+            decide=(lambda make: make()) if decisions is None else decisions.decide,
+        )  # fmt: skip
+        return self.mixing.mix(work)
 
     def extra_repr(self) -> str:
         d = self.dims

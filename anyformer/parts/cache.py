@@ -1,60 +1,67 @@
 """The KV cache: what each layer keeps of the tokens already read. An explicit argument, advanced by the model only.
 
-A static cache has room for `length` tokens in each row. `begin` notes where the new tokens are and answers where all
-keys will be; each layer's `extend` stores its share and answers keys, values, positions and validity; `advance` ends
-the step. Rows may be padded: a key remembers its position in its own document and whether it is real.
+A cache serves rows of up to `length` tokens. A layer that sees everything keeps every token; one whose pattern forgets
+keeps a ring; a mixer with a state keeps only that. `begin` notes the new tokens; `places` says where the keys of a
+layer are; `extend` stores its share and answers those keys; `advance` ends the step. Rows may be padded: a key
+remembers its position in its own document and whether it is real.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
+from anyformer.parts.ledger import Found, Ledger
+from anyformer.parts.shelf import Growing, Passing, Ring
+from anyformer.specs.keep import Keep
+from anyformer.specs.rooms import Room
 
 
 class Cache:
-    """Room for keys and values (or whatever a mixer keeps) of every layer of a decoder.
-
-    Tokens are the first dimension of every buffer: what has been filled is then a slice whose strides do not depend on
-    how much it is, so compiled code meets one layout from the first token to the last.
-    """
+    """Room for keys and values (or whatever a mixer keeps) of every layer of a decoder."""
 
     def __init__(
         self,
-        streams: tuple[tuple[tuple[int, int], ...], ...],
+        layers: tuple[Room, ...],
         *,
         batch: int,
         length: int,
         device: torch.device,
         dtype: torch.dtype,
         declared: int | None = None,
+        chunk: int = 1,
     ) -> None:
         if batch < 1 or length < 1:
             raise InputError(f"a cache needs at least one row and one token, got batch={batch}, length={length}")
-        self.batch, self.length = batch, length
-        self.streams = streams
+        if chunk < 1:
+            raise InputError(f"chunk: a cache is fed at least one token at once, got {chunk}")
+        self.batch, self.length, self.chunk = batch, length, chunk
+        self.device, self.dtype = device, dtype
+        self.rooms = layers
         self.declared = declared
         """The length that length-dependent positions read, if it was given; otherwise it is `length`."""
-        self.used = 0
-        """Columns filled so far, padding included."""
-        self.ragged = False
-        """Whether rows differ: padding was fed, or positions were given."""
+        policies = [room.keep.fed(chunk).within(length) if room.streams else None for room in layers]
+        self.ledger = Ledger(batch, length, device, numbered=any(keep is not None and keep.recent for keep in policies))
+        shelves = {keep: _shelf(self.ledger, keep, chunk) for keep in policies}
+        self.shelves = tuple(shelves.values())
+        """One for each policy."""
+        self.shelf_of = [shelves[keep] for keep in policies]
+        """By layer."""
         self.layers = [
-            tuple(torch.zeros(length, batch, heads, dim, device=device, dtype=dtype) for heads, dim in layer)
-            for layer in streams
+            tuple(torch.zeros(shelf.room, batch, heads, dim, device=device, dtype=dtype) for heads, dim in room.streams)
+            for room, shelf in zip(layers, self.shelf_of, strict=True)
         ]
-        self.pos_LB = torch.arange(length, device=device)[:, None].repeat(1, batch)
-        self.valid_LB = torch.ones(length, batch, device=device, dtype=torch.bool)
-        self.seen_B = torch.zeros(batch, device=device, dtype=torch.long)
-        """Real tokens so far in each row, kept once rows differ."""
-        self.keys: tuple[Tensor, Tensor | None] = (self.pos_LB[:0, :1].T, None)
-        """Positions and validity of all keys of the step under way."""
+        exact = torch.promote_types(dtype, torch.float32)
+        self.states = [
+            tuple(torch.zeros(batch, *shape, device=device, dtype=exact) for shape in room.state) for room in layers
+        ]
+        """Of each row, by layer."""
+        self.spoiled = False
+        """Whether the step under way has overwritten what an earlier one left."""
         self.angles: list[tuple[Tensor, ...] | None] = []
         """By position module of the stack: what rotates tokens at 0, 1, 2 ..., so that a step only looks it up."""
-        self.cross: list[tuple[Tensor, ...]] = [() for _ in streams]
+        self.cross: list[tuple[Tensor, ...]] = [() for _ in layers]
         """Keys and values of the encoder's states, by layer."""
         self.has_source = False
         """Whether those are there, so that the source need not be fed again."""
@@ -66,58 +73,95 @@ class Cache:
         """The length that length-dependent positions read."""
         return self.length if self.declared is None else self.declared
 
-    def check(self, streams: object, batch: int, like: Tensor) -> None:
+    @property
+    def used(self) -> int:
+        """Columns read so far, padding included."""
+        return self.ledger.used
+
+    @property
+    def ragged(self) -> bool:
+        """Whether rows differ: padding was fed, or positions were given."""
+        return self.ledger.ragged
+
+    @property
+    def seen_B(self) -> Tensor:
+        """Real tokens so far in each row, kept once rows differ."""
+        return self.ledger.seen_B
+
+    def check(self, rooms: tuple[Room, ...], batch: int, like: Tensor) -> None:
         """Refuse a cache that was made for another model, batch, dtype or device."""
-        if self.streams is not streams and self.streams != streams:
+        if self.rooms != rooms:
             raise InputError("cache: made for a model with other layers; make one with this model's new_cache")
         if self.batch != batch:
             raise InputError(f"cache: made for {self.batch} rows, but {batch} were given")
-        kept = self.layers[0][0]
-        if kept.dtype != like.dtype or kept.device != like.device:
+        if self.dtype != like.dtype or self.ledger.seen_B.device != like.device:
             raise InputError(
-                f"cache: holds {kept.dtype} on {kept.device}, but the model computes in {like.dtype} on {like.device}"
+                f"cache: holds {self.dtype} on {self.ledger.seen_B.device}, but the model computes in {like.dtype} on "
+                f"{like.device}"
             )
 
-    def begin(self, pos_BT: Tensor, valid_BT: Tensor | None, *, ragged: bool) -> tuple[Tensor, Tensor | None]:
-        """Note new tokens; positions and validity (None: all real) of all keys, old and new.
+    def begin(self, pos_BT: Tensor, valid_BT: Tensor | None, marked_BT: Tensor | None = None, *, ragged: bool) -> None:
+        """Note new tokens: where they are, which are real (None: all), which are marked as global (None: none).
 
-        Nothing that counts changes before `advance`, so a step that fails can be made again.
+        Positions that are given must increase along a row: a ring counts tokens, and keeps as many as a window spans.
+        Nothing that counts changes before `advance`, so a step that fails can be made again. The exceptions are a
+        state, and a ring that was fed more than `chunk` tokens at once: once overwritten, they can't be had back.
         """
-        new = pos_BT.shape[1]
-        end = self.used + new
-        if end > self.length:
-            raise InputError(
-                f"the cache has room for {self.length} tokens: {self.used} are used and {new} were given; make it longer"
-            )
-        if ragged and not self.ragged:
-            self.ragged = True
-            self.seen_B.fill_(self.used)
-        if not self.ragged:
-            self.keys = self.pos_LB[:end, :1].T, None
-            return self.keys
-        self.pos_LB[self.used : end] = pos_BT.T
-        self.valid_LB[self.used : end] = True if valid_BT is None else valid_BT.T
-        self.keys = self.pos_LB[:end].T, self.valid_LB[:end].T
-        return self.keys
+        if self.spoiled:
+            if self.used > 0:
+                raise InputError(
+                    f"cache: a step after {self.used} tokens failed and had overwritten what the cache held; make a "
+                    "new cache and read the tokens again"
+                )
+            for state in (each for layer in self.states for each in layer):
+                state.zero_()
+            self.spoiled = False
+        self.ledger.begin(pos_BT, valid_BT, marked_BT, ragged=ragged)
+        for shelf in self.shelves:
+            shelf.begin()
 
-    def extend(self, layer: int, *new: Tensor) -> tuple[Any, ...]:
-        """Store a layer's new keys and values; all of them so far, then their positions and validity as `begin` gave."""
-        begin, end = self.used, self.used + new[0].shape[1]
-        so_far: list[Tensor] = []
-        for kept, fresh in zip(self.layers[layer], new, strict=True):
-            kept[begin:end] = fresh.transpose(0, 1)
-            so_far.append(kept[:end].transpose(0, 1))
-        return (*so_far, *self.keys)
+    def grows(self, layer: int) -> bool:
+        """Whether a layer keeps every token, in the order in which they came."""
+        return isinstance(self.shelf_of[layer], Growing)
+
+    @property
+    def counts_blocks(self) -> bool:
+        """Whether a layer keeps some tokens for where they are in a block, which their number must then tell."""
+        return any([isinstance(shelf, Ring) and shelf.keep.columns > 0 for shelf in self.shelves])
+
+    def places(self, layer: int) -> Found:
+        """Positions, validity and marks of the keys that `extend` answers in this step, (B,S) or (1,S) each; of a
+        layer that keeps a state: those of the new tokens.
+        """
+        return self.shelf_of[layer].found
+
+    def extend(self, layer: int, *new: Tensor) -> tuple[Tensor, ...]:
+        """Store a layer's new keys and values (B,T,heads,dim); all that this step may see of it (B,S,heads,dim)."""
+        shelf = self.shelf_of[layer]
+        if isinstance(shelf, Ring) and not shelf.in_place():
+            self.spoiled = True
+        return tuple([shelf.extend(kept, x) for kept, x in zip(self.layers[layer], new, strict=True)])
+
+    def state(self, layer: int) -> tuple[Tensor, ...]:
+        """A layer's state of every row (B,...), which its mixer changes in place."""
+        self.spoiled = True
+        return self.states[layer]
 
     def advance(self, new: int) -> None:
         """End a step that read `new` tokens."""
-        if self.ragged:
-            self.seen_B += self.valid_LB[self.used : self.used + new].sum(0)
-        self.used += new
+        self.ledger.advance(new)
+        self.spoiled = False
         self.has_source = len(self.cross[0]) > 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes of keys and values, cross-attention included."""
-        tensors = [t for layer in (*self.layers, *self.cross) for t in layer]
+        """Bytes of keys, values and states, cross-attention included: what `count` says."""
+        tensors = [t for layer in (*self.layers, *self.states, *self.cross) for t in layer]
         return sum(t.numel() * t.element_size() for t in tensors)
+
+
+def _shelf(ledger: Ledger, keep: Keep | None, chunk: int) -> Growing | Passing | Ring:
+    """For layers with this policy; None: only a state is kept."""
+    if keep is None:
+        return Passing(ledger)
+    return Growing(ledger) if keep.recent is None else Ring(ledger, keep, chunk)

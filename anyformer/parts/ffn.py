@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
+from anyformer.parts.decisions import Draws
 from anyformer.parts.linear import Linear
 from anyformer.specs.axes import Dims, FeedForward
 
@@ -22,11 +25,36 @@ class FeedForwardNet(nn.Module):
         self.down = Linear(dims.ffn_width, dims.width, bias=leaf.bias)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
+        chunk = self.leaf.chunk
+        if chunk is None or x_BTD.shape[:-1].numel() <= chunk:
+            return self.answer(x_BTD, self.training)
+        pieces = x_BTD.flatten(0, -2).split(chunk)
+        return torch.cat([self.forgetful(piece) for piece in pieces]).view(x_BTD.shape)
+
+    def answer(self, x: Tensor, training: bool) -> Tensor:
+        """The network, for any tokens (...,D)."""
         maps: Any = self._modules  # See Attention.forward.
-        inner_BTF = self.leaf.combine(*[maps[name](x_BTD) for name in self.leaf.inputs])
+        inner = self.leaf.combine(*[maps[name](x) for name in self.leaf.inputs])
         if self.leaf.dropout > 0:
-            inner_BTF = F.dropout(inner_BTF, self.leaf.dropout, self.training)
-        return maps["down"](inner_BTF)
+            inner = F.dropout(inner, self.leaf.dropout, training)
+        return maps["down"](inner)
+
+    def forgetful(self, x_ND: Tensor) -> Tensor:
+        """The network, which keeps its input only and computes the inner activation again for the gradient."""
+        drops = self.training and self.leaf.dropout > 0
+        # In a graph that is not lowered, a checkpoint draws another mask in the backward pass, so there is none.
+        if not torch.is_grad_enabled() or (drops and torch.compiler.is_compiling()):
+            return self.answer(x_ND, self.training)
+        if not drops:
+            return checkpoint(self.answer, x_ND, False, use_reentrant=False, preserve_rng_state=False)
+        draws = Draws(x_ND.device)
+
+        def again(x_ND: Tensor) -> Tensor:
+            with draws.same():
+                return self.answer(x_ND, True)
+
+        # To the end, not only to the last tensor that is needed: `draws` compares where the generators end up.
+        return checkpoint(again, x_ND, use_reentrant=False, preserve_rng_state=False, early_stop=False)
 
     def extra_repr(self) -> str:
         return self.leaf.kind

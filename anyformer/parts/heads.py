@@ -30,11 +30,11 @@ class TokenLogits(nn.Module):
 
     def __init__(self, spec: ModelSpec, head: TokenHead, table: Embedding | None) -> None:
         super().__init__()
-        width = spec.embed_width if head.tied else spec.width
+        width = spec.embed_width if head.tied else spec.out_width
         self.spec = head
-        self.dense = Linear(spec.width, width, bias=head.transform_bias) if head.transform else None
+        self.dense = Linear(spec.out_width, width, bias=head.transform_bias) if head.transform else None
         self.norm = Norm(spec.stacks[-1].norm.leaf, (width,)) if head.transform else None
-        self.project = Linear(spec.width, width) if not head.transform and width != spec.width else None
+        self.project = Linear(spec.out_width, width) if not head.transform and width != spec.out_width else None
         leaf = FeedForward.named(head.activation)
         self.activation = leaf() if head.transform and leaf is not None else None
         self.register_parameter("weight", None if head.tied else nn.Parameter(torch.empty(spec.vocab, width)))
@@ -49,7 +49,8 @@ class TokenLogits(nn.Module):
             hidden = self.norm(self.activation.combine(self.dense(hidden)))
         if self.project is not None:
             hidden = self.project(hidden)
-        logits = F.linear(hidden, self.weight if self.table is None else self.table.weight, self.bias)
+        bias = self.bias if self.spec.adds_bias else None
+        logits = F.linear(hidden, self.weight if self.table is None else self.table.weight, bias)
         if self.scale != 1.0:
             logits = logits * self.scale
         if self.spec.softcap is not None:
@@ -88,13 +89,13 @@ def head_module(spec: ModelSpec, table: Embedding | None) -> nn.Module | None:
         case TokenHead() as head:
             return TokenLogits(spec, head, table)
         case SequenceHead() as head:
-            return Answer(spec.width, head.labels, dense=head.dense, dropout=head.dropout)
+            return Answer(spec.out_width, head.labels, dense=head.dense, dropout=head.dropout)
         case PairHead() as head:
-            return Answer(4 * spec.width, head.labels, dropout=head.dropout)
+            return Answer(4 * spec.out_width, head.labels, dropout=head.dropout)
         case LabelHead() as head:
-            return Answer(spec.width, head.labels, dropout=head.dropout)
+            return Answer(spec.out_width, head.labels, dropout=head.dropout)
         case RegressionHead() as head:
-            return Answer(spec.width, head.outputs, dropout=head.dropout)
+            return Answer(spec.out_width, head.outputs, dropout=head.dropout)
         case NoHead():
             return None
         case _:

@@ -1,6 +1,6 @@
 """Scene: what the layers of one kind share in one forward pass.
 
-Positions, masks, angles, shared biases and the choice of a kernel are computed once for each distinct pair of
+Positions, sight, angles, shared score terms and the choice of a kernel are computed once for each distinct pair of
 attention and position spec; a layer only reads them.
 """
 
@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from anyformer.kernels.choose import Kernel
+from anyformer.kernels.sight import Sight
 from anyformer.parts.cache import Cache
-from anyformer.specs.axes import Where
+from anyformer.parts.decisions import Decisions
+from anyformer.specs.axes import ScoreTerms
 
 
 class Turn(NamedTuple):
@@ -23,19 +25,47 @@ class Turn(NamedTuple):
     length_BT: Tensor | None
     angles: Any
 
+    def at(self, index_BN: Tensor) -> Turn:
+        """The same for some tokens of each row."""
+
+        def pick(part: Tensor) -> Tensor:
+            if part.shape[1] == 1:
+                return part
+            rows = part.expand(index_BN.shape[0], *part.shape[1:])
+            index = index_BN.view(*index_BN.shape, *[1] * (part.dim() - 2)).expand(*index_BN.shape, *part.shape[2:])
+            return rows.gather(1, index)
+
+        length = None if self.length_BT is None else pick(self.length_BT)
+        angles = None if self.angles is None else tuple(pick(part) for part in self.angles)
+        return Turn(pick(self.pos_BT), length, angles)
+
+
+class GlobalRows(NamedTuple):
+    """The queries of global tokens, where they have projections of their own."""
+
+    index_BN: Tensor | None
+    """Where they are in each row, with others to fill up; None: all tokens, as values can't be looked at."""
+    chosen_BN: Tensor
+    """Which of those are global."""
+    sight: Sight
+    kernel: Kernel
+    turn: Turn | None
+
 
 @dataclass
 class Scene:
     """Facts of one forward pass for the layers that share a kind of attention."""
 
-    kernel: Kernel
-    where: Where
-    causal: bool = False
-    mask: Tensor | None = None
-    bias: Tensor | None = None
-    """A bias that reads neither queries nor keys, so that no layer changes it."""
+    sight: Sight
+    kernel: Kernel | None = None
+    """None where the mixer has a way of its own."""
+    scores: ScoreTerms | None = None
+    """Terms that read neither queries nor keys, so that no layer changes them."""
     own: dict[str, Tensor] | None = None
     """Parameters and constants of a position scheme that the stack owns."""
     q_turn: Turn | None = None
     k_turn: Turn | None = None
     cache: Cache | None = None
+    globals_: GlobalRows | None = None
+    decisions: Decisions | None = None
+    """Records what must not be decided anew when a reversible block is computed once more."""

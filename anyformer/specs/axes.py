@@ -6,7 +6,7 @@ are given. No leaf imports torch when it is imported, so reading, counting and e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
@@ -118,6 +118,8 @@ class FeedForward(Leaf, axis="ffn", leaves="anyformer.parts.ffns"):
     width: int | None
     bias: bool
     dropout: float
+    chunk: int | None = None
+    """Tokens that go through the network at a time; None: all at once."""
 
     def hidden(self, width: int) -> int:
         """Inner width for a residual of this width."""
@@ -128,10 +130,36 @@ class FeedForward(Leaf, axis="ffn", leaves="anyformer.parts.ffns"):
         raise TypeError(f"{type(self).__name__} defines no combine()")
 
 
+class Mixing(NamedTuple):
+    """What a mixer with a way of its own is given: projected, normed tensors that are not turned yet."""
+
+    q_BTHK: Any
+    k_BSGK: Any
+    v_BSGK: Any
+    turn: Callable[[Any], Any]
+    """Rotates new queries or keys by their positions; returns its argument where the scheme rotates nothing."""
+    sight: Any
+    """Who may see whom (kernels.sight.Sight)."""
+    scale: float
+    dropout: float
+    state: tuple[Any, ...] | None
+    """The row's state (of a stateful mixer), changed in place; None without a cache."""
+    decide: Callable[[Callable[[], Any]], Any]
+    """Calls its argument for a decision (buckets, experts) that must not be made anew when a pass is replayed."""
+
+
 class Mixer(Leaf, axis="mixer", leaves="anyformer.parts.mixers"):
     """How scores become weights on values. An exact mixer keeps every promise; an approximate one says so."""
 
     exact: ClassVar[bool] = True
+    shares_keys: ClassVar[bool] = False
+    """True if keys are made from the queries (`keys`), so that there is no key projection."""
+    stateful: ClassVar[bool] = False
+    """True if a cache keeps one state of a fixed size for each row (`state`) instead of keys and values."""
+
+    def approximation(self) -> str:
+        """Of a mixer that is not exact: where it departs from attention to all allowed keys, and what it still keeps."""
+        return "is approximate: what it drops may depend on how a text is cut, padded or packed"
 
     @property
     def ignores_shift(self) -> bool:
@@ -145,6 +173,33 @@ class Mixer(Leaf, axis="mixer", leaves="anyformer.parts.mixers"):
     def streams(self, dims: Dims) -> tuple[tuple[int, int], ...]:
         """What a cache keeps for each token and layer, as (heads, dim) of each tensor."""
         return ((dims.kv_heads, dims.head_dim), (dims.kv_heads, dims.head_dim))
+
+    def state(self, dims: Dims) -> tuple[tuple[int, ...], ...]:
+        """Shapes of what a stateful mixer keeps of a row."""
+        return ()
+
+    def keys(self, q_BTHK: Tensor) -> Tensor:
+        """Keys made from queries, where a mixer shares them."""
+        raise TypeError(f"{type(self).__name__} defines no keys()")
+
+    @property
+    def weighs(self) -> bool:
+        """True if scores are turned into weights (`weigh`); otherwise the mixer does the whole of it (`mix`)."""
+        return type(self).mix is Mixer.mix
+
+    def mix(self, work: Mixing) -> Tensor:
+        """The output of every head (B,T,H,K), by a way of its own."""
+        raise TypeError(f"{type(self).__name__} defines no mix()")
+
+    def serves(self, pattern: Any) -> str | None:
+        """Why it can't follow this pattern (specs.patterns.Pattern); None if it can."""
+        return None
+
+    def pairs(self, allowed: int, length: int, head_dim: int) -> int:
+        """Pairs of query and key that a head computes in a document, of those that the pattern allows; each costs
+        4 head_dim FLOPs. What an approximate mixer computes is expected, and what a state costs is worth so many.
+        """
+        return allowed
 
     def weigh(self, scores: Tensor, own: Mapping[str, Tensor]) -> Tensor:
         """Weights (B,H,T,S) from scores; a key that may not be seen has score -inf, a row of only those gives 0."""
@@ -162,6 +217,40 @@ class Where(NamedTuple):
         return self.k_pos_BS[:, None, :] - self.q_pos_BT[:, :, None]
 
 
+class ScoreTerms(NamedTuple):
+    """What a position scheme adds to the scaled score of query t and key s in head h, as kernels can compute it piece
+    by piece: slope_H |gap| + table_BHTN[index(gap)] + q_side . k_side + column_BHS. Absent terms are None.
+    """
+
+    slope_H: Any = None
+    """Multiplied with the distance of query and key."""
+    table_BHTN: Any = None
+    """(B or 1, H, T or 1, N): N numbers for each head (and query), of which the gap picks one."""
+    index: Callable[[Any], Any] | None = None
+    """From gaps (key position - query position) to 0 ... N - 1."""
+    q_side_BTHE: Any = None
+    k_side_BSE: Any = None
+    """Vectors of queries and of keys (B or 1) whose product is added."""
+    column_BHS: Any = None
+    """A number for each key."""
+    reach: int | None = None
+    """Gaps at least this far back all have the same index, and so have those this far ahead; None: nobody knows."""
+
+    @property
+    def by_distance(self) -> bool:
+        """Whether all of it depends on the head and the gap only."""
+        table = self.table_BHTN
+        one_row = table is None or table.shape[0] == table.shape[2] == 1
+        return one_row and self.q_side_BTHE is None and self.column_BHS is None
+
+
+class ValueTerms(NamedTuple):
+    """What a position scheme adds to the value of a key, by its gap: table_NK[index(gap)]."""
+
+    table_NK: Any
+    index: Callable[[Any], Any]
+
+
 class Position(Leaf, axis="position", leaves="anyformer.parts.positions"):
     """How a model knows where a token is. Every hook does nothing unless a leaf overrides it.
 
@@ -172,7 +261,9 @@ class Position(Leaf, axis="position", leaves="anyformer.parts.positions"):
     relative: ClassVar[bool] = False
     """True if adding a constant to all positions changes nothing."""
     reads_content: ClassVar[bool] = False
-    """True if `bias` looks at q or k, so that it can't be shared between layers."""
+    """True if `scores` looks at q or k, so that it can't be shared between layers."""
+    products: ClassVar[bool] = False
+    """True if `scores` holds a product of vectors of its own."""
     needs_length: ClassVar[bool] = False
     """True if the document's length matters: it is then declared once for each forward or cache."""
 
@@ -180,6 +271,11 @@ class Position(Leaf, axis="position", leaves="anyformer.parts.positions"):
     def per_layer(self) -> bool:
         """True if every layer has its own parameters; otherwise the stack owns one set for all."""
         return False
+
+    @property
+    def reach(self) -> int | None:
+        """The distance from which on the table that `scores` gives has one entry, before and after; None if it has none."""
+        return None
 
     def limit(self, context: int) -> int | None:
         """How many positions exist, or None if any number does."""
@@ -219,14 +315,14 @@ class Position(Leaf, axis="position", leaves="anyformer.parts.positions"):
         """True if values are rotated too."""
         return False
 
-    def bias(
+    def scores(
         self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: Where, scale: float
-    ) -> Tensor | None:
-        """What is added to the scaled scores, broadcastable to (B,H,T,S)."""
+    ) -> ScoreTerms | None:
+        """What is added to the scaled scores."""
         return None
 
-    def values(self, own: Mapping[str, Tensor], probs_BHTS: Tensor, where: Where) -> Tensor | None:
-        """What is added to the output of each head, (B,T,H,K), given the attention weights."""
+    def values(self, own: Mapping[str, Tensor], like: Tensor) -> ValueTerms | None:
+        """What is added to the values, in the dtype of `like`."""
         return None
 
     @classmethod
@@ -235,9 +331,9 @@ class Position(Leaf, axis="position", leaves="anyformer.parts.positions"):
         return getattr(cls, hook) is not getattr(Position, hook)
 
     def biases(self) -> bool:
-        """True if `bias` adds to the scores."""
-        return self.overrides("bias")
+        """True if `scores` adds to the scores."""
+        return self.overrides("scores")
 
     def reads_probs(self) -> bool:
-        """True if `values` adds to the output, which only a kernel that exposes probabilities can serve."""
+        """True if `values` adds to the values, which only a kernel that sees the weights can serve."""
         return self.overrides("values")

@@ -17,7 +17,9 @@ from anyformer.specs.axes import Dims, Weight
 from anyformer.specs.ends import TokenEmbed, TokenHead
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.nodes import Layer
-from anyformer.specs.pairs import allowed_pairs, keys_seen
+from anyformer.specs.pairs import allowed_pairs, allowed_pairs_of_heads, keys_seen_of_heads
+from anyformer.specs.patterns import Tokens
+from anyformer.specs.rooms import cross_streams, rooms
 from anyformer.specs.stacks import Stack, pattern_of
 from anyformer.specs.weights import projects, weights
 
@@ -33,6 +35,11 @@ def dtype_bytes(dtype: Any) -> int:
     if name not in BYTES:
         raise InputError(f"dtype {name!r} is unknown{nearest(name, BYTES)}")
     return BYTES[name]
+
+
+def state_bytes(dtype: Any) -> int:
+    """Bytes of one number of a mixer's state, which is kept in promote(dtype, float32)."""
+    return max(dtype_bytes(dtype), BYTES["float32"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,15 +105,17 @@ class Count:
         projections = scores = ffn = 0
         for stack in spec.stacks:
             length = lengths[stack.name]
-            for layer in stack.layers:
+            for i, layer in enumerate(stack.layers):
                 dims = spec.dims(layer, stack)
                 queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
-                projections += 2 * length * dims.width * (2 * queries + 2 * keys)
-                scores += self._score_flops(layer, dims, allowed_pairs(pattern_of(stack, layer), length), length)
+                projections += self._projection_flops(stack, layer, length)
+                pairs = self._pairs(stack, layer, i, length)
+                scores += self._score_flops(layer, dims, pairs, length)
                 if stack.cross:
                     read = lengths["encoder"]
                     projections += 2 * dims.width * (length * 2 * queries + read * 2 * keys)
-                    scores += self._score_flops(layer, dims, length * read, length, own=layer.attention.cross_position)
+                    own = layer.attention.cross_position
+                    scores += self._score_flops(layer, dims, dims.heads * length * read, length, own=own)
                 ffn += 2 * length * dims.width * dims.ffn_width * (len(layer.ffn.inputs) + 1)
         return Flops(
             projections=projections,
@@ -120,9 +129,33 @@ class Count:
         """Forward FLOPs for each token of a document of `context` tokens. Training costs 3 times that."""
         return self.flops(context, source).total / context
 
+    def _projection_flops(self, stack: Stack, layer: Layer, length: int, place: int | None = None) -> int:
+        """q, k, v and o of self-attention, for a document or (with its place) for one token of it."""
+        dims, a = self.spec.dims(layer, stack), layer.attention
+        queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
+        tokens = length if place is None else 1
+        each = 2 * queries + (1 if a.mixer.shares_keys else 2) * keys
+        total = tokens * each
+        if a.global_projections:
+            import numpy as np
+
+            # Keys and values of every token, queries of global ones: those that a pattern fixes, as marks are unknown.
+            places: Any = np.arange(length) if place is None else np.asarray([place])
+            chosen = pattern_of(stack, layer).is_global(Tokens(places, 0, length))
+            total += tokens * 2 * keys + int(np.sum(chosen)) * queries
+        return 2 * dims.width * total
+
+    def _pairs(self, stack: Stack, layer: Layer, index: int, length: int) -> int:
+        """Pairs that the heads of a layer compute in a document."""
+        dims, pattern = self.spec.dims(layer, stack), pattern_of(stack, layer)
+        if not layer.attention.mixer.weighs:
+            return dims.heads * layer.attention.mixer.pairs(allowed_pairs(pattern, length), length, dims.head_dim)
+        return allowed_pairs_of_heads(pattern, length, dims.heads, index)
+
     def _score_flops(self, layer: Layer, dims: Dims, pairs: int, length: int, *, own: bool = True) -> int:
+        """Of the pairs of all heads."""
         own_pair, own_token = layer.position.flops(dims) if own else (0, 0)
-        return pairs * (4 * dims.heads * dims.head_dim + own_pair) + length * own_token
+        return pairs * 4 * dims.head_dim + pairs * own_pair // dims.heads + length * own_token
 
     def _embed_flops(self, lengths: dict[str, int]) -> int:
         spec = self.spec
@@ -142,31 +175,37 @@ class Count:
             matrices += spec.vocab * spec.embed_width
         return 2 * matrices * (1 if spec.head.pools else context)
 
-    def kv_bytes(self, context: int, dtype: Any = "bfloat16", batch: int = 1, source: int | None = None) -> int:
-        """Bytes of a cache for `context` tokens in each of `batch` rows, cross-attention included."""
-        return sum(self.kv_bytes_by_part(context, dtype, batch, source).values())
+    def kv_bytes(
+        self, context: int, dtype: Any = "bfloat16", batch: int = 1, source: int | None = None, chunk: int = 1
+    ) -> int:
+        """Bytes of a cache for rows of up to `context` tokens, as it is made: of each layer, keys and values of the
+        tokens that its pattern can still see (a window keeps a ring, with room for `chunk` tokens fed at once), or the
+        state of its mixer; cross-attention keeps the source.
+        """
+        return sum(self.kv_bytes_by_part(context, dtype, batch, source, chunk).values())
 
     def kv_bytes_by_part(
-        self, context: int, dtype: Any = "bfloat16", batch: int = 1, source: int | None = None
+        self, context: int, dtype: Any = "bfloat16", batch: int = 1, source: int | None = None, chunk: int = 1
     ) -> dict[str, int]:
-        """The same by what fills it: layers of each pattern, and cross-attention. A cache keeps all tokens, also those
-        that a window no longer sees.
+        """The same by what fills it: layers of each pattern (of a mixer with a state: of each mixer), and
+        cross-attention.
         """
-        self._check(context=context, batch=batch, source=source)
-        lengths, each = self._lengths(context, source), batch * dtype_bytes(dtype)
+        self._check(context=context, batch=batch, source=source, chunk=chunk)
+        lengths, size = self._lengths(context, source), dtype_bytes(dtype)
         parts: dict[str, int] = {}
         for stack in self.spec.stacks:
-            for layer in stack.layers if stack.causal else ():
-                kept = {str(pattern_of(stack, layer)): context}
+            for layer, room in zip(stack.layers, rooms(self.spec, stack), strict=True) if stack.causal else ():
+                kept = room.tokens(context, chunk) * room.per_token * size + room.per_row * state_bytes(dtype)
+                part = layer.attention.mixer.called() if room.state else str(pattern_of(stack, layer))
+                parts[part] = parts.get(part, 0) + kept * batch
                 if stack.cross:
-                    kept["cross-attention"] = lengths["encoder"]
-                for part, tokens in kept.items():
-                    parts[part] = parts.get(part, 0) + tokens * self._stream(stack, layer) * each
+                    crossed = lengths["encoder"] * self._crossed(stack, layer) * size
+                    parts["cross-attention"] = parts.get("cross-attention", 0) + crossed * batch
         return parts
 
-    def _stream(self, stack: Stack, layer: Layer) -> int:
-        """Numbers that a layer of a decoder keeps for each token."""
-        return sum(heads * dim for heads, dim in layer.attention.mixer.streams(self.spec.dims(layer, stack)))
+    def _crossed(self, stack: Stack, layer: Layer) -> int:
+        """Numbers that cross-attention keeps for each source token."""
+        return sum(heads * dim for heads, dim in cross_streams(layer.attention, self.spec.dims(layer, stack)))
 
     def activation_bytes(self, context: int, dtype: Any = "bfloat16", batch: int = 1, source: int | None = None) -> int:
         """Estimate of what a training step keeps for the backward pass: inputs and outputs of every matrix, norm and
@@ -175,8 +214,10 @@ class Count:
         self._check(context=context, batch=batch, source=source)
         size, lengths, total = dtype_bytes(dtype), self._lengths(context, source), 0
         for stack in self.spec.stacks:
-            for layer in stack.layers:
-                total += lengths[stack.name] * self._layer_activations(stack, layer) * size
+            each = [self._layer_activations(stack, layer) for layer in stack.layers]
+            # A reversible stack keeps the two streams that it ends with, and recomputes one block after the other.
+            kept = max(each) + 4 * self.spec.width if stack.reversible else sum(each)
+            total += lengths[stack.name] * kept * size
         if isinstance(self.spec.head, TokenHead):
             total += context * self.spec.vocab * 4
         return total * batch
@@ -204,11 +245,16 @@ class Count:
         read_weights = matrices * size
         if phase == "decode":
             decoder, cached = self.spec.stack("decoder"), 0
-            for layer in decoder.layers:
-                seen = keys_seen(pattern_of(decoder, layer), context, context)
-                crossed = self._lengths(context, source)["encoder"] if decoder.cross else 0
-                cached += (seen + 1 + crossed) * self._stream(decoder, layer)
-            return read_weights + cached * batch * size
+            for i, (layer, room) in enumerate(zip(decoder.layers, rooms(self.spec, decoder), strict=True)):
+                heads = layer.attention.heads
+                # Heads may see different keys: each reads its share of a token, and all of them write one.
+                seen = self._keys_seen(decoder, layer, i, context, context) + heads
+                cached += seen * room.per_token * size // heads
+                # A state is read and written as a whole.
+                cached += 2 * room.per_row * state_bytes(dtype)
+                if decoder.cross:
+                    cached += self._lengths(context, source)["encoder"] * self._crossed(decoder, layer) * size
+            return read_weights + cached * batch
         activations = 2 * self.activation_bytes(context, dtype, batch, source)
         if phase == "prefill":
             return read_weights + activations + self.kv_bytes(context, dtype, batch, source)
@@ -221,16 +267,25 @@ class Count:
         if phase != "decode":
             return batch * self.flops(context, source).total * (3 if phase == "train" else 1)
         total, decoder = 0, self.spec.stack("decoder")
-        for layer in decoder.layers:
+        for i, layer in enumerate(decoder.layers):
             dims = self.spec.dims(layer, decoder)
-            queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
-            seen = keys_seen(pattern_of(decoder, layer), context, context + 1)
-            total += 2 * dims.width * (2 * queries + 2 * keys) + self._score_flops(layer, dims, seen, 1)
+            queries = dims.heads * dims.head_dim
+            seen = self._keys_seen(decoder, layer, i, context, context + 1)
+            total += self._projection_flops(decoder, layer, context + 1, context)
+            total += self._score_flops(layer, dims, seen, 1)
             if decoder.cross:
                 read, own = self._lengths(context, source)["encoder"], layer.attention.cross_position
-                total += 4 * dims.width * queries + self._score_flops(layer, dims, read, 1, own=own)
+                total += 4 * dims.width * queries + self._score_flops(layer, dims, dims.heads * read, 1, own=own)
             total += 2 * dims.width * dims.ffn_width * (len(layer.ffn.inputs) + 1)
         return batch * (total + self._embed_flops({"decoder": 1}) + self._head_flops(1))
+
+    def _keys_seen(self, stack: Stack, layer: Layer, index: int, place: int, keys: int) -> int:
+        """Keys that the heads of a layer look at for one new token."""
+        dims, mixer = self.spec.dims(layer, stack), layer.attention.mixer
+        pattern = pattern_of(stack, layer)
+        if mixer.stateful:
+            return dims.heads * mixer.pairs(1, 1, dims.head_dim)
+        return keys_seen_of_heads(pattern, place, keys, dims.heads, index)
 
     def intensity(
         self, phase: Phase, context: int, dtype: Any = "bfloat16", batch: int = 1, source: int | None = None
@@ -242,8 +297,8 @@ class Count:
         names = [stack.name for stack in self.spec.stacks]
         return {name: context if source is None or name == names[-1] else source for name in names}
 
-    def _check(self, *, context: int, source: int | None, batch: int = 1, phase: str = "train") -> None:
-        sizes = {"context": context, "batch": batch, "source": 1 if source is None else source}
+    def _check(self, *, context: int, source: int | None, batch: int = 1, phase: str = "train", chunk: int = 1) -> None:
+        sizes = {"context": context, "batch": batch, "source": 1 if source is None else source, "chunk": chunk}
         for name, value in sizes.items():
             if value < 1:
                 raise InputError(f"{name} must be at least 1, got {value}")

@@ -132,6 +132,8 @@ class TokenHead(Head, kind="lm"):
     tied: bool = False
     """The output matrix is the embedding table."""
     bias: bool = False
+    adds_bias: bool = True
+    """False: that bias is kept and counted, but not added to the logits (the public Reformer class)."""
     transform: bool = False
     """A dense layer, an activation and a norm before the output matrix (BERT's masked-LM head)."""
     transform_bias: bool = True
@@ -145,7 +147,7 @@ class TokenHead(Head, kind="lm"):
     def equation(self) -> str:
         dense = f"W_d h_t{' + b_d' if self.transform_bias else ''}"
         read = f"norm({self.activation}({dense}))" if self.transform else "h_t"
-        logits = f"{'E' if self.tied else 'W'} {read}{' + b' if self.bias else ''}"
+        logits = f"{'E' if self.tied else 'W'} {read}{' + b' if self.bias and self.adds_bias else ''}"
         if self.scale != 1:
             logits = f"{self.scale if isinstance(self.scale, str) else f'{self.scale:g}'} ({logits})"
         return (

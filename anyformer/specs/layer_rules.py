@@ -16,9 +16,11 @@ from anyformer.specs.findings import (
     leaf,
     share,
 )
-from anyformer.specs.nodes import Attention, Layer, Temperature
+from anyformer.specs.nodes import Attention, Layer, Temperature, Wires
+from anyformer.specs.pairs import blind_heads
 from anyformer.specs.paths import join, related
-from anyformer.specs.stacks import Stack
+from anyformer.specs.patterns import Tokens
+from anyformer.specs.stacks import Stack, pattern_of
 
 if TYPE_CHECKING:
     from anyformer.specs.model import ModelSpec
@@ -63,9 +65,10 @@ def _nodes(spec: ModelSpec, stack: Stack, layer: Layer) -> Findings:
     if a.v_norm is not None and a.v_norm.when == "after":
         why = "'after' has no effect: values are normed before they are rotated or cached"
         yield Finding("attention.v_norm.when", why)
-    if stack.causal and a.pattern is not None and not a.pattern.causal:
+    if stack.causal and a.pattern is not None and a.pattern.prefix() is None:
         why = f"'{a.pattern}' lets a token see later ones, which a decoder may not; write 'causal & ({a.pattern})'"
         yield Finding("attention.pattern", why, ("topology",))
+    yield from _mixer(stack, layer)
     if a.cross_position and spec.topology != "encoder-decoder":
         why = f"has no effect: topology {spec.topology!r} has no cross-attention"
         yield Finding("attention.cross_position", why, ("topology",))
@@ -97,6 +100,41 @@ def _heads(spec: ModelSpec, a: Attention) -> Findings:
         yield Finding("attention.kv_heads", why, ("attention.heads",))
 
 
+def _mixer(stack: Stack, layer: Layer) -> Findings:
+    a, mixer = layer.attention, layer.attention.mixer
+    pattern = pattern_of(stack, layer)
+    if a.global_projections and pattern.is_global(Tokens(0)) is None:
+        why = f"has no effect: '{pattern}' has no global tokens; write '{pattern} | global_tokens'"
+        yield Finding("attention.global_projections", why, ("attention.pattern", "topology"))
+    if mixer.shares_keys:
+        if a.kv_heads not in (None, a.heads):
+            why = f"{a.kv_heads} differs from heads={a.heads}, but mixer {mixer.kind!r} makes its keys from the queries"
+            yield Finding("attention.kv_heads", why, ("attention.heads", "attention.mixer"))
+        if "k" in a.bias:
+            why = f"'k' has no effect: mixer {mixer.kind!r} makes its keys from the queries"
+            yield Finding("attention.bias", why, ("attention.mixer",))
+    if mixer.weighs:
+        return
+    for path, wrong, what in (
+        ("attention.softcap", a.softcap is not None, "has no scores to cap"),
+        ("attention.global_projections", a.global_projections, "knows no global tokens"),
+        ("attention.dropout", a.dropout > 0 and mixer.stateful, "has no weights to drop"),
+        ("attention.scale", mixer.stateful and a.scale != Attention(heads=1).scale, "has no scores to scale"),
+    ):
+        if wrong:
+            yield Finding(path, f"can't be had: mixer {mixer.kind!r} {what}", ("attention.mixer",))
+    if layer.position.biases() or layer.position.reads_probs():
+        why = f"{layer.position.kind!r} adds to scores or values, which mixer {mixer.kind!r} does not compute for every pair"
+        yield Finding("position.kind", why, ("attention.mixer",))
+    reason = mixer.serves(pattern)
+    if reason is not None:
+        yield Finding(
+            "attention.pattern",
+            f"'{pattern}' does not go with mixer {mixer.kind!r}: {reason}",
+            ("attention.mixer", "topology"),
+        )
+
+
 def _temperature(temperature: Temperature) -> Findings:
     yield from at_least("attention.temperature.length", temperature.length, 2)
     if temperature.kind == "log_n" and temperature.strength != Temperature().strength:
@@ -112,6 +150,11 @@ def _wiring(layer: Layer) -> Findings:
     both = (layer.norm.of_attention(), layer.norm.of_ffn())
     inner, post = [p in ("pre", "sandwich") for p in both], [p == "post" for p in both]
     reads = ("norm.placement", "norm.attention_placement", "norm.ffn_placement")
+    if layer.block.wiring == "reversible" and any(post):
+        why = "'reversible' recomputes a block's input from its output, which a norm after the add (placement 'post') prevents"
+        yield Finding("block.wiring", why, reads)
+    if layer.block.wiring != "reversible" and layer.block.merge != Wires().merge:
+        yield Finding("block.merge", "has no effect: only a reversible block has two streams", ("block.wiring",))
     if layer.block.wiring == "parallel2" and not all(inner):
         lacking = both[inner.index(False)]
         why = f"'parallel2' gives each branch a norm on its input, but placement {lacking!r} has none; write 'parallel'"
@@ -126,3 +169,14 @@ def _sizes(spec: ModelSpec, stack: Stack, layer: Layer) -> Findings:
     yield from factor("attention.scale", layer.attention.scale, dims.names(), SIZES)
     for path, message in layer.position.check(dims):
         yield Finding(join("position", path), message, SIZES)
+    pattern = pattern_of(stack, layer)
+    wrong = False
+    for path, message in pattern.check(dims.heads, spec.context):
+        wrong = True
+        yield Finding(join("attention.pattern", path), message, SIZES)
+    if not wrong and not any(True for _ in pattern.problems()):
+        blind = blind_heads(pattern, dims.heads, spec.context)
+        if blind:
+            whose = f" in head {blind[0]}" if len(blind) < dims.heads else ""
+            why = f"'{pattern}' leaves some token without any key{whose}; add what every token sees, such as '| window(1)'"
+            yield Finding("attention.pattern", why, SIZES)

@@ -141,6 +141,11 @@ class ModelSpec:
         """Width of the token table."""
         return (self.embed.width if isinstance(self.embed, TokenEmbed) else None) or self.width
 
+    @property
+    def out_width(self) -> int:
+        """Width of what the head reads."""
+        return self.stacks[-1].out_width(self.width)
+
     def dims(self, layer: Layer, stack: Stack) -> Dims:
         """The sizes of a layer of a stack, derived ones filled in."""
         a = layer.attention

@@ -11,7 +11,7 @@ from anyformer.specs.scale import Scale
 
 Topology = Literal["decoder", "encoder", "encoder-decoder"]
 Placement = Literal["pre", "post", "sandwich", "output", "none"]
-Wiring = Literal["serial", "parallel", "parallel2"]
+Wiring = Literal["serial", "parallel", "parallel2", "reversible"]
 
 
 def default(axis: type[Any], kind: str) -> Any:
@@ -116,6 +116,18 @@ class Attention:
     dropout: float = 0.0
     cross_position: bool = False
     """Whether cross-attention uses the position scheme too (rotation and bias between decoder and encoder)."""
+    global_projections: bool = False
+    """Whether global tokens attend with queries, keys and values of their own (Longformer)."""
+
+
+def mixer_of(attention: Attention, *, cross: bool) -> Mixer:
+    """The mixer of self- or cross-attention: one that needs queries and keys of the same tokens can't serve the latter."""
+    if cross and not attention.mixer.weighs:
+        softmax = Mixer.named("softmax")
+        if softmax is None:
+            raise TypeError("the built-in mixers are missing")
+        return softmax()
+    return attention.mixer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +135,10 @@ class Wires:
     """[block]: how the branches of a block meet the residual."""
 
     wiring: Wiring = "serial"
-    """serial: attention, then feed-forward; parallel: both on one shared norm; parallel2: both, a norm each."""
+    """serial: attention, then feed-forward; parallel: both on one shared norm; parallel2: both, a norm each;
+    reversible: two streams, y1 = x1 + attention(x2), y2 = x2 + ffn(y1), whose inputs the backward pass recomputes."""
+    merge: Literal["mean", "concat"] = "mean"
+    """What follows a reversible stack: the mean of its two streams, or both side by side (Reformer)."""
     branch_scale: float = 1.0
     """Each branch is multiplied by this before it is added."""
     dropout: float = 0.0

@@ -1,106 +1,270 @@
 """How many (query, key) pairs a pattern allows in one document, without building a model.
 
-Every pair is asked only where nothing better is known: an `|` is counted term by term, a term whose keys are intervals
-by their ends, one that knows distances only by distance, and one that forgets by its horizon.
+Every pair is asked only where nothing better is known: an `|` is counted term by term. A term whose keys are intervals
+is counted by their ends, one that knows distances only by distance, one that is made of blocks by block, one that
+lists its keys by that list, and one that forgets within its horizon.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 from anyformer.specs.patterns import Both, Either, Pattern, Tokens
 
 PAIRS = 1 << 21
 """Pairs enumerated at a time, where a pattern has no closed form."""
+WORK = 1 << 26
+"""Pairs asked in all, which takes a second or two. Of longer documents, evenly spaced queries are asked and scaled up."""
 TERMS = 6
 """Patterns joined by `|` of which every combination is counted."""
+ASKED = 12
+"""Queries of which `blind_heads` asks."""
+
+Term = tuple[Pattern, ...]
+"""Patterns that are all to hold."""
 
 
-@functools.lru_cache(maxsize=1024)
-def allowed_pairs(pattern: Pattern, length: int) -> int:
-    """Allowed pairs among `length` tokens."""
+def allowed_pairs(pattern: Pattern, length: int, head: int = 0, layer: int = 0) -> int:
+    """Allowed pairs among `length` tokens, in one head."""
+    found = pattern.in_head(head)
+    if isinstance(found, bool):
+        return length * length if found else 0
+    return _allowed(found, length, head if found.per_head else 0, layer if found.per_layer else 0)
+
+
+def allowed_pairs_of_heads(pattern: Pattern, length: int, heads: int, layer: int = 0) -> int:
+    """Allowed pairs in all heads of a layer together."""
+    if not pattern.per_head:
+        return heads * allowed_pairs(pattern, length, 0, layer)
+    return sum(allowed_pairs(pattern, length, head, layer) for head in range(heads))
+
+
+@functools.lru_cache(maxsize=4096)
+def _allowed(pattern: Pattern, length: int, head: int, layer: int) -> int:
+    place = _Place(length, head, layer)
     terms = _terms(pattern)
-    if len(terms) == 1 or len(terms) > TERMS:
-        return _term_pairs(pattern, length)
+    if len(terms) > TERMS:
+        return _term_pairs((pattern,), place)
     # Inclusion and exclusion: those of each term, less those of two at once, and so on.
     total = 0
     for n in range(1, len(terms) + 1):
         for some in itertools.combinations(terms, n):
-            total += (-1) ** (n + 1) * _term_pairs(functools.reduce(_both, some), length)
+            total += (-1) ** (n + 1) * _term_pairs(tuple(dict.fromkeys(itertools.chain(*some))), place)
     return total
 
 
-def _both(first: Pattern, second: Pattern) -> Pattern:
-    return Both(first=first, second=second)
-
-
-def _terms(pattern: Pattern) -> list[Pattern]:
+def _terms(pattern: Pattern) -> list[Term]:
     """A pattern as the `|` of terms that hold none."""
     if isinstance(pattern, Either):
         return _terms(pattern.first) + _terms(pattern.second)
     if isinstance(pattern, Both):
-        return list(itertools.starmap(_both, itertools.product(_terms(pattern.first), _terms(pattern.second))))
-    return [pattern]
+        return [a + b for a, b in itertools.product(_terms(pattern.first), _terms(pattern.second))]
+    spelled = pattern.spelled()
+    return [(pattern,)] if spelled is pattern else _terms(spelled)
 
 
-@functools.lru_cache(maxsize=1024)
-def _term_pairs(pattern: Pattern, length: int) -> int:
+class _Place(NamedTuple):
+    """Where pairs are counted."""
+
+    length: int
+    head: int
+    layer: int
+
+    def tokens(self, pos: Any) -> Tokens:
+        return Tokens(pos, 0, self.length, self.head, self.layer)
+
+    def allowed(self, pattern: Pattern, q_pos: Any, k_pos: Any) -> Any:
+        """Whether queries see keys, as an array of the shape of both."""
+        import numpy as np
+
+        allowed = pattern.allows(self.tokens(q_pos), self.tokens(k_pos))
+        return np.broadcast_to(allowed, np.broadcast_shapes(np.shape(q_pos), np.shape(k_pos)))
+
+
+@functools.lru_cache(maxsize=4096)
+def _term_pairs(term: Term, place: _Place) -> int:
     import numpy as np
 
-    ends = pattern.interval(np.arange(length, dtype=np.int64), length)
-    if ends is not None:
-        return int(np.maximum(ends[1] - ends[0] + 1, 0).sum())
-    if pattern.shift_invariant and not pattern.needs_length:
-        return _by_distance(pattern, length)
-    if pattern.causal:
-        horizon = pattern.horizon()
-        return _looking_back(pattern, length, length if horizon is None else min(horizon, length))
-    return enumerate_pairs(pattern, length)
+    pos: Any = np.arange(place.length, dtype=np.int64)
+    first, last = pos * 0, pos * 0 + place.length - 1
+    rest: list[Pattern] = []
+    for leaf in term:
+        ends = leaf.interval(pos, place.length)
+        if ends is None:
+            rest.append(leaf)
+        else:
+            first, last = np.maximum(first, ends[0]), np.minimum(last, ends[1])
+    # Queries that see no key have an interval of none.
+    first = np.minimum(first, last + 1)
+    if not rest:
+        return int((last - first + 1).sum())
+    if all(leaf.shift_invariant and not leaf.needs_length for leaf in rest):
+        return _by_distance(_joined(rest), place, first, last)
+    listed = _listing(rest)
+    if listed is not None:
+        return _by_list(listed, [leaf for leaf in rest if leaf is not listed], place, first, last)
+    return _by_asking(_joined(rest), place, first, last)
 
 
-def _by_distance(pattern: Pattern, length: int) -> int:
-    """By asking about each distance once; `length - d` pairs are d apart."""
+def _joined(patterns: list[Pattern]) -> Pattern:
+    return functools.reduce(lambda first, second: Both(first=first, second=second), patterns)
+
+
+def _by_distance(pattern: Pattern, place: _Place, first: Any, last: Any) -> int:
+    """By asking about each distance once, and then how many allowed ones lie between two."""
     import numpy as np
 
-    distance: Any = np.arange(length)
-    first: Any = distance * 0
-    back = pattern.allows(Tokens(distance, 0, length), Tokens(first, 0, length))
-    ahead = pattern.allows(Tokens(first, 0, length), Tokens(distance, 0, length)) & (distance > 0)
-    return int(((length - distance) * (np.asarray(back, np.int64) + np.asarray(ahead, np.int64))).sum())
+    distance: Any = np.arange(1 - place.length, place.length)
+    allowed = place.allowed(pattern, np.maximum(distance, 0), np.maximum(-distance, 0))
+    below = np.concatenate([[0], np.cumsum(allowed, dtype=np.int64)])
+    pos: Any = np.arange(place.length)
+    return int((below[pos - first + place.length] - below[pos - last + place.length - 1]).sum())
 
 
-def _looking_back(pattern: Pattern, length: int, far: int) -> int:
-    """By asking every query about the `far` keys that end with itself, one distance after the other."""
+def _listing(patterns: list[Pattern]) -> Pattern | None:
+    """The pattern that lists its keys, if no other one divides what it lists."""
+    for leaf in patterns:
+        if leaf.chosen(Tokens(0, 0, 1)) is not None:
+            grain = leaf.grains()[1]
+            if all(other.grains()[1] % grain == 0 for other in patterns):
+                return leaf
+    return None
+
+
+def _by_list(leaf: Pattern, others: list[Pattern], place: _Place, first: Any, last: Any) -> int:
+    """By the keys that every query lists."""
     import numpy as np
 
-    total = 0
-    for distance in range(far):
-        queries: Any = np.arange(distance, length)
-        allowed = pattern.allows(Tokens(queries, 0, length), Tokens(queries - distance, 0, length))
-        total += int(np.sum(np.broadcast_to(allowed, queries.shape)))
+    pos: Any = np.arange(place.length)
+    grain, total = leaf.grains()[1], 0
+    for number in leaf.chosen(place.tokens(pos)) or []:
+        begin = number * grain
+        keys = np.minimum(last, begin + grain - 1) - np.maximum(first, begin) + 1
+        allowed = keys > 0
+        for other in others:
+            allowed = allowed & place.allowed(other, pos, np.minimum(begin, place.length - 1))
+        total += int((keys * allowed).sum())
     return total
 
 
-def enumerate_pairs(pattern: Pattern, length: int) -> int:
+def _by_asking(pattern: Pattern, place: _Place, first: Any, last: Any) -> int:
+    """By asking about pairs: of blocks, within the horizon, or all, whichever are the fewest."""
+    import numpy as np
+
+    length = place.length
+    pos: Any = np.arange(length)
+    seen = last >= first
+    if not seen.any():
+        return 0
+    lowest, highest = int((pos - last)[seen].min()), int((pos - first)[seen].max())
+    horizon, ahead = pattern.horizon(), pattern.ahead()
+    highest = highest if horizon is None else min(highest, horizon - 1)
+    lowest = lowest if ahead is None else max(lowest, -ahead)
+    rows, columns = (grain or length for grain in pattern.grains())
+    blocks = math.ceil(length / rows) * math.ceil(length / columns)
+    if blocks <= min(length * (highest - lowest + 1), WORK):
+        return _by_block(pattern, place, first, last)
+    if length * (highest - lowest + 1) <= WORK:
+        total = 0
+        for distance in range(lowest, highest + 1):
+            queries = pos[max(distance, 0) : length + min(distance, 0)]
+            keys = queries - distance
+            allowed = place.allowed(pattern, queries, keys)
+            total += int((allowed & (keys >= first[queries]) & (keys <= last[queries])).sum())
+        return total
+    return _by_sample(pattern, place, first, last)
+
+
+def _by_block(pattern: Pattern, place: _Place, first: Any, last: Any) -> int:
+    """By asking about one pair of each pair of blocks, and how many keys of each query's interval lie in which."""
+    import numpy as np
+
+    length = place.length
+    rows, columns = (grain or length for grain in pattern.grains())
+    keys: Any = np.arange(0, length, columns)[None, :]
+    at_once = max(1, PAIRS // keys.shape[1])
+    total = 0
+    for begin in range(0, math.ceil(length / rows), at_once):
+        queries: Any = np.arange(begin * rows, min((begin + at_once) * rows, length), rows)[:, None]
+        allowed = np.pad(place.allowed(pattern, queries, keys), ((0, 0), (0, 1))).astype(np.int64)
+        before = np.cumsum(allowed, axis=1) - allowed
+        pos: Any = np.arange(begin * rows, min((begin + at_once) * rows, length))
+        row = pos // rows - begin
+
+        def below(
+            end: Any, row: Any = row, allowed: Any = allowed, before: Any = before, columns: int = columns
+        ) -> Any:
+            block = end // columns
+            return before[row, block] * columns + allowed[row, block] * (end % columns)
+
+        total += int((below(last[pos] + 1) - below(first[pos])).sum())
+    return total
+
+
+def _by_sample(pattern: Pattern, place: _Place, first: Any, last: Any) -> int:
+    """By asking as many queries as there is time for, evenly spaced, and scaling up."""
+    import numpy as np
+
+    length = place.length
+    some: Any = np.arange(max(1, WORK // length)) * length // max(1, WORK // length)
+    keys: Any = np.arange(length)[None, :]
+    at_once = max(1, PAIRS // length)
+    total = 0
+    for begin in range(0, len(some), at_once):
+        queries = some[begin : begin + at_once]
+        inside = (keys >= first[queries][:, None]) & (keys <= last[queries][:, None])
+        total += int((place.allowed(pattern, queries[:, None], keys) & inside).sum())
+    return round(total * length / len(some))
+
+
+def enumerate_pairs(pattern: Pattern, length: int, head: int = 0, layer: int = 0) -> int:
     """By asking the predicate about every pair."""
     import numpy as np
 
+    place = _Place(length, head, layer)
     keys: Any = np.arange(length)[None, :]
     rows = max(1, PAIRS // length)
     total = 0
     for first in range(0, length, rows):
         queries: Any = np.arange(first, min(first + rows, length))[:, None]
-        allowed = pattern.allows(Tokens(queries, 0, length), Tokens(keys, 0, length))
-        total += int(np.sum(np.broadcast_to(allowed, (queries.shape[0], length))))
+        total += int(np.sum(place.allowed(pattern, queries, keys)))
     return total
 
 
-@functools.lru_cache(maxsize=1024)
-def keys_seen(pattern: Pattern, pos: int, keys: int) -> int:
-    """How many of the first `keys` tokens a query at `pos` sees, at the end of its document."""
+@functools.lru_cache(maxsize=4096)
+def keys_seen(pattern: Pattern, pos: int, keys: int, head: int = 0, layer: int = 0) -> int:
+    """How many of the first `keys` tokens a query at `pos` sees in one head, at the end of its document."""
     import numpy as np
 
-    allowed = pattern.allows(Tokens(pos, 0, pos + 1), Tokens(np.arange(keys), 0, pos + 1))
-    return int(np.sum(np.broadcast_to(allowed, keys)))
+    return int(np.sum(_Place(pos + 1, head, layer).allowed(pattern, pos, np.arange(keys))))
+
+
+def keys_seen_of_heads(pattern: Pattern, pos: int, keys: int, heads: int, layer: int = 0) -> int:
+    """The same in all heads of a layer together."""
+    if not pattern.per_head:
+        return heads * keys_seen(pattern, pos, keys, 0, layer if pattern.per_layer else 0)
+    return sum(keys_seen(pattern, pos, keys, head, layer) for head in range(heads))
+
+
+def blind_heads(pattern: Pattern, heads: int, context: int, layer: int = 0) -> list[int]:
+    """Heads in which some query sees no key at all, found by asking a few queries of a short and a long document.
+
+    Marks of `global_mask` don't count, as a row need not have any.
+    """
+    asked = range(heads) if pattern.per_head else range(min(heads, 1))
+    blind = [head for head in asked if any(_is_blind(pattern, _Place(n, head, layer)) for n in {1, context})]
+    return blind if pattern.per_head else list(range(heads)) if blind else []
+
+
+def _is_blind(pattern: Pattern, place: _Place) -> bool:
+    import numpy as np
+
+    length = place.length
+    spread = {i * (length - 1) // ASKED for i in range(ASKED + 1)}
+    pos: Any = np.array(sorted({0, min(1, length - 1), *spread}))
+    # Most patterns let a token see itself, which is asked first.
+    lost = pos[~place.allowed(pattern, pos, pos)]
+    return any(not place.allowed(pattern, one, np.arange(length)).any() for one in lost.tolist())

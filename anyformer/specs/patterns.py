@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple, cast
 
 from anyformer.errors import nearest
 from anyformer.specs.axes import Leaf, Problem
+from anyformer.specs.keep import Keep
+from anyformer.specs.reach import Reach
 
 
 class Tokens(NamedTuple):
@@ -21,6 +24,11 @@ class Tokens(NamedTuple):
     pos: Any
     document: Any = 0
     length: Any = None
+    """Real tokens of the document, if a pattern reads it."""
+    head: Any = 0
+    layer: int = 0
+    marked: Any = False
+    """Whether the token was marked with `global_mask`."""
 
 
 class Pattern(Leaf, axis="pattern", leaves="anyformer.parts.patterns"):
@@ -34,6 +42,19 @@ class Pattern(Leaf, axis="pattern", leaves="anyformer.parts.patterns"):
     """True if only the distance of query and key matters."""
     needs_length: ClassVar[bool] = False
     """True if the predicate reads the document's length."""
+    per_head: ClassVar[bool] = False
+    """True if heads differ."""
+    per_layer: ClassVar[bool] = False
+    """True if layers differ though their specs are equal (a random pattern)."""
+    reads_marks: ClassVar[bool] = False
+    """True if the predicate reads which tokens were marked with `global_mask`."""
+    counted: ClassVar[tuple[str, ...] | None] = None
+    """Fields that count tokens; None: every whole number does."""
+
+    def _flag(self, **flags: bool) -> None:
+        """Sets flags of this pattern alone, where they follow from its fields."""
+        for name, value in flags.items():
+            object.__setattr__(self, name, value)
 
     def allows(self, q: Tokens, k: Tokens) -> Any:
         """Whether each query may see each key."""
@@ -47,8 +68,50 @@ class Pattern(Leaf, axis="pattern", leaves="anyformer.parts.patterns"):
         """How many positions back (itself included) a later query can still see; None if all."""
         return None
 
+    def ahead(self) -> int | None:
+        """How many positions after itself a query can see; None if there is no limit."""
+        return 0 if self.causal else None
+
+    def prefix(self) -> int | None:
+        """How many of a document's first tokens may see later ones, all of them among these: 0 if it is causal, None
+        if there is no such number.
+        """
+        return 0 if self.causal else None
+
+    def is_global(self, q: Tokens) -> Any:
+        """Which queries are global tokens; None if the pattern knows none."""
+        return None
+
+    def reach(self) -> Reach:
+        """Where a query's keys can be; tokens that see or are seen everywhere are apart."""
+        return Reach(self.horizon(), self.ahead())
+
+    def keeps(self) -> Keep:
+        """Which keys a cache must keep for later queries."""
+        return Keep(recent=self.horizon())
+
+    def check(self, heads: int, context: int) -> Iterator[Problem]:
+        """What is wrong with it in a layer of so many heads, for documents of up to `context` tokens."""
+        yield from ()
+
+    def in_head(self, head: int) -> Pattern | bool:
+        """The pattern of one head where that is a simpler one; True if it sees every key, False if it sees none."""
+        return self
+
+    def spelled(self) -> Pattern:
+        """The same pattern as simpler ones joined by & and |, if that makes it easier to count."""
+        return self
+
+    def grains(self) -> tuple[int, int]:
+        """The predicate changes only where a query (a key) passes a multiple of so many positions; 0: nowhere."""
+        return 1, 1
+
+    def chosen(self, q: Tokens) -> list[Any] | None:
+        """The key grains that each query sees, if they are few and can be listed. -1 means none."""
+        return None
+
     def sizes(self) -> tuple[int, ...]:
-        """Its numbers that count tokens: all whole numbers, unless a leaf says otherwise."""
+        """How many tokens the parts of the pattern span."""
         return tuple(value for value in self._whole().values())
 
     def shrunk(self, by: float) -> Pattern:
@@ -58,7 +121,8 @@ class Pattern(Leaf, axis="pattern", leaves="anyformer.parts.patterns"):
         )
 
     def _whole(self) -> dict[str, int]:
-        return {name: value for name in field_names(type(self)) if type(value := getattr(self, name)) is int}
+        names = field_names(type(self)) if self.counted is None else self.counted
+        return {name: value for name in names if type(value := getattr(self, name)) is int}
 
     def __and__(self, other: Pattern) -> Pattern:
         return Both(first=self, second=other)
@@ -67,7 +131,15 @@ class Pattern(Leaf, axis="pattern", leaves="anyformer.parts.patterns"):
         return Either(first=self, second=other)
 
     def __str__(self) -> str:
-        values = [repr(getattr(self, name)) for name in field_names(type(self))]
+        # What has its default is left out, and what comes after a gap is named.
+        values: list[str] = []
+        gap = False
+        for field in dataclasses.fields(cast("Any", type(self))):
+            value = getattr(self, field.name)
+            if value == field.default and type(value) is type(field.default):
+                gap = True
+            else:
+                values.append(f"{field.name}={value!r}" if gap else repr(value))
         return f"{self.kind}({', '.join(values)})" if values else self.kind
 
 
@@ -79,13 +151,35 @@ class Pair(Pattern):
     second: Pattern
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "causal", self.joined_causal())
-        object.__setattr__(self, "shift_invariant", self.first.shift_invariant and self.second.shift_invariant)
-        object.__setattr__(self, "needs_length", self.first.needs_length or self.second.needs_length)
+        self._flag(
+            causal=self.joined_causal(), shift_invariant=self.first.shift_invariant and self.second.shift_invariant
+        )
+        for name in ("needs_length", "per_head", "per_layer", "reads_marks"):
+            self._flag(**{name: getattr(self.first, name) or getattr(self.second, name)})
+
+    def is_global(self, q: Tokens) -> Any:
+        first, second = self.first.is_global(q), self.second.is_global(q)
+        if first is None or second is None:
+            return second if first is None else first
+        return first | second
 
     def joined_causal(self) -> bool:
         """Whether the pair is causal."""
         raise TypeError(f"{type(self).__name__} defines no joined_causal()")
+
+    def in_head(self, head: int) -> Pattern | bool:
+        first, second = self.first.in_head(head), self.second.in_head(head)
+        # What a half that sees all (or nothing) leaves of the other: "&" with all and "|" with nothing leave it whole.
+        whole = isinstance(self, Both)
+        if isinstance(first, bool):
+            return second if first is whole else first
+        if isinstance(second, bool):
+            return first if second is whole else second
+        return self if (first, second) == (self.first, self.second) else type(self)(first=first, second=second)
+
+    def grains(self) -> tuple[int, int]:
+        first, second = self.first.grains(), self.second.grains()
+        return math.gcd(first[0], second[0]), math.gcd(first[1], second[1])
 
     def sizes(self) -> tuple[int, ...]:
         return self.first.sizes() + self.second.sizes()
@@ -94,9 +188,15 @@ class Pair(Pattern):
         return type(self)(first=self.first.shrunk(by), second=self.second.shrunk(by))
 
     def problems(self) -> Iterator[Problem]:
+        yield from self._of_halves(lambda part: part.problems())
+
+    def check(self, heads: int, context: int) -> Iterator[Problem]:
+        yield from self._of_halves(lambda part: part.check(heads, context))
+
+    def _of_halves(self, ask: Callable[[Pattern], Iterator[Problem]]) -> Iterator[Problem]:
         # A field of one half has no dotted name of its own: the whole pattern is one text.
         for part in (self.first, self.second):
-            for name, message in part.problems():
+            for name, message in ask(part):
                 yield "", f"{name} of '{part}': {message}" if name else message
 
 
@@ -120,6 +220,20 @@ class Both(Pair):
         known = [h for h in (self.first.horizon(), self.second.horizon()) if h is not None]
         return min(known, default=None)
 
+    def ahead(self) -> int | None:
+        known = [n for n in (self.first.ahead(), self.second.ahead()) if n is not None]
+        return min(known, default=None)
+
+    def prefix(self) -> int | None:
+        known = [n for n in (self.first.prefix(), self.second.prefix()) if n is not None]
+        return min(known, default=None)
+
+    def reach(self) -> Reach:
+        return self.first.reach().meet(self.second.reach())
+
+    def keeps(self) -> Keep:
+        return self.first.keeps().meet(self.second.keeps())
+
     def equation(self) -> str:
         return " and ".join(f"({part.equation() or part})" for part in (self.first, self.second))
 
@@ -140,6 +254,20 @@ class Either(Pair):
     def horizon(self) -> int | None:
         known = [self.first.horizon(), self.second.horizon()]
         return None if None in known else max(h for h in known if h is not None)
+
+    def ahead(self) -> int | None:
+        known = [self.first.ahead(), self.second.ahead()]
+        return None if None in known else max(n for n in known if n is not None)
+
+    def prefix(self) -> int | None:
+        known = [self.first.prefix(), self.second.prefix()]
+        return None if None in known else max(n for n in known if n is not None)
+
+    def reach(self) -> Reach:
+        return self.first.reach().join(self.second.reach())
+
+    def keeps(self) -> Keep:
+        return self.first.keeps().join(self.second.keeps())
 
     def equation(self) -> str:
         return " or ".join(f"({part.equation() or part})" for part in (self.first, self.second))

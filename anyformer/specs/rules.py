@@ -124,6 +124,8 @@ def _head(spec: ModelSpec) -> Findings:
     if head.tied and not tokens_in:
         yield Finding("head.tied", f"there is no token table to share: embed.kind is {spec.embed.kind!r}", ("embed",))
     yield from above_zero("head.softcap", head.softcap)
+    if not head.adds_bias and not head.bias:
+        yield Finding("head.adds_bias", "has no effect without head.bias", ("head.bias",))
     if not head.transform and not head.transform_bias:
         yield Finding("head.transform_bias", "has no effect without head.transform", ("head.transform",))
     if not head.transform and head.activation != TokenHead().activation:
@@ -146,6 +148,16 @@ def _loss(spec: ModelSpec) -> Findings:
             yield Finding(f"loss.{name}", f"has no effect on a {spec.head.kind!r} head", ("head.kind",))
 
 
+def _reached_elsewhere(spec: ModelSpec, stack: Stack) -> bool:
+    """Whether another stack has positions for the whole context: a decoder may be shorter than its encoder (LED)."""
+    limits = [
+        [n for layer in other.layers if (n := layer.position.limit(spec.context)) is not None]
+        for other in spec.stacks
+        if other.name != stack.name
+    ]
+    return any(min(found, default=spec.context) >= spec.context for found in limits)
+
+
 def _agreement(spec: ModelSpec, stack: Stack) -> Findings:
     positions = dict.fromkeys(layer.position for layer in stack.layers)
     if len(positions) > 1 and any(position.overrides("embed") for position in positions):
@@ -154,13 +166,22 @@ def _agreement(spec: ModelSpec, stack: Stack) -> Findings:
         yield Finding("position", why, ("layers",))
     for position in positions:
         limit = position.limit(spec.context)
-        if limit is not None and limit < spec.context:
+        if limit is not None and limit < spec.context and not _reached_elsewhere(spec, stack):
             why = f"{spec.context} is longer than the {limit} positions that position.{position.kind} has"
             yield Finding("context", why, ("position", "layers"))
     crossing = [layer.position for layer in stack.layers if stack.cross and layer.attention.cross_position]
     if crossing and not any(p.overrides("rotate") or p.biases() or p.reads_probs() for p in crossing):
         why = f"has no effect: position {crossing[0].kind!r} neither turns queries and keys nor adds to scores"
         yield Finding("attention.cross_position", why, ("position", "layers"))
+    wirings = {layer.block.wiring for layer in stack.layers}
+    if "reversible" in wirings and len({(layer.block.wiring, layer.block.merge) for layer in stack.layers}) > 1:
+        why = "'reversible' runs two streams through all blocks, so every layer of a stack must have it, and the same merge"
+        yield Finding("block.wiring", why, ("layers",))
+    elif (
+        wirings == {"reversible"} and stack.merge == "concat" and spec.topology == "encoder-decoder" and not stack.cross
+    ):
+        why = "'concat' doubles the width, which only a head can read: the decoder reads this encoder; pick 'mean'"
+        yield Finding("block.merge", why, ("topology",))
     patterns = [layer.attention.pattern for layer in stack.layers]
     blind = all(stack.causal if pattern is None else pattern.causal for pattern in patterns)
     answers = stack.name == "decoder" or spec.topology == "encoder"

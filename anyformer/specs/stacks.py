@@ -44,6 +44,20 @@ class Stack:
         """Number of layers."""
         return len(self.layers)
 
+    @property
+    def reversible(self) -> bool:
+        """Whether two streams run through its blocks."""
+        return self.layers[0].block.wiring == "reversible"
+
+    @property
+    def merge(self) -> str:
+        """What becomes of the two streams of a reversible stack."""
+        return self.layers[0].block.merge
+
+    def out_width(self, width: int) -> int:
+        """Width of what leaves it, in a model of this width."""
+        return 2 * width if self.reversible and self.merge == "concat" else width
+
 
 def pattern_of(stack: Stack, layer: Layer) -> Pattern:
     """A layer's pattern, with the stack's default where it is unset."""

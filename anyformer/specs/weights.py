@@ -21,8 +21,8 @@ from anyformer.specs.ends import (
     TokenHead,
 )
 from anyformer.specs.model import ModelSpec, Stack
-from anyformer.specs.nodes import Attention, Layer, Placement
-from anyformer.specs.pairs import allowed_pairs
+from anyformer.specs.nodes import Attention, Layer, Placement, mixer_of
+from anyformer.specs.pairs import allowed_pairs_of_heads, keys_seen
 from anyformer.specs.patterns import Tokens
 from anyformer.specs.stacks import pattern_of
 
@@ -117,7 +117,7 @@ def _stack(spec: ModelSpec, stack: Stack) -> Named:
     for i, layer in enumerate(stack.layers):
         yield from _block(spec, stack, layer, f"{stack.name}.blocks.{i}")
     if stack.final_norm:
-        yield from _norm(f"{stack.name}.final_norm", stack.norm.leaf, spec.width)
+        yield from _norm(f"{stack.name}.final_norm", stack.norm.leaf, stack.out_width(spec.width))
 
 
 def slots(layer: Layer, branch: str) -> tuple[bool, bool, bool]:
@@ -128,7 +128,7 @@ def slots(layer: Layer, branch: str) -> tuple[bool, bool, bool]:
     """
     placement: Placement = layer.norm.of_ffn() if branch == "ffn" else layer.norm.of_attention()
     inner, outer, after = placement in ("pre", "sandwich"), placement in ("output", "sandwich"), placement == "post"
-    if layer.block.wiring != "serial" and branch != "attention":
+    if layer.block.wiring in ("parallel", "parallel2") and branch != "attention":
         inner, after = inner and layer.block.wiring == "parallel2", False
     return inner, outer, after
 
@@ -146,39 +146,43 @@ def _block(spec: ModelSpec, stack: Stack, layer: Layer, name: str) -> Named:
             yield from linear(f"{prefix}.body.down", spec.width, dims.ffn_width, "ffn_out", layer.ffn.bias)
         else:
             uses_position = branch == "attention" or layer.attention.cross_position
-            yield from attention_weights(
-                layer.attention, dims, layer.position if uses_position else None, f"{prefix}.body"
-            )
+            position = layer.position if uses_position else None
+            yield from attention_weights(layer.attention, dims, position, f"{prefix}.body", cross=branch == "cross")
 
 
-def attention_weights(a: Attention, dims: Dims, position: Position | None, name: str) -> Named:
+def attention_weights(a: Attention, dims: Dims, position: Position | None, name: str, *, cross: bool = False) -> Named:
     """The parameters of one attention."""
     queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
-    yield from linear(f"{name}.q", queries, dims.width, "query", "q" in a.bias)
-    yield from linear(f"{name}.k", keys, dims.width, "key", "k" in a.bias)
-    yield from linear(f"{name}.v", keys, dims.width, "value", "v" in a.bias)
+    mixer = mixer_of(a, cross=cross)
+    for prefix in ("", "global_") if a.global_projections and not cross else ("",):
+        yield from linear(f"{name}.{prefix}q", queries, dims.width, "query", "q" in a.bias)
+        if not mixer.shares_keys:
+            yield from linear(f"{name}.{prefix}k", keys, dims.width, "key", "k" in a.bias)
+        yield from linear(f"{name}.{prefix}v", keys, dims.width, "value", "v" in a.bias)
     yield from linear(f"{name}.o", dims.width, queries, "attention_out", "o" in a.bias)
     if a.qk_norm is not None:
         yield from _prefixed(f"{name}.q_norm", a.qk_norm.leaf.weights(a.qk_norm.shape(dims.heads, dims.head_dim)))
-        yield from _prefixed(f"{name}.k_norm", a.qk_norm.leaf.weights(a.qk_norm.shape(dims.kv_heads, dims.head_dim)))
+        if not mixer.shares_keys:
+            shape = a.qk_norm.shape(dims.kv_heads, dims.head_dim)
+            yield from _prefixed(f"{name}.k_norm", a.qk_norm.leaf.weights(shape))
     if a.v_norm is not None:
         yield from _prefixed(f"{name}.v_norm", a.v_norm.leaf.weights(a.v_norm.shape(dims.kv_heads, dims.head_dim)))
-    yield from _prefixed(f"{name}.mixer", a.mixer.weights(dims.heads))
+    yield from _prefixed(f"{name}.mixer", mixer.weights(dims.heads))
     if position is not None and position.per_layer:
         yield from _prefixed(f"{name}.position", position.weights(dims))
 
 
 def _head(spec: ModelSpec) -> Named:
-    width = spec.width
+    width = spec.out_width
     match spec.head:
         case TokenHead() as head:
             # A tied head reads at the width of the table.
-            width = spec.embed_width if head.tied else spec.width
+            width = spec.embed_width if head.tied else spec.out_width
             if head.transform:
-                yield from linear("head.dense", width, spec.width, "dense", head.transform_bias)
+                yield from linear("head.dense", width, spec.out_width, "dense", head.transform_bias)
                 yield from _norm("head.norm", spec.stacks[-1].norm.leaf, width)
-            elif width != spec.width:
-                yield from linear("head.project", width, spec.width, "project", False)
+            elif width != spec.out_width:
+                yield from linear("head.project", width, spec.out_width, "project", False)
             if not head.tied:
                 yield "head.weight", Weight(shape=(spec.vocab, width), role="head")
             if head.bias:
@@ -203,6 +207,9 @@ def silent(spec: ModelSpec) -> dict[str, str]:
     for stack in spec.stacks:
         uses = shared_positions(spec, stack)[1]
         alone = [_sees_itself_only(spec, stack, layer) for layer in stack.layers]
+        if stack is spec.stacks[-1] and getattr(spec.head, "pool", "") == "first":
+            # Of the last layer the head reads what the first token takes, and no more.
+            alone[-1] = alone[-1] or _first_sees_itself_only(spec, stack)
         for i, layer in enumerate(stack.layers):
             prefix = f"{stack.name}.blocks.{i}"
             reasons |= _silent_keys(layer, f"{prefix}.attention.body", turned=layer.position.overrides("rotate"))
@@ -216,6 +223,8 @@ def silent(spec: ModelSpec) -> dict[str, str]:
                 if users and all(alone[j] for j in users) and not layer.attention.cross_position:
                     scored.append(f"{stack.name}.positions.{uses[i]}.")
                 reasons |= {n: why for n in named if n.startswith(tuple(scored)) and not n.endswith(".values")}
+    if isinstance(spec.head, TokenHead) and not spec.head.adds_bias:
+        reasons["head.bias"] = "it is kept, but not added to the logits"
     if isinstance(spec.embed, PatchEmbed) and getattr(spec.head, "pool", "") == "last":
         tokens = spec.embed.tokens()
         if 0 not in _read_by(spec.stacks[-1], tokens - 1, tokens):
@@ -251,5 +260,13 @@ def _silent_keys(layer: Layer, prefix: str, *, turned: bool) -> dict[str, str]:
 
 
 def _sees_itself_only(spec: ModelSpec, stack: Stack, layer: Layer) -> bool:
-    pairs = allowed_pairs(pattern_of(stack, layer), spec.context)
-    return layer.attention.mixer.ignores_shift and pairs == spec.context
+    pairs = allowed_pairs_of_heads(pattern_of(stack, layer), spec.context, layer.attention.heads)
+    return layer.attention.mixer.ignores_shift and pairs == spec.context * layer.attention.heads
+
+
+def _first_sees_itself_only(spec: ModelSpec, stack: Stack) -> bool:
+    layer = stack.layers[-1]
+    pattern, heads = pattern_of(stack, layer), range(layer.attention.heads)
+    length = spec.embed.tokens() if isinstance(spec.embed, PatchEmbed) else spec.context
+    seen = {keys_seen(pattern, 0, length, head, len(stack.layers) - 1) for head in heads}
+    return layer.attention.mixer.ignores_shift and seen == {1}

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from anyformer.data.rows import Rows
 from anyformer.errors import TrainingError
 from anyformer.model.models import Model
+from anyformer.model.reversible import replays_dropout
 from anyformer.train.budget import Budget
 from anyformer.train.crew import Crew
 from anyformer.train.optim import Optimizers
@@ -106,7 +107,8 @@ def gradients(model: Model, parameters: list[nn.Parameter], ids_BT: Tensor, crew
         return float(out.losses["cross_entropy"].detach()) * share, found
 
     total = 0.0
-    for value, found in crew.map(work, ids_BT.chunk(crew.size)):
+    pieces = 1 if replays_dropout(model) else crew.size
+    for value, found in crew.map(work, ids_BT.chunk(pieces)):
         total += value
         for parameter, gradient in zip(parameters, found, strict=True):
             if gradient is not None:

@@ -12,6 +12,7 @@ import anyformer as af
 from anyformer.families.family import Family
 from tests.cli.command import run, widest
 from tests.cli.small_run import TEXT, small_run
+from tests.contract.draw import BASE
 
 
 @pytest.fixture
@@ -87,6 +88,19 @@ def test_parity_without_the_public_library_says_how_to_get_it(capsys, folder, mo
         ([], 2, "the following arguments are required: CHECK"),
         (["parity", "x", "--dtype", "bfloat16"], 2, "invalid choice: 'bfloat16'"),
         (["parity", "x", "--text", "nowhere.txt"], 2, "nowhere.txt: there is no such file"),
+        (["packing"], 2, "the following arguments are required: SPEC"),
+        (["packing", "lama-3-8b"], 2, "the nearest presets are llama-3-8b"),
+        (["packing", "llama-3-8b", "--documents", "1"], 2, "1 is not at least 2"),
+        (["packing", "llama-3-8b", "--length", "0"], 2, "0 is not at least 1"),
+        (["packing", "llama-3-8b", "--set", "widht=3"], 2, "did you mean 'width'?"),
+        (["packing", "vit-b-16"], 2, "embed.kind: 'patches' reads pixel_values"),
+        (
+            ["packing", "bert-base", "--set", "head.kind=sequence", "--set", "head.labels=3"],
+            2,
+            "head.kind: a 'sequence' head gives one answer for a whole row",
+        ),
+        (["packing", "llama-3-70b", "--full"], 2, "leave out --full"),
+        (["packing", "gpt2-small", "--length", "129"], 2, "length: 129 is more than the 128 positions"),
     ],
 )
 def test_verify_of_bad_input_says_what_is_wrong(capsys, argv, status, line):
@@ -121,6 +135,75 @@ def test_parity_where_a_number_is_not_finite_fails_with_null(capsys, folder):
 
 def test_verify_help_shows_the_checks_and_an_example(capsys):
     assert "parity" in run(capsys, "verify", "--help").out
+    assert "anyformer verify packing llama-3-8b" in run(capsys, "verify", "packing", "--help").out
     ran = run(capsys, "verify", "parity", "--help")
     assert ran.status == 0
     assert "anyformer verify parity path/to/llama" in ran.out
+
+
+def test_packing_of_a_large_preset_is_made_small_and_says_to_what(capsys):
+    ran = run(capsys, "verify", "packing", "gemma-3-4b")
+    assert ran.status == 0, ran.err
+    said = " ".join(ran.out.split())
+    assert "made small: width 64, 2 layers, 4 heads of 16 (2 of keys), vocabulary 101" in said
+    assert "patterns window(12); random weights, float64" in said
+    assert "document 3 0 0 0 1" in said
+    assert "packed equals alone, and nothing leaks" in said
+    assert widest(ran.out.splitlines()) <= 100
+
+
+def test_packing_of_an_encoder_decoder_as_json_has_both_lengths(capsys):
+    ran = run(capsys, "verify", "packing", "t5-small", "--documents", "2", "--length", "11", "--seed", "3", "--json")
+    assert ran.status == 0, ran.err
+    assert ran.json["passed"] is True
+    assert [document["tokens"] for document in ran.json["documents"]] == [[3, 2], [11, 8]]
+    assert ran.json["documents"][0]["moved_by"][1] == 0
+    assert ran.json["documents"][0]["moved_by"][0] > 0.01
+
+
+def test_packing_of_a_folder_checks_its_own_weights(capsys, folder):
+    ran = run(capsys, "verify", "packing", str(folder), "--full")
+    assert ran.status == 0, ran.err
+    assert "its own weights" in " ".join(ran.out.split())
+    (folder / "model.safetensors").rename(folder / "elsewhere")
+    ran = run(capsys, "verify", "packing", str(folder))
+    assert (ran.status, "random weights" in " ".join(ran.out.split())) == (0, True)
+
+
+def test_packing_of_weights_with_changes_is_refused(capsys, folder):
+    ran = run(capsys, "verify", "packing", str(folder), "--set", "position.kind=alibi")
+    assert ran.status == 2
+    assert "holds weights, which fit its own spec only" in ran.err
+
+
+def test_packing_of_a_spec_file_that_is_small_is_checked_as_it_is(capsys, tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(af.spec(BASE, {"attention.pattern": "window(40)"}).to_toml())
+    ran = run(capsys, "verify", "packing", str(path), "--length", "30")
+    assert ran.status == 0, ran.err
+    said = " ".join(ran.out.split())
+    assert "made small" not in said
+    assert "patterns span 40 tokens, more than the longest document has; --length 41 reaches past it" in said
+
+
+def test_packing_of_an_approximate_mixer_says_what_it_is_held_to(capsys):
+    changes = ("attention.kv_heads=8", "attention.heads=8", "attention.mixer.kind=lsh")
+    ran = run(capsys, "verify", "packing", "llama-3-8b", *(part for each in changes for part in ("--set", each)))
+    assert ran.status == 0, ran.err
+    said = " ".join(ran.out.split())
+    assert "for information: its mixer is approximate" in said
+    assert "it is held to no leak, and to the same output twice" in said
+    assert "nothing leaks" in said
+
+
+def test_packing_that_leaks_fails_and_names_the_documents(capsys, monkeypatch):
+    from anyformer.model import places
+
+    honest = places.tokens_of
+    monkeypatch.setattr(places, "tokens_of", lambda some: honest(some)._replace(document=0))
+    ran = run(capsys, "verify", "packing", "llama-3-8b", "--documents", "2")
+    assert ran.status == 1
+    assert "document 0 leaks into document 1" in ran.out
+    assert "packed differs from alone" in ran.out
+    ran = run(capsys, "verify", "packing", "llama-3-8b", "--documents", "2", "--json")
+    assert (ran.status, ran.json["leaks"]) == (1, [[0, 1], [1, 0]])

@@ -1,5 +1,6 @@
 """The promises of every spec, each as one function that fails if a spec breaks it."""
 
+import dataclasses
 import functools
 import tempfile
 
@@ -10,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import anyformer as af
 from anyformer.model.models import Model
 from anyformer.specs import ModelSpec
+from anyformer.specs.stacks import pattern_of
 from anyformer.specs.weights import silent, weights
 from tests.contract.feed import Document, alone, call, document, packed, padded
 from tests.tolerances import TABLE, assert_close, difference
@@ -56,8 +58,10 @@ def counts_agree(spec: ModelSpec) -> None:
     model, count = model_of(spec), spec.count()
     assert count.params == sum(p.numel() for p in model.parameters()) == sum(count.params_by_part.values())
     assert {n: w.shape for n, w in weights(spec).items()} == {n: tuple(p.shape) for n, p in model.named_parameters()}
-    doc = document(spec, length_of(spec), 0)
-    with FlopCounterMode(display=False) as counter:
+    # A spec does not say how many tokens will be marked.
+    doc = dataclasses.replace(document(spec, length_of(spec), 0), marks=None)
+    # Without gradients: the two streams of a reversible stack then run as plain calls of its modules.
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
         out = alone(model, doc)
     found = dict.fromkeys(("projections", "ffn", "embed", "head"), 0)
     for name, by_op in counter.get_flop_counts().items():
@@ -68,11 +72,24 @@ def counts_agree(spec: ModelSpec) -> None:
     source = None if doc.target is None else len(doc.source)
     said = count.flops(target, source)
     assert found == {"projections": said.projections, "ffn": said.ffn, "embed": said.embed, "head": said.head}
-    if spec.topology != "encoder" and not spec.head.pools:
+    if keeps_a_cache(spec):
         cache = model.new_cache(1, target)
         alone(model, doc, cache=cache)
         assert cache.nbytes == count.kv_bytes(target, torch.float64, 1, source)
     assert answers(out).isfinite().all()
+
+
+def keeps_a_cache(spec: ModelSpec) -> bool:
+    """Whether a decoder can be fed piece by piece: not if a pattern reads how long the document will be."""
+    stack = spec.stacks[-1]
+    ends = any(pattern_of(stack, layer).needs_length for layer in stack.layers)
+    return spec.topology != "encoder" and not spec.head.pools and not ends
+
+
+def prefix_of(spec: ModelSpec) -> int:
+    """Tokens that see each other both ways."""
+    stack = spec.stacks[-1]
+    return max(pattern_of(stack, layer).prefix() or 0 for layer in stack.layers)
 
 
 def part_of_flops(module: str) -> str | None:
@@ -83,9 +100,9 @@ def part_of_flops(module: str) -> str | None:
     if pieces == ["head"]:
         return "head"
     if pieces[-2:-1] == ["body"]:
-        return {"q": "projections", "k": "projections", "v": "projections", "o": "projections"}.get(
-            pieces[-1], "ffn" if "ffn" in pieces else None
-        )
+        if pieces[-1].removeprefix("global_") in ("q", "k", "v", "o"):
+            return "projections"
+        return "ffn" if "ffn" in pieces else None
     return None
 
 
@@ -104,10 +121,13 @@ def causal(spec: ModelSpec) -> None:
     model, doc = model_of(spec), document(spec, LENGTH, 1)
     before = answers(alone(model, doc))
     tokens = doc.source if doc.target is None else doc.target
-    for t in (1, len(tokens) // 2, len(tokens) - 1):
+    for t in {max(prefix_of(spec), t) for t in (1, len(tokens) // 2, len(tokens) - 1)}:
         changed = tokens.clone()
         changed[t] = changed[t] + 1 if tokens.is_floating_point() else (changed[t] + 7) % spec.vocab
-        other = Document(changed, doc.types) if doc.target is None else Document(doc.source, doc.types, changed)
+        if doc.target is None:
+            other = dataclasses.replace(doc, source=changed)
+        else:
+            other = dataclasses.replace(doc, target=changed)
         after = answers(alone(model, other))
         assert_close("causality", after[:, :t], before[:, :t])
         assert difference(after[:, t:], before[:, t:]) > TABLE["promise"].limit, f"token {t} changes nothing at all"
@@ -115,14 +135,16 @@ def causal(spec: ModelSpec) -> None:
 
 def cached(spec: ModelSpec) -> None:
     """Token by token == in chunks == whole, also where rows are padded differently and where the source is padded."""
-    if spec.topology == "encoder" or spec.head.pools:
+    if not keeps_a_cache(spec):
         return
     model, doc = model_of(spec), document(spec, LENGTH, 2, target=17)
     # A length that is neither the source's, nor the target's, nor the cache's.
     declared = 30 if model.reads_length else None
     whole = answers(alone(model, doc, rope_length=declared))
     tokens = doc.source if doc.target is None else doc.target
-    for sizes in ([1] * len(tokens), [1, 4, 2, len(tokens) - 7], [len(tokens) - 3, 3]):
+    early = max(1, prefix_of(spec))
+    for sizes in ([early] + [1] * (len(tokens) - early), [early, 4, 2], [len(tokens) - 3, 3]):
+        sizes = [*sizes, len(tokens) - sum(sizes)] if sum(sizes) < len(tokens) else sizes
         cache = model.new_cache(1, len(tokens), rope_length=declared)
         assert_close("promise", torch.cat([step(model, doc, p[None], cache) for p in tokens.split(sizes)], 1), whole)
     # Two rows, one padded on the right and one on the left by more than any window: a cache remembers who is real.
@@ -131,19 +153,26 @@ def cached(spec: ModelSpec) -> None:
     types = None if doc.types is None or doc.target is not None else both_ways(doc.types, pad)[0]
     cache = model.new_cache(2, rows.shape[1], rope_length=declared)
     found = []
-    for piece in torch.arange(rows.shape[1]).split([13, 1, 1, rows.shape[1] - 15]):
+    first = max(13, pad + early)
+    marks = None if doc.marks is None or doc.target is not None else both_ways(doc.marks, pad)[0]
+    for piece in torch.arange(rows.shape[1]).split([first, 1, 1, rows.shape[1] - first - 2]):
         if doc.target is None:
             some = None if types is None else types[:, piece]
-            out = call(model, rows[:, piece], attention_mask=mask[:, piece], token_types=some, cache=cache)
+            stars = None if marks is None else marks[:, piece]
+            out = call(
+                model, rows[:, piece], attention_mask=mask[:, piece], token_types=some, global_mask=stars, cache=cache
+            )
         else:
             source, source_mask = both_ways(doc.source, 5)
             kinds = None if doc.types is None else both_ways(doc.types, 5)[0]
-            first = {"input_ids": source, "attention_mask": source_mask} | (
-                {} if kinds is None else {"token_types": kinds}
-            )
+            stars = None if doc.marks is None else both_ways(doc.marks, 5)[0]
+            given = {"token_types": kinds, "global_mask": stars}
+            source_side = {"input_ids": source, "attention_mask": source_mask} | {
+                name: value for name, value in given.items() if value is not None
+            }
             out = model(
                 decoder_input_ids=rows[:, piece], decoder_attention_mask=mask[:, piece], cache=cache,
-                **(first if cache.used == 0 else {}),
+                **(source_side if cache.used == 0 else {}),
             )  # fmt: skip
         found.append(answers(out))
     both = torch.cat(found, 1)
@@ -164,17 +193,12 @@ def step(model: Model, doc: Document, piece: Tensor, cache: af.parts.cache.Cache
     used = cache.used
     if doc.target is None:
         types = None if doc.types is None else doc.types[None, used : used + piece.shape[1]]
-        return answers(call(model, piece, token_types=types, cache=cache))
+        marks = None if doc.marks is None else doc.marks[None, used : used + piece.shape[1]]
+        return answers(call(model, piece, token_types=types, global_mask=marks, cache=cache))
     if used == 0:
-        types = None if doc.types is None else doc.types[None]
-        return answers(
-            model(
-                doc.source[None],
-                decoder_input_ids=piece,
-                cache=cache,
-                **({} if types is None else {"token_types": types}),
-            )
-        )
+        given = {"token_types": doc.types, "global_mask": doc.marks}
+        given = {name: value[None] for name, value in given.items() if value is not None}
+        return answers(model(doc.source[None], decoder_input_ids=piece, cache=cache, **given))
     return answers(model(decoder_input_ids=piece, cache=cache))
 
 
@@ -205,6 +229,9 @@ def teacher_forced(spec: ModelSpec) -> None:
         return
     model = model_of(spec)
     docs = [document(spec, n, 20 + n, target=t) for n, t in ((6, 9), (13, 5))]
+    for d in docs:
+        # Nothing is marked here: the calls below spell out all their arguments.
+        d.marks = None
     alone_ = [model(d.source[None], labels=d.target[None]) for d in docs]
     row, ids = torch.cat([d.source for d in docs])[None], torch.tensor([[0] * 6 + [1] * 13])
     goal, goal_ids = torch.cat([d.target for d in docs])[None], torch.tensor([[0] * 9 + [1] * 5])
@@ -297,10 +324,18 @@ def compiles(spec: ModelSpec) -> None:
     labels = None if want.logits is None else labels_for(spec, want.logits)
     torch.compiler.reset()
     fast = torch.compile(model, fullgraph=True, backend="eager")
+    # A reversible stack trains outside of compiled code.
+    learns = not any(stack.reversible for stack in spec.stacks)
+    with torch.set_grad_enabled(learns):
+        _compiled(spec, model, fast, doc, want, labels, learns=learns)
+
+
+def _compiled(spec, model, fast, doc, want, labels, *, learns) -> None:
     found = alone(fast, doc, labels=labels)
     assert_close("formula", answers(found), answers(want))
-    (answers(found).sum() if labels is None else found.loss).backward()
-    model.zero_grad(set_to_none=True)
+    if learns:
+        (answers(found).sum() if labels is None else found.loss).backward()
+        model.zero_grad(set_to_none=True)
     if spec.embed.kind != "patches":
         assert_close("formula", answers(padded(fast, doc, 2, 1)[0]), answers(padded(model, doc, 2, 1)[0]))
         if not spec.head.pools:

@@ -26,6 +26,8 @@ FIXED = {
     ("rope scaling", "yarn"): {"original": 8, "factor": 4.0},
     ("rope scaling", "llama3"): {"original": 16, "factor": 4.0},
     ("embed", "patches"): {"image": 8, "patch": 2, "channels": 2},
+    # Within one chunk it is exact, and held to every promise; beyond, test_approximate.py says what it keeps.
+    ("mixer", "lsh"): {"chunk": 64},
 }
 
 
@@ -67,15 +69,38 @@ def maybe(rng: random.Random, chance: float, value: Any) -> Any:
     return value if rng.random() < chance else None
 
 
-def pattern_text(rng: random.Random, causal: bool) -> str:
-    def one() -> str:
-        kind = rng.choice(Pattern.kinds())
-        values = [str(rng.choice((1, 2, 3, 5, 7, 9))) for _ in fields_of(Pattern.named(kind))]
-        return f"{kind}({', '.join(values)})"
+NUMBERS = {
+    **dict.fromkeys(("first", "last", "seed"), (0, 1, 2, 3, 5, 7, 9)),
+    # These two must be right for the layer.
+    "heads": (1, 2, 3, 4, 5, 6),
+    "most": (CONTEXT,),
+}
 
-    text = one()
-    if rng.random() < 0.4:
-        text = f"{text} {rng.choice('&|')} {one()}"
+
+def pattern_leaf(rng: random.Random, kind: str) -> str:
+    """A pattern of this kind, with sizes that 21 tokens reach past."""
+    values = []
+    for name, (hint, field) in fields_of(Pattern.named(kind)).items():
+        inner, _ = optional(hint)
+        required = field.default is MISSING and field.default_factory is MISSING
+        if not required and rng.random() < 0.5:
+            continue
+        if inner is bool:
+            value = rng.random() < 0.5
+        elif get_origin(inner) is Literal:
+            value = rng.choice(get_args(inner))
+        else:
+            value = rng.choice(NUMBERS.get(name, (1, 2, 3, 5, 7, 9)))
+        values.append(f"{name}={value!r}")
+    return f"{kind}({', '.join(values)})"
+
+
+def pattern_text(rng: random.Random, causal: bool) -> str:
+    text = pattern_leaf(rng, rng.choice(Pattern.kinds()))
+    if rng.random() < 0.5:
+        text = f"{text} {rng.choice('&|')} {pattern_leaf(rng, rng.choice(Pattern.kinds()))}"
+    if causal and rng.random() < 0.1:
+        return f"causal | {pattern_leaf(rng, 'prefix')}"
     return f"causal & ({text})" if causal else text
 
 
@@ -94,7 +119,7 @@ def attention_table(rng: random.Random, causal: bool | None, dropout: bool) -> d
         "kv_heads": maybe(rng, 0.7, rng.choice(divisors)),
         "head_dim": rng.choice(HEAD_DIMS),
         "pattern": None if causal is None else maybe(rng, 0.5, pattern_text(rng, causal)),
-        "mixer": leaf_table(rng, Mixer, rng.choice(Mixer.kinds())),
+        "mixer": leaf_table(rng, Mixer, rng.choice(("softmax", *Mixer.kinds()))),
         "bias": "".join(letter for letter in "qkvo" if rng.random() < 0.4) or None,
         "scale": rng.choice(("1/sqrt(head_dim)", "1/head_dim", 1.0, "1/sqrt(24)")),
         "softcap": maybe(rng, 0.25, 5.0),
@@ -109,6 +134,8 @@ def attention_table(rng: random.Random, causal: bool | None, dropout: bool) -> d
         "clip_qkv": maybe(rng, 0.15, 0.6),
         "dropout": 0.2 if dropout else None,
     }
+    if "global_tokens" in str(table["pattern"]) and rng.random() < 0.6:
+        table["global_projections"] = True
     return {k: v for k, v in table.items() if v is not None}
 
 
@@ -161,7 +188,7 @@ def draw_table(rng: random.Random, topology: str) -> dict[str, Any]:
         } | ({"final": rng.random() < 0.5} if rng.random() < 0.3 else {})
         | ({rng.choice(("attention_placement", "ffn_placement")): rng.choice(("pre", "output", "none"))} if rng.random() < 0.2 else {}),
         "block": {
-            "wiring": rng.choice(("serial", "serial", "parallel", "parallel2")),
+            "wiring": rng.choice(("serial", "serial", "parallel", "parallel2", "reversible")),
             "branch_scale": rng.choice((1.0, 0.5)),
             "dropout": 0.1 if dropout else 0.0,
         },
@@ -171,6 +198,8 @@ def draw_table(rng: random.Random, topology: str) -> dict[str, Any]:
         "init": leaf_table(rng, Init, rng.choice(Init.kinds())),
         "ids": {"start": 1, "pad": 0},
     }  # fmt: skip
+    if table["block"]["wiring"] == "reversible" and rng.random() < 0.5:
+        table["block"]["merge"] = "concat"
     if table["norm"]["placement"] == "none":
         # Without any norm the states grow until a soft-cap is flat and hides everything.
         table["norm"]["final"] = True
@@ -233,10 +262,13 @@ def draw_kind(rng: random.Random, axis: str, kind: str) -> ModelSpec:
     """A small spec that uses this kind, if the draw is a valid one."""
     table = {k: dict(v) if isinstance(v, dict) else v for k, v in BASE.items()}
     if axis == "pattern":
-        values = ", ".join("5" for _ in fields_of(Pattern.named(kind)))
-        causal = Pattern.named(kind).causal is True
-        table["topology"] = "decoder" if causal else "encoder"
-        table["attention"]["pattern"] = f"{kind}({values})"
+        # Alone where it can be, in a decoder with what makes it causal; else beside a window, so that every token sees one.
+        text = pattern_leaf(rng, kind)
+        text = rng.choice((text, text, f"{text} | symmetric_window(1)"))
+        table["topology"] = rng.choice(("decoder", "encoder"))
+        if table["topology"] == "decoder" and Pattern.named(kind).causal is not True:
+            text = f"causal | {text}" if kind == "prefix" else f"causal & ({text})"
+        table["attention"]["pattern"] = text
         return ModelSpec.from_data(table)
     bases = {
         "position": Position,
@@ -254,6 +286,8 @@ def draw_kind(rng: random.Random, axis: str, kind: str) -> ModelSpec:
     match axis:
         case "mixer":
             table["attention"]["mixer"] = node
+            if Mixer.named(kind).shares_keys:
+                table["attention"]["kv_heads"] = table["attention"]["heads"]
         case "embed":
             table |= {"embed": node, "topology": "encoder"}
         case "head":

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from anyformer.model.models import Model
 from anyformer.specs import ModelSpec
+from anyformer.specs.stacks import pattern_of
 
 
 @dataclass
@@ -17,6 +18,12 @@ class Document:
     source: Tensor
     types: Tensor | None = None
     target: Tensor | None = None
+    marks: Tensor | None = None
+    """Which source tokens are global, where a pattern asks."""
+
+
+def reads_marks(spec: ModelSpec) -> bool:
+    return any(pattern_of(spec.stacks[0], layer).reads_marks for layer in spec.stacks[0].layers)
 
 
 def document(spec: ModelSpec, length: int, seed: int, target: int | None = None) -> Document:
@@ -37,7 +44,11 @@ def document(spec: ModelSpec, length: int, seed: int, target: int | None = None)
         types = (torch.arange(length) >= length // 2).long()
     both = spec.topology == "encoder-decoder"
     goal = torch.randint(0, spec.vocab, (target or max(length - 4, 2),), generator=generator) if both else None
-    return Document(source, types, goal)
+    marks = None
+    if reads_marks(spec) and spec.embed.kind != "patches":
+        marks = (torch.rand(length, generator=generator) < 0.2).long()
+        marks[length // 2] = 1
+    return Document(source, types, goal, marks)
 
 
 def row(parts: list[Tensor]) -> Tensor:
@@ -61,7 +72,8 @@ def alone(model: Model, doc: Document, **rest: Any) -> Any:
     """One document in a batch of one."""
     types = None if doc.types is None else doc.types[None]
     target = None if doc.target is None else doc.target[None]
-    return call(model, doc.source[None], token_types=types, decoder_input_ids=target, **rest)
+    marks = None if doc.marks is None else doc.marks[None]
+    return call(model, doc.source[None], token_types=types, global_mask=marks, decoder_input_ids=target, **rest)
 
 
 def padded(model: Model, doc: Document, left: int, right: int) -> tuple[Any, slice]:
@@ -74,6 +86,8 @@ def padded(model: Model, doc: Document, left: int, right: int) -> tuple[Any, sli
 
     source, mask, where = around(doc.source)
     types = None if doc.types is None else row([doc.types.new_zeros(left), doc.types, doc.types.new_zeros(right)])
+    # Padding that is marked as global must be as silent as any other.
+    marks = None if doc.marks is None else row([doc.marks.new_ones(left), doc.marks, doc.marks.new_ones(right)])
     target = target_mask = None
     if doc.target is not None:
         target, target_mask, where = around(doc.target)
@@ -82,6 +96,7 @@ def padded(model: Model, doc: Document, left: int, right: int) -> tuple[Any, sli
         source,
         attention_mask=mask,
         token_types=types,
+        global_mask=marks,
         decoder_input_ids=target,
         decoder_attention_mask=target_mask,
     )
@@ -98,10 +113,12 @@ def packed(model: Model, docs: list[Document]) -> tuple[Any, list[slice]]:
 
     source, segments, where = beside([d.source for d in docs])
     types = row([d.types for d in docs]) if docs[0].types is not None else None
+    marks = row([d.marks for d in docs]) if docs[0].marks is not None else None
     target = target_segments = None
     if docs[0].target is not None:
         target, target_segments, where = beside([d.target for d in docs])
     out = call(
-        model, source, segments=segments, token_types=types, decoder_input_ids=target, decoder_segments=target_segments
-    )
+        model, source, segments=segments, token_types=types, global_mask=marks, decoder_input_ids=target,
+        decoder_segments=target_segments,
+    )  # fmt: skip
     return out, where

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from anyformer.explain.grid import TOKENS, draw_grid, grid, picture
+from anyformer.explain.grid import TOKENS, draw_grid, draw_picture, grid, picture
 from anyformer.specs.pairs import allowed_pairs
 from anyformer.specs.patterns import Pattern
 from tests.contract.draw import draw
+from tests.parts.pattern_samples import one_of_each, parse
 from tests.specs.small import small
 
 
@@ -65,3 +66,63 @@ def test_grid_is_drawn_with_two_queries_in_a_line():
         "\u2502\u2580\u2580\u2580\u2502",
         "\u2514\u2500\u2500\u2500\u2518",
     ]
+
+
+def test_picture_of_heads_that_differ_has_two_panels():
+    made = picture(parse("heads(0, 2) & window(3) | heads(2, 4) & causal"), heads=4)
+    assert list(made.panels) == ["head 0", "head 2"]
+    assert (made.panels["head 0"] == grid(parse("window(3)"))).all()
+    assert (made.panels["head 2"] == grid(parse("causal"))).all()
+    lines = draw_picture(made)
+    assert [line for line in lines if "head" in line] == ["head 0", "head 2"]
+    assert len(lines) == 2 * (1 + len(draw_grid(made.cells)))
+
+
+def test_picture_of_heads_that_are_alike_has_one_panel():
+    made = picture(parse("heads(0, 4) & window(3)"), heads=4)
+    assert list(made.panels) == [""]
+    assert draw_picture(made) == draw_grid(made.cells)
+
+
+def test_picture_of_marks_shows_some_and_says_which():
+    made = picture(parse("symmetric_window(2) | global_tokens"))
+    assert made.marked == (0, 20)
+    assert made.cells[[0, 20]].all()
+    assert made.cells[:, [0, 20]].all()
+    assert made.caption == "symmetric_window(2) | global_tokens, tokens 0 and 20 marked"
+    assert not picture(parse("window(2) | global_tokens(1, False)")).marked
+
+
+def test_picture_of_a_random_pattern_is_that_of_its_layer():
+    first, second = (picture(parse("random_blocks(2, 2)"), layer=layer) for layer in (0, 1))
+    assert (first.cells != second.cells).any()
+
+
+@pytest.mark.parametrize("found", one_of_each(), ids=str)
+def test_picture_of_every_kind_has_allowed_pairs_and_valid_sizes(found):
+    made = picture(found, heads=4)
+    # A token of no marked one, and a head that sees nothing, may be blind; the pattern as a whole is not.
+    assert any(cells.any() for cells in made.panels.values())
+    assert not [*made.drawn.problems()]
+    assert len(draw_grid(made.cells)[0]) == TOKENS + 2
+
+
+@pytest.mark.parametrize(
+    ("text", "drawn"),
+    [
+        ("block_sparse(64, 16, 8, 1)", "block_sparse(2, 4, 2, 1)"),
+        ("chunked(64, 1, 1) | edge_blocks(64)", "chunked(2, 1, 1) | edge_blocks(2)"),
+        ("bigbird_random(64, 3, 12, 4096)", "bigbird_random(2, 3, 12, 128)"),
+        ("random_blocks(64, 3, 5)", "random_blocks(2, 3, 5)"),
+        ("window(128) | causal & strided(128)", "window(8) | causal & strided(8)"),
+        ("causal & fixed(128, 8)", "causal & fixed(8, 1)"),
+        ("dilated_window(512, 4)", "dilated_window(5, 2)"),
+        ("symmetric_dilated(256, 4)", "symmetric_dilated(4, 2)"),
+        ("axial(64, 'row')", "axial(4, 'row')"),
+        ("window(1024) | causal & global_tokens(4, False)", "window(8) | causal & global_tokens(1, False)"),
+        ("heads(0, 4) & window(2048)", "heads(0, 4) & window(8)"),
+        ("causal | prefix(1000)", "causal | prefix(8)"),
+    ],
+)
+def test_picture_of_a_published_pattern_keeps_its_looks(text, drawn):
+    assert str(picture(parse(text)).drawn) == drawn

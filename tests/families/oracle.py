@@ -15,6 +15,7 @@ from anyformer.families.family import Family
 from anyformer.families.statemap import StateMap
 from anyformer.specs.ends import PatchEmbed
 from anyformer.specs.model import ModelSpec
+from tests.families.references import REFERENCES
 
 with warnings.catch_warnings():
     # This module compiles functions in a way that torch has come to warn about, once, when it is first looked at.
@@ -48,9 +49,15 @@ def lifted() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+def public_class(family: type[Family]) -> Any:
+    """The class that a family is held against."""
+    name = family.architectures[0]
+    return REFERENCES[name] if name in REFERENCES else getattr(transformers, name)
+
+
 def oracle(family: type[Family], config: dict[str, Any], seed: int = 0) -> Any:
     """A model of the family's public class. Only what is computed rather than learned keeps its values."""
-    cls = getattr(transformers, family.architectures[0])
+    cls = public_class(family)
     eager = family.architectures[0] == "Gemma2ForCausalLM"  # its scores are capped in this implementation only
     with lifted():
         made = cls.config_class(**config, **({"attn_implementation": "eager"} if eager else {}))

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 
 import anyformer as af
 from anyformer.families.checkpoint import published, save_published
 from anyformer.families.family import Family, families
 from anyformer.families.folder import load
-from tests.families.cases import COUNTED, LENGTHS, RIGHT, cases, config_of
-from tests.families.oracle import answer, inputs, is_ignored, oracle
+from tests.families.cases import APPROXIMATE, BLOCKS, COUNTED, LENGTHS, RIGHT, TRAINED, cases, config_of
+from tests.families.oracle import answer, inputs, is_ignored, oracle, public_class
 from tests.tolerances import assert_close
 
 LENGTH = 21
@@ -33,6 +32,7 @@ class Case:
         if not self.config.get("tie_word_embeddings", True):
             # What released files say; this release writes that every T5 is tied.
             self.edit(folder, tie_word_embeddings=False)
+        self.theirs.train(kind in TRAINED)
         self.folder = folder
         self.ours = load(folder, dtype=torch.float64)
         generator = torch.Generator().manual_seed(1)
@@ -90,6 +90,8 @@ def test_logits_of_padded_rows_equal_the_published(made, kind, variant):
         pytest.skip("its angles depend on the length, which the public class takes from the longest row")
     if case.ours.spec.embed.kind != "tokens":
         pytest.skip("an image has no padding")
+    if variant in BLOCKS:
+        pytest.skip("its public class counts padding when it cuts a row into blocks")
     pad = 6
     mask = torch.ones(2, LENGTH, dtype=torch.long)
     if case.topology == "encoder-decoder":
@@ -99,7 +101,8 @@ def test_logits_of_padded_rows_equal_the_published(made, kind, variant):
         theirs = answer(case.theirs, input_ids=case.ids, attention_mask=mask, decoder_input_ids=case.target)
         assert_close("oracle", ours, theirs)
         return
-    mask[1, -pad if variant in RIGHT else 0 : None if variant in RIGHT else pad] = 0
+    right = variant in RIGHT or kind in RIGHT
+    mask[1, -pad if right else 0 : None if right else pad] = 0
     ids, places = case.ids, {"position_ids": (mask.cumsum(-1) - 1).clamp(min=0)}
     if kind in COUNTED:
         assert case.ours.spec.ids.pad is not None
@@ -115,6 +118,9 @@ def test_logits_fed_in_two_parts_with_a_cache_equal_the_published(made, kind, va
     case = made(kind, variant)
     if case.topology == "encoder":
         pytest.skip("an encoder has no cache")
+    if kind in APPROXIMATE and any(not layer.attention.mixer.exact for layer in case.ours.spec.stacks[-1].layers):
+        if variant != "one-chunk":
+            pytest.skip("beyond one chunk it sees more keys with a cache than without")
     cut = 8
     two = case.topology == "encoder-decoder"
     tokens = case.target if two else case.ids
@@ -139,7 +145,7 @@ def test_export_gives_the_published_tensors_bit_for_bit(made, kind, variant):
     assert {name for name in left if not is_ignored(name, table)} == set()
     for name, tensor in exported.items():
         assert torch.equal(tensor, theirs[name]), name
-    if not isinstance(case.theirs, transformers.MarianMTModel):
+    if "final_logits_bias" not in theirs:  # a buffer of theirs
         learned = [p.numel() for name, p in case.theirs.named_parameters() if not is_ignored(name, table)]
         assert sum(t.numel() for t in exported.values()) == sum(learned)
 
@@ -160,16 +166,17 @@ def test_saved_in_two_shards_loads_here_and_in_the_public_library(made, kind, va
     assert again.spec == case.ours.spec
     for (name, a), (_, b) in zip(again.named_parameters(), case.ours.named_parameters(), strict=True):
         assert torch.equal(a, b), name
-    public = type(case.theirs).from_pretrained(tmp_path, dtype=torch.float64)
+    public, table = type(case.theirs).from_pretrained(tmp_path, dtype=torch.float64), case.family.weights(again.spec)
     for name, tensor in public.state_dict().items():
-        assert torch.equal(tensor, case.theirs.state_dict()[name]) or "embed_positions" in name, name
+        # The public class holds Reformer's axial tables in fp32, whatever it is asked for.
+        assert is_ignored(name, table) or torch.equal(tensor, case.theirs.state_dict()[name].to(tensor.dtype)), name
 
 
 @pytest.mark.parametrize("family", families(), ids=[family.kind for family in families()])
 def test_default_config_of_the_public_class_is_read_without_complaint(family):
     # Some classes are decoders only if told.
     told = {name: value for name, value in family.tiny().items() if name == "is_decoder"}
-    config = getattr(transformers, family.architectures[0]).config_class(**told)
+    config = public_class(family).config_class(**told)
     spec = family.spec_from(config.to_dict())
     assert family.spec_from(told) == spec, "an absent key must mean what the public class means by it"
 

@@ -8,23 +8,20 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.errors import InputError
-from anyformer.kernels.attention import attend, native, reference
+from anyformer.kernels.attention import native, reference
 from anyformer.kernels.choose import Terms
 from anyformer.parts.mixers.relu import Relu
 from anyformer.parts.mixers.softmax import Softmax
+from anyformer.parts.patterns.causal import Causal
+from anyformer.parts.patterns.full import Full
+from anyformer.parts.patterns.heads import Heads
+from anyformer.specs.axes import ValueTerms
+from tests.kernels.samples import SCALE, as_terms, given, near, plain, qkv, run
 from tests.parts.samples import random
 from tests.tolerances import assert_close
 
-SCALE = 0.3
 EITHER = pytest.mark.parametrize("kernel", [reference.KERNEL, native.KERNEL], ids=lambda kernel: kernel.name)
-
-
-def qkv(queries: int, keys: int, heads: int = 6, groups: int = 2, dim: int = 8) -> tuple[Tensor, Tensor, Tensor]:
-    return (
-        random(2, queries, heads, dim, seed=1),
-        random(2, keys, groups, dim, seed=2),
-        random(2, keys, groups, dim, seed=3),
-    )
+FULL, CAUSAL = Full(), Causal()
 
 
 def seen(queries: int, keys: int) -> Tensor:
@@ -57,22 +54,18 @@ def by_torch(q, k, v, **rest):
     return F.scaled_dot_product_attention(q, k, v, scale=SCALE, **rest).transpose(1, 2)
 
 
-def run(kernel, q, k, v, *, mixer=None, own=None, **rest):
-    return attend(q, k, v, scale=SCALE, mixer=mixer or Softmax(), own=own or {}, kernel=kernel, **rest)
-
-
 @pytest.mark.parametrize("groups", [6, 3, 2, 1])
 @pytest.mark.parametrize("case", ["full", "causal", "mask", "bias"])
 def test_attend_reference_equals_torch_with_repeated_keys_and_values(case, groups):
     q, k, v = qkv(13, 13, groups=groups)
     mask, bias = seen(13, 13), random(1, 6, 13, 13, seed=5)
-    ours, theirs = {
-        "full": ({}, {}),
-        "causal": ({"causal": True}, {"is_causal": True}),
-        "mask": ({"mask": mask}, {"attn_mask": mask}),
-        "bias": ({"bias": bias}, {"attn_mask": bias}),
+    sight, scores, theirs = {
+        "full": (plain(FULL, 13), None, {}),
+        "causal": (plain(CAUSAL, 13), None, {"is_causal": True}),
+        "mask": (given(mask), None, {"attn_mask": mask}),
+        "bias": (plain(FULL, 13), as_terms(bias), {"attn_mask": bias}),
     }[case]
-    assert_close("formula", run(reference.KERNEL, q, k, v, **ours), by_torch(q, k, v, **theirs))
+    assert_close("formula", run(reference.KERNEL, q, k, v, sight, scores=scores), by_torch(q, k, v, **theirs))
 
 
 @EITHER
@@ -80,16 +73,16 @@ def test_attend_reference_equals_torch_with_repeated_keys_and_values(case, group
 def test_attend_one_group_each_or_one_for_all_equals_mha_on_repeated_keys(kernel, groups):
     q, k, v = qkv(9, 9, groups=groups)
     repeated = [t.repeat_interleave(6 // groups, 2) for t in (k, v)]
-    assert_close(
-        "formula", run(kernel, q, k, v, causal=True), written_out(q, *repeated, mask=torch.ones(9, 9).tril() > 0)
-    )
+    expected = written_out(q, *repeated, mask=torch.ones(9, 9).tril() > 0)
+    assert_close("formula", run(kernel, q, k, v, plain(CAUSAL, 9)), expected)
 
 
 @EITHER
 def test_attend_fewer_queries_than_keys_with_mask_and_bias_equals_the_formula(kernel):
     q, k, v = qkv(5, 12)
     mask, bias = seen(5, 12), random(2, 6, 5, 12, seed=5)
-    assert_close("formula", run(kernel, q, k, v, mask=mask, bias=bias), written_out(q, k, v, mask=mask, bias=bias))
+    found = run(kernel, q, k, v, given(mask), scores=as_terms(bias))
+    assert_close("formula", found, written_out(q, k, v, mask=mask, bias=bias))
 
 
 @EITHER
@@ -97,14 +90,14 @@ def test_attend_causal_with_bias_equals_the_formula(kernel):
     q, k, v = qkv(11, 11)
     bias = random(1, 6, 11, 11, seed=5)
     expected = written_out(q, k, v, mask=torch.ones(11, 11).tril() > 0, bias=bias)
-    assert_close("formula", run(kernel, q, k, v, causal=True, bias=bias), expected)
+    assert_close("formula", run(kernel, q, k, v, plain(CAUSAL, 11), scores=as_terms(bias)), expected)
 
 
 @pytest.mark.parametrize("cap", [0.5, 3.0])
 def test_attend_softcap_caps_biased_scores_before_the_mask(cap):
     q, k, v = qkv(10, 10)
     mask, bias = seen(10, 10), random(2, 6, 10, 10, seed=5)
-    found = run(None, q, k, v, mask=mask, bias=bias, softcap=cap)
+    found = run(reference.KERNEL, q, k, v, given(mask), scores=as_terms(bias), softcap=cap)
     assert_close("formula", found, written_out(q, k, v, mask=mask, bias=bias, softcap=cap))
 
 
@@ -116,7 +109,7 @@ def test_attend_sinks_equal_a_softmax_with_one_more_column(height):
         # Beyond 709 the exponential overflows unless the highest logit, sink or score, is taken off first.
         mask, sink = seen(10, 10), (random(6, seed=6) + height).requires_grad_()
         if way == "ours":
-            out = run(None, q, k, v, mixer=Softmax(sinks=True), own={"sink_H": sink}, mask=mask)
+            out = run(reference.KERNEL, q, k, v, given(mask), mixer=Softmax(sinks=True), own={"sink_H": sink})
         else:
             out = written_out(q, k, v, mask=mask, sink=sink)
         out.backward(random(*out.shape, seed=7))
@@ -130,7 +123,7 @@ def test_attend_relu_mixer_shares_out_positive_scores():
     mask = seen(10, 10)
     positive = (torch.einsum("bthk,bshk->bhts", q, k) * SCALE).clamp(min=0) * mask
     expected = torch.einsum("bhts,bshk->bthk", positive / (positive.sum(-1, keepdim=True) + 1e-6), v)
-    assert_close("formula", run(None, q, k, v, mixer=Relu(eps=1e-6), mask=mask), expected)
+    assert_close("formula", run(None, q, k, v, given(mask), mixer=Relu(eps=1e-6)), expected)
 
 
 def test_relu_mixer_row_without_a_positive_score_takes_nothing():
@@ -170,7 +163,8 @@ def test_attend_row_that_sees_nothing_gives_zero_and_finite_gradients(kernel, mi
     mask = seen(7, 7)
     mask[0, :, 2], mask[1, :, 5] = False, False
     bias = random(1, 6, 7, 7, seed=5).to(dtype).requires_grad_() if biased else None
-    out = run(kernel, q, k, v, mixer=leaf, own=own, mask=mask, bias=bias)
+    scores = None if bias is None else as_terms(bias)
+    out = run(kernel, q, k, v, given(mask), mixer=leaf, own=own, scores=scores)
     assert (out[0, 2] == 0).all()
     assert (out[1, 5] == 0).all()
     assert (out[0, 1] != 0).all()
@@ -198,17 +192,13 @@ def test_softmax_mixer_row_of_minus_infinity_gives_zero_weights_and_finite_gradi
 @pytest.mark.parametrize("groups", [6, 2, 1])
 @pytest.mark.parametrize("case", ["full", "causal", "mask", "bias", "causal_bias", "mask_bias"])
 def test_attend_sdpa_equals_reference_in_value_and_gradient(case, groups, length):
-    extra = {}
-    if "causal" in case:
-        extra["causal"] = True
-    if "mask" in case:
-        extra["mask"] = seen(length, length)
     results = []
     for kernel in (native.KERNEL, reference.KERNEL):
         leaves = [t.requires_grad_() for t in qkv(length, length, groups=groups)]
         if "bias" in case:
             leaves.append(random(1, 6, length, length, seed=5).requires_grad_())
-        out = run(kernel, *leaves[:3], bias=leaves[3] if "bias" in case else None, **extra)
+        sight = given(seen(length, length)) if "mask" in case else plain(CAUSAL if "causal" in case else FULL, length)
+        out = run(kernel, *leaves[:3], sight, scores=as_terms(leaves[3]) if "bias" in case else None)
         out.backward(random(*out.shape, seed=7))
         results.append((out, *(leaf.grad for leaf in leaves)))
     for native_result, reference_result in zip(*results, strict=True):
@@ -221,56 +211,59 @@ def test_attend_dropout_zeroes_its_share_of_weights_and_raises_the_rest(kernel):
     # Values that are unit vectors make the output the weights themselves.
     q, k = random(1, tokens, 4, tokens, seed=1), random(1, tokens, 4, tokens, seed=2)
     v = torch.eye(tokens, dtype=torch.float64)[None, :, None].expand(1, tokens, 4, tokens)
-    whole = run(kernel, q, k, v)
+    sight = plain(FULL, tokens, heads=4)
+    whole = run(kernel, q, k, v, sight)
     torch.manual_seed(0)
-    dropped = run(kernel, q, k, v, dropout=share)
+    dropped = run(kernel, q, k, v, sight, dropout=share)
     kept = dropped != 0
     assert_close("formula", dropped[kept], whole[kept] / (1 - share))
     deviation = (share * (1 - share) / kept.numel()) ** 0.5
     assert abs(float((~kept).double().mean()) - share) < 4 * deviation
     torch.manual_seed(0)
-    assert torch.equal(run(kernel, q, k, v, dropout=share), dropped)
+    assert torch.equal(run(kernel, q, k, v, sight, dropout=share), dropped)
 
 
-def test_attend_values_hook_gets_the_weights_and_is_added():
+def test_attend_values_by_distance_are_added_to_the_values():
     q, k, v = qkv(6, 6, groups=6)
     weights = (torch.einsum("bthk,bshk->bhts", q, k) * SCALE).softmax(-1)
-    share = random(6, 8, seed=8)
-    found = run(None, q, k, v, values=lambda probs: torch.einsum("bhts,sk->bthk", probs, share))
-    assert_close("formula", found, torch.einsum("bhts,bshk->bthk", weights, v + share[:, None]))
+    table = random(9, 8, seed=8)
+    gap = torch.arange(6)[None] - torch.arange(6)[:, None]
+    found = run(None, q, k, v, plain(FULL, 6), values=ValueTerms(table, near))
+    both = v[:, None] + table[near(gap)][None, :, :, None]
+    assert_close("formula", found, torch.einsum("bhts,btshk->bthk", weights, both))
 
 
 def test_attend_reference_computes_half_precision_scores_in_fp32():
     q, k, v = (t.bfloat16() for t in qkv(6, 6))
-    score = reference.scores(q, k, Terms(scale=SCALE, mixer=Softmax(), own={}, causal=True))
+    score = reference.scores(q, k, Terms(scale=SCALE, mixer=Softmax(), own={}, sight=plain(CAUSAL, 6)))
     exact = torch.einsum("bthk,bshk->bhts", q.double(), k.double().repeat_interleave(3, 2)) * SCALE
     lower = torch.ones(6, 6).tril() > 0
     assert score.dtype == torch.float32
     assert_close("single", score[..., lower], exact[..., lower])
-    assert run(reference.KERNEL, q, k, v, causal=True).dtype == torch.bfloat16
+    assert run(reference.KERNEL, q, k, v, plain(CAUSAL, 6)).dtype == torch.bfloat16
 
 
 def shapes(q=(2, 5, 4, 8), k=(2, 5, 2, 8), v=None):
     return torch.zeros(q), torch.zeros(k), torch.zeros(v or k)
 
 
+OWN_HALF = Heads(first=0, last=2)
+
+
 @pytest.mark.parametrize(
-    ("tensors", "rest", "message"),
+    ("tensors", "sight", "message"),
     [
-        (shapes(q=(5, 4, 8)), {}, r"attend takes q \(B,T,H,K\)"),
-        (shapes(k=(2, 5, 8)), {}, r"attend takes q \(B,T,H,K\)"),
-        (shapes(v=(2, 6, 2, 8)), {}, r"attend takes q \(B,T,H,K\)"),
-        (shapes(k=(3, 5, 2, 8)), {}, r"attend takes q \(B,T,H,K\)"),
-        (shapes(k=(2, 5, 2, 4)), {}, r"attend takes q \(B,T,H,K\)"),
-        (shapes(k=(2, 5, 3, 8)), {}, "3 key heads do not divide 4 query heads"),
-        (shapes(k=(2, 6, 2, 8)), {"causal": True}, "causal=True is for as many keys as queries"),
-        (shapes(), {"causal": True, "mask": torch.ones(5, 5, dtype=torch.bool)}, "and no mask"),
-        (shapes(), {"mask": torch.zeros(5, 5)}, "mask: expected True where a key may be seen, got torch.float32"),
-        (shapes(), {"mask": torch.ones(3, 1, 5, 5) > 0}, r"mask: \(3, 1, 5, 5\) can't be spread over \(B,H,T,S\)"),
-        (shapes(), {"bias": torch.zeros(2, 5, 5)}, r"bias: \(2, 5, 5\) can't be spread .* = \(2, 4, 5, 5\)"),
-        (shapes(), {"bias": torch.zeros(1, 2, 4, 5, 5)}, "bias: .* can't be spread"),
+        (shapes(q=(5, 4, 8)), plain(FULL, 5), r"attend takes q \(B,T,H,K\)"),
+        (shapes(k=(2, 5, 8)), plain(FULL, 5), r"attend takes q \(B,T,H,K\)"),
+        (shapes(v=(2, 6, 2, 8)), plain(FULL, 5), r"attend takes q \(B,T,H,K\)"),
+        (shapes(k=(3, 5, 2, 8)), plain(FULL, 5), r"attend takes q \(B,T,H,K\)"),
+        (shapes(k=(2, 5, 2, 4)), plain(FULL, 5), r"attend takes q \(B,T,H,K\)"),
+        (shapes(k=(2, 5, 3, 8)), plain(FULL, 5), "3 key heads do not divide 4 query heads"),
+        (shapes(), plain(FULL, 6), r"places of q are \(1, 6\), but q has \(batch, tokens\) = \(2, 5\)"),
+        (shapes(), plain(FULL, 5, 6), r"places of k are \(1, 6\), but k has \(batch, tokens\) = \(2, 5\)"),
+        (shapes(), plain(OWN_HALF, 5), "made for 6 heads, but q has 4"),
     ],
 )
-def test_attend_shapes_that_do_not_fit_are_refused(tensors, rest, message):
+def test_attend_shapes_that_do_not_fit_are_refused(tensors, sight, message):
     with pytest.raises(InputError, match=message):
-        run(None, *tensors, **rest)
+        run(None, *tensors, sight)

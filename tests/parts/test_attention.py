@@ -6,17 +6,21 @@ import pytest
 import torch
 
 from anyformer.kernels.attention import reference
+from anyformer.kernels.sight import Sight
 from anyformer.parts.attention import Attention, temperature
 from anyformer.parts.cache import Cache
 from anyformer.parts.norms.layernorm import LayerNorm
 from anyformer.parts.norms.rmsnorm import RMSNorm
+from anyformer.parts.patterns.causal import Causal
+from anyformer.parts.patterns.full import Full
 from anyformer.parts.positions.none import NoPosition
 from anyformer.parts.positions.rope import Rope
 from anyformer.parts.positions.shaw import Shaw
 from anyformer.parts.scene import Scene, Turn
-from anyformer.specs.axes import Where
 from anyformer.specs.nodes import Attention as AttentionSpec
 from anyformer.specs.nodes import HeadNorm, Temperature
+from anyformer.specs.patterns import Tokens
+from anyformer.specs.rooms import Room
 from tests.parts.samples import dims, held, random, randomised
 from tests.tolerances import assert_close, difference
 
@@ -31,7 +35,9 @@ def module_and_scene(position=None, **fields):
     module = randomised(Attention(AttentionSpec(heads=4, kv_heads=2, **fields), SIZES, position, layer=0))
     own = {} if position.per_layer else held(position, SIZES)
     turn = Turn(POS, None, position.angles(own, POS, None, X))
-    scene = Scene(kernel=reference.KERNEL, where=Where(POS, POS), causal=True, own=own, q_turn=turn, k_turn=turn)
+    here = Tokens(POS)
+    sight = Sight(Causal(), here, here, plain=True, shape="causal")
+    scene = Scene(sight=sight, kernel=reference.KERNEL, own=own, q_turn=turn, k_turn=turn)
     return module, scene
 
 
@@ -185,8 +191,9 @@ def test_attention_cross_reads_keys_and_values_of_the_memory_once():
     spec = AttentionSpec(heads=4, kv_heads=2)
     module = randomised(Attention(spec, SIZES, NoPosition(), layer=0, cross=True))
     memory = random(2, 5, 12, seed=4)
-    cache = Cache([((2, 8), (2, 8))], batch=2, length=9, device=X.device, dtype=X.dtype)
-    scene = Scene(kernel=reference.KERNEL, where=Where(POS, torch.arange(5)[None]), cache=cache)
+    cache = Cache((Room(streams=((2, 8), (2, 8))),), batch=2, length=9, device=X.device, dtype=X.dtype)
+    sight = Sight(Full(), Tokens(POS), Tokens(torch.arange(5)[None]), plain=True, shape="none")
+    scene = Scene(sight=sight, kernel=reference.KERNEL, cache=cache)
     q, k, v = split(module, "q", X), split(module, "k", memory), split(module, "v", memory)
     weights = (torch.einsum("bthk,bshk->bhts", q, k.repeat_interleave(2, 2)) * 8**-0.5).softmax(-1)
     expected = torch.einsum("bhts,bshk->bthk", weights, v.repeat_interleave(2, 2)).reshape(2, 7, 32) @ module.o.weight.T

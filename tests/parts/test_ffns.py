@@ -10,6 +10,7 @@ from anyformer.parts.ffn import FeedForwardNet
 from anyformer.parts.ffns.gated import Bilinear, Gated, Geglu, Glu, Reglu, Swiglu
 from anyformer.parts.ffns.plain import Gelu, GeluQuick, GeluTanh, Plain, Relu, Relu2, Silu
 from anyformer.specs.axes import FeedForward
+from bench.memory import peak_bytes
 from tests.parts.samples import dims, random, randomised
 from tests.tolerances import assert_close
 
@@ -98,6 +99,8 @@ def test_hidden_width_unset_follows_the_model_and_set_stays(kind):
         (Swiglu(width=0), "width"),
         (Swiglu(multiple_of=0), "multiple_of"),
         (Glu(clamp=0.0), "clamp"),
+        (Relu(chunk=0), "chunk"),
+        (Swiglu(chunk=-1), "chunk"),
     ],
 )
 def test_feed_forward_setting_that_cannot_be_is_named(leaf, field):
@@ -130,3 +133,83 @@ def test_network_dropout_acts_on_the_inner_activation_in_training_only():
     inner = F.dropout((x @ net.up.weight.T).relu(), 0.25)
     assert_close("formula", found, inner @ net.down.weight.T)
     assert not torch.equal(found, whole)
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 7, 100])
+@pytest.mark.parametrize("kind", ["gelu", "swiglu"])
+def test_network_in_chunks_equals_all_at_once_in_value_and_gradient(kind, chunk):
+    leaf = type((PLAIN | GATED)[kind][0])
+    whole = randomised(FeedForwardNet(leaf(bias=True), dims()))
+    parts = randomised(FeedForwardNet(leaf(bias=True, chunk=chunk), dims()))
+    x, up = random(2, 7, 12, seed=9).requires_grad_(), random(2, 7, 12, seed=10)
+    wanted = torch.autograd.grad(whole(x), (x, *whole.parameters()), up)
+    found = torch.autograd.grad(parts(x), (x, *parts.parameters()), up)
+    assert_close("formula", parts(x), whole(x))
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert_close("formula", ours, theirs)
+    with torch.no_grad():
+        assert_close("formula", parts(x), whole(x))
+
+
+def test_network_in_chunks_sees_no_more_tokens_than_a_chunk_at_once():
+    net = randomised(FeedForwardNet(Relu(chunk=4), dims()))
+    seen: list[int] = []
+    net.up.register_forward_hook(lambda module, given, result: seen.append(result.shape[0]))
+    net(random(2, 5, 12))
+    assert seen == [4, 4, 2]
+
+
+def test_network_in_chunks_replays_its_dropout_in_the_backward_pass():
+    net, x = randomised(FeedForwardNet(Relu(dropout=0.4, chunk=4), dims())).train(), random(2, 5, 12, seed=9)
+    masks: list[torch.Tensor] = []
+    net.down.register_forward_pre_hook(lambda module, given: masks.append(given[0] != 0))
+    loss = net(x).sum()
+    torch.rand(3)
+    net.eval()
+    state = torch.get_rng_state()
+    loss.backward()
+    assert torch.equal(torch.get_rng_state(), state)
+    first, again = masks[:3], masks[3:]
+    assert len(again) == 3
+    # Each chunk is computed once more, from the last to the first or the other way round.
+    assert all(any(a.shape == b.shape and torch.equal(a, b) for b in again) for a in first)
+    shown = (x.flatten(0, 1) @ net.up.weight.T > 0) & ~torch.cat(first)
+    assert 0.2 < shown.sum() / (x.flatten(0, 1) @ net.up.weight.T > 0).sum() < 0.6
+
+
+def test_network_in_chunks_with_dropout_has_the_gradient_of_its_masks():
+    net, x = randomised(FeedForwardNet(Gelu(dropout=0.4, chunk=4), dims())).train(), random(2, 5, 12, seed=9)
+    up = random(2, 5, 12, seed=10)
+    torch.manual_seed(0)
+    found = torch.autograd.grad(net(x), list(net.parameters()), up)
+    torch.manual_seed(0)
+    pieces = [net.answer(piece, True) for piece in x.flatten(0, 1).split(4)]
+    wanted = torch.autograd.grad(torch.cat(pieces).view_as(x), list(net.parameters()), up)
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert_close("formula", ours, theirs)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_network_in_chunks_compiles_as_one_graph_for_training(dropout):
+    net = randomised(FeedForwardNet(Swiglu(dropout=dropout, chunk=4), dims())).train()
+    x, up = random(2, 5, 12, seed=9).requires_grad_(), random(2, 5, 12, seed=10)
+    wrt = (x, *net.parameters())
+    torch.compiler.reset()
+    fast = torch.compile(net, fullgraph=True, backend="eager")
+    torch.manual_seed(0)
+    found = torch.autograd.grad(fast(x), wrt, up)
+    torch.manual_seed(0)
+    for ours, theirs in zip(found, torch.autograd.grad(net(x), wrt, up), strict=True):
+        assert_close("formula", ours, theirs)
+
+
+def test_network_in_chunks_holds_the_inner_activations_of_one_chunk_only():
+    sizes, x = dims(width=8, ffn_width=512), random(1, 1024, 8).float().requires_grad_()
+
+    def peak(chunk: int | None) -> int:
+        net = randomised(FeedForwardNet(Gelu(chunk=chunk), sizes)).float().train()
+        return peak_bytes(lambda: net(x).sum().backward())
+
+    inner = 1024 * 512 * 4
+    assert peak(None) > 3 * inner
+    assert peak(64) < inner

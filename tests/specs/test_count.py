@@ -1,6 +1,7 @@
 """Counts from the spec alone: published parameter numbers, and every formula against one written out here."""
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -233,6 +234,43 @@ def test_kv_bytes_are_two_vectors_a_token_and_layer():
     assert count.kv_bytes(1000, "float32", batch=3) == 3 * 2 * count.kv_bytes(1000)
 
 
+def test_kv_bytes_of_a_window_are_those_of_its_ring():
+    count, token = small({"attention.pattern": "window(8)"}).count(), 2 * 4 * 2 * 4 * 4
+    assert [count.kv_bytes(n, "float32") for n in (5, 8, 9, 1000)] == [n * token for n in (5, 8, 8, 8)]
+    assert count.kv_bytes(1000, "float32", batch=3) == 3 * 8 * token
+    assert count.kv_bytes(1000, "float32", chunk=5) == (8 + 4) * token
+    assert count.kv_bytes(9, "float32", chunk=5) == 9 * token
+    assert spec_of(LLAMA).count().kv_bytes(100, chunk=5) == spec_of(LLAMA).count().kv_bytes(100)
+
+
+def test_kv_bytes_of_chunks_are_those_of_one_chunk():
+    count = small({"attention.pattern": "causal & chunked(8)"}).count()
+    assert count.kv_bytes(1000) == count.kv_bytes(8) == small().count().kv_bytes(8)
+
+
+def test_kv_bytes_of_a_fixed_pattern_are_a_block_and_the_columns_of_the_others():
+    count = small({"attention.pattern": "causal & fixed(8, 2)"}).count()
+    assert count.kv_bytes(100) == small().count().kv_bytes(8 + 12 * 2)
+
+
+def test_kv_bytes_of_global_projections_are_keys_and_values_twice():
+    shape = {"attention.pattern": "causal & (window(8) | global_tokens(2, marks=False))"}
+    once, twice = (small({**shape, "attention.global_projections": own}).count() for own in (False, True))
+    assert twice.kv_bytes(100) == 2 * once.kv_bytes(100) == 2 * small().count().kv_bytes(8 + 2)
+
+
+def test_kv_bytes_of_a_state_do_not_grow_and_are_never_half():
+    spec = small({"attention.mixer": {"kind": "linear"}, "attention.kv_heads": 4})
+    count, stack = spec.count(), spec.stack("decoder")
+    shapes = spec.attention.mixer.state(spec.dims(stack.layers[0], stack))
+    numbers = sum(math.prod(shape) for shape in shapes)
+    assert count.kv_bytes(5) == count.kv_bytes(5000) == 4 * numbers * 4
+    assert count.kv_bytes(5, "float64", batch=2) == 2 * 4 * numbers * 8
+    assert list(count.kv_bytes_by_part(5)) == [spec.attention.mixer.called()]
+    weights = sum(w.size for w in count.weights.values() if w.role != "embedding")
+    assert count.bytes_moved("decode", 10) == 2 * weights + 2 * count.kv_bytes(10)
+
+
 def test_kv_bytes_of_an_encoder_decoder_hold_the_source_too():
     assert spec_of(T5).count().kv_bytes(10, "float32", source=30) == 2 * 6 * 512 * (10 + 30) * 4
 
@@ -345,6 +383,7 @@ def test_bytes_of_a_prefill_are_weights_activations_and_the_cache():
         (lambda c: c.flops(8, source=8), "source is for encoder-decoders; topology is 'decoder'"),
         (lambda c: c.flops(0), "context must be at least 1, got 0"),
         (lambda c: c.kv_bytes(8, batch=0), "batch must be at least 1, got 0"),
+        (lambda c: c.kv_bytes(8, chunk=0), "chunk must be at least 1, got 0"),
         (lambda c: c.intensity("train", -1), "context must be at least 1, got -1"),
     ],
 )

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anyformer.specs.pairs import allowed_pairs, enumerate_pairs
+from anyformer.specs import pairs as counting
+from anyformer.specs.pairs import allowed_pairs, allowed_pairs_of_heads, enumerate_pairs
 from anyformer.specs.patterns import Pattern, Tokens
+from tests.parts.pattern_samples import parse as read
 from tests.specs.small import small
 
 
@@ -67,3 +69,51 @@ def test_pairs_of_a_long_document_are_counted_at_once(name):
     start = time.perf_counter()
     assert allowed_pairs(JOINED[name], 131072) > 131072
     assert time.perf_counter() - start < 2
+
+
+PUBLISHED = {
+    "Longformer": "symmetric_window(256) | global_tokens(16)",
+    "Longformer, dilated": "heads(0, 2) & symmetric_dilated(64, 8) | heads(2, 4) & symmetric_window(256)",
+    "Sparse Transformer, strided": "window(128) | causal & strided(128)",
+    "Sparse Transformer, fixed": "causal & fixed(128, 8)",
+    "BigBird": "chunked(64, 1, 1) | edge_blocks(64) | random_blocks(64, 3)",
+    "Phi-3-small": "block_sparse(64, 16, 8, 1)",
+    "prefix-LM": "causal | prefix(1000)",
+    "axial": "causal & axial(256)",
+    "random": "window(512) | random_tokens(8, past=True)",
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_pairs_of_published_patterns_in_a_long_document_are_counted_at_once(name):
+    found = read(PUBLISHED[name])
+    start = time.perf_counter()
+    assert 131072 < allowed_pairs(found, 131072, 1) < 131072**2
+    assert time.perf_counter() - start < 2
+    # A length at which blocks, rows and strides are cut, and small enough to ask every pair.
+    for head in (0, 3):
+        assert allowed_pairs(found, 1037, head, 2) == enumerate_pairs(found, 1037, head, 2)
+
+
+def test_pairs_of_all_heads_are_those_of_each():
+    found = read("heads(0, 1) & window(4) | heads(1, 4) & block_sparse(4, 1, 3, 1)")
+    each = [enumerate_pairs(found, 50, head) for head in range(4)]
+    assert len(set(each)) > 2
+    assert allowed_pairs_of_heads(found, 50, 4) == sum(each)
+    assert allowed_pairs_of_heads(pattern("window(3)"), 50, 4) == 4 * allowed_pairs(pattern("window(3)"), 50)
+
+
+def test_pairs_beyond_the_work_that_is_allowed_are_estimated_closely(monkeypatch):
+    found = read("strided(3) & random_blocks(7, 9)")
+    exact = enumerate_pairs(found, 640)
+    assert allowed_pairs(found, 640) == exact
+    counting._allowed.cache_clear()
+    counting._term_pairs.cache_clear()
+    monkeypatch.setattr(counting, "WORK", 640 * 200)
+    try:
+        estimate = allowed_pairs(found, 640)
+    finally:
+        counting._allowed.cache_clear()
+        counting._term_pairs.cache_clear()
+    assert estimate != exact
+    assert abs(estimate - exact) < 0.05 * exact

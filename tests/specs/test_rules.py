@@ -57,6 +57,51 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "unshared table of one stack": (
         {"embed": {"kind": "tokens", "shared": False}},
         "embed.shared: has no effect: topology 'decoder' has one stack"),
+    "bias that is neither there nor added": (
+        {"head": {"kind": "lm", "adds_bias": False}}, "head.adds_bias: has no effect without head.bias"),
+    "reversible with a norm after the add": (
+        {"block.wiring": "reversible", "norm.placement": "post"},
+        "block.wiring: 'reversible' recomputes a block's input from its output, which a norm after the add "
+        "(placement 'post') prevents"),
+    "merge of one stream": (
+        {"block.merge": "concat"}, "block.merge: has no effect: only a reversible block has two streams"),
+    "some layers reversible": (
+        {"layers": {"0": {"block": {"wiring": "reversible"}}}},
+        "block.wiring: 'reversible' runs two streams through all blocks, so every layer of a stack must have it, and the "
+        "same merge"),
+    "encoder of a double width": (
+        {**BOTH, "encoder": {"block": {"wiring": "reversible", "merge": "concat"}}},
+        "block.merge: 'concat' doubles the width, which only a head can read: the decoder reads this encoder; pick 'mean'"),
+    "global projections without global tokens": (
+        {"attention.global_projections": True},
+        "attention.global_projections: has no effect: 'causal' has no global tokens; write 'causal | global_tokens'"),
+    "shared keys in groups": (
+        {"attention.mixer": "lsh"},
+        "attention.kv_heads: 2 differs from heads=4, but mixer 'lsh' makes its keys from the queries"),
+    "bias of shared keys": (
+        {"attention.mixer": "lsh", "attention.kv_heads": 4, "attention.bias": "qk"},
+        "attention.bias: 'k' has no effect: mixer 'lsh' makes its keys from the queries"),
+    "cap on no scores": (
+        {"attention.mixer": "linear", "attention.softcap": 5.0},
+        "attention.softcap: can't be had: mixer 'linear' has no scores to cap"),
+    "penalty on no scores": (
+        {"attention.mixer": "linear", "position": "alibi"},
+        "position.kind: 'alibi' adds to scores or values, which mixer 'linear' does not compute for every pair"),
+    "window of a state": (
+        {"attention.mixer": "linear", "attention.pattern": "window(3)"},
+        "attention.pattern: 'window(3)' does not go with mixer 'linear': 'window(3)' leaves out tokens of a document, "
+        "but one state holds all that was read; write 'causal' or 'full'"),
+    "pattern beyond the context": (
+        {"attention.pattern": "causal & (window(2) | global_tokens(33))"},
+        "attention.pattern: first of 'global_tokens(33)': 33 is past the end of 32 tokens"),
+    "token that sees no key": (
+        {"attention.pattern": "causal & prefix(3)"},
+        "attention.pattern: 'causal & prefix(3)' leaves some token without any key; add what every token sees, such as "
+        "'| window(1)'"),
+    "head that sees nothing": (
+        {"attention.pattern": "heads(0, 3) & window(2)"},
+        "attention.pattern: 'heads(0, 3) & window(2)' leaves some token without any key in head 3; add what every token "
+        "sees, such as '| window(1)'"),
     "rounded scale of 1": (
         {"embed": {"kind": "tokens", "round_scale": True}}, "embed.round_scale: has no effect: embed.scale is 1"),
     "embed scale of a size it has not": (

@@ -15,6 +15,7 @@ from anyformer.parts.positions.rope_scaling import RopeScaling
 from anyformer.registry import OpenAxis
 from anyformer.specs import Embed, FeedForward, Head, Init, Mixer, ModelSpec, Norm, Norms, Pattern, Position
 from anyformer.specs.codec import draft
+from anyformer.specs.patterns import Pair
 from tests.specs.small import small
 
 AXES: list[type[OpenAxis]] = [Embed, FeedForward, Head, Init, Mixer, Norm, Pattern, Position, RopeScaling]
@@ -40,7 +41,8 @@ def made(node: type[Any]) -> Any:
     """An instance with a default or a stand-in in every field."""
     if node is ModelSpec:
         return small()
-    return node(**draft(node, {"spec": small(), "stack": small().stacks[0], "first": pattern(), "second": pattern()}))
+    given = {"spec": small(), "stack": small().stacks[0]}
+    return node(**draft(node, given | ({"first": pattern(), "second": pattern()} if issubclass(node, Pair) else {})))
 
 
 def pattern() -> Pattern:

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn import functional as F
 
+from anyformer.kernels.attention.added import score_bias
 from anyformer.kernels.choose import Kernel, Request, Terms
+from anyformer.kernels.constants import constant
+
+CUDNN_FIRST = [
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
 
 
 def why_not(request: Request) -> str | None:
@@ -26,12 +39,12 @@ def why_not(request: Request) -> str | None:
 
 def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms) -> Tensor:
     """One call of torch's function."""
-    mask, bias, causal = terms.mask, terms.bias, terms.causal
+    causal = terms.sight.shape == "causal"
+    bias = None if terms.scores is None else score_bias(terms.scores, terms.where)
+    mask = terms.sight.mask() if bias is not None or not causal else None
     if bias is not None:
+        causal = False
         bias = bias.to(q_BTHK.dtype)
-        if causal:
-            mask = torch.ones(q_BTHK.shape[1], k_BSGK.shape[1], dtype=torch.bool, device=bias.device).tril()
-            causal = False
         mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
     batch, queries, heads, dim = q_BTHK.shape
     groups = k_BSGK.shape[2]
@@ -46,17 +59,31 @@ def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms) -> Tensor:
             scale=terms.scale,
         )
         return out.reshape(batch, 1, heads, dim)
-    out_BHTK = F.scaled_dot_product_attention(
-        q_BTHK.transpose(1, 2),
-        k_BSGK.transpose(1, 2),
-        v_BSGK.transpose(1, 2),
-        attn_mask=mask,
-        dropout_p=terms.dropout,
-        is_causal=causal,
-        scale=terms.scale,
-        enable_gqa=groups != heads,
-    )
+    with _order(q_BTHK):
+        out_BHTK = F.scaled_dot_product_attention(
+            q_BTHK.transpose(1, 2),
+            k_BSGK.transpose(1, 2),
+            v_BSGK.transpose(1, 2),
+            attn_mask=mask,
+            dropout_p=terms.dropout,
+            is_causal=causal,
+            scale=terms.scale,
+            enable_gqa=groups != heads,
+        )
     return out_BHTK.transpose(1, 2)
+
+
+def _order(q_BTHK: Tensor) -> contextlib.AbstractContextManager[Any]:
+    """Which of torch's ways it tries first. On Hopper cuDNN is the fastest with many queries, and slow with one."""
+    if q_BTHK.device.type != "cuda" or q_BTHK.shape[1] == 1 or not is_hopper(q_BTHK.device.index or 0):
+        return contextlib.nullcontext()
+    return sdpa_kernel(CUDNN_FIRST, set_priority=True)
+
+
+@constant
+def is_hopper(index: int) -> bool:
+    """Whether this CUDA device is an H100 or a relative."""
+    return torch.cuda.get_device_capability(index)[0] == 9
 
 
 KERNEL = Kernel("sdpa", why_not, run)

@@ -6,11 +6,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from anyformer.kernels.attention.added import score_bias, value_part
 from anyformer.kernels.choose import Kernel, Request, Terms
 
 
 def why_not(request: Request) -> str | None:
-    """It serves everything."""
+    """It serves everything that weighs scores."""
     return None
 
 
@@ -21,13 +22,13 @@ def scores(q_BTHK: Tensor, k_BSGK: Tensor, terms: Terms) -> Tensor:
     groups = k_BSGK.shape[2]
     q = q_BTHK.to(exact).view(batch, queries, groups, heads // groups, dim).permute(0, 2, 3, 1, 4)
     k = k_BSGK.to(exact).permute(0, 2, 3, 1)[:, :, None]
-    score, mask = (q @ k).flatten(1, 2) * terms.scale, terms.mask
-    if terms.bias is not None:
-        score = score + terms.bias.to(exact)
+    score = (q @ k).flatten(1, 2) * terms.scale
+    bias = None if terms.scores is None else score_bias(terms.scores, terms.where)
+    if bias is not None:
+        score = score + bias.to(exact)
     if terms.softcap is not None:
         score = terms.softcap * torch.tanh(score / terms.softcap)
-    if terms.causal:
-        mask = torch.ones(queries, k_BSGK.shape[1], dtype=torch.bool, device=score.device).tril()
+    mask = terms.sight.mask()
     return score if mask is None else score.masked_fill(~mask, float("-inf"))
 
 
@@ -42,7 +43,7 @@ def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms) -> Tensor:
     mixed = probs_BHTS.unflatten(1, (groups, -1)) @ v
     out_BTHK = mixed.flatten(1, 2).transpose(1, 2)
     if terms.values is not None:
-        out_BTHK = out_BTHK + terms.values(probs_BHTS)
+        out_BTHK = out_BTHK + value_part(terms.values, probs_BHTS, terms.where)
     return out_BTHK.to(q_BTHK.dtype)
 
 

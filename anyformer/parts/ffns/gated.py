@@ -25,6 +25,8 @@ class Gated(FeedForward):
     bias: bool = False
     dropout: float = 0.0
     """Dropout on the inner activation."""
+    chunk: int | None = None
+    """Tokens that go through the network at a time, so that no more inner activations are alive; unset: all at once."""
     clamp: float | None = None
     """Cut the gate above this and the other branch to +- this (gpt-oss 7, Phi-3-small 20)."""
     offset: float = 0.0
@@ -37,6 +39,8 @@ class Gated(FeedForward):
             yield "multiple_of", f"{self.multiple_of} is not at least 1"
         if self.clamp is not None and self.clamp <= 0:
             yield "clamp", f"{self.clamp} is not above 0"
+        if self.chunk is not None and self.chunk < 1:
+            yield "chunk", f"{self.chunk} is not at least 1"
 
     def hidden(self, width: int) -> int:
         return math.ceil(8 * width / 3 / self.multiple_of) * self.multiple_of if self.width is None else self.width

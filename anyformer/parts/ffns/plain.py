@@ -37,10 +37,14 @@ class Plain(FeedForward):
     bias: bool = False
     dropout: float = 0.0
     """Dropout on the inner activation."""
+    chunk: int | None = None
+    """Tokens that go through the network at a time, so that no more inner activations are alive; unset: all at once."""
 
     def problems(self) -> Iterator[Problem]:
         if self.width is not None and self.width < 1:
             yield "width", f"{self.width} is not at least 1"
+        if self.chunk is not None and self.chunk < 1:
+            yield "chunk", f"{self.chunk} is not at least 1"
 
     def hidden(self, width: int) -> int:
         return 4 * width if self.width is None else self.width

@@ -40,6 +40,7 @@ class Softmax(Mixer, kind="softmax"):
         highest = highest.detach().clamp(min=torch.finfo(scores.dtype).min)
         weights = (scores - highest).exp()
         total = weights.sum(-1, keepdim=True)
-        # The highest score weighs 1, so only a row that sees nothing is below; dividing by 1 keeps its gradient finite.
-        total = total.clamp(min=1.0) if sink is None else total + (sink - highest).exp()
+        # The highest score weighs 1 (compiled code may round it below), so only a row that sees nothing has less than
+        # half of that; dividing by a number keeps its gradient finite.
+        total = total.clamp(min=0.5) if sink is None else total + (sink - highest).exp()
         return weights / total

@@ -1,4 +1,6 @@
-"""Chunked: a token sees its own chunk of `size` tokens and no other (Llama 4's local layers, with `causal &`)."""
+"""Chunked: a token sees its own chunk of `size` tokens (Llama 4's local layers, with `causal &`), and as many chunks
+before and after as asked for (Reformer's local layers, the band of BigBird's blocks).
+"""
 
 from __future__ import annotations
 
@@ -12,24 +14,50 @@ from anyformer.specs.patterns import Pattern, Tokens
 
 @dataclass(frozen=True, kw_only=True)
 class Chunked(Pattern, kind="chunked"):
-    """q // size == k // size."""
+    """-after <= q // size - k // size <= before."""
 
     shift_invariant = False
+    counted = ("size",)
     size: int
+    before: int = 0
+    """Chunks before its own that a token sees as well."""
+    after: int = 0
+    """Chunks after its own that a token sees as well."""
+
+    def __post_init__(self) -> None:
+        self._flag(causal=self.size == 1 and self.after == 0, shift_invariant=self.size == 1)
 
     def problems(self) -> Iterator[Problem]:
         if self.size < 1:
             yield "size", f"{self.size} is not at least 1; a chunk holds the token itself"
+        for name in ("before", "after"):
+            if getattr(self, name) < 0:
+                yield name, f"{getattr(self, name)} is not at least 0"
 
     def allows(self, q: Tokens, k: Tokens) -> Any:
-        return q.pos // self.size == k.pos // self.size
+        own, other = q.pos // self.size, k.pos // self.size
+        if self.before == self.after == 0:
+            return own == other
+        return (own - other <= self.before) & (other - own <= self.after)
 
     def equation(self) -> str:
-        return f"q // {self.size} = k // {self.size}"
+        if self.before == self.after == 0:
+            return f"q // {self.size} = k // {self.size}"
+        return f"-{self.after} <= q // {self.size} - k // {self.size} <= {self.before}"
 
     def interval(self, pos: Any, length: int) -> tuple[Any, Any]:
-        first = pos // self.size * self.size
-        return first, (first + self.size - 1).clip(None, length - 1)
+        own = pos // self.size * self.size
+        first, last = own - self.before * self.size, own + (self.after + 1) * self.size - 1
+        return first.clip(0), last.clip(None, length - 1)
 
     def horizon(self) -> int:
-        return self.size
+        return self.size * (self.before + 1)
+
+    def ahead(self) -> int:
+        return self.size * (self.after + 1) - 1
+
+    def grains(self) -> tuple[int, int]:
+        return self.size, self.size
+
+    def sizes(self) -> tuple[int, ...]:
+        return (self.size * (1 + self.before + self.after),)

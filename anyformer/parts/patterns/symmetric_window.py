@@ -16,6 +16,9 @@ class SymmetricWindow(Pattern, kind="symmetric_window"):
 
     radius: int
 
+    def __post_init__(self) -> None:
+        self._flag(causal=self.radius == 0)
+
     def problems(self) -> Iterator[Problem]:
         if self.radius < 0:
             yield "radius", f"{self.radius} is not at least 0"
@@ -31,3 +34,6 @@ class SymmetricWindow(Pattern, kind="symmetric_window"):
 
     def horizon(self) -> int:
         return self.radius + 1
+
+    def ahead(self) -> int:
+        return self.radius

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyformer.specs.axes import Dims, Position, Problem, Where
+from anyformer.specs.axes import Dims, Position, Problem, ScoreTerms, Where
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,10 +42,10 @@ class Alibi(Position, kind="alibi"):
     def constants(self, dims: Dims) -> dict[str, Sequence[float]]:
         return {"slope_H": slopes(dims.heads, self.slope_base)}
 
-    def bias(self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: Where, scale: float) -> Tensor:
+    def scores(
+        self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: Where, scale: float
+    ) -> ScoreTerms:
         import torch
 
         exact = torch.promote_types(q_BTHK.dtype, torch.float32)
-        gap_BTS = where.gap_BTS().abs()
-        slope_H11 = own["slope_H"].to(exact)[:, None, None] * (scale if self.before_scale else 1.0)
-        return -slope_H11 * gap_BTS[:, None]
+        return ScoreTerms(slope_H=own["slope_H"].to(exact) * -(scale if self.before_scale else 1.0))

@@ -1,10 +1,10 @@
-"""Axial positions (Reformer): position p on a grid, row table[p // columns] beside column table[p % columns]."""
+"""Axial positions: position p on a grid, row table[p // columns] beside (Reformer) or plus column table[p % columns]."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from anyformer.specs.axes import Dims, Position, Problem, Weight
 
@@ -14,27 +14,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Axial(Position, kind="axial"):
-    """Two small learned tables instead of one long one; their vectors stand side by side."""
+    """Two small learned tables instead of one long one."""
 
     rows: int = 64
     columns: int = 64
     row_width: int | None = None
     """Width of the row vectors; unset: half. The column vectors fill the rest."""
+    join: Literal["beside", "sum"] = "beside"
+    """Whether the two vectors stand side by side, or are both as wide as the model and added (Sparse Transformer)."""
 
     def problems(self) -> Iterator[Problem]:
         for name in ("rows", "columns"):
             if getattr(self, name) < 1:
                 yield name, f"{getattr(self, name)} is not at least 1"
+        if self.join == "sum" and self.row_width is not None:
+            yield "row_width", "has no effect: vectors that are added are as wide as the model; leave it out"
 
     def check(self, dims: Dims) -> Iterator[Problem]:
-        if not 0 < self._row_width(dims) < dims.embed_width:
+        if self.join == "beside" and not 0 < self._row_width(dims) < dims.embed_width:
             yield (
                 "row_width",
                 f"{self._row_width(dims)} leaves no room for both tables in a width of {dims.embed_width}",
             )
 
     def equation(self) -> str:
-        return f"x_p + [R[p // {self.columns}], C[p % {self.columns}]], R and C learned"
+        row, column = f"R[p // {self.columns}]", f"C[p % {self.columns}]"
+        return f"x_p + {f'[{row}, {column}]' if self.join == 'beside' else f'{row} + {column}'}, R and C learned"
 
     def limit(self, context: int) -> int:
         return self.rows * self.columns
@@ -43,14 +48,16 @@ class Axial(Position, kind="axial"):
         return dims.embed_width // 2 if self.row_width is None else self.row_width
 
     def weights(self, dims: Dims) -> dict[str, Weight]:
-        rows = self._row_width(dims)
+        rows = columns = dims.embed_width
+        if self.join == "beside":
+            rows, columns = self._row_width(dims), dims.embed_width - self._row_width(dims)
         return {
             "rows": Weight(shape=(self.rows, rows), role="position_embedding"),
-            "columns": Weight(shape=(self.columns, dims.embed_width - rows), role="position_embedding"),
+            "columns": Weight(shape=(self.columns, columns), role="position_embedding"),
         }
 
     def embed(self, own: Mapping[str, Tensor], pos_BT: Tensor, like: Tensor) -> Tensor:
         import torch
 
-        row, column = pos_BT // self.columns, pos_BT % self.columns
-        return torch.cat((own["rows"][row], own["columns"][column]), -1).to(like.dtype)
+        row, column = own["rows"][pos_BT // self.columns], own["columns"][pos_BT % self.columns]
+        return (torch.cat((row, column), -1) if self.join == "beside" else row + column).to(like.dtype)

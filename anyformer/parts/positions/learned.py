@@ -14,23 +14,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Learned(Position, kind="learned"):
-    """A table of positions, as many as the context."""
+    """A table of positions, as many as the context unless it says otherwise."""
 
     offset: int = 0
     """Rows before position 0: OPT has 2, RoBERTa its pad id + 1."""
+    length: int | None = None
+    """How many positions there are; unset: the context. LED's decoder has fewer than its encoder."""
 
     def problems(self) -> Iterator[Problem]:
         if self.offset < 0:
             yield "offset", f"{self.offset} is not at least 0"
+        if self.length is not None and self.length < 1:
+            yield "length", f"{self.length} is not at least 1"
 
     def equation(self) -> str:
         return f"x_p + P[p + {self.offset}], P learned" if self.offset else "x_p + P[p], P learned"
 
     def limit(self, context: int) -> int:
-        return context
+        return context if self.length is None else self.length
 
     def weights(self, dims: Dims) -> dict[str, Weight]:
-        return {"table": Weight(shape=(dims.context + self.offset, dims.embed_width), role="position_embedding")}
+        return {
+            "table": Weight(shape=(self.limit(dims.context) + self.offset, dims.embed_width), role="position_embedding")
+        }
 
     def embed(self, own: Mapping[str, Tensor], pos_BT: Tensor, like: Tensor) -> Tensor:
         return own["table"][pos_BT + self.offset].to(like.dtype)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from anyformer.specs.axes import Dims, Position, Problem, Weight, Where
+from anyformer.specs.axes import Dims, Position, Problem, ScoreTerms, ValueTerms, Weight, Where
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,6 +31,10 @@ class Shaw(Position, kind="shaw"):
     on_values: bool = True
     shared: bool = False
     """One set of vectors for all layers, or one in each."""
+
+    @property
+    def reach(self) -> int:
+        return self.clip
 
     @property
     def per_layer(self) -> bool:
@@ -73,17 +77,15 @@ class Shaw(Position, kind="shaw"):
     def _table(self, own: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
         return (own["sine"] if self.vectors == "sine" else own[name]).to(like.dtype)
 
-    def _index(self, where: Where) -> Tensor:
-        return where.gap_BTS().clamp(-self.clip, self.clip) + self.clip
+    def _index(self, gap: Any) -> Any:
+        return gap.clamp(-self.clip, self.clip) + self.clip
 
-    def bias(self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: Where, scale: float) -> Tensor:
-        # Against every distance first, then pick: no (T, S, head_dim) tensor is made.
+    def scores(
+        self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: Where, scale: float
+    ) -> ScoreTerms:
+        # Against every distance first; a pair then picks one: no (T, S, head_dim) tensor is made.
         by_distance = (q_BTHK @ self._table(own, "keys", q_BTHK).T).transpose(1, 2) * scale
-        index = self._index(where)[:, None]
-        return by_distance.gather(-1, index.expand(*by_distance.shape[:3], index.shape[-1]))
+        return ScoreTerms(table_BHTN=by_distance, index=self._index, reach=self.reach)
 
-    def values(self, own: Mapping[str, Tensor], probs_BHTS: Tensor, where: Where) -> Tensor:
-        table = self._table(own, "values", probs_BHTS)
-        index = self._index(where)[:, None].expand(probs_BHTS.shape)
-        by_distance = probs_BHTS.new_zeros(*probs_BHTS.shape[:3], table.shape[0]).scatter_add(-1, index, probs_BHTS)
-        return (by_distance @ table).transpose(1, 2)
+    def values(self, own: Mapping[str, Tensor], like: Tensor) -> ValueTerms:
+        return ValueTerms(self._table(own, "values", like), self._index)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyformer.specs.axes import Dims, Position, Problem, Weight, Where
+from anyformer.specs.axes import Dims, Position, Problem, ScoreTerms, Weight, Where
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -45,6 +45,10 @@ class T5Bias(Position, kind="t5"):
     """One table for all layers (T5), or one in each (UMT5)."""
 
     @property
+    def reach(self) -> int:
+        return self.max_distance
+
+    @property
     def per_layer(self) -> bool:
         return not self.shared
 
@@ -69,14 +73,16 @@ class T5Bias(Position, kind="t5"):
         per_side = self.buckets // 2 if both else self.buckets
         return {"start": thresholds(per_side, self.max_distance), "after": [per_side if both else 0]}
 
-    def bias(self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: Where, scale: float) -> Tensor:
-        import torch
+    def scores(
+        self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: Where, scale: float
+    ) -> ScoreTerms:
+        start, after = own["start"].long(), own["after"].long()
 
-        back_BTS = -where.gap_BTS()
-        after = own["after"].long()
-        # One-sided tables put every key after the query into bucket 0.
-        distance = torch.where(after > 0, back_BTS.abs(), back_BTS.clamp(min=0))
-        bucket = torch.bucketize(distance.contiguous(), own["start"].long(), right=True) + torch.where(
-            back_BTS < 0, after, 0
-        )
-        return own["table"][bucket].permute(0, 3, 1, 2)
+        def bucket(gap: Tensor) -> Tensor:
+            import torch
+
+            # One-sided tables put every key after the query into bucket 0.
+            distance = torch.where(after > 0, gap.abs(), (-gap).clamp(min=0))
+            return torch.bucketize(distance.contiguous(), start, right=True) + torch.where(gap > 0, after, 0)
+
+        return ScoreTerms(table_BHTN=own["table"].T[None, :, None], index=bucket, reach=self.reach)

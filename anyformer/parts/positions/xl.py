@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyformer.specs.axes import Dims, Position, Problem, Weight, Where
+from anyformer.specs.axes import Dims, Position, Problem, ScoreTerms, Weight, Where
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,6 +23,7 @@ class TransformerXL(Position, kind="xl"):
     title = "Transformer-XL"
     relative = True
     reads_content = True
+    products = True
     theta: float = 10000.0
     shared: bool = False
     """One set of u, v and W_r for all layers, or one in each."""
@@ -58,7 +59,9 @@ class TransformerXL(Position, kind="xl"):
         inner = dims.heads * dims.head_dim
         return 2 * inner, 2 * inner * dims.width + 2 * inner
 
-    def bias(self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: Where, scale: float) -> Tensor:
+    def scores(
+        self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: Where, scale: float
+    ) -> ScoreTerms:
         import torch
 
         exact = torch.promote_types(q_BTHK.dtype, torch.float32)
@@ -69,9 +72,8 @@ class TransformerXL(Position, kind="xl"):
         project_HKD = own["distance"].view(heads, -1, own["distance"].shape[-1])
         on_sin, on_cos = torch.einsum("bthk,hkd->bthd", q_BTHK + own["v"], project_HKD).to(exact).chunk(2, -1)
         sin, cos = at_query.sin(), at_query.cos()
-        turned = torch.cat((on_sin * sin + on_cos * cos, on_cos * sin - on_sin * cos), -1)
+        turned = torch.cat((on_sin * sin + on_cos * cos, on_cos * sin - on_sin * cos), -1) * scale
         keys = torch.cat((at_key.cos(), at_key.sin()), -1)
-        by_distance = torch.einsum("bthd,bsd->bhts", turned, keys.expand(turned.shape[0], -1, -1))
         groups_u = own["u"].view(kv_heads, heads // kv_heads, -1)
-        by_content = torch.einsum("grk,bsgk->bgrs", groups_u, k_BSGK).flatten(1, 2)[:, :, None]
-        return (by_distance + by_content) * scale
+        by_content = torch.einsum("grk,bsgk->bgrs", groups_u, k_BSGK).flatten(1, 2) * scale
+        return ScoreTerms(q_side_BTHE=turned, k_side_BSE=keys, column_BHS=by_content)

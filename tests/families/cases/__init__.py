@@ -21,10 +21,18 @@ MODULES = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgu
 LENGTHS = ("dynamic", "longrope")
 """Variants whose angles depend on the length: the public classes read the longest of the batch, we each document's."""
 
-COUNTED = ("roberta",)
+COUNTED = ("roberta", "longformer", "reformer")
 """Kinds whose public class takes positions from where the padding's id is, and so must be left to count them."""
-RIGHT = ("turned-values",)
-"""Variants that know absolute positions while their public class takes none: padding must stand on the right."""
+RIGHT = ("turned-values", "reformer")
+"""Variants and kinds that know absolute positions while their public class takes none: padding must stand on the right."""
+APPROXIMATE = ("reformer",)
+"""Kinds that are exact within one chunk only; with a cache they are exact everywhere, where the public class is not."""
+TRAINED = ("big_bird",)
+"""Kinds whose public class computes what it was trained to compute in training only; their dropout is 0 here."""
+BLOCKS = ("sparse-blocks",)
+"""Variants whose public class cuts rows into blocks, padding included, where we cut documents."""
+OWN = ("phi3small",)
+"""Kinds whose class the public library does not have; one of our own stands in for it (`references.py`)."""
 
 
 def gathered(name: str) -> dict[str, Any]:

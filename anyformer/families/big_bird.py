@@ -1,0 +1,110 @@
+"""BigBird (Zaheer et al. 2020): BERT whose tokens see the first and last block, the blocks around them and a few more.
+
+The public class draws its random blocks in training only; evaluating, it takes the first block in their place, so that
+its tokens count several times in the softmax. Here a layer sees the blocks that it was trained with, always. That class
+cuts rows into blocks, padding included; here it is documents, so that padding changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from anyformer.families import bert_like as like
+from anyformer.families.family import Family, Preset
+from anyformer.families.keys import Values, flag, ids, must, text, whole
+from anyformer.families.statemap import StateMap
+from anyformer.specs.ends import TokenEmbed
+from anyformer.specs.model import ModelSpec
+from anyformer.specs.stacks import pattern_of
+
+SPARSE, FULL = "block_sparse", "original_full"
+
+
+def blocks(size: int, drawn: int, heads: int, context: int) -> str:
+    """The pattern of its layers: blocks at both ends, three around a token, and some that are drawn.
+
+    Short documents are seen whole, as in the public class, by what the drawn ones say.
+    """
+    known = f"edge_blocks({size}) | chunked({size}, 1, 1)"
+    return f"{known} | bigbird_random({size}, {drawn}, {heads}, {context})" if drawn else known
+
+
+class BigBird(Family, kind="big_bird"):
+    """BigBird with its masked-LM head. Its pooler and its next-sentence head are left out."""
+
+    base = like.BASE | {
+        "vocab": 50358,
+        "context": 4096,
+        "ffn": {"kind": "gelu_tanh", "bias": True},
+        "head": {"kind": "lm", "tied": True, "bias": True, "transform": True, "activation": "gelu_tanh"},
+        "ids": {"pad": 0, "bos": 1, "eos": [2]},
+    }
+    presets = (
+        Preset(
+            name="bigbird-base", also=("bigbird-roberta-base",), title="BigBird base (2020)",
+            changes={"width": 768, "depth": 12, "attention.heads": 12, "attention.pattern": blocks(64, 3, 12, 4096)},
+            params=127_520_694,
+            published="about 128M, as is generally known; 128,111,286 in the public class",
+            evidence="the defaults of the public class, and the flags of the publisher's code",
+            note="with the masked-LM head and without the pooler, which the public class holds (590,592) and no logit "
+            "reads. The publisher's flags begin with blocks of 16; the released configuration has 64",
+        ),
+    )  # fmt: skip
+    architectures = ("BigBirdForMaskedLM", "BigBirdForPreTraining")
+    model_type = "big_bird"
+    keys = like.keys(vocab=50358, context=4096) | {
+        "hidden_act": text("gelu_new"),
+        "attention_type": text(SPARSE),
+        "block_size": whole(64),
+        "num_random_blocks": whole(3),
+        "use_bias": flag(True),
+        "rescale_embeddings": flag(False),
+        "norm_type": must("postnorm"),
+        "bos_token_id": ids(1),
+        "eos_token_id": ids(2),
+    }
+
+    @classmethod
+    def read(cls, c: Values) -> Mapping[str, Any]:
+        kind, drawn = c["attention_type"], c["num_random_blocks"]
+        if kind not in (SPARSE, FULL):
+            c.refuse(
+                "attention_type", f"{kind!r} is an attention that the class does not have", f"{SPARSE!r} or {FULL!r}"
+            )
+        if drawn < 0:
+            c.problems.add("num_random_blocks", f"{drawn} is not at least 0")
+        pattern = blocks(c["block_size"], drawn, c["num_attention_heads"], c["max_position_embeddings"])
+        return like.read(c) | {
+            "attention.pattern": pattern if kind == SPARSE else None,
+            "attention.bias": "qkvo" if c["use_bias"] else "o",
+            "embed.scale": "sqrt(width)" if c["rescale_embeddings"] else 1.0,
+        }
+
+    @classmethod
+    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+        stack = spec.stacks[-1]
+        layer, embed = stack.layers[0], spec.embed
+        pattern = str(pattern_of(stack, layer))
+        size, drawn = re.match(r"edge_blocks\((\d+)", pattern), re.search(r"bigbird_random\(\d+, (\d+)", pattern)
+        return like.write(spec) | {
+            "attention_type": SPARSE if size else FULL,
+            "block_size": int(size[1]) if size else 64,
+            "num_random_blocks": int(drawn[1]) if drawn else 0,
+            "use_bias": "q" in layer.attention.bias,
+            "rescale_embeddings": isinstance(embed, TokenEmbed) and embed.scale not in (1, 1.0),
+        }
+
+    @classmethod
+    def weights(cls, spec: ModelSpec) -> StateMap:
+        unused = (r"cls\.seq_relationship\.(weight|bias)", r"(bert\.)?pooler\.(weight|bias)")
+        return like.weights(spec, "bert", ignored=unused)
+
+    @classmethod
+    def tiny(cls) -> dict[str, Any]:
+        # No dropout: the class is compared in training.
+        return like.tiny(
+            block_size=10, num_random_blocks=1, hidden_act="gelu_new", bos_token_id=1, eos_token_id=2,
+            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+        )  # fmt: skip

@@ -1,0 +1,155 @@
+"""LED (Beltagy et al. 2020): BART whose encoder is a Longformer, with many more positions than its decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anyformer.families.family import Family, Preset
+from anyformer.families.keys import Values, ids, must, text, whole
+from anyformer.families.longformer import global_rules, local, read_windows, windows_key, write_windows
+from anyformer.families.statemap import Row, Rule, StateMap
+from anyformer.families.transformer import STACK_KEYS, layer_rules, read_stacks, write_stacks
+from anyformer.specs.ends import TokenHead
+from anyformer.specs.model import ModelSpec
+
+SHARED = tuple(
+    f"{stack}_{name}"
+    for stack in ("encoder", "decoder")
+    for name in ("layers", "ffn_dim", "attention_heads", "layerdrop")
+)
+"""Keys of each stack that Marian has too."""
+ENCODER = "led.encoder.layers.{i}.self_attn"
+"""Where the encoder's attention is in files; its names are Longformer's."""
+
+
+def _preset(size: str, width: int, depth: int, heads: int, params: int, published: str) -> Preset:
+    return Preset(
+        name=f"led-{size}", also=(f"led-{size}-16384",), title=f"LED {size} (2020)",
+        changes={
+            "width": width, "depth": depth, "attention.heads": heads, "encoder.attention.pattern": local(1024),
+            "decoder.position.length": 1024,
+        },
+        params=params, published=published,
+        evidence="sizes from the public class and from BART, whose weights it began with; the window of 1024 is what the "
+        "released config is generally known to say (the public class's default is 512)",
+        note="the class adds a bias to the logits that it does not train and that files may leave out; it is no part of "
+        "the count, and a checkpoint that is loaded has it. Source tokens are global where global_mask says so",
+    )  # fmt: skip
+
+
+class LED(Family, kind="led"):
+    """LED. Global tokens are those of the source; the decoder sees all of both."""
+
+    base = {
+        "topology": "encoder-decoder",
+        "vocab": 50265,
+        "context": 16384,
+        "attention": {"heads": 1, "bias": "qkvo"},
+        "encoder": {"attention": {"global_projections": True}},
+        "norm": {"kind": "layernorm", "eps": 1e-5, "placement": "post", "embedding": True},
+        "position": {"kind": "learned"},
+        "ffn": {"kind": "gelu", "bias": True},
+        "head": {"kind": "lm", "tied": True},
+        "init": {"kind": "normal", "std": 0.02},
+        "ids": {"pad": 1, "bos": 0, "eos": [2], "start": 2},
+    }
+    presets = (
+        _preset("base", 768, 6, 12, 161_844_480, "about 162M, as is generally known"),
+        _preset("large", 1024, 12, 16, 459_801_600, "about 460M, as is generally known"),
+    )
+    architectures = ("LEDForConditionalGeneration",)
+    model_type = "led"
+    keys = {name: STACK_KEYS[name] for name in (*SHARED, "d_model", "dropout", "attention_dropout")} | {
+        "activation_dropout": STACK_KEYS["activation_dropout"],
+        "activation_function": text("gelu"),
+        "attention_window": windows_key(),
+        "vocab_size": whole(50265),
+        "max_encoder_position_embeddings": whole(16384),
+        "max_decoder_position_embeddings": whole(1024),
+        # Another name of encoder_layers.
+        "num_hidden_layers": whole(None),
+        "init_std": STACK_KEYS["init_std"],
+        "is_encoder_decoder": must(True),
+        "is_decoder": must(False),
+        # The class has one name for three tables, or three tables of which one is never read.
+        "tie_word_embeddings": must(True),
+        "decoder_start_token_id": whole(2, null=True),
+        "bos_token_id": ids(0),
+        "pad_token_id": ids(1),
+        "eos_token_id": ids(2),
+        # What Marian's class can choose and this one can't.
+        "max_position_embeddings": must(None),
+        "scale_embedding": must(False),
+    }
+
+    @classmethod
+    def hf_from(cls, spec: ModelSpec) -> dict[str, Any]:
+        if isinstance(spec.head, TokenHead) and not spec.head.bias:
+            # The class has one, begins it with zeros, and leaves it so where files don't hold it.
+            return super().hf_from(spec.vary({"head.bias": True}))
+        return super().hf_from(spec)
+
+    @classmethod
+    def read(cls, c: Values) -> Mapping[str, Any]:
+        if c["num_hidden_layers"] not in (None, c["encoder_layers"]):
+            c.refuse("num_hidden_layers", f"{c['num_hidden_layers']} is not encoder_layers={c['encoder_layers']}")
+        positions = {stack: c[f"max_{stack}_position_embeddings"] for stack in ("encoder", "decoder")}
+        context = max(positions.values())
+        windows = read_windows(c, c["encoder_layers"])
+        return (
+            read_stacks(c)
+            | {"vocab": c["vocab_size"], "context": context, "head.bias": True}
+            | {f"{stack}.position.length": n for stack, n in positions.items() if n != context}
+            | {f"encoder.{name}": value for name, value in windows.items()}
+        )
+
+    @classmethod
+    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+        found = write_stacks(spec)
+        for name in ("max_position_embeddings", "scale_embedding"):
+            del found[name]
+        for stack in spec.stacks:
+            rows = stack.layers[0].position.limit(spec.context)
+            found[f"max_{stack.name}_position_embeddings"] = spec.context if rows is None else rows
+        return found | {"vocab_size": spec.vocab, "attention_window": write_windows(spec.stack("encoder"))}
+
+    @classmethod
+    def weights(cls, spec: ModelSpec) -> StateMap:
+        body = "encoder.blocks.{i}.attention.body"
+        own = {"query": "q", "key": "k", "value": "v"}
+        ends = [
+            Rule("led.shared.weight", "embed.tokens.weight"),
+            Rule("lm_head.weight", "head.weight"),
+            Rule("final_logits_bias", "head.bias", Row()),
+        ]
+        for stack in ("encoder", "decoder"):
+            ends.append(Rule(f"led.{stack}.embed_positions.weight", f"{stack}.positions.0.table"))
+            ends.append(Rule(f"led.{stack}.layernorm_embedding.{{p}}", f"{stack}.embedding_norm.{{p}}"))
+        local_rules = [
+            *(Rule(f"{ENCODER}.longformer_self_attn.{name}.{{p}}", f"{body}.{to}.{{p}}") for name, to in own.items()),
+            *global_rules(f"{ENCODER}.longformer_self_attn", body),
+            Rule(f"{ENCODER}.output.{{p}}", f"{body}.o.{{p}}"),
+        ]
+        rest = [
+            Rule(rule.theirs.replace("model.", "led.", 1), rule.ours)
+            for rule in layer_rules()
+            if not rule.theirs.startswith("model.encoder.layers.{i}.self_attn.")
+        ]
+        names = ("led.encoder.embed_tokens.weight", "led.decoder.embed_tokens.weight", "lm_head.weight")
+        return StateMap(
+            rules=(*ends, *local_rules, *rest),
+            copies=dict.fromkeys(names, "led.shared.weight"),
+            zeros=("final_logits_bias",),
+            prefix="led.",
+        )
+
+    @classmethod
+    def tiny(cls) -> dict[str, Any]:
+        return {
+            "vocab_size": 61, "d_model": 32, "max_encoder_position_embeddings": 64,
+            "max_decoder_position_embeddings": 40, "encoder_layers": 3, "decoder_layers": 2,
+            "encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 40, "decoder_ffn_dim": 24,
+            "attention_window": [4, 8, 4], "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2,
+            "decoder_start_token_id": 2,
+        }  # fmt: skip

@@ -1,0 +1,113 @@
+"""Longformer (Beltagy et al. 2020): RoBERTa with windows, and global tokens that have projections of their own."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from anyformer.families import bert_like as like
+from anyformer.families.family import Family, Preset
+from anyformer.families.keys import LARGEST, Key, Values, flag, ids, must, whole
+from anyformer.families.roberta import Roberta
+from anyformer.families.statemap import Rule, StateMap
+from anyformer.families.windows import arranged
+from anyformer.specs.model import ModelSpec
+from anyformer.specs.stacks import DEEPEST, Stack, pattern_of
+
+GLOBAL = {"query_global": "global_q", "key_global": "global_k", "value_global": "global_v"}
+"""Projections of global tokens: their names, and ours."""
+
+
+def _is_windows(value: Any) -> bool:
+    listed = value if isinstance(value, list) else [value]
+    return all(isinstance(n, int) and not isinstance(n, bool) and abs(n) <= LARGEST for n in listed)
+
+
+def windows_key() -> Key:
+    """How many keys around itself a token sees in every layer, or in each."""
+    return Key(what="a whole number, or a list of one for each layer", fits=_is_windows, default=512)
+
+
+def local(window: int) -> str:
+    """The pattern of a layer: half of the window on each side, and whatever was marked as global."""
+    return f"symmetric_window({window // 2}) | global_tokens(marks=True)"
+
+
+def read_windows(c: Values, depth: int) -> dict[str, Any]:
+    """The windows of a stack as changes of it."""
+    given = c["attention_window"]
+    listed: list[int] = given if isinstance(given, list) else [given] * min(depth, DEEPEST)
+    if len(listed) != min(depth, DEEPEST):
+        c.problems.add("attention_window", f"lists {len(listed)} layers, but there are {depth}")
+    wrong = [n for n in listed if n < 2 or n % 2]
+    if wrong:
+        c.refuse("attention_window", f"{wrong[0]} can't be halved into two sides", "even and above 0")
+    return arranged([f"w{n}" for n in listed], {f"w{n}": {"attention.pattern": local(n)} for n in listed})
+
+
+def write_windows(stack: Stack) -> list[int]:
+    """The windows of a stack; of a layer that has none, the public default, which reading back shows."""
+    found = [re.match(r"symmetric_window\((\d+)\)", str(pattern_of(stack, layer))) for layer in stack.layers]
+    return [2 * int(match[1]) if match else 512 for match in found]
+
+
+def global_rules(theirs: str, ours: str) -> Sequence[Rule]:
+    """The tensors of the projections of global tokens."""
+    return [Rule(f"{theirs}.{name}.{{p}}", f"{ours}.{own}.{{p}}") for name, own in GLOBAL.items()]
+
+
+def _preset(size: str, width: int, depth: int, heads: int, params: int, published: str) -> Preset:
+    return Preset(
+        name=f"longformer-{size}", also=(f"longformer-{size}-4096",), title=f"Longformer {size} (2020)",
+        changes={"width": width, "depth": depth, "attention.heads": heads, "attention.pattern": local(512)},
+        params=params, published=published,
+        evidence="the window from the public class, names from the publisher's notes; other sizes are those of RoBERTa, "
+        "from which it was trained on",
+        note="with the masked-LM head and without the pooler; the table of positions has 4098 rows; tokens are global "
+        "where global_mask says so",
+    )  # fmt: skip
+
+
+class Longformer(Family, kind="longformer"):
+    """Longformer with its masked-LM head: an encoder. The causal, dilated model of the paper was not released."""
+
+    base = dict(Roberta.base) | {
+        "context": 4096,
+        "attention": {"heads": 1, "bias": "qkvo", "global_projections": True},
+    }
+    presets = (
+        _preset("base", 768, 12, 12, 148_711_257, "about 149M, as is generally known; 148,659,456 without the head"),
+        _preset("large", 1024, 24, 16, 434_653_273, "about 435M, as is generally known; 434,600,960 without the head"),
+    )
+    architectures = ("LongformerForMaskedLM",)
+    model_type = "longformer"
+    keys = like.keys(vocab=30522, context=512) | {
+        "attention_window": windows_key(),
+        "pad_token_id": whole(1),
+        "bos_token_id": ids(0),
+        "eos_token_id": ids(2),
+        # How chunks are cut for an export; what is computed stays the same.
+        "onnx_export": flag(False),
+        # Choices of the publisher's first code, which the public class does not have.
+        "attention_mode": must("longformer"),
+        "ignore_attention_mask": must(False),
+    }
+
+    @classmethod
+    def read(cls, c: Values) -> Mapping[str, Any]:
+        return dict(Roberta.read(c)) | read_windows(c, c["num_hidden_layers"])
+
+    @classmethod
+    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+        return dict(Roberta.write(spec)) | {"attention_window": write_windows(spec.stacks[-1])}
+
+    @classmethod
+    def weights(cls, spec: ModelSpec) -> StateMap:
+        layer, block = "longformer.encoder.layer.{i}.attention.self", f"{spec.stacks[-1].name}.blocks.{{i}}"
+        own = global_rules(layer, f"{block}.attention.body")
+        return like.weights(spec, "longformer", *own, head="lm_head", transform=("dense", "layer_norm"))
+
+    @classmethod
+    def tiny(cls) -> dict[str, Any]:
+        return like.tiny(pad_token_id=1, bos_token_id=0, eos_token_id=2, attention_window=[4, 8, 4])

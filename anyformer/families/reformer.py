@@ -1,0 +1,315 @@
+"""Reformer (Kitaev et al. 2020): reversible blocks, LSH attention and local chunks in turn, axial positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anyformer.families.family import Family, Preset
+from anyformer.families.keys import (
+    LARGEST,
+    Key,
+    Values,
+    activation_of,
+    flag,
+    ids,
+    must,
+    number,
+    plain_ffn,
+    texts,
+    whole,
+)
+from anyformer.families.statemap import Rule, Shaped, StateMap
+from anyformer.families.windows import arranged
+from anyformer.parts.mixers.lsh import LSH
+from anyformer.parts.patterns.chunked import Chunked
+from anyformer.parts.positions.axial import Axial
+from anyformer.specs.model import ModelSpec
+from anyformer.specs.patterns import Both
+from anyformer.specs.stacks import pattern_of
+
+LAYER, BLOCK = "reformer.encoder.layers.{i}", "decoder.blocks.{i}"
+EMBEDDED = "reformer.embeddings.position_embeddings"
+
+
+def _is_counts(value: Any) -> bool:
+    listed = value if isinstance(value, list) else [value]
+    return all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= LARGEST for n in listed)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list | tuple) and len(value) == 2 and _is_counts(list(value))
+
+
+def _pair(*default: int) -> Key:
+    return Key(what="a list of two whole numbers", fits=_is_pair, default=list(default))
+
+
+KEYS: dict[str, Key] = {
+    "vocab_size": whole(320),
+    "hidden_size": whole(256),
+    "attention_head_size": whole(64),
+    "num_attention_heads": whole(12),
+    "attn_layers": texts(),
+    # Always as many as attn_layers lists.
+    "num_hidden_layers": whole(None),
+    "feed_forward_size": whole(512),
+    "hidden_act": Key(what="a text", fits=lambda value: isinstance(value, str), default="relu"),
+    "layer_norm_eps": number(1e-12),
+    "initializer_range": number(0.02),
+    "axial_norm_std": number(1.0),
+    "axial_pos_embds": flag(True),
+    "axial_pos_shape": _pair(64, 64),
+    "axial_pos_embds_dim": _pair(64, 192),
+    "max_position_embeddings": whole(4096),
+    "local_attn_chunk_length": whole(64),
+    "local_num_chunks_before": whole(1),
+    "local_num_chunks_after": must(0),
+    "lsh_attn_chunk_length": whole(64),
+    "lsh_num_chunks_before": whole(1),
+    "lsh_num_chunks_after": must(0),
+    "num_buckets": Key(what="a whole number, a list of them, or nothing", fits=_is_counts, default=None, null=True),
+    "num_hashes": whole(1),
+    "hash_seed": whole(None),
+    "local_attention_probs_dropout_prob": number(0.05),
+    "lsh_attention_probs_dropout_prob": number(0.0),
+    "hidden_dropout_prob": number(0.05),
+    "chunk_size_feed_forward": whole(0),
+    "is_decoder": flag(False),
+    # Both streams side by side are twice as wide as the table.
+    "tie_word_embeddings": must(False),
+    "pad_token_id": ids(0),
+    "eos_token_id": ids(2),
+    # Without effect: the loss in pieces, and what the released files have from an earlier form of the class.
+    "chunk_size_lm_head": whole(0),
+    "attention_probs_dropout_prob": number(0.1),
+    "intermediate_size": whole(3072),
+    "num_chunks_before": whole(1),
+    "num_chunks_after": whole(0),
+    "output_past": flag(True),
+    "sinusoidal_pos_embds": must(False),
+}
+LAYERS = ["local", "lsh"] * 3
+
+
+def local(chunk: int, before: int) -> str:
+    """The pattern of a local layer: its own chunk and those before it."""
+    return f"causal & chunked({chunk}, {before})"
+
+
+def changes(local_chunk: int, lsh_chunk: int, names: list[str], mixer: Mapping[str, Any]) -> dict[str, Any]:
+    """The layers of a preset, one chunk before each."""
+    lsh = {"kind": "lsh", "chunk": lsh_chunk} | dict(mixer)
+    own = {"local": {"attention.pattern": local(local_chunk, 1)}, "lsh": {"attention.mixer": lsh}}
+    return arranged(names, own)
+
+
+class Reformer(Family, kind="reformer"):
+    """Reformer as a language model.
+
+    The public class holds a bias for its head and does not add it; a model that was trained with it says
+    head.adds_bias. With a cache its LSH layers see every key, where the public class looks up buckets.
+    """
+
+    base = {
+        "attention": {"heads": 1},
+        "norm": {"kind": "layernorm", "eps": 1e-12},
+        "position": {"kind": "axial"},
+        "ffn": {"kind": "relu", "bias": True},
+        "block": {"wiring": "reversible", "merge": "concat"},
+        "head": {"kind": "lm", "bias": True, "adds_bias": False},
+        "init": {"kind": "normal", "std": 0.02},
+    }
+    presets = (
+        Preset(
+            name="reformer-enwik8",
+            title="Reformer on enwik8 (2020)",
+            changes={
+                "vocab": 258, "width": 1024, "depth": 12, "context": 65536, "attention.heads": 8, "ffn.width": 4096,
+                "position.rows": 128, "position.columns": 512, "position.row_width": 256, "ids.pad": 0, "ids.eos": [2],
+            } | changes(128, 256, ["local", "local", "lsh", "local"] * 3, {"buckets": 512, "rounds": 4, "seed": "none"}),
+            params=149_182_722,
+            published="only rounded, to 149M",
+            evidence="a copy of its released config and the publisher's training file for enwik8",
+            note="characters as bytes; its 258 ids need no tokenizer",
+        ),
+        Preset(
+            name="reformer-crime-and-punishment",
+            title="Reformer on Crime and Punishment (2020)",
+            changes={
+                "vocab": 320, "width": 256, "depth": 6, "context": 524288, "attention.heads": 2,
+                "attention.head_dim": 64, "ffn.width": 512, "position.rows": 512, "position.columns": 1024,
+                "position.row_width": 64, "ids.pad": 0, "ids.eos": [2],
+            } | changes(64, 64, LAYERS, {"buckets": [64, 128], "seed": "none"}),
+            params=2_748_224,
+            published="nothing; counted on the public class",
+            evidence="four copies of its released config, which agree",
+        ),
+    )  # fmt: skip
+    architectures = ("ReformerModelWithLMHead",)
+    model_type = "reformer"
+    keys = KEYS
+
+    @classmethod
+    def read(cls, c: Values) -> Mapping[str, Any]:
+        if not c["is_decoder"]:
+            c.refuse("is_decoder", "without it this class lets tokens see later ones", "true")
+        names = LAYERS if c["attn_layers"] is None else c["attn_layers"]
+        unknown = sorted(set(names) - {"local", "lsh"})
+        if unknown or not names:
+            c.refuse("attn_layers", f"{unknown[0] if unknown else names!r} is no kind of layer", "'local' and 'lsh'")
+        if c["num_hidden_layers"] not in (None, len(names)):
+            c.problems.add(
+                "num_hidden_layers", f"{c['num_hidden_layers']} differs from the {len(names)} of attn_layers"
+            )
+        buckets, chunk, context = c["num_buckets"], c["lsh_attn_chunk_length"], c["max_position_embeddings"]
+        if buckets is None and "lsh" in names and context > max(chunk, 1) ** 3:
+            why = "is unset, which means another number here than in the public class where rows may be this long"
+            c.refuse("num_buckets", why, f"set, for example to about 2 for each chunk of {chunk} tokens")
+        own = {
+            "local": {
+                "attention.pattern": local(c["local_attn_chunk_length"], c["local_num_chunks_before"]),
+                "attention.dropout": float(c["local_attention_probs_dropout_prob"]),
+            },
+            "lsh": {
+                "attention.mixer": {
+                    "kind": "lsh", "chunk": chunk, "before": c["lsh_num_chunks_before"], "rounds": c["num_hashes"],
+                    "seed": "none" if c["hash_seed"] is None else c["hash_seed"], **({} if buckets is None else {"buckets": buckets}),
+                },
+                "attention.dropout": float(c["lsh_attention_probs_dropout_prob"] or 0.0),
+            },
+        }  # fmt: skip
+        dropped = float(c["hidden_dropout_prob"])
+        return {
+            "vocab": c["vocab_size"],
+            "width": c["hidden_size"],
+            "depth": len(names),
+            "context": context,
+            "embed.dropout": dropped,
+            "attention.heads": c["num_attention_heads"],
+            "attention.head_dim": c["attention_head_size"],
+            "ffn.kind": plain_ffn(c, "hidden_act"),
+            "ffn.width": c["feed_forward_size"],
+            "ffn.bias": True,
+            "ffn.dropout": dropped,
+            "ffn.chunk": c["chunk_size_feed_forward"] or None,
+            "norm.eps": float(c["layer_norm_eps"]),
+            "block.dropout": dropped,
+            "init.std": float(c["initializer_range"]),
+            **cls._read_positions(c),
+            **(arranged(names, own) if not unknown else {}),
+        }
+
+    @classmethod
+    def _read_positions(cls, c: Values) -> dict[str, Any]:
+        if not c["axial_pos_embds"]:
+            return {"position": {"kind": "learned"}}
+        (rows, columns), widths = c["axial_pos_shape"], list(c["axial_pos_embds_dim"])
+        if sum(widths) != c["hidden_size"]:
+            c.problems.add("axial_pos_embds_dim", f"{widths} do not add up to hidden_size={c['hidden_size']}")
+        return {"position": {"kind": "axial", "rows": rows, "columns": columns, "row_width": widths[0]}}
+
+    @classmethod
+    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+        stack = spec.stacks[-1]
+        first, dims = stack.layers[0], spec.dims(stack.layers[0], stack)
+        hashing = [layer for layer in stack.layers if isinstance(layer.attention.mixer, LSH)]
+        others = [layer for layer in stack.layers if layer not in hashing]
+        found: dict[str, Any] = {}
+        for layer in hashing[:1]:
+            mixer = layer.attention.mixer
+            assert isinstance(mixer, LSH)
+            found |= {
+                "lsh_attn_chunk_length": mixer.chunk, "lsh_num_chunks_before": mixer.before,
+                "lsh_num_chunks_after": mixer.after, "num_hashes": mixer.rounds, "hash_seed": mixer.seed,
+                "num_buckets": list(mixer.buckets) if isinstance(mixer.buckets, tuple) else mixer.buckets,
+                "lsh_attention_probs_dropout_prob": layer.attention.dropout,
+            }  # fmt: skip
+        for layer in others[:1]:
+            pattern = pattern_of(stack, layer)
+            cut = (
+                pattern.second
+                if isinstance(pattern, Both) and isinstance(pattern.second, Chunked)
+                else Chunked(size=64)
+            )
+            chunk, before = cut.size, cut.before
+            found |= {
+                "local_attn_chunk_length": chunk, "local_num_chunks_before": before,
+                "local_attention_probs_dropout_prob": layer.attention.dropout,
+            }  # fmt: skip
+        position = first.position
+        found["axial_pos_embds"] = isinstance(position, Axial)
+        if isinstance(position, Axial):
+            row_width = spec.width // 2 if position.row_width is None else position.row_width
+            found["axial_pos_shape"] = [position.rows, position.columns]
+            found["axial_pos_embds_dim"] = [row_width, spec.width - row_width]
+        return found | {
+            "vocab_size": spec.vocab,
+            "hidden_size": spec.width,
+            "attention_head_size": dims.head_dim,
+            "num_attention_heads": dims.heads,
+            "attn_layers": ["lsh" if layer in hashing else "local" for layer in stack.layers],
+            "num_hidden_layers": stack.depth,
+            "feed_forward_size": dims.ffn_width,
+            "hidden_act": activation_of(first.ffn, gated=False),
+            "chunk_size_feed_forward": getattr(first.ffn, "chunk", None) or 0,
+            "layer_norm_eps": first.norm.leaf.eps,
+            "initializer_range": getattr(spec.init, "std", 0.02),
+            "max_position_embeddings": spec.context,
+            "hidden_dropout_prob": first.block.dropout,
+            "is_decoder": True,
+            "tie_word_embeddings": False,
+        }
+
+    @classmethod
+    def weights(cls, spec: ModelSpec) -> StateMap:
+        stack = spec.stacks[-1]
+        position = stack.layers[0].position
+        parts = {
+            "attention.layer_norm": "attention.inner",
+            "attention.output.dense": "attention.body.o",
+            "feed_forward.layer_norm": "ffn.inner",
+            "feed_forward.dense.dense": "ffn.body.up",
+            "feed_forward.output.dense": "ffn.body.down",
+        }
+        rules = [Rule("reformer.embeddings.word_embeddings.weight", "embed.tokens.weight")]
+        if isinstance(position, Axial):
+            width = spec.width // 2 if position.row_width is None else position.row_width
+            shapes = {"rows": (position.rows, 1, width), "columns": (1, position.columns, spec.width - width)}
+            rules += [
+                Rule(f"{EMBEDDED}.weights.{i}", f"decoder.positions.0.{name}", Shaped(shape))
+                for i, (name, shape) in enumerate(shapes.items())
+            ]
+        rules.append(Rule(f"{EMBEDDED}.embedding.weight", "decoder.positions.0.table"))
+        for i, layer in enumerate(stack.layers):
+            shared = layer.attention.mixer.shares_keys
+            names = {"query_key": "q", "value": "v"} if shared else {"query": "q", "key": "k", "value": "v"}
+            theirs, ours = (f"{name.format(i=i)}.attention" for name in (LAYER, BLOCK))
+            rules += [
+                Rule(f"{theirs}.self_attention.{name}.weight", f"{ours}.body.{own}.weight")
+                for name, own in names.items()
+            ]
+        rules += [Rule(f"{LAYER}.{theirs}.{{p}}", f"{BLOCK}.{ours}.{{p}}") for theirs, ours in parts.items()]
+        rules += [
+            Rule("reformer.encoder.layer_norm.{p}", "decoder.final_norm.{p}"),
+            Rule("lm_head.decoder.weight", "head.weight"),
+            Rule("lm_head.bias", "head.bias"),
+        ]
+        return StateMap(
+            rules=tuple(rules),
+            # Older files hold the bias twice, and the numbers that a layer puts in place of scores.
+            copies={"lm_head.decoder.bias": "lm_head.bias"},
+            ignored=(r".*\.self_attention\.(self_)?mask_value_float(16|32)",),
+            prefix="reformer.",
+        )
+
+    @classmethod
+    def tiny(cls) -> dict[str, Any]:
+        return {
+            "vocab_size": 61, "hidden_size": 24, "num_attention_heads": 3, "attention_head_size": 8,
+            "attn_layers": ["local", "lsh", "lsh"], "feed_forward_size": 40, "layer_norm_eps": 1e-3,
+            "axial_pos_shape": [8, 8], "axial_pos_embds_dim": [10, 14], "max_position_embeddings": 64,
+            "local_attn_chunk_length": 4, "lsh_attn_chunk_length": 4, "num_buckets": [4, 2], "num_hashes": 2,
+            "hash_seed": 3, "is_decoder": True, "hidden_dropout_prob": 0.0,
+            "local_attention_probs_dropout_prob": 0.0, "pad_token_id": 0, "eos_token_id": 2,
+        }  # fmt: skip

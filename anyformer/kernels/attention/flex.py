@@ -1,0 +1,177 @@
+"""torch's flex_attention on CUDA: patterns, documents, biases, soft-caps and sinks inside one fused kernel.
+
+A pattern becomes a block mask (which tiles are skipped, which need no test) and a predicate for the tiles between; a
+position scheme's terms become a function of one score. Both close over tensors, so new rows, boundaries and values
+reuse what was compiled; sizes inside a pattern are constants of its kernel, which all layers of that pattern share.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention.flex_attention import AuxRequest, flex_attention
+
+from anyformer.kernels.attention.flex_blocks import block_mask, in_order, places, rows_differ
+from anyformer.kernels.attention.flex_parts import Part, parts_of, sights_of
+from anyformer.kernels.choose import Kernel, Request, Terms
+from anyformer.kernels.sight import Sight
+from anyformer.specs.axes import ScoreTerms
+
+LEAST_DIM = 16
+"""The narrowest head that the kernel multiplies; narrower ones are filled up with zeros."""
+
+
+def why_not(request: Request) -> str | None:
+    """It serves softmax over whatever can be said of one score, where plain SDPA can't."""
+    if request.device != "cuda":
+        return f"its fused kernels with gradients run on cuda, not {request.device}"
+    if request.phase == "decode":
+        return "it is made for many queries at once, not for one"
+    if request.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        return f"it computes in float32 at most, not {str(request.dtype).removeprefix('torch.')}"
+    if request.mixer.kind != "softmax":
+        return f"it computes softmax weights, not {request.mixer.kind}"
+    if request.dropout:
+        return "it has no dropout on the weights"
+    if request.reads_probs:
+        return "it does not expose the weights, which this position scheme adds to the values"
+    if request.products:
+        return "a product of further vectors in each score does not fit its tiles"
+    sinks = len(request.mixer.weights(1)) > 0
+    if request.shape != "pattern" and not (request.bias or request.softcap or sinks):
+        return "plain causal or full attention is faster in torch's SDPA"
+    return None
+
+
+class Call(NamedTuple):
+    """One fused call: what becomes of scores, which tiles, and what is added to all scores of a query."""
+
+    changed: Callable[..., Tensor] | None
+    blocks: Any
+    shift_BHT: Tensor | None
+
+
+def prepare(sight: Sight, reach: int | None) -> None:
+    """Block masks, so that layers which are compiled one by one find them."""
+    for some in sights_of(sight, reach):
+        block_mask(some)
+
+
+def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms) -> Tensor:
+    """One fused call, or one for the pairs near each other and one for those far apart."""
+    dim, short = q_BTHK.shape[3], q_BTHK.dtype != torch.float32
+    q, k, v = (_wide(x).transpose(1, 2) for x in (q_BTHK, k_BSGK, v_BSGK))
+    parts = parts_of(terms)
+    calls = [
+        Call(score_mod(part.scores, part.sight, terms.softcap, short=short), block_mask(part.sight), part.shift_BHT)
+        for part in parts
+    ]
+    # A tile of look-ups is as large as a tile of scores: a third one in flight does not fit beside keys and values.
+    tables = terms.scores is not None and terms.scores.table_BHTN is not None
+    options = {"num_stages": 2} if tables else None
+    attend = _attend
+    if not torch.compiler.is_compiling():
+        rows_differ(q, k, v, *(c.shift_BHT for c in calls))
+        attend = _compiled(_key(parts, terms, q, k))
+    out_BHTK = attend(q, k, v, calls, terms.scale, terms.own.get("sink_H"), options)
+    return out_BHTK[..., :dim].transpose(1, 2)
+
+
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, calls: list[Call], scale: float, sink_H: Tensor | None, options: Any
+) -> Tensor:
+    gqa, whole = q.shape[1] != k.shape[1], len(calls) == 1
+    if whole and sink_H is None:
+        return flex_attention(q, k, v, calls[0].changed, calls[0].blocks, scale, gqa, kernel_options=options)
+    outs: list[Tensor] = []
+    sums: list[Tensor] = []
+    for call in calls:
+        aux: Any
+        out, aux = flex_attention(
+            q, k, v, call.changed, call.blocks, scale, gqa, kernel_options=options, return_aux=AuxRequest(lse=True)
+        )
+        outs.append(out)
+        sums.append(aux.lse if call.shift_BHT is None else aux.lse + call.shift_BHT)
+    # exp(sum of a part) / (exp of all sums and of the sink): the share of a part. The greatest is taken out first; a
+    # query that sees nothing has -inf everywhere, and takes nothing. The greatest weighs 1, or less by a rounding.
+    ends = sums if sink_H is None else [*sums, sink_H.float()[:, None].expand_as(sums[0])]
+    top = functools.reduce(torch.maximum, ends).detach().clamp(min=torch.finfo(torch.float32).min)
+    shares = [torch.exp(x - top) for x in ends]
+    total = functools.reduce(torch.add, shares).clamp(min=0.5)
+    mixed = functools.reduce(torch.add, [o * (x / total)[..., None] for o, x in zip(outs, shares, strict=False)])
+    return mixed.to(q.dtype)
+
+
+def _key(parts: list[Part], terms: Terms, q: Tensor, k: Tensor) -> tuple[Any, ...]:
+    """What one compiled function serves: everything about a call but its sizes and values."""
+    kinds = []
+    for part in parts:
+        sight, scores = part.sight, part.scores
+        given = scores is not None and tuple(term is None for term in scores)
+        kinds.append((sight.pattern, sight.layer if sight.pattern.per_layer else 0, in_order(sight), given))
+    heads = q.shape[1], k.shape[1], q.shape[3], q.dtype
+    return *kinds, terms.softcap, terms.scale, bool(terms.own), *heads
+
+
+@functools.lru_cache(maxsize=256)
+def _compiled(key: tuple[Any, ...]) -> Callable[..., Tensor]:
+    # Compiled code may have a few variants of one code object, so every kind of call gets a code object of its own.
+    name = f"flex_{abs(hash(key)):x}"
+    code = _attend.__code__.replace(co_name=name)
+    return torch.compile(types.FunctionType(code, globals(), name), fullgraph=True)
+
+
+def _wide(x: Tensor) -> Tensor:
+    return F.pad(x, (0, LEAST_DIM - x.shape[3])) if x.shape[3] < LEAST_DIM else x
+
+
+def score_mod(
+    scores: ScoreTerms | None, sight: Sight, softcap: float | None, *, short: bool
+) -> Callable[..., Tensor] | None:
+    """What becomes of one scaled score: the terms added in fp32, then the soft-cap; None if nothing does."""
+    if scores is None and softcap is None:
+        return None
+    slope_H, table, column = _terms(scores)
+    index = None if scores is None else scores.index
+    q_pos, k_pos = places(sight)
+    by_row, by_query = table is not None and table.shape[0] > 1, table is not None and table.shape[2] > 1
+    column_by_row = column is not None and column.shape[0] > 1
+    rows_differ(table, column)
+
+    def changed(score: Tensor, b: Tensor, h: Tensor, t: Tensor, s: Tensor) -> Tensor:
+        if slope_H is not None or table is not None:
+            gap = k_pos(b, s) - q_pos(b, t)
+            if slope_H is not None:
+                score = score + slope_H[h] * gap.abs()
+            if table is not None and index is not None:
+                score = score + table[b if by_row else 0, h, t if by_query else 0, index(gap)]
+        if column is not None:
+            score = score + column[b if column_by_row else 0, h, s]
+        return score if softcap is None else capped(score, softcap, short=short)
+
+    return changed
+
+
+def _terms(scores: ScoreTerms | None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    if scores is None:
+        return None, None, None
+    slope, table, column = (
+        None if x is None else x.float() for x in (scores.slope_H, scores.table_BHTN, scores.column_BHS)
+    )
+    return slope, table, column
+
+
+def capped(score: Tensor, softcap: float, *, short: bool) -> Tensor:
+    """The soft-cap c tanh(x / c); for 16-bit values through a sigmoid, which takes fewer instructions."""
+    if short:
+        return softcap * (2 * torch.sigmoid(score * (2 / softcap)) - 1)
+    return softcap * torch.tanh(score / softcap)
+
+
+KERNEL = Kernel("flex", why_not, run, prepare)

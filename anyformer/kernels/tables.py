@@ -1,0 +1,21 @@
+"""Tables of numbers that a pattern or a mixer looks up: made once for each device, and a constant to the compiler."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@functools.lru_cache(maxsize=1024)
+def _table(make: Callable[..., Any], names: tuple[Any, ...], device: torch.device) -> Tensor:
+    return torch.from_numpy(make(*names)).to(device)
+
+
+@torch.compiler.assume_constant_result
+def constant(make: Callable[..., Any], names: tuple[Any, ...], device: torch.device) -> Tensor:
+    """The array `make(*names)` as a tensor. While a model is compiled it is made at once, and not traced."""
+    return _table(make, names, device)

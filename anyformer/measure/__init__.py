@@ -1,0 +1,1 @@
+"""What operations cost on this machine: time and bytes, measured."""

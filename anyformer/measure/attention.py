@@ -1,0 +1,293 @@
+"""What the attention step alone costs (q, k, v -> out): time and bytes, by kernel, kv heads and length."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import InputError
+from anyformer.kernels.attention import KERNELS, attend
+from anyformer.kernels.choose import Kernel, Request, choose
+from anyformer.kernels.sight import Shape, Sight
+from anyformer.measure.memory import Used, free, used
+from anyformer.parts.mixers.softmax import Softmax
+from anyformer.parts.patterns.causal import Causal
+from anyformer.parts.patterns.window import Window
+from anyformer.specs.patterns import Pattern, Tokens
+
+FIRST = 512
+"""From this length on a kernel's bytes are followed in doublings, so that the next step can be foreseen."""
+SHARE = 0.5
+"""Of the free memory, what a step may be expected to take."""
+ROUNDS, PATIENCE = 5, 1.0
+"""Unless told otherwise: the most rounds of timing, and the seconds after which no further one begins."""
+
+Report = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What is measured."""
+
+    heads: int
+    kv_heads: int
+    """Of grouped-query attention; multi-head attention has as many as heads, multi-query attention one."""
+    head_dim: int
+    window: int
+    lengths: tuple[int, ...]
+    batch: int = 1
+    backward: bool = False
+    repeats: int | None = None
+    """How often each step is timed; unset: as often as fits into a second, up to five times."""
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+
+    def __post_init__(self) -> None:
+        if self.heads % self.kv_heads:
+            raise InputError(f"kv_heads: {self.kv_heads} does not divide heads={self.heads}")
+
+    def attentions(self) -> dict[str, int]:
+        """Kv heads by the name of the attention; those that are alike once."""
+        named = {"MHA": self.heads, "GQA": self.kv_heads, "MQA": 1}
+        if self.kv_heads in (1, self.heads):
+            del named["GQA"]
+        return {"MHA": 1} if self.heads == 1 else named
+
+
+class Way(NamedTuple):
+    """A kernel on a pattern."""
+
+    kernel: Kernel
+    pattern: Pattern
+    shape: Shape
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return self.kernel.name if self.shape == "causal" else f"{self.pattern}: {self.kernel.name}"
+
+
+class Refusal(NamedTuple):
+    """A kernel that does not serve."""
+
+    pattern: str
+    kernel: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One measurement."""
+
+    attention: str
+    kv_heads: int
+    length: int
+    way: str
+    seconds: float | None = None
+    left: int | None = None
+    """Bytes allocated after the forward pass: the output, and what is kept for the backward pass."""
+    peak: int | None = None
+    """The most bytes at one moment of the step, beyond q, k, v and the gradient that comes in."""
+    skipped: str = ""
+    """Why there is no measurement."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """All measurements, and who did not take part."""
+
+    setting: Setting
+    rows: tuple[Row, ...]
+    refusals: tuple[Refusal, ...]
+    threads: int
+    machine: str
+
+
+def ways(setting: Setting) -> tuple[list[Way], list[Refusal]]:
+    """Every kernel that serves plain causal attention, and the one that is chosen for a window."""
+    served: list[Way] = []
+    refused: list[Refusal] = []
+    causal = _request(setting, Causal(), "causal")
+    for kernel in KERNELS:
+        reason = kernel.why_not(causal)
+        if reason is None:
+            served.append(Way(kernel, Causal(), "causal"))
+        else:
+            refused.append(Refusal("causal", kernel.name, reason))
+    window = Window(size=setting.window)
+    found = choose(_request(setting, window, "pattern"), KERNELS)
+    served.append(Way(found.kernel, window, "pattern"))
+    refused += [Refusal(str(window), name, reason) for name, reason in found.refusals]
+    return served, refused
+
+
+def _request(setting: Setting, pattern: Pattern, shape: Shape) -> Request:
+    phase = "train" if setting.backward else "prefill"
+    return Request(
+        device=torch.device(setting.device).type, dtype=setting.dtype, phase=phase, shape=shape, pattern=pattern,
+        mixer=Softmax(),
+    )  # fmt: skip
+
+
+class Step:
+    """Attention on tensors of one size."""
+
+    def __init__(self, setting: Setting, kv_heads: int, length: int) -> None:
+        self.setting, self.length = setting, length
+        generator = torch.Generator(setting.device).manual_seed(0)
+
+        def draw(heads: int) -> Tensor:
+            shape = (setting.batch, length, heads, setting.head_dim)
+            made = torch.randn(shape, generator=generator, device=setting.device, dtype=torch.float32)
+            return made.to(setting.dtype)
+
+        self.inputs = [draw(setting.heads), draw(kv_heads), draw(kv_heads)]
+        self.coming = draw(setting.heads) if setting.backward else None
+        for x in self.inputs:
+            x.requires_grad_(setting.backward)
+        self.places = Tokens(torch.arange(length, device=setting.device)[None])
+
+    def sight(self, way: Way) -> Sight:
+        """A new one, from which no kernel has derived anything yet."""
+        return Sight(way.pattern, self.places, self.places, plain=True, heads=self.setting.heads, shape=way.shape)
+
+    def forward(self, way: Way, sight: Sight | None = None) -> Tensor:
+        """The kernel's call."""
+        q, k, v = self.inputs
+        scale, sight = q.shape[-1] ** -0.5, sight or self.sight(way)
+        return attend(q, k, v, kernel=way.kernel, scale=scale, mixer=Softmax(), own={}, sight=sight)
+
+    def whole(self, way: Way, sight: Sight | None = None) -> Any:
+        """The same, and the backward pass if it is asked for."""
+        out = self.forward(way, sight)
+        return out if self.coming is None else torch.autograd.grad(out, self.inputs, self.coming)
+
+    def bytes(self, way: Way) -> Used:
+        """What is left after the forward pass, and the peak of the whole step; masks are made anew."""
+        device = self.setting.device
+        found = used(lambda: self.forward(way), device)
+        return found if self.coming is None else Used(found.left, used(lambda: self.whole(way), device).peak)
+
+    def seconds(self, way: Way, sight: Sight) -> float:
+        """Time of one whole step."""
+        cuda = torch.device(self.setting.device).type == "cuda"
+        if cuda:
+            torch.cuda.synchronize(self.setting.device)
+        began = time.perf_counter()
+        self.whole(way, sight)
+        if cuda:
+            torch.cuda.synchronize(self.setting.device)
+        return time.perf_counter() - began
+
+
+class Course:
+    """How a kernel's peak grows with the length, and whether the next one can be afforded."""
+
+    def __init__(self) -> None:
+        self.known: list[tuple[int, int]] = []
+        self.stopped = ""
+
+    def expected(self, length: int) -> int:
+        """Bytes at a length: as the last two grew, at least linearly and at most with the square."""
+        if not self.known:
+            return 0
+        (last, peak), power = self.known[-1], 2.0
+        if len(self.known) > 1:
+            before, less = self.known[-2]
+            power = min(2.0, max(1.0, math.log(peak / max(less, 1)) / math.log(last / before)))
+        return round(peak * (length / last) ** power)
+
+
+def measure(setting: Setting, report: Report | None = None) -> Table:
+    """Every kernel at every length.
+
+    Time is that of a step whose masks are made, as the layers of a model share them: interleaved over the kernels,
+    the minimum on a CPU and the median on CUDA. Bytes are those of a step that makes its masks itself.
+    """
+    served, refused = ways(setting)
+    attentions = setting.attentions()
+    with torch.set_grad_enabled(setting.backward):
+        lengths = steps(setting.lengths)
+        total, rows = len(attentions) * len(lengths), list[Row]()
+        for i, (attention, kv_heads) in enumerate(attentions.items()):
+            courses = [Course() for _ in served]
+            for j, length in enumerate(lengths):
+                rows += _at(setting, attention, kv_heads, length, list(zip(served, courses, strict=True)))
+                if report is not None:
+                    report(i * len(lengths) + j + 1, total)
+    return Table(
+        setting=setting, rows=tuple(rows), refusals=tuple(refused), threads=torch.get_num_threads(),
+        machine=_machine(setting.device),
+    )  # fmt: skip
+
+
+def steps(lengths: Sequence[int]) -> list[int]:
+    """The lengths that are asked for, and doublings up to the longest."""
+    doublings = [FIRST << n for n in range(32) if FIRST << n < max(lengths)]
+    return sorted({*lengths, *doublings})
+
+
+def _at(
+    setting: Setting, attention: str, kv_heads: int, length: int, courses: list[tuple[Way, Course]]
+) -> Iterator[Row]:
+    asked = length in setting.lengths
+    step = Step(setting, kv_heads, length)
+    bytes_: dict[Way, Used] = {}
+    for way, course in courses:
+        room, wanted = free(setting.device), course.expected(length)
+        if not course.stopped and wanted > SHARE * room:
+            course.stopped = (
+                f"would take about {wanted / 1e9:.3g} GB, more than half of the {room / 1e9:.3g} GB that are free"
+            )
+        if course.stopped:
+            continue
+        try:
+            if torch.device(setting.device).type == "cuda":
+                # What is compiled or kept for this size is there before anything is counted.
+                step.whole(way)
+            bytes_[way] = step.bytes(way)
+        except torch.OutOfMemoryError:
+            course.stopped = "there is not enough memory on the device"
+        else:
+            course.known.append((length, bytes_[way].peak))
+    if not asked:
+        return
+    times = _times(step, list(bytes_))
+    for way, course in courses:
+        found = bytes_.get(way)
+        named = {"attention": attention, "kv_heads": kv_heads, "length": length, "way": way.name}
+        if found is None:
+            yield Row(**named, skipped=course.stopped)
+        else:
+            yield Row(**named, seconds=times[way], left=found.left, peak=found.peak)
+
+
+def _times(step: Step, served: Sequence[Way]) -> dict[Way, float]:
+    """Seconds of each, measured in turn so that whatever else the machine does meets all alike."""
+    sights = {way: step.sight(way) for way in served}
+    found: dict[Way, list[float]] = {way: [] for way in served}
+    began, rounds = time.perf_counter(), step.setting.repeats or ROUNDS
+    # The first round makes the masks and is not counted.
+    for turn in range(rounds + 1):
+        if turn > 1 and step.setting.repeats is None and time.perf_counter() - began > PATIENCE:
+            break
+        for way in served:
+            seconds = step.seconds(way, sights[way])
+            if turn:
+                found[way].append(seconds)
+    # Other programs can only slow a CPU down; a GPU is ours, but its clock moves both ways.
+    typical = statistics.median if torch.device(step.setting.device).type == "cuda" else min
+    return {way: typical(seconds) for way, seconds in found.items()}
+
+
+def _machine(device: str) -> str:
+    if torch.device(device).type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU, {torch.get_num_threads()} threads"

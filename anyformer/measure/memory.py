@@ -1,0 +1,77 @@
+"""Bytes that a step allocates: what it leaves behind, and the most that it held at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._C._autograd import _disable_profiler_legacy, _enable_profiler_legacy
+from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
+
+
+@dataclass(frozen=True)
+class Used:
+    """Bytes beyond what was allocated before a step began."""
+
+    left: int
+    """Still allocated when it ended: its result, and what that keeps alive."""
+    peak: int
+    """The most at one moment."""
+
+
+def used(step: Callable[[], Any], device: str | torch.device = "cpu") -> Used:
+    """What a step allocates on a device. Its result is alive until the count ends; its inputs are not counted.
+
+    On CUDA the caching allocator counts. On a CPU torch's allocator reports every piece that it gives out or takes
+    back, also those inside an operator, which no hook on tensors would see. Memory that a library takes by itself
+    (a workspace of BLAS) passes both by.
+    """
+    return _on_cuda(step, torch.device(device)) if torch.device(device).type == "cuda" else _on_cpu(step)
+
+
+def _on_cuda(step: Callable[[], Any], device: torch.device) -> Used:
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    result = step()
+    torch.cuda.synchronize(device)
+    left, peak = torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
+    del result
+    return Used(left - before, peak - before)
+
+
+def _on_cpu(step: Callable[[], Any]) -> Used:
+    # The profiler that came before kineto: it says the same about memory, and nothing on standard error.
+    config = ProfilerConfig(ProfilerState.CPU, False, True, False, False, False, _ExperimentalConfig())
+    _enable_profiler_legacy(config)
+    try:
+        result = step()
+    finally:
+        threads = _disable_profiler_legacy()
+    del result
+    return added(event.cpu_memory_usage() for thread in threads for event in thread if event.kind() == "memory_alloc")
+
+
+def added(changes: Iterable[int]) -> Used:
+    """Sum and highest partial sum of bytes given out (above 0) and taken back (below)."""
+    live = peak = 0
+    for change in changes:
+        live += change
+        peak = max(peak, live)
+    return Used(live, peak)
+
+
+def free(device: str | torch.device = "cpu") -> int:
+    """Bytes that can still be allocated on a device."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    try:
+        with open("/proc/meminfo", encoding="ascii") as lines:
+            found = {name: int(value.split()[0]) * 1024 for name, _, value in (line.partition(":") for line in lines)}
+        return found["MemAvailable"]
+    except (OSError, KeyError, ValueError):
+        # Not Linux: all memory that there is, of which nobody says how much is taken.
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

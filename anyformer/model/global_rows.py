@@ -1,0 +1,46 @@
+"""Which queries are global, for layers that give them projections of their own (Longformer)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from anyformer.kernels.choose import Kernel
+from anyformer.kernels.sight import Sight
+from anyformer.parts.scene import GlobalRows, Turn
+from anyformer.specs.patterns import Pattern, Tokens
+
+
+def global_rows(
+    pattern: Pattern, sight: Sight, turn: Turn | None, kernel_for: Callable[[Sight], Kernel]
+) -> GlobalRows | None:
+    """The global queries of every row, gathered so that few are computed; None if there is none."""
+    chosen_BT: Tensor | None = pattern.is_global(sight.q)
+    if chosen_BT is None:
+        return None
+    if torch.compiler.is_compiling():
+        # How many there are can't be looked at: every query is computed, and the others are dropped.
+        return GlobalRows(None, chosen_BT, sight, kernel_for(sight), turn)
+    most = int(chosen_BT.sum(1).max())
+    if most == 0:
+        return None
+    index_BN = (~chosen_BT).to(torch.uint8).argsort(dim=1, stable=True)[:, :most]
+    some = Sight(
+        pattern, at(sight.q, index_BN), sight.k, sight.valid_BS, heads=sight.heads, layer=sight.layer, shape="pattern"
+    )
+    return GlobalRows(
+        index_BN, chosen_BT.gather(1, index_BN), some, kernel_for(some), None if turn is None else turn.at(index_BN)
+    )
+
+
+def at(tokens: Tokens, index_BN: Tensor) -> Tokens:
+    """Some tokens of each row."""
+
+    def pick(value: object) -> object:
+        if not isinstance(value, Tensor) or value.dim() < 2 or (value.shape[1] == 1 and tokens.pos.shape[1] > 1):
+            return value
+        return value.expand(index_BN.shape[0], -1).gather(1, index_BN)
+
+    return Tokens(*(pick(value) for value in tokens))

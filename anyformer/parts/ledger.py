@@ -1,0 +1,99 @@
+"""The ledger of a cache: which tokens each row has read, where they are, and which are new in the step under way."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import InputError
+
+Found = tuple[Tensor, Tensor | None, Tensor | None]
+"""Positions, validity (None: all real) and global marks (None: no token was marked) of some keys."""
+
+
+class Ledger:
+    """Tokens are written in the columns in which they came, padding included. What lies past `used` does not count,
+    so a step that is not ended leaves no trace.
+    """
+
+    def __init__(self, batch: int, length: int, device: torch.device, *, numbered: bool) -> None:
+        self.length, self.numbered = length, numbered
+        self.used = 0
+        """Columns filled so far, padding included."""
+        self.ragged = False
+        """Whether rows differ: padding was fed, or positions were given."""
+        self.new = 0
+        """Columns of the step under way."""
+        self.index_L = torch.arange(length, device=device)
+        """0, 1, 2 ..., to be cut."""
+        self.row_B = torch.arange(batch, device=device)
+        self.pos_LB = self.index_L[:, None].repeat(1, batch)
+        self.valid_LB = torch.ones(length, batch, device=device, dtype=torch.bool)
+        self.marked_LB: Tensor | None = None
+        self.column_LB = self.pos_LB.clone()
+        """The column of each row's real tokens by their number, if a layer asks for it: one that keeps some only."""
+        self.seen_B = torch.zeros(batch, device=device, dtype=torch.long)
+        """Real tokens so far in each row, kept once rows differ."""
+        self.total_B = self.seen_B
+        """The same at the end of the step under way."""
+        self.order_TB: Tensor | None = None
+        """A number for each new column where rows differ: real tokens in their order, then padding."""
+
+    @property
+    def end(self) -> int:
+        """Columns at the end of the step under way."""
+        return self.used + self.new
+
+    def begin(self, pos_BT: Tensor, valid_BT: Tensor | None, marked_BT: Tensor | None, *, ragged: bool) -> None:
+        """Note new tokens."""
+        self.new = pos_BT.shape[1]
+        if self.end > self.length:
+            raise InputError(
+                f"the cache has room for {self.length} tokens: {self.used} are used and {self.new} were given; "
+                "make it longer"
+            )
+        new = slice(self.used, self.end)
+        if marked_BT is not None and self.marked_LB is None:
+            self.marked_LB = torch.zeros_like(self.valid_LB)
+        if self.marked_LB is not None:
+            self.marked_LB[new] = False if marked_BT is None else marked_BT.T
+        if ragged and not self.ragged:
+            self.ragged = True
+            self.seen_B.fill_(self.used)
+        if not self.ragged:
+            return
+        self.pos_LB[new] = pos_BT.T
+        self.valid_LB[new] = True if valid_BT is None else valid_BT.T
+        real_TB = self.valid_LB[new]
+        self.total_B = self.seen_B + real_TB.sum(0)
+        if self.numbered:
+            # Padding is numbered after the real tokens, so that no two columns of a row share a number.
+            self.order_TB = torch.where(real_TB, real_TB.cumsum(0), real_TB.sum(0) + (~real_TB).cumsum(0)) - 1
+            columns_TB = self.index_L[new, None].expand_as(self.order_TB)
+            self.column_LB.scatter_(0, self.seen_B + self.order_TB, columns_TB)
+
+    def advance(self, new: int) -> None:
+        """The new tokens count from now on."""
+        if self.ragged:
+            self.seen_B.copy_(self.total_B)
+        self.used, self.new, self.order_TB = self.used + new, 0, None
+
+    def columns(self, start: int, end: int) -> Found:
+        """Tokens of some columns. Rows that don't differ share their positions."""
+        marked = None if self.marked_LB is None else self.marked_LB[start:end].T
+        if not self.ragged:
+            return self.pos_LB[start:end, :1].T, None, marked
+        return self.pos_LB[start:end].T, self.valid_LB[start:end].T, marked
+
+    def numbered_as(self, number: Tensor, *, whole: bool) -> Found:
+        """The tokens of these numbers: (S,), or (S,B) where rows differ; -1 is no token at all.
+
+        `whole` says that there is no -1 among them.
+        """
+        if not self.ragged:
+            inside = number if whole else number.clamp(min=0)
+            marked = None if self.marked_LB is None else self.marked_LB[inside].T
+            return inside[None], None if whole else (number >= 0)[None], marked
+        column_SB = self.column_LB.gather(0, number.clamp(min=0))
+        marked = None if self.marked_LB is None else self.marked_LB.gather(0, column_SB).T
+        return self.pos_LB.gather(0, column_SB).T, (number >= 0).T, marked

@@ -1,0 +1,95 @@
+"""LSH attention (Reformer): a token looks at those whose queries fall into the same bucket of random rotations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from anyformer.parts.mixers.linear import serves_whole_documents
+from anyformer.specs.axes import Mixer, Mixing, Problem
+from anyformer.specs.patterns import Pattern
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class LSH(Mixer, kind="lsh"):
+    """Approximate beyond one chunk, where tokens are sorted by bucket and see the chunks near to theirs; exact in
+    documents that fit into one, and with a cache, which keeps every key. Queries are keys too, so a token sees itself
+    only if there is nothing else to see.
+    """
+
+    title = "LSH attention"
+    exact = False
+    shares_keys = True
+    chunk: int = 64
+    before: int = 1
+    """Chunks before its own that a token sees, in the order of buckets."""
+    after: int = 0
+    buckets: int | tuple[int, ...] | None = None
+    """How many, or factors of that; unset: about two for each chunk of the row."""
+    rounds: int = 1
+    """How often tokens are hashed and sorted."""
+    seed: int | None = 0
+    """Of the rotations; unset: drawn anew in every pass."""
+
+    def problems(self) -> Iterator[Problem]:
+        for name, least in (("chunk", 1), ("before", 0), ("after", 0), ("rounds", 1)):
+            if getattr(self, name) < least:
+                yield name, f"{getattr(self, name)} is not at least {least}"
+        factors = (self.buckets,) if isinstance(self.buckets, int) else self.buckets
+        if factors is not None and (not factors or any(n < 2 or n % 2 for n in factors)):
+            yield "buckets", f"{self.buckets} is not an even number of buckets, nor a list of such factors"
+
+    def equation(self) -> str:
+        often = "" if self.rounds == 1 else f", all {self.rounds} rounds in one softmax"
+        near = (
+            f"j among the {self.chunk} tokens of i's chunk, the {self.before} before and {self.after} after, by bucket"
+        )
+        return f"s_ij = scale q_i . q_j / rms(q_j), j != i if there is another; {near}{often}"
+
+    def approximation(self) -> str:
+        return (
+            f"is approximate in texts of more than {self.chunk} tokens: which keys are near depends on the whole row. "
+            "It never gives weight to a later token (in a decoder), to padding or to another document, and answers the "
+            "same for the same seed and input"
+        )
+
+    def serves(self, pattern: Pattern) -> str | None:
+        return serves_whole_documents(pattern, "buckets alone decide what is left out")
+
+    def keys(self, q_BTHK: Tensor) -> Tensor:
+        from anyformer.kernels.lsh import normalised
+
+        return normalised(q_BTHK)
+
+    def mix(self, work: Mixing) -> Tensor:
+        from anyformer.kernels import lsh
+
+        q, sight = work.q_BTHK, work.sight
+        tokens = q.shape[1]
+        # Keys that are not these very queries come from a cache: then every one of them is there to be seen.
+        if work.k_BSGK is not q or tokens <= self.chunk:
+            k = self.keys(work.k_BSGK)
+            return lsh.exact(q, k, work.v_BSGK, sight, scale=work.scale, dropout=work.dropout)
+        factors = lsh.bucket_counts(tokens, self.chunk, self.buckets)
+        # Drawn in every pass, decided once: a pass that is replayed then draws as many random numbers as the first.
+        turns = lsh.rotations(q, factors, self.rounds, self.seed)
+        buckets = work.decide(lambda: lsh.hashed(q, turns, factors))
+        count = 1
+        for factor in factors:
+            count *= factor
+        plan = lsh.plan(
+            buckets, count, lsh.Looks(self.chunk, self.before, self.after), causal=sight.pattern.causal,
+            document_BT=None if isinstance(sight.q.document, int) else sight.q.document, valid_BT=sight.valid_BS,
+        )  # fmt: skip
+        return lsh.attend(q, work.v_BSGK, plan, scale=work.scale, dropout=work.dropout)
+
+    def pairs(self, allowed: int, length: int, head_dim: int) -> int:
+        seen = self.chunk * (self.before + 1 + self.after)
+        if length <= self.chunk:
+            return allowed
+        # Buckets know nothing of places: of what a chunk sees, the same share is allowed as of all pairs.
+        return round(self.rounds * min(1.0, seen / length) * allowed)

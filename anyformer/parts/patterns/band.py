@@ -1,0 +1,43 @@
+"""Band: a token sees so many before it, so many after it, and itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from anyformer.specs.axes import Problem
+from anyformer.specs.patterns import Pattern, Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Band(Pattern, kind="band"):
+    """-after <= q - k <= before."""
+
+    before: int
+    """Tokens seen before it."""
+    after: int
+    """Tokens seen after it."""
+
+    def __post_init__(self) -> None:
+        self._flag(causal=self.after == 0)
+
+    def problems(self) -> Iterator[Problem]:
+        for name in ("before", "after"):
+            if getattr(self, name) < 0:
+                yield name, f"{getattr(self, name)} is not at least 0"
+
+    def allows(self, q: Tokens, k: Tokens) -> Any:
+        return (q.pos - k.pos <= self.before) & (k.pos - q.pos <= self.after)
+
+    def equation(self) -> str:
+        return f"-{self.after} <= q - k <= {self.before}"
+
+    def interval(self, pos: Any, length: int) -> tuple[Any, Any]:
+        return (pos - self.before).clip(0), (pos + self.after).clip(None, length - 1)
+
+    def horizon(self) -> int:
+        return self.before + 1
+
+    def ahead(self) -> int:
+        return self.after

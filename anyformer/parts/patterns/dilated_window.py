@@ -1,0 +1,51 @@
+"""Dilated window: a token sees every `dilation`-th of those before it, `size` in all with itself (Longformer, causal)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from anyformer.specs.axes import Problem
+from anyformer.specs.patterns import Pattern, Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class DilatedWindow(Pattern, kind="dilated_window"):
+    """0 <= q - k <= (size - 1) dilation, in steps of dilation."""
+
+    causal = True
+    size: int
+    """Tokens seen, itself included."""
+    dilation: int
+    """How far they are apart; 1 is a plain window."""
+
+    def problems(self) -> Iterator[Problem]:
+        if self.size < 1:
+            yield "size", f"{self.size} is not at least 1; a window holds the token itself"
+        if self.dilation < 1:
+            yield "dilation", f"{self.dilation} is not at least 1; 1 is a window without gaps"
+
+    def check(self, heads: int, context: int) -> Iterator[Problem]:
+        if self.size > 1 and self.dilation >= context > 1:
+            yield "dilation", f"{self.dilation} leaves no key but itself in {context} tokens; make it smaller"
+
+    def allows(self, q: Tokens, k: Tokens) -> Any:
+        back = q.pos - k.pos
+        return (back >= 0) & (back < self.horizon()) & (back % self.dilation == 0)
+
+    def equation(self) -> str:
+        return f"q - k in {{0, {self.dilation}, ..., {self.horizon() - 1}}}"
+
+    def interval(self, pos: Any, length: int) -> tuple[Any, Any] | None:
+        return ((pos - self.size + 1).clip(0), pos) if 1 in (self.size, self.dilation) else None
+
+    def horizon(self) -> int:
+        return (self.size - 1) * self.dilation + 1
+
+    def sizes(self) -> tuple[int, ...]:
+        return (self.horizon(),)
+
+    def shrunk(self, by: float) -> Pattern:
+        dilation = min(self.dilation, max(2, round(self.dilation / by)))
+        return DilatedWindow(size=max(2, round(self.horizon() / by) // dilation + 1), dilation=dilation)

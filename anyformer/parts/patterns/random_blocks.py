@@ -1,0 +1,64 @@
+"""Random blocks: a block of queries sees `count` blocks of keys of its document, drawn once for all (BigBird)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from anyformer.specs.axes import Problem
+from anyformer.specs.draws import LARGEST, among, draw
+from anyformer.specs.patterns import Pattern, Tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomBlocks(Pattern, kind="random_blocks"):
+    """k // block is one of `count` blocks drawn from (seed, layer, head, the number of blocks, q // block)."""
+
+    shift_invariant = False
+    needs_length = True
+    per_head = True
+    per_layer = True
+    block: int
+    """Tokens in a block; the last block of a document may be shorter."""
+    count: int
+    """Blocks that are drawn for each block of queries."""
+    seed: int = 0
+    """Another seed draws other blocks."""
+    past: bool = False
+    """Draw among the blocks up to the query's own, as a decoder needs it; the document's length is not read then."""
+
+    def __post_init__(self) -> None:
+        self._flag(needs_length=not self.past, causal=self.past and self.block == 1)
+
+    def problems(self) -> Iterator[Problem]:
+        for name in ("block", "count"):
+            if getattr(self, name) < 1:
+                yield name, f"{getattr(self, name)} is not at least 1"
+        if not 0 <= self.seed <= LARGEST:
+            yield "seed", f"{self.seed} is not between 0 and {LARGEST}"
+
+    def allows(self, q: Tokens, k: Tokens) -> Any:
+        return among(k.pos // self.block, self.chosen(q))
+
+    def chosen(self, q: Tokens) -> list[Any]:
+        own = q.pos // self.block
+        blocks = own + 1 if self.past else (q.length + self.block - 1) // self.block
+        return draw(self.count, blocks, (self.seed, q.layer, q.head, blocks, own))
+
+    def equation(self) -> str:
+        among = f"blocks 0 to q // {self.block}" if self.past else "all blocks"
+        return f"k // {self.block} in {self.count} of {among}, drawn by (seed {self.seed}, layer, head, blocks)"
+
+    def ahead(self) -> int | None:
+        return self.block - 1 if self.past else None
+
+    def grains(self) -> tuple[int, int]:
+        return self.block, self.block
+
+    def sizes(self) -> tuple[int, ...]:
+        return (4 * self.block,)
+
+    def shrunk(self, by: float) -> Pattern:
+        block = max(1, round(self.block / by))
+        return RandomBlocks(block=block, count=self.count, seed=self.seed, past=self.past)

@@ -1,0 +1,101 @@
+"""`anyformer bench attention`: what it prints, draws and refuses."""
+
+import pytest
+
+from tests.cli.command import run, widest
+
+SMALL = (
+    "bench",
+    "attention",
+    "--lengths",
+    "48",
+    "80",
+    "--heads",
+    "4",
+    "--head-dim",
+    "8",
+    "--window",
+    "9",
+    "--repeats",
+    "1",
+)
+
+
+def test_bench_attention_prints_a_table_for_each_number_of_kv_heads(capsys):
+    ran = run(capsys, *SMALL)
+    assert ran.status == 0, ran.err
+    for line in ("MHA: 4 heads of 8, 4 of keys", "GQA: 4 heads of 8, 2 of keys", "MQA: 4 heads of 8, 1 of keys"):
+        assert line in ran.out
+    for name in ("sdpa", "tiled", "reference", "window(9): banded"):
+        assert (
+            sum(line.split("  ")[0].strip() in ("", "48", "80") and name in line for line in ran.out.splitlines()) >= 6
+        )
+    assert "forward, float32, CPU" in ran.out
+    assert "flex for causal: its fused kernels with gradients run on cuda, not cpu" in ran.out
+    assert widest(ran.out.splitlines()) <= 100
+
+
+def test_bench_attention_as_json_has_every_figure(capsys):
+    ran = run(capsys, *SMALL, "--backward", "--dtype", "float64", "--json")
+    assert ran.status == 0, ran.err
+    assert (ran.json["backward"], ran.json["dtype"], ran.json["device"]) == (True, "float64", "cpu")
+    assert {row["tokens"] for row in ran.json["rows"]} == {48, 80}
+    for row in ran.json["rows"]:
+        assert row["seconds"] > 0
+        assert row["peak_bytes"] >= row["allocated_bytes"] >= row["tokens"] * 4 * 8 * 8
+    assert {"pattern": "causal", "kernel": "flex"}.items() <= ran.json["refusals"][0].items()
+
+
+def test_bench_attention_draws_only_if_asked(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    picture = tmp_path / "attention.png"
+    ran = run(capsys, *SMALL, "--plot", str(picture))
+    assert ran.status == 0, ran.err
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert f"Drawn into {picture}" in ran.out.replace("\n", "")
+    picture.unlink()
+    run(capsys, *SMALL)
+    assert not list(tmp_path.iterdir())
+
+
+def test_bench_attention_with_one_head_measures_it_once(capsys):
+    ran = run(capsys, "bench", "attention", "--lengths", "32", "--heads", "1", "--repeats", "1", "--json")
+    assert {(row["attention"], row["kv_heads"]) for row in ran.json["rows"]} == {("MHA", 1)}
+
+
+def test_bench_attention_beyond_the_memory_says_so(capsys, monkeypatch):
+    from anyformer.measure import attention
+
+    monkeypatch.setattr(attention, "FIRST", 16)
+    monkeypatch.setattr(attention, "free", lambda device: 60_000)
+    ran = run(capsys, *SMALL)
+    assert ran.status == 0, ran.err
+    assert "not measured: reference from 48 tokens on: would take about" in " ".join(ran.out.split())
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        ([], "the following arguments are required: WHAT"),
+        (["atention"], "invalid choice: 'atention'"),
+        (["attention", "--lengths", "0"], "0 is not at least 1"),
+        (["attention", "--lengths"], "expected at least one argument"),
+        (["attention", "--kv-heads", "3"], "--kv-heads: 3 does not divide --heads 4; pick one of 1, 2, 4"),
+        (["attention", "--device", "tpu"], "--device: 'tpu' is neither cpu nor cuda"),
+        (["attention", "--dtype", "int8"], "invalid choice: 'int8'"),
+        (["attention", "--plot", "a.foo"], "'a.foo' ends in no picture format; write e.g. a.png"),
+        (["attention", "--plot", "nowhere/a.png"], "there is no directory 'nowhere'"),
+        (["attention", "--window", "-1"], "-1 is not at least 1"),
+    ],
+)
+def test_bench_of_bad_input_says_what_is_wrong(capsys, argv, line):
+    ran = run(capsys, "bench", *argv)
+    assert ran.status == 2
+    assert line in ran.err
+
+
+def test_bench_help_shows_an_example(capsys):
+    ran = run(capsys, "bench", "attention", "--help")
+    assert ran.status == 0
+    assert "anyformer bench attention --backward --plot attention.png" in ran.out
+    assert "None" not in ran.out

@@ -1,0 +1,302 @@
+"""flex_attention: what it refuses, its block masks and score functions on any device, and itself on CUDA."""
+
+import pytest
+import torch
+from torch.nn.attention.flex_attention import create_block_mask, create_mask
+
+from anyformer.kernels.attention import flex, flex_blocks, flex_parts, reference
+from anyformer.kernels.attention.added import score_bias
+from anyformer.kernels.choose import Request, Terms
+from anyformer.kernels.sight import Sight
+from anyformer.parts.mixers.relu import Relu
+from anyformer.parts.mixers.softmax import Softmax
+from anyformer.parts.patterns.causal import Causal
+from anyformer.parts.patterns.full import Full
+from anyformer.parts.positions.shaw import Shaw
+from anyformer.parts.positions.t5 import T5Bias, thresholds
+from anyformer.specs.axes import ScoreTerms
+from anyformer.specs.patterns import Tokens, parse
+from tests.tolerances import assert_close
+
+HEADS, GROUPS, DIM, SCALE = 4, 2, 16, 0.25
+ASKED = Request(
+    device="cuda", dtype=torch.bfloat16, phase="train", shape="pattern", pattern=Causal(), mixer=Softmax(), plain=False
+)
+PATTERNS = [
+    "causal & window(50)", "symmetric_window(40)", "causal & (window(30) | strided(30))", "causal | prefix(20)",
+    "causal & (window(50) | global_tokens(4))", "block_sparse(16, 3, 4, 1)", "causal & chunked(48)",
+    "symmetric_window(20) | random_blocks(16, 2)", "symmetric_window(9) | bigbird_random(16, 2, 4, 4096)",
+    "causal & (window(30) | random_tokens(3, 0, True))",
+]  # fmt: skip
+ROWS = ("alone", "packed", "padded")
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="its kernels with gradients run on CUDA only")
+
+
+def pattern(text):
+    return parse(text, lambda leaf, fields: leaf(**fields))
+
+
+def sight_of(text, tokens, rows="alone", device="cpu"):
+    """Two rows of tokens: alike, or packed with documents of other lengths, or padded on the left."""
+    at = torch.arange(tokens)[None]
+    pos, document, valid, length = at, 0, None, torch.full((1, 1), tokens)
+    if rows == "packed":
+        document = (at >= torch.tensor([[tokens // 3], [tokens // 2]])).long()
+        begin = torch.searchsorted(document, document)
+        pos, length = at - begin, torch.searchsorted(document, document, right=True) - begin
+        document, length = document.to(device), length.to(device)
+    if rows == "padded":
+        valid = at >= torch.tensor([[0], [tokens // 4]])
+        pos, length = (valid.long().cumsum(-1) - 1).clamp(min=0), valid.sum(-1, keepdim=True)
+        valid = valid.to(device)
+    marked = ((at % 37 == 5) & (pos >= 0)).to(device)
+    here = Tokens(pos.to(device), document, length.to(device), marked=marked)
+    return Sight(pattern(text), here, here, valid, plain=rows == "alone", heads=HEADS)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"device": "cpu"}, "run on cuda, not cpu"),
+        ({"phase": "decode"}, "many queries"),
+        ({"dtype": torch.float64}, "float32 at most, not float64"),
+        ({"mixer": Relu()}, "not relu"),
+        ({"dropout": True}, "no dropout"),
+        ({"reads_probs": True}, "does not expose the weights"),
+        ({"bias": True, "products": True}, "further vectors"),
+        ({"shape": "causal"}, "faster in torch's SDPA"),
+        ({"shape": "none"}, "faster in torch's SDPA"),
+    ],
+)
+def test_flex_request_that_it_cannot_serve_is_refused_with_the_reason(change, words):
+    reason = flex.why_not(Request(**{**vars(ASKED), **change}))
+    assert reason is not None and words in reason
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"phase": "prefill"},
+        {"dtype": torch.float32},
+        {"shape": "causal", "bias": True},
+        {"shape": "causal", "softcap": True},
+        {"shape": "none", "mixer": Softmax(sinks=True)},
+    ],
+)
+def test_flex_request_with_pattern_bias_cap_or_sinks_is_served(change):
+    assert flex.why_not(Request(**{**vars(ASKED), **change})) is None
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("text", PATTERNS)
+def test_flex_mask_of_one_pair_equals_the_dense_mask(text, rows):
+    sight = sight_of(text, 100, rows)
+    found = create_mask(flex_blocks.mask_mod(sight), 2, HEADS, 100, 100, device="cpu")
+    assert torch.equal(found, sight.mask().expand(2, HEADS, 100, 100))
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("text", PATTERNS)
+def test_flex_tiles_are_those_that_torch_derives_from_every_pair(text, rows, monkeypatch):
+    tokens = 300
+    monkeypatch.setattr(flex_blocks, "PAIRS", 128 * tokens * 2 * HEADS)
+    sight = sight_of(text, tokens, rows)
+    found = flex_blocks.made(sight)
+    batch, heads = sight.mask().shape[:2]
+    dense = sight.mask()
+    wanted = create_block_mask(lambda b, h, q, k: dense[b, h, q, k], batch, heads, tokens, tokens, device="cpu")
+    assert found.shape == wanted.shape
+    for name in ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks"):
+        assert torch.equal(getattr(found, name), getattr(wanted, name)), name
+    assert torch.equal(found.to_dense(), wanted.to_dense())
+
+
+def test_flex_tiles_of_a_window_are_skipped_outside_it_and_whole_inside():
+    blocks = flex_blocks.made(sight_of("causal & window(384)", 1024))
+    seen, whole = blocks.to_dense()[0, 0], blocks.full_kv_num_blocks[0, 0]
+    assert seen.sum(-1).tolist() == [1, 2, 3, 4, 4, 4, 4, 4]
+    # Between the diagonal and the far edge nothing needs a test.
+    assert whole.tolist() == [0, 1, 2, 2, 2, 2, 2, 2]
+
+
+def test_flex_block_mask_of_plain_rows_is_kept_by_what_it_depends_on():
+    first = flex_blocks.block_mask(sight_of("causal & window(50)", 200))
+    assert flex_blocks.block_mask(sight_of("causal & window(50)", 200)) is first
+    assert flex_blocks.block_mask(sight_of("causal & window(51)", 200)) is not first
+    assert flex_blocks.block_mask(sight_of("causal & window(50)", 201)) is not first
+
+
+def test_flex_block_mask_of_packed_rows_is_made_once_for_each_sight():
+    sight = sight_of("causal", 200, "packed")
+    first = flex_blocks.block_mask(sight)
+    assert flex_blocks.block_mask(sight) is first
+    assert flex_blocks.block_mask(sight_of("causal", 200, "packed")) is not first
+
+
+def test_flex_block_mask_of_a_layer_with_draws_of_its_own_is_not_anothers():
+    one, other = (sight_of("symmetric_window(9) | random_blocks(16, 2)", 200) for _ in range(2))
+    other.layer = 1
+    masks = [flex_blocks.block_mask(sight) for sight in (one, other)]
+    assert masks[0] is not masks[1]
+    assert not torch.equal(*(create_mask(m.mask_mod, 1, HEADS, 200, 200, device="cpu") for m in masks))
+
+
+def t5_terms(table, *, both=False):
+    start = torch.tensor(thresholds(16 if both else 32, 128), dtype=torch.float64, device=table.device)
+    after = torch.tensor([16.0 if both else 0.0], device=table.device)
+    return T5Bias().scores({"start": start, "after": after, "table": table}, table, table, None, SCALE)
+
+
+def terms_of(kind, leaves, sight):
+    """Terms of one kind on given leaves."""
+    scores, q = None, leaves["q"]
+    if kind == "alibi":
+        scores = ScoreTerms(slope_H=torch.tensor([-0.5, -0.25, -0.1, -0.01], device=q.device, dtype=q.dtype))
+    if "t5" in kind:
+        scores = t5_terms(leaves["table"], both=not sight.pattern.causal)
+    if kind == "shaw":
+        scores = Shaw(clip=16, on_values=False).scores({"keys": leaves["keys"]}, q, leaves["k"], None, SCALE)
+    if kind == "column":
+        scores = ScoreTerms(column_BHS=leaves["column"])
+    sinks = "sink" in leaves
+    own = {"sink_H": leaves["sink"]} if sinks else {}
+    return Terms(SCALE, Softmax(sinks=sinks), own, sight, scores, None, 5.0 if "cap" in kind else None)
+
+
+def leaves_of(kind, tokens, device="cpu"):
+    dice = torch.Generator().manual_seed(tokens)
+
+    def drawn(*shape):
+        return torch.randn(*shape, generator=dice, dtype=torch.float64).to(device)
+
+    leaves = {"q": drawn(2, tokens, HEADS, DIM), "k": drawn(2, tokens, GROUPS, DIM), "v": drawn(2, tokens, GROUPS, DIM)}
+    if "t5" in kind:
+        leaves["table"] = drawn(32, HEADS)
+    if kind == "shaw":
+        leaves["keys"] = drawn(33, DIM)
+    if kind == "column":
+        leaves["column"] = drawn(2, HEADS, tokens)
+    if "sinks" in kind:
+        leaves["sink"] = drawn(HEADS)
+    return leaves
+
+
+KINDS = ("alibi", "t5", "shaw", "column", "cap", "t5 cap")
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_flex_score_of_one_pair_equals_the_dense_sum(kind, rows):
+    tokens = 60
+    sight = sight_of("causal", tokens, rows)
+    terms = terms_of(kind, leaves_of(kind, tokens), sight)
+    places = torch.meshgrid(*(torch.arange(n) for n in (2, HEADS, tokens, tokens)), indexing="ij")
+    score = torch.randn(2, HEADS, tokens, tokens)
+    changed = flex.score_mod(terms.scores, sight, terms.softcap, short=False)
+    wanted = score if terms.scores is None else score + score_bias(terms.scores, terms.where).float()
+    if terms.softcap is not None:
+        wanted = terms.softcap * torch.tanh(wanted / terms.softcap)
+    assert_close("single", changed(score, *places), wanted)
+
+
+def test_flex_soft_cap_of_16_bit_values_is_the_same_function():
+    score = torch.linspace(-200, 200, 401)
+    assert_close("single", flex.capped(score, 30.0, short=True), flex.capped(score, 30.0, short=False))
+
+
+def test_flex_without_terms_or_cap_changes_no_score():
+    assert flex.score_mod(None, sight_of("causal", 10), None, short=True) is None
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("kind", ["t5", "shaw"])
+@pytest.mark.parametrize(("text", "count"), [("causal", 2), ("full", 3), ("causal & window(10)", 1)])
+def test_flex_near_and_far_parts_hold_every_pair_once_with_its_whole_bias(text, count, kind, rows):
+    tokens = 520
+    sight = sight_of(text, tokens, rows)
+    leaves = leaves_of(kind, tokens)
+    terms = terms_of(kind, leaves, sight)
+    parts = flex_parts.parts_of(terms)
+    assert len(parts) == count
+    total = torch.zeros(2, HEADS, tokens, tokens, dtype=torch.float64)
+    times = torch.zeros(2, HEADS, tokens, tokens, dtype=torch.long)
+    for part in parts:
+        seen = part.sight.mask()
+        added = torch.zeros(()) if part.scores is None else score_bias(part.scores, terms.where)
+        added = added if part.shift_BHT is None else added + part.shift_BHT[..., None]
+        total, times = total + added * seen, times + seen
+    assert torch.equal(times, sight.mask().long().expand_as(times))
+    assert_close("single", total, (score_bias(terms.scores, terms.where) * sight.mask()).expand_as(total))
+
+
+@pytest.mark.parametrize("why", ["no gradient", "cap", "few keys"])
+def test_flex_table_stays_in_one_part_where_two_do_not_pay(why):
+    tokens = 300 if why == "few keys" else 600
+    sight = sight_of("causal", tokens)
+    terms = terms_of("t5 cap" if why == "cap" else "t5", leaves_of("t5", tokens), sight)
+    with torch.set_grad_enabled(why != "no gradient"):
+        parts = flex_parts.parts_of(terms)
+    assert len(parts) == 1 and parts[0].sight is sight
+
+
+def both(run, kind, leaves, sight, dtype, given):
+    inputs = {name: x.to(dtype).detach().requires_grad_() for name, x in leaves.items()}
+    out = run(inputs["q"], inputs["k"], inputs["v"], terms_of(kind, inputs, sight))
+    return [out, *torch.autograd.grad(out, list(inputs.values()), given.to(dtype))]
+
+
+@gpu
+@pytest.mark.parametrize("tokens", [63, 100, 1000])
+@pytest.mark.parametrize(
+    ("text", "kind", "rows"),
+    [
+        ("causal & window(50)", "plain", "alone"),
+        ("block_sparse(16, 3, 4, 1)", "plain", "packed"),
+        ("symmetric_window(20) | random_blocks(16, 2)", "plain", "padded"),
+        ("causal", "alibi", "packed"),
+        ("causal", "t5", "alone"),
+        ("full", "t5", "padded"),
+        ("causal", "shaw", "alone"),
+        ("causal", "column", "alone"),
+        ("causal", "t5 sinks", "packed"),
+        ("causal", "t5 cap", "alone"),
+    ],
+)
+def test_flex_on_cuda_equals_the_reference_in_value_and_gradient(text, kind, rows, tokens):
+    sight = sight_of(text, tokens, rows, "cuda")
+    leaves = leaves_of(kind, tokens, "cuda")
+    given = torch.randn_like(leaves["q"])
+    wanted = both(reference.run, kind, leaves, sight, torch.float64, given)
+    found = both(flex.run, kind, leaves, sight, torch.float32, given)
+    for a, b in zip(found, wanted, strict=True):
+        assert_close("fused", a, b)
+
+
+@gpu
+def test_flex_on_cuda_other_rows_and_boundaries_compile_nothing_new():
+    from torch._dynamo.utils import counters
+
+    graphs = []
+    for batch, cut in ((2, 100), (2, 333), (3, 150), (5, 410)):
+        at = torch.arange(512, device="cuda")[None].expand(batch, -1)
+        document = (at >= cut).long()
+        here = Tokens(at - cut * document, document)
+        sight = Sight(Causal(), here, here, heads=HEADS)
+        q, k = (torch.randn(batch, 512, n, DIM, device="cuda", requires_grad=True) for n in (HEADS, GROUPS))
+        flex.run(q, k, k, Terms(SCALE, Softmax(), {}, sight)).sum().backward()
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert len(set(graphs)) == 1, graphs
+
+
+@gpu
+def test_flex_on_cuda_row_that_sees_nothing_gives_zero_and_no_gradient():
+    pos = torch.arange(130, device="cuda")[None]
+    valid = torch.zeros(1, 130, dtype=torch.bool, device="cuda")
+    sight = Sight(Full(), Tokens(pos), Tokens(pos), valid, heads=HEADS)
+    q, k, v = (torch.randn(1, 130, HEADS, DIM, device="cuda", requires_grad=True) for _ in range(3))
+    sink = torch.zeros(HEADS, device="cuda")
+    for own in ({}, {"sink_H": sink}):
+        out = flex.run(q, k, v, Terms(SCALE, Softmax(sinks=bool(own)), own, sight))
+        grads = torch.autograd.grad(out.sum(), (q, k, v))
+        assert all((x == 0).all() for x in (out, *grads))
