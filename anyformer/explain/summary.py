@@ -81,9 +81,6 @@ def exemptions(spec: ModelSpec) -> list[str]:
         mixer, position = group.layer.attention.mixer, group.layer.position
         if not mixer.exact:
             found.setdefault(f"mixer {mixer.called()} {mixer.approximation()}", []).append(group.where())
-        if group.stack.causal and group.pattern.needs_length:
-            why = "reads how long its document is, so it can't be fed piece by piece with a cache"
-            found.setdefault(f"pattern {group.pattern} {why}", []).append(group.where())
         if position.needs_length:
             why = (
                 "depends on the length of the text: it reads one length, declared for each forward or cache "

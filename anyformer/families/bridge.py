@@ -51,6 +51,10 @@ def to_hf(model: Model, family: str | None = None) -> Any:
     cls = public_class(found.architectures[0])
     tensors = {name: tensor.clone() for name, tensor in published(model, found)}
     made = cls.from_pretrained(None, config=cls.config_class.from_dict(config), state_dict=tensors, dtype=first.dtype)
+    for name, held in made.named_parameters():
+        # Some classes make a table in fp32, whatever they are asked for.
+        if held.dtype != first.dtype and name in tensors:
+            held.data = tensors[name].to(held.device)
     return made.to(first.device).train(model.training)
 
 

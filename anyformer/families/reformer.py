@@ -217,8 +217,7 @@ class Reformer(Family, kind="reformer"):
         others = [layer for layer in stack.layers if layer not in hashing]
         found: dict[str, Any] = {}
         for layer in hashing[:1]:
-            mixer = layer.attention.mixer
-            assert isinstance(mixer, LSH)
+            mixer: Any = layer.attention.mixer
             found |= {
                 "lsh_attn_chunk_length": mixer.chunk, "lsh_num_chunks_before": mixer.before,
                 "lsh_num_chunks_after": mixer.after, "num_hashes": mixer.rounds, "hash_seed": mixer.seed,

@@ -5,11 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from anyformer.specs.patterns import Both, Either, Pair, Pattern
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def constant(function: Function) -> Function:
-    """Mark a function that looks at no tensor."""
+    """Mark a function of numbers, texts and tuples of them."""
     # What torch.compiler.assume_constant_result does; calling that would import the compiler, which takes seconds.
     function.__dict__["_dynamo_marked_constant"] = True
     return function
+
+
+def written(pattern: Pattern) -> tuple[Any, ...]:
+    """A pattern as a tuple, since a compiler takes no object for a constant."""
+    if isinstance(pattern, Pair):
+        return "&" if isinstance(pattern, Both) else "|", written(pattern.first), written(pattern.second)
+    fields: Any = pattern
+    return pattern.kind, *((name, getattr(fields, name)) for name in fields.__dataclass_fields__)
+
+
+def read(text: tuple[Any, ...]) -> Pattern:
+    """The pattern that was written."""
+    kind, *rest = text
+    if kind in ("&", "|"):
+        first, second = (read(part) for part in rest)
+        return (Both if kind == "&" else Either)(first=first, second=second)
+    leaf: Any = Pattern.named(kind)
+    return leaf(**dict(rest))

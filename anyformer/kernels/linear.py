@@ -53,9 +53,9 @@ def full(given: Features, documents_BT: Tensor | None = None) -> Tensor:
         sums = _outer(given.turned_k_BTGK, given.v_BTGK), given.k_BTGK.sum(1)
         return _read(given.turned_q_BTHK, given.q_BTHK, sums, given.eps)
     chunks = _chunks(given, documents_BT)
-    first, last = chunks.first_document(), chunks.last_document()
+    first, last, previous = chunks.first_document(), chunks.last_document(), chunks.previous_document()
     # Of the chunks before, what belongs to a chunk's first document; of those after, what belongs to its last.
-    after = _running(_flipped(chunks.sums(chunks.previous_document())), chunks.previous_document().flip(1))
+    after = _running(_flipped(chunks.sums(previous)), None if previous is None else previous.flip(1))
     earlier = _shifted(_running(chunks.sums(chunks.next_document()), chunks.next_document()), None)
     later = _flipped(_shifted(after, None))
     out = chunks.attend(chunks.inside(causal=False), [(earlier, first), (later, last)])
@@ -124,9 +124,10 @@ class _Chunks(NamedTuple):
         first = self.documents[:, :, 0]
         return torch.cat((first[:, 1:], self.documents[:, -1:, -1]), 1)
 
-    def previous_document(self) -> Tensor:
+    def previous_document(self) -> Tensor | None:
         """The last document of the chunk before."""
-        assert self.documents is not None, "without documents there is nothing to look back for"
+        if self.documents is None:
+            return None
         last = self.documents[:, :, -1]
         return torch.cat((self.documents[:, :1, 0], last[:, :-1]), 1)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,7 +39,7 @@ def global_rows(
 def at(tokens: Tokens, index_BN: Tensor) -> Tokens:
     """Some tokens of each row."""
 
-    def pick(value: object) -> object:
+    def pick(value: Any) -> Any:
         if not isinstance(value, Tensor) or value.dim() < 2 or (value.shape[1] == 1 and tokens.pos.shape[1] > 1):
             return value
         return value.expand(index_BN.shape[0], -1).gather(1, index_BN)

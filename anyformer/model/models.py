@@ -104,8 +104,6 @@ class Model(nn.Module):
         if rope_length is not None and not self.reads_length:
             raise InputError("rope_length: no position scheme of this model depends on the length")
         stack: Any = self.decoder
-        if stack.reads_document:
-            raise InputError("a pattern of this model reads the length of its document, which a cache can't know")
         like = next(self.parameters())
         cache = Cache(
             self.rooms, batch=batch, length=length, device=like.device, dtype=like.dtype, declared=rope_length,
@@ -203,8 +201,8 @@ class Model(nn.Module):
             cache.check(self.rooms, batch, x)
             if 0 < cache.used < stack.prefix:
                 raise InputError(
-                    f"the first {stack.prefix} tokens see each other both ways, so a cache is fed them at once; "
-                    f"it was fed {cache.used}"
+                    f"the first {stack.prefix} tokens see each other both ways, so a cache is fed them at once, but it "
+                    f"was fed {cache.used}; give a longer prompt, or recompute each step (use_cache=False)"
                 )
             used, seen, declared = cache.used, cache.seen_B if cache.ragged else None, cache.declared_length
         places = place(
@@ -269,7 +267,9 @@ class Model(nn.Module):
             raise InputError(f"labels: expected {tuple(logits.shape[:-1])}, got {tuple(labels.shape)}")
         check_whole("labels", labels)
         if not spec.head.pools:
-            labels = counted_labels(labels, places, shift=shift and isinstance(spec.head, TokenHead))
+            shift = shift and isinstance(spec.head, TokenHead)
+            decoder: Any = self.decoder if shift else None
+            labels = counted_labels(labels, places, shift=shift, prefix=decoder.prefix if shift else 0)
         return cross_entropy(logits, labels, smoothing=spec.loss.label_smoothing, z=spec.loss.z)
 
     def __repr__(self) -> str:
@@ -278,14 +278,17 @@ class Model(nn.Module):
         return show(self)
 
 
-def counted_labels(labels: Tensor, places: Places, *, shift: bool) -> Tensor:
+def counted_labels(labels: Tensor, places: Places, *, shift: bool, prefix: int = 0) -> Tensor:
     """Labels that stand where their prediction is made, -100 where no prediction counts.
 
-    Shifted: the label of the next token, unless that token is padding or of another document, or this one is padding.
+    Shifted: the label of the next token, unless that token is padding or of another document, or this one is padding, or
+    the token is of a prefix, which those before it see.
     """
     if not shift:
         return labels if places.valid_BT is None else labels.masked_fill(~places.valid_BT, IGNORE)
     follow = follows(places)
     if follow is not None:
         labels = labels.masked_fill(~follow, IGNORE)
+    if prefix > 1:
+        labels = labels.masked_fill(places.pos_BT < prefix, IGNORE)
     return torch.cat((labels[:, 1:], torch.full_like(labels[:, :1], IGNORE)), 1)

@@ -14,10 +14,10 @@ from anyformer.kernels.sight import Sight
 from anyformer.parts.held import Held
 from anyformer.parts.linear import Linear
 from anyformer.parts.norm import HeadsNorm
-from anyformer.parts.scene import Scene, Turn
+from anyformer.parts.scene import GlobalRows, Scene, Turn
 from anyformer.specs.axes import Dims, Mixing, Position, Where
 from anyformer.specs.nodes import Attention as AttentionSpec
-from anyformer.specs.nodes import Temperature, mixer_of
+from anyformer.specs.nodes import Temperature, absorbs, mixer_of
 from anyformer.specs.scale import evaluate
 
 NOTHING: dict[str, Tensor] = {}
@@ -32,7 +32,7 @@ class Attention(nn.Module):
         self.leaf, self.mixing = position, mixer_of(spec, cross=cross)
         self.turns, self.turns_values = position.overrides("rotate"), position.rotates_values()
         self.biases, self.reads_probs = position.biases(), position.reads_probs()
-        self.weighs, self.early = self.mixing.weighs, not self.mixing.stateful
+        self.early = not self.mixing.stateful
         """Whether queries and keys are rotated before they are cached; a state takes them as they are."""
         self.scale = evaluate(spec.scale, dims.names())
         queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
@@ -58,19 +58,19 @@ class Attention(nn.Module):
         q_BTHK = self.heads_of(x_BTD, maps["q"], self.q_norm, scene.q_turn if self.early else None)
         if self.spec.temperature is not None:
             q_BTHK = q_BTHK * temperature(self.spec.temperature, scene.sight.q.pos, q_BTHK)
+        own: list[Tensor] = []
         if self.cross:
             k_BSGK, v_BSGK = self.remember(memory_BSD, scene)
         else:
             k_BSGK, v_BSGK, *own = self.keys_values(x_BTD, scene, q_BTHK)
             if scene.cache is not None and self.early:
                 k_BSGK, v_BSGK, *own = scene.cache.extend(self.layer, k_BSGK, v_BSGK, *own)
-            if self.global_q is not None:
-                out_BTHK = self.mix(q_BTHK, k_BSGK, v_BSGK, scene, scene.sight, scene.kernel)
-                return maps["o"](self.global_rows(x_BTD, out_BTHK, *own, scene).flatten(2))
-        if self.weighs:
-            out_BTHK = self.mix(q_BTHK, k_BSGK, v_BSGK, scene, scene.sight, scene.kernel)
-        else:
+        if scene.kernel is None:
             out_BTHK = self.mix_otherwise(q_BTHK, k_BSGK, v_BSGK, scene)
+        else:
+            out_BTHK = self.mix(q_BTHK, k_BSGK, v_BSGK, scene, scene.sight, scene.kernel)
+        if scene.globals_ is not None:
+            out_BTHK = self.with_global_rows(x_BTD, out_BTHK, own, scene.globals_, scene)
         return maps["o"](out_BTHK.flatten(2))
 
     def heads_of(self, x_BTD: Tensor, project: Linear, norm: HeadsNorm | None, turn: Turn | None) -> Tensor:
@@ -98,13 +98,12 @@ class Attention(nn.Module):
         maps: Any = self._modules
         k_turn = scene.k_turn if self.early else None
         v_turn = scene.k_turn if self.turns_values else None
-        if self.mixing.shares_keys:
-            assert q_BTHK is not None, "a mixer that shares keys serves self-attention only"
+        if q_BTHK is not None and self.mixing.shares_keys:
             k_BSGK = q_BTHK
         else:
             k_BSGK = self.heads_of(x_BSD, maps["k"], self.k_norm, k_turn)
         v_BSGK = self.heads_of(x_BSD, maps["v"], self.v_norm, v_turn)
-        if self.global_k is None or self.global_v is None:
+        if self.global_k is None or self.global_v is None or not self.needs_global_keys(scene):
             return k_BSGK, v_BSGK
         return (
             k_BSGK,
@@ -125,10 +124,9 @@ class Attention(nn.Module):
         return kept
 
     def mix(
-        self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, scene: Scene, sight: Sight, kernel: Kernel | None
+        self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, scene: Scene, sight: Sight, kernel: Kernel
     ) -> Tensor:
         """Weighted values of every head."""
-        assert kernel is not None, "a mixer that weighs has a kernel"
         scores, values = scene.scores, None
         if self.biases or self.reads_probs:
             own = self.position.tensors() if self.position is not None else scene.own or {}
@@ -142,32 +140,60 @@ class Attention(nn.Module):
         )  # fmt: skip
         return kernel.run(q_BTHK, k_BSGK, v_BSGK, terms)
 
-    def global_rows(self, x_BTD: Tensor, out_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, scene: Scene) -> Tensor:
-        """The output with the rows of global tokens as their own projections give them."""
+    def needs_global_keys(self, scene: Scene) -> bool:
+        """Whether keys and values for global queries are made of all tokens: for a cache, or for many such queries."""
         rows = scene.globals_
-        if rows is None or self.global_q is None:
-            return out_BTHK
-        index_BN = rows.index_BN
+        if scene.cache is not None or rows is None:
+            return scene.cache is not None
+        few = None if rows.index_BN is None else rows.index_BN.shape[1]
+        return few is None or not absorbs(self.spec, self.leaf, self.dims, few)
+
+    def with_global_rows(
+        self, x_BTD: Tensor, out_BTHK: Tensor, own: list[Tensor], rows: GlobalRows, scene: Scene
+    ) -> Tensor:
+        """The output with the rows of global tokens as their own projections give them."""
+        maps: Any = self._modules
+        index_BN, x_BND = rows.index_BN, x_BTD
         if index_BN is not None:
             index_BN = index_BN.expand(x_BTD.shape[0], -1)
-            x_BTD = x_BTD.gather(1, index_BN[:, :, None].expand(-1, -1, x_BTD.shape[2]))
-        q_BNHK = self.heads_of(x_BTD, self.global_q, self.q_norm, rows.turn)
+            x_BND = x_BTD.gather(1, index_BN[:, :, None].expand(-1, -1, x_BTD.shape[2]))
+        q_BNHK = self.heads_of(x_BND, maps["global_q"], self.q_norm, rows.turn)
         if self.spec.temperature is not None:
             q_BNHK = q_BNHK * temperature(self.spec.temperature, rows.sight.q.pos, q_BNHK)
-        found_BNHK = self.mix(q_BNHK, k_BSGK, v_BSGK, scene, rows.sight, rows.kernel)
+        if own:
+            found_BNHK = self.mix(q_BNHK, own[0], own[1], scene, rows.sight, rows.kernel)
+        else:
+            found_BNHK = self.absorbed(q_BNHK, x_BTD, scene, rows)
         chosen = rows.chosen_BN[:, :, None, None]
         if index_BN is None:
             return torch.where(chosen, found_BNHK, out_BTHK)
         index = index_BN[:, :, None, None].expand(found_BNHK.shape)
         return out_BTHK.scatter(1, index, torch.where(chosen, found_BNHK, out_BTHK.gather(1, index)))
 
+    def absorbed(self, q_BNHK: Tensor, x_BSD: Tensor, scene: Scene, rows: GlobalRows) -> Tensor:
+        """What few global queries take: tokens themselves are keys and values of one shared head, q W_k meets them, and
+        W_v follows. The key's bias adds the same to all scores of a query, which the weights ignore.
+        """
+        maps: Any = self._modules
+        keys, values = maps["global_k"], maps["global_v"]
+        groups = self.dims.kv_heads
+        k_GKD, v_GKD = (m.weight.view(groups, self.dims.head_dim, -1) for m in (keys, values))
+        grouped = q_BNHK.unflatten(2, (groups, -1))
+        q_BNHD = torch.einsum("bngrk,gkd->bngrd", grouped, k_GKD).flatten(2, 3)
+        tokens = x_BSD[:, :, None]
+        taken = self.mix(q_BNHD, tokens, tokens, scene, rows.sight, rows.kernel).unflatten(2, (groups, -1))
+        found = torch.einsum("bngrd,gkd->bngrk", taken, v_GKD)
+        if values.bias is not None:
+            found = found + values.bias.view(groups, 1, -1)
+        return found.flatten(2, 3)
+
     def mix_otherwise(self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, scene: Scene) -> Tensor:
         """The output of a mixer with a way of its own."""
         turn, cache, decisions = scene.q_turn, scene.cache, scene.decisions
-        late = turn is not None and self.turns and not self.early
+        late = None if turn is None or self.early or not self.turns else functools.partial(self.turned, turn=turn)
         work = Mixing(
             q_BTHK=q_BTHK, k_BSGK=k_BSGK, v_BSGK=v_BSGK,
-            turn=functools.partial(self.turned, turn=turn) if late else lambda x: x,
+            turn=late or (lambda x: x),
             sight=scene.sight, scale=self.scale, dropout=self.spec.dropout if self.training else 0.0,
             state=cache.state(self.layer) if cache is not None and self.mixing.stateful else None,
             decide=(lambda make: make()) if decisions is None else decisions.decide,

@@ -219,14 +219,14 @@ class Where(NamedTuple):
 
 class ScoreTerms(NamedTuple):
     """What a position scheme adds to the scaled score of query t and key s in head h, as kernels can compute it piece
-    by piece: slope_H |gap| + table_BHTN[index(gap)] + q_side . k_side + column_BHS. Absent terms are None.
+    by piece: slope_H |gap| + table_BHTN[pick(gap)] + q_side . k_side + column_BHS. Absent terms are None.
     """
 
     slope_H: Any = None
     """Multiplied with the distance of query and key."""
     table_BHTN: Any = None
     """(B or 1, H, T or 1, N): N numbers for each head (and query), of which the gap picks one."""
-    index: Callable[[Any], Any] | None = None
+    pick: Callable[[Any], Any] | None = None
     """From gaps (key position - query position) to 0 ... N - 1."""
     q_side_BTHE: Any = None
     k_side_BSE: Any = None
@@ -245,10 +245,10 @@ class ScoreTerms(NamedTuple):
 
 
 class ValueTerms(NamedTuple):
-    """What a position scheme adds to the value of a key, by its gap: table_NK[index(gap)]."""
+    """What a position scheme adds to the value of a key, by its gap: table_NK[pick(gap)]."""
 
     table_NK: Any
-    index: Callable[[Any], Any]
+    pick: Callable[[Any], Any]
 
 
 class Position(Leaf, axis="position", leaves="anyformer.parts.positions"):

@@ -16,7 +16,7 @@ from anyformer.errors import InputError, nearest
 from anyformer.specs.axes import Dims, Weight
 from anyformer.specs.ends import TokenEmbed, TokenHead
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.nodes import Layer
+from anyformer.specs.nodes import Layer, absorbs
 from anyformer.specs.pairs import allowed_pairs, allowed_pairs_of_heads, keys_seen_of_heads
 from anyformer.specs.patterns import Tokens
 from anyformer.specs.rooms import cross_streams, rooms
@@ -139,10 +139,13 @@ class Count:
         if a.global_projections:
             import numpy as np
 
-            # Keys and values of every token, queries of global ones: those that a pattern fixes, as marks are unknown.
+            # Queries of global tokens, those that a pattern fixes, as marks are unknown; keys and values of all tokens,
+            # if there is a global one, and they are too many to do without.
             places: Any = np.arange(length) if place is None else np.asarray([place])
-            chosen = pattern_of(stack, layer).is_global(Tokens(places, 0, length))
-            total += tokens * 2 * keys + int(np.sum(chosen)) * queries
+            chosen = int(np.sum(pattern_of(stack, layer).is_global(Tokens(places, 0, length))))
+            total += chosen * queries
+            if place is not None or (chosen and not absorbs(a, layer.position, dims, chosen)):
+                total += tokens * 2 * keys
         return 2 * dims.width * total
 
     def _pairs(self, stack: Stack, layer: Layer, index: int, length: int) -> int:

@@ -68,6 +68,9 @@ def _nodes(spec: ModelSpec, stack: Stack, layer: Layer) -> Findings:
     if stack.causal and a.pattern is not None and a.pattern.prefix() is None:
         why = f"'{a.pattern}' lets a token see later ones, which a decoder may not; write 'causal & ({a.pattern})'"
         yield Finding("attention.pattern", why, ("topology",))
+    elif stack.causal and a.pattern is not None and a.pattern.needs_length:
+        why = f"'{a.pattern}' reads how long its document is, which a decoder does not know before its end"
+        yield Finding("attention.pattern", f"{why}; a random pattern has past=True for that", ("topology",))
     yield from _mixer(stack, layer)
     if a.cross_position and spec.topology != "encoder-decoder":
         why = f"has no effect: topology {spec.topology!r} has no cross-attention"

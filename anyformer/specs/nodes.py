@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from anyformer.specs.axes import FeedForward, Mixer, Norm, Position
+from anyformer.specs.axes import Dims, FeedForward, Mixer, Norm, Position
 from anyformer.specs.patterns import Pattern
 from anyformer.specs.scale import Scale
 
@@ -154,6 +154,16 @@ class Layer:
     ffn: FeedForward
     norm: Norms
     block: Wires
+
+
+def absorbs(a: Attention, position: Position, dims: Dims, tokens: int) -> bool:
+    """Whether so few global tokens are better served without projecting keys and values of all tokens for them: their
+    queries go through the key projection backwards and meet the tokens themselves, and what they take goes through the
+    value projection. Possible where nothing stands between projections and scores, and weights add up to 1.
+    """
+    between = a.qk_norm or a.v_norm or a.clip_qkv is not None or position.overrides("rotate")
+    added = position.biases() or position.reads_probs() or a.softcap is not None or a.dropout > 0
+    return not between and not added and a.mixer.ignores_shift and 4 * tokens * dims.heads <= dims.width
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -212,10 +212,11 @@ def silent(spec: ModelSpec) -> dict[str, str]:
             alone[-1] = alone[-1] or _first_sees_itself_only(spec, stack)
         for i, layer in enumerate(stack.layers):
             prefix = f"{stack.name}.blocks.{i}"
-            reasons |= _silent_keys(layer, f"{prefix}.attention.body", turned=layer.position.overrides("rotate"))
+            turned = layer.position.overrides("rotate")
+            reasons |= _silent_keys(layer, f"{prefix}.attention.body", turned=turned, cross=False)
             if stack.cross:
                 turned = layer.position.overrides("rotate") and layer.attention.cross_position
-                reasons |= _silent_keys(layer, f"{prefix}.cross.body", turned=turned)
+                reasons |= _silent_keys(layer, f"{prefix}.cross.body", turned=turned, cross=True)
             if alone[i]:
                 why = "a token that sees only itself gives itself the weight 1, whatever its score"
                 scored = [f"{prefix}.attention.body.{name}." for name in ("q", "k", "q_norm", "k_norm", "position")]
@@ -247,13 +248,13 @@ def _read_by(stack: Stack, token: int, tokens: int) -> set[int]:
     return set(np.flatnonzero(found).tolist())
 
 
-def _silent_keys(layer: Layer, prefix: str, *, turned: bool) -> dict[str, str]:
+def _silent_keys(layer: Layer, prefix: str, *, turned: bool, cross: bool) -> dict[str, str]:
     """Parameters that add the same vector to every key."""
     a, reasons = layer.attention, dict[str, str]()
-    if a.softcap is None and a.mixer.ignores_shift:
+    if a.softcap is None and mixer_of(a, cross=cross).ignores_shift:
         why = "the same vector on every key adds the same to all scores of a query, which the weights ignore"
         if not turned and a.qk_norm is None and a.clip_qkv is None:
-            reasons[f"{prefix}.k.bias"] = why
+            reasons |= {f"{prefix}.k.bias": why, f"{prefix}.global_k.bias": why}
         if a.qk_norm is not None and (not turned or a.qk_norm.when == "after"):
             reasons[f"{prefix}.k_norm.bias"] = why
     return reasons

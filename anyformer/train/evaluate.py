@@ -169,6 +169,12 @@ def head_of(model: Model) -> nn.Module:
         raise InputError(f"perplexity is for decoders: {why}")
     if model.head is None or not spec.head.predicts_tokens or spec.embed.reads != "input_ids":
         raise InputError(f"perplexity needs a model from tokens to tokens; this one has a {spec.head.kind!r} head")
+    stack: Any = model.decoder
+    if stack.prefix:
+        raise InputError(
+            f"perplexity is of tokens that come one after the other: the first {stack.prefix} of this prefix-LM see each "
+            "other both ways, so it has seen what it would predict"
+        )
     return model.head
 
 

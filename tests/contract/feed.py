@@ -45,9 +45,10 @@ def document(spec: ModelSpec, length: int, seed: int, target: int | None = None)
     both = spec.topology == "encoder-decoder"
     goal = torch.randint(0, spec.vocab, (target or max(length - 4, 2),), generator=generator) if both else None
     marks = None
-    if reads_marks(spec) and spec.embed.kind != "patches":
-        marks = (torch.rand(length, generator=generator) < 0.2).long()
-        marks[length // 2] = 1
+    if reads_marks(spec):
+        tokens = spec.embed.tokens() if spec.embed.kind == "patches" else length
+        marks = (torch.rand(tokens, generator=generator) < 0.2).long()
+        marks[tokens // 2] = 1
     return Document(source, types, goal, marks)
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 import anyformer as af
 from anyformer.model.models import Model
 from anyformer.specs import ModelSpec
-from tests.contract.contracts import model_of
+from tests.contract.contracts import model_of, prefix_of
 from tests.contract.draw import draw
 from tests.generation.talking import talking
 from tests.tolerances import assert_close
@@ -19,7 +19,9 @@ PROMPTS = (11, 4, 7)
 
 def prompts(spec: ModelSpec, seed: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
-    return [torch.randint(0, spec.vocab, (n,), generator=generator) for n in PROMPTS]
+    # A prefix is fed at once, so no prompt may be shorter.
+    least = prefix_of(spec) if spec.topology == "decoder" else 0
+    return [torch.randint(0, spec.vocab, (max(n, least),), generator=generator) for n in PROMPTS]
 
 
 def padded(rows: list[Tensor], *, left: bool) -> tuple[Tensor, Tensor]:

@@ -88,7 +88,7 @@ def as_terms(bias_BHTS: Tensor) -> ScoreTerms:
 
     gap = torch.arange(keys)[None] - torch.arange(keys - queries, keys)[:, None]
     empty = bias_BHTS.new_zeros(*bias_BHTS.shape[:3], 2 * keys - 1)
-    return ScoreTerms(table_BHTN=empty.scatter(-1, index(gap).expand(bias_BHTS.shape), bias_BHTS), index=index)
+    return ScoreTerms(table_BHTN=empty.scatter(-1, index(gap).expand(bias_BHTS.shape), bias_BHTS), pick=index)
 
 
 def near(gap: Tensor) -> Tensor:
@@ -107,22 +107,22 @@ def _slope(queries: int, keys: int, heads: int) -> Made:
 
 def _table(queries: int, keys: int, heads: int) -> Made:
     table = random(1, heads, 1, 9, seed=11).requires_grad_()
-    return {"scores": ScoreTerms(table_BHTN=table, index=near)}, [table]
+    return {"scores": ScoreTerms(table_BHTN=table, pick=near)}, [table]
 
 
 def _table_of_rows(queries: int, keys: int, heads: int) -> Made:
     table = random(2, heads, 1, 9, seed=11).requires_grad_()
-    return {"scores": ScoreTerms(table_BHTN=table, index=near)}, [table]
+    return {"scores": ScoreTerms(table_BHTN=table, pick=near)}, [table]
 
 
 def _table_of_queries(queries: int, keys: int, heads: int) -> Made:
     table = random(2, heads, queries, 9, seed=11).requires_grad_()
-    return {"scores": ScoreTerms(table_BHTN=table, index=near)}, [table]
+    return {"scores": ScoreTerms(table_BHTN=table, pick=near)}, [table]
 
 
 def _shared_table_of_queries(queries: int, keys: int, heads: int) -> Made:
     table = random(1, heads, queries, 9, seed=11).requires_grad_()
-    return {"scores": ScoreTerms(table_BHTN=table, index=near)}, [table]
+    return {"scores": ScoreTerms(table_BHTN=table, pick=near)}, [table]
 
 
 def _sides(queries: int, keys: int, heads: int) -> Made:

@@ -70,7 +70,8 @@ def sight_of(text, tokens, rows="alone", device="cpu"):
 )
 def test_flex_request_that_it_cannot_serve_is_refused_with_the_reason(change, words):
     reason = flex.why_not(Request(**{**vars(ASKED), **change}))
-    assert reason is not None and words in reason
+    assert reason is not None
+    assert words in reason
 
 
 @pytest.mark.parametrize(
@@ -237,7 +238,23 @@ def test_flex_table_stays_in_one_part_where_two_do_not_pay(why):
     terms = terms_of("t5 cap" if why == "cap" else "t5", leaves_of("t5", tokens), sight)
     with torch.set_grad_enabled(why != "no gradient"):
         parts = flex_parts.parts_of(terms)
-    assert len(parts) == 1 and parts[0].sight is sight
+    assert len(parts) == 1
+    assert parts[0].sight is sight
+
+
+def test_flex_promises_the_kernel_only_what_holds_for_every_tile():
+    plain = sight_of("causal", 256)
+    plain.shape = "causal"
+    odd = sight_of("causal", 250)
+    odd.shape = "causal"
+    options = [
+        flex.options_of(flex_parts.Part(sight, None), 128, short=True)
+        for sight in (plain, odd, sight_of("causal & window(128)", 256), sight_of("causal", 256, "packed"))
+    ]
+    assert options[0] == {"ROWS_GUARANTEED_SAFE": True, "BLOCKS_ARE_CONTIGUOUS": True}
+    assert options[1] == {"ROWS_GUARANTEED_SAFE": True}
+    # The far tile of a window holds no key for its last query, and the two tiles at its edges are apart.
+    assert options[2] == options[3] == {}
 
 
 def both(run, kind, leaves, sight, dtype, given):

@@ -244,7 +244,7 @@ def with_everything(q, k, v, table, sink, on_values, sight, share):
 
     return run(
         tiled.KERNEL, q, k, v, sight, mixer=Softmax(sinks=True), own={"sink_H": sink}, softcap=1.5,
-        scores=ScoreTerms(table_BHTN=table, index=bucket), values=ValueTerms(on_values, bucket), dropout=share,
+        scores=ScoreTerms(table_BHTN=table, pick=bucket), values=ValueTerms(on_values, bucket), dropout=share,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 import anyformer as af
 from anyformer.errors import InputError
+from anyformer.specs.nodes import absorbs
 from tests.contract.contracts import randomise
 from tests.contract.draw import BASE
 from tests.tolerances import assert_close
@@ -499,3 +500,38 @@ def test_segments_with_a_padded_tail_equal_the_documents_alone():
     assert_close("promise", found.logits[:, :14], torch.cat([o.logits for o in alone], 1))
     assert_close("promise", found.loss * 12, alone[0].loss * 4 + alone[1].loss * 8)
     assert found.label_count == 12
+
+
+def test_labels_of_a_prefix_do_not_count_as_tokens_before_them_see_them():
+    model = make(attention=BASE["attention"] | {"pattern": "causal | prefix(6)"})
+    row = ids(1, 15, 3)
+    found = model(row, labels=row)
+    # Tokens 6 to 14 are predicted from what came before.
+    assert found.label_count == 9
+    logprobs = found.logits.log_softmax(-1)[0, 5:-1]
+    assert_close("formula", found.loss, -logprobs.gather(-1, row[0, 6:, None]).mean())
+
+
+def test_prefix_fed_in_two_pieces_is_refused_by_name():
+    model = make(attention=BASE["attention"] | {"pattern": "causal | prefix(6)"})
+    cache = model.new_cache(1, 20)
+    model(ids(1, 4, 1), cache=cache)
+    with pytest.raises(InputError, match="the first 6 tokens see each other both ways"):
+        model(ids(1, 1, 2), cache=cache)
+
+
+def test_global_mask_that_no_pattern_reads_is_refused():
+    with pytest.raises(InputError, match="global_mask: no pattern of this model reads it"):
+        make()(ids(1, 4, 1), global_mask=torch.ones(1, 4, dtype=torch.long))
+
+
+def test_few_global_tokens_take_the_same_with_and_without_keys_of_all_tokens(monkeypatch):
+    pattern = "symmetric_window(2) | global_tokens(1)"
+    heads = {"heads": 3, "kv_heads": 1, "head_dim": 4, "bias": "qkv", "pattern": pattern, "global_projections": True}
+    model = make(topology="encoder", position="learned", attention=heads)
+    row, marks = ids(2, 15, 3), torch.tensor([[0, 0, 0, 1] + [0] * 11, [0] * 15])
+    stack = model.spec.stacks[0]
+    assert absorbs(model.spec.attention, model.spec.position, model.spec.dims(stack.layers[0], stack), 2)
+    few = model(row, global_mask=marks).logits
+    monkeypatch.setattr("anyformer.parts.attention.absorbs", lambda *_: False)
+    assert_close("formula", few, model(row, global_mask=marks).logits)

@@ -72,6 +72,10 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "encoder of a double width": (
         {**BOTH, "encoder": {"block": {"wiring": "reversible", "merge": "concat"}}},
         "block.merge: 'concat' doubles the width, which only a head can read: the decoder reads this encoder; pick 'mean'"),
+    "decoder that knows its end": (
+        {"attention.pattern": "causal & (window(2) | edge_blocks(2, 1, 1))"},
+        "attention.pattern: 'causal & (window(2) | edge_blocks(2))' reads how long its document is, which a decoder does "
+        "not know before its end; a random pattern has past=True for that"),
     "global projections without global tokens": (
         {"attention.global_projections": True},
         "attention.global_projections: has no effect: 'causal' has no global tokens; write 'causal | global_tokens'"),

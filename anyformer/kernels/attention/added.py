@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -37,8 +38,7 @@ def score_bias(terms: ScoreTerms, where: Where, rows: Any = WHOLE, columns: Any 
 
 def picked(terms: ScoreTerms, gap_BTS: Tensor, rows: Any = WHOLE) -> Tensor:
     """What the table holds for these gaps, (B,H,T,S)."""
-    assert terms.index is not None, "a table comes with the index into it"
-    index_BTS, table = terms.index(gap_BTS), terms.table_BHTN
+    index_BTS, table = _index(terms, gap_BTS), terms.table_BHTN
     if table.shape[2] == 1 and table.shape[0] == 1:
         # One row of numbers for each head: a plain look-up, whose gradient is a sum over equal gaps.
         return table[0, :, 0][:, index_BTS].transpose(0, 1)
@@ -51,7 +51,7 @@ def picked(terms: ScoreTerms, gap_BTS: Tensor, rows: Any = WHOLE) -> Tensor:
 
 def value_part(terms: ValueTerms, probs_BHTS: Tensor, where: Where, rows: Any = WHOLE, columns: Any = WHOLE) -> Tensor:
     """What the weights take from the values' own table, (B,T,H,K)."""
-    index = terms.index(gaps(where, rows, columns))[:, None].expand(probs_BHTS.shape)
+    index = terms.pick(gaps(where, rows, columns))[:, None].expand(probs_BHTS.shape)
     table = terms.table_NK.to(probs_BHTS.dtype)
     by_gap = probs_BHTS.new_zeros(*probs_BHTS.shape[:3], table.shape[0]).scatter_add(-1, index, probs_BHTS)
     return (by_gap @ table).transpose(1, 2)
@@ -77,8 +77,7 @@ def add_up(sums: Sums, moved_BHTS: Tensor, terms: ScoreTerms, where: Where, rows
     if slope is not None:
         slope += (moved_BHTS * gaps(where, rows, columns)[:, None].abs()).sum((0, 2, 3))
     if table is not None:
-        assert terms.index is not None, "a table comes with the index into it"
-        index_BTS, some = terms.index(gaps(where, rows, columns)), moved_BHTS
+        index_BTS, some = _index(terms, gaps(where, rows, columns)), moved_BHTS
         if table.shape[2] == 1:
             # All queries share the row: pairs of one gap are one sum.
             rest = batch if table.shape[0] > 1 else 1
@@ -101,6 +100,11 @@ def add_up(sums: Sums, moved_BHTS: Tensor, terms: ScoreTerms, where: Where, rows
         k_side[:, columns] += of_keys.sum_to_size(k_side[:, columns].shape)
     if column is not None:
         column[:, :, columns] += moved_BHTS.sum(2).sum_to_size(column[:, :, columns].shape)
+
+
+def _index(terms: ScoreTerms, gap_BTS: Tensor) -> Tensor:
+    # A table comes with the index into it.
+    return cast("Callable[[Tensor], Tensor]", terms.pick)(gap_BTS)
 
 
 def _sum(total: Tensor | None, more: Tensor) -> Tensor:

@@ -7,7 +7,8 @@ are served beside the band: as keys in front of every block's stretch, and as qu
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple
+import operator
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -16,13 +17,13 @@ from torch.nn import functional as F
 from anyformer.kernels.attention import native
 from anyformer.kernels.attention.added import score_bias
 from anyformer.kernels.choose import Kernel, Request, Terms
-from anyformer.kernels.constants import constant
+from anyformer.kernels.constants import constant, read, written
 from anyformer.kernels.sight import Sight
 from anyformer.specs.axes import Where
 from anyformer.specs.patterns import Pattern, Tokens
 
-LEAST, MOST = 64, 512
-"""Queries in a block: half of the window, within these (measured: 64 to 192 are alike for a window of 256)."""
+LEAST, MOST = 64, 256
+"""Queries in a block: about half of what each of them reaches, within these (measured for windows of 64 to 1024)."""
 WORTH = 0.6
 """Above this share of all pairs, one dense call is as fast."""
 
@@ -44,18 +45,18 @@ def why_not(request: Request) -> str | None:
 
 
 class Piece(NamedTuple):
-    """`count` blocks of `rows` queries, one after the other, each against `keys` keys from `key` on."""
+    """So many blocks of `rows` queries, one after the other, each against `keys` keys from `key` on."""
 
     row: int
     rows: int
-    count: int
+    blocks: int
     key: int
     keys: int
 
     @property
     def pairs(self) -> int:
         """How many scores it computes."""
-        return self.count * self.rows * self.keys
+        return self.blocks * self.rows * self.keys
 
 
 def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms) -> Tensor:
@@ -119,9 +120,11 @@ def _steady(sight: Sight) -> bool:
 
 def _pieces(sight: Sight, apart: tuple[int, ...]) -> tuple[Piece, ...] | None:
     reach = sight.pattern.reach()
-    assert reach.back is not None and reach.ahead is not None, "why_not refuses what is not bounded"
+    # why_not refuses a reach that is not bounded.
+    back, ahead = cast("int", reach.back), cast("int", reach.ahead)
     first = len(apart) if apart and apart[-1] == len(apart) - 1 else 0
-    return cut(sight.queries, sight.keys, reach.back, reach.ahead, first, len(apart))
+    # A compiler makes blocks for lengths that it knows.
+    return cut(operator.index(sight.queries), operator.index(sight.keys), back, ahead, first, len(apart))
 
 
 def cut(queries: int, keys: int, back: int, ahead: int, first: int, apart: int) -> tuple[Piece, ...] | None:
@@ -133,12 +136,12 @@ def cut(queries: int, keys: int, back: int, ahead: int, first: int, apart: int) 
         size *= 2
     before = keys - queries
     head = max(0, back - 1 - before + first)
-    count = (queries - head - ahead) // size
-    if before < 0 or count < 1:
+    blocks = (queries - head - ahead) // size
+    if before < 0 or blocks < 1:
         return None
     pieces = [Piece(0, head, 1, 0, before + head + ahead)] if head else []
-    pieces.append(Piece(head, size, count, before + head - back + 1, size + back - 1 + ahead))
-    tail = head + count * size
+    pieces.append(Piece(head, size, blocks, before + head - back + 1, size + back - 1 + ahead))
+    tail = head + blocks * size
     if tail < queries:
         begin = before + tail - back + 1
         pieces.append(Piece(tail, queries - tail, 1, begin, keys - begin))
@@ -150,13 +153,13 @@ def _blocks(
     q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms, piece: Piece, apart: tuple[int, ...]
 ) -> Tensor:
     """One piece's queries against their stretches, (B, rows of the piece, H, K)."""
-    row, rows, count, key, keys = piece
+    row, rows, blocks, key, keys = piece
     batch, _, heads, dim = q_BTHK.shape
     groups = k_BSGK.shape[2]
-    far = tuple(a for a in apart if count > 1 or not key <= a < key + keys)
+    far = tuple(a for a in apart if blocks > 1 or not key <= a < key + keys)
     # The heads of a group are queries of one head, so that no key is copied for each of them.
-    q = q_BTHK[:, row : row + count * rows].reshape(batch * count, rows, groups, heads // groups, dim)
-    q = q.permute(0, 2, 3, 1, 4).reshape(batch * count, groups, -1, dim)
+    q = q_BTHK[:, row : row + blocks * rows].reshape(batch * blocks, rows, groups, heads // groups, dim)
+    q = q.permute(0, 2, 3, 1, 4).reshape(batch * blocks, groups, -1, dim)
     k, v = (_stretches(x, piece, far) for x in (k_BSGK, v_BSGK))
     mask = _added(terms, piece, far, batch, q.dtype)
     if mask.shape[1] == 1:
@@ -164,88 +167,98 @@ def _blocks(
     else:
         mask = mask.reshape(mask.shape[0], groups, -1, mask.shape[3])
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=terms.dropout, scale=terms.scale)
-    out = out.view(batch * count, groups, heads // groups, rows, dim).permute(0, 3, 1, 2, 4)
-    return out.reshape(batch, count * rows, heads, dim)
+    out = out.view(batch * blocks, groups, heads // groups, rows, dim).permute(0, 3, 1, 2, 4)
+    return out.reshape(batch, blocks * rows, heads, dim)
 
 
 def _stretches(x_BSGK: Tensor, piece: Piece, far: tuple[int, ...]) -> Tensor:
-    """The keys apart, then the stretch of each block: (B count, G, far + keys, K)."""
-    _, rows, count, key, keys = piece
-    near = x_BSGK[:, key : key + (count - 1) * rows + keys].unfold(1, keys, rows).transpose(3, 4)
+    """The keys apart, then the stretch of each block: (B blocks, G, far + keys, K)."""
+    _, rows, blocks, key, keys = piece
+    near = x_BSGK[:, key : key + (blocks - 1) * rows + keys].unfold(1, keys, rows).transpose(3, 4)
     if far:
         picked = x_BSGK[:, : len(far)] if far[-1] == len(far) - 1 else x_BSGK[:, list(far)]
-        near = torch.cat((picked.transpose(1, 2)[:, None].expand(-1, count, -1, -1, -1), near), 3)
+        near = torch.cat((picked.transpose(1, 2)[:, None].expand(-1, blocks, -1, -1, -1), near), 3)
     return near.flatten(0, 1)
 
 
 def _added(terms: Terms, piece: Piece, far: tuple[int, ...], batch: int, dtype: torch.dtype) -> Tensor:
-    """What torch's function calls attn_mask, (B count or 1, H or 1, rows, far + keys)."""
+    """What torch's function calls attn_mask, (B blocks or 1, H or 1, rows, far + keys)."""
     sight, before = terms.sight, terms.sight.keys - terms.sight.queries
     device = sight.k.pos.device
-    one = piece.count == 1 or (sight.plain and _alike(sight, piece, far))
-    seen = sight.once(("band", piece, far), lambda: _seen(sight, piece, far, one))
-    if not one or seen.shape[0] > 1:
-        seen = seen.expand(batch, -1, -1, -1, -1)
+    seen = sight.once(("band", piece, far), lambda: _seen(sight, piece, far))
+    if seen.shape[0] > 1 or seen.shape[2] > 1:
+        seen = seen.expand(batch, -1, piece.blocks, -1, -1)
     seen = seen.transpose(1, 2).flatten(0, 1)
     if terms.scores is None:
         return seen
     # In documents whose tokens follow each other, places in the row tell the distance as positions do. The distance
     # to a stretch is the same for all blocks.
-    rows, columns = _places(piece, far, device, count=piece.count if far else 1)
+    rows, columns = _places(piece, far, device, blocks=piece.blocks if far else 1)
     bias = score_bias(terms.scores, Where(rows + before, columns))
-    assert bias is not None, "a position scheme that biases has a term"
+    if bias is None:
+        return seen
     if bias.shape[0] > 1:
         bias = bias.repeat(batch, 1, 1, 1)
         seen = seen if seen.shape[0] == bias.shape[0] else seen.expand(bias.shape[0], -1, -1, -1)
     return torch.where(seen, bias.to(dtype), float("-inf"))
 
 
-def _places(piece: Piece, far: tuple[int, ...], device: torch.device, count: int) -> tuple[Tensor, Tensor]:
-    """Row indices of queries (count, rows) and of keys (count, far + keys) of the first `count` blocks."""
-    start = torch.arange(count, device=device)[:, None] * piece.rows
+def _places(piece: Piece, far: tuple[int, ...], device: torch.device, blocks: int) -> tuple[Tensor, Tensor]:
+    """Row indices of queries (blocks, rows) and of keys (blocks, far + keys) of the first `blocks` blocks."""
+    start = torch.arange(blocks, device=device)[:, None] * piece.rows
     rows = start + piece.row + torch.arange(piece.rows, device=device)
     columns = start + piece.key + torch.arange(piece.keys, device=device)
     if far:
-        columns = torch.cat((torch.tensor(far, device=device).expand(count, -1), columns), 1)
+        columns = torch.cat((torch.tensor(far, device=device).expand(blocks, -1), columns), 1)
     return rows, columns
 
 
-def _seen(sight: Sight, piece: Piece, far: tuple[int, ...], one: bool) -> Tensor:
+def _seen(sight: Sight, piece: Piece, far: tuple[int, ...]) -> Tensor:
     """(B or 1, H or 1, blocks or 1, rows, far + keys): who sees whom, each pair once."""
-    count = 1 if one else piece.count
-    rows, columns = _places(piece, far, sight.k.pos.device, count)
-    seen = sight.pairs(rows, columns).expand(-1, -1, count, *rows.shape[1:], *columns.shape[1:])
-    if not far:
-        return seen
-    # A key apart that lies in the stretch is counted there.
-    apart, begin = columns[:, : len(far)], columns[:, len(far) :][:, :1]
-    outside = F.pad((apart < begin) | (apart >= begin + piece.keys), (0, piece.keys), value=True)
-    return seen & outside[:, None]
+    marked = isinstance(sight.k.marked, Tensor) and sight.pattern.reads_marks
+    one = piece.blocks == 1 or (sight.plain and not marked and _alike(sight, piece, far))
+    blocks = 1 if one else piece.blocks
+    rows, columns = _places(piece, far, sight.k.pos.device, blocks)
+    seen = sight.pairs(rows, columns).expand(-1, -1, blocks, *rows.shape[1:], *columns.shape[1:])
+    if far:
+        # A key apart that lies in the stretch is counted there.
+        apart, begin = columns[:, : len(far)], columns[:, len(far) :][:, :1]
+        outside = F.pad((apart < begin) | (apart >= begin + piece.keys), (0, piece.keys), value=True)
+        seen = seen & outside[:, None]
+    if marked and bool((seen == seen[:, :, :1]).all()):
+        # Looked at anyway, to find the marked tokens: one mask takes less than many that are the same.
+        seen = seen[:, :, :1].contiguous()
+    return seen
 
 
 def _alike(sight: Sight, piece: Piece, far: tuple[int, ...]) -> bool:
     """Whether one mask serves all blocks of a piece."""
     pattern = sight.pattern
-    if pattern.needs_length or (pattern.reads_marks and isinstance(sight.k.marked, Tensor)):
+    if pattern.needs_length:
         return False
     if pattern.shift_invariant and not far:
         return True
-    return alike(pattern, tuple(piece), far, sight.keys - sight.queries, sight.heads, sight.layer)
+    before = operator.index(sight.keys) - operator.index(sight.queries)
+    if torch.compiler.is_compiling():
+        return _alike_while_tracing(written(pattern), tuple(piece), far, before, sight.heads, sight.layer)
+    return _compared(pattern, piece, far, before, sight.heads, sight.layer)
 
 
 @constant
-def alike(pattern: Pattern, piece: tuple[int, ...], far: tuple[int, ...], before: int, heads: int, layer: int) -> bool:
-    """The same, from the pattern alone: on the host, and once for a length."""
-    return _compared(pattern, Piece(*piece), far, before, heads, layer)
+def _alike_while_tracing(
+    pattern: tuple[Any, ...], piece: tuple[int, ...], far: tuple[int, ...], before: int, heads: int, layer: int
+) -> bool:
+    return _compared(read(pattern), Piece(*piece), far, before, heads, layer)
 
 
 @functools.lru_cache(maxsize=256)
 def _compared(pattern: Pattern, piece: Piece, far: tuple[int, ...], before: int, heads: int, layer: int) -> bool:
+    """The same, from the pattern alone: on the host, and once for a length."""
     import numpy as np
 
     head: Any = np.arange(heads)[:, None, None] if pattern.per_head else 0
     first: Any = None
-    for block in range(piece.count):
+    for block in range(piece.blocks):
         rows: Any = piece.row + before + block * piece.rows + np.arange(piece.rows)[:, None]
         begin = piece.key + block * piece.rows
         stretch = begin + np.arange(piece.keys)
@@ -265,9 +278,9 @@ def _dense_rows(q_BNHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms, in
     sight = terms.sight
     rows, columns = index, torch.arange(sight.keys, device=index.device)
     mask = sight.pairs(rows, columns)
-    if terms.scores is not None:
-        bias = score_bias(terms.scores, Where((rows + sight.keys - sight.queries)[None], columns[None]))
-        assert bias is not None, "a position scheme that biases has a term"
+    where = Where((rows + sight.keys - sight.queries)[None], columns[None])
+    bias = None if terms.scores is None else score_bias(terms.scores, where)
+    if bias is not None:
         mask = torch.where(mask, bias.to(q_BNHK.dtype), float("-inf"))
     out = F.scaled_dot_product_attention(
         q_BNHK.transpose(1, 2),

@@ -17,12 +17,14 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
-from anyformer.kernels.attention.flex_blocks import block_mask, in_order, places, rows_differ
+from anyformer.kernels.attention.flex_blocks import BLOCK, block_mask, in_order, places, rows_differ
 from anyformer.kernels.attention.flex_parts import Part, parts_of, sights_of
 from anyformer.kernels.choose import Kernel, Request, Terms
 from anyformer.kernels.sight import Sight
 from anyformer.specs.axes import ScoreTerms
 
+SMALL_DIM = 64
+"""Heads up to this width go backward in smaller tiles."""
 LEAST_DIM = 16
 """The narrowest head that the kernel multiplies; narrower ones are filled up with zeros."""
 
@@ -50,11 +52,30 @@ def why_not(request: Request) -> str | None:
 
 
 class Call(NamedTuple):
-    """One fused call: what becomes of scores, which tiles, and what is added to all scores of a query."""
+    """One fused call: what becomes of scores, which tiles, what is added to all scores of a query, and hints."""
 
     changed: Callable[..., Tensor] | None
     blocks: Any
     shift_BHT: Tensor | None
+    options: dict[str, Any]
+
+
+def options_of(part: Part, dim: int, *, short: bool) -> dict[str, Any]:
+    """What the kernel may rely on, and sizes of tiles that were measured to be faster than its own."""
+    sight = part.sight
+    options: dict[str, Any] = {}
+    if sight.shape != "pattern":
+        # The first tile that is read has a key for every query. At the far edge of a window it has none for some, so
+        # that it does not help that they see keys of later tiles.
+        options["ROWS_GUARANTEED_SAFE"] = True
+        if sight.queries % BLOCK == 0 and sight.keys % BLOCK == 0:
+            options["BLOCKS_ARE_CONTIGUOUS"] = True
+    if short and dim <= SMALL_DIM:
+        options |= {f"bwd_BLOCK_{name}": 64 for name in ("M1", "N1", "M2", "N2")} | {"bwd_num_warps": 4}
+    if part.scores is not None and part.scores.table_BHTN is not None:
+        # A tile of look-ups is as large as a tile of scores: a third one in flight does not fit beside keys and values.
+        options["num_stages"] = 2
+    return options
 
 
 def prepare(sight: Sight, reach: int | None) -> None:
@@ -69,32 +90,41 @@ def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms) -> Tensor:
     q, k, v = (_wide(x).transpose(1, 2) for x in (q_BTHK, k_BSGK, v_BSGK))
     parts = parts_of(terms)
     calls = [
-        Call(score_mod(part.scores, part.sight, terms.softcap, short=short), block_mask(part.sight), part.shift_BHT)
+        Call(
+            score_mod(part.scores, part.sight, terms.softcap, short=short),
+            block_mask(part.sight),
+            part.shift_BHT,
+            options_of(part, dim, short=short),
+        )
         for part in parts
     ]
-    # A tile of look-ups is as large as a tile of scores: a third one in flight does not fit beside keys and values.
-    tables = terms.scores is not None and terms.scores.table_BHTN is not None
-    options = {"num_stages": 2} if tables else None
     attend = _attend
     if not torch.compiler.is_compiling():
         rows_differ(q, k, v, *(c.shift_BHT for c in calls))
         attend = _compiled(_key(parts, terms, q, k))
-    out_BHTK = attend(q, k, v, calls, terms.scale, terms.own.get("sink_H"), options)
+    out_BHTK = attend(q, k, v, calls, terms.scale, terms.own.get("sink_H"))
     return out_BHTK[..., :dim].transpose(1, 2)
 
 
-def _attend(
-    q: Tensor, k: Tensor, v: Tensor, calls: list[Call], scale: float, sink_H: Tensor | None, options: Any
-) -> Tensor:
-    gqa, whole = q.shape[1] != k.shape[1], len(calls) == 1
-    if whole and sink_H is None:
-        return flex_attention(q, k, v, calls[0].changed, calls[0].blocks, scale, gqa, kernel_options=options)
+def _attend(q: Tensor, k: Tensor, v: Tensor, calls: list[Call], scale: float, sink_H: Tensor | None) -> Tensor:
+    gqa = q.shape[1] != k.shape[1]
+    if len(calls) == 1 and sink_H is None:
+        only = calls[0]
+        return flex_attention(q, k, v, only.changed, only.blocks, scale, gqa, kernel_options=_given(only.options))
     outs: list[Tensor] = []
     sums: list[Tensor] = []
     for call in calls:
         aux: Any
         out, aux = flex_attention(
-            q, k, v, call.changed, call.blocks, scale, gqa, kernel_options=options, return_aux=AuxRequest(lse=True)
+            q,
+            k,
+            v,
+            call.changed,
+            call.blocks,
+            scale,
+            gqa,
+            kernel_options=_given(call.options),
+            return_aux=AuxRequest(lse=True),
         )
         outs.append(out)
         sums.append(aux.lse if call.shift_BHT is None else aux.lse + call.shift_BHT)
@@ -108,13 +138,18 @@ def _attend(
     return mixed.to(q.dtype)
 
 
+def _given(options: dict[str, Any]) -> Any:
+    return options or None
+
+
 def _key(parts: list[Part], terms: Terms, q: Tensor, k: Tensor) -> tuple[Any, ...]:
     """What one compiled function serves: everything about a call but its sizes and values."""
     kinds = []
     for part in parts:
         sight, scores = part.sight, part.scores
         given = scores is not None and tuple(term is None for term in scores)
-        kinds.append((sight.pattern, sight.layer if sight.pattern.per_layer else 0, in_order(sight), given))
+        options = tuple(options_of(part, q.shape[3], short=q.dtype != torch.float32).items())
+        kinds.append((sight.pattern, sight.layer if sight.pattern.per_layer else 0, in_order(sight), given, options))
     heads = q.shape[1], k.shape[1], q.shape[3], q.dtype
     return *kinds, terms.softcap, terms.scale, bool(terms.own), *heads
 
@@ -138,7 +173,7 @@ def score_mod(
     if scores is None and softcap is None:
         return None
     slope_H, table, column = _terms(scores)
-    index = None if scores is None else scores.index
+    index = None if scores is None else scores.pick
     q_pos, k_pos = places(sight)
     by_row, by_query = table is not None and table.shape[0] > 1, table is not None and table.shape[2] > 1
     column_by_row = column is not None and column.shape[0] > 1

@@ -67,15 +67,14 @@ def parts_of(terms: Terms) -> list[Part]:
     if scores is None or scores.table_BHTN is None or scores.reach is None:
         return [Part(sight, scores)]
     reach = scores.reach
-    near = _by_gap(scores, reach, sight.q.pos)
     # A soft-cap bends the sum of score and table, so a far pair needs both.
     sights = [sight] if terms.softcap is not None else sights_of(sight, reach)
     if len(sights) == 1:
-        return [Part(sight, near)]
-    rest = scores._replace(table_BHTN=None, index=None, reach=None)
+        return [Part(sight, _by_gap(scores, reach, sight))]
+    rest = scores._replace(table_BHTN=None, pick=None, reach=None)
     others = None if all(term is None for term in rest) else rest
     far = [Part(some, others, _shift(scores, _side(some) * reach, sight)) for some in sights[1:]]
-    return [Part(sights[0], near), *far]
+    return [Part(sights[0], _spread(scores, reach, sight)), *far]
 
 
 def sights_of(sight: Sight, reach: int | None) -> list[Sight]:
@@ -106,18 +105,35 @@ def _narrowed(sight: Sight, pattern: Pattern) -> Sight:
     )
 
 
-def _by_gap(scores: ScoreTerms, reach: int, like: Tensor) -> ScoreTerms:
-    """The table with one entry for each gap from -reach to reach, where all queries share it: neighbours in a tile
-    then read, and add to, different places.
+def _by_gap(scores: ScoreTerms, reach: int, sight: Sight) -> ScoreTerms:
+    """The table with one entry for each gap from -reach to reach, where all queries share it: the kernel then needs no
+    index of the scheme's own.
     """
     if scores.table_BHTN.shape[2] > 1:
         return scores
-    index = _index_of(scores, torch.arange(-reach, reach + 1, device=like.device))
+    index = _index_of(scores, torch.arange(-reach, reach + 1, device=sight.q.pos.device))
 
     def by_gap(gap: Any) -> Any:
         return gap.clamp(-reach, reach) + reach
 
-    return scores._replace(table_BHTN=scores.table_BHTN[..., index], index=by_gap)
+    return scores._replace(table_BHTN=scores.table_BHTN[..., index], pick=by_gap)
+
+
+def _spread(scores: ScoreTerms, reach: int, sight: Sight) -> ScoreTerms:
+    """The same for near pairs that learn: each query gets entries of its own, so that hardly two pairs add to one place.
+    Gaps count modulo the number of entries. Pairs that are not near then hit any of them, with nothing to add.
+    """
+    causal = sight.pattern.causal
+    width, after = (reach, 1) if causal else (2 * reach, reach)
+    entry = torch.arange(width, device=sight.q.pos.device)
+    index = _index_of(scores, torch.where(entry < after, entry, entry - width))
+    table = scores.table_BHTN.float().index_select(3, index)
+    table = table.expand(-1, -1, sight.queries, -1).contiguous()
+
+    def modulo(gap: Any) -> Any:
+        return gap % width if width & (width - 1) else gap & (width - 1)
+
+    return scores._replace(table_BHTN=table, pick=modulo)
 
 
 def _shift(scores: ScoreTerms, gap: int, sight: Sight) -> Tensor:
@@ -127,5 +143,5 @@ def _shift(scores: ScoreTerms, gap: int, sight: Sight) -> Tensor:
 
 
 def _index_of(scores: ScoreTerms, gaps: Tensor) -> Tensor:
-    assert scores.index is not None, "a table comes with the index into it"
-    return scores.index(gaps)
+    index: Any = scores.pick
+    return index(gaps)

@@ -6,11 +6,11 @@ backward pass computes each tile again from the log-sum-exp of its rows.
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from anyformer.errors import CapabilityError
 from anyformer.kernels.attention import chance
@@ -22,7 +22,8 @@ from anyformer.specs.axes import ScoreTerms, Where
 
 PAIRS = 1 << 18
 """Scores of a tile on a CPU: measured, 128 x 256 in 8 heads; larger ones leave its cache."""
-PAIRS_CUDA = 1 << 26
+PAIRS_CUDA = 1 << 24
+"""The same on CUDA: 1024 x 1024 in 16 heads, where a tile fills the device."""
 LEAST, MOST = 64, 1024
 """Queries and keys of a tile, at least and at most."""
 
@@ -55,8 +56,9 @@ class Job(NamedTuple):
 
 def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms) -> Tensor:
     """All tiles that the pattern leaves."""
-    batch, queries, heads, _ = q_BTHK.shape
-    rows, columns = sizes(batch * heads, queries, k_BSGK.shape[1], q_BTHK.device.type)
+    # Loops over tiles are unrolled by a compiler, for lengths that it knows.
+    queries, keys = operator.index(q_BTHK.shape[1]), operator.index(k_BSGK.shape[1])
+    rows, columns = sizes(q_BTHK.shape[0] * q_BTHK.shape[2], queries, keys, q_BTHK.device.type)
     scores, values = terms.scores or ScoreTerms(), terms.values
     job = Job(
         terms.sight,
@@ -64,8 +66,8 @@ def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms) -> Tensor:
         terms.scale,
         terms.softcap,
         terms.dropout,
-        scores.index,
-        None if values is None else values.index,
+        scores.pick,
+        None if values is None else values.pick,
     )
     seed = chance.draw_seed(q_BTHK.device) if terms.dropout > 0 else None
     return _Tiled.apply(
@@ -188,7 +190,6 @@ def backward(
     back = grad_BTHK.transpose(1, 2).to(q.dtype).contiguous()
     # What all weights of a query have in common: the softmax takes their mean off.
     mean = (back * out).sum(-1, keepdim=True)
-    kept_share = 1 - job.dropout
     q_grad, k_grad, v_grad = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
     sums = sums_for(scores, wanted[4:9])
     values_grad = None if values_NK is None else torch.zeros_like(values_NK)
@@ -203,15 +204,15 @@ def backward(
             score, steep = _scores(job, whole, q_rows, rows, tile)
             weight = score.sub_(lse_rows).exp_()
             pull = (back_rows @ v[:, :, columns].mT).view(weight.shape)
-            if along is not None and by_gap is not None:
-                index = _value_index(job, rows, columns, weight)
+            index = None if along is None else _value_index(job, rows, columns, weight)
+            if along is not None and index is not None:
                 pull = pull + along.gather(-1, index)
             used = weight
             if seed is not None:
                 kept = chance.kept(seed, (batch, heads), rows, columns, job.dropout).to(q.dtype) / (1 - job.dropout)
                 used, pull = weight * kept, pull * kept
             v_grad[:, :, columns] += _folded(used, groups).mT @ back_rows
-            if by_gap is not None:
+            if by_gap is not None and index is not None:
                 by_gap = by_gap.scatter_add(-1, index, used)
             moved = weight * (pull - mean_rows)
             if steep is not None:
@@ -226,8 +227,8 @@ def backward(
     if parts.sink_H is not None:
         share = (parts.sink_H.to(q.dtype)[:, None] - lse).exp()
         sink_grad = -(share * mean.squeeze(-1)).sum((0, 2))
-    three = ((q_grad * job.scale), k_grad, v_grad)
-    return Parts(*(x.transpose(1, 2) for x in three), sink_grad, *sums, values_grad)
+    q_out, k_out, v_out = (x.transpose(1, 2) for x in (q_grad * job.scale, k_grad, v_grad))
+    return Parts(q_out, k_out, v_out, sink_grad, *sums, values_grad)
 
 
 def _folded(x_BHTN: Tensor, groups: int) -> Tensor:

@@ -66,7 +66,7 @@ class LSH(Mixer, kind="lsh"):
         return normalised(q_BTHK)
 
     def mix(self, work: Mixing) -> Tensor:
-        from anyformer.kernels import lsh
+        from anyformer.kernels import buckets, lsh
 
         q, sight = work.q_BTHK, work.sight
         tokens = q.shape[1]
@@ -74,15 +74,15 @@ class LSH(Mixer, kind="lsh"):
         if work.k_BSGK is not q or tokens <= self.chunk:
             k = self.keys(work.k_BSGK)
             return lsh.exact(q, k, work.v_BSGK, sight, scale=work.scale, dropout=work.dropout)
-        factors = lsh.bucket_counts(tokens, self.chunk, self.buckets)
+        factors = buckets.bucket_counts(tokens, self.chunk, self.buckets)
         # Drawn in every pass, decided once: a pass that is replayed then draws as many random numbers as the first.
-        turns = lsh.rotations(q, factors, self.rounds, self.seed)
-        buckets = work.decide(lambda: lsh.hashed(q, turns, factors))
+        turns = buckets.rotations(q, factors, self.rounds, self.seed)
+        found = work.decide(lambda: buckets.hashed(q, turns, factors))
         count = 1
         for factor in factors:
             count *= factor
-        plan = lsh.plan(
-            buckets, count, lsh.Looks(self.chunk, self.before, self.after), causal=sight.pattern.causal,
+        plan = buckets.plan(
+            found, count, buckets.Looks(self.chunk, self.before, self.after), causal=sight.pattern.causal,
             document_BT=None if isinstance(sight.q.document, int) else sight.q.document, valid_BT=sight.valid_BS,
         )  # fmt: skip
         return lsh.attend(q, work.v_BSGK, plan, scale=work.scale, dropout=work.dropout)

@@ -85,7 +85,7 @@ class Shaw(Position, kind="shaw"):
     ) -> ScoreTerms:
         # Against every distance first; a pair then picks one: no (T, S, head_dim) tensor is made.
         by_distance = (q_BTHK @ self._table(own, "keys", q_BTHK).T).transpose(1, 2) * scale
-        return ScoreTerms(table_BHTN=by_distance, index=self._index, reach=self.reach)
+        return ScoreTerms(table_BHTN=by_distance, pick=self._index, reach=self.reach)
 
-    def values(self, own: Mapping[str, Tensor], like: Tensor) -> ValueTerms:
-        return ValueTerms(self._table(own, "values", like), self._index)
+    def values(self, own: Mapping[str, Tensor], like: Tensor) -> ValueTerms | None:
+        return None if not self.on_values else ValueTerms(self._table(own, "values", like), self._index)

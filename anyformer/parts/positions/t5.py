@@ -85,4 +85,4 @@ class T5Bias(Position, kind="t5"):
             distance = torch.where(after > 0, gap.abs(), (-gap).clamp(min=0))
             return torch.bucketize(distance.contiguous(), start, right=True) + torch.where(gap > 0, after, 0)
 
-        return ScoreTerms(table_BHTN=own["table"].T[None, :, None], index=bucket, reach=self.reach)
+        return ScoreTerms(table_BHTN=own["table"].T[None, :, None], pick=bucket, reach=self.reach)

@@ -25,8 +25,8 @@ COUNTED = ("roberta", "longformer", "reformer")
 """Kinds whose public class takes positions from where the padding's id is, and so must be left to count them."""
 RIGHT = ("turned-values", "reformer")
 """Variants and kinds that know absolute positions while their public class takes none: padding must stand on the right."""
-APPROXIMATE = ("reformer",)
-"""Kinds that are exact within one chunk only; with a cache they are exact everywhere, where the public class is not."""
+WITHIN = ("one-chunk",)
+"""Variants of an approximate mixer that stay within one chunk, where it is exact with a cache and without."""
 TRAINED = ("big_bird",)
 """Kinds whose public class computes what it was trained to compute in training only; their dropout is 0 here."""
 BLOCKS = ("sparse-blocks",)

@@ -34,7 +34,7 @@ VARIANTS = {
     "one-chunk": {"lsh_attn_chunk_length": 32, "local_num_chunks_before": 2},
     "all-lsh": {"attn_layers": ["lsh", "lsh"], "num_buckets": None, "lsh_num_chunks_before": 2, "num_hashes": 1},
     "all-local": {"attn_layers": ["local", "local"], "axial_pos_embds": False, "hidden_act": "gelu"},
-    "one-list": {"num_buckets": [6], "hash_seed": 5, "local_num_chunks_before": 0, "chunk_size_feed_forward": 6},
+    "one-list": {"num_buckets": [6], "hash_seed": 5, "local_num_chunks_before": 0, "chunk_size_feed_forward": 4},
 }
 
 RELEASED = {
