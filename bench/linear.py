@@ -1,6 +1,6 @@
 """Time of one new token after contexts of 1k to 64k tokens: linear attention, and softmax for contrast.
 
-    python bench/linear.py [--rounds 40] [--longest 65536]
+    python bench/linear.py [--rounds 40] [--longest 65536] [--threads 2]
 
 Both are the same small decoder with another mixer. Linear attention keeps one state, so its time must not grow; softmax
 reads every key, and is measured up to 16k only, as reading the prompt takes it a time that grows with the square.
@@ -48,7 +48,9 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--longest", type=int, default=65536)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     given = parser.parse_args()
+    torch.set_num_threads(given.threads)
     contexts = [n for n in (1024, 4096, 16384, 65536) if n <= given.longest]
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}")
     for mixer, upto in (("linear", given.longest), ("softmax", SOFTMAX_UP_TO)):

@@ -10,10 +10,10 @@ import argparse
 
 import torch
 from core import best_of
-from memory import peak_bytes
 from transformers import LongformerConfig, LongformerForMaskedLM
 
 from anyformer.families.bridge import from_hf
+from anyformer.measure.memory import used
 from anyformer.model.reading import headless
 
 VOCAB = 1000
@@ -58,7 +58,7 @@ def main():
     gap = (own() - public()).abs().max().item()
     assert gap < 1e-3, f"the two models differ by {gap}"
     best = best_of(args.rounds, own, public)
-    peaks = [peak_bytes(own), peak_bytes(public)]
+    peaks = [used(own).peak, used(public).peak]
     shape = f"{args.depth} layers of width {args.width}, window 512, 1 global token"
     print(f"torch {torch.__version__}, {args.threads} threads; {args.tokens} tokens, {shape}")
     print(f"{'':12}{'tokens/s':>12}{'peak':>12}")

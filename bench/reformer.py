@@ -1,6 +1,6 @@
 """Reformer against the public class: time at 16k tokens, and memory of a reversible stack by its depth.
 
-    python bench/reformer.py [--tokens 16384] [--rounds 5] [--only time|memory]
+    python bench/reformer.py [--tokens 16384] [--rounds 5] [--only time|memory] [--threads 2]
 
 Time: the public class's default shape, the same weights and hash seed in both, logits compared in fp64 first, then both
 in turns in fp32; the figure is the best of the rounds. Memory: the most that one training step allocates at once, for 6
@@ -12,9 +12,9 @@ import functools
 import time
 
 import torch
-from memory import peak_bytes
 
 import anyformer as af
+from anyformer.measure.memory import used
 
 SIDE = 128
 CASES = (
@@ -92,7 +92,7 @@ def step_memory(tokens, depth, wiring):
     })  # fmt: skip
     model = af.build(spec)
     ids = torch.randint(0, 320, (1, tokens), generator=torch.Generator().manual_seed(1))
-    peak = peak_bytes(lambda: model(ids, labels=ids).loss.backward())
+    peak = used(lambda: model(ids, labels=ids).loss.backward()).peak
     return peak, sum(p.numel() * p.element_size() for p in model.parameters())
 
 
@@ -113,7 +113,9 @@ def main():
     parser.add_argument("--tokens", type=int, default=16384)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=("time", "memory"))
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     given = parser.parse_args()
+    torch.set_num_threads(given.threads)
     if given.only != "memory":
         speed(given.tokens, given.rounds)
     if given.only != "time":

@@ -10,9 +10,9 @@ import argparse
 import time
 
 import torch
-from memory import peak_bytes
 
 import anyformer as af
+from anyformer.measure.memory import used
 
 DEPTHS = (6, 12, 24)
 
@@ -56,7 +56,7 @@ def main():
     for depth in DEPTHS:
         made = [stepper(depth, args.width, args.tokens, changes) for changes in stacks.values()]
         # Memory first, while no gradients of an earlier step are there to be freed.
-        peaks, steps = [peak_bytes(step) / 2**20 for step, _ in made], [step for step, _ in made]
+        peaks, steps = [used(step).peak / 2**20 for step, _ in made], [step for step, _ in made]
         best = [float("inf")] * len(steps)
         for _ in range(args.rounds):
             for i, step in enumerate(steps):

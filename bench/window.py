@@ -11,10 +11,10 @@ import argparse
 
 import torch
 from core import best_of, limits
-from memory import peak_bytes
 
 from anyformer.kernels.attention import attend, banded, native, tiled
 from anyformer.kernels.sight import Sight
+from anyformer.measure.memory import used
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.causal import Causal
 from anyformer.parts.patterns.window import Window
@@ -69,7 +69,7 @@ def main():
         pattern = Window(size=args.window) if narrow else Causal()
         # Two products of all allowed pairs forward, five backward.
         work = 7 * 2 * allowed_pairs(pattern, args.tokens) * HEADS * DIM
-        whole, half = (peak_bytes(step(name, n, args.window)) for n in (args.tokens, args.tokens // 2))
+        whole, half = (used(step(name, n, args.window)).peak for n in (args.tokens, args.tokens // 2))
         print(
             f"{name:20}{seconds * 1e3:9.1f} ms{work / seconds / flops:10.0%}{seconds / best[0]:10.2f} x"
             f"{whole / 2**20:9.1f} MB{half / 2**20:9.1f} MB{whole / half:8.2f}"

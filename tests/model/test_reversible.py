@@ -9,13 +9,13 @@ from torch.nn import functional as F
 
 import anyformer as af
 from anyformer.kernels.sight import Sight
+from anyformer.measure.memory import used
 from anyformer.model import stack
 from anyformer.model.block import Coupling
 from anyformer.model.reversible import Work, couple, run_reversible
 from anyformer.parts.scene import Scene, Turn
 from anyformer.train.crew import Crew
 from anyformer.train.loop import gradients as train_gradients
-from bench.memory import peak_bytes
 from tests.parts.samples import random, randomised
 from tests.tolerances import TABLE, assert_close, difference
 
@@ -212,7 +212,7 @@ def test_peak_memory_of_24_layers_is_that_of_6():
         ids = torch.randint(0, 31, (64, 64))
         model(ids, labels=ids).loss.backward()
         # The gradients are there already, and the large part is activations: 4096 tokens, 3,000 weights a layer.
-        return peak_bytes(lambda: model(ids, labels=ids).loss.backward())
+        return used(lambda: model(ids, labels=ids).loss.backward()).peak
 
     six = peak(6)
     assert peak(24) <= 1.2 * six

@@ -25,9 +25,11 @@ class LSH(Mixer, kind="lsh"):
     exact = False
     shares_keys = True
     chunk: int = 64
+    """Tokens that are taken together, in the order of buckets."""
     before: int = 1
     """Chunks before its own that a token sees, in the order of buckets."""
     after: int = 0
+    """Chunks after it."""
     buckets: int | tuple[int, ...] | None = None
     """How many, or factors of that; unset: about two for each chunk of the row."""
     rounds: int = 1
