@@ -15,7 +15,7 @@ from tests.contract.feed import document
 from tests.tolerances import assert_close
 
 SEEDS = range(320)
-COMPILED = range(40)
+COMPILED = range(24)
 
 by_contract = pytest.mark.parametrize("contract", CONTRACTS, ids=lambda c: c.__name__)
 
