@@ -5,6 +5,7 @@ pre = (inner), post = (after), sandwich = (inner, outer), output = (outer).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -18,6 +19,9 @@ from anyformer.parts.scene import Scene
 from anyformer.specs.axes import Dims
 from anyformer.specs.nodes import Layer, Wires
 from anyformer.specs.weights import slots
+
+Streams = tuple[Tensor, Tensor]
+"""What runs through a reversible stack."""
 
 
 class Branch(nn.Module):
@@ -71,6 +75,14 @@ class Coupling(NamedTuple):
     """What it reads beside the stream."""
 
 
+def couple(couplings: Iterable[Coupling], streams: Streams) -> Streams:
+    """Both streams after some branches of a reversible stack."""
+    x = list(streams)
+    for onto, branch, args in couplings:
+        x[onto] = x[onto] + branch(x[1 - onto], *args)
+    return x[0], x[1]
+
+
 class Block(nn.Module):
     """Attention, cross-attention if the stack has an encoder to read, and a feed-forward."""
 
@@ -88,8 +100,9 @@ class Block(nn.Module):
         self.wiring = layer.block.wiring
 
     def forward(
-        self, x_BTD: Tensor, scene: Scene, cross_scene: Scene | None = None, memory_BSD: Tensor | None = None
-    ) -> Tensor:
+        self, x_BTD: Any, scene: Scene, cross_scene: Scene | None = None, memory_BSD: Tensor | None = None
+    ) -> Any:
+        """The residual after this block; of a reversible block both streams, given and answered."""
         if self.serial:
             branches: Any = self._modules  # See Attention.forward.
             x_BTD = branches["attention"].onto(x_BTD, scene)
@@ -97,7 +110,9 @@ class Block(nn.Module):
                 x_BTD = self.cross.onto(x_BTD, cross_scene, memory_BSD)
             return branches["ffn"].onto(x_BTD)
         if self.wiring == "reversible":
-            raise TypeError("a reversible block runs two streams: see couplings() and run_reversible()")
+            if isinstance(x_BTD, Tensor):
+                raise TypeError("a reversible block runs two streams: give both")
+            return couple(self.couplings(scene, cross_scene, memory_BSD), x_BTD)
         mix, ffn = self.attention, self.ffn
         # In parallel the attention branch owns what is shared: the norm on the input and the one after the add.
         seen = x_BTD if mix.inner is None else mix.inner(x_BTD)

@@ -15,12 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from anyformer.model.block import Block, Branch, Coupling
+from anyformer.model.block import Block, Branch, Coupling, Streams
 from anyformer.parts.decisions import Decisions, Draws
 from anyformer.parts.ffn import FeedForwardNet
 from anyformer.parts.scene import Scene
-
-Streams = tuple[Tensor, Tensor]
 
 
 def run_reversible(
@@ -36,29 +34,29 @@ def run_reversible(
 
     A compiled pass, and one without gradients, is the plain loop: a compiler decides by itself what it recomputes.
     """
+    each = list(zip(blocks, scenes, crossing, strict=True))
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return _plain(each, streams, memory_BSD)
     couplings = [
         coupling
-        for block, scene, across in zip(blocks, scenes, crossing, strict=True)
+        for block, scene, across in each
         for coupling in cast(Block, block).couplings(scene, across, memory_BSD)
     ]
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-        return couple(couplings, streams)
     read = {id(tensor): tensor for tensor in extra}
     for coupling in couplings:
         found = (*coupling.branch.parameters(), *tensors(coupling.args))
         read |= {id(tensor): tensor for tensor in found}
     if not any(tensor.requires_grad for tensor in (*streams, *read.values())):
-        return couple(couplings, streams)
+        return _plain(each, streams, memory_BSD)
     run: Any = Reversible.apply
     return run(Work(couplings, list(read.values()), streams[0].device), *streams, *read.values())
 
 
-def couple(couplings: Iterable[Coupling], streams: Streams) -> Streams:
-    """The forward pass as it is written down."""
-    x = list(streams)
-    for onto, branch, args in couplings:
-        x[onto] = x[onto] + branch(x[1 - onto], *args)
-    return x[0], x[1]
+def _plain(each: list[tuple[nn.Module, Scene, Scene | None]], streams: Streams, memory_BSD: Tensor | None) -> Streams:
+    """One block after the other, as modules are called, so that hooks see them."""
+    for block, scene, across in each:
+        streams = block(streams, scene, across, memory_BSD)
+    return streams
 
 
 def replays_dropout(model: nn.Module) -> bool:

@@ -123,9 +123,7 @@ class Attention(nn.Module):
             cache.cross[self.layer] = kept
         return kept
 
-    def mix(
-        self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, scene: Scene, sight: Sight, kernel: Kernel
-    ) -> Tensor:
+    def mix(self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, scene: Scene, sight: Sight, kernel: Kernel) -> Tensor:
         """Weighted values of every head."""
         scores, values = scene.scores, None
         if self.biases or self.reads_probs:

@@ -218,7 +218,7 @@ def watched(stacks: list[tuple[str, Any]]) -> Iterator[dict[str, dict[str, Tenso
 
     def note(stack: str, place: str) -> Callable[..., None]:
         def keep(_: nn.Module, *found: Any) -> None:
-            tensor = _first(found[-1])
+            tensor = _residual(found[-1])
             if tensor is not None:
                 seen[stack][place] = tensor.detach().clone()
 
@@ -226,7 +226,8 @@ def watched(stacks: list[tuple[str, Any]]) -> Iterator[dict[str, dict[str, Tenso
 
     def enter(stack: str) -> Callable[..., None]:
         def keep(_: nn.Module, args: Any, named: Any) -> None:
-            tensor = _first(args or list(named.values()))
+            given = args[0] if args else list(named.values())
+            tensor = _residual(given)
             if tensor is not None:
                 seen[stack]["embedding"] = tensor.detach().clone()
 
@@ -242,11 +243,16 @@ def watched(stacks: list[tuple[str, Any]]) -> Iterator[dict[str, dict[str, Tenso
             handle.remove()
 
 
-def _first(found: Any) -> Tensor | None:
-    """The first tensor: classes answer with the residual alone, or with it before other things."""
+def _residual(found: Any) -> Tensor | None:
+    """The first tensor: classes answer with the residual alone, or with it before other things. Two of the same shape
+    are the streams of a reversible stack, which come in any order.
+    """
     if isinstance(found, Tensor):
         return found
-    return next((item for item in found if isinstance(item, Tensor)), None) if isinstance(found, tuple | list) else None
+    tensors = [item for item in found if isinstance(item, Tensor)] if isinstance(found, tuple | list) else []
+    if len(tensors) > 1 and tensors[0].shape == tensors[1].shape:
+        return torch.cat((tensors[0] + tensors[1], (tensors[0] - tensors[1]).abs()), -1)
+    return tensors[0] if tensors else None
 
 
 def _hidden(ours: Tensor, reference: Any) -> Tensor | None:

@@ -11,8 +11,8 @@ import anyformer as af
 from anyformer.kernels.sight import Sight
 from anyformer.measure.memory import used
 from anyformer.model import stack
-from anyformer.model.block import Coupling
-from anyformer.model.reversible import Work, couple, run_reversible
+from anyformer.model.block import Coupling, couple
+from anyformer.model.reversible import Work, run_reversible
 from anyformer.parts.scene import Scene, Turn
 from anyformer.train.crew import Crew
 from anyformer.train.loop import gradients as train_gradients
