@@ -144,7 +144,8 @@ class Attention(nn.Module):
         if scene.cache is not None or rows is None:
             return scene.cache is not None
         few = None if rows.index_BN is None else rows.index_BN.shape[1]
-        return few is None or not absorbs(self.spec, self.leaf, self.dims, few)
+        drops = self.training and self.spec.dropout > 0
+        return few is None or drops or not absorbs(self.spec, self.leaf, self.dims, few)
 
     def with_global_rows(
         self, x_BTD: Tensor, out_BTHK: Tensor, own: list[Tensor], rows: GlobalRows, scene: Scene

@@ -159,10 +159,11 @@ class Layer:
 def absorbs(a: Attention, position: Position, dims: Dims, tokens: int) -> bool:
     """Whether so few global tokens are better served without projecting keys and values of all tokens for them: their
     queries go through the key projection backwards and meet the tokens themselves, and what they take goes through the
-    value projection. Possible where nothing stands between projections and scores, and weights add up to 1.
+    value projection. Possible where nothing stands between projections and scores, and weights add up to 1 (which they
+    don't while some are dropped in training).
     """
     between = a.qk_norm or a.v_norm or a.clip_qkv is not None or position.overrides("rotate")
-    added = position.biases() or position.reads_probs() or a.softcap is not None or a.dropout > 0
+    added = position.biases() or position.reads_probs() or a.softcap is not None
     return not between and not added and a.mixer.ignores_shift and 4 * tokens * dims.heads <= dims.width
 
 
