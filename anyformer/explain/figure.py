@@ -129,6 +129,7 @@ def _block(axes: Axes, made: Sketch) -> None:
     spare = (across - _wide(made)) / 2
     axes.set(xlim=(-0.8 - spare, across - 0.8 - spare), ylim=(down, 0))
     axes.axis("off")
+    axes.set(xticks=[], yticks=[])
     title = "\n".join(textwrap.wrap(made.where, int(across * UNIT * 10)))
     axes.set_title(title, fontsize=11, color=INK, weight="bold", pad=8)
     _text(axes, STREAM, 0.2, "x", style="italic")

@@ -43,7 +43,7 @@ def sketch(group: Group) -> Sketch:
     one_norm = layer.block.wiring == "parallel" and slots(layer, "attention")[0]
     norm = layer.norm.leaf.called()
     return Sketch(
-        where=group.where(),
+        where=group.where() + (" (two streams)" if layer.block.wiring == "reversible" else ""),
         serial=serial,
         branches=tuple(_branch(group, name, serial=serial, shared=one_norm) for name in names),
         shared=norm if one_norm else "",

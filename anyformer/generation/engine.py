@@ -47,6 +47,7 @@ def generate(
     input_ids: Tensor,
     *,
     attention_mask: Tensor | None = None,
+    global_mask: Tensor | None = None,
     max_new_tokens: int | None = None,
     min_new_tokens: int = 0,
     temperature: float | None = None,
@@ -70,6 +71,7 @@ def generate(
         model: A decoder or an encoder-decoder with an lm head. It runs in eval mode, and gets its mode back.
         input_ids: Token ids. Rows of different lengths are padded, on either side.
         attention_mask: (B,T), 1 is real; None: all are.
+        global_mask: (B,T), 1 is a global token of the prompt (or source), where a pattern has `global_tokens`.
         max_new_tokens: None: as many as the model's context has room for.
         min_new_tokens: No row stops before it.
         temperature: None or 0 takes the likeliest token (None with do_sample: 1); else logits are divided by it.
@@ -89,7 +91,8 @@ def generate(
     if unknown:
         raise unknown_option(unknown)
     asked = request(
-        model, input_ids, attention_mask=attention_mask, max_new_tokens=max_new_tokens, min_new_tokens=min_new_tokens,
+        model, input_ids, attention_mask=attention_mask, global_mask=global_mask, max_new_tokens=max_new_tokens,
+        min_new_tokens=min_new_tokens,
         temperature=temperature, top_k=top_k, top_p=top_p, do_sample=do_sample, seed=seed, stop=stop,
         rope_length=rope_length, first=first,
     )  # fmt: skip

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyformer.errors import InputError
 from anyformer.generation.request import Request
 from anyformer.model.models import Model
 from anyformer.model.reading import headless
@@ -25,6 +26,13 @@ class Cached:
         if declared is None and model.reads_length and not self.two:
             declared = asked.total
         length = asked.total if self.two else width + asked.new
+        decoder: Any = model.decoder
+        shortest = width if asked.mask_BT is None else int(asked.mask_BT.sum(-1).min())
+        if not self.two and shortest < decoder.prefix:
+            raise InputError(
+                f"the first {decoder.prefix} tokens of this prefix-LM see each other both ways, but a prompt has "
+                f"{shortest}; give longer prompts, or recompute each step with use_cache=False"
+            )
         self.cache: Cache = model.new_cache(rows, length, rope_length=declared)
 
     @torch.inference_mode()
@@ -33,11 +41,14 @@ class Cached:
         asked = self.asked
         if self.two:
             out = self.model(
-                asked.prompt_BT, attention_mask=asked.mask_BT, decoder_input_ids=asked.begun_BT, cache=self.cache
-            )
+                asked.prompt_BT, attention_mask=asked.mask_BT, global_mask=asked.marks_BT,
+                decoder_input_ids=asked.begun_BT, cache=self.cache,
+            )  # fmt: skip
             return out.logits[:, -1]
         # Of a prompt only the last token is asked for its logits.
-        out = headless(self.model)(asked.prompt_BT, attention_mask=asked.mask_BT, cache=self.cache)
+        out = headless(self.model)(
+            asked.prompt_BT, attention_mask=asked.mask_BT, global_mask=asked.marks_BT, cache=self.cache
+        )
         return _logits(self.model, _last(out.hidden, asked.mask_BT))
 
     @torch.inference_mode()
@@ -52,7 +63,7 @@ class Anew:
 
     def __init__(self, model: Model, asked: Request) -> None:
         self.model, self.body, self.asked = model, headless(model), asked
-        self.ids_BT, self.mask_BT = asked.begun_BT, asked.mask_BT
+        self.ids_BT, self.mask_BT, self.marks_BT = asked.begun_BT, asked.mask_BT, asked.marks_BT
         self.two = model.spec.topology == "encoder-decoder"
         self.more: dict[str, Any] = {}
         if model.reads_length:
@@ -65,8 +76,9 @@ class Anew:
             asked = self.asked
             # What was not declared is the source's own length in the encoder, and all that is to come in the decoder.
             out = self.body(
-                asked.prompt_BT, attention_mask=asked.mask_BT, decoder_input_ids=self.ids_BT, rope_length=asked.declared
-            )
+                asked.prompt_BT, attention_mask=asked.mask_BT, global_mask=asked.marks_BT,
+                decoder_input_ids=self.ids_BT, rope_length=asked.declared,
+            )  # fmt: skip
             self.more["encoder_states"] = out.encoder_states
         return self._read()
 
@@ -76,11 +88,14 @@ class Anew:
         self.ids_BT = torch.cat((self.ids_BT, ids_B[:, None]), 1)
         if self.mask_BT is not None and not self.two:
             self.mask_BT = torch.cat((self.mask_BT, torch.ones_like(ids_B[:, None])), 1)
+        if self.marks_BT is not None and not self.two:
+            self.marks_BT = torch.cat((self.marks_BT, torch.zeros_like(self.marks_BT[:, :1])), 1)
         return self._read()
 
     def _read(self) -> Tensor:
         name = "decoder_input_ids" if self.two else "input_ids"
-        out = self.body(**{name: self.ids_BT}, attention_mask=self.mask_BT, **self.more)
+        marks = None if self.two else self.marks_BT
+        out = self.body(**{name: self.ids_BT}, attention_mask=self.mask_BT, global_mask=marks, **self.more)
         return _logits(self.model, _last(out.hidden, None if self.two else self.mask_BT))
 
 

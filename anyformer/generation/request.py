@@ -31,11 +31,12 @@ RENAMED = {
     "inputs": "input_ids",
     "prompt": "input_ids",
     "mask": "attention_mask",
+    "global_attention_mask": "global_mask",
 }
 """Names that people bring from elsewhere."""
 
 NAMES = (
-    "input_ids", "attention_mask", "max_new_tokens", "min_new_tokens", "temperature", "top_k", "top_p", "do_sample",
+    "input_ids", "attention_mask", "global_mask", "max_new_tokens", "min_new_tokens", "temperature", "top_k", "top_p", "do_sample",
     "seed", "stop", "stream", "details", "use_cache", "rope_length", "first",
 )  # fmt: skip
 SEEDS = 2**63
@@ -49,6 +50,8 @@ class Request:
     """Of an encoder-decoder: the source."""
     mask_BT: Tensor | None
     """None: all tokens are real."""
+    marks_BT: Tensor | None
+    """Which tokens of the prompt (or source) are global; None: no pattern asks, or none was marked."""
     begun_BT: Tensor
     """What the new tokens are added to: the prompt, or the decoder's start token."""
     new: int
@@ -101,6 +104,7 @@ def request(
     input_ids: Any,
     *,
     attention_mask: Any,
+    global_mask: Any,
     max_new_tokens: Any,
     min_new_tokens: Any,
     temperature: Any,
@@ -120,6 +124,7 @@ def request(
     device = next(model.parameters()).device
     ids = input_ids.to(device=device, dtype=torch.long)
     mask = _mask(attention_mask, ids, wrong)
+    marks = _marks(global_mask, ids, model, wrong)
     _check_range(ids, spec.vocab, wrong)
     longest = ids.shape[1] if mask is None else int(mask.sum(-1).max())
     two = spec.topology == "encoder-decoder"
@@ -165,7 +170,7 @@ def request(
         raise InputError("min_new_tokens: every token is a stop token, so none is left to begin with")
     fill = spec.ids.pad if spec.ids.pad is not None else next(iter(spec.ids.eos), 0)
     return Request(
-        prompt_BT=ids, mask_BT=mask, begun_BT=torch.full_like(ids[:, :1], spec.ids.start or 0) if two else ids, new=new, least=min_new_tokens, stop=stops, pad=fill, first=allowed, declared=rope_length,
+        prompt_BT=ids, mask_BT=mask, marks_BT=marks, begun_BT=torch.full_like(ids[:, :1], spec.ids.start or 0) if two else ids, new=new, least=min_new_tokens, stop=stops, pad=fill, first=allowed, declared=rope_length,
         total=begun + new,
         sampler=sampler(temperature=heat, top_k=top_k, top_p=top_p, seed=seed, device=device),
     )  # fmt: skip
@@ -238,6 +243,21 @@ def _mask(mask: Any, ids: Tensor, wrong: list[str]) -> Tensor | None:
         wrong.append(f"attention_mask: row {int(empty.long().argmax())} has no real token")
         return None
     return None if bool(real.all()) else real.long()
+
+
+def _marks(marks: Any, ids: Tensor, model: Model, wrong: list[str]) -> Tensor | None:
+    """The mask of global tokens."""
+    if marks is None:
+        return None
+    reader: Any = model.encoder if model.spec.topology == "encoder-decoder" else model.decoder
+    if not reader.reads_marks:
+        wrong.append("global_mask: no pattern of this model reads it; write one with global_tokens")
+    elif not isinstance(marks, Tensor) or marks.shape != ids.shape:
+        what = tuple(marks.shape) if isinstance(marks, Tensor) else type(marks).__name__
+        wrong.append(f"global_mask: expected (batch, tokens) = {tuple(ids.shape)}, like input_ids, got {what}")
+    else:
+        return marks.to(ids.device)
+    return None
 
 
 def _check_range(ids: Tensor, vocab: int, wrong: list[str]) -> None:

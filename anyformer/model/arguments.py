@@ -102,6 +102,8 @@ def check(given: Arguments, spec: ModelSpec, *, reads_length: bool) -> None:
             raise InputError("token_types: this model has no table for them (embed.token_types is 0)")
         if given.encoder_states is not None:
             raise InputError("token_types: they belong to the encoder's input, and encoder_states were given instead")
+    if given.global_mask is not None and given.encoder_states is not None:
+        raise InputError("global_mask: it belongs to the encoder's input, and encoder_states were given instead")
     if given.labels is not None and spec.head.kind == "none":
         raise InputError("labels: this model has no head to compare with them")
     if given.rope_length is not None and not reads_length:

@@ -42,6 +42,7 @@ def at(tokens: Tokens, index_BN: Tensor) -> Tokens:
     def pick(value: Any) -> Any:
         if not isinstance(value, Tensor) or value.dim() < 2 or (value.shape[1] == 1 and tokens.pos.shape[1] > 1):
             return value
-        return value.expand(index_BN.shape[0], -1).gather(1, index_BN)
+        rows = max(value.shape[0], index_BN.shape[0])
+        return value.expand(rows, -1).gather(1, index_BN.expand(rows, -1))
 
     return Tokens(*(pick(value) for value in tokens))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.kernels.choose import Kernel, Terms
+from anyformer.kernels.precision import as_given
 from anyformer.kernels.sight import Sight
 from anyformer.parts.held import Held
 from anyformer.parts.linear import Linear
@@ -197,7 +198,8 @@ class Attention(nn.Module):
             state=cache.state(self.layer) if cache is not None and self.mixing.stateful else None,
             decide=(lambda make: make()) if decisions is None else decisions.decide,
         )  # fmt: skip
-        return self.mixing.mix(work)
+        with as_given(q_BTHK):
+            return self.mixing.mix(work)
 
     def extra_repr(self) -> str:
         d = self.dims

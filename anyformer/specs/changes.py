@@ -7,10 +7,22 @@ part of the kind and stay.
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, cast
 
-from anyformer.specs.codec import fields_of, inline_of, is_axis, is_node, is_unset, optional, write
+from anyformer.specs.codec import (
+    MISSING,
+    default_of,
+    fields_of,
+    inline_of,
+    is_axis,
+    is_node,
+    is_unset,
+    optional,
+    unset,
+    write,
+)
 from anyformer.specs.layers import Layers, Overrides
 from anyformer.specs.nodes import Layer
 from anyformer.specs.paths import Path, Table, as_table, listed
@@ -60,6 +72,8 @@ def _put(node: Any, table: Table, path: Path, value: Any) -> None:
         _put(_below(node, hint), inner, rest, value)
     elif value is None and (may_be_none or hint in (None, Overrides, Layers)):
         table.pop(name, None)
+        if may_be_none and _comes_back(node, table, name):
+            table[name] = unset(hint)
     elif isinstance(value, Mapping):
         # An empty table changes nothing that is there, and turns on what is not.
         table[name] = _opened(hint, table.get(name))
@@ -104,6 +118,13 @@ def _renew(node: Any, table: Table) -> None:
 def _outer(node: Any) -> set[str]:
     """The fields of a node that are no part of its kind."""
     return set(fields_of(node)) if is_node(node) and not is_axis(node) and "kind" not in fields_of(node) else set()
+
+
+def _comes_back(node: Any, table: Table, name: str) -> bool:
+    """Whether a field that is left out has a value: that of its default."""
+    leaf = node.named(table.get("kind", "")) if is_axis(node) else node
+    fields = fields_of(leaf) if dataclasses.is_dataclass(leaf) else {}
+    return name in fields and default_of(fields[name][1]) not in (None, MISSING)
 
 
 def _hint(node: Any, table: Table, name: str) -> Any:

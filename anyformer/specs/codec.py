@@ -121,7 +121,9 @@ def write(value: Any, *, whole: bool = False) -> Any:
             if name == inline_of(node):
                 table = {**data, **table}
             elif data is None:
-                table |= {name: "none" if is_unset(optional(hint)[0], "none") else False} if whole else {}
+                # Where the default is a value, leaving the name out would bring that back.
+                if whole or default_of(field) not in (None, MISSING):
+                    table[name] = unset(hint)
             elif data not in ("", [], {}) or data != write(default_of(field)):
                 table[name] = data
         return table
@@ -144,6 +146,11 @@ def read(hint: Any, data: Any, path: str, problems: Problems) -> Any:
     if is_node(hint):
         return data if isinstance(data, hint) else _read_node(hint, data, path, problems)
     return _read_plain(hint, data, path, problems)
+
+
+def unset(hint: Any) -> Any:
+    """How it is written that an optional field of this type has no value."""
+    return "none" if is_unset(optional(hint)[0], "none") else False
 
 
 def is_unset(hint: Any, data: Any) -> bool:

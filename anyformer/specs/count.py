@@ -215,21 +215,25 @@ class Count:
         activation, logits in fp32, scores not stored (fused attention).
         """
         self._check(context=context, batch=batch, source=source)
-        size, lengths, total = dtype_bytes(dtype), self._lengths(context, source), 0
+        size, lengths = dtype_bytes(dtype), self._lengths(context, source)
+        total, logits = 0, context * self.spec.vocab * 4 if isinstance(self.spec.head, TokenHead) else 0
         for stack in self.spec.stacks:
-            each = [self._layer_activations(stack, layer) for layer in stack.layers]
+            tokens = batch * lengths[stack.name]
+            each = [self._layer_activations(stack, layer, tokens, kept=True) for layer in stack.layers]
             # A reversible stack keeps the two streams that it ends with, and recomputes one block after the other.
-            kept = max(each) + 4 * self.spec.width if stack.reversible else sum(each)
-            total += lengths[stack.name] * kept * size
-        if isinstance(self.spec.head, TokenHead):
-            total += context * self.spec.vocab * 4
-        return total * batch
+            streams = 4 * tokens * self.spec.width
+            total += (max(each) + streams if stack.reversible else sum(each)) * size
+        return total + logits * batch
 
-    def _layer_activations(self, stack: Stack, layer: Layer) -> int:
-        dims = self.spec.dims(layer, stack)
+    def _layer_activations(self, stack: Stack, layer: Layer, tokens: int, *, kept: bool) -> int:
+        """Numbers that a layer makes, or that it keeps for the backward pass: a chunked feed-forward keeps its input and
+        output, and the inside of one chunk.
+        """
+        dims, chunk = self.spec.dims(layer, stack), layer.ffn.chunk
         attention = 2 * dims.width + 2 * dims.heads * dims.head_dim + 2 * dims.kv_heads * dims.head_dim
-        ffn = 2 * dims.width + (len(layer.ffn.inputs) + 1) * dims.ffn_width
-        return attention * (2 if stack.cross else 1) + ffn
+        inside = (len(layer.ffn.inputs) + 1) * dims.ffn_width
+        alive = tokens if chunk is None or not kept else min(chunk, tokens)
+        return tokens * (attention * (2 if stack.cross else 1) + 2 * dims.width) + alive * inside
 
     def bytes_moved(
         self, phase: Phase, context: int, dtype: Any = "bfloat16", batch: int = 1, source: int | None = None
@@ -258,11 +262,18 @@ class Count:
                 if decoder.cross:
                     cached += self._lengths(context, source)["encoder"] * self._crossed(decoder, layer) * size
             return read_weights + cached * batch
-        activations = 2 * self.activation_bytes(context, dtype, batch, source)
+        lengths, once, again = self._lengths(context, source), 0, 0
+        for stack in self.spec.stacks:
+            tokens = batch * lengths[stack.name]
+            made = sum(self._layer_activations(stack, layer, tokens, kept=False) for layer in stack.layers) * size
+            once += made
+            # The backward pass of a reversible stack makes everything once more.
+            again += made if stack.reversible else 0
+        once += batch * context * self.spec.vocab * 4 if isinstance(head, TokenHead) else 0
         if phase == "prefill":
-            return read_weights + activations + self.kv_bytes(context, dtype, batch, source)
+            return read_weights + 2 * once + self.kv_bytes(context, dtype, batch, source)
         # Weights are read forward and backward, gradients written; activations written, then read.
-        return 3 * self.params * size + 2 * activations
+        return 3 * self.params * size + 4 * once + 2 * again
 
     def phase_flops(self, phase: Phase, context: int, batch: int = 1, source: int | None = None) -> int:
         """FLOPs of what `bytes_moved` describes."""

@@ -107,8 +107,12 @@ def _mixer(stack: Stack, layer: Layer) -> Findings:
     a, mixer = layer.attention, layer.attention.mixer
     pattern = pattern_of(stack, layer)
     if a.global_projections and pattern.is_global(Tokens(0)) is None:
-        why = f"has no effect: '{pattern}' has no global tokens; write '{pattern} | global_tokens'"
+        wider = f"causal & ({pattern} | global_tokens)" if stack.causal else f"{pattern} | global_tokens"
+        why = f"has no effect: '{pattern}' has no global tokens; write '{wider}'"
         yield Finding("attention.global_projections", why, ("attention.pattern", "topology"))
+    if stack.cross and pattern.reads_marks:
+        why = f"'{pattern}' reads marks, which global_mask gives to the source only; write marks=False and how many are first"
+        yield Finding("attention.pattern", why, ("topology",))
     if mixer.shares_keys:
         if a.kv_heads not in (None, a.heads):
             why = f"{a.kv_heads} differs from heads={a.heads}, but mixer {mixer.kind!r} makes its keys from the queries"

@@ -21,7 +21,9 @@ WORK = 1 << 26
 TERMS = 6
 """Patterns joined by `|` of which every combination is counted."""
 ASKED = 12
-"""Queries of which `blind_heads` asks."""
+"""Queries of a long document of which `blind_heads` asks."""
+SHORT = 512
+"""Of shorter ones it asks all."""
 
 Term = tuple[Pattern, ...]
 """Patterns that are all to hold."""
@@ -255,7 +257,9 @@ def blind_heads(pattern: Pattern, heads: int, context: int, layer: int = 0) -> l
     Marks of `global_mask` don't count, as a row need not have any.
     """
     asked = range(heads) if pattern.per_head else range(min(heads, 1))
-    blind = [head for head in asked if any(_is_blind(pattern, _Place(n, head, layer)) for n in {1, context})]
+    more = (2, 3, 5, 23, context // 3) if pattern.needs_length else ()
+    lengths = {max(1, min(n, context)) for n in (1, context, *more)}
+    blind = [head for head in asked if any(_is_blind(pattern, _Place(n, head, layer)) for n in lengths)]
     return blind if pattern.per_head else list(range(heads)) if blind else []
 
 
@@ -264,7 +268,7 @@ def _is_blind(pattern: Pattern, place: _Place) -> bool:
 
     length = place.length
     spread = {i * (length - 1) // ASKED for i in range(ASKED + 1)}
-    pos: Any = np.array(sorted({0, min(1, length - 1), *spread}))
+    pos: Any = np.arange(length) if length <= SHORT else np.array(sorted({0, 1, *spread}))
     # Most patterns let a token see itself, which is asked first.
     lost = pos[~place.allowed(pattern, pos, pos)]
     return any(not place.allowed(pattern, one, np.arange(length)).any() for one in lost.tolist())

@@ -317,6 +317,8 @@ def _read(node: ast.expr, text: str, make: Make) -> Pattern:
         case ast.Call(func=ast.Name(id=kind), args=args, keywords=keywords):
             try:
                 values = [ast.literal_eval(a) for a in args]
+                if any(k.arg is None for k in keywords):
+                    raise ValueError("a table can't be spread here")
                 named = {str(k.arg): ast.literal_eval(k.value) for k in keywords}
             except ValueError as error:
                 raise PatternTextError(f"{text!r}: arguments must be plain numbers or texts") from error

@@ -316,3 +316,37 @@ def test_generate_without_a_number_refuses_a_prompt_that_leaves_no_room():
 def test_generate_refuses_a_model_that_continues_no_text(changes, words):
     with pytest.raises(af.InputError, match=words):
         af.generate(model(changes), PROMPT, max_new_tokens=2)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        TWO | {"encoder.attention.pattern": "symmetric_window(2) | global_tokens"},
+        {"attention.pattern": "causal & (window(2) | global_tokens)"},
+    ],
+    ids=["encoder-decoder", "decoder"],
+)
+def test_generate_hears_which_tokens_are_global(changes):
+    m, prompt = model(changes), torch.arange(11)[None]
+    marks = torch.zeros_like(prompt)
+    marks[0, 3] = 1
+    found = af.generate(m, prompt, global_mask=marks, max_new_tokens=8, details=True)
+    again = af.generate(m, prompt, global_mask=marks, max_new_tokens=8, details=True, use_cache=False)
+    assert_close("promise", found.logprobs, again.logprobs)
+    assert not torch.equal(found.logprobs, af.generate(m, prompt, max_new_tokens=8, details=True).logprobs)
+    with pytest.raises(af.InputError, match=r"global_mask: expected \(batch, tokens\) = \(1, 11\)"):
+        af.generate(m, prompt, global_mask=marks[:, :4])
+    with pytest.raises(af.InputError, match="global_mask: no pattern of this model reads it"):
+        af.generate(model(), prompt, global_mask=marks)
+
+
+def test_generate_of_a_prefix_lm_refuses_a_row_shorter_than_the_prefix():
+    m = model({"attention.pattern": "causal | prefix(6)"})
+    ids, mask = torch.arange(16).view(2, 8), torch.tensor([[0] * 5 + [1] * 3, [1] * 8])
+    with pytest.raises(
+        af.InputError, match="the first 6 tokens of this prefix-LM see each other both ways, but a prompt has 3"
+    ):
+        af.generate(m, ids, attention_mask=mask, max_new_tokens=4)
+    anew = af.generate(m, ids, attention_mask=mask, max_new_tokens=4, use_cache=False)
+    alone = af.generate(m, ids[:1, 5:], max_new_tokens=4, use_cache=False)
+    assert torch.equal(anew[:1, 8:], alone[:, 3:])

@@ -535,3 +535,37 @@ def test_few_global_tokens_take_the_same_with_and_without_keys_of_all_tokens(mon
     few = model(row, global_mask=marks).logits
     monkeypatch.setattr("anyformer.parts.attention.absorbs", lambda *_: False)
     assert_close("formula", few, model(row, global_mask=marks).logits)
+
+
+def test_global_mask_of_two_rows_reaches_layers_that_read_it_beside_those_that_do_not():
+    window = "symmetric_window(3) | global_tokens"
+    layers = {
+        "0": {"attention": {"pattern": f"{window}(2, False)", "global_projections": True}},
+        "1": {"attention": {"pattern": window}},
+    }
+    model = make(topology="encoder", layers=layers)
+    rows, marks = ids(2, 9, 1), torch.zeros(2, 9, dtype=torch.long)
+    marks[1, 4] = 1
+    both = model(rows, global_mask=marks).logits
+    alone = [model(rows[i : i + 1], global_mask=marks[i : i + 1]).logits for i in range(2)]
+    assert_close("promise", both, torch.cat(alone))
+
+
+@pytest.mark.parametrize("position", ["shaw", "t5", "rope"])
+def test_model_under_autocast_computes_scores_and_weights_in_fp32(position, monkeypatch):
+    model = make(position=position, attention=BASE["attention"] | {"softcap": 5.0}).float()
+    seen = []
+    plain = torch.Tensor.exp_
+    monkeypatch.setattr(torch.Tensor, "exp_", lambda self: seen.append(self.dtype) or plain(self))
+    # fp16 instead of bf16, whose products not every CPU has.
+    with torch.autocast("cpu", torch.float16):
+        out = model(ids(1, 15, 1), labels=ids(1, 15, 1))
+    assert set(seen) == {torch.float32}
+    assert out.loss.isfinite()
+
+
+def test_encoder_states_with_a_global_mask_are_refused():
+    model = make(topology="encoder-decoder", encoder={"attention": {"pattern": "symmetric_window(3) | global_tokens"}})
+    states = model(ids(1, 9, 1), decoder_input_ids=ids(1, 3, 2)).encoder_states
+    with pytest.raises(InputError, match="global_mask: it belongs to the encoder's input"):
+        model(encoder_states=states, decoder_input_ids=ids(1, 3, 2), global_mask=torch.ones(1, 9, dtype=torch.long))

@@ -1,15 +1,18 @@
 """Random patterns: how many are drawn, from what, and that BigBird's are those of its published code."""
 
 import itertools
+import time
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from anyformer.errors import SpecError
 from anyformer.parts.patterns.bigbird_random import BigBirdRandom
 from anyformer.parts.patterns.random_blocks import RandomBlocks
 from anyformer.parts.patterns.random_tokens import RandomTokens
+from anyformer.specs import ModelSpec
 from anyformer.specs.draws import draw, scramble
 from anyformer.specs.patterns import Pattern, Tokens
 
@@ -151,3 +154,20 @@ def test_random_patterns_in_one_compiled_graph_draw_the_same():
                 pos = np.arange(length)
                 q, k = (Tokens(pos.reshape(shape), 0, length, 2, layer) for shape in ((-1, 1), (1, -1)))
                 assert np.array_equal(found[row, 2, :length, :length].numpy(), pattern.allows(q, k))
+
+
+@pytest.mark.parametrize("text", ["random_tokens(2000)", "random_blocks(4, 1000)", "random_blocks(4, 17)"])
+def test_random_pattern_that_draws_more_than_there_is_is_refused_at_once(text):
+    started = time.monotonic()
+    with pytest.raises(SpecError, match=r"is more than the (64 tokens|16 blocks) that a document may have"):
+        ModelSpec.from_data(
+            {
+                "topology": "encoder",
+                "vocab": 9,
+                "width": 8,
+                "depth": 1,
+                "context": 64,
+                "attention": {"heads": 2, "pattern": text},
+            }
+        )
+    assert time.monotonic() - started < 2

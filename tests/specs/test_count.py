@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import anyformer as af
 from anyformer.errors import InputError
 from anyformer.specs import ModelSpec
 from anyformer.specs.codec import read
@@ -437,3 +438,19 @@ def test_cache_bytes_by_part_add_up_and_tell_patterns_and_cross_attention_apart(
     both = small({"topology": "encoder-decoder", "ids": {"start": 0}}).count()
     parts = both.kv_bytes_by_part(10, "float32", source=30)
     assert parts["cross-attention"] == 3 * parts["causal"]
+
+
+def test_reversible_stack_keeps_less_and_moves_more_than_a_serial_one():
+    serial = af.spec("gpt2-small", {"norm.placement": "pre"}).count()
+    both = af.spec("gpt2-small", {"block.wiring": "reversible"}).count()
+    assert both.activation_bytes(1024) < serial.activation_bytes(1024) / 2
+    assert both.bytes_moved("prefill", 1024) == serial.bytes_moved("prefill", 1024)
+    assert both.bytes_moved("train", 1024) > serial.bytes_moved("train", 1024)
+
+
+def test_chunked_feed_forward_keeps_the_inside_of_one_chunk():
+    whole = af.spec("gpt2-small").count()
+    pieces = af.spec("gpt2-small", {"ffn.chunk": 64}).count()
+    saved = 12 * 2 * 3072 * (1024 - 64) * 2
+    assert whole.activation_bytes(1024) - pieces.activation_bytes(1024) == saved
+    assert whole.bytes_moved("train", 1024) == pieces.bytes_moved("train", 1024)

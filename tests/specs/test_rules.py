@@ -78,7 +78,11 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         "not know before its end; a random pattern has past=True for that"),
     "global projections without global tokens": (
         {"attention.global_projections": True},
-        "attention.global_projections: has no effect: 'causal' has no global tokens; write 'causal | global_tokens'"),
+        "attention.global_projections: has no effect: 'causal' has no global tokens; write 'causal & (causal | global_tokens)'"),
+    "marks of a target": (
+        {**BOTH, "decoder": {"attention": {"pattern": "causal & (window(3) | global_tokens(2))"}}},
+        "decoder.attention.pattern: 'causal & (window(3) | global_tokens(2))' reads marks, which global_mask gives to the "
+        "source only; write marks=False and how many are first"),
     "shared keys in groups": (
         {"attention.mixer": "lsh"},
         "attention.kv_heads: 2 differs from heads=4, but mixer 'lsh' makes its keys from the queries"),

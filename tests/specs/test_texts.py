@@ -114,7 +114,7 @@ def test_pattern_joins_are_values():
         ("window(2.5)", "window in 'window(2.5)': size 2.5 is not a whole number"),
         ("window(True)", "window in 'window(True)': size True is not a whole number"),
         ("causal & window('4')", "window in \"causal & window('4')\": size '4' is not a whole number"),
-        ("window(**{'size': 4})", "window in \"window(**{'size': 4})\": None is unknown; (known: size)"),
+        ("window(**{'size': 4})", "\"window(**{'size': 4})\": arguments must be plain numbers or texts"),
         ("causal & chonked(4)", "'chonked' is unknown; did you mean 'chunked'?"),
     ],
 )  # fmt: skip

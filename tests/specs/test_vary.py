@@ -386,3 +386,13 @@ def test_all_problems_of_a_change_are_named_at_once():
     with pytest.raises(SpecError) as caught:
         small().vary({"attention.heads": 3, "attention.kv_heads": 3, "ffn.kind": "swish", "loss.z": -1.0})
     assert [line.split(":")[0] for line in caught.value.problems] == ["ffn.kind", "loss.z", "attention.heads"]
+
+
+def test_field_whose_default_is_a_value_can_be_unset_and_survives_the_round_trip():
+    spec = small({"attention.mixer": {"kind": "lsh", "chunk": 4}, "attention.kv_heads": None})
+    assert spec.attention.mixer.seed == 0
+    for changed in (spec.vary({"attention.mixer.seed": None}), spec.vary({"attention.mixer.seed": "none"})):
+        assert changed.attention.mixer.seed is None
+        assert changed.stacks[0].layers[0].attention.mixer.seed is None
+        assert ModelSpec.from_toml(changed.to_toml()) == changed
+    assert spec.vary({"layers.1.attention.mixer.seed": "none"}).stacks[0].layers[1].attention.mixer.seed is None

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from anyformer.kernels.attention.added import score_bias, value_part
 from anyformer.kernels.choose import Kernel, Request, Terms
+from anyformer.kernels.precision import as_given
 
 
 def why_not(request: Request) -> str | None:
@@ -34,6 +35,11 @@ def scores(q_BTHK: Tensor, k_BSGK: Tensor, terms: Terms) -> Tensor:
 
 def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms) -> Tensor:
     """Scores, weights, weighted values."""
+    with as_given(q_BTHK):
+        return _run(q_BTHK, k_BSGK, v_BSGK, terms)
+
+
+def _run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms) -> Tensor:
     score = scores(q_BTHK, k_BSGK, terms)
     probs_BHTS = terms.mixer.weigh(score, terms.own)
     if terms.dropout > 0:

@@ -17,6 +17,7 @@ from anyformer.kernels.attention import chance
 from anyformer.kernels.attention.added import add_up, gaps, score_bias, sums_for
 from anyformer.kernels.attention.tiles import Plan, Tile, plan
 from anyformer.kernels.choose import Kernel, Request, Terms
+from anyformer.kernels.precision import as_given
 from anyformer.kernels.sight import Sight
 from anyformer.specs.axes import ScoreTerms, Where
 
@@ -70,10 +71,11 @@ def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms) -> Tensor:
         None if values is None else values.pick,
     )
     seed = chance.draw_seed(q_BTHK.device) if terms.dropout > 0 else None
-    return _Tiled.apply(
-        job, seed, q_BTHK, k_BSGK, v_BSGK, terms.own.get("sink_H"), scores.slope_H, scores.table_BHTN,
-        scores.q_side_BTHE, scores.k_side_BSE, scores.column_BHS, None if values is None else values.table_NK,
-    )  # fmt: skip
+    with as_given(q_BTHK):
+        return _Tiled.apply(
+            job, seed, q_BTHK, k_BSGK, v_BSGK, terms.own.get("sink_H"), scores.slope_H, scores.table_BHTN,
+            scores.q_side_BTHE, scores.k_side_BSE, scores.column_BHS, None if values is None else values.table_NK,
+        )  # fmt: skip
 
 
 def sizes(heads: int, queries: int, keys: int, device: str) -> tuple[int, int]:

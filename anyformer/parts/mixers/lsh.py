@@ -55,8 +55,12 @@ class LSH(Mixer, kind="lsh"):
     def approximation(self) -> str:
         return (
             f"is approximate in texts of more than {self.chunk} tokens: which keys are near depends on the whole row. "
-            "It never gives weight to a later token (in a decoder), to padding or to another document, and answers the "
-            "same for the same seed and input"
+            "It never gives weight to a later token (in a decoder), to padding or to another document, and answers "
+            + (
+                "the same for the same seed and input"
+                if self.seed is not None
+                else "anew in every pass, as no seed is set"
+            )
         )
 
     def serves(self, pattern: Pattern) -> str | None:

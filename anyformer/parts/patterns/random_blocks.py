@@ -38,6 +38,11 @@ class RandomBlocks(Pattern, kind="random_blocks"):
         if not 0 <= self.seed <= LARGEST:
             yield "seed", f"{self.seed} is not between 0 and {LARGEST}"
 
+    def check(self, heads: int, context: int) -> Iterator[Problem]:
+        room = -(-context // self.block)
+        if self.count > room:
+            yield "count", f"{self.count} is more than the {room} blocks that a document may have"
+
     def allows(self, q: Tokens, k: Tokens) -> Any:
         return among(k.pos // self.block, self.chosen(q))
 

@@ -35,6 +35,11 @@ class RandomTokens(Pattern, kind="random_tokens"):
         if not 0 <= self.seed <= LARGEST:
             yield "seed", f"{self.seed} is not between 0 and {LARGEST}"
 
+    def check(self, heads: int, context: int) -> Iterator[Problem]:
+        room = context
+        if self.count > room:
+            yield "count", f"{self.count} is more than the {room} tokens that a document may have"
+
     def allows(self, q: Tokens, k: Tokens) -> Any:
         return among(k.pos, self.chosen(q))
 

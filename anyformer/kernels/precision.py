@@ -1,0 +1,17 @@
+"""Products in the dtype that they are asked for, also where a caller lets torch choose smaller ones."""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import AbstractContextManager
+
+import torch
+from torch import Tensor
+
+
+def as_given(like: Tensor) -> AbstractContextManager[object]:
+    """Autocast switched off on this tensor's device: scores and what follows from them stay in at least fp32."""
+    kind = like.device.type
+    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return contextlib.nullcontext()
