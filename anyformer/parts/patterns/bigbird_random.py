@@ -51,8 +51,6 @@ class BigBirdRandom(Pattern, kind="bigbird_random"):
     def check(self, heads: int, context: int) -> Iterator[Problem]:
         if self.heads != heads:
             yield "heads", f"{self.heads} are not the {heads} heads of the layer, by which the draws are counted"
-        if self.count > (room := -(-context // self.block)):
-            yield "count", f"{self.count} is more than the {room} blocks that a document may have"
         if self.most < context:
             yield "most", f"{self.most} is less than the {context} tokens that a document may have"
 
