@@ -104,7 +104,7 @@ def padded(model: Model, doc: Document, left: int, right: int) -> tuple[Any, sli
     return out, where
 
 
-def packed(model: Model, docs: list[Document]) -> tuple[Any, list[slice]]:
+def packed(model: Model, docs: list[Document], **rest: Any) -> tuple[Any, list[slice]]:
     """Several documents in one row, and where each one's (target) tokens are."""
 
     def beside(parts: list[Tensor]) -> tuple[Tensor, Tensor, list[slice]]:
@@ -120,6 +120,6 @@ def packed(model: Model, docs: list[Document]) -> tuple[Any, list[slice]]:
         target, target_segments, where = beside([d.target for d in docs])
     out = call(
         model, source, segments=segments, token_types=types, global_mask=marks, decoder_input_ids=target,
-        decoder_segments=target_segments,
+        decoder_segments=target_segments, **rest,
     )  # fmt: skip
     return out, where
