@@ -177,11 +177,13 @@ def _sizes(spec: ModelSpec, stack: Stack, layer: Layer) -> Findings:
     for path, message in layer.position.check(dims):
         yield Finding(join("position", path), message, SIZES)
     pattern = pattern_of(stack, layer)
+    if any(True for _ in pattern.problems()):
+        return
     wrong = False
     for path, message in pattern.check(dims.heads, spec.context):
         wrong = True
         yield Finding(join("attention.pattern", path), message, SIZES)
-    if not wrong and not any(True for _ in pattern.problems()):
+    if not wrong:
         blind = blind_heads(pattern, dims.heads, spec.context)
         if blind:
             whose = f" in head {blind[0]}" if len(blind) < dims.heads else ""

@@ -77,7 +77,7 @@ NUMBERS = {
 }
 
 
-def pattern_leaf(rng: random.Random, kind: str) -> str:
+def pattern_leaf(rng: random.Random, kind: str, heads: int | None = None) -> str:
     """A pattern of this kind, with sizes that 21 tokens reach past."""
     values = []
     for name, (hint, field) in fields_of(Pattern.named(kind)).items():
@@ -91,14 +91,16 @@ def pattern_leaf(rng: random.Random, kind: str) -> str:
             value = rng.choice(get_args(inner))
         else:
             value = rng.choice(NUMBERS.get(name, (1, 2, 3, 5, 7, 9)))
+            # A pattern that says how many heads there are must say what is true.
+            value = heads if name == "heads" and heads is not None else value
         values.append(f"{name}={value!r}")
     return f"{kind}({', '.join(values)})"
 
 
-def pattern_text(rng: random.Random, causal: bool) -> str:
-    text = pattern_leaf(rng, rng.choice(Pattern.kinds()))
+def pattern_text(rng: random.Random, causal: bool, heads: int | None = None) -> str:
+    text = pattern_leaf(rng, rng.choice(Pattern.kinds()), heads)
     if rng.random() < 0.5:
-        text = f"{text} {rng.choice('&|')} {pattern_leaf(rng, rng.choice(Pattern.kinds()))}"
+        text = f"{text} {rng.choice('&|')} {pattern_leaf(rng, rng.choice(Pattern.kinds()), heads)}"
     if causal and rng.random() < 0.1:
         return f"causal | {pattern_leaf(rng, 'prefix')}"
     return f"causal & ({text})" if causal else text
@@ -118,7 +120,7 @@ def attention_table(rng: random.Random, causal: bool | None, dropout: bool) -> d
         "heads": heads,
         "kv_heads": maybe(rng, 0.7, rng.choice(divisors)),
         "head_dim": rng.choice(HEAD_DIMS),
-        "pattern": None if causal is None else maybe(rng, 0.5, pattern_text(rng, causal)),
+        "pattern": None if causal is None else maybe(rng, 0.5, pattern_text(rng, causal, heads)),
         "mixer": leaf_table(rng, Mixer, rng.choice(("softmax", *Mixer.kinds()))),
         "bias": "".join(letter for letter in "qkvo" if rng.random() < 0.4) or None,
         "scale": rng.choice(("1/sqrt(head_dim)", "1/head_dim", 1.0, "1/sqrt(24)")),
@@ -212,9 +214,9 @@ def draw_table(rng: random.Random, topology: str) -> dict[str, Any]:
             other["position"] = leaf_table(rng, Position, rng.choice(relative), attention["head_dim"])
         table["layers"] = {"order": rng.choice(("1 base, 1 other", "base, rest other")), "base": {}, "other": other}
         if stack_causal is not None:
-            table["layers"]["0"] = {"attention": {"pattern": pattern_text(rng, stack_causal)}}
+            table["layers"]["0"] = {"attention": {"pattern": pattern_text(rng, stack_causal, attention["heads"])}}
     if topology == "encoder-decoder":
-        table["encoder"] = {"attention": {"pattern": pattern_text(rng, False)}} if rng.random() < 0.5 else {}
+        table["encoder"] = {"attention": {"pattern": pattern_text(rng, False, attention["heads"])}} if rng.random() < 0.5 else {}
         table["decoder"] = {"attention": {"pattern": pattern_text(rng, True)}} if rng.random() < 0.5 else {}
         table["encoder"] |= {"depth": rng.choice((1, 2))} if "layers" not in table and rng.random() < 0.5 else {}
     return table

@@ -14,7 +14,7 @@ from tests.contract.draw import BASE, FIXED, draw, every_kind, spec_of_kind
 from tests.contract.feed import document
 from tests.tolerances import assert_close
 
-SEEDS = range(320)
+SEEDS = range(352)
 COMPILED = range(24)
 
 by_contract = pytest.mark.parametrize("contract", CONTRACTS, ids=lambda c: c.__name__)

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from anyformer.measure.memory import used
 from anyformer.parts.ffn import FeedForwardNet
 from anyformer.parts.ffns.gated import Bilinear, Gated, Geglu, Glu, Reglu, Swiglu
 from anyformer.parts.ffns.plain import Gelu, GeluQuick, GeluTanh, Plain, Relu, Relu2, Silu
 from anyformer.specs.axes import FeedForward
-from bench.memory import peak_bytes
 from tests.parts.samples import dims, random, randomised
 from tests.tolerances import assert_close
 
@@ -208,7 +208,7 @@ def test_network_in_chunks_holds_the_inner_activations_of_one_chunk_only():
 
     def peak(chunk: int | None) -> int:
         net = randomised(FeedForwardNet(Gelu(chunk=chunk), sizes)).float().train()
-        return peak_bytes(lambda: net(x).sum().backward())
+        return used(lambda: net(x).sum().backward()).peak
 
     inner = 1024 * 512 * 4
     assert peak(None) > 3 * inner
