@@ -216,7 +216,9 @@ def draw_table(rng: random.Random, topology: str) -> dict[str, Any]:
         if stack_causal is not None:
             table["layers"]["0"] = {"attention": {"pattern": pattern_text(rng, stack_causal, attention["heads"])}}
     if topology == "encoder-decoder":
-        table["encoder"] = {"attention": {"pattern": pattern_text(rng, False, attention["heads"])}} if rng.random() < 0.5 else {}
+        table["encoder"] = (
+            {"attention": {"pattern": pattern_text(rng, False, attention["heads"])}} if rng.random() < 0.5 else {}
+        )
         table["decoder"] = {"attention": {"pattern": pattern_text(rng, True)}} if rng.random() < 0.5 else {}
         table["encoder"] |= {"depth": rng.choice((1, 2))} if "layers" not in table and rng.random() < 0.5 else {}
     return table
