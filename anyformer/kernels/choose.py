@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import CapabilityError
+from anyformer.kernels.pages import Pages
 from anyformer.kernels.sight import Shape, Sight
 from anyformer.specs.axes import Mixer, ScoreTerms, ValueTerms, Where
 from anyformer.specs.patterns import Pattern
@@ -41,6 +42,8 @@ class Request:
     dropout: bool = False
     compiling: bool = False
     """A kernel may not look at values on the host."""
+    paged: bool = False
+    """Keys lie in pages of a pool, and few queries meet them."""
 
 
 Own = Mapping[str, Tensor]
@@ -61,6 +64,8 @@ class Terms(NamedTuple):
     """What it adds to the values."""
     softcap: float | None = None
     dropout: float = 0.0
+    pages: Pages | None = None
+    """Where keys and values lie, if those that are given are a pool; only for a kernel that reads pages."""
 
     @property
     def where(self) -> Where:
@@ -76,6 +81,8 @@ class Kernel(NamedTuple):
     run: Callable[[Tensor, Tensor, Tensor, Terms], Tensor]
     prepare: Callable[[Sight, int | None], None] | None = None
     """Makes what all layers of a pass share, from their sight and the reach of the score table (see `Position.reach`)."""
+    reads_pages: bool = False
+    """Keys and values are a pool, and `terms.pages` says where those of each row lie."""
 
 
 class Choice(NamedTuple):

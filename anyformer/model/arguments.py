@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError, nearest
-from anyformer.parts.cache import Cache
+from anyformer.parts.paged import Kept
 from anyformer.specs.model import ModelSpec
 
 RENAMED = {
@@ -50,7 +50,7 @@ class Arguments:
     encoder_states: Tensor | None = None
     pixel_values: Tensor | None = None
     values: Tensor | None = None
-    cache: Cache | None = None
+    cache: Kept | None = None
     rope_length: int | Tensor | None = None
 
     def source(self, spec: ModelSpec) -> Tensor:
@@ -110,8 +110,8 @@ def check(given: Arguments, spec: ModelSpec, *, reads_length: bool) -> None:
         raise InputError("rope_length: no position scheme of this model depends on the length")
 
 
-def _check_cache(given: Arguments, cache: Cache, spec: ModelSpec) -> None:
-    if not isinstance(cache, Cache):
+def _check_cache(given: Arguments, cache: Kept, spec: ModelSpec) -> None:
+    if not isinstance(cache, Kept):
         raise TypeError(f"cache: expected what model.new_cache(...) returns, got {type(cache).__name__}")
     if spec.topology == "encoder":
         raise TypeError("cache: an encoder reads its input at once")
@@ -123,8 +123,8 @@ def _check_cache(given: Arguments, cache: Cache, spec: ModelSpec) -> None:
         raise InputError("rope_length: fixed when the cache was made; pass it to new_cache")
     if given.positions is not None and spec.topology == "decoder" and cache.counts_blocks:
         raise InputError(
-            "positions: a layer of this model keeps the last columns of each block, counted from the row's first token; "
-            "leave positions out"
+            "positions: what this cache keeps is counted from the row's first token (in pages, or in the last columns of "
+            "each block); leave positions out"
         )
     if cache.has_source:
         for name in SOURCE:

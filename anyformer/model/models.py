@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +25,14 @@ from anyformer.model.stack import Stack
 from anyformer.parts.cache import Cache
 from anyformer.parts.embedding import TokenEmbedding, embedding
 from anyformer.parts.heads import gather, head_module
+from anyformer.parts.paged import Kept
+from anyformer.parts.pool import Pool
 from anyformer.specs.ends import RegressionHead, TokenEmbed, TokenHead
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.rooms import rooms
+
+if TYPE_CHECKING:
+    from anyformer.model.trace import Trace
 
 
 class Model(nn.Module):
@@ -65,7 +70,7 @@ class Model(nn.Module):
         encoder_states: Tensor | None = None,
         pixel_values: Tensor | None = None,
         values: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: Kept | None = None,
         rope_length: int | Tensor | None = None,
         **unknown: Any,
     ) -> Output:
@@ -95,6 +100,44 @@ class Model(nn.Module):
         `rope_length` is the length that length-dependent RoPE scalings read for the cache's whole life
         (default: `length`).
         """
+        stack, like = self._cached(rope_length)
+        cache = Cache(
+            self.rooms, batch=batch, length=length, device=like.device, dtype=like.dtype, declared=rope_length,
+            chunk=chunk,
+        )  # fmt: skip
+        with torch.no_grad():
+            stack.fill_angles(cache, like)
+        return cache
+
+    def new_pool(
+        self,
+        seats: int,
+        length: int,
+        *,
+        size: int = 16,
+        pages: int | None = None,
+        chunk: int = 1,
+        storage: str = "model",
+        rope_length: int | None = None,
+    ) -> Pool:
+        """An empty pool of pages for up to `seats` requests of up to `length` tokens each, read at their own pace.
+
+        A page has room for `size` tokens; `pages` bounds how many there are for layers that keep every token (None:
+        enough for all seats). `storage` is the model's dtype ("model"), or "int8" with a scale for each head of a token.
+        """
+        stack, like = self._cached(rope_length)
+        pool = Pool(
+            self.rooms, seats=seats, length=length, size=size, pages=pages, chunk=chunk, storage=storage,
+            device=like.device, dtype=like.dtype, marks=stack.reads_marks, prefix=stack.prefix,
+            by_length=stack.wants_length, declared=rope_length,
+        )  # fmt: skip
+        if not stack.wants_length:
+            with torch.no_grad():
+                stack.fill_angles(pool, like)
+        return pool
+
+    def _cached(self, rope_length: int | None) -> tuple[Any, Tensor]:
+        """The stack that keeps what it has read, and a tensor like those that it computes; or why there is none."""
         if self.spec.topology == "encoder":
             raise InputError("an encoder reads its input at once; only a decoder has a cache")
         if self.spec.head.pools:
@@ -103,15 +146,27 @@ class Model(nn.Module):
             )
         if rope_length is not None and not self.reads_length:
             raise InputError("rope_length: no position scheme of this model depends on the length")
-        stack: Any = self.decoder
-        like = next(self.parameters())
-        cache = Cache(
-            self.rooms, batch=batch, length=length, device=like.device, dtype=like.dtype, declared=rope_length,
-            chunk=chunk,
-        )  # fmt: skip
-        with torch.no_grad():
-            stack.fill_angles(cache, like)
-        return cache
+        return self.decoder, next(self.parameters())
+
+    def trace(
+        self,
+        input_ids: Tensor | None = None,
+        *,
+        residuals: Any = "all",
+        attention: Any = None,
+        logits: Any = None,
+        **given: Any,
+    ) -> Trace:
+        """One pass in eval mode, without gradients, and what it showed by name: `trace["decoder.3.attention.residual"]`.
+
+        `residuals`: "all", None, or names and numbers of layers. `attention`: "all", None, or the heads of each layer,
+        such as {0: "all", "decoder.1.cross": [0, 2]}. `logits`: "all", None, or the layers after which the head is
+        asked. All else is what `model(...)` takes; see docs/trace.md.
+        """
+        from anyformer.model.trace import trace
+
+        inputs = {"input_ids": input_ids, **given}
+        return trace(self, inputs, residuals=residuals, attention=attention, logits=logits)
 
     def _read(self, given: Arguments) -> Output:
         """A pass of a model with one stack."""
@@ -183,7 +238,7 @@ class Model(nn.Module):
         positions: Tensor | None,
         segments: Tensor | None,
         declared: int | Tensor | None,
-        cache: Cache | None,
+        cache: Kept | None,
         prefix: str = "",
         marks: Tensor | None = None,
     ) -> Places:

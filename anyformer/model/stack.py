@@ -22,7 +22,9 @@ from anyformer.parts.cache import Cache
 from anyformer.parts.held import Held
 from anyformer.parts.linear import Linear
 from anyformer.parts.norm import Norm
+from anyformer.parts.paged import Kept, PagedCache
 from anyformer.parts.patterns.full import Full
+from anyformer.parts.pool import Pool
 from anyformer.parts.positions.none import NoPosition
 from anyformer.parts.scene import Scene, Turn
 from anyformer.specs.axes import Mixer, Position, Where
@@ -112,7 +114,7 @@ class Stack(nn.Module):
         x_BTD: Tensor,
         places: Places,
         *,
-        cache: Cache | None = None,
+        cache: Kept | None = None,
         memory_BSD: Tensor | None = None,
         source: Places | None = None,
     ) -> Tensor:
@@ -157,8 +159,12 @@ class Stack(nn.Module):
             x_BTD = self.project(x_BTD)
         return F.dropout(x_BTD, self.dropout, self.training) if self.dropout > 0 else x_BTD
 
-    def scene(self, kind: Kind, first: int, x_BTD: Tensor, queries: Places, cache: Cache | None) -> Scene:
+    def scene(self, kind: Kind, first: int, x_BTD: Tensor, queries: Places, cache: Kept | None) -> Scene:
         """What self-attention layers of this kind share."""
+        if isinstance(cache, PagedCache):
+            scene = self.paged_scene(kind, first, x_BTD, queries, cache)
+            if scene is not None:
+                return scene
         keys = queries
         if cache is not None:
             keys = queries if kind.attention.mixer.stateful else kept_places(cache, first, queries)
@@ -172,8 +178,22 @@ class Stack(nn.Module):
             )
         return scene
 
+    def paged_scene(self, kind: Kind, first: int, x_BTD: Tensor, queries: Places, cache: PagedCache) -> Scene | None:
+        """The same where a kernel reads the keys of each row in their pages; None if none does."""
+        pages = cache.pages(first, x_BTD.shape[1])
+        if pages is None or not kind.attention.mixer.weighs:
+            return None
+        # Such a kernel asks the pattern, and not who sees whom of the keys that a gather would give.
+        sight = sight_of(kind.pattern, queries, queries, heads=kind.attention.heads, layer=kind.layer or 0)
+        sight.shape = "pattern"
+        if not self.kernel_for(kind, sight, kind.position, x_BTD, paged=True).reads_pages:
+            return None
+        scene = self.prepare(kind, kind.position, kind.attention.mixer, x_BTD, queries, sight, cache, paged=True)
+        scene.pages, scene.k_turn = pages, scene.q_turn
+        return scene
+
     def cross_scene(
-        self, kind: Kind, x_BTD: Tensor, queries: Places, source: Places, cache: Cache | None, memory_BSD: Tensor | None
+        self, kind: Kind, x_BTD: Tensor, queries: Places, source: Places, cache: Kept | None, memory_BSD: Tensor | None
     ) -> Scene:
         """What cross-attention layers of this kind share: every source token of the same document."""
         sight = sight_of(FULL, queries, source, heads=kind.attention.heads)
@@ -184,14 +204,16 @@ class Stack(nn.Module):
             scene.k_turn = self.turn(kind, position, source, memory_BSD)
         return scene
 
-    def turn(self, kind: Kind, position: Position, places: Places, like: Tensor, cache: Cache | None = None) -> Turn:
+    def turn(self, kind: Kind, position: Position, places: Places, like: Tensor, cache: Kept | None = None) -> Turn:
         """What rotates tokens at these places; a layer with parameters of its own computes the angles itself."""
         angles = None
         if kind.turns and kind.owner is not None and position is kind.position:
-            kept = cache.angles[kind.owner] if cache is not None and places.plain else None
-            if kept is not None and cache is not None:
+            kept = cache.angles[kind.owner] if cache is not None and cache.angles else None
+            if kept is not None and cache is not None and places.plain:
                 end = cache.used + like.shape[1]
                 angles = tuple([part[:, cache.used : end] for part in kept])
+            elif kept is not None and isinstance(cache, PagedCache):
+                angles = tuple([part[0][places.pos_BT] for part in kept])
             else:
                 angles = position.angles(self.own(kind.owner), places.pos_BT, places.declared_BT, like)
         return Turn(places.pos_BT, places.declared_BT, angles)
@@ -201,7 +223,7 @@ class Stack(nn.Module):
         held: Any = self.positions[owner]
         return held.tensors()
 
-    def fill_angles(self, cache: Cache, like: Tensor) -> None:
+    def fill_angles(self, cache: Cache | Pool, like: Tensor) -> None:
         """Rotations of all positions that a cache has room for."""
         pos = torch.arange(cache.length, device=like.device)[None]
         length = torch.full((1, 1), cache.declared_length, device=like.device) if self.wants_length else None
@@ -211,7 +233,14 @@ class Stack(nn.Module):
             cache.angles.append(held.leaf.angles(held.tensors(), pos, length, like) if turns else None)
 
     def kernel_for(
-        self, kind: Kind, sight: Sight, position: Position, x_BTD: Tensor, mixer: Mixer | None = None
+        self,
+        kind: Kind,
+        sight: Sight,
+        position: Position,
+        x_BTD: Tensor,
+        mixer: Mixer | None = None,
+        *,
+        paged: bool = False,
     ) -> Kernel:
         """The kernel that serves this kind of attention."""
         a, uses = kind.attention, position is kind.position
@@ -221,7 +250,7 @@ class Stack(nn.Module):
             mixer=mixer or a.mixer, plain=sight.plain, bias=uses and kind.biases,
             reads_content=uses and position.reads_content, products=uses and position.products, softcap=a.softcap is not None,
             reads_probs=uses and kind.reads_probs, dropout=self.training and a.dropout > 0,
-            compiling=torch.compiler.is_compiling(),
+            compiling=torch.compiler.is_compiling(), paged=paged,
         )  # fmt: skip
         return choice(request).kernel
 
@@ -233,13 +262,15 @@ class Stack(nn.Module):
         x_BTD: Tensor,
         queries: Places,
         sight: Sight,
-        cache: Cache | None,
+        cache: Kept | None,
+        *,
+        paged: bool = False,
     ) -> Scene:
         """Positions, angles, score terms that no layer changes, and the kernel."""
         a, uses = kind.attention, position is kind.position
         scene = Scene(
             sight=sight,
-            kernel=self.kernel_for(kind, sight, position, x_BTD, mixer) if mixer.weighs else None,
+            kernel=self.kernel_for(kind, sight, position, x_BTD, mixer, paged=paged) if mixer.weighs else None,
             q_turn=self.turn(kind, position, queries, x_BTD, cache),
             cache=cache,
         )
@@ -259,7 +290,7 @@ class Stack(nn.Module):
 FULL = Full()
 
 
-def kept_places(cache: Cache, layer: int, queries: Places) -> Places:
+def kept_places(cache: Kept, layer: int, queries: Places) -> Places:
     """Where the keys are that a layer sees: those that its cache kept, and the new ones."""
     pos_BS, valid_BS, marked_BS = cache.places(layer)
     ordered = queries.plain and valid_BS is None and (cache.used == 0 or cache.grows(layer))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from anyformer.kernels.sight import Sight
 from anyformer.parts.held import Held
 from anyformer.parts.linear import Linear
 from anyformer.parts.norm import HeadsNorm
+from anyformer.parts.paged import Kept, PagedCache
 from anyformer.parts.scene import GlobalRows, Scene, Turn
 from anyformer.specs.axes import Dims, Mixing, Position, Where
 from anyformer.specs.nodes import Attention as AttentionSpec
@@ -65,11 +67,11 @@ class Attention(nn.Module):
         else:
             k_BSGK, v_BSGK, *own = self.keys_values(x_BTD, scene, q_BTHK)
             if scene.cache is not None and self.early:
-                k_BSGK, v_BSGK, *own = scene.cache.extend(self.layer, k_BSGK, v_BSGK, *own)
+                k_BSGK, v_BSGK, *own = self.keep(scene.cache, scene, k_BSGK, v_BSGK, *own)
         if scene.kernel is None:
             out_BTHK = self.mix_otherwise(q_BTHK, k_BSGK, v_BSGK, scene)
         else:
-            out_BTHK = self.mix(q_BTHK, k_BSGK, v_BSGK, scene, scene.sight, scene.kernel)
+            out_BTHK = self.mix(q_BTHK, k_BSGK, v_BSGK, scene, scene.sight, scene.kernel, own)
         if scene.globals_ is not None:
             out_BTHK = self.with_global_rows(x_BTD, out_BTHK, own, scene.globals_, scene)
         return maps["o"](out_BTHK.flatten(2))
@@ -113,6 +115,12 @@ class Attention(nn.Module):
             self.heads_of(x_BSD, self.global_v, self.v_norm, v_turn),
         )
 
+    def keep(self, cache: Kept, scene: Scene, *new: Tensor) -> tuple[Tensor, ...]:
+        """What a step sees of this layer, its own tokens stored."""
+        if isinstance(cache, PagedCache):
+            return cache.extend(self.layer, *new, paged=scene.pages is not None)
+        return cache.extend(self.layer, *new)
+
     def remember(self, memory_BSD: Tensor | None, scene: Scene) -> tuple[Tensor, ...]:
         """Keys and values of the encoder's states, computed once for a cache."""
         cache = scene.cache
@@ -124,7 +132,16 @@ class Attention(nn.Module):
             cache.cross[self.layer] = kept
         return kept
 
-    def mix(self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, scene: Scene, sight: Sight, kernel: Kernel) -> Tensor:
+    def mix(
+        self,
+        q_BTHK: Tensor,
+        k_BSGK: Tensor,
+        v_BSGK: Tensor,
+        scene: Scene,
+        sight: Sight,
+        kernel: Kernel,
+        scales: Sequence[Tensor] = (),
+    ) -> Tensor:
         """Weighted values of every head."""
         scores, values = scene.scores, None
         if self.biases or self.reads_probs:
@@ -135,7 +152,7 @@ class Attention(nn.Module):
                 values = self.leaf.values(own, v_BSGK)
         terms = Terms(
             self.scale, self.mixing, NOTHING if self.mixer is None else self.mixer.tensors(), sight, scores, values,
-            self.spec.softcap, self.spec.dropout if self.training else 0.0,
+            self.spec.softcap, self.spec.dropout if self.training else 0.0, None if scene.pages is None else scene.pages.scaled(scales),
         )  # fmt: skip
         return kernel.run(q_BTHK, k_BSGK, v_BSGK, terms)
 

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from anyformer.kernels.choose import Kernel
+from anyformer.kernels.pages import Pages
 from anyformer.kernels.sight import Sight
-from anyformer.parts.cache import Cache
 from anyformer.parts.decisions import Decisions
+from anyformer.parts.paged import Kept
 from anyformer.specs.axes import ScoreTerms
 
 
@@ -65,7 +66,9 @@ class Scene:
     """Parameters and constants of a position scheme that the stack owns."""
     q_turn: Turn | None = None
     k_turn: Turn | None = None
-    cache: Cache | None = None
+    cache: Kept | None = None
+    pages: Pages | None = None
+    """Where the keys lie, if the kernel reads pages."""
     globals_: GlobalRows | None = None
     decisions: Decisions | None = None
     """Records what must not be decided anew when a reversible block is computed once more."""
