@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import bisect
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from anyformer.generation.capture import Captured, Draw
+from anyformer.generation.samplers.vector import Work, choose
 from anyformer.model.models import Model
 from anyformer.model.reading import headless
 from anyformer.parts.paged import PagedCache
 from anyformer.parts.pool import Pool, Tenant
 
+BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+"""Batches that a step is captured for; a batch between two of them is filled up."""
+CHUNK = 8192
+"""Tokens of a prompt, or of several, that are read at once."""
+AHEAD = 2
+"""Steps that are launched before the tokens of an earlier one are waited for."""
+
 
 class Runner:
-    """Reads tokens of tenants. Room for them must be reserved in the pool; the model is in eval mode."""
+    """Reads tokens of tenants. Room for them must be reserved in the pool; the model is in eval mode.
 
-    def __init__(self, model: Model, pool: Pool) -> None:
+    On CUDA a step is captured once for each bucket of batches. `same_shapes` gives every pass one shape, whoever is in
+    it: a product of matrices may round otherwise when more rows are in it.
+    """
+
+    def __init__(
+        self, model: Model, pool: Pool, *, captures: bool | None = None, same_shapes: bool = False, chunk: int = CHUNK
+    ) -> None:
         self.model, self.body, self.pool = model, headless(model), pool
         self.two = model.spec.topology == "encoder-decoder"
+        self.captures = pool.device.type == "cuda" if captures is None else captures
+        self.same_shapes, self.chunk = same_shapes, max(chunk, pool.prefix, 1)
+        self._captured: dict[Any, Captured] = {}
+        self._memory: Any = None
 
     @torch.inference_mode()
     def read(self, tenants: Sequence[Tenant], ids: Sequence[Sequence[int]], **source: Any) -> Tensor:
@@ -28,7 +48,7 @@ class Runner:
         `source` is what an encoder-decoder's first pass reads beside: `input_ids` (1,S), `attention_mask`,
         `global_mask`; then there is one tenant only. A decoder takes `global_mask` (B,T), padded behind.
         """
-        return self.logits(self._last(self.states(tenants, ids, **source), [len(row) for row in ids]))
+        return self.logits(_last(self.states(tenants, ids, **source), [len(row) for row in ids]))
 
     @torch.inference_mode()
     def states(self, tenants: Sequence[Tenant], ids: Sequence[Sequence[int]], **source: Any) -> Tensor:
@@ -44,17 +64,106 @@ class Runner:
         return self.body(cache=cache, **given, **source).hidden
 
     @torch.inference_mode()
+    def read_prompts(self, tenants: Sequence[Tenant], ids: Sequence[Sequence[int]]) -> Tensor:
+        """Read whole prompts, however long, in chunks; logits (B,V) after the last token of each."""
+        found: list[Tensor | None] = [None] * len(tenants)
+        # Rows of like lengths go together, so that little is padded.
+        left = sorted(range(len(tenants)), key=lambda i: len(ids[i]), reverse=True)
+        while left:
+            longest = len(ids[left[0]])
+            some = left[: max(1, self.chunk // longest)]
+            left = left[len(some) :]
+            for begin in range(0, longest, self.chunk):
+                end = begin + self.chunk
+                here = [i for i in some if len(ids[i]) > begin]
+                logits_BV = self.read([tenants[i] for i in here], [ids[i][begin:end] for i in here])
+                for i, row_V in zip(here, logits_BV, strict=True):
+                    found[i] = row_V
+        return torch.stack([row for row in found if row is not None])
+
+    @torch.inference_mode()
     def step(self, tenants: Sequence[Tenant], ids_B: Tensor) -> Tensor:
-        """Read one more token of each tenant; logits (B,V) after it."""
+        """Read one more token of each tenant; logits (B,V) after it, which the next step may overwrite."""
+        if self.captures:
+            captured = self._for(tenants, "greedy")
+            captured.load(tenants, ids_B, None)
+            captured.run(tenants)
+            return captured.logits_BV[: len(tenants)]
+        return self._step(tenants, ids_B)
+
+    def _step(self, tenants: Sequence[Tenant], ids_B: Tensor) -> Tensor:
         cache = PagedCache(self.pool, tenants, [1] * len(tenants))
         given: Any = {"decoder_input_ids" if self.two else "input_ids": ids_B[:, None]}
         return self.logits(self.body(cache=cache, **given).hidden[:, -1])
+
+    @torch.inference_mode()
+    def flow(self, tenants: Sequence[Tenant], ids_B: Tensor, steps: int, draw: Draw) -> Iterator[tuple[Tensor, Tensor]]:
+        """Read these tokens and what is chosen after them, `steps` times: the ids (B,) that were chosen, and whether the
+        rows' logits were finite, both on the host. On CUDA the device does not wait for whoever looks at them.
+        """
+        if not self.captures:
+            yield from self._plain_flow(tenants, ids_B, steps, draw)
+            return
+        captured = self._for(tenants, draw.work)
+        waiting: list[tuple[Tensor, Tensor, torch.cuda.Event]] = []
+        for i in range(steps):
+            captured.load(tenants, ids_B if i == 0 else None, draw)
+            captured.run(tenants)
+            found = [_to_host(t[: len(tenants)]) for t in (captured.ids_B, captured.whole_B)]
+            event = torch.cuda.Event()
+            event.record()
+            waiting.append((found[0], found[1], event))
+            if len(waiting) > AHEAD:
+                yield _arrived(waiting.pop(0))
+        while waiting:
+            yield _arrived(waiting.pop(0))
+
+    def _plain_flow(
+        self, tenants: Sequence[Tenant], ids_B: Tensor, steps: int, draw: Draw
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        device = ids_B.device
+        heat, top_k, top_p, min_p = zip(*draw.rows, strict=True)
+        numbers = [torch.tensor(values, device=device, dtype=torch.float64) for values in (heat, top_p, min_p)]
+        top_k_B, step_B = torch.tensor(top_k, device=device), torch.tensor(draw.step, device=device)
+        for i in range(steps):
+            logits_BV = self._step(tenants, ids_B)
+            ids_B = choose(
+                logits_BV, numbers[0], top_k_B, numbers[1], numbers[2], draw.keys_B, step_B + i, work=draw.work
+            )
+            yield ids_B.cpu(), logits_BV.amax(-1).isfinite().cpu()
 
     def logits(self, hidden: Tensor) -> Tensor:
         """What the head says of states."""
         head: Any = self.model.head
         return head(hidden)
 
-    def _last(self, hidden_BTD: Tensor, lengths: Sequence[int]) -> Tensor:
-        last_B = torch.tensor(lengths, device=hidden_BTD.device) - 1
-        return hidden_BTD[torch.arange(len(lengths), device=hidden_BTD.device), last_B]
+    def _for(self, tenants: Sequence[Tenant], kind: Work) -> Captured:
+        """The captured step for so many rows; of an encoder-decoder, for these sources."""
+        rows = self.pool.seats if self.same_shapes else _bucket(len(tenants))
+        sources = tuple(tenants) if self.two else ()
+        key = rows, kind, tuple(map(id, sources))
+        if key not in self._captured:
+            if self._memory is None:
+                self._memory = torch.cuda.graph_pool_handle()
+            self._captured[key] = Captured(self.model, self.body, self.pool, rows, kind, self._memory, sources)
+        return self._captured[key]
+
+
+def _bucket(rows: int) -> int:
+    place = bisect.bisect_left(BUCKETS, rows)
+    return BUCKETS[place] if place < len(BUCKETS) else rows
+
+
+def _to_host(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
+
+
+def _arrived(found: tuple[Tensor, Tensor, torch.cuda.Event]) -> tuple[Tensor, Tensor]:
+    found[2].synchronize()
+    return found[0], found[1]
+
+
+def _last(hidden_BTD: Tensor, lengths: Sequence[int]) -> Tensor:
+    """States of the last real token of each row."""
+    last_B = torch.tensor(lengths, device=hidden_BTD.device) - 1
+    return hidden_BTD[torch.arange(len(lengths), device=hidden_BTD.device), last_B]

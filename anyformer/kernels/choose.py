@@ -42,6 +42,8 @@ class Request:
     dropout: bool = False
     compiling: bool = False
     """A kernel may not look at values on the host."""
+    cached: bool = False
+    """A prompt or its continuation is read, of a length that may never come again."""
     paged: bool = False
     """Keys lie in pages of a pool, and few queries meet them."""
 

@@ -25,7 +25,7 @@ from anyformer.model.stack import Stack
 from anyformer.parts.cache import Cache
 from anyformer.parts.embedding import TokenEmbedding, embedding
 from anyformer.parts.heads import gather, head_module
-from anyformer.parts.paged import Kept
+from anyformer.parts.paged import Kept, PagedCache
 from anyformer.parts.pool import Pool
 from anyformer.specs.ends import RegressionHead, TokenEmbed, TokenHead
 from anyformer.specs.model import ModelSpec
@@ -267,6 +267,8 @@ class Model(nn.Module):
             raise InputError(
                 f"{used + tokens} tokens are more than the {stack.limit} positions that this model has; shorten the input"
             )
+        # Rows of a paged cache that have read nothing begin at their first column.
+        places.trailing = isinstance(cache, PagedCache) and cache.fresh
         if marks is not None:
             places.marked_BT = marks != 0
         if stack.wants_length:

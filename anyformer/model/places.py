@@ -30,6 +30,8 @@ class Places:
     """How many real tokens the document has; None unless a pattern asks for it."""
     marked_BT: Tensor | None = None
     """Which tokens are global; None: none of them was marked."""
+    trailing: bool = False
+    """Padding stands behind the real tokens of each row, which are at 0, 1, 2 ...: nothing real sees it that looks back."""
     plain: bool = True
     """Positions are 0, 1, 2 ... (after what a cache holds) in every row, and nothing is padded or packed."""
 
@@ -127,6 +129,8 @@ def shape_of(pattern: Pattern, queries: Places, keys: Places) -> Shape:
     new, total = queries.pos_BT.shape[1], keys.pos_BT.shape[1]
     if isinstance(pattern, Full) and keys.valid_BT is None and queries.document_BT is None:
         return "none"
+    if isinstance(pattern, Causal) and queries.trailing and keys.trailing:
+        return "causal"
     if not queries.plain or keys.valid_BT is not None:
         return "pattern"
     if isinstance(pattern, Causal) and keys.plain and total == new:

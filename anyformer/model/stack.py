@@ -174,7 +174,10 @@ class Stack(nn.Module):
         scene.k_turn = scene.q_turn
         if kind.attention.global_projections:
             scene.globals_ = global_rows(
-                kind.pattern, sight, scene.q_turn, lambda some: self.kernel_for(kind, some, kind.position, x_BTD)
+                kind.pattern,
+                sight,
+                scene.q_turn,
+                lambda some: self.kernel_for(kind, some, kind.position, x_BTD, cached=cache is not None),
             )
         return scene
 
@@ -186,7 +189,7 @@ class Stack(nn.Module):
         # Such a kernel asks the pattern, and not who sees whom of the keys that a gather would give.
         sight = sight_of(kind.pattern, queries, queries, heads=kind.attention.heads, layer=kind.layer or 0)
         sight.shape = "pattern"
-        if not self.kernel_for(kind, sight, kind.position, x_BTD, paged=True).reads_pages:
+        if not self.kernel_for(kind, sight, kind.position, x_BTD, cached=True, paged=True).reads_pages:
             return None
         scene = self.prepare(kind, kind.position, kind.attention.mixer, x_BTD, queries, sight, cache, paged=True)
         scene.pages, scene.k_turn = pages, scene.q_turn
@@ -240,6 +243,7 @@ class Stack(nn.Module):
         x_BTD: Tensor,
         mixer: Mixer | None = None,
         *,
+        cached: bool = False,
         paged: bool = False,
     ) -> Kernel:
         """The kernel that serves this kind of attention."""
@@ -250,7 +254,7 @@ class Stack(nn.Module):
             mixer=mixer or a.mixer, plain=sight.plain, bias=uses and kind.biases,
             reads_content=uses and position.reads_content, products=uses and position.products, softcap=a.softcap is not None,
             reads_probs=uses and kind.reads_probs, dropout=self.training and a.dropout > 0,
-            compiling=torch.compiler.is_compiling(), paged=paged,
+            compiling=torch.compiler.is_compiling(), paged=paged, cached=cached,
         )  # fmt: skip
         return choice(request).kernel
 
@@ -270,7 +274,9 @@ class Stack(nn.Module):
         a, uses = kind.attention, position is kind.position
         scene = Scene(
             sight=sight,
-            kernel=self.kernel_for(kind, sight, position, x_BTD, mixer, paged=paged) if mixer.weighs else None,
+            kernel=self.kernel_for(kind, sight, position, x_BTD, mixer, cached=cache is not None, paged=paged)
+            if mixer.weighs
+            else None,
             q_turn=self.turn(kind, position, queries, x_BTD, cache),
             cache=cache,
         )
@@ -294,4 +300,7 @@ def kept_places(cache: Kept, layer: int, queries: Places) -> Places:
     """Where the keys are that a layer sees: those that its cache kept, and the new ones."""
     pos_BS, valid_BS, marked_BS = cache.places(layer)
     ordered = queries.plain and valid_BS is None and (cache.used == 0 or cache.grows(layer))
-    return Places(pos_BT=pos_BS, valid_BT=valid_BS, marked_BT=marked_BS, length_BT=queries.length_BT, plain=ordered)
+    return Places(
+        pos_BT=pos_BS, valid_BT=valid_BS, marked_BT=marked_BS, length_BT=queries.length_BT, plain=ordered,
+        trailing=queries.trailing,
+    )  # fmt: skip

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.parts.ledger import Found, Ledger
+from anyformer.parts.ledger import Found, Ledger, picked
 from anyformer.parts.shelf import Growing, Passing, Ring
 from anyformer.specs.keep import Keep
 from anyformer.specs.rooms import Room
@@ -152,6 +152,33 @@ class Cache:
         self.ledger.advance(new)
         self.spoiled = False
         self.has_source = len(self.cross[0]) > 0
+
+    def reorder(self, rows_B: Tensor) -> None:
+        """Row i becomes what row `rows_B[i]` was. A row may be named twice or not at all, so that one prompt that was
+        read once can go on in several ways, and there may be more or fewer rows than before.
+
+        With as many rows as before the tensors keep their addresses.
+        """
+        if rows_B.dim() != 1 or len(rows_B) < 1 or rows_B.dtype != torch.long:
+            raise InputError(
+                f"rows_B: expected at least one row number, as int64 in one dimension, got {rows_B.dtype} of shape "
+                f"{tuple(rows_B.shape)}"
+            )
+        rows_B, used = rows_B.to(self.device), self.used
+        # What is made in inference mode can be changed in it only, so new tensors are made where the old ones were.
+        with torch.inference_mode(self.ledger.seen_B.is_inference()), torch.no_grad():
+            for layer, kept in enumerate(self.layers):
+                filled = used if self.grows(layer) else None
+                self.layers[layer] = tuple([picked(each, 1, rows_B, filled) for each in kept])
+            self.states = [tuple([picked(each, 0, rows_B) for each in layer]) for layer in self.states]
+            self.cross = [tuple([each.index_select(0, rows_B) for each in layer]) for layer in self.cross]
+            # Rows of a source that do not differ share their positions.
+            if self.source_pos_BS is not None and self.source_pos_BS.shape[0] == self.batch:
+                self.source_pos_BS = self.source_pos_BS.index_select(0, rows_B)
+            if self.source_valid_BS is not None:
+                self.source_valid_BS = self.source_valid_BS.index_select(0, rows_B)
+            self.ledger.reorder(rows_B)
+        self.batch = len(rows_B)
 
     @property
     def nbytes(self) -> int:

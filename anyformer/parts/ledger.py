@@ -78,6 +78,16 @@ class Ledger:
             self.seen_B.copy_(self.total_B)
         self.used, self.new, self.order_TB = self.used + new, 0, None
 
+    def reorder(self, rows_B: Tensor) -> None:
+        """Row i becomes what row `rows_B[i]` was."""
+        if len(rows_B) != len(self.row_B):
+            self.row_B = torch.arange(len(rows_B), device=rows_B.device)
+        self.pos_LB = picked(self.pos_LB, 1, rows_B)
+        self.valid_LB = picked(self.valid_LB, 1, rows_B)
+        self.marked_LB = None if self.marked_LB is None else picked(self.marked_LB, 1, rows_B)
+        self.column_LB = picked(self.column_LB, 1, rows_B)
+        self.seen_B = self.total_B = picked(self.seen_B, 0, rows_B)
+
     def columns(self, start: int, end: int) -> Found:
         """Tokens of some columns. Rows that don't differ share their positions."""
         marked = None if self.marked_LB is None else self.marked_LB[start:end].T
@@ -97,3 +107,19 @@ class Ledger:
         column_SB = self.column_LB.gather(0, number.clamp(min=0))
         marked = None if self.marked_LB is None else self.marked_LB.gather(0, column_SB).T
         return self.pos_LB.gather(0, column_SB).T, (number >= 0).T, marked
+
+
+def picked(kept: Tensor, dim: int, rows_B: Tensor, filled: int | None = None) -> Tensor:
+    """Some rows of a tensor, written into it if they are as many as it has. `filled`: only so many slots count."""
+    part = kept if filled is None else kept[:filled]
+    found = part.index_select(dim, rows_B)
+    if len(rows_B) == kept.shape[dim]:
+        part.copy_(found)
+        return kept
+    if filled is None:
+        return found
+    size = list(kept.shape)
+    size[dim] = len(rows_B)
+    more = kept.new_zeros(size)
+    more[:filled] = found
+    return more

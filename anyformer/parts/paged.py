@@ -73,8 +73,18 @@ class PagedCache:
         widths = [max(1, *(len(t.pages[i]) for t in tenants)) for i in range(len(pool.policies))]
         self._allocate(len(tenants), widths)
         self.load(tenants)
-        self.declared_length = self._declared()
         self._join_sources()
+
+    @classmethod
+    def for_steps(cls, pool: Pool, rows: int, tenants: Sequence[Tenant] = ()) -> PagedCache:
+        """Rows that read one token at a time, for whoever is loaded; of an encoder-decoder, always for these tenants."""
+        made = cls.__new__(cls)
+        made.pool, made.tenants, made.lengths = pool, tuple(tenants), (1,) * len(tenants)
+        made._allocate(rows, [table_width(pool, i, pool.length) for i in range(len(pool.policies))])
+        made.used, made.fresh, made.keeps_books = max(1, pool.prefix), False, False
+        if tenants:
+            made._join_sources()
+        return made
 
     def _allocate(self, rows: int, widths: Sequence[int]) -> None:
         pool, device = self.pool, self.pool.device
@@ -83,6 +93,7 @@ class PagedCache:
         self.seen_B = torch.zeros(rows, dtype=torch.long, device=device)
         """Tokens of each row before this step."""
         self.total_B = self.seen_B
+        self.declared_B = torch.full((rows,), pool.declared_length, device=device)
         self.shelves = [
             Shelf(keep, pool.size, pool.chunk, torch.full((rows, n), SCRATCH, dtype=torch.int32, device=device))
             for keep, n in zip(pool.policies, widths, strict=True)
@@ -98,12 +109,17 @@ class PagedCache:
         self.source_pos_BS: Tensor | None = None
         self.source_valid_BS: Tensor | None = None
         self.index_T = torch.arange(pool.length, device=device)
+        self.keeps_books = True
+        """Whether `advance` counts for the tenants too. A captured step can't: whoever runs it does."""
 
     def load(self, tenants: Sequence[Tenant]) -> None:
         """Let these tenants be the first rows; others are nobody's."""
         spare, counts = self.batch - len(tenants), [t.count for t in tenants]
         _fill(self.seat_B, [t.seat for t in tenants] + [self.pool.seats] * spare)
         _fill(self.seen_B, counts + [0] * spare)
+        if self.pool.by_length:
+            most = self.pool.declared_length
+            _fill(self.declared_B, [most if t.declared is None else t.declared for t in tenants] + [most] * spare)
         for i, shelf in enumerate(self.shelves):
             width = shelf.table_BN.shape[1]
             rows = [t.pages[i][:width] + [SCRATCH] * (width - len(t.pages[i])) for t in tenants]
@@ -111,10 +127,10 @@ class PagedCache:
         self.used = min(counts)
         self.fresh = max(counts) == 0
 
-    def _declared(self) -> int | Tensor:
-        """The length that length-dependent positions read: of all rows, or of each."""
-        each = [self.pool.declared_length if t.declared is None else t.declared for t in self.tenants]
-        return each[0] if len(set(each)) == 1 else torch.tensor(each, device=self.pool.device)
+    @property
+    def declared_length(self) -> int | Tensor:
+        """The length that length-dependent positions read, of each row."""
+        return self.declared_B if self.pool.by_length else self.pool.declared_length
 
     def _join_sources(self) -> None:
         """Sources of all rows side by side, padded behind."""
@@ -153,7 +169,7 @@ class PagedCache:
     @property
     def declared(self) -> int | None:
         """The length that was declared for the source, if one was."""
-        return self.tenants[0].declared if self.tenants[0].declared is not None else self.pool.declared
+        return self.pool.declared if self.tenants[0].source_declared is None else self.tenants[0].source_declared
 
     @property
     def ragged(self) -> bool:
@@ -275,10 +291,10 @@ class PagedCache:
             for kept, state in zip(self.pool.states[layer], states, strict=True):
                 kept[self.seat_B] = state
         self.seen_B.copy_(self.total_B)
-        self.note_step()
+        if self.keeps_books:
+            self._note_step()
 
-    def note_step(self) -> None:
-        """The books of a step, which a captured one does not keep by itself."""
+    def _note_step(self) -> None:
         for tenant, length in zip(self.tenants, self.lengths, strict=True):
             tenant.count += length
         if not self.has_source and self.cross[0]:

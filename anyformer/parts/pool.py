@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -36,6 +36,8 @@ class Tenant:
     """Tokens read so far."""
     declared: int | None = None
     """The length that length-dependent positions read; None: the pool's."""
+    source_declared: int | None = None
+    """The same for the source of an encoder-decoder; None: the pool's, else its own length."""
     fixed: int = 0
     """Its first tokens lie in pages that others may read too."""
     cross: list[tuple[Tensor, ...]] = field(default_factory=list)
@@ -50,6 +52,10 @@ class Snapshot:
 
     count: int
     states: tuple[tuple[Tensor, ...], ...]
+
+    def before(self, tokens: int) -> Snapshot:
+        """The same so many tokens earlier, of a tenant without states."""
+        return replace(self, count=self.count - tokens)
 
 
 class Pool:
@@ -142,11 +148,12 @@ class Pool:
         """The length that length-dependent positions read, unless a tenant has its own."""
         return self.length if self.declared is None else self.declared
 
-    def admit(self, *, declared: int | None = None) -> Tenant | None:
+    def admit(self, *, declared: int | None = None, source_declared: int | None = None) -> Tenant | None:
         """A tenant that has read nothing yet; None if all seats are taken."""
         if not self.free_seats:
             return None
-        tenant = Tenant(self.free_seats.pop(), [[] for _ in self.policies], declared=declared)
+        pages: list[list[int]] = [[] for _ in self.policies]
+        tenant = Tenant(self.free_seats.pop(), pages, declared=declared, source_declared=source_declared)
         self.tenants[tenant.seat] = tenant
         for state in (each for layer in self.states for each in layer):
             state[tenant.seat].zero_()
@@ -214,7 +221,7 @@ class Pool:
 
     def fork(self, tenant: Tenant) -> Tenant | None:
         """Another tenant that has read the same; None if there is no room. Full pages are shared where that is possible."""
-        twin = self.admit(declared=tenant.declared)
+        twin = self.admit(declared=tenant.declared, source_declared=tenant.source_declared)
         if twin is None:
             return None
         shared = tenant.count // self.size if self.shares else 0
@@ -252,16 +259,20 @@ class Pool:
         states = tuple(tuple(state[tenant.seat].clone() for state in layer) for layer in self.states)
         return Snapshot(tenant.count, states)
 
-    def rewind(self, tenant: Tenant, to: Snapshot) -> None:
-        """Forget what was read after a snapshot. A window can forget less than `chunk` tokens: more were overwritten."""
-        back = tenant.count - to.count
-        rings = any(keep.recent is not None for keep in self.policies)
-        if back < 0 or (rings and back >= max(self.chunk, 2)) or to.count < tenant.fixed:
-            raise InputError(f"a tenant that has read {tenant.count} tokens can't go back to {to.count}")
-        for layer, saved in zip(self.states, to.states, strict=True):
-            for state, old in zip(layer, saved, strict=True):
-                state[tenant.seat] = old
-        tenant.count = to.count
+    def rewind(self, tenant: Tenant, to: Snapshot, *, keep: int = 0) -> None:
+        """Forget what was read after a snapshot, but for the first `keep` of those tokens. A window can forget less than
+        `chunk` tokens: more were overwritten. A state keeps none of them.
+        """
+        count = to.count + keep
+        back, rings = tenant.count - count, any(policy.recent is not None for policy in self.policies)
+        stateful = any(to.states)
+        if back < 0 or (rings and back >= max(self.chunk, 2)) or count < tenant.fixed or (stateful and keep and back):
+            raise InputError(f"a tenant that has read {tenant.count} tokens can't go back to {count}")
+        if back:
+            for layer, saved in zip(self.states, to.states, strict=True):
+                for state, old in zip(layer, saved, strict=True):
+                    state[tenant.seat] = old
+        tenant.count = count
 
     @property
     def nbytes(self) -> int:

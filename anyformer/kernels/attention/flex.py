@@ -35,6 +35,8 @@ def why_not(request: Request) -> str | None:
         return f"its fused kernels with gradients run on cuda, not {request.device}"
     if request.phase == "decode":
         return "it is made for many queries at once, not for one"
+    if request.cached:
+        return "it compiles for each pattern, which takes longer than a prompt does without it"
     if request.dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"it computes in float32 at most, not {str(request.dtype).removeprefix('torch.')}"
     if request.mixer.kind != "softmax":

@@ -8,10 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from anyformer.parts.ffns.plain import GELU, gelu, linear
-from anyformer.specs.axes import FeedForward, Problem
+from anyformer.specs.axes import Activation, FeedForward, Problem
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+GELU_NAMES: dict[str, Literal["gelu", "gelu_tanh", "gelu_quick"]] = {
+    "erf": "gelu",
+    "tanh": "gelu_tanh",
+    "quick": "gelu_quick",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +88,9 @@ class Glu(Gated, kind="glu"):
     def formula(self) -> str:
         return "sigmoid(z) = 1 / (1 + e^-z)"
 
+    def activation(self) -> Activation:
+        return Activation("sigmoid", self.clamp, self.offset)
+
     def activate(self, gate: Tensor) -> Tensor:
         return gate.sigmoid()
 
@@ -91,6 +101,9 @@ class Bilinear(Gated, kind="bilinear"):
 
     def formula(self) -> str:
         return ""
+
+    def activation(self) -> Activation:
+        return Activation("none", self.clamp, self.offset)
 
     def activate(self, gate: Tensor) -> Tensor:
         return gate
@@ -104,6 +117,9 @@ class Reglu(Gated, kind="reglu"):
 
     def formula(self) -> str:
         return "relu(z) = max(z, 0)"
+
+    def activation(self) -> Activation:
+        return Activation("relu", self.clamp, self.offset)
 
     def activate(self, gate: Tensor) -> Tensor:
         return gate.relu()
@@ -120,6 +136,9 @@ class Geglu(Gated, kind="geglu"):
     def formula(self) -> str:
         return GELU[self.form]
 
+    def activation(self) -> Activation:
+        return Activation(GELU_NAMES[self.form], self.clamp, self.offset)
+
     def activate(self, gate: Tensor) -> Tensor:
         return gelu(gate, self.form)
 
@@ -132,6 +151,9 @@ class Swiglu(Gated, kind="swiglu"):
 
     def formula(self) -> str:
         return "silu(z) = z sigmoid(z)"
+
+    def activation(self) -> Activation:
+        return Activation("silu", self.clamp, self.offset)
 
     def activate(self, gate: Tensor) -> Tensor:
         import torch

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from anyformer.specs.axes import FeedForward, Problem
+from anyformer.specs.axes import Activation, FeedForward, Problem
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -62,6 +62,9 @@ class Relu(Plain, kind="relu"):
     title = "ReLU"
     formula = "relu(z) = max(z, 0)"
 
+    def activation(self) -> Activation:
+        return Activation("relu")
+
     def combine(self, *inputs: Tensor) -> Tensor:
         return inputs[0].relu()
 
@@ -72,6 +75,9 @@ class Relu2(Plain, kind="relu2"):
 
     title = "squared ReLU"
     formula = "relu2(z) = max(z, 0)^2"
+
+    def activation(self) -> Activation:
+        return Activation("relu2")
 
     def combine(self, *inputs: Tensor) -> Tensor:
         return inputs[0].relu().square()
@@ -84,6 +90,9 @@ class Gelu(Plain, kind="gelu"):
     title = "GELU"
     formula = GELU["erf"]
 
+    def activation(self) -> Activation:
+        return Activation("gelu")
+
     def combine(self, *inputs: Tensor) -> Tensor:
         return gelu(inputs[0], "erf")
 
@@ -94,6 +103,9 @@ class GeluTanh(Plain, kind="gelu_tanh"):
 
     title = "GELU tanh"
     formula = GELU["tanh"]
+
+    def activation(self) -> Activation:
+        return Activation("gelu_tanh")
 
     def combine(self, *inputs: Tensor) -> Tensor:
         return gelu(inputs[0], "tanh")
@@ -106,6 +118,9 @@ class GeluQuick(Plain, kind="gelu_quick"):
     title = "quick GELU"
     formula = GELU["quick"]
 
+    def activation(self) -> Activation:
+        return Activation("gelu_quick")
+
     def combine(self, *inputs: Tensor) -> Tensor:
         return gelu(inputs[0], "quick")
 
@@ -116,6 +131,9 @@ class Silu(Plain, kind="silu"):
 
     title = "SiLU"
     formula = "silu(z) = z sigmoid(z)"
+
+    def activation(self) -> Activation:
+        return Activation("silu")
 
     def combine(self, *inputs: Tensor) -> Tensor:
         from torch.nn.functional import silu

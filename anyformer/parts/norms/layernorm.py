@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyformer.parts.norms.gain import GAIN_WORDS, Gain, GainAt, gain_weights, one_plus, scaled
-from anyformer.specs.axes import Norm, Problem, Weight
+from anyformer.specs.axes import Norm, NormRecipe, Problem, Weight
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,6 +38,9 @@ class LayerNorm(Norm, kind="layernorm"):
     def weights(self, shape: tuple[int, ...]) -> dict[str, Weight]:
         bias = {"bias": Weight(shape=shape, role="bias", fill=0.0)} if self.bias else {}
         return gain_weights(self.gain, shape) | bias
+
+    def recipe(self) -> NormRecipe:
+        return NormRecipe(centred=True, gain=self.gain, gain_at=self.gain_at)
 
     def apply(self, x: Tensor, own: Mapping[str, Tensor]) -> Tensor:
         import torch

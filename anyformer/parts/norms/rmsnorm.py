@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyformer.parts.norms.gain import GAIN_WORDS, Gain, GainAt, gain_weights, one_plus, scaled
-from anyformer.specs.axes import Norm, Problem, Weight
+from anyformer.specs.axes import Norm, NormRecipe, Problem, Weight
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,6 +33,9 @@ class RMSNorm(Norm, kind="rmsnorm"):
 
     def weights(self, shape: tuple[int, ...]) -> dict[str, Weight]:
         return gain_weights(self.gain, shape)
+
+    def recipe(self) -> NormRecipe:
+        return NormRecipe(centred=False, gain=self.gain, gain_at=self.gain_at)
 
     def apply(self, x: Tensor, own: Mapping[str, Tensor]) -> Tensor:
         import torch

@@ -1,0 +1,80 @@
+"""Speculative decoding: whatever is guessed, the logits and tokens are those of the model alone."""
+
+import random
+
+import pytest
+import torch
+
+import anyformer as af
+from anyformer.generation.guesses import Lookup
+from anyformer.generation.runner import Runner
+from anyformer.generation.speculate import Speculating
+from anyformer.model.reading import reading
+from tests.contract.contracts import model_of, prefix_of
+from tests.contract.draw import draw
+from tests.generation.talking import talking
+from tests.tolerances import assert_close
+
+SEEDS = talking(range(90))
+NEW, GUESSES = 12, 3
+
+
+class Seer:
+    """Knows what comes, and is right two times out of three."""
+
+    def __init__(self, answers: list[list[int]], seed: int) -> None:
+        self.answers, self.rng = answers, random.Random(seed)
+
+    def guess(self, rows, so_far, most):
+        return [
+            [t if self.rng.random() < 0.67 else 1 - min(t, 1) for t in self.answers[row][len(ids) : len(ids) + n]]
+            for row, ids, n in zip(rows, so_far, most, strict=True)
+        ]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_guesses_of_a_random_spec_change_no_logit(seed):
+    spec = draw(seed)
+    model = model_of(spec)
+    two = spec.topology == "encoder-decoder"
+    generator = torch.Generator().manual_seed(seed)
+    least = 0 if two else prefix_of(spec)
+    rows = [torch.randint(0, spec.vocab, (max(n, least),), generator=generator) for n in (9, 5)]
+    given = {"max_new_tokens": NEW, "stop": (), "details": True} | ({"rope_length": 25} if model.reads_length else {})
+    alone = [af.generate(model, row[None], **given) for row in rows]
+    answers = [found.ids[0].tolist() for found in alone]
+    begun = [answer[:-NEW] for answer in answers]
+    pool = model.new_pool(2, 40, size=4, chunk=2 * GUESSES + 2, rope_length=25 if model.reads_length else None)
+    with reading(model):
+        reader = Speculating(model, Runner(model, pool), Seer(answers, seed), guesses=GUESSES, limit=30)
+        if two:
+            ids = torch.zeros(2, 9, dtype=torch.long)
+            mask = torch.zeros_like(ids)
+            for i, row in enumerate(rows):
+                ids[i, : len(row)], mask[i, : len(row)] = row, 1
+            logits = [reader.begin(begun, input_ids=ids, attention_mask=mask)]
+        else:
+            logits = [reader.begin(begun)]
+        for step in range(NEW - 1):
+            chosen = torch.tensor([answer[len(start) + step] for answer, start in zip(answers, begun, strict=True)])
+            logits.append(reader.go_on(chosen))
+    assert 0 < reader.kept < reader.offered
+    assert reader.passes < 2 * (NEW - 1)
+    logprobs = torch.stack(logits, 1).log_softmax(-1)
+    for i, (answer, found) in enumerate(zip(answers, alone, strict=True)):
+        new = torch.tensor(answer[-NEW:])
+        assert_close("promise", logprobs[i].gather(-1, new[:, None])[:, 0], found.logprobs[0])
+
+
+def test_lookup_repeats_what_followed_the_longest_run():
+    lookup = Lookup()
+    ids = [1, 2, 3, 4, 5, 9, 2, 3]
+    assert lookup.guess([0], [ids], [3]) == [[4, 5, 9]]
+    # Another row knows nothing of the first.
+    assert lookup.guess([1], [[2, 3]], [3]) == [[]]
+    # The longer run decides: after (5, 9, 2, 3) nothing was seen, after (2, 3) first 4; (7, 2, 3) was followed by 8.
+    assert lookup.guess([0], [[*ids, 7, 2, 3, 8, 1, 7, 2, 3]], [2]) == [[8, 1]]
+
+
+def test_lookup_of_a_row_that_goes_round_guesses_as_far_as_asked():
+    assert Lookup().guess([0], [[5, 6, 5, 6]], [5]) == [[5, 6, 5, 6, 5]]
