@@ -118,8 +118,7 @@ class PagedCache:
         _fill(self.seat_B, [t.seat for t in tenants] + [self.pool.seats] * spare)
         _fill(self.seen_B, counts + [0] * spare)
         if self.pool.by_length:
-            most = self.pool.declared_length
-            _fill(self.declared_B, [most if t.declared is None else t.declared for t in tenants] + [most] * spare)
+            _fill(self.declared_B, [self.pool.length_of(t) for t in tenants] + [self.pool.declared_length] * spare)
         for i, shelf in enumerate(self.shelves):
             width = shelf.table_BN.shape[1]
             rows = [t.pages[i][:width] + [SCRATCH] * (width - len(t.pages[i])) for t in tenants]

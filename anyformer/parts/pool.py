@@ -217,7 +217,11 @@ class Pool:
 
     def _root(self, tenant: Tenant) -> Any:
         """What else the content of a page depends on."""
-        return tenant.declared if self.by_length else None
+        return self.length_of(tenant) if self.by_length else None
+
+    def length_of(self, tenant: Tenant) -> int:
+        """The length that length-dependent positions read for a tenant."""
+        return next(n for n in (tenant.declared, self.declared, self.length) if n is not None)
 
     def fork(self, tenant: Tenant) -> Tenant | None:
         """Another tenant that has read the same; None if there is no room. Full pages are shared where that is possible."""

@@ -206,6 +206,22 @@ class Count:
                     parts["cross-attention"] = parts.get("cross-attention", 0) + crossed * batch
         return parts
 
+    def pool_bytes(
+        self, length: int, dtype: Any = "bfloat16", seats: int = 1, *, page: int, chunk: int = 1, storage: str = "model"
+    ) -> int:
+        """Bytes of a pool with room for so many requests of up to `length` tokens, in pages of `page` tokens: keys, values
+        and states. In int8 each head of a token has a scale of 4 bytes. What a tenant keeps of a source is its own.
+        """
+        self._check(context=length, batch=seats, source=None, chunk=chunk)
+        size, scale = (1, BYTES["float32"]) if storage == "int8" else (dtype_bytes(dtype), 0)
+        total = 0
+        for stack in self.spec.stacks:
+            for room in rooms(self.spec, stack) if stack.causal else ():
+                slots = -(-room.tokens(length, chunk) // page) * page
+                heads = sum(heads for heads, _ in room.streams)
+                total += slots * (room.per_token * size + heads * scale) + room.per_row * state_bytes(dtype)
+        return total * seats
+
     def _crossed(self, stack: Stack, layer: Layer) -> int:
         """Numbers that cross-attention keeps for each source token."""
         return sum(heads * dim for heads, dim in cross_streams(layer.attention, self.spec.dims(layer, stack)))

@@ -70,6 +70,9 @@ def paged(spec: ModelSpec) -> None:
     wholes = [answers(alone(model, doc, rope_length=declared))[0] for doc in docs]
     pool = model.new_pool(3, early + 14, size=SIZE, chunk=CHUNK, rope_length=declared)
     first = early
+    for storage in ("model", "int8"):
+        some = model.new_pool(2, 9, size=SIZE, chunk=2, storage=storage)
+        assert some.nbytes == spec.count().pool_bytes(9, "float64", 2, page=SIZE, chunk=2, storage=storage)
     a, b, c = pool.admit(), pool.admit(), None
     assert a is not None
     assert b is not None

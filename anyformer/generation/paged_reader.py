@@ -1,0 +1,111 @@
+"""A reader with pages: each row is a tenant of a pool, without padding, and a step is captured where that pays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import InputError
+from anyformer.generation.capture import Draw
+from anyformer.generation.request import Request
+from anyformer.generation.standby import runner_for
+from anyformer.model.models import Model
+from anyformer.parts.pool import Tenant
+
+
+class Paged:
+    """Each token is read once, at the pace of its own row."""
+
+    def __init__(self, model: Model, asked: Request, *, room: int = 0) -> None:
+        """`room` is for so many tokens beyond those that were asked for."""
+        self.model, self.asked = model, asked
+        self.two = model.spec.topology == "encoder-decoder"
+        self.runner = runner_for(model, asked.prompt_BT.shape[0] * asked.plan.options.n, asked.total + room)
+        self.states_BTD: Tensor | None = None
+        """The prompt's states, if its log-probabilities were asked for."""
+        self.tenants: list[Tenant] = []
+
+    @torch.inference_mode()
+    def begin(self) -> Tensor:
+        """Logits (B,V) after the prompt."""
+        asked = self.asked
+        rows = [
+            _real(ids_T, None if asked.mask_BT is None else asked.mask_BT[i]) for i, ids_T in enumerate(asked.prompt_BT)
+        ]
+        starts = asked.begun_BT.tolist() if self.two else rows
+        # A length that was not declared is the row's own in the decoder; a source has its own.
+        declared = asked.total if asked.declared is None and self.model.reads_length else asked.declared
+        for ids in starts:
+            tenant = self.runner.pool.admit(declared=declared, source_declared=asked.declared)
+            assert tenant is not None, "a runner has a seat for each row"
+            self.tenants.append(tenant)
+            self._reserve(tenant, len(ids))
+        if self.two:
+            return torch.cat([self._translate(i, starts[i]) for i in range(len(starts))])
+        if asked.marks_BT is not None:
+            return torch.cat([self._marked(i, ids) for i, ids in enumerate(rows)])
+        return self.runner.read_prompts(self.tenants, rows)
+
+    def _translate(self, row: int, start: list[int]) -> Tensor:
+        """Source and start of one row."""
+        asked, one = self.asked, slice(row, row + 1)
+        given = {"input_ids": asked.prompt_BT, "attention_mask": asked.mask_BT, "global_mask": asked.marks_BT}
+        sources = {name: value[one] for name, value in given.items() if value is not None}
+        return self.runner.read([self.tenants[row]], [start], **sources)
+
+    def _marked(self, row: int, ids: list[int]) -> Tensor:
+        """The prompt of one row, some of whose tokens are global."""
+        asked = self.asked
+        assert asked.marks_BT is not None, "asked for with marks"
+        marks_T = asked.marks_BT[row]
+        if asked.mask_BT is not None:
+            marks_T = marks_T[asked.mask_BT[row] != 0]
+        return self.runner.read([self.tenants[row]], [ids], global_mask=marks_T[None])
+
+    def _reserve(self, tenant: Tenant, new: int) -> None:
+        if not self.runner.pool.reserve(tenant, new):
+            raise InputError("the pool has no page left")
+
+    def reorder(self, rows_B: Tensor) -> None:
+        """Row i becomes what row `rows_B[i]` was; there may be more or fewer than before."""
+        rows, pool = rows_B.tolist(), self.runner.pool
+        for row in set(range(len(self.tenants))) - set(rows):
+            pool.release(self.tenants[row])
+        taken: set[int] = set()
+        new: list[Tenant] = []
+        for row in rows:
+            tenant = self.tenants[row]
+            if row in taken:
+                twin = pool.fork(tenant)
+                if twin is None:
+                    raise InputError("the pool has no seat or page left for another answer")
+                tenant = twin
+            taken.add(row)
+            new.append(tenant)
+        self.tenants = new
+
+    def go_on(self, ids_B: Tensor) -> Tensor:
+        """Logits (B,V) after one more token in each row."""
+        for tenant in self.tenants:
+            self._reserve(tenant, 1)
+        return self.runner.step(self.tenants, ids_B).clone()
+
+    def flow(self, ids_B: Tensor, steps: int, draw: Draw) -> Iterator[tuple[Tensor, Tensor]]:
+        """What is chosen after these tokens, so many times (see `Runner.flow`)."""
+        for tenant in self.tenants:
+            self._reserve(tenant, steps)
+        return self.runner.flow(self.tenants, ids_B, steps, draw)
+
+    def close(self) -> None:
+        """Give the rows' pages back."""
+        for tenant in self.tenants:
+            self.runner.pool.release(tenant)
+        self.tenants = []
+
+
+def _real(ids_T: Tensor, mask_T: Any) -> list[int]:
+    """The tokens of a row without padding."""
+    return (ids_T if mask_T is None else ids_T[mask_T != 0]).tolist()

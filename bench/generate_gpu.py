@@ -1,0 +1,227 @@
+"""Generation on one GPU, against transformers with the same random weights.
+
+    python bench/generate_gpu.py 8b 1b phi3 window mixed rate [--peer]
+
+Prints each figure, its share of the limit, and the ratio to the peer. Not a test.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from typing import Any
+
+import torch
+
+import anyformer as af
+from anyformer.generation.standby import dismiss, runner_for
+
+BUS = 4.43e12
+"""Bytes a second of a matrix-vector product (measured on an H200)."""
+SHAPES: dict[str, Any] = {
+    "8b": lambda: af.spec("llama-3-8b"),
+    "1b": lambda: af.spec("llama-3.2-1b"),
+    "phi3": lambda: af.spec("phi-3-mini-4k"),
+    "0.6b": lambda: af.spec("qwen3-0.6b"),
+}
+
+
+def built(name: str) -> Any:
+    spec = SHAPES[name]()
+    with torch.device("cuda"):
+        return af.build(spec, device="cuda", dtype=torch.bfloat16, seed=0).eval()
+
+
+def timed(call: Any, runs: int = 3) -> list[float]:
+    found = []
+    for _ in range(runs):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        found.append(time.perf_counter() - began)
+    return found
+
+
+def say(*words: Any) -> None:
+    print(*words, flush=True)  # noqa: T201
+
+
+def decode(name: str, batches: tuple[int, ...], began: float, *, peer: bool, prompt: int = 128, new: int = 256) -> None:
+    model = built(name)
+    torch.cuda.synchronize()
+    say(f"{name}: built at {time.perf_counter() - began:.1f} s")
+    spec, vocab = model.spec, model.spec.vocab
+    for batch in batches:
+        ids = torch.randint(0, vocab, (batch, prompt), device="cuda")
+        start = time.perf_counter()
+        first = next(iter(af.generate(model, ids, max_new_tokens=new, stop=(), stream=True)))
+        say(
+            f"  batch {batch}: first token {time.perf_counter() - start:.2f} s after the call, {time.perf_counter() - began:.2f} s after the start; {first.shape}"
+        )
+        start = time.perf_counter()
+        af.generate(model, ids, max_new_tokens=8, stop=())
+        say(f"  first answer of 8 tokens {time.perf_counter() - start:.2f} s")
+        ours = statistics.median(timed(lambda ids=ids: af.generate(model, ids, max_new_tokens=new, stop=()), 5))
+        prefill = statistics.median(timed(lambda ids=ids: af.generate(model, ids, max_new_tokens=1, stop=()), 5))
+        per = (ours - prefill) / (new - 1)
+        moved = spec.count().bytes_moved("decode", prompt + new // 2, "bfloat16", batch)
+        say(
+            f"  batch {batch}: {batch * new / ours:.1f} tok/s in all, prefill {1e3 * prefill:.1f} ms, step "
+            f"{1e3 * per:.3f} ms = {batch / per:.1f} tok/s, {moved / per / BUS:.1%} of the bus"
+        )
+        if peer:
+            from transformers import GenerationConfig
+
+            theirs = af.to_hf(model).eval()
+            config = GenerationConfig(max_new_tokens=new, min_new_tokens=new, do_sample=False, pad_token_id=0)
+            theirs.generate(ids, generation_config=config, max_length=None)
+            hf = statistics.median(timed(lambda ids=ids: theirs.generate(ids, generation_config=config), 2))
+            say(f"  batch {batch}: transformers, dynamic cache: {batch * new / hf:.1f} tok/s; ratio {hf / ours:.2f}")
+            del theirs
+            torch.cuda.empty_cache()
+    dismiss(model)
+
+
+def cached_or_not(began: float, *, peer: bool) -> None:
+    model = built("phi3")
+    say(f"phi3: built at {time.perf_counter() - began:.1f} s")
+    for prompt in (22, 1000, 3900 if model.spec.context < 8192 else 8192):
+        ids = torch.randint(0, model.spec.vocab, (1, prompt), device="cuda")
+        call: Any = lambda cached, ids=ids: af.generate(model, ids, max_new_tokens=100, stop=(), use_cache=cached)  # noqa: E731
+        call(True)
+        with_cache = statistics.median(timed(lambda call=call: call(True), 5))
+        without = min(timed(lambda call=call: call(False), 1))
+        say(
+            f"  {prompt} + 100 tokens: {with_cache:.3f} s with the cache, {without:.2f} s without, ratio {without / with_cache:.1f}"
+        )
+        if peer and prompt == 22:
+            theirs = af.to_hf(model).eval()
+            ask: Any = lambda ids=ids, theirs=theirs: theirs.generate(
+                ids, max_new_tokens=100, min_new_tokens=100, do_sample=False, pad_token_id=0
+            )  # noqa: E731
+            ask()
+            hf = min(timed(ask, 2))
+            say(f"  transformers with its cache: {hf:.2f} s; ratio {hf / with_cache:.1f}")
+            del theirs, ask
+            torch.cuda.empty_cache()
+    dismiss(model)
+
+
+def window() -> None:
+    """A window model at 8k and at 128k tokens: the ring is full in both."""
+    spec = af.spec("llama-3-8b", {"depth": 8, "context": 131072, "attention.pattern": "window(4096)"})
+    model = af.build(spec, device="cuda", dtype=torch.bfloat16, seed=0).eval()
+    full = spec.vary({"attention.pattern": "causal"})
+    for length in (8192, 131072):
+        runner = runner_for(model, 1, length)
+        tenant = runner.pool.admit()
+        runner.pool.reserve(tenant, length - 512)
+        # What the ring holds does not matter for the time of a step.
+        tenant.count = length - 512
+        runner.pool.reserve(tenant, 512)
+        ids = torch.zeros(1, dtype=torch.long, device="cuda")
+        for _ in range(20):
+            runner.step([tenant], ids)
+        steps = timed(lambda runner=runner, tenant=tenant, ids=ids: [runner.step([tenant], ids) for _ in range(100)], 4)
+        held = runner.pool.nbytes
+        least = full.count().kv_bytes(4096, "bfloat16", 1)
+        say(
+            f"  window 4096 at {length}: step {10 * min(steps):.3f} ms; KV {held / 2**20:.0f} MiB, {held / least:.3f} of the window's"
+        )
+        runner.pool.release(tenant)
+        dismiss(model)
+
+
+def rate() -> None:
+    """How often bf16 answers differ alone and in a batch, and what it costs that they never do."""
+    from anyformer.generation.runner import Runner
+
+    model = built("1b")
+    torch.manual_seed(1)
+    prompts = [torch.randint(0, 1000, (n,)).tolist() for n in torch.randint(20, 200, (32,)).tolist()]
+    for same in (False, True):
+        answers: dict[str, list[list[int]]] = {}
+        times: dict[str, float] = {}
+        for way in ("alone", "together"):
+            runner = Runner(model, model.new_pool(32, 512, size=64), same_shapes=same)
+            groups = [[i] for i in range(32)] if way == "alone" else [list(range(32))]
+            found: list[list[int]] = [[] for _ in prompts]
+            with torch.inference_mode():
+                for group in groups:
+                    tenants = [runner.pool.admit() for _ in group]
+                    for tenant, i in zip(tenants, group, strict=True):
+                        runner.pool.reserve(tenant, len(prompts[i]) + 128)
+                    logits = runner.read_prompts(tenants, [prompts[i] for i in group])
+                    torch.cuda.synchronize()
+                    began = time.perf_counter()
+                    for _ in range(128):
+                        ids = logits.argmax(-1)
+                        for i, token in zip(group, ids.tolist(), strict=True):
+                            found[i].append(token)
+                        logits = runner.step(tenants, ids)
+                    times[way] = times.get(way, 0) + time.perf_counter() - began
+                    for tenant in tenants:
+                        runner.pool.release(tenant)
+            answers[way] = found
+            del runner
+        differing = sum(a != b for a, b in zip(answers["alone"], answers["together"], strict=True))
+        tokens = sum(
+            next((k for k, (x, y) in enumerate(zip(a, b, strict=True)) if x != y), 128)
+            for a, b in zip(answers["alone"], answers["together"], strict=True)
+        )
+        say(
+            f"  same_shapes={same}: {differing} of 32 answers of 128 tokens differ (agreeing tokens before: {tokens} of {32 * 128}); "
+            f"alone {32 * 128 / times['alone']:.0f} tok/s, together {32 * 128 / times['together']:.0f} tok/s"
+        )
+
+
+def mixed() -> None:
+    """256 requests of 100 to 1024 tokens in and out, by continuous batching."""
+    from anyformer.generation.batching import Batcher
+
+    model = built("0.6b")
+    torch.manual_seed(0)
+    sizes = torch.randint(100, 1025, (256, 2)).tolist()
+    prompts = [torch.randint(0, 10000, (n,)).tolist() for n, _ in sizes]
+    batcher = Batcher(model, seats=256, length=2048)
+    for round_ in ("with captures", "again"):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for ids, (_, new) in zip(prompts, sizes, strict=True):
+            batcher.submit(ids, max_new_tokens=new, stop=())
+        count = 0
+        while not batcher.idle:
+            count += sum(len(event.ids) for event in batcher.step())
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - began
+        say(f"  256 mixed requests {round_}: {count} tokens in {seconds:.2f} s, {count / seconds:.0f} output tok/s")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", nargs="+", choices=("8b", "1b", "phi3", "window", "rate", "mixed"))
+    parser.add_argument("--peer", action="store_true", help="also run transformers")
+    given = parser.parse_args()
+    began = time.perf_counter()
+    for what in given.what:
+        say(what)
+        match what:
+            case "8b" | "1b":
+                decode(what, (1, 32), began, peer=given.peer)
+            case "phi3":
+                cached_or_not(began, peer=given.peer)
+            case "window":
+                window()
+            case "rate":
+                rate()
+            case "mixed":
+                mixed()
+        torch.cuda.empty_cache()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
