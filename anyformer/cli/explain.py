@@ -1,16 +1,24 @@
-"""`anyformer explain`: a spec in words, numbers and pictures."""
+"""`anyformer explain`: a spec in words, numbers and pictures; or what a trained model does with a prompt."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
+from anyformer.cli.model import open_model, working
 from anyformer.cli.parser import Command, add_set, whole
 from anyformer.cli.terminal import console, print_all, print_json
+from anyformer.errors import InputError
+
+PAGE = "explain.html"
+STDIN = "-"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
-    parser.add_argument("spec", metavar="SPEC", help="the name of a preset, a .toml file or a directory")
+    parser.add_argument(
+        "spec", metavar="SPEC", help="the name of a preset, a .toml file or a directory; with --prompt a trained model"
+    )
     add_set(parser)
     parser.add_argument(
         "--context", type=whole(1), nargs="+", action="extend", default=[], metavar="N",
@@ -18,21 +26,31 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--layer", type=whole(0), metavar="N", help="only the layers that are like this one")
     parser.add_argument(
-        "--machine", default="h200", metavar="NAME", help="whose speed says what sets the pace: a100, h100, h200"
+        "--machine", metavar="NAME", help="whose speed says what sets the pace: a100, h100, h200 (h200)"
     )
     parser.add_argument("--png", metavar="FILE", help="also draw block, patterns and costs into this file")
     parser.add_argument("--json", action="store_true", help="everything as one JSON document")
+    parser.add_argument(
+        "--prompt", metavar="TEXT",
+        help="write a page: what the model in this folder expects after each token, layer by layer, and what its "
+        "attention heads look at; - reads the text from standard input",
+    )  # fmt: skip
+    parser.add_argument("--html", metavar="FILE", help=f"where that page goes ({PAGE})")
 
 
 def run(given: argparse.Namespace) -> int:
-    """Explain a spec."""
+    """Explain a spec, or a prompt."""
+    if given.prompt is not None:
+        return _explain_prompt(given)
+    if given.html is not None:
+        raise InputError("--html: a page is about a prompt; add --prompt TEXT")
     import anyformer
     from anyformer.explain.machines import machine
     from anyformer.explain.report import preset_of, report
 
     found = report(
         anyformer.spec(given.spec, dict(given.changes)),
-        machine(given.machine),
+        machine(given.machine or "h200"),
         name=given.spec,
         preset=preset_of(given.spec),
         varied=bool(given.changes),
@@ -55,6 +73,33 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
+def _explain_prompt(given: argparse.Namespace) -> int:
+    """Write the page about a prompt, or its data."""
+    options = {"--set": given.changes, "--context": given.context, "--machine": given.machine, "--png": given.png}
+    idle = [name for name, value in options.items() if value] + (["--layer"] if given.layer is not None else [])
+    if idle:
+        raise InputError(f"{', '.join(idle)}: not with --prompt, which looks at a trained model as it is")
+    text = given.prompt
+    if text == STDIN:
+        from anyformer.data.text import read_text
+
+        text = read_text(STDIN).removesuffix("\n").removesuffix("\r")
+    model, tokenizer = open_model(given.spec)
+    from anyformer.explain.html import save
+    from anyformer.explain.prompt import look, said
+
+    with working("tracing the prompt"):
+        found = look(model, tokenizer, text, name=Path(given.spec).resolve().name)
+    if given.json:
+        print_json(found.data())
+    place = given.html or (None if given.json else PAGE)
+    if place is not None:
+        save(found, place)
+        if not given.json:
+            console().print(f"{said(found)}: open {place} in a browser", markup=False, soft_wrap=True)
+    return 0
+
+
 COMMAND = Command(
     name="explain",
     summary="what a model is, in words, numbers and pictures",
@@ -62,6 +107,7 @@ COMMAND = Command(
 anyformer explain llama-3-8b
 anyformer explain llama-3-8b --set attention.kv_heads=1 --context 4096 65536
 anyformer explain model.toml --png model.png
+anyformer explain runs/quickstart --prompt "def main(" --html main.html
 """,
     arguments=arguments,
     run=run,

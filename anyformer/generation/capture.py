@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from anyformer.generation.samplers.vector import Work, choose, work
+from anyformer.kernels.largest import largest
 from anyformer.model.models import Model
 from anyformer.parts.paged import PagedCache
 from anyformer.parts.pool import Pool, Tenant
@@ -75,14 +76,15 @@ class Captured:
         given: Any = {self.name: self.ids_B[:, None]}
         head: Any = self.model.head
         self.logits_BV = head(self.body(cache=self.cache, **given).hidden[:, -1])
-        self.whole_B &= self.logits_BV.amax(-1).isfinite()
-        self.ids_B.copy_(
-            choose(
+        best_B, ids_B = largest(self.logits_BV)
+        self.whole_B &= best_B.isfinite()
+        if self.kind != "greedy":
+            ids_B = choose(
                 self.logits_BV, self.heat_B, self.top_k_B, self.top_p_B, self.min_p_B, self.keys_B, self.step_B,
                 work=self.kind,
-            )
-        )  # fmt: skip
-        self.step_B += 1
+            )  # fmt: skip
+            self.step_B += 1
+        self.ids_B.copy_(ids_B)
 
     def load(self, tenants: Sequence[Tenant], ids_B: Tensor | None, draw: Draw | None) -> None:
         """Seat tenants in the first rows. None of ids: they go on with what was chosen last."""

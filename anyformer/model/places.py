@@ -57,6 +57,9 @@ def place(
         pos = positions if positions.dim() == 2 else positions[None]
     elif not ragged and segments_BT is None:
         pos = torch.arange(before, before + tokens, device=device)[None]
+    elif valid is None and segments_BT is None and before_B is not None and tokens == 1:
+        # Every step of a captured loop comes here: one token after those that were read.
+        pos = before_B[:, None]
     else:
         real = torch.ones(batch, tokens, dtype=torch.long, device=device) if valid is None else valid.long()
         counted = real.cumsum(-1)

@@ -53,8 +53,7 @@ class Shelf:
             stays_BT = last_BT if stays_BT is None else stays_BT & last_BT
         # Padding, and rows that are nobody's, may be counted past the table.
         page_BT = (slot_BT // self.size).clamp(max=self.table_BN.shape[1] - 1)
-        found_BT = self.table_BN.gather(1, page_BT).long()
-        flat_BT = found_BT * self.size + slot_BT % self.size
+        flat_BT = self.table_BN.gather(1, page_BT) * self.size + slot_BT % self.size
         if stays_BT is not None:
             flat_BT = torch.where(stays_BT, flat_BT, SCRATCH)
         self.flat_N = flat_BT.flatten()
@@ -199,10 +198,11 @@ class PagedCache:
         """Note new tokens. Nothing counts before `advance`."""
         new = pos_BT.shape[1]
         if valid_BT is None:
-            order_BT, self.total_B = self.index_T[None, :new], self.seen_B + new
+            self.total_B = self.seen_B + new
+            number_BT = self.seen_B[:, None] if new == 1 else self.seen_B[:, None] + self.index_T[None, :new]
         else:
-            order_BT, self.total_B = valid_BT.cumsum(1) - 1, self.seen_B + valid_BT.sum(1)
-        number_BT = (self.seen_B[:, None] + order_BT).clamp(min=0)
+            self.total_B = self.seen_B + valid_BT.sum(1)
+            number_BT = (self.seen_B[:, None] + valid_BT.cumsum(1) - 1).clamp(min=0)
         if self.pool.marked is not None:
             self._mark(number_BT, valid_BT, marked_BT)
         self.passing = pos_BT, valid_BT, self._marks(number_BT)

@@ -11,6 +11,7 @@ from anyformer.explain.machines import machine
 from anyformer.explain.page import page
 from anyformer.explain.report import report
 from tests.cli.command import run, widest
+from tests.cli.small_run import small_run
 from tests.contract.draw import draw, every_kind, spec_of_kind
 from tests.explain.specs import CHANGES, images, spec_named
 from tests.test_import import HERE, fresh
@@ -126,6 +127,9 @@ def test_explain_of_images_has_one_length_and_no_cache(capsys, tmp_path):
         (("explain", "llama-3-8b", "--png", "x.abc"), "no known picture format"),
         (("explain", "llama-3-8b", "--contexts", "3"), "did you mean '--context'?"),
         (("explain", "llama-3-8b", "--context", "0"), "0 is not at least 1"),
+        (("explain", "llama-3-8b", "--html", "x.html"), "add --prompt TEXT"),
+        (("explain", "llama-3-8b", "--prompt", "x"), "there is no such folder"),
+        (("explain", "x", "--prompt", "x", "--layer", "0", "--set", "depth=1"), "--set, --layer: not with --prompt"),
     ],
 )
 def test_explain_of_bad_input_teaches(capsys, argv, says):
@@ -195,3 +199,23 @@ def test_explain_for_ascii_only_draws_with_ascii():
     done = subprocess.run(command, capture_output=True, env=environment, check=False)
     assert done.returncode == 0, done.stderr
     assert b"(+)------------+" in done.stdout
+
+
+def test_explain_of_a_prompt_writes_a_page_and_says_where(capsys, tmp_path, monkeypatch):
+    small_run(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    done = run(capsys, "explain", "run", "--prompt", "the cat sat")
+    assert (done.status, done.err) == (0, "")
+    assert done.out == "4 tokens, 12 attention heads: open explain.html in a browser\n"
+    assert "<title>run: a prompt, explained</title>" in (tmp_path / "explain.html").read_text()
+
+
+def test_explain_of_a_prompt_as_json_writes_a_page_only_if_asked(capsys, tmp_path, monkeypatch):
+    small_run(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    alone = run(capsys, "explain", "run", "--prompt", "the cat sat", "--json")
+    assert not list(tmp_path.glob("*.html"))
+    both = run(capsys, "explain", "run", "--prompt", "the cat sat", "--json", "--html", "it.html")
+    assert alone.json == both.json
+    assert alone.json["name"] == "run"
+    assert [path.name for path in tmp_path.glob("*.html")] == ["it.html"]

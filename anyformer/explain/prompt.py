@@ -1,0 +1,256 @@
+"""What a model does with one prompt: its tokens, what it expects after each of them, by layer too, and who attends to whom."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import InputError
+from anyformer.explain import units
+from anyformer.explain.words import some
+
+if TYPE_CHECKING:
+    from anyformer.data.tokenizer import Tokenizer
+    from anyformer.model.models import Model
+    from anyformer.model.trace import Trace
+
+MOST = 256
+"""Tokens that a page shows."""
+TOP, TOP_BY_LAYER = 10, 3
+"""Candidates that are listed: after the last layer, and after each."""
+ANSWER = 32
+"""Tokens that an encoder-decoder answers, so that its decoder has something to show."""
+ROOM = 3_000_000
+"""Bytes of attention weights, compressed."""
+LEVELS = 255
+
+Candidates = list[list[float]]
+"""[id, probability], the likeliest first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What is expected at every token, after one layer."""
+
+    name: str
+    top: list[Candidates]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weights:
+    """Attention weights of all heads of one layer."""
+
+    name: str
+    heads: int
+    rows: str
+    columns: str
+    """Whose tokens queries and keys are: `tokens` or `source`."""
+    data: str
+    """(heads, rows, columns): 255 sqrt(weight) as bytes, compressed by zlib, in base64."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """All that a page about a prompt shows."""
+
+    name: str
+    figures: list[tuple[str, str]]
+    """What is said about the model, as labels and values."""
+    ids: list[int]
+    source: list[int] | None
+    """What the encoder of an encoder-decoder reads; `ids` is then its answer."""
+    texts: dict[int, str]
+    """What every token that occurs says."""
+    predicts: str | None
+    """`next`: the token after each; `same`: the token in each place; None: the head predicts no tokens."""
+    layers: list[Prediction]
+    """From the embeddings to the last layer, whose prediction is the model's own."""
+    given: list[list[float] | None]
+    """By token, probability and rank that the model gave to the one that the text has there."""
+    attention: list[Weights]
+    notes: list[str] = field(default_factory=list)
+
+    def data(self) -> dict[str, Any]:
+        """Plain data, for JSON and for the page."""
+        return {
+            "name": self.name,
+            "figures": [list(pair) for pair in self.figures],
+            "ids": self.ids,
+            "source": self.source,
+            "texts": {str(token): text for token, text in self.texts.items()},
+            "predicts": self.predicts,
+            "layers": [{"name": layer.name, "top": layer.top} for layer in self.layers],
+            "given": self.given,
+            "attention": [vars(weights) for weights in self.attention],
+            "notes": self.notes,
+        }
+
+
+def look(model: Model, tokenizer: Tokenizer, text: str, *, name: str) -> Look:
+    """Trace a model on a prompt."""
+    spec = model.spec
+    if spec.embed.kind != "tokens":
+        raise InputError(f"--prompt: this model reads {spec.embed.reads}, not a text")
+    if not text.strip():
+        raise InputError("--prompt: is empty; give a text")
+    source, ids = _read(model, tokenizer, text)
+    predicts = {"encoder": "same"}.get(spec.topology, "next") if spec.head.predicts_tokens else None
+    device = next(model.parameters()).device
+    fed = torch.tensor([ids], device=device)
+    given = {"input_ids": fed} if source is None else {
+        "input_ids": torch.tensor([source], device=device), "decoder_input_ids": fed,
+    }  # fmt: skip
+    last = spec.stacks[-1]
+    found = model.trace(**given, residuals=["*.embed", "*.residual*"] if predicts else None, attention="all")
+    layers = list(_layers(found, last.name, last.depth)) if predicts else []
+    attention, notes = _weights(found, two=source is not None)
+    if source is not None:
+        notes.append(f"The decoder reads its own answer: the likeliest token after each, {ANSWER} at most.")
+    if not predicts:
+        notes.append(f"Its head ({spec.head.kind}) predicts no tokens, so there is nothing to show by layer.")
+    shown = {int(pair[0]) for layer in layers for each in layer.top for pair in each}
+    return Look(
+        name=name,
+        figures=_figures(model, len(ids) + len(source or ())),
+        ids=ids,
+        source=source,
+        texts=_texts(tokenizer, shown | set(ids) | set(source or ())),
+        predicts=predicts,
+        layers=layers,
+        given=_given(found.output.logits, ids, predicts),
+        attention=attention,
+        notes=notes,
+    )
+
+
+def _read(model: Model, tokenizer: Tokenizer, text: str) -> tuple[list[int] | None, list[int]]:
+    """What the encoder reads, if there are two stacks, and what the last stack reads."""
+    from anyformer.generation.engine import generate
+    from anyformer.generation.prompt import read_prompt
+
+    spec = model.spec
+    if spec.topology == "encoder":
+        ids = tokenizer.encode(text, specials=True)
+    else:
+        ids = list(read_prompt(spec, tokenizer, text).ids)
+    if len(ids) > MOST:
+        raise InputError(f"--prompt: {len(ids):,} tokens; a page shows at most {MOST}: shorten it")
+    beyond = max(ids) if ids else 0
+    if not ids or beyond >= spec.vocab:
+        what = "has no tokens" if not ids else f"holds token {beyond}, and the model knows {spec.vocab}"
+        raise InputError(f"--prompt: {what}; is this the tokenizer of this model?")
+    if spec.topology != "encoder-decoder":
+        return None, ids
+    room = min(ANSWER, spec.context - 1)
+    device = next(model.parameters()).device
+    answer = generate(model, torch.tensor([ids], device=device), max_new_tokens=room, temperature=0.0)[0].tolist()
+    # An end that was said expects nothing after it.
+    ends = [i for i, token in enumerate(answer) if token in spec.ids.eos and i > 0]
+    return ids, answer[: ends[0]] if ends else answer[:-1]
+
+
+def _layers(found: Trace, stack: str, depth: int) -> Iterable[Prediction]:
+    """Predictions by layer, one layer at a time: a vocabulary of logits for all of them may not fit into memory."""
+    for layer in ("embed", *range(depth)):
+        logits = found.lens(layer) if layer != depth - 1 else found.output.logits
+        name = "embedding" if layer == "embed" else f"layer {layer}"
+        yield Prediction(name=name, top=_top(logits, TOP if layer == depth - 1 else TOP_BY_LAYER))
+
+
+def _top(logits: Tensor | None, most: int) -> list[Candidates]:
+    """The likeliest tokens at each place."""
+    if logits is None:
+        return []
+    chances = _chances(logits).topk(min(most, logits.shape[-1]), -1)
+    pairs = zip(chances.indices[0].tolist(), chances.values[0].tolist(), strict=True)
+    return [[[i, round(p, 4)] for i, p in zip(*pair, strict=True)] for pair in pairs]
+
+
+def _chances(logits_BTV: Tensor) -> Tensor:
+    return logits_BTV.to(torch.promote_types(logits_BTV.dtype, torch.float32)).softmax(-1)
+
+
+def _given(logits: Tensor | None, ids: Sequence[int], predicts: str | None) -> list[list[float] | None]:
+    """Probability and rank of the tokens of the text; nothing is expected of the first."""
+    if logits is None or predicts is None:
+        return [None] * len(ids)
+    ahead = 1 if predicts == "next" else 0
+    chances_TV = _chances(logits)[0]
+    found: list[list[float] | None] = [None] * ahead
+    for place, token in enumerate(ids[ahead:]):
+        own = chances_TV[place, token]
+        found.append([round(float(own), 4), int((chances_TV[place] > own).sum()) + 1])
+    return found
+
+
+def _weights(found: Trace, *, two: bool) -> tuple[list[Weights], list[str]]:
+    """Attention of every layer, or of as many as there is room for, evenly spread."""
+    packed: list[Weights] = []
+    for name, heads in found.heads.items():
+        stack, layer, kind, _ = name.split(".")
+        encoder = two and stack == "encoder"
+        title = f"{stack} {layer}" if two else f"layer {layer}"
+        packed.append(
+            Weights(
+                name=f"{title}, {kind}" if two and not encoder else title,
+                heads=len(heads),
+                rows="source" if encoder else "tokens",
+                columns="source" if encoder or kind == "cross" else "tokens",
+                data=_bytes(found[name][0]),
+            )
+        )
+    step, kept = 1, packed
+    while sum(len(each.data) for each in kept) > ROOM and len(kept) > 1:
+        step += 1
+        kept = packed[::step]
+    if step == 1:
+        return packed, []
+    return kept, [f"Attention of {len(kept)} of {len(packed)} layers: all of them would make the page too large."]
+
+
+def _bytes(weights_HTS: Tensor) -> str:
+    """Square roots, as small weights matter too; a mixer's negative weights (rotated features) show as none."""
+    levels = (weights_HTS.clamp(0, 1).sqrt() * LEVELS).round().to(torch.uint8)
+    return base64.b64encode(zlib.compress(levels.contiguous().cpu().numpy().tobytes(), 9)).decode("ascii")
+
+
+def _figures(model: Model, tokens: int) -> list[tuple[str, str]]:
+    spec = model.spec
+    depth = " + ".join(str(stack.depth) for stack in spec.stacks)
+    heads = sorted({layer.attention.heads for stack in spec.stacks for layer in stack.layers})
+    return [
+        ("parameters", units.params(sum(p.numel() for p in model.parameters()))),
+        ("layers", depth),
+        ("heads", " or ".join(map(str, heads))),
+        ("width", f"{spec.width:,}"),
+        ("vocabulary", f"{spec.vocab:,}"),
+        ("tokens here", f"{tokens:,}"),
+    ]
+
+
+def _texts(tokenizer: Tokenizer, ids: Iterable[int]) -> dict[int, str]:
+    """What each token says within a text, with the blank that it begins with; special ones by their names."""
+    names = {token: name for name, token in tokenizer.specials.items()}
+    letter = tokenizer.encode("a")
+    before = tokenizer.decode(letter)
+
+    def text(token: int) -> str:
+        if token in names:
+            return names[token]
+        # Decoders drop the blank at the beginning of a text, so a token is read behind another one.
+        after = tokenizer.decode([*letter, token])
+        piece = after[len(before) :] if after.startswith(before) else tokenizer.decode([token])
+        return piece or tokenizer.decode([token], specials=True)
+
+    return {token: text(token) for token in sorted(ids)}
+
+
+def said(look: Look) -> str:
+    """What was written, in one line."""
+    return f"{some(len(look.ids), 'token')}, {some(sum(each.heads for each in look.attention), 'attention head')}"
