@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,19 @@ class Tokenizer:
         """The id of one token, spelled as in the vocabulary."""
         with _guarded("the token can't be looked up"):
             return self._inner.token_to_id(token)
+
+    @property
+    def inner(self) -> tokenizers.Tokenizer:
+        """The library's own, for what it knows besides ids: offsets, pairs of texts, names of tokens."""
+        return self._inner
+
+    @cached_property
+    def spelled(self) -> tokenizers.Tokenizer:
+        """A copy for texts that a program has put together: special tokens that are spelled out in them are tokens."""
+        with _guarded("it can't be copied"):
+            copy = tokenizers.Tokenizer.from_str(self._inner.to_str())
+            copy.encode_special_tokens = False
+        return copy
 
     def to_json(self) -> str:
         """What a tokenizer.json holds."""

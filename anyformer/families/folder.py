@@ -54,7 +54,12 @@ def stored_dtype(folder: Path) -> torch.dtype:
     return widest
 
 
-def load(path: str | Path, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Model:
+def load(
+    path: str | Path,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    quantize: str | None = None,
+) -> Model:
     """Read a model from a directory: one that `save` wrote, or a published one with config.json and safetensors.
 
     A name such as "org/name" that is no path is looked up in the local cache of the Hugging Face hub, and fetched if
@@ -63,11 +68,25 @@ def load(path: str | Path, device: str | torch.device | None = None, dtype: torc
 
     `dtype` defaults to the checkpoint's own on an accelerator and to float32 on a CPU. The model is in evaluation mode:
     call `model.train()` before you train it.
+
+    `quantize="int8"` (or "int4", on CUDA) keeps the weights of large products in whole numbers: less memory, and faster
+    for a few tokens at a time. Such a model reads and generates; it can't be trained or saved. `anyformer eval
+    --quantize` says what it costs in quality.
     """
     from anyformer.families.checkpoint import load_published
     from anyformer.model import store
 
     folder = find_folder(path)
+    if quantize is not None:
+        import torch
+
+        from anyformer.model.quantise import quantise
+        from anyformer.parts.quantised import check_kind
+
+        # Before the weights are read.
+        place = torch.device(device or "cpu")
+        check_kind(quantize, place, dtype or store.default_dtype(place, torch.float32))
+        return quantise(load(folder, device, dtype), quantize)
     if is_published(folder):
         return load_published(folder, device, dtype).eval()
     return store.load(folder, device, dtype).eval()
@@ -80,9 +99,15 @@ def save(model: Model, path: str | Path, format: str = "anyformer") -> None:
     """
     from anyformer.families.checkpoint import save_published
     from anyformer.model import store
+    from anyformer.parts.quantised import is_quantised
 
     if format not in FORMATS:
         raise InputError(f"format: {format!r} is unknown (known: {', '.join(FORMATS)})")
+    if is_quantised(model):
+        raise InputError(
+            "model: it was quantised, and its weights are rounded; save the one that it was made from, and quantise it "
+            "again when it is loaded (quantize=)"
+        )
     if format == "hf":
         save_published(model, path)
     else:

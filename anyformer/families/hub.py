@@ -1,6 +1,6 @@
 """Models by the name that they have on the Hugging Face hub: from the local cache, or fetched where there is a network.
 
-Only what is read is fetched: the config, safetensors with their index, and the tokenizer. Never code, never pickles.
+Only what is read is fetched: the config, safetensors with their index, and the tokenizer with its chat template. Never code, never pickles.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from anyformer.errors import CheckpointError, InputError
 from anyformer.files import settle
 
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-WANTED = ("config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer.json")
+WANTED = (
+    "config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json",
+    "generation_config.json", "chat_template.jinja",
+)  # fmt: skip
 
 
 def find_folder(source: str | Path, revision: str | None = None) -> Path:

@@ -150,7 +150,7 @@ def agree(model: Model, draft: Model) -> None:
 
 
 def usual_choice(
-    temperature: float, top_k: int, top_p: float, min_p: float, keys_B: Tensor, begun: Sequence[int]
+    temperature: float, top_k: int, top_p: float, min_p: float, keys_B: Tensor | None, begun: Sequence[int]
 ) -> Callable[[Tensor, Sequence[int], Sequence[int]], Tensor]:
     """How a draft chooses so that it says what the model would say if both thought alike: with the same numbers drawn.
 
@@ -162,7 +162,7 @@ def usual_choice(
 
     def chosen(logits_BV: Tensor, rows: Sequence[int], so_far: Sequence[int]) -> Tensor:
         device, count = logits_BV.device, len(rows)
-        if kind == "greedy":
+        if kind == "greedy" or keys_B is None:
             return logits_BV.argmax(-1)
 
         def each(value: float, dtype: torch.dtype) -> Tensor:

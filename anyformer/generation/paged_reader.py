@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.generation.capture import Draw
+from anyformer.generation.reader import check_prefix
 from anyformer.generation.request import Request
 from anyformer.generation.standby import runner_for
 from anyformer.model.models import Model
@@ -19,11 +19,11 @@ from anyformer.parts.pool import Tenant
 class Paged:
     """Each token is read once, at the pace of its own row."""
 
-    def __init__(self, model: Model, asked: Request, *, room: int = 0) -> None:
-        """`room` is for so many tokens beyond those that were asked for."""
+    def __init__(self, model: Model, asked: Request) -> None:
         self.model, self.asked = model, asked
         self.two = model.spec.topology == "encoder-decoder"
-        self.runner = runner_for(model, asked.prompt_BT.shape[0] * asked.plan.options.n, asked.total + room)
+        check_prefix(model, asked)
+        self.runner = runner_for(model, asked.prompt_BT.shape[0] * asked.plan.options.n, asked.total)
         self.states_BTD: Tensor | None = None
         """The prompt's states, if its log-probabilities were asked for."""
         self.tenants: list[Tenant] = []
@@ -31,11 +31,7 @@ class Paged:
     @torch.inference_mode()
     def begin(self) -> Tensor:
         """Logits (B,V) after the prompt."""
-        asked = self.asked
-        rows = [
-            _real(ids_T, None if asked.mask_BT is None else asked.mask_BT[i]) for i, ids_T in enumerate(asked.prompt_BT)
-        ]
-        starts = asked.begun_BT.tolist() if self.two else rows
+        asked, starts = self.asked, self.asked.starts()
         # A length that was not declared is the row's own in the decoder; a source has its own.
         declared = asked.total if asked.declared is None and self.model.reads_length else asked.declared
         for ids in starts:
@@ -45,9 +41,11 @@ class Paged:
             self._reserve(tenant, len(ids))
         if self.two:
             return torch.cat([self._translate(i, starts[i]) for i in range(len(starts))])
-        if asked.marks_BT is not None:
-            return torch.cat([self._marked(i, ids) for i, ids in enumerate(rows)])
-        return self.runner.read_prompts(self.tenants, rows)
+        marks = asked.marks()
+        if marks is not None:
+            each = zip(self.tenants, starts, marks, strict=True)
+            return torch.cat([self.runner.read([t], [ids], global_mask=mark_T[None]) for t, ids, mark_T in each])
+        return self.runner.read_prompts(self.tenants, starts)
 
     def _translate(self, row: int, start: list[int]) -> Tensor:
         """Source and start of one row."""
@@ -55,15 +53,6 @@ class Paged:
         given = {"input_ids": asked.prompt_BT, "attention_mask": asked.mask_BT, "global_mask": asked.marks_BT}
         sources = {name: value[one] for name, value in given.items() if value is not None}
         return self.runner.read([self.tenants[row]], [start], **sources)
-
-    def _marked(self, row: int, ids: list[int]) -> Tensor:
-        """The prompt of one row, some of whose tokens are global."""
-        asked = self.asked
-        assert asked.marks_BT is not None, "asked for with marks"
-        marks_T = asked.marks_BT[row]
-        if asked.mask_BT is not None:
-            marks_T = marks_T[asked.mask_BT[row] != 0]
-        return self.runner.read([self.tenants[row]], [ids], global_mask=marks_T[None])
 
     def _reserve(self, tenant: Tenant, new: int) -> None:
         if not self.runner.pool.reserve(tenant, new):
@@ -104,8 +93,3 @@ class Paged:
         for tenant in self.tenants:
             self.runner.pool.release(tenant)
         self.tenants = []
-
-
-def _real(ids_T: Tensor, mask_T: Any) -> list[int]:
-    """The tokens of a row without padding."""
-    return (ids_T if mask_T is None else ids_T[mask_T != 0]).tolist()

@@ -44,11 +44,12 @@ def read_prompt(spec: ModelSpec, tokenizer: Tokenizer, text: str | None) -> Prom
         return Prompt(ids=tuple(tokenizer.encode(text, specials=True)))
     first = _first(tokenizer) if text.endswith(BLANK) and text != BLANK else ()
     if len(first) > 1:
-        return Prompt(ids=_ids(spec, tokenizer, text[:-1]), first=first, repeated=1)
-    return Prompt(ids=_ids(spec, tokenizer, text))
+        return Prompt(ids=prompt_ids(spec, tokenizer, text[:-1]), first=first, repeated=1)
+    return Prompt(ids=prompt_ids(spec, tokenizer, text))
 
 
-def _ids(spec: ModelSpec, tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+def prompt_ids(spec: ModelSpec, tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """Ids of a text that a decoder is to continue, with what stands before it and nothing that ends it."""
     ids, bos, eos = tokenizer.encode(text, specials=True), spec.ids.bos, spec.ids.eos
     # An eos at the end would end the text before the model has said a word.
     while len(ids) > 1 and ids[-1] in eos:

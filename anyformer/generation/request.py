@@ -2,49 +2,31 @@
 
 from __future__ import annotations
 
-import operator
-import warnings
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from anyformer.errors import InputError, nearest
-from anyformer.generation.sampling import Sampler, sampler
+from anyformer.data.tokenizer import Tokenizer
+from anyformer.errors import InputError
+from anyformer.generation.checks import whole
+from anyformer.generation.options import Options
+from anyformer.generation.plan import Plan, check_options, problems
 from anyformer.model.arguments import check_ids
 from anyformer.model.models import Model
 from anyformer.specs.model import ModelSpec
 
-RENAMED = {
-    "max_length": "max_new_tokens",
-    "max_tokens": "max_new_tokens",
-    "min_length": "min_new_tokens",
-    "eos_token_id": "stop",
-    "stop_token_ids": "stop",
-    "stopping_criteria": "stop",
-    "streamer": "stream",
-    "generator": "seed",
-    "return_dict_in_generate": "details",
-    "output_scores": "details",
-    "inputs": "input_ids",
-    "prompt": "input_ids",
-    "mask": "attention_mask",
-    "global_attention_mask": "global_mask",
-}
-"""Names that people bring from elsewhere."""
-
-NAMES = (
-    "input_ids", "attention_mask", "global_mask", "max_new_tokens", "min_new_tokens", "temperature", "top_k", "top_p", "do_sample",
-    "seed", "stop", "stream", "details", "use_cache", "rope_length", "first",
-)  # fmt: skip
-SEEDS = 2**63
-
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A checked request."""
+    """A checked request. Whoever gets one may rely on it: nothing in it is refused later.
+
+    A search (`beam_search`, `contrastive_search`) is called with the model in eval mode. It reads its numbers from
+    `plan.options`, whose values were checked and agree with each other; `plan.chain` are the samplers that it applies
+    (no temperature and no filter is among them), `plan.stop` the ids that end a hypothesis, `new` and `plan.least` the
+    most and the least new tokens, `pad` what finished rows are filled with, and `cached` says which reader to use.
+    """
 
     prompt_BT: Tensor
     """Of an encoder-decoder: the source."""
@@ -56,27 +38,40 @@ class Request:
     """What the new tokens are added to: the prompt, or the decoder's start token."""
     new: int
     """New tokens at most."""
-    least: int
-    """New tokens before which no row may stop."""
-    stop: tuple[int, ...]
     pad: int
     """What finished rows are filled with."""
-    sampler: Sampler
-    first: tuple[int, ...]
-    """Ids among which the first new token is chosen; empty: all."""
     declared: int | None
     """The length that was declared for length-dependent positions."""
     total: int
     """Tokens of the longest row when all are there, padding not counted."""
+    plan: Plan
+    """How tokens are chosen, and when a row ends."""
+    tokenizer: Tokenizer | None
+    cached: bool
+    """Whether a cache is used; otherwise everything is read again in each step."""
 
+    @property
+    def reads_prompt(self) -> bool:
+        """Whether the prompt's own log-probabilities were asked for."""
+        return self.plan.options.prompt_logprobs is not None
 
-def unknown_option(names: Iterable[str]) -> TypeError:
-    """The error for names that are not options."""
-    hints = [
-        f"{n!r} is called {RENAMED[n]!r} here" if n in RENAMED else f"{n!r} is unknown{nearest(n, NAMES)}"
-        for n in sorted(names)
-    ]
-    return TypeError("generate(...): " + "; ".join(hints))
+    def starts(self) -> list[list[int]]:
+        """What each row of a decoder has before its first new token, without padding."""
+        mask_BT = self.begun_mask_BT
+        if mask_BT is None:
+            return self.begun_BT.tolist()
+        return [ids_T[mask_T != 0].tolist() for ids_T, mask_T in zip(self.begun_BT, mask_BT, strict=True)]
+
+    def marks(self) -> list[Tensor] | None:
+        """Which tokens of each prompt are global, without padding; None: no mask was given."""
+        if self.marks_BT is None or self.mask_BT is None:
+            return None if self.marks_BT is None else list(self.marks_BT)
+        return [marks_T[mask_T != 0] for marks_T, mask_T in zip(self.marks_BT, self.mask_BT, strict=True)]
+
+    @property
+    def begun_mask_BT(self) -> Tensor | None:
+        """Which of `begun_BT` are real; None: all."""
+        return self.mask_BT if self.begun_BT is self.prompt_BT else None
 
 
 def check_model(spec: ModelSpec) -> None:
@@ -102,19 +97,16 @@ def room(model: Model) -> tuple[int, bool]:
 def request(
     model: Model,
     input_ids: Any,
+    options: Options,
     *,
     attention_mask: Any,
     global_mask: Any,
-    max_new_tokens: Any,
-    min_new_tokens: Any,
-    temperature: Any,
-    top_k: Any,
-    top_p: Any,
-    do_sample: Any,
-    seed: Any,
-    stop: Any,
     rope_length: Any,
-    first: Any,
+    tokenizer: Tokenizer | None,
+    stream: bool,
+    details: bool,
+    cached: bool,
+    stacklevel: int,
 ) -> Request:
     """Check everything, and say all that is wrong at once."""
     spec = model.spec
@@ -129,28 +121,42 @@ def request(
     longest = ids.shape[1] if mask is None else int(mask.sum(-1).max())
     two = spec.topology == "encoder-decoder"
     begun = 1 if two else longest
+    decoder: Any = model.decoder
     if two:
         encoder: Any = model.encoder
         _check_positions(longest, encoder.limit, "source", wrong)
+    _check_positions(begun, decoder.limit, "prompt", wrong)
+    if rope_length is not None:
+        whole("rope_length", rope_length, 1, wrong)
+        if not model.reads_length:
+            wrong.append("rope_length: no position scheme of this model depends on the length")
+    if options.prompt_logprobs is not None and two:
+        wrong.append("prompt_logprobs: an encoder-decoder predicts no token of its source; leave it out")
+    elif options.prompt_logprobs is not None and decoder.prefix:
+        wrong.append(
+            f"prompt_logprobs: the first {decoder.prefix} tokens of this prefix-LM see each other both ways, so none is "
+            "predicted; leave it out"
+        )
+    plan = check_options(
+        options, spec, tokenizer=tokenizer, rows=len(ids), details=details, stream=stream, wrong=wrong,
+        stacklevel=stacklevel + 1,
+    )  # fmt: skip
+    if wrong or plan is None:
+        raise problems("generate", wrong)
+    new = new_tokens(model, plan, begun)
+    fill = spec.ids.pad if spec.ids.pad is not None else next(iter(spec.ids.eos), 0)
+    return Request(
+        prompt_BT=ids, mask_BT=mask, marks_BT=marks, begun_BT=torch.full_like(ids[:, :1], spec.ids.start or 0) if two else ids,
+        new=new, pad=fill, declared=rope_length, total=begun + new, plan=plan, tokenizer=tokenizer, cached=cached,
+    )  # fmt: skip
+
+
+def new_tokens(model: Model, plan: Plan, begun: int) -> int:
+    """New tokens at most after a prompt of `begun`, if the model has room for them."""
     size, hard = room(model)
-    _check_positions(begun, size if hard else None, "prompt", wrong)
-
-    for name, value, least in (
-        ("max_new_tokens", max_new_tokens, 1), ("min_new_tokens", min_new_tokens, 0), ("top_k", top_k, 1),
-        ("seed", seed, 0), ("rope_length", rope_length, 1),
-    ):  # fmt: skip
-        _check_whole(name, value, least, wrong)
-    heat = _temperature(temperature, do_sample, wrong)
-    if top_p is not None and not (_is_number(top_p) and 0 < top_p <= 1):
-        wrong.append(f"top_p: {top_p!r} is not above 0 and at most 1")
-    stops = _stops(stop, spec, wrong)
-    allowed = _first(first, spec.vocab, wrong)
-    if rope_length is not None and not model.reads_length:
-        wrong.append("rope_length: no position scheme of this model depends on the length")
-    if wrong:
-        raise InputError("\n  ".join(["generate(...):", *wrong]) if len(wrong) > 1 else wrong[0])
-
-    new = max_new_tokens
+    new = plan.new
+    if new is None and plan.choices is not None:
+        new = plan.choices.steps
     if new is None:
         new = size - begun
         if new < 1:
@@ -164,64 +170,9 @@ def request(
             f"max_new_tokens: {new} after a prompt of {begun} need {begun + new - 1} positions, and this model has "
             f"{size}; ask for at most {size - begun + 1}"
         )
-    if min_new_tokens > new:
-        raise InputError(f"min_new_tokens: {min_new_tokens} is more than max_new_tokens, {new}")
-    if min_new_tokens and len(stops) >= spec.vocab:
-        raise InputError("min_new_tokens: every token is a stop token, so none is left to begin with")
-    fill = spec.ids.pad if spec.ids.pad is not None else next(iter(spec.ids.eos), 0)
-    return Request(
-        prompt_BT=ids, mask_BT=mask, marks_BT=marks, begun_BT=torch.full_like(ids[:, :1], spec.ids.start or 0) if two else ids, new=new, least=min_new_tokens, stop=stops, pad=fill, first=allowed, declared=rope_length,
-        total=begun + new,
-        sampler=sampler(temperature=heat, top_k=top_k, top_p=top_p, seed=seed, device=device),
-    )  # fmt: skip
-
-
-def _first(first: Any, vocab: int, wrong: list[str]) -> tuple[int, ...]:
-    """The ids that the first new token is chosen from."""
-    if first is None:
-        return ()
-    ids = tuple(first) if isinstance(first, Sequence) and not isinstance(first, str) else ()
-    if not ids or not all(type(i) is int and 0 <= i < vocab for i in ids):
-        wrong.append(f"first: {first!r} is not a list of ids below vocab = {vocab}")
-    return ids
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
-
-
-def _check_whole(name: str, value: Any, least: int, wrong: list[str]) -> None:
-    if value is None:
-        return
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool):
-        wrong.append(f"{name}: expected a whole number, got {value!r}")
-    elif number < least:
-        wrong.append(f"{name}: {number} is not at least {least}")
-    elif number >= SEEDS:
-        wrong.append(f"{name}: {number} is not below 2^63")
-
-
-def _temperature(temperature: Any, do_sample: Any, wrong: list[str]) -> float:
-    """The temperature; 0 takes the likeliest token."""
-    if do_sample is not None and not isinstance(do_sample, bool):
-        wrong.append(f"do_sample: expected True, False or None, got {do_sample!r}")
-        return 0.0
-    if temperature is None:
-        return 1.0 if do_sample else 0.0
-    if not (_is_number(temperature) and 0 <= temperature < float("inf")):
-        wrong.append(f"temperature: {temperature!r} is not a finite number of at least 0 (0 takes the likeliest token)")
-        return 0.0
-    if do_sample and temperature == 0:
-        wrong.append("temperature: 0 takes the likeliest token, but do_sample asks for a draw; leave one of them out")
-    if do_sample is False:
-        if temperature not in (0, 1):
-            warnings.warn(f"temperature={temperature} has no effect, as do_sample is False", stacklevel=4)
-        return 0.0
-    return float(temperature)
+    if plan.least > new:
+        raise InputError(f"min_new_tokens: {plan.least} is more than max_new_tokens, {new}")
+    return new
 
 
 def _mask(mask: Any, ids: Tensor, wrong: list[str]) -> Tensor | None:
@@ -272,21 +223,3 @@ def _check_range(ids: Tensor, vocab: int, wrong: list[str]) -> None:
 def _check_positions(tokens: int, limit: int | None, what: str, wrong: list[str]) -> None:
     if limit is not None and tokens > limit:
         wrong.append(f"input_ids: a {what} of {tokens} tokens, but this model has {limit} positions; shorten it")
-
-
-def _stops(stop: Any, spec: ModelSpec, wrong: list[str]) -> tuple[int, ...]:
-    """Ids that end a row."""
-    if stop is None:
-        return tuple(spec.ids.eos)
-    given = [stop] if isinstance(stop, int) else stop
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        wrong.append(f"stop: expected token ids, got {stop!r}")
-        return ()
-    found: list[int] = []
-    for each in given:
-        try:
-            found.append(operator.index(each))
-        except TypeError:
-            wrong.append(f"stop: expected token ids, got {each!r}")
-    wrong += [f"stop: {each} is not an id below vocab = {spec.vocab}" for each in found if not 0 <= each < spec.vocab]
-    return tuple(dict.fromkeys(found))

@@ -1,128 +1,80 @@
-"""How the next token is chosen from logits: the likeliest, or a draw from what a chain of small steps leaves."""
+"""How the next token is chosen from logits: the likeliest, or a draw, of what a chain of samplers leaves."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-
-NEVER = float("-inf")
-FEW, MANY = 256, 4096
-"""Of more than MANY tokens only the FEW likeliest are sorted, as long as they are enough."""
+from anyformer.generation.draw import pick
+from anyformer.generation.samplers.past import Chain, Past, apply_chain
 
 
-class Chain(Protocol):
-    """A step of the chain: logits to logits, -inf where a token is ruled out."""
+class History:
+    """The tokens so far of rows that grow together, for samplers that look at them."""
 
-    def apply(self, logits_BV: Tensor) -> Tensor:
-        """New logits."""
-        ...
+    def __init__(self, begun_BT: Tensor, mask_BT: Tensor | None, new: int) -> None:
+        rows, width = begun_BT.shape
+        real_BT = torch.ones_like(begun_BT, dtype=torch.bool) if mask_BT is None else mask_BT != 0
+        prompt_B = real_BT.sum(-1)
+        # Real tokens first, in their order.
+        order_BT = (~real_BT).to(torch.int8).argsort(stable=True, dim=-1)
+        ids_BL = begun_BT.new_full((rows, width + new), -1)
+        ids_BL[:, :width] = begun_BT.masked_fill(~real_BT, -1).gather(1, order_BT)
+        self.past = Past(ids_BL, prompt_B, torch.zeros_like(prompt_B))
 
-
-@dataclass(frozen=True)
-class Temperature:
-    """Logits divided by a number: below 1 the likely tokens gain, above 1 the others do."""
-
-    value: float
-
-    def apply(self, logits_BV: Tensor) -> Tensor:
-        # From the largest down, so that however small the number is, the likeliest token stays finite.
-        return (logits_BV - logits_BV.amax(-1, keepdim=True)) / self.value
-
-
-@dataclass(frozen=True)
-class TopK:
-    """The k likeliest tokens, and those that tie with the last of them."""
-
-    k: int
-
-    def apply(self, logits_BV: Tensor) -> Tensor:
-        if self.k >= logits_BV.shape[-1]:
-            return logits_BV
-        last_B1 = logits_BV.topk(self.k).values[:, -1:]
-        return logits_BV.masked_fill(logits_BV < last_B1, NEVER)
+    def append(self, ids_B: Tensor) -> None:
+        """One more token in each row."""
+        past = self.past
+        past.ids_BL.scatter_(1, (past.prompt_B + past.new_B)[:, None], ids_B[:, None])
+        past.new_B.add_(1)
 
 
-@dataclass(frozen=True)
-class TopP:
-    """The fewest tokens whose probabilities reach p, the one that crosses it included; of equals the lower id stays."""
+def choose(
+    logits_BV: Tensor,
+    chain: Chain = (),
+    past: Past | None = None,
+    *,
+    points_B: Tensor | None = None,
+    finished_B: Tensor | None = None,
+) -> Tensor:
+    """Ids (B,) of the chosen tokens. Without `points_B` the likeliest, of equals the lowest id; else the draw at them.
 
-    p: float
-
-    def apply(self, logits_BV: Tensor) -> Tensor:
-        if self.p >= 1:
-            return logits_BV
-        probs_BV = logits_BV.softmax(-1)
-        vocab = probs_BV.shape[-1]
-        falling = probs_BV.topk(FEW if vocab > MANY else vocab).values
-        total = falling.cumsum(-1, dtype=torch.float64)
-        if falling.shape[-1] < vocab and bool((total[:, -1] < self.p).any()):
-            falling = probs_BV.sort(-1, descending=True).values
-            total = falling.cumsum(-1, dtype=torch.float64)
-        kept_B1 = (total - falling < self.p).sum(-1, keepdim=True)
-        last_B1 = falling.gather(-1, kept_B1 - 1)
-        above_BV, equal_BV = probs_BV > last_B1, probs_BV == last_B1
-        places_B1 = kept_B1 - above_BV.sum(-1, keepdim=True)
-        return logits_BV.masked_fill(~(above_BV | equal_BV & (equal_BV.cumsum(-1) <= places_B1)), NEVER)
-
-
-@dataclass(frozen=True)
-class Sampler:
-    """Chooses one token for each row. An empty chain with `greedy` takes the likeliest, of equals the lowest id."""
-
-    greedy: bool = True
-    chain: tuple[Chain, ...] = ()
-    generator: torch.Generator | None = None
-    """None: torch's own."""
-
-    def __call__(self, logits_BV: Tensor) -> Tensor:
-        """Ids (B,) of the chosen tokens."""
-        logits_BV = logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32))
-        best_B, choice_B = logits_BV.max(-1)
-        # The largest of a row is NaN if any is, and infinite if nothing or something impossible is left.
-        if not bool(best_B.isfinite().all()):
-            raise InputError(_broken(logits_BV, best_B))
-        if self.greedy:
-            return choice_B
-        for step in self.chain:
-            logits_BV = step.apply(logits_BV)
-        # One uniform number for each row, and the token at which the sum of probabilities passes it.
-        total_BV = logits_BV.softmax(-1).cumsum(-1, dtype=torch.float64)
-        shape, device = (total_BV.shape[0], 1), total_BV.device
-        point_B1 = torch.rand(shape, dtype=torch.float64, device=device, generator=self.generator)
-        drawn_B1 = torch.searchsorted(total_BV, point_B1 * total_BV[:, -1:], right=True)
-        return drawn_B1[:, 0].clamp(max=total_BV.shape[-1] - 1)
+    Rows that have finished get some id. A `past` is needed if a sampler of the chain reads it.
+    """
+    logits_BV = logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32))
+    left_BV = apply_chain(logits_BV, chain, NOTHING if past is None else past) if chain else logits_BV
+    best_B, choice_B = left_BV.max(-1)
+    # The largest of a row is NaN if any is, and infinite if nothing or something impossible is left.
+    if not bool(best_B.isfinite().all()):
+        left_BV = _mended(logits_BV, left_BV, finished_B)
+        choice_B = left_BV.argmax(-1)
+    return choice_B if points_B is None else pick(left_BV, points_B)
 
 
-def sampler(
-    *, temperature: float, top_k: int | None, top_p: float | None, seed: int | None, device: torch.device
-) -> Sampler:
-    """The usual chain: temperature, then the k likeliest, then those that reach p. Temperature 0 is greedy."""
-    if temperature == 0:
-        return Sampler()
-    steps: list[Chain] = [Temperature(temperature)] if temperature != 1 else []
-    steps += [TopK(top_k)] if top_k is not None else []
-    steps += [TopP(top_p)] if top_p is not None else []
-    generator = None if seed is None else torch.Generator(device).manual_seed(seed)
-    return Sampler(greedy=False, chain=tuple(steps), generator=generator)
+def why_not(logits_V: Tensor, left_V: Tensor) -> str | None:
+    """Why no token of a row can be chosen, given its logits before and after the samplers; None: one can."""
+    for row_V, what in ((logits_V, "are the weights damaged, or is the dtype too narrow? Try dtype=torch.float32"), (left_V, "the samplers rule out every token; loosen one")):  # fmt: skip
+        best = row_V.max()
+        if not bool(best.isfinite()):
+            bad = int(row_V.isnan().sum())
+            which = f"{bad} of {len(row_V)} logits are NaN" if bad else f"the largest logit is {float(best)}"
+            return f"{which}, so no token can be chosen; {what}"
+    return None
 
 
-def _broken(logits_BV: Tensor, best_B: Tensor) -> str:
-    row = int(best_B.isfinite().logical_not().long().argmax())
-    bad = int(logits_BV[row].isnan().sum())
-    what = f"{bad} of {logits_BV.shape[-1]} logits are NaN" if bad else f"the largest logit is {float(best_B[row])}"
-    return (
-        f"row {row}: {what}, so no token can be chosen; are the weights damaged, or is the dtype too narrow? "
-        "Try dtype=torch.float32"
-    )
+def _mended(logits_BV: Tensor, left_BV: Tensor, finished_B: Tensor | None) -> Tensor:
+    """Logits in which rows that have finished are possible. For any other row that is not, an error."""
+    mended_BV = left_BV.clone()
+    for row in range(len(left_BV)):
+        why = why_not(logits_BV[row], left_BV[row])
+        if why is None:
+            continue
+        if finished_B is None or not bool(finished_B[row]):
+            raise InputError(f"row {row}: {why}")
+        mended_BV[row] = 0
+    return mended_BV
 
 
-def only(logits_BV: Tensor, ids: Sequence[int]) -> Tensor:
-    """Logits that leave nothing but some tokens."""
-    chosen = torch.tensor(ids, device=logits_BV.device)
-    return torch.full_like(logits_BV, NEVER).index_copy(-1, chosen, logits_BV.index_select(-1, chosen))
+NOTHING = Past(torch.empty(0, 0), torch.empty(0), torch.empty(0))
+"""For chains that read no past."""

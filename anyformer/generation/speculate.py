@@ -15,6 +15,8 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.generation.guesses import Guesser
+from anyformer.generation.reader import check_prefix
+from anyformer.generation.request import Request
 from anyformer.generation.runner import Runner
 from anyformer.model.models import Model
 from anyformer.parts.pool import Snapshot, Tenant
@@ -47,13 +49,24 @@ class Speculating:
         self.model, self.runner, self.guesser, self.guesses, self.limit = model, runner, guesser, guesses, limit
         self.rows: list[Row] = []
         self.stateful = any(runner.pool.states)
+        self.declared: int | None = None
+        self.source_declared: int | None = None
+        """Lengths that length-dependent positions read (see `Tenant`)."""
         self.passes = self.kept = self.offered = 0
         """Passes of the model for a row; guesses that were kept, and made."""
 
-    def begin(self, prompts: list[list[int]], **source: Any) -> Tensor:
-        """Logits (B,V) after the prompts; of an encoder-decoder after its start, given each row's source."""
+    def begin(self, prompts: list[list[int]], marks: list[Tensor] | None = None, **source: Any) -> Tensor:
+        """Logits (B,V) after the prompts, some of whose tokens may be marked as global; of an encoder-decoder after its
+        start, given each row's source.
+        """
         tenants = [self._admit(len(ids)) for ids in prompts]
-        if source:
+        if marks is not None:
+            rows = [
+                self.runner.read([t], [ids], global_mask=mark_T[None])
+                for t, ids, mark_T in zip(tenants, prompts, marks, strict=True)
+            ]
+            logits_BV = torch.cat(rows)
+        elif source:
             each = [
                 {name: value[i : i + 1] for name, value in source.items() if value is not None}
                 for i in range(len(prompts))
@@ -68,8 +81,22 @@ class Speculating:
         ]
         return logits_BV
 
+    def reorder(self, order: list[int]) -> None:
+        """Row i becomes what row `order[i]` was; nothing may be guessed yet."""
+        pool = self.runner.pool
+        new: list[Row] = []
+        for number in order:
+            old = self.rows[number]
+            tenant: Tenant | None = old.tenant
+            if any(row.tenant is tenant for row in new):
+                tenant = pool.fork(old.tenant)
+            if tenant is None:
+                raise InputError("the pool has no seat or page left for another answer")
+            new.append(Row(tenant, list(old.ids), pool.snapshot(tenant)))
+        self.rows = new
+
     def _admit(self, new: int) -> Tenant:
-        tenant = self.runner.pool.admit()
+        tenant = self.runner.pool.admit(declared=self.declared, source_declared=self.source_declared)
         assert tenant is not None, "a pool has a seat for each row"
         self._reserve(tenant, new)
         return tenant
@@ -123,3 +150,39 @@ class Speculating:
             return []
         self.runner.pool.rewind(row.tenant, row.before)
         return row.ids[row.before.count : -1]
+
+
+class Guessing:
+    """The reader of a request that is answered with guesses."""
+
+    def __init__(self, model: Model, asked: Request, guesser: Guesser, *, guesses: int) -> None:
+        check_prefix(model, asked)
+        self.asked = asked
+        self.states_BTD: Tensor | None = None
+        seats = asked.prompt_BT.shape[0] * asked.plan.options.n
+        # A state reads again what was right, so a pass has up to twice as many tokens.
+        pool = model.new_pool(seats, asked.total, chunk=2 * guesses + 2)
+        self.inner = Speculating(model, Runner(model, pool), guesser, guesses=guesses, limit=asked.total - 1)
+        if model.reads_length:
+            self.inner.declared = asked.total if asked.declared is None else asked.declared
+            self.inner.source_declared = asked.declared
+
+    def begin(self) -> Tensor:
+        """Logits (B,V) after the prompt."""
+        asked, starts = self.asked, self.asked.starts()
+        if self.inner.runner.two:
+            return self.inner.begin(
+                starts, input_ids=asked.prompt_BT, attention_mask=asked.mask_BT, global_mask=asked.marks_BT
+            )
+        return self.inner.begin(starts, marks=asked.marks())
+
+    def reorder(self, rows_B: Tensor) -> None:
+        """Row i becomes what row `rows_B[i]` was, before anything was guessed."""
+        self.inner.reorder(rows_B.tolist())
+
+    def go_on(self, ids_B: Tensor) -> Tensor:
+        """Logits (B,V) after one more token in each row."""
+        return self.inner.go_on(ids_B)
+
+    def close(self) -> None:
+        """Nothing more will be read."""

@@ -54,6 +54,10 @@ class TextStream:
         self._shown = len(text)
         return self._new(piece)
 
+    def held(self) -> str:
+        """What `end` would answer, without an end."""
+        return self._tokenizer.decode(self._ids)[self._shown :][self._repeated :]
+
     def _new(self, piece: str) -> str:
         """What of a piece has not been shown."""
         begin = min(self._repeated, len(piece))

@@ -40,6 +40,8 @@ class TokenLogits(nn.Module):
         self.register_parameter("weight", None if head.tied else nn.Parameter(torch.empty(spec.vocab, width)))
         self.register_parameter("bias", nn.Parameter(torch.empty(spec.vocab)) if head.bias else None)
         self.scale = evaluate(head.scale, {"width": spec.width, "depth": spec.depth})
+        self.quantised: nn.Module | None = None
+        """The product with the vocabulary in whole numbers, bias included, if the model was quantised."""
         # A reference past nn.Module: the table belongs to the embedding and appears once in the state dict.
         object.__setattr__(self, "table", table if head.tied else None)
         self.shape = (width, spec.vocab)
@@ -49,8 +51,11 @@ class TokenLogits(nn.Module):
             hidden = self.norm(self.activation.combine(self.dense(hidden)))
         if self.project is not None:
             hidden = self.project(hidden)
-        bias = self.bias if self.spec.adds_bias else None
-        logits = F.linear(hidden, self.weight if self.table is None else self.table.weight, bias)
+        if self.quantised is not None:
+            logits = self.quantised(hidden)
+        else:
+            bias = self.bias if self.spec.adds_bias else None
+            logits = F.linear(hidden, self.weight if self.table is None else self.table.weight, bias)
         if self.scale != 1.0:
             logits = logits * self.scale
         if self.spec.softcap is not None:

@@ -107,6 +107,11 @@ def merge(maps: Sequence[tuple[Tensor, Tensor | None]], kind: str) -> QuantisedL
     return QuantisedLinear(weight, bias, kind)
 
 
+def is_quantised(model: nn.Module) -> bool:
+    """Whether a model has such maps."""
+    return any(isinstance(m, QuantisedLinear) for m in model.modules())
+
+
 def check_kind(kind: str, device: torch.device, dtype: torch.dtype) -> None:
     """Refuse what can't be done on a device."""
     if kind not in KINDS:

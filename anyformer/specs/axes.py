@@ -97,6 +97,23 @@ class Init(Leaf, axis="init", leaves="anyformer.parts.inits"):
         raise TypeError(f"{type(self).__name__} defines no rule()")
 
 
+class NormRecipe(NamedTuple):
+    """A norm in the words that a fused kernel knows: scale by the mean square, gain, bias."""
+
+    centred: bool
+    """The mean is taken off first."""
+    gain: Literal["weight", "one_plus", "none"]
+    gain_at: Literal["before_cast", "after_cast"]
+
+
+class Activation(NamedTuple):
+    """A feed-forward's `combine` in the words that a fused kernel knows; with two inputs the first is the gate."""
+
+    name: Literal["none", "sigmoid", "silu", "relu", "relu2", "gelu", "gelu_tanh", "gelu_quick"]
+    clamp: float | None = None
+    offset: float = 0.0
+
+
 class Norm(Leaf, axis="norm", leaves="anyformer.parts.norms"):
     """Normalises the last dimension of its input, in promote(dtype, float32)."""
 
@@ -109,6 +126,10 @@ class Norm(Leaf, axis="norm", leaves="anyformer.parts.norms"):
     def apply(self, x: Tensor, own: Mapping[str, Tensor]) -> Tensor:
         """Normalise x over its last dimension; parameters may have leading head dimensions."""
         raise TypeError(f"{type(self).__name__} defines no apply()")
+
+    def recipe(self) -> NormRecipe | None:
+        """What `apply` does, for a kernel that does it on its way; None if only `apply` can."""
+        return None
 
 
 class FeedForward(Leaf, axis="ffn", leaves="anyformer.parts.ffns"):
@@ -128,6 +149,10 @@ class FeedForward(Leaf, axis="ffn", leaves="anyformer.parts.ffns"):
     def combine(self, *inputs: Tensor) -> Tensor:
         """The inner activation from the input projections, in the order of `inputs`."""
         raise TypeError(f"{type(self).__name__} defines no combine()")
+
+    def activation(self) -> Activation | None:
+        """What `combine` does, for a kernel that does it on its way; None if only `combine` can."""
+        return None
 
 
 class Mixing(NamedTuple):

@@ -1,22 +1,29 @@
-"""Sampling against closed forms, and the draw against its distribution."""
+"""Choosing a token against closed forms: filters, the likeliest, draws, and logits from which nothing can be chosen."""
 
 import math
 
 import pytest
 import torch
+from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.generation import sampling
-from anyformer.generation.sampling import Sampler, Temperature, TopK, TopP, sampler
+from anyformer.generation.draw import keys, uniform
+from anyformer.generation.samplers import BadWords, Chain, Past, Temperature, TopK, TopP, filters
+from anyformer.generation.sampling import NOTHING, History, choose
 from tests.tolerances import assert_close
 
 CPU = torch.device("cpu")
 
 
+def drawn(logits: Tensor, *chain, seed: int = 0) -> Tensor:
+    points = uniform(keys(seed, len(logits), device=CPU), torch.tensor(0))
+    return choose(logits, chain, points_B=points)
+
+
 def kept(step, logits) -> list[list[int]]:
     """Which tokens a step leaves in each row; what it leaves, it leaves as it was."""
     logits = torch.as_tensor(logits, dtype=torch.float32)
-    found = step.apply(logits)
+    found = step.apply(logits, NOTHING)
     left = found != float("-inf")
     assert torch.equal(found[left], logits[left])
     return [row.nonzero()[:, 0].tolist() for row in left]
@@ -27,7 +34,7 @@ def logs(*probs: float) -> torch.Tensor:
 
 
 def test_temperature_divides_logits():
-    halved = Temperature(0.5).apply(torch.tensor([[1.0, -2.0]])).softmax(-1)
+    halved = Temperature(0.5).apply(torch.tensor([[1.0, -2.0]]), NOTHING).softmax(-1)
     assert_close("same", halved, torch.tensor([[2.0, -4.0]]).softmax(-1))
 
 
@@ -72,7 +79,7 @@ def test_top_p_looks_at_each_row_by_itself():
 
 def test_top_p_after_top_k_reads_what_is_left():
     logits = logs(0.4, 0.3, 0.2, 0.1)
-    two = TopK(2).apply(logits)
+    two = TopK(2).apply(logits, NOTHING)
     # Of two tokens with 4/7 and 3/7 the first is enough for a half.
     assert kept(TopP(0.5), two) == [[0]]
     assert kept(TopP(0.6), two) == [[0, 1]]
@@ -81,9 +88,9 @@ def test_top_p_after_top_k_reads_what_is_left():
 @pytest.mark.parametrize("spread", [0.01, 6.0], ids=["flat: all are sorted", "steep: a few are enough"])
 def test_top_p_of_a_large_vocabulary_is_that_of_a_full_sort(spread, monkeypatch):
     generator = torch.Generator().manual_seed(0)
-    logits = (torch.randn(3, sampling.MANY + 1, generator=generator) * spread).round(decimals=2)
+    logits = (torch.randn(3, filters.MANY + 1, generator=generator) * spread).round(decimals=2)
     found = kept(TopP(0.9), logits)
-    monkeypatch.setattr(sampling, "MANY", sampling.MANY + 1)
+    monkeypatch.setattr(filters, "MANY", filters.MANY + 1)
     assert kept(TopP(0.9), logits) == found
     for row, ids in zip(logits.double().softmax(-1), found, strict=True):
         assert row[ids].sum() >= 0.9
@@ -92,17 +99,13 @@ def test_top_p_of_a_large_vocabulary_is_that_of_a_full_sort(spread, monkeypatch)
 
 
 def test_greedy_takes_the_largest_and_of_equals_the_first():
-    logits = torch.tensor([[0.0, 2.0, 2.0], [5.0, -1.0, 4.0]])
-    assert Sampler()(logits).tolist() == [1, 0]
-    assert sampler(temperature=0.0, top_k=2, top_p=0.5, seed=0, device=CPU)(logits).tolist() == [1, 0]
+    assert choose(torch.tensor([[0.0, 2.0, 2.0], [5.0, -1.0, 4.0]])).tolist() == [1, 0]
 
 
 def test_draw_has_the_frequencies_of_the_chain():
     probs = torch.tensor([0.5, 0.25, 0.15, 0.1])
     draws = 40_000
-    rows = probs.log().expand(draws, 4)
-    choose = sampler(temperature=0.5, top_k=3, top_p=None, seed=0, device=CPU)
-    counts = torch.bincount(choose(rows), minlength=4)
+    counts = torch.bincount(drawn(probs.log().expand(draws, 4), Temperature(0.5), TopK(3)), minlength=4)
     want = probs[:3] ** 2 / (probs[:3] ** 2).sum()
     assert counts[3] == 0
     for count, p in zip(counts[:3].tolist(), want.tolist(), strict=True):
@@ -114,56 +117,56 @@ def test_draw_never_takes_a_token_that_was_ruled_out():
     logits = torch.full((5000, 64), float("-inf"))
     logits[:, 17] = 0.0
     logits[:, 40] = -1.0
-    choose = sampler(temperature=1.0, top_k=None, top_p=None, seed=1, device=CPU)
-    assert set(choose(logits).tolist()) == {17, 40}
-
-
-def test_draw_with_a_seed_repeats_and_without_one_follows_torch():
-    logits = torch.zeros(200, 50)
-    seeded = [sampler(temperature=1.0, top_k=None, top_p=None, seed=s, device=CPU) for s in (3, 3, 4)]
-    first, second, third = (choose(logits) for choose in seeded)
-    assert torch.equal(first, second)
-    assert not torch.equal(first, third)
-    free = sampler(temperature=1.0, top_k=None, top_p=None, seed=None, device=CPU)
-    torch.manual_seed(0)
-    fourth = free(logits)
-    assert not torch.equal(fourth, free(logits))
-    torch.manual_seed(0)
-    assert torch.equal(fourth, free(logits))
-
-
-def test_seeded_draw_leaves_the_generator_of_torch_alone():
-    torch.manual_seed(0)
-    want = torch.rand(3)
-    torch.manual_seed(0)
-    sampler(temperature=1.0, top_k=None, top_p=None, seed=5, device=CPU)(torch.zeros(2, 9))
-    assert torch.equal(torch.rand(3), want)
+    assert set(drawn(logits, seed=1).tolist()) == {17, 40}
 
 
 @pytest.mark.parametrize("greedy", [True, False])
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ([0.0, float("nan"), 1.0], "row 1: 1 of 3 logits are NaN"),
-        ([0.0, float("inf"), 1.0], "row 1: the largest logit is inf"),
-        ([float("-inf")] * 3, "row 1: the largest logit is -inf"),
+        ([0.0, float("nan"), 1.0], "row 1: 1 of 3 logits are NaN, .* are the weights damaged"),
+        ([0.0, float("inf"), 1.0], "row 1: the largest logit is inf, .* are the weights damaged"),
+        ([float("-inf")] * 3, "row 1: the largest logit is -inf, .* are the weights damaged"),
     ],
 )
-def test_sampler_refuses_logits_from_which_nothing_can_be_chosen(greedy, row, words):
+def test_choose_refuses_logits_from_which_nothing_can_be_chosen(greedy, row, words):
+    logits = torch.tensor([[0.0, 1.0, 2.0], row])
     with pytest.raises(InputError, match=words):
-        Sampler(greedy=greedy)(torch.tensor([[0.0, 1.0, 2.0], row]))
+        choose(logits) if greedy else drawn(logits, Temperature(0.7), TopP(0.9))
 
 
-def test_sampler_reads_half_precision_as_fp32():
-    logits = torch.tensor([[0.0, 1.0, 3.0]])
-    choose = [sampler(temperature=0.7, top_k=None, top_p=0.9, seed=s, device=CPU) for s in (0, 0)]
-    rows = logits.expand(100, 3)
-    assert torch.equal(choose[0](rows.half()), choose[1](rows))
+def test_choose_says_that_samplers_left_nothing_and_lets_finished_rows_be():
+    chain: Chain = (BadWords(((0,), (1,))),)
+    past = History(torch.tensor([[1], [1]]), None, 1).past
+    logits = torch.zeros(2, 2)
+    with pytest.raises(InputError, match=r"row 0: .* the samplers rule out every token"):
+        choose(logits, chain, past)
+    done = torch.tensor([True, True])
+    assert choose(logits, chain, past, finished_B=done).shape == (2,)
+    with pytest.raises(InputError, match="row 1: "):
+        choose(logits, chain, past, finished_B=torch.tensor([True, False]))
+
+
+def test_choose_reads_half_precision_as_fp32():
+    rows = torch.tensor([[0.0, 1.0, 3.0]]).expand(100, 3)
+    chain = (Temperature(0.7), TopP(0.9))
+    assert torch.equal(drawn(rows.half(), *chain), drawn(rows, *chain))
 
 
 @pytest.mark.parametrize("value", [1e-45, 1e-39, 1e-8])
 @pytest.mark.parametrize("p", [None, 0.9])
 def test_temperature_next_to_zero_takes_the_likeliest(value, p):
     logits = torch.tensor([[3.0, -2.0, 9.0, 8.9], [-50.0, -40.0, -60.0, -45.0]])
-    chosen = sampler(temperature=value, top_k=None, top_p=p, seed=0, device=torch.device("cpu"))(logits)
-    assert chosen.tolist() == [2, 1]
+    chain = (Temperature(value), *([] if p is None else [TopP(p)]))
+    assert drawn(logits, *chain).tolist() == [2, 1]
+
+
+def test_history_packs_padded_rows_and_appends():
+    ids = torch.tensor([[9, 9, 1, 2], [3, 4, 5, 9]])
+    history = History(ids, torch.tensor([[0, 0, 1, 1], [1, 1, 1, 0]]), 2)
+    history.append(torch.tensor([7, 8]))
+    past = history.past
+    assert isinstance(past, Past)
+    assert past.ids_BL.tolist() == [[1, 2, 7, -1, -1, -1], [3, 4, 5, 8, -1, -1]]
+    assert past.fresh_BL().tolist() == [[-1, -1, 7, -1, -1, -1], [-1, -1, -1, 8, -1, -1]]
+    assert past.tail_BN(4).tolist() == [[-1, 1, 2, 7], [3, 4, 5, 8]]

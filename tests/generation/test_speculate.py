@@ -78,3 +78,31 @@ def test_lookup_repeats_what_followed_the_longest_run():
 
 def test_lookup_of_a_row_that_goes_round_guesses_as_far_as_asked():
     assert Lookup().guess([0], [[5, 6, 5, 6]], [5]) == [[5, 6, 5, 6, 5]]
+
+
+@pytest.mark.parametrize("seed", talking(range(24)))
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.9, "top_p": 0.9, "seed": 5}], ids=["greedy", "drawn"])
+def test_generate_with_guesses_gives_the_tokens_of_plain_decoding(seed, options):
+    spec = draw(seed)
+    model = model_of(spec)
+    two = spec.topology == "encoder-decoder"
+    least = 0 if two else prefix_of(spec)
+    ids = torch.randint(0, spec.vocab, (2, max(9, least)), generator=torch.Generator().manual_seed(seed))
+    mask = torch.ones_like(ids)
+    if least < 9:
+        mask[1, : 9 - max(least, 6)] = 0
+    given = {"max_new_tokens": 10, "stop": (), "attention_mask": mask} | options
+    given |= {"rope_length": 25} if model.reads_length else {}
+    want = af.generate(model, ids, **given)
+    assert torch.equal(af.generate(model, ids, lookup=True, guesses=3, **given), want)
+    smaller = model_of(draw(next(s for s in talking(range(40), "decoder") if draw(s).vocab == spec.vocab)))
+    if smaller.decoder.prefix == 0:
+        assert torch.equal(af.generate(model, ids, draft=smaller, guesses=2, **given), want)
+
+
+def test_means_that_do_not_go_together_are_refused_at_once():
+    model = model_of(draw(talking(range(40), "decoder")[0]))
+    with pytest.raises(af.InputError, match="leave one out") as caught:
+        af.generate(model, torch.zeros(1, 12, dtype=torch.long), draft=model, lookup=True, use_cache=False, guesses=0)
+    for name in ("draft", "use_cache", "guesses"):
+        assert f"{name}: " in str(caught.value)

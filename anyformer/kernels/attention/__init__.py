@@ -12,18 +12,25 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.kernels.attention import banded, flex, native, reference, tiled
+from anyformer.kernels.attention import banded, flex, native, paged, reference, tiled
 from anyformer.kernels.choose import Choice, Kernel, Request, Terms, choose
 
-KERNELS: tuple[Kernel, ...] = (flex.KERNEL, banded.KERNEL, native.KERNEL, tiled.KERNEL, reference.KERNEL)
-"""Closed on purpose: the order is policy. First what computes no pair in vain, then what is fused, then what at least
-keeps no pair in memory, then what serves everything.
+KERNELS: tuple[Kernel, ...] = (
+    paged.KERNEL,
+    flex.KERNEL,
+    banded.KERNEL,
+    native.KERNEL,
+    tiled.KERNEL,
+    reference.KERNEL,
+)
+"""Closed on purpose: the order is policy. First what reads keys where they lie, then what computes no pair in vain, then
+what is fused, then what at least keeps no pair in memory, then what serves everything.
 """
 
 
 def choice(request: Request) -> Choice:
-    """The kernel for a request, with the refusals of the faster ones."""
-    return choose(request, KERNELS)
+    """The kernel for a request, with the refusals of the faster ones; without pages, none that reads them is asked."""
+    return choose(request, [kernel for kernel in KERNELS if request.paged or not kernel.reads_pages])
 
 
 def attend(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, *, kernel: Kernel | None = None, **terms: Any) -> Tensor:

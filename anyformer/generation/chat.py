@@ -1,0 +1,130 @@
+"""A conversation with a model: what was said, cut to what the model can read, and the answer in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+from anyformer.errors import InputError
+from anyformer.generation.engine import generate
+from anyformer.generation.pipelines.source import Source
+from anyformer.generation.prompt import prompt_ids
+from anyformer.generation.request import check_model, room
+from anyformer.generation.stop import StopText
+from anyformer.generation.stream import TextStream
+
+USER, ASSISTANT = "User", "Assistant"
+BASE = (
+    "this model has no chat template (no chat_template.jinja and no chat_template in tokenizer_config.json), so it is a "
+    "base model: it continues texts, and was not trained to answer"
+)
+SHARE = 4
+"""An answer has at least one part in so many of the context."""
+
+
+class Chat:
+    """Turns of a conversation. Each answer is a stream of pieces; one that is stopped half way stays as far as it came."""
+
+    def __init__(self, source: Source, *, system: str | None = None, plain: bool = False) -> None:
+        check_model(source.model.spec)
+        if source.model.spec.topology != "decoder":
+            raise InputError(f"a chat needs a decoder, and this model is an {source.model.spec.topology}")
+        if source.template is None and not plain:
+            raise InputError(BASE)
+        self.source, self.system, self.plain = source, system, plain
+        self.turns: list[dict[str, str]] = []
+        """Messages of the user and the assistant in turn, the system's not among them."""
+        self.forgotten = 0
+        """Turns that were dropped before the last answer, to make room."""
+        self.count = 0
+        """Tokens of the last answer."""
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """All that is remembered."""
+        return [*([{"role": "system", "content": self.system}] if self.system else []), *self.turns]
+
+    def reset(self) -> None:
+        """Forget what was said; the system's message stays."""
+        self.turns.clear()
+
+    def say(self, text: str, *, max_new_tokens: int, **options: Any) -> Iterator[str]:
+        """Say something; pieces of the answer. Nothing happens before the first piece is asked for."""
+        if not text.strip():
+            raise InputError("there is nothing to answer; say something")
+        self.turns.append({"role": "user", "content": text})
+        asked: dict[str, Any] = {"stop": [*self.source.stop, *self._stops]} | options
+        try:
+            ids, new = self._fit(max_new_tokens)
+            steps = generate(
+                self.source.model, self.source.to_device([ids]), max_new_tokens=new, stream=True,
+                tokenizer=self.source.tokenizer, **asked,
+            )  # fmt: skip
+        except BaseException:
+            self.turns.pop()
+            raise
+        return self._answer(ids, steps)
+
+    @property
+    def _stops(self) -> tuple[str, ...]:
+        # A base model writes both parts.
+        return (f"\n{USER}:",) if self.plain else ()
+
+    def _answer(self, ids: list[int], steps: Any) -> Iterator[str]:
+        stream = StopText(TextStream(self.source.tokenizer, ids), self._stops)
+        said = ""
+        self.count, ended = 0, False
+        try:
+            with closing(steps):
+                for ids_B in steps:
+                    self.count += 1
+                    if piece := self._begun(said, stream.push(int(ids_B))):
+                        said += piece
+                        yield piece
+            if piece := self._begun(said, stream.end()):
+                said += piece
+                yield piece
+            ended = True
+        finally:
+            if said or ended:
+                self.turns.append({"role": "assistant", "content": said.strip() if self.plain else said})
+            else:
+                # A question that was never answered would stand before the next one.
+                self.turns.pop()
+
+    def _begun(self, said: str, piece: str) -> str:
+        """A piece; the blank between a name and what it says is not said."""
+        return piece.lstrip() if self.plain and not said else piece
+
+    def _fit(self, most: int) -> tuple[list[int], int]:
+        """Ids of what is remembered, and how many tokens may follow. The oldest turns are dropped if need be."""
+        size, _ = room(self.source.model)
+        wanted = min(most, max(size // SHARE, 1))
+        dropped: list[dict[str, str]] = []
+        ids = self._ids()
+        while len(ids) + wanted > size and len(self.turns) > 1:
+            # A question and its answer.
+            dropped += self.turns[:2]
+            del self.turns[:2]
+            ids = self._ids()
+        if len(ids) >= size:
+            self.turns[:0] = dropped
+            raise InputError(f"that makes {len(ids)} tokens, and this model is made for {size}; say it in fewer words")
+        self.forgotten = len(dropped) // 2
+        return ids, min(most, size - len(ids))
+
+    def _ids(self) -> list[int]:
+        if not self.plain and self.source.template is not None:
+            return self.source.template.ids(self.source.tokenizer, self.messages)
+        return [*prompt_ids(self.source.model.spec, self.source.tokenizer, transcript(self.messages))]
+
+
+def transcript(messages: list[dict[str, str]]) -> str:
+    """A conversation as a base model may have seen one, up to where the assistant speaks."""
+    names: Mapping[str, str] = {"user": USER, "assistant": ASSISTANT}
+    lines = [
+        message["content"] + "\n" if message["role"] == "system" else f"{names[message['role']]}: {message['content']}"
+        for message in messages
+    ]
+    return "\n".join([*lines, f"{ASSISTANT}:"])

@@ -1,0 +1,1 @@
+"""From a text to an answer in one call: a model, its tokenizer, and what lies between."""

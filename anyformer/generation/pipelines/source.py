@@ -1,0 +1,162 @@
+"""What a pipeline runs on: a model, its tokenizer, and what its folder says besides."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tokenizers
+import torch
+
+from anyformer.data.tokenizer import Tokenizer, tokenizer
+from anyformer.errors import InputError
+from anyformer.families.bridge import from_hf
+from anyformer.families.folder import load
+from anyformer.families.hub import find_folder
+from anyformer.families.shards import CONFIG, CONFIG_BYTES, read_json
+from anyformer.generation.template import NAMED, SETTINGS, ChatTemplate, read_template, special_tokens
+from anyformer.model.models import Model
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+GENERATION = "generation_config.json"
+SETTINGS_BYTES = 8 * 2**20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A model that can be given texts."""
+
+    model: Model
+    tokenizer: Tokenizer
+    labels: tuple[str, ...] = ()
+    """Names of the classes; of all that the head has, or none."""
+    template: ChatTemplate | None = None
+    tokens: Mapping[str, str]
+    """Special tokens by name: mask_token, ..."""
+    stop: tuple[int, ...] = ()
+    """Ids that end an answer."""
+    config: Mapping[str, Any]
+    """The config.json of a published model."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    def label(self, index: int) -> str:
+        """The name of a class."""
+        return self.labels[index] if self.labels else f"LABEL_{index}"
+
+    def token(self, name: str, *usual: str) -> int | None:
+        """The id of a special token, by its name in the tokenizer's settings, or by a usual spelling."""
+        for spelled in (self.tokens.get(name), *usual):
+            if spelled is not None and (found := self.tokenizer.id_of(spelled)) is not None:
+                return found
+        return None
+
+    def to_device(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """Whole numbers, where the model is."""
+        return torch.tensor(rows, dtype=torch.long, device=self.device)
+
+
+def open_source(
+    model: Any, given: Any, *, device: Any, dtype: torch.dtype | None, labels: Sequence[str] | None
+) -> Source:
+    """What `pipeline` was given, checked."""
+    place = _device(device)
+    folder: Path | None = None
+    if isinstance(model, str | Path):
+        folder = find_folder(model)
+        made = load(folder, place, dtype)
+    else:
+        made = _model(model)
+        if place is not None or dtype is not None:
+            made = made.to(device=place, dtype=dtype)
+    read, tokens, template = _tokenizer(given, folder)
+    if read.vocab > made.spec.vocab:
+        raise InputError(
+            f"tokenizer: has {read.vocab} tokens, and the model {made.spec.vocab}; give the tokenizer that it was trained with"
+        )
+    config = _table(folder, CONFIG, CONFIG_BYTES)
+    return Source(
+        model=made, tokenizer=read, labels=_labels(labels, config, made), template=template, tokens=tokens,
+        stop=_stop(made, _table(folder, GENERATION, CONFIG_BYTES)), config=config,
+    )  # fmt: skip
+
+
+def _device(given: Any) -> torch.device | None:
+    if given is None or isinstance(given, torch.device):
+        return given
+    try:
+        return torch.device("cpu" if given == -1 else given)
+    except (RuntimeError, TypeError) as error:
+        raise InputError(f"device: {given!r} is none; give 'cpu', 'cuda' or 'cuda:1'") from error
+
+
+def _model(given: Any) -> Model:
+    if isinstance(given, Model):
+        return given
+    public = sys.modules.get("transformers")
+    if public is not None and isinstance(given, public.PreTrainedModel):
+        return from_hf(given)
+    what = "nothing" if given is None else type(given).__name__
+    raise InputError(f"model: expected a folder, a name on the hub or a model, got {what}")
+
+
+def _tokenizer(given: Any, folder: Path | None) -> tuple[Tokenizer, dict[str, str], ChatTemplate | None]:
+    """The tokenizer, its special tokens by name, and the chat template that comes with it."""
+    if given is None and folder is None:
+        raise InputError("tokenizer: a model has none of its own; give the path of a tokenizer.json, or a tokenizer")
+    place = folder if given is None else given
+    if isinstance(place, str | Path):
+        # A tokenizer that is given beside a folder speaks for itself, but the chat template is the model's.
+        home = Path(place) if Path(place).is_dir() else Path(place).parent
+        settings = _table(home, SETTINGS, SETTINGS_BYTES)
+        return tokenizer(place), special_tokens(settings), read_template(folder or home)
+    template = read_template(folder) if folder is not None else None
+    if isinstance(place, Tokenizer):
+        own = _table(folder, SETTINGS, SETTINGS_BYTES)
+        return place, special_tokens(own), template
+    if isinstance(place, tokenizers.Tokenizer):
+        return Tokenizer(tokenizers.Tokenizer.from_str(place.to_str())), {}, template
+    inner = getattr(place, "backend_tokenizer", None)
+    if not isinstance(inner, tokenizers.Tokenizer):
+        raise InputError(
+            f"tokenizer: expected a path, a tokenizer of anyformer or of the tokenizers library, got {type(place).__name__}"
+        )
+    named = {name: str(text) for name in NAMED if (text := getattr(place, name, None)) is not None}
+    text = getattr(place, "chat_template", None)
+    if template is None and isinstance(text, str):
+        template = ChatTemplate(text=text, tokens=named)
+    # A copy: ours has other settings, and the given one stays as it is.
+    return Tokenizer(tokenizers.Tokenizer.from_str(inner.to_str())), named, template
+
+
+def _table(folder: Path | None, name: str, most: int) -> dict[str, Any]:
+    return {} if folder is None or not (folder / name).is_file() else read_json(folder / name, most)
+
+
+def _labels(given: Sequence[str] | None, config: Mapping[str, Any], model: Model) -> tuple[str, ...]:
+    count = getattr(model.spec.head, "labels", None)
+    if given is not None:
+        names = tuple(given)
+        if isinstance(given, str) or not all(isinstance(name, str) for name in names) or len(names) != count:
+            raise InputError(f"labels: expected {count or 'no'} names, one for each class of the head, got {given!r}")
+        return names
+    named = config.get("id2label")
+    if not isinstance(named, dict) or count is None or sorted(named) != sorted(map(str, range(count))):
+        return ()
+    return tuple(str(named[str(i)]) for i in range(count))
+
+
+def _stop(model: Model, generation: Mapping[str, Any]) -> tuple[int, ...]:
+    """The spec's eos ids, and those with which a chat model ends its turn."""
+    more = generation.get("eos_token_id")
+    named = more if isinstance(more, list) else [more]
+    known = [i for i in named if type(i) is int and 0 <= i < model.spec.vocab]
+    return tuple(dict.fromkeys((*model.spec.ids.eos, *known)))

@@ -1,0 +1,174 @@
+"""Classes of tokens, and words and names that they make up: token-classification."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import InputError, nearest
+from anyformer.generation.pipelines.rows import Row, check_size, listed, read_all, read_rows
+from anyformer.generation.pipelines.source import Source
+from anyformer.specs.ends import LabelHead
+
+STRATEGIES = ("none", "simple", "first", "average", "max")
+
+
+class Piece(NamedTuple):
+    """One token of a text, or a word of several."""
+
+    word: str
+    scores_C: Tensor
+    start: int
+    end: int
+    place: int
+    """Which token of the row it is."""
+    inside: bool
+    """Whether it goes on with the word before."""
+
+
+class TokenClassification:
+    """`pipe(text)`: a label for each token; with `aggregation_strategy` for each word or name."""
+
+    def __init__(self, source: Source) -> None:
+        head = source.model.spec.head
+        if not isinstance(head, LabelHead):
+            raise InputError(
+                f"token-classification: needs a head that answers for each token (token), and this model's is {head.kind!r}"
+            )
+        self.source = source
+        model: Any = source.tokenizer.inner.model
+        self.unknown = source.token("unk_token", str(getattr(model, "unk_token", None) or "[UNK]"))
+        self.knows_words = bool(getattr(model, "continuing_subword_prefix", None))
+        """Whether a token shows that it goes on with a word, as ##ing does."""
+
+    def __call__(
+        self,
+        inputs: str | Sequence[str],
+        *,
+        aggregation_strategy: str = "none",
+        ignore_labels: Sequence[str] = ("O",),
+        batch_size: int | None = None,
+        truncation: bool = False,
+    ) -> list[Any]:
+        """Label the tokens of a text, or of each text of a list.
+
+        Args:
+            inputs: Texts.
+            aggregation_strategy: "none": each token by itself. "simple": neighbours of one label (B- and I- aside)
+                together. "first", "average", "max": the same, and a word has one label: that of its first token, of
+                the mean of its scores, or of its surest token.
+            ignore_labels: Labels that are left out.
+            batch_size: Texts at once.
+            truncation: Cut texts that are too long.
+        """
+        given, alone = listed(inputs)
+        strategy = aggregation_strategy
+        if strategy not in STRATEGIES:
+            raise InputError(f"aggregation_strategy: {strategy!r} is unknown{nearest(str(strategy), STRATEGIES)}")
+        if strategy in STRATEGIES[2:] and not self.knows_words:
+            warnings.warn(
+                f"aggregation_strategy: this tokenizer does not mark words, so {strategy!r} takes what stands between "
+                "blanks for one", stacklevel=2,
+            )  # fmt: skip
+        rows = read_rows(self.source, given, truncation=truncation)
+
+        def answer(out: Any, _: Tensor, chosen: list[Row]) -> list[Any]:
+            scores_BTC = out.logits.to(torch.promote_types(out.logits.dtype, torch.float32)).softmax(-1).cpu()
+            return [self._label(row, scores_BTC[b], strategy, ignore_labels) for b, row in enumerate(chosen)]
+
+        found = read_all(self.source, rows, check_size(batch_size), answer)
+        return found[0] if alone else found
+
+    def _label(self, row: Row, scores_TC: Tensor, strategy: str, ignored: Sequence[str]) -> list[dict[str, Any]]:
+        pieces = self._pieces(row, scores_TC)
+        if strategy in STRATEGIES[2:]:
+            pieces = [self._word(word, strategy) for word in _words(pieces)]
+        found = [self._entity(piece) for piece in pieces]
+        if strategy != "none":
+            found = [self._group(group) for group in _groups(found)]
+        name = "entity" if strategy == "none" else "entity_group"
+        return [each for each in found if each[name] not in ignored]
+
+    def _pieces(self, row: Row, scores_TC: Tensor) -> list[Piece]:
+        """The tokens of the text itself."""
+        found: list[Piece] = []
+        special, offsets = row.encoding.special_tokens_mask, row.encoding.offsets
+        # A row that was cut keeps what the template put at its end, which are special tokens.
+        for t in range(len(row.ids)):
+            if special[t] or row.encoding.ids[t] != row.ids[t]:
+                continue
+            start, end = offsets[t]
+            word, shown = self.source.tokenizer.inner.id_to_token(row.ids[t]) or "", row.text[start:end]
+            if self.knows_words:
+                inside = len(word) != len(shown)
+            else:
+                inside = start > 0 and " " not in row.text[start - 1 : start + 1]
+            if row.ids[t] == self.unknown:
+                word, inside = shown, False
+            found.append(Piece(word, scores_TC[t], start, end, t, inside))
+        return found
+
+    def _entity(self, piece: Piece) -> dict[str, Any]:
+        best = int(piece.scores_C.argmax())
+        return {
+            "entity": self.source.label(best), "score": float(piece.scores_C[best]), "index": piece.place,
+            "word": piece.word, "start": piece.start, "end": piece.end,
+        }  # fmt: skip
+
+    def _word(self, pieces: list[Piece], strategy: str) -> Piece:
+        """One piece for a word, with the scores that the strategy says."""
+        match strategy:
+            case "first":
+                scores_C = pieces[0].scores_C
+            case "max":
+                scores_C = max(pieces, key=lambda piece: float(piece.scores_C.max())).scores_C
+            case _:
+                scores_C = torch.stack([piece.scores_C for piece in pieces]).mean(0)
+        first, last = pieces[0], pieces[-1]
+        return Piece(self._text(pieces), scores_C, first.start, last.end, first.place, False)
+
+    def _group(self, entities: list[dict[str, Any]]) -> dict[str, Any]:
+        return {
+            "entity_group": _tag(entities[0]["entity"])[1] if "-" in entities[0]["entity"] else entities[0]["entity"],
+            "score": sum(each["score"] for each in entities) / len(entities),
+            "word": self._text([Piece(each["word"], torch.empty(0), 0, 0, 0, False) for each in entities]),
+            "start": entities[0]["start"],
+            "end": entities[-1]["end"],
+        }
+
+    def _text(self, pieces: Sequence[Piece]) -> str:
+        """Tokens as the tokenizer's decoder puts them together."""
+        decoder: Any = self.source.tokenizer.inner.decoder
+        words = [piece.word for piece in pieces]
+        return " ".join(words) if decoder is None else decoder.decode(words)
+
+
+def _words(pieces: Sequence[Piece]) -> list[list[Piece]]:
+    found: list[list[Piece]] = []
+    for piece in pieces:
+        if found and piece.inside:
+            found[-1].append(piece)
+        else:
+            found.append([piece])
+    return found
+
+
+def _groups(entities: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Neighbours with one label; B- begins a new group."""
+    found: list[list[dict[str, Any]]] = []
+    for entity in entities:
+        begins, tag = _tag(entity["entity"])
+        if found and not begins and tag == _tag(found[-1][-1]["entity"])[1]:
+            found[-1].append(entity)
+        else:
+            found.append([entity])
+    return found
+
+
+def _tag(label: str) -> tuple[bool, str]:
+    """Whether a label begins a group, and its name without B- or I-."""
+    return label.startswith("B-"), label[2:] if label.startswith(("B-", "I-")) else label

@@ -1,0 +1,59 @@
+"""`pipeline`: a task by its name, on a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from anyformer.errors import InputError, nearest
+from anyformer.generation.pipelines.classify import TextClassification
+from anyformer.generation.pipelines.features import FeatureExtraction
+from anyformer.generation.pipelines.fill import FillMask
+from anyformer.generation.pipelines.source import Source, open_source
+from anyformer.generation.pipelines.tag import TokenClassification
+from anyformer.generation.pipelines.write import PAIR, Answer, Summarization, TextGeneration, Translation
+
+if TYPE_CHECKING:
+    import torch
+
+TASKS: dict[str, Callable[[Source], Any]] = {
+    "text-generation": TextGeneration,
+    "fill-mask": FillMask,
+    "text-classification": TextClassification,
+    "token-classification": TokenClassification,
+    "feature-extraction": FeatureExtraction,
+    "translation": Translation,
+    "summarization": Summarization,
+    "text2text-generation": Answer,
+}
+ALSO = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
+"""Other names of tasks."""
+
+
+def pipeline(
+    task: str,
+    model: Any = None,
+    tokenizer: Any = None,
+    *,
+    device: str | int | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    labels: Sequence[str] | None = None,
+) -> Any:
+    """A callable that takes texts and gives answers, as lists of tables under the familiar names.
+
+    A text alone gives its answer, a list of texts a list of answers in their order; texts of like length run together.
+
+    Args:
+        task: text-generation, fill-mask, text-classification (sentiment-analysis), token-classification (ner),
+            feature-extraction, translation (also translation_en_to_de), summarization or text2text-generation.
+        model: A folder that `save` wrote, a Hugging Face directory, a name on the hub, or a model.
+        tokenizer: A tokenizer, or the path of one; None: the one in the model's folder.
+        device: Where the model runs. A model that is given is moved there.
+        dtype: What it computes in. A model that is given is converted.
+        labels: Names of a head's classes, in their order; None: those of the config.json, else LABEL_0, LABEL_1 ...
+    """
+    named = {**TASKS, **{other: TASKS[known] for other, known in ALSO.items()}}
+    if not isinstance(task, str) or (task not in named and not PAIR.fullmatch(task)):
+        raise InputError(f"task: {task!r} is unknown{nearest(str(task), named)}")
+    source = open_source(model, tokenizer, device=device, dtype=dtype, labels=labels)
+    return Translation(source, task) if PAIR.fullmatch(task) else named[task](source)

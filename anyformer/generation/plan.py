@@ -1,0 +1,317 @@
+"""From a user's options to a plan: everything checked at once, and the chain of samplers that follows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from anyformer.data.tokenizer import Tokenizer
+from anyformer.errors import InputError
+from anyformer.generation.checks import ids, number, shown, text, whole
+from anyformer.generation.choices import read_choices
+from anyformer.generation.options import Options
+from anyformer.generation.samplers import (
+    BadWords,
+    Chain,
+    Choices,
+    First,
+    FrequencyPenalty,
+    LogitBias,
+    MinNewTokens,
+    MinP,
+    NoRepeatNgram,
+    PresencePenalty,
+    RepetitionPenalty,
+    Sampler,
+    Temperature,
+    TopK,
+    TopP,
+    Typical,
+)
+from anyformer.generation.stop import read_stop
+from anyformer.specs.model import ModelSpec
+
+WORDS, TOP = 1024, 1000
+"""The most bad words; the most answers, beams or top tokens."""
+FAR = 10_000.0
+"""The largest penalty, bias or power."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Options that were checked, and what follows from them."""
+
+    options: Options
+    """As they were given."""
+    way: Literal["one", "beam", "contrastive"]
+    """One token after the other for each row; or a search."""
+    new: int | None
+    """New tokens at most; None: what the context has room for."""
+    least: int
+    """New tokens before which no row stops."""
+    chain: Chain
+    """All samplers, in order. Without a draw: those that can change which token is the likeliest."""
+    temperature: float
+    """0 takes the likeliest token of what the chain leaves."""
+    top_k: int
+    top_p: float
+    min_p: float
+    """As `samplers.vector.choose` reads them: 0, 1 and 0 are off."""
+    usual: bool
+    """Whether the chain does no more than `samplers.vector.choose`."""
+    stop: tuple[int, ...]
+    stop_texts: tuple[str, ...]
+    choices: Choices | None
+    seed: int | tuple[int, ...] | None
+
+    @property
+    def greedy(self) -> bool:
+        """Whether nothing is drawn."""
+        return self.temperature == 0
+
+    @property
+    def reads_past(self) -> bool:
+        """Whether the tokens so far must be kept."""
+        return self.choices is not None or any(sampler.reads_past for sampler in self.chain)
+
+
+def make_plan(
+    options: Options,
+    spec: ModelSpec,
+    *,
+    tokenizer: Tokenizer | None = None,
+    rows: int = 1,
+    details: bool = True,
+    stream: bool = False,
+    caller: str = "generate",
+    stacklevel: int = 2,
+) -> Plan:
+    """The plan of some options, or an error that says all that is wrong with them."""
+    wrong: list[str] = []
+    found = check_options(
+        options, spec, tokenizer=tokenizer, rows=rows, details=details, stream=stream, wrong=wrong,
+        stacklevel=stacklevel + 1,
+    )  # fmt: skip
+    if found is None:
+        raise problems(caller, wrong)
+    return found
+
+
+def problems(caller: str, wrong: list[str]) -> InputError:
+    """One error for all that is wrong."""
+    return InputError("\n  ".join([f"{caller}(...):", *wrong]) if len(wrong) > 1 else wrong[0])
+
+
+def check_options(
+    options: Options,
+    spec: ModelSpec,
+    *,
+    tokenizer: Tokenizer | None,
+    rows: int,
+    details: bool,
+    stream: bool,
+    wrong: list[str],
+    stacklevel: int,
+) -> Plan | None:
+    """The plan; None if something is wrong, which is then added to `wrong`. What has no effect is warned of."""
+    bad: list[str] = []
+    o, vocab = options, spec.vocab
+    new = None if o.max_new_tokens is None else whole("max_new_tokens", o.max_new_tokens, 1, bad)
+    least = whole("min_new_tokens", o.min_new_tokens, 0, bad)
+    if new is not None and least > new:
+        bad.append(f"min_new_tokens: {least} is more than max_new_tokens, {new}")
+    heat, notes = _temperature(o, bad)
+    top_k = 0 if o.top_k is None else whole("top_k", o.top_k, 1, bad)
+    unit = {"least": 0.0, "most": 1.0, "wrong": bad}
+    top_p = 1.0 if o.top_p is None else number("top_p", o.top_p, "above 0 and at most 1", above=True, **unit)
+    min_p = 0.0 if o.min_p is None else number("min_p", o.min_p, "between 0 and 1", **unit)
+    typical = 1.0 if o.typical_p is None else number("typical_p", o.typical_p, "above 0 and at most 1", above=True, **unit)  # fmt: skip
+    stop, texts = read_stop(o.stop, spec, tokenizer, bad)
+    if least and len(stop) >= vocab:
+        bad.append("min_new_tokens: every token is a stop token, so none is left to begin with")
+    seed = _seed(o.seed, rows, bad)
+    choices = None if o.choices is None else read_choices(o, spec, tokenizer, stop, bad)
+    processors = _processors(o, vocab, tokenizer, bad)
+    if least and stop:
+        processors.append(MinNewTokens(least, stop))
+    if o.first is not None:
+        odd: list[str] = []
+        first = ids("first", o.first, vocab, odd)
+        if odd or not first:
+            bad.append(f"first: {shown(o.first)} is not a list of ids below vocab = {vocab}")
+        processors.append(First(first))
+    processors += [choices] if choices is not None else []
+    way = _way(o, texts, drawn=heat > 0, bad=bad)
+    _answers(o, way, heat, vocab, details=details, stream=stream, bad=bad)
+    if heat == 0 and o.temperature is None:
+        given = {
+            "top_p": top_p < 1,
+            "min_p": min_p > 0,
+            "typical_p": typical < 1,
+            "top_k": top_k and way != "contrastive",
+        }
+        notes += [f"{name} has no effect without a draw; give a temperature" for name, on in given.items() if on]
+    if bad:
+        wrong += bad
+        return None
+    for note in notes:
+        warnings.warn(note, stacklevel=stacklevel)
+    filters: list[Sampler] = []
+    if heat > 0:
+        filters += [Temperature(heat)] if heat != 1 else []
+        filters += [TopK(top_k)] if top_k else []
+        filters += [TopP(top_p)] if top_p < 1 else []
+        filters += [MinP(min_p)] if min_p else []
+        filters += [Typical(typical)] if typical < 1 else []
+    return Plan(
+        options=o, way=way, new=new, least=least, chain=(*processors, *filters), temperature=heat, top_k=top_k,
+        top_p=top_p, min_p=min_p, usual=not processors and not (heat > 0 and typical < 1), stop=stop, stop_texts=texts,
+        choices=choices, seed=seed,
+    )  # fmt: skip
+
+
+def _temperature(o: Options, bad: list[str]) -> tuple[float, list[str]]:
+    """The temperature, where 0 takes the likeliest token; and what will have no effect."""
+    given, drawn = o.temperature, o.do_sample
+    if drawn is not None and not isinstance(drawn, bool):
+        bad.append(f"do_sample: expected True, False or None, got {shown(drawn)}")
+        return 0.0, []
+    if given is None:
+        return (1.0 if drawn else 0.0), []
+    rule = "a finite number of at least 0 (0 takes the likeliest token)"
+    before = len(bad)
+    heat = number("temperature", given, rule, bad, least=0.0, most=1.7e308)
+    if len(bad) > before:
+        return 0.0, []
+    if drawn and heat == 0:
+        bad.append("temperature: 0 takes the likeliest token, but do_sample asks for a draw; leave one of them out")
+    if drawn is False:
+        return 0.0, [f"temperature={given} has no effect, as do_sample is False"] if heat not in (0, 1) else []
+    return heat, []
+
+
+def _processors(o: Options, vocab: int, tokenizer: Tokenizer | None, bad: list[str]) -> list[Sampler]:
+    """Penalties, biases and bans, in the order of transformers' own."""
+    found: list[Sampler] = []
+    bound = {"least": -FAR, "most": FAR, "wrong": bad}
+    rule = f"a number between -{FAR:,.0f} and {FAR:,.0f}"
+    if o.logit_bias is not None:
+        pairs = _bias(o.logit_bias, vocab, rule, bad)
+        found += [LogitBias(pairs)] if pairs else []
+    if o.repetition_penalty is not None:
+        penalty = number("repetition_penalty", o.repetition_penalty, f"above 0 and at most {FAR:,.0f}", bad, least=0.0, most=FAR, above=True)  # fmt: skip
+        found += [RepetitionPenalty(penalty)] if penalty != 1 else []
+    for name, value, kind in (
+        ("presence_penalty", o.presence_penalty, PresencePenalty),
+        ("frequency_penalty", o.frequency_penalty, FrequencyPenalty),
+    ):
+        if value is not None:
+            penalty = number(name, value, rule, **bound)
+            found += [kind(penalty)] if penalty else []
+    if o.no_repeat_ngram_size is not None:
+        size = whole("no_repeat_ngram_size", o.no_repeat_ngram_size, 0, bad)
+        found += [NoRepeatNgram(size)] if size else []
+    if o.bad_words is not None:
+        words = _bad_words(o.bad_words, vocab, tokenizer, bad)
+        found += [BadWords(words)] if words else []
+    return found
+
+
+def _bias(given: Any, vocab: int, rule: str, bad: list[str]) -> tuple[tuple[int, float], ...]:
+    if not isinstance(given, Mapping):
+        bad.append(f"logit_bias: expected a dict of id and number, got {shown(given)}")
+        return ()
+    known = ids("logit_bias", given.keys(), vocab, bad)
+    values = [number(f"logit_bias: {shown(i)}", v, rule, bad, least=-FAR, most=FAR) for i, v in given.items()]
+    return tuple(sorted(zip(known, values, strict=False)))
+
+
+def _bad_words(given: Any, vocab: int, tokenizer: Tokenizer | None, bad: list[str]) -> tuple[tuple[int, ...], ...]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        bad.append(f"bad_words: expected a list of texts or of lists of ids, got {shown(given)}")
+        return ()
+    found: list[tuple[int, ...]] = []
+    words = list(given)
+    if len(words) > WORDS:
+        bad.append(f"bad_words: {len(words)} words; the most is {WORDS}")
+    for word in words[:WORDS]:
+        if isinstance(word, str):
+            known = text("bad_words", word, tokenizer, bad)
+            if known is not None and tokenizer is not None:
+                # A word is spelled with other tokens inside of a text than at its beginning.
+                spelled = [known] if known[0] == " " else [known, f" {known}"]
+                found += [tuple(tokenizer.encode(each)) for each in spelled]
+            continue
+        one = ids("bad_words", [word] if isinstance(word, int) else word, vocab, bad)
+        if not one:
+            bad.append(f"bad_words: {shown(word)} has no ids; leave it out")
+        found.append(one)
+    return tuple(dict.fromkeys(each for each in found if each))
+
+
+def _seed(seed: Any, rows: int, bad: list[str]) -> int | tuple[int, ...] | None:
+    if seed is None:
+        return None
+    if isinstance(seed, str) or not isinstance(seed, Iterable):
+        return whole("seed", seed, 0, bad)
+    found = tuple(whole("seed", each, 0, bad) for each in seed)
+    if len(found) != rows:
+        bad.append(f"seed: {len(found)} seeds for {rows} rows; give one for each, or one number")
+    return found
+
+
+def _way(o: Options, texts: tuple[str, ...], *, drawn: bool, bad: list[str]) -> Literal["one", "beam", "contrastive"]:
+    """How tokens are searched for."""
+    beams = whole("num_beams", o.num_beams, 1, bad, most=TOP)
+    groups = whole("num_beam_groups", o.num_beam_groups, 1, bad, most=TOP)
+    rule = f"a number between -{FAR:,.0f} and {FAR:,.0f}"
+    power = number("length_penalty", o.length_penalty, rule, bad, least=-FAR, most=FAR)
+    apart = number("diversity_penalty", o.diversity_penalty, f"between 0 and {FAR:,.0f}", bad, least=0.0, most=FAR)
+    if not isinstance(o.early_stopping, bool) and o.early_stopping != "never":
+        bad.append(f"early_stopping: expected True, False or 'never', got {shown(o.early_stopping)}")
+    if o.penalty_alpha is not None:
+        number("penalty_alpha", o.penalty_alpha, "between 0 and 1", bad, least=0.0, most=1.0)
+        if o.top_k is None:
+            bad.append("penalty_alpha: contrastive search weighs the top_k likeliest tokens; give top_k, such as 4")
+        if beams > 1:
+            bad.append("penalty_alpha: contrastive search has no beams; leave num_beams out")
+    way = "beam" if beams > 1 else "one" if o.penalty_alpha is None else "contrastive"
+    if way != "beam":
+        given = {"length_penalty": power != 1, "num_beam_groups": groups != 1, "diversity_penalty": apart != 0, "early_stopping": o.early_stopping is not False}  # fmt: skip
+        bad += [f"{name}: only beams read it; set num_beams, or leave it out" for name, on in given.items() if on]
+    elif groups > 1 and beams % groups:
+        bad.append(f"num_beam_groups: {groups} groups do not share {beams} beams evenly")
+    elif (groups > 1) != (apart > 0):
+        bad.append("diversity_penalty: keeps groups of beams apart; give it together with num_beam_groups above 1")
+    what = {"beam": "num_beams", "contrastive": "penalty_alpha"}.get(way)
+    if what is not None:
+        if drawn:
+            bad.append(f"{what}: a search draws nothing; leave temperature and do_sample out")
+        if texts:
+            bad.append(f"{what}: a search ends at ids, not at texts; give ids as stop")
+        if o.logprobs is not None or o.prompt_logprobs is not None:
+            bad.append(f"{what}: a search gives no logprobs of other tokens; leave logprobs and prompt_logprobs out")
+    return way
+
+
+def _answers(o: Options, way: str, heat: float, vocab: int, *, details: bool, stream: bool, bad: list[str]) -> None:
+    """What is answered, and how often."""
+    n = whole("n", o.n, 1, bad, most=TOP)
+    if way == "beam" and isinstance(o.num_beams, int) and n > o.num_beams:
+        bad.append(f"n: {n} answers, but num_beams = {o.num_beams} hypotheses")
+    elif n > 1 and way == "contrastive":
+        bad.append(f"n: contrastive search gives one answer, and {n} were asked for")
+    elif n > 1 and way == "one" and heat == 0:
+        bad.append(f"n: {n} answers of the likeliest tokens are the same; give a temperature, or num_beams")
+    if stream and way != "one":
+        what = "num_beams" if way == "beam" else "penalty_alpha"
+        bad.append(f"{what}: a search knows its tokens only at the end, so there is nothing to stream; leave one out")
+    for name, value in (("logprobs", o.logprobs), ("prompt_logprobs", o.prompt_logprobs)):
+        if value is not None:
+            whole(name, value, 0, bad, most=min(TOP, vocab))
+            if not details:
+                bad.append(f"{name}: is answered with details=True only")
+    if stream and o.prompt_logprobs is not None:
+        bad.append("prompt_logprobs: the steps of a stream are new tokens; ask for it without stream")

@@ -1,0 +1,57 @@
+"""Products of few tokens: the one public call of each operation. Weights are read once; all else is small beside them.
+
+Shapes: x (N,D) or any rows (...,D), weights (out, in). Where a norm, an activation or a residual stands next to a
+product, one call takes both, so that a device may do them in one pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from torch import Tensor
+
+from anyformer.kernels.few import products, reference
+from anyformer.specs.axes import FeedForward, Norm
+
+
+class NormTerms(NamedTuple):
+    """A norm: its leaf and its parameters."""
+
+    leaf: Norm
+    own: Mapping[str, Tensor]
+
+
+def norm_linear(x_ND: Tensor, norm: NormTerms | None, weight_OD: Tensor, bias_O: Tensor | None) -> Tensor:
+    """norm(x) W^T + b, (N,O); without a norm x W^T + b."""
+    done = products.norm_linear(x_ND, norm, weight_OD, bias_O) if x_ND.is_cuda else None
+    return reference.norm_linear(x_ND, norm, weight_OD, bias_O) if done is None else done
+
+
+def norm_linear_combine(
+    x_ND: Tensor, norm: NormTerms | None, weight_JD: Tensor, bias_J: Tensor | None, leaf: FeedForward
+) -> Tensor:
+    """combine(norm(x) W^T + b), (N,F): the merged input projections of a feed-forward and what it makes of them.
+
+    On CUDA this and `linear_add` are faster than `norm_linear` and `combine_linear_add`, which computes the activation
+    once for each few outputs.
+    """
+    done = products.norm_linear_combine(x_ND, norm, weight_JD, bias_J, leaf) if x_ND.is_cuda else None
+    return reference.norm_linear_combine(x_ND, norm, weight_JD, bias_J, leaf) if done is None else done
+
+
+def linear_add(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None, residual_NO: Tensor) -> Tensor:
+    """residual + x W^T + b, (N,O)."""
+    done = products.linear_add(x_NI, weight_OI, bias_O, residual_NO) if x_NI.is_cuda else None
+    return reference.linear_add(x_NI, weight_OI, bias_O, residual_NO) if done is None else done
+
+
+def combine_linear_add(
+    h_NJ: Tensor, leaf: FeedForward, weight_DF: Tensor, bias_D: Tensor | None, residual_ND: Tensor
+) -> Tensor:
+    """residual + combine(h) W^T + b, (N,D).
+
+    h is what the merged input projections give: those of `leaf.inputs` side by side, F numbers each.
+    """
+    done = products.combine_linear_add(h_NJ, leaf, weight_DF, bias_D, residual_ND) if h_NJ.is_cuda else None
+    return reference.combine_linear_add(h_NJ, leaf, weight_DF, bias_D, residual_ND) if done is None else done

@@ -1,0 +1,174 @@
+"""The Triton kernel of rotate-and-store. Imported only where Triton is: see `rotate`, which starts it.
+
+One program takes one head of one token. Numbers are rounded to the input's dtype where the plain model rounds. Where the
+device can, it is started while the kernel before it ends (PDL).
+"""
+# Triton is not installed where there is no CUDA device.
+# pyright: reportMissingImports=false, reportIndexIssue=false
+
+import torch
+import triton
+import triton.language as tl
+
+from anyformer.kernels.attention.paged_triton import overlaps
+
+SCALES, CENTRED, GAIN, ONE_PLUS, SHIFT, LATE = (tl.constexpr(2**i) for i in range(6))
+"""What a norm has; late: gain and bias come after the cast to the input's dtype."""
+LEAST = tl.constexpr(1e-30)
+HALVES = tl.constexpr(12582912.0)
+"""1.5 * 2^23: a float added to it and taken off again is a whole number, halves rounded to even ones."""
+
+
+@triton.jit
+def rounded(value, dtype: tl.constexpr):
+    """As if it had been stored in the dtype and read again."""
+    return value.to(dtype).to(tl.float32)
+
+
+@triton.jit
+def gained(z, gain, shift, at, fits, NORM: tl.constexpr, dtype: tl.constexpr):
+    """Gain and bias of a norm."""
+    if LATE & NORM:
+        z = rounded(z, dtype)
+    if GAIN & NORM:
+        g = tl.load(gain + at, mask=fits, other=0.0).to(tl.float32)
+        if ONE_PLUS & NORM:
+            g = 1.0 + g
+        if LATE & NORM:
+            g = rounded(g, dtype)
+        z = z * g
+        if LATE & NORM:
+            z = rounded(z, dtype)
+    if SHIFT & NORM:
+        z = z + tl.load(shift + at, mask=fits, other=0.0).to(tl.float32)
+    return rounded(z, dtype)
+
+
+@triton.jit
+def normed(x, swapped, gain, shift, head, i, j, fits, gain_head, eps, DIM: tl.constexpr, TURNS: tl.constexpr,
+           NORM: tl.constexpr, dtype: tl.constexpr):  # fmt: skip
+    """A head normed, and the same numbers with pairs swapped: those are read at j instead of i."""
+    if CENTRED & NORM:
+        mean = tl.sum(x, 0) / DIM
+        x = tl.where(fits, x - mean, 0.0)
+        swapped = tl.where(fits, swapped - mean, 0.0)
+    scale = tl.rsqrt(tl.sum(x * x, 0) / DIM + eps)
+    x = gained(x * scale, gain, shift, head * gain_head + i, fits, NORM, dtype)
+    if TURNS:
+        swapped = gained(swapped * scale, gain, shift, head * gain_head + j, fits, NORM, dtype)
+    return x, swapped
+
+
+@triton.jit(do_not_specialize=["x_row", "turn_row"])
+def rotate_heads(
+    x, out, k_pool, v_pool, k_scale, v_scale, slots, cos, sin,
+    q_gain, q_shift, k_gain, k_shift, v_gain, v_shift, q_head, k_head, v_head, q_eps, k_eps, v_eps,
+    clip, x_row, turn_row, slot_stride, head_stride,
+    H: tl.constexpr, G: tl.constexpr, DIM: tl.constexpr, WIDE: tl.constexpr, R: tl.constexpr, HALF: tl.constexpr,
+    Q_NORM: tl.constexpr, K_NORM: tl.constexpr, V_NORM: tl.constexpr, LAST: tl.constexpr, CLIP: tl.constexpr,
+    SCALED: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Axes: token, head among queries, keys and values. A norm is a sum of what it has; 0: there is none."""
+    dtype: tl.constexpr = x.dtype.element_ty
+    n, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    i = tl.arange(0, WIDE)
+    fits = i < DIM
+    # The other one of each pair.
+    if R == 0:
+        j = i
+    elif HALF:
+        j = tl.where(i < R // 2, i + R // 2, tl.where(i < R, i - R // 2, i))
+    else:
+        j = tl.where(i < R, i + 1 - 2 * (i % 2), i)
+    at = x + n * x_row + head * DIM
+    y = tl.load(at + i, mask=fits, other=0.0).to(tl.float32)
+    if CLIP:
+        y = tl.minimum(tl.maximum(y, -clip), clip)
+    y = rounded(y, dtype)
+    if head >= H + G:
+        if V_NORM:
+            y, _ = normed(y, y, v_gain, v_shift, head - H - G, i, i, fits, v_head, v_eps, DIM, False, V_NORM, dtype)
+    else:
+        other = y
+        if R > 0:
+            other = tl.load(at + j, mask=fits, other=0.0).to(tl.float32)
+            if CLIP:
+                other = tl.minimum(tl.maximum(other, -clip), clip)
+            other = rounded(other, dtype)
+        if not LAST:
+            if head < H:
+                if Q_NORM:
+                    y, other = normed(
+                        y, other, q_gain, q_shift, head, i, j, fits, q_head, q_eps, DIM, R > 0, Q_NORM, dtype
+                    )
+            else:
+                if K_NORM:
+                    y, other = normed(
+                        y, other, k_gain, k_shift, head - H, i, j, fits, k_head, k_eps, DIM, R > 0, K_NORM, dtype
+                    )
+        if R > 0:
+            c = tl.load(cos + n * turn_row + i, mask=i < R, other=1.0).to(tl.float32)
+            s = tl.load(sin + n * turn_row + i, mask=i < R, other=0.0).to(tl.float32)
+            y = tl.where(i < R, rounded(rounded(y * c, dtype) + other * s, dtype), y)
+        if LAST:
+            if head < H:
+                if Q_NORM:
+                    y, _ = normed(y, y, q_gain, q_shift, head, i, i, fits, q_head, q_eps, DIM, False, Q_NORM, dtype)
+            else:
+                if K_NORM:
+                    y, _ = normed(y, y, k_gain, k_shift, head - H, i, i, fits, k_head, k_eps, DIM, False, K_NORM, dtype)
+    if head < H:
+        tl.store(out + (n * H + head) * DIM + i, y.to(dtype), mask=fits)
+        return
+    slot = tl.load(slots + n).to(tl.int64)
+    g = (head - H) % G
+    pool, factors = k_pool, k_scale
+    if head >= H + G:
+        pool, factors = v_pool, v_scale
+    to = pool + slot * slot_stride + g * head_stride + i
+    if SCALED:
+        factor = tl.div_rn(tl.max(tl.abs(tl.where(fits, y, 0.0)), 0), 127.0)
+        whole = tl.div_rn(y, tl.maximum(factor, LEAST)) + HALVES - HALVES
+        tl.store(to, whole.to(tl.int8), mask=fits)
+        tl.store(factors + slot * G + g, factor)
+    else:
+        tl.store(to, y.to(pool.dtype.element_ty), mask=fits)
+
+
+def code(recipe, biased):
+    """A norm as the sum that its kernel is compiled for."""
+    has = {
+        SCALES: True, CENTRED: recipe.centred, GAIN: recipe.gain != "none", ONE_PLUS: recipe.gain == "one_plus",
+        SHIFT: biased, LATE: recipe.gain_at == "after_cast",
+    }  # fmt: skip
+    return sum(part.value for part, there in has.items() if there)
+
+
+def launch(qkv, heads, kv_heads, dim, slot, k_pool, v_pool, scales, cos, sin, layout, norms, norm_last, clip):
+    """Queries (N,H,K); keys and values are in the pool then."""
+    tokens = qkv.shape[0]
+    out = torch.empty(tokens, heads, dim, dtype=qkv.dtype, device=qkv.device)
+    gains, steps, epsilons, recipes = [], [], [], []
+    for norm in norms:
+        own = {} if norm is None else norm.own
+        gains += [own.get("weight", out), own.get("bias", out)]
+        steps.append(dim if any(weight.dim() == 2 for weight in own.values()) else 0)
+        epsilons.append(0.0 if norm is None else norm.leaf.eps)
+        recipe = None if norm is None else norm.leaf.recipe()
+        recipes.append(0 if recipe is None else code(recipe, "bias" in own))
+    turning = 0 if cos is None else cos.shape[-1]
+    cos, sin = (out, out) if cos is None else (cos, sin)
+    k_scale, v_scale = (out, out) if scales is None else scales
+    rotate_heads[(tokens, heads + 2 * kv_heads)](
+        qkv, out, k_pool, v_pool, k_scale, v_scale, slot, cos, sin, *gains, *steps, *epsilons,
+        1.0 if clip is None else clip, qkv.stride(0), 0 if cos.shape[0] == 1 else cos.stride(0),
+        k_pool.stride(1), k_pool.stride(2),
+        H=heads, G=kv_heads, DIM=dim, WIDE=triton.next_power_of_2(dim), R=turning, HALF=layout == "half",
+        Q_NORM=recipes[0], K_NORM=recipes[1], V_NORM=recipes[2], LAST=norm_last, CLIP=clip is not None,
+        SCALED=scales is not None, PDL=overlaps(qkv.device), num_warps=1,
+        **({"launch_pdl": True} if overlaps(qkv.device) else {}),
+    )  # fmt: skip
+    return out
