@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from anyformer.families.folder import load, save
     from anyformer.families.zoo import zoo
     from anyformer.generation.engine import generate
+    from anyformer.generation.pipelines.tasks import pipeline
     from anyformer.model.build import build
     from anyformer.model.models import Model
     from anyformer.specs import ModelSpec
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "AnyformerError", "CapabilityError", "CheckpointError", "DataError", "InputError", "Model", "ModelSpec", "SpecError",
-    "TrainingError", "build", "from_hf", "generate", "load", "save", "spec", "to_hf", "tokenizer", "zoo",
+    "TrainingError", "build", "from_hf", "generate", "load", "pipeline", "save", "spec", "to_hf", "tokenizer", "zoo",
 ]  # fmt: skip
 
 _LAZY = {
@@ -44,6 +45,7 @@ _LAZY = {
     "from_hf": "anyformer.families.bridge",
     "generate": "anyformer.generation.engine",
     "load": "anyformer.families.folder",
+    "pipeline": "anyformer.generation.pipelines.tasks",
     "save": "anyformer.families.folder",
     "to_hf": "anyformer.families.bridge",
     "tokenizer": "anyformer.data.tokenizer",

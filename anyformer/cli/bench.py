@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from anyformer.cli import bench_generate
+from anyformer.cli.machine import DTYPES, clock, device_of
 from anyformer.cli.model import Bar, working
 from anyformer.cli.parser import Command, Parser, add_command, whole
 from anyformer.cli.terminal import console, print_all, print_json
@@ -14,7 +16,6 @@ from anyformer.errors import InputError
 if TYPE_CHECKING:
     from anyformer.measure.attention import Row, Setting, Table
 
-DTYPES = ("float64", "float32", "bfloat16", "float16")
 LENGTHS = {"cpu": (512, 1024, 2048, 4096), "cuda": (1024, 2048, 4096, 8192, 16384)}
 
 
@@ -68,17 +69,8 @@ def _setting(given: argparse.Namespace) -> Setting:
 
     from anyformer.measure.attention import Setting
 
-    device = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        kind = torch.device(device).type
-    except RuntimeError:
-        kind = ""
-    if kind not in LENGTHS:
-        raise InputError(f"--device: {device!r} is neither cpu nor cuda (or cuda:1 ...)")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise InputError("--device: torch finds no CUDA device here; leave it out to measure the CPU")
-    if kind == "cuda" and (torch.device(device).index or 0) >= torch.cuda.device_count():
-        raise InputError(f"--device: {device!r} is not there; the last one is cuda:{torch.cuda.device_count() - 1}")
+    device = device_of(given.device)
+    kind = torch.device(device).type
     heads = given.heads
     fitting = [n for n in range(1, heads + 1) if heads % n == 0]
     # About a quarter, and otherwise than in MHA and MQA where that can be.
@@ -170,17 +162,10 @@ def _table(rows: list[Row]) -> Any:
         base = plain.get(row.length)
         against = "" if base is None or row.way == "sdpa" else f"x {row.seconds / base:.3g}"
         grid.add_row(
-            shown, Text(row.way), _clock(row.seconds), against, units.data(row.left),
+            shown, Text(row.way), clock(row.seconds), against, units.data(row.left),
             units.data(row.peak),
         )  # fmt: skip
     return grid
-
-
-def _clock(seconds: float) -> str:
-    for unit, name in ((1.0, "s"), (1e-3, "ms")):
-        if float(f"{seconds / unit:.3g}") >= 1:
-            return f"{seconds / unit:.3g} {name}"
-    return f"{seconds * 1e6:.3g} us"
 
 
 ATTENTION = Command(
@@ -195,7 +180,7 @@ anyformer bench attention --lengths 1000 3000 --json
     arguments=attention_arguments,
     run=run_attention,
 )
-BENCHES: tuple[Command, ...] = (ATTENTION,)
+BENCHES: tuple[Command, ...] = (bench_generate.COMMAND, ATTENTION)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -209,8 +194,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 COMMAND = Command(
     name="bench",
-    summary="what attention costs on this machine: time and bytes",
-    example="anyformer bench attention",
+    summary="what generating and attention cost on this machine: time and bytes",
+    example="anyformer bench generate\nanyformer bench attention",
     arguments=arguments,
     run=lambda given: given.run(given),
 )

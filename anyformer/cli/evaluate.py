@@ -6,11 +6,14 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
-from anyformer.cli.model import FOLDER, Bar, open_model
+from anyformer.cli.model import FOLDER, Bar, check_folder, open_model
 from anyformer.cli.parser import Command, whole
 from anyformer.cli.terminal import console, print_json
 
 if TYPE_CHECKING:
+    from anyformer.data.tokenizer import Tokenizer
+    from anyformer.measure.quality import Quality
+    from anyformer.model.models import Model
     from anyformer.train.evaluate import Score
 
 
@@ -26,6 +29,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--context", type=whole(1), metavar="N", help="tokens that are read at once (the model's context)"
     )
+    parser.add_argument("--quantize", choices=["int8"], help="say also what it loses with weights of 8 bits")
     parser.add_argument("--json", action="store_true", help="the figures as one JSON document")
 
 
@@ -33,9 +37,11 @@ def run(given: argparse.Namespace) -> int:
     """Score each text, and all of them together."""
     from anyformer.data.corpus import documents
     from anyformer.data.text import read_text
+    from anyformer.families.folder import load
 
     texts = [(str(path), read_text(path)) for path in given.texts]
     model, tokenizer = open_model(given.model)
+    changed = load(check_folder(given.model), quantize=given.quantize) if given.quantize else None
     from anyformer.train.evaluate import score
 
     scores: list[tuple[str, Score]] = []
@@ -48,14 +54,36 @@ def run(given: argparse.Namespace) -> int:
     total = scores[0][1]
     for _, each in scores[1:]:
         total = total + each
+    loss = None if changed is None else _compared(model, changed, tokenizer, texts, given)
     if given.json:
         print_json(_data(total) | {
             "context": total.context, "stride": total.stride, "seconds": round(seconds, 3),
             "texts": [{"text": path} | _data(each) for path, each in scores],
-        })  # fmt: skip
+        } | ({} if loss is None else {"quantized": {"kind": given.quantize} | loss.data()}))  # fmt: skip
     else:
-        _print(scores, total)
+        _print(scores, total, "" if loss is None else f"{given.quantize}: {loss.line()}")
     return 0
+
+
+def _compared(
+    model: Model, changed: Model, tokenizer: Tokenizer, texts: list[tuple[str, str]], given: argparse.Namespace
+) -> Quality:
+    """What the changed model loses, over all texts."""
+    from anyformer.data.corpus import documents
+    from anyformer.measure.quality import compare
+
+    found: list[Quality] = []
+    for path, text in texts:
+        with Bar(f"{path}, {given.quantize}") as bar:
+            found.append(
+                compare(
+                    model, changed, tokenizer, documents(text), stride=given.stride, context=given.context, report=bar
+                )
+            )
+    total = found[0]
+    for each in found[1:]:
+        total = total + each
+    return total
 
 
 def _data(score: Score) -> dict[str, Any]:
@@ -65,7 +93,7 @@ def _data(score: Score) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _print(scores: list[tuple[str, Score]], total: Score) -> None:
+def _print(scores: list[tuple[str, Score]], total: Score, loss: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -85,7 +113,7 @@ def _print(scores: list[tuple[str, Score]], total: Score) -> None:
             Text("-" if bits is None else f"{bits:.4f}", style="bold"),
         )  # fmt: skip
     windows = f"\nwindows of {total.context} tokens, moved by {total.stride}"
-    print_all(console(), [table, Text(windows, style="dim")])
+    print_all(console(), [table, Text(windows, style="dim"), *([Text(loss)] if loss else [])])
 
 
 COMMAND = Command(
@@ -94,6 +122,7 @@ COMMAND = Command(
     example="""
 anyformer eval runs/quickstart notes.txt
 anyformer eval runs/quickstart a.txt b.txt.gz --stride 64 --json
+anyformer eval runs/quickstart notes.txt --quantize int8
 cat notes.txt | anyformer eval runs/quickstart -
 """,
     arguments=arguments,

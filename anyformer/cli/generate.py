@@ -7,8 +7,9 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from anyformer.cli.model import FOLDER, errors, open_model
-from anyformer.cli.parser import Command, number, whole
+from anyformer.cli.model import FOLDER, errors, open_model, working
+from anyformer.cli.parser import Command, whole
+from anyformer.cli.sampling import add_more_sampling, add_sampling, sampling
 from anyformer.cli.terminal import print_json, say
 from anyformer.errors import InputError
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from anyformer.model.models import Model
 
 STDIN = "-"
+BETWEEN = "---"
+"""The line between two texts."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,25 +30,20 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "prompt", metavar="PROMPT", nargs="?",
         help="the text to continue, or - to read it from standard input; without one the model begins by itself",
     )  # fmt: skip
-    parser.add_argument("--max-new-tokens", type=whole(1), default=200, metavar="N", help="at most so many (200)")
-    heat = parser.add_mutually_exclusive_group()
-    heat.add_argument(
-        "--temperature", type=number(least=0), default=0.8, metavar="T",
-        help="below 1 the likely tokens gain, above 1 the others; 0 is --greedy (0.8)",
-    )  # fmt: skip
-    heat.add_argument("--greedy", action="store_true", help="always the likeliest token")
-    parser.add_argument("--top-k", type=whole(1), metavar="K", help="draw from the K likeliest tokens")
+    add_sampling(parser, new=200)
+    add_more_sampling(parser)
     parser.add_argument(
-        "--top-p", type=number(above=0, most=1), default=0.95, metavar="P",
-        help="draw from the fewest tokens that together have this probability (0.95)",
+        "--num-beams", type=whole(1), default=1, metavar="N",
+        help="search with N hypotheses beside each other, instead of drawing; shown when it is done",
     )  # fmt: skip
-    parser.add_argument("--seed", type=whole(0), metavar="S", help="the same seed draws the same text")
+    parser.add_argument("--n", type=whole(1), default=1, metavar="N", help="so many texts, shown when they are done")
     parser.add_argument("--json", action="store_true", help="the text and its figures as one JSON document, at the end")
 
 
 def run(given: argparse.Namespace) -> int:
     """Generate."""
     prompt = _prompt(given.prompt)
+    options = _options(given)
     model, tokenizer = open_model(given.model)
     from anyformer.generation.prompt import read_prompt
     from anyformer.generation.request import check_model
@@ -58,19 +56,100 @@ def run(given: argparse.Namespace) -> int:
             f"anyformer: {given.max_new_tokens} tokens were asked for, and the model has room for {room} after "
             f"{len(read.ids)}: it is made for {model.spec.context}\n"
         )
-    writer = _Writer(model, tokenizer, read, prompt, shows=not given.json)
-    began = time.perf_counter()
+    options |= {"max_new_tokens": min(room, given.max_new_tokens), "first": read.first}
+    writers = [_Writer(model, tokenizer, read, prompt, given, shows=not given.json) for _ in range(given.n)]
+    clock = _Clock(len(read.ids))
+    if given.n == 1 and given.num_beams == 1:
+        _stream(model, tokenizer, read, options, writers[0], clock)
+    else:
+        _at_once(model, tokenizer, read, options, writers, clock)
+    if given.json:
+        print_json(_answer(prompt, writers, clock))
+    elif sys.stderr.isatty():
+        errors().print(clock.line(), style="dim", markup=False)
+    return 0
+
+
+def _options(given: argparse.Namespace) -> dict[str, Any]:
+    """Options of `generate`."""
+    if given.num_beams > 1 and given.temperature is not None:
+        raise InputError("--num-beams: a search draws nothing, so it has no --temperature; leave one of them out")
+    options = sampling(given, draws=given.num_beams == 1)
+    return options | {"num_beams": given.num_beams, "n": given.n, "stop": given.stop or None}
+
+
+class _Clock:
+    """Until the first token, and from there on."""
+
+    def __init__(self, prompt: int) -> None:
+        self.prompt, self.count = prompt, 0
+        self.began = self.first = self.last = time.perf_counter()
+
+    def tick(self, tokens: int = 1) -> None:
+        """So many more tokens are there."""
+        self.last = time.perf_counter()
+        if not self.count:
+            self.first = self.last
+        self.count += tokens
+
+    def figures(self) -> dict[str, Any]:
+        """What a program wants to know; the first token comes with the reading of the prompt."""
+        seconds, waited = self.last - self.began, self.first - self.began
+        after = self.count - 1
+        return {
+            "seconds": round(seconds, 3), "tokens_per_second": round(self.count / max(seconds, 1e-9), 1),
+            "prompt_tokens": self.prompt, "first_token_seconds": round(waited, 4),
+            "decode_tokens_per_second": round(after / (seconds - waited), 1) if seconds > waited else None,
+        }  # fmt: skip
+
+    def line(self) -> str:
+        """The same for people."""
+        found = self.figures()
+        rate, decode = found["tokens_per_second"], found["decode_tokens_per_second"]
+        after = f"; after the first, {decode} tokens/s" if decode is not None else ""
+        return (
+            f"{self.count} tokens, {rate} tokens/s: {self.prompt} of the prompt read in {found['first_token_seconds']:.3g} s"
+            + after
+        )
+
+
+def _stream(model: Model, tokenizer: Tokenizer, read: Prompt, options: Any, writer: _Writer, clock: _Clock) -> None:
+    """One text, as it comes."""
+    import torch
+
+    from anyformer.generation.engine import generate
+
     try:
-        for step_B in _steps(model, read, given, min(room, given.max_new_tokens)):
+        for step_B in generate(model, torch.tensor([read.ids]), tokenizer=tokenizer, stream=True, **options):
+            clock.tick()
             writer.take(int(step_B))
     finally:
         writer.end()
-    seconds = time.perf_counter() - began
-    if given.json:
-        print_json(writer.answer(prompt, seconds))
-    elif sys.stderr.isatty():
-        errors().print(f"{writer.count} tokens, {writer.count / seconds:.1f} tokens/s", style="dim")
-    return 0
+
+
+def _at_once(
+    model: Model, tokenizer: Tokenizer, read: Prompt, options: Any, writers: list[_Writer], clock: _Clock
+) -> None:
+    """Texts that are there only when all are."""
+    import torch
+
+    from anyformer.generation.engine import generate
+
+    with working("generating"):
+        made = generate(model, torch.tensor([read.ids]), tokenizer=tokenizer, details=True, **options)
+    begun = made.ids.shape[1] - made.logprobs.shape[1]
+    for i, (writer, length) in enumerate(zip(writers, made.lengths, strict=True)):
+        clock.tick(length)
+        if i and writer.shows:
+            say(f"{BETWEEN}\n")
+        for token in made.ids[i, begun : begun + length].tolist():
+            writer.take(token)
+        writer.end()
+
+
+def _answer(prompt: str | None, writers: list[_Writer], clock: _Clock) -> dict[str, Any]:
+    own = [writer.answer() for writer in writers]
+    return {"prompt": prompt or ""} | (own[0] if len(own) == 1 else {"answers": own}) | clock.figures()
 
 
 def room_for(model: Model, prompt: int) -> int:
@@ -97,40 +176,41 @@ def _prompt(given: str | None) -> str | None:
     return given
 
 
-def _steps(model: Model, read: Prompt, given: argparse.Namespace, new: int) -> Any:
-    import torch
-
-    from anyformer.generation.engine import generate
-
-    heat = 0.0 if given.greedy else given.temperature
-    return generate(
-        model, torch.tensor([read.ids]), first=read.first, max_new_tokens=new, temperature=heat, top_k=given.top_k, top_p=given.top_p,
-        seed=given.seed, stream=True,
-    )  # fmt: skip
-
-
 class _Writer:
     """Prints the prompt, then each piece of text as soon as it is certain."""
 
-    def __init__(self, model: Model, tokenizer: Tokenizer, read: Prompt, prompt: str | None, *, shows: bool) -> None:
+    def __init__(
+        self,
+        model: Model,
+        tokenizer: Tokenizer,
+        read: Prompt,
+        prompt: str | None,
+        given: argparse.Namespace,
+        *,
+        shows: bool,
+    ) -> None:
+        from anyformer.generation.stop import StopText
         from anyformer.generation.stream import TextStream
 
         two = model.spec.topology == "encoder-decoder"
-        self.stream = TextStream(tokenizer, () if two else read.ids, repeated=read.repeated)
+        text = TextStream(tokenizer, () if two else read.ids, repeated=read.repeated)
+        self.stream = StopText(text, given.stop or (), least=given.min_new_tokens or 0)
         self.stops = model.spec.ids.eos
         self.shows = shows
+        self.before = "" if prompt is None or two else prompt
         self.pieces: list[str] = []
         self.tail = ""
         """The last character on the screen."""
         self.count, self.stopped = 0, False
-        if prompt is not None and not two:
-            self._show(prompt)
+        if given.n == 1:
+            self._begin()
 
     def take(self, token: int) -> None:
         """One more token."""
+        self._begin()
         self.count += 1
-        self.stopped = token in self.stops
         self._keep(self.stream.push(token))
+        self.stopped = token in self.stops or self.stream.met is not None
 
     def end(self) -> None:
         """No more tokens: the text ends with the end of a line, also when it was cut short."""
@@ -138,16 +218,15 @@ class _Writer:
         if self.tail != "\n":
             self._show("\n")
 
-    def answer(self, prompt: str | None, seconds: float) -> dict[str, Any]:
-        """What a program wants to know."""
-        return {
-            "prompt": prompt or "",
-            "text": "".join(self.pieces),
-            "tokens": self.count,
-            "reason": "stop" if self.stopped else "length",
-            "seconds": round(seconds, 3),
-            "tokens_per_second": round(self.count / seconds, 1),
-        }
+    def answer(self) -> dict[str, Any]:
+        """The text, and how it ended."""
+        reason = "stop" if self.stopped else "length"
+        return {"text": "".join(self.pieces), "tokens": self.count, "reason": reason}
+
+    def _begin(self) -> None:
+        """Show the prompt, once."""
+        before, self.before = self.before, ""
+        self._show(before)
 
     def _keep(self, piece: str) -> None:
         self.pieces.append(piece)
@@ -166,6 +245,7 @@ COMMAND = Command(
     example="""
 anyformer generate runs/quickstart "def main("
 anyformer generate runs/quickstart "import " --greedy --max-new-tokens 50
+anyformer generate runs/quickstart "class " --n 3 --min-p 0.05 --stop "def "
 echo "class Cache:" | anyformer generate runs/quickstart - --seed 1 --json
 """,
     arguments=arguments,

@@ -12,6 +12,8 @@ from anyformer.errors import InputError
 from anyformer.files import settle
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
     from rich.progress import Progress
 
@@ -23,14 +25,20 @@ PATIENCE = 2.0
 """Seconds after which somebody wants to see that something happens."""
 
 
-def open_model(path: str) -> tuple[Model, Tokenizer]:
-    """The model and the tokenizer in a folder."""
+def check_folder(path: str) -> Path:
+    """The folder of a model, or an error that says what is there instead."""
     folder = settle(path)
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "there is no such folder"
         raise InputError(f"{path}: {what}; give {FOLDER}")
     if not any((folder / name).is_file() for name in ("spec.toml", "config.json", "model.safetensors")):
         raise InputError(f"{path}: holds no model (no spec.toml and no config.json); give {FOLDER}")
+    return folder
+
+
+def open_model(path: str) -> tuple[Model, Tokenizer]:
+    """The model and the tokenizer in a folder."""
+    folder = check_folder(path)
     with working(f"reading {path}"):
         from anyformer.data.tokenizer import tokenizer
         from anyformer.families.folder import load

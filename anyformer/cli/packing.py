@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from anyformer.cli.checked import add_model, checked_model
 from anyformer.cli.model import Bar, working
-from anyformer.cli.parser import Command, add_set, whole
+from anyformer.cli.parser import Command, whole
 from anyformer.cli.terminal import console, finite, print_all, print_json
-from anyformer.errors import InputError
 
 if TYPE_CHECKING:
-    from anyformer.model.models import Model
-    from anyformer.specs.model import ModelSpec
     from anyformer.verify.packing import Packing
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What `verify packing` takes."""
-    parser.add_argument("spec", metavar="SPEC", help="the name of a preset, a .toml file or a directory")
-    add_set(parser)
-    parser.add_argument(
-        "--full", action="store_true", help="in its own size; otherwise a large spec without weights is made small"
-    )
+    add_model(parser)
     parser.add_argument("--documents", type=whole(2), default=4, metavar="N", help="how many share a row (%(default)s)")
     parser.add_argument(
         "--length", type=whole(1), metavar="N", help="tokens of the longest (past windows, chunks and blocks)"
@@ -42,7 +35,8 @@ def run(given: argparse.Namespace) -> int:
         from anyformer.verify.packing import check_packs, packing
 
         check_packs(spec)
-        model, origin = _model(given, spec)
+        # Weights, and twice their gradients.
+        model, origin = checked_model(given, spec, each=24, what=" with gradients")
     with Bar("packing") as bar:
         answer = packing(model, documents=given.documents, length=given.length, seed=given.seed, report=bar)
     if given.json:
@@ -50,50 +44,6 @@ def run(given: argparse.Namespace) -> int:
     else:
         print_all(console(), _page(given.spec, origin, answer))
     return 0 if answer.passed else 1
-
-
-def _model(given: argparse.Namespace, spec: ModelSpec) -> tuple[Model, str]:
-    """The model in fp64, and what it is: its own weights if it has some, else random ones, in small if need be."""
-    import torch
-
-    from anyformer.families.folder import load
-    from anyformer.families.shards import INDEX, SINGLE
-    from anyformer.measure.memory import free
-    from anyformer.model.build import build
-    from anyformer.verify.packing import randomise
-    from anyformer.verify.small import is_large, small
-
-    folder = Path(given.spec)
-    stored = folder.suffix != ".toml" and any((folder / name).is_file() for name in (SINGLE, INDEX))
-    if stored and given.changes:
-        raise InputError(f"--set: {given.spec} holds weights, which fit its own spec only; name a preset or a .toml")
-    shrinks = not stored and not given.full and is_large(spec)
-    made = small(spec) if shrinks else spec
-    params, room = made.count().params, free()
-    # Weights, and twice their gradients.
-    if 24 * params > room:
-        way = "leave out --full" if given.full else "check its spec alone, without weights"
-        raise InputError(
-            f"{given.spec}: {params / 1e9:.3g} B parameters with gradients take {24 * params / 1e9:.3g} GB in fp64, "
-            f"but {room / 1e9:.3g} GB are free; {way}"
-        )
-    if stored:
-        return load(folder, "cpu", torch.float64), "its own weights"
-    model = randomise(build(made, dtype=torch.float64, seed=given.seed), given.seed)
-    return model, f"{f'made small: {_size(made)}; ' if shrinks else ''}random weights"
-
-
-def _size(spec: ModelSpec) -> str:
-    """What is left of a spec that was made small."""
-    layers = [layer for stack in spec.stacks for layer in stack.layers]
-    a = layers[-1].attention
-    depths = " and ".join(f"{stack.depth}" for stack in spec.stacks)
-    heads = f"{a.heads} heads of {a.head_dim}" + (
-        f" ({a.kv_heads} of keys)" if a.kv_heads not in (None, a.heads) else ""
-    )
-    patterns = dict.fromkeys(str(layer.attention.pattern) for layer in layers if layer.attention.pattern is not None)
-    sizes = [f"width {spec.width}", f"{depths} layers", heads, f"vocabulary {spec.vocab}", f"context {spec.context}"]
-    return ", ".join([*sizes, *(["patterns " + ", ".join(patterns)] if patterns else [])])
 
 
 def _data(name: str, origin: str, answer: Packing) -> dict[str, Any]:

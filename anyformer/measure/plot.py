@@ -76,7 +76,7 @@ def _panel(axes: Axes, rows: list[Row], names: list[str], lengths: tuple[int, ..
     axes.set_xticks(list(lengths), [f"{length:,}" for length in lengths], fontsize=9, color=INK)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_locator(LogLocator(base=10, subs=(1.0, 3.0), numticks=12))
-    axes.yaxis.set_major_formatter(FuncFormatter(_seconds if seconds else _bytes))
+    axes.yaxis.set_major_formatter(FuncFormatter(shown_seconds if seconds else _bytes))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.tick_params(labelsize=9, labelcolor=INK)
     axes.grid(which="major", color=FAINT, linewidth=0.6)
@@ -85,7 +85,7 @@ def _panel(axes: Axes, rows: list[Row], names: list[str], lengths: tuple[int, ..
         axes.spines[side].set_visible(False)
 
 
-def _seconds(value: float, _: int | None = None) -> str:
+def shown_seconds(value: float, _: int | None = None) -> str:
     """10 ms."""
     for unit, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
         if value >= unit * 0.999:

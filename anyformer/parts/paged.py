@@ -254,6 +254,15 @@ class PagedCache:
             return None
         return Pages(shelf.table_BN, shelf.size, self.total_B.to(torch.int32), shelf.keep)
 
+    def slots(self, layer: int) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Where a layer's new tokens go, among all slots of its pool; the pool's tensors, and their scales if it is of
+        int8: for a kernel that writes them itself.
+        """
+        policy = self.pool.policy_of[layer]
+        assert policy is not None, "asked for a layer that keeps tokens"
+        streams = self.pool.layers[layer]
+        return self.shelves[policy].flat_N, [s[0] for s in streams], [s[1] for s in streams if len(s) > 1]
+
     def extend(self, layer: int, *new: Tensor, paged: bool = False) -> tuple[Tensor, ...]:
         """Store a layer's new keys and values (B,T,heads,dim); all that this step may see of it (B,S,heads,dim), or,
         paged, the pool (P,size,heads,dim) and, of int8, its scales after that.

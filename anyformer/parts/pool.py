@@ -110,7 +110,7 @@ class Pool:
         self.totals = tuple(bounded)
         """Pages that tenants can hold, by policy."""
         self.papers = [Paper(total) for total in bounded]
-        self.layers = [
+        self.layers: list[tuple[tuple[Tensor, ...], ...]] = [
             ()
             if policy is None
             else tuple(self._stream(bounded[policy] + 1, heads, dim) for heads, dim in room.streams)

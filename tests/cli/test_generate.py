@@ -69,6 +69,9 @@ def test_generate_as_json_is_one_document(run, capsys):
     assert answer["prompt"] + answer["text"] == expected(run, "the", 7)
     assert (answer["tokens"], answer["reason"]) == (7, "length")
     assert answer["tokens_per_second"] > 0
+    assert answer["prompt_tokens"] == 2
+    assert 0 < answer["first_token_seconds"] <= answer["seconds"] + 0.001
+    assert answer["decode_tokens_per_second"] > 0
 
 
 def test_generate_stops_at_the_end_of_a_text(tmp_path, capsys):
@@ -122,6 +125,56 @@ def test_generate_in_a_narrow_encoding_prints_what_it_can(run, monkeypatch):
     monkeypatch.setattr(sys, "stdout", narrow)
     assert main(["generate", str(run), "é", "--greedy", "--max-new-tokens", "2"]) == 0
     assert narrow.buffer.getvalue().startswith(b"?")
+
+
+def test_generate_takes_the_options_of_generate(run, capsys):
+    options = ["--repetition-penalty", "1.4", "--no-repeat-ngram-size", "2", "--min-new-tokens", "3", "--min-p", "0.02",
+               "--typical-p", "0.9", "--presence-penalty", "0.5", "--frequency-penalty", "-0.5", "--seed", "4"]  # fmt: skip
+    assert main(["generate", str(run), "the", "--max-new-tokens", "12", *options]) == 0
+    want = expected(
+        run, "the", 12, temperature=0.8, top_p=0.95, repetition_penalty=1.4, no_repeat_ngram_size=2, min_new_tokens=3,
+        min_p=0.02, typical_p=0.9, presence_penalty=0.5, frequency_penalty=-0.5, seed=4,
+    )  # fmt: skip
+    assert capsys.readouterr().out == want + "\n"
+
+
+def test_generate_ends_before_a_stop_text(run, capsys):
+    whole = expected(run, "the", 30)
+    stop = whole[12:14]
+    argv = ["generate", str(run), "the", "--greedy", "--max-new-tokens", "30", "--stop", "zz", "--stop", stop]
+    assert main(argv) == 0
+    cut = whole[: whole.index(stop, 3)]
+    assert capsys.readouterr().out == cut + "\n"
+    assert main([*argv, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["text"], answer["reason"]) == (cut[3:], "stop")
+
+
+def test_generate_with_beams_gives_what_the_search_finds(run, capsys):
+    assert main(["generate", str(run), "the", "--num-beams", "3", "--max-new-tokens", "9"]) == 0
+    assert capsys.readouterr().out == expected(run, "the", 9, num_beams=3) + "\n"
+    status, err = failed(capsys, str(run), "the", "--num-beams", "3", "--temperature", "1")
+    assert (status, "--num-beams: a search draws nothing" in err) == (2, True)
+
+
+def test_generate_of_several_texts_prints_them_one_after_the_other(run, capsys):
+    argv = ["generate", str(run), "the", "--n", "3", "--seed", "2", "--max-new-tokens", "9"]
+    model, tokenizer = af.load(run), af.tokenizer(run)
+    ids = torch.tensor([[0, *tokenizer.encode("the")]])
+    made = af.generate(model, ids, max_new_tokens=9, temperature=0.8, top_p=0.95, seed=2, n=3)
+    texts = [tokenizer.decode(row.tolist()) for row in made]
+    assert len(set(texts)) == 3
+    assert main(argv) == 0
+    assert capsys.readouterr().out == "---\n".join(text + "\n" for text in texts)
+    assert main([*argv, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert ["the" + each["text"] for each in answer["answers"]] == texts
+    assert [each["tokens"] for each in answer["answers"]] == [9, 9, 9]
+
+
+def test_generate_warns_of_an_option_without_effect(run, capsys):
+    assert main(["generate", str(run), "the", "--greedy", "--top-k", "5", "--max-new-tokens", "2"]) == 0
+    assert "top_k has no effect without a draw" in capsys.readouterr().err
 
 
 def failed(capsys, *arguments: str) -> tuple[int, str]:

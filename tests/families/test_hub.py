@@ -101,7 +101,10 @@ def test_fetching_asks_for_nothing_but_what_is_read(monkeypatch, tmp_path):
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     with pytest.raises(CheckpointError, match=r"has no config\.json"):
         hub.fetched("org/name")
-    assert asked["allow_patterns"] == ["config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer.json"]
+    assert asked["allow_patterns"] == [
+        "config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json",
+        "generation_config.json", "chat_template.jinja",
+    ]  # fmt: skip
     (tmp_path / "config.json").write_text("{}")
     assert hub.fetched("org/name", "v1") == tmp_path
     assert asked["revision"] == "v1"

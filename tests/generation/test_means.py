@@ -10,19 +10,19 @@ from tests.contract.draw import draw
 from tests.generation.talking import talking
 
 
-@pytest.mark.parametrize("seed", talking(range(30), "decoder")[:3])
-def test_generate_through_torch_compile_gives_the_same_tokens(seed):
+def test_generate_through_torch_compile_gives_the_same_tokens():
+    seed = talking(range(30), "decoder")[0]
     model = model_of(draw(seed))
     ids = torch.randint(0, model.spec.vocab, (2, 12), generator=torch.Generator().manual_seed(seed))
-    want = af.generate(model, ids, max_new_tokens=8, stop=())
+    want = af.generate(model, ids, max_new_tokens=5, stop=())
     torch._dynamo.reset()
-    assert torch.equal(af.generate(model, ids, max_new_tokens=8, stop=(), compile="eager"), want)
+    assert torch.equal(af.generate(model, ids, max_new_tokens=5, stop=(), compile="eager"), want)
 
 
 def test_compiled_pass_of_a_model_is_made_once():
     model = model_of(draw(talking(range(40), "decoder")[0]))
     assert compiled(model, "eager") is compiled(model, "eager")
-    assert compiled(model, "eager") is not compiled(model, True)
+    assert compiled(model, "eager") is not compiled(model, "aot_eager")
 
 
 def test_compile_of_something_else_is_refused():

@@ -79,16 +79,18 @@ def test_template_rendered_here_equals_the_usual_engine(name, answer, system):
 
     messages = [{"role": "system", "content": "Be brief."}, *TALK] if system else TALK
     template = ChatTemplate(text=TEMPLATES[name], tokens=NAMES)
-    try:
-        theirs, _ = render_jinja_template(
-            [messages], chat_template=TEMPLATES[name], add_generation_prompt=answer, **NAMES
-        )
-    except Exception as error:
-        assert "no system role here" in str(error)
+
+    def theirs() -> str:
+        named = {"chat_template": TEMPLATES[name], "add_generation_prompt": answer} | NAMES
+        return render_jinja_template([messages], **named)[0][0]
+
+    if system and name == "turns":
+        with pytest.raises(Exception, match="no system role here"):
+            theirs()
         with pytest.raises(InputError, match="refuses these messages: no system role here"):
             template.render(messages, answer=answer)
     else:
-        assert template.render(messages, answer=answer) == theirs[0]
+        assert template.render(messages, answer=answer) == theirs()
 
 
 @pytest.mark.parametrize(

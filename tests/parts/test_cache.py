@@ -11,7 +11,11 @@ from anyformer.errors import InputError
 from anyformer.parts.cache import Cache
 from anyformer.specs.keep import Keep
 from anyformer.specs.rooms import Room
+from tests.contract.contracts import model_of, prefix_of
+from tests.contract.draw import draw
+from tests.generation.talking import talking
 from tests.parts.samples import random, small_model
+from tests.tolerances import assert_close
 
 STREAMS = (((2, 8), (2, 8)), ((1, 4), (1, 6)))
 ALL = tuple(Room(streams=streams) for streams in STREAMS)
@@ -257,7 +261,7 @@ def test_cache_rows_with_positions_of_their_own_keep_as_many_tokens(chunk):
 def test_cache_that_counts_blocks_refuses_positions_of_their_own():
     model = small_model({"attention.pattern": "causal & fixed(8, 2)"})
     ids, pos = torch.zeros(1, 3, dtype=torch.long), torch.tensor([[5, 6, 7]])
-    with pytest.raises(InputError, match="positions: a layer of this model keeps the last columns of each block"):
+    with pytest.raises(InputError, match="positions: what this cache keeps is counted from the row's first token"):
         model(ids, positions=pos, cache=model.new_cache(1, 60))
     # A row that is no longer than what is kept anyway is kept as it is.
     cache = model.new_cache(1, 9)
@@ -345,3 +349,57 @@ def test_cache_compiles_as_one_graph_and_rarely_anew(padded, chunk, new):
     while fed.cache.used + new <= LENGTH:
         fed.step(new, run=fast)
     assert 1 <= compilations <= 2
+
+
+ORDERS = ((2, 0, 1), (1, 1, 0), (2, 2, 0, 1, 1), (1,))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("seed", [*talking(range(60), "decoder")[:16], *talking(range(120), "encoder-decoder")[:6]])
+@pytest.mark.parametrize("padded", [False, True], ids=["plain", "padded"])
+def test_cache_with_rows_in_another_order_goes_on_as_if_they_had_been_read_so(seed, padded):
+    spec = draw(seed)
+    model, generator = model_of(spec), torch.Generator().manual_seed(seed)
+    first = max(7, prefix_of(spec))
+    source, ids = (torch.randint(0, spec.vocab, (3, n), generator=generator) for n in (9, first + 6))
+    mask = torch.ones(3, 9 if spec.topology == "encoder-decoder" else first, dtype=torch.long)
+    if padded:
+        mask[0, :2], mask[2, -1:] = 0, 0
+        mask[:, : prefix_of(spec)] = 1
+    two, length = spec.topology == "encoder-decoder", first + 6
+    name = "decoder_input_ids" if two else "input_ids"
+
+    def begin(rows):
+        given = {"input_ids": source[rows]} if two else {}
+        given |= {"attention_mask": mask[rows]} if padded else {}
+        cache = model.new_cache(len(rows), length, **({"rope_length": 20} if model.reads_length else {}))
+        model(**given, **{name: ids[rows, :first]}, cache=cache)
+        return cache
+
+    def go_on(cache, rows):
+        """One token, then three, then two: a ring takes them in both of its ways."""
+        parts = ids[rows, first:].split((1, 3, 2), 1)
+        return torch.cat([model(**{name: part}, cache=cache).logits for part in parts], 1)
+
+    for order in ORDERS:
+        rows = torch.tensor(order)
+        moved = begin(torch.arange(3))
+        with torch.inference_mode():
+            moved.reorder(rows)
+        assert_close("promise", go_on(moved, rows), go_on(begin(rows), rows))
+        assert moved.batch == len(order)
+        assert moved.nbytes == begin(rows).nbytes
+
+
+def test_cache_with_as_many_rows_in_another_order_keeps_its_storage():
+    rooms = (*ALL, NEAR, Room(state=((2, 3),)))
+    cache = empty(rooms, batch=2, length=9)
+    places = [t.data_ptr() for layer in (*cache.layers, *cache.states) for t in layer]
+    cache.reorder(torch.tensor([1, 1]))
+    assert [t.data_ptr() for layer in (*cache.layers, *cache.states) for t in layer] == places
+
+
+@pytest.mark.parametrize("rows", [torch.tensor([]), torch.tensor([[0]]), torch.tensor([0.0]), torch.tensor(1)])
+def test_cache_row_numbers_that_are_none_are_refused(rows):
+    with pytest.raises(InputError, match="rows_B: expected at least one row number, as int64 in one dimension, got"):
+        empty().reorder(rows)

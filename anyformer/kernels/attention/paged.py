@@ -127,6 +127,9 @@ class Plan(NamedTuple):
     """Programs up to which each has as few keys as that."""
     warps: int
     stages: int
+    """Blocks under way, twice as many and one: where a key lies must be known before it is asked for."""
+    registers: int | None = None
+    """Of a thread: fewer of them let more programs share a multiprocessor."""
 
 
 def plan(kv_heads: int, dim: int, itemsize: int) -> Plan:

@@ -41,7 +41,7 @@ def norm_linear_combine(
 
 
 def linear_add(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None, residual_NO: Tensor) -> Tensor:
-    """residual + x W^T + b, (N,O)."""
+    """The residual + x W^T + b, (N,O)."""
     done = products.linear_add(x_NI, weight_OI, bias_O, residual_NO) if x_NI.is_cuda else None
     return reference.linear_add(x_NI, weight_OI, bias_O, residual_NO) if done is None else done
 
@@ -49,7 +49,7 @@ def linear_add(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None, residual_
 def combine_linear_add(
     h_NJ: Tensor, leaf: FeedForward, weight_DF: Tensor, bias_D: Tensor | None, residual_ND: Tensor
 ) -> Tensor:
-    """residual + combine(h) W^T + b, (N,D).
+    """The residual + combine(h) W^T + b, (N,D).
 
     h is what the merged input projections give: those of `leaf.inputs` side by side, F numbers each.
     """

@@ -67,22 +67,22 @@ def combined(gate, up, ACT: tl.constexpr, GATED: tl.constexpr, CLAMP: tl.constex
 
 
 @triton.jit
-def scales(x_at, fits_n, i, eps, I: tl.constexpr, BI: tl.constexpr, CENTRED: tl.constexpr):
+def scales(x_at, fits_n, i, eps, INS: tl.constexpr, BI: tl.constexpr, CENTRED: tl.constexpr):
     """Mean (0 unless centred) and 1 / sqrt(mean square + eps) of each row, (ROWS, 1, 1)."""
     ROWS: tl.constexpr = fits_n.shape[0]
     mean = tl.zeros((ROWS, 1, 1), tl.float32)
     if CENTRED:
         total = tl.zeros((ROWS, 1, BI), tl.float32)
-        for k in range(0, I, BI):
-            total += tl.load(x_at + k, mask=fits_n & (i + k < I), other=0.0).to(tl.float32)
-        mean = tl.sum(total, 2, keep_dims=True) / I
+        for k in range(0, INS, BI):
+            total += tl.load(x_at + k, mask=fits_n & (i + k < INS), other=0.0).to(tl.float32)
+        mean = tl.sum(total, 2, keep_dims=True) / INS
     square = tl.zeros((ROWS, 1, BI), tl.float32)
-    for k in range(0, I, BI):
-        fits = fits_n & (i + k < I)
+    for k in range(0, INS, BI):
+        fits = fits_n & (i + k < INS)
         z = tl.load(x_at + k, mask=fits, other=0.0).to(tl.float32)
         z = tl.where(fits, z - mean, 0.0)
         square += z * z
-    return mean, tl.rsqrt(tl.sum(square, 2, keep_dims=True) / I + eps)
+    return mean, tl.rsqrt(tl.sum(square, 2, keep_dims=True) / INS + eps)
 
 
 @triton.jit
@@ -111,14 +111,14 @@ def gained(z, gain, shift, i, fits_i, GAIN: tl.constexpr, SHIFT: tl.constexpr, B
 @triton.jit
 def product(
     x, weight, out, bias, residual, scale, gain, shift, stride, outs, eps, early,
-    N: tl.constexpr, ROWS: tl.constexpr, I: tl.constexpr, BO: tl.constexpr, BI: tl.constexpr,
+    N: tl.constexpr, ROWS: tl.constexpr, INS: tl.constexpr, BO: tl.constexpr, BI: tl.constexpr,
     NORM: tl.constexpr, GAIN: tl.constexpr, SHIFT: tl.constexpr, BEFORE: tl.constexpr,
     ACT: tl.constexpr, GATED: tl.constexpr, CLAMP: tl.constexpr, OFFSET: tl.constexpr, AT: tl.constexpr,
     SCALE: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Outputs `pid * BO` and on of N rows. AT: where the activation acts, on the "input", on the "output", or "no"where.
 
-    An activation of the input reads gate and up side by side, I numbers each. A gated one of the output pairs output o
+    An activation of the input reads gate and up side by side, INS numbers each. A gated one of the output pairs output o
     of `outs` with row o + outs of the weights, and a program makes BO / 2 of them.
     """
     if PDL:
@@ -142,34 +142,35 @@ def product(
     i = tl.arange(0, BI)[None, None, :]
     fits_n = n < N
     wanted = fits_o[None, :, None]
-    at = weight + o[None, :, None] * I + i
+    at = weight + o[None, :, None] * INS + i
     VECTOR: tl.constexpr = 128 // dtype.primitive_bitwidth
-    if SCALE and I % VECTOR == 0:
+    if SCALE and INS % VECTOR == 0:
         # A thread then takes as many 8-bit weights at a time as it takes inputs.
         at = tl.multiple_of(at, (1, 1, VECTOR))
-    EVEN: tl.constexpr = I % BI == 0
+    EVEN: tl.constexpr = INS % BI == 0
     if EVEN:
         w = tl.load(at, mask=wanted, other=0, eviction_policy="evict_first")
     else:
-        w = tl.load(at, mask=wanted & (i < I), other=0, eviction_policy="evict_first")
+        w = tl.load(at, mask=wanted & (i < INS), other=0, eviction_policy="evict_first")
     if PDL:
         tl.extra.cuda.gdc_wait()
     x_at = x + n * stride + i
+    mean, rstd = 0.0, 1.0
     if NORM != "none":
-        mean, rstd = scales(x_at, fits_n, i, eps, I, BI, NORM == "layer")
+        mean, rstd = scales(x_at, fits_n, i, eps, INS, BI, NORM == "layer")
     acc = tl.zeros((ROWS, BO, BI), tl.float32)
-    for k in range(0, I, BI):
-        fits_i = i + k < I
+    for k in range(0, INS, BI):
+        fits_i = i + k < INS
         fits = fits_n & fits_i
         # The next weights are asked for before these are used.
-        after = tl.load(at + (k + BI), mask=wanted & (i + (k + BI) < I), other=0, eviction_policy="evict_first")
+        after = tl.load(at + (k + BI), mask=wanted & (i + (k + BI) < INS), other=0, eviction_policy="evict_first")
         z = tl.load(x_at + k, mask=fits, other=0.0).to(tl.float32)
         if NORM != "none":
             z = gained((z - mean) * rstd, gain, shift, i + k, fits_i, GAIN, SHIFT, BEFORE, dtype)
         if AT == "input":
             up = z
             if GATED:
-                up = tl.load(x_at + (k + I), mask=fits, other=0.0).to(tl.float32)
+                up = tl.load(x_at + (k + INS), mask=fits, other=0.0).to(tl.float32)
             z = combined(z, up, ACT, GATED, CLAMP, OFFSET, dtype)
         if not EVEN:
             z = tl.where(fits, z, 0.0)
@@ -207,10 +208,10 @@ def finished(y, out, residual, first, outs, N: tl.constexpr, BO: tl.constexpr, M
 @triton.jit
 def product_int4(
     x, packed, out, bias, scale, stride, outs, early,
-    N: tl.constexpr, ROWS: tl.constexpr, I: tl.constexpr, GROUP: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr,
+    N: tl.constexpr, ROWS: tl.constexpr, INS: tl.constexpr, GROUP: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr,
     BIAS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """x W^T + b with weights of 4 bits, read as words of 8: see `quantised` for how they lie.
+    """The product x W^T + b with weights of 4 bits, read as words of 8: see `quantised` for how they lie.
 
     A number becomes a float as the last bits of 2^23, which costs no conversion.
     """
@@ -219,7 +220,7 @@ def product_int4(
         if early == 0:
             tl.extra.cuda.gdc_wait()
     dtype: tl.constexpr = x.dtype.element_ty
-    WORDS: tl.constexpr = I // 8
+    WORDS: tl.constexpr = INS // 8
     EACH: tl.constexpr = GROUP // 8
     first = tl.program_id(0).to(tl.int64) * BO
     o = first + tl.arange(0, BO)
@@ -229,7 +230,7 @@ def product_int4(
     fits_n = n < N
     j = tl.arange(0, BW)[None, None, :]
     at = packed + o[None, :, None] * WORDS + j
-    s_at = scale + o[None, :, None] * (I // GROUP)
+    s_at = scale + o[None, :, None] * (INS // GROUP)
     w = tl.load(at, mask=wanted & (j < WORDS), other=0, eviction_policy="evict_first")
     if PDL:
         tl.extra.cuda.gdc_wait()
@@ -254,7 +255,7 @@ def product_int4(
 
 
 @triton.jit
-def norm_rows(x, out, gain, shift, stride, eps, I: tl.constexpr, BI: tl.constexpr, NORM: tl.constexpr,
+def norm_rows(x, out, gain, shift, stride, eps, INS: tl.constexpr, BI: tl.constexpr, NORM: tl.constexpr,
               GAIN: tl.constexpr, SHIFT: tl.constexpr, BEFORE: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """One row normed."""
     if PDL:
@@ -263,17 +264,17 @@ def norm_rows(x, out, gain, shift, stride, eps, I: tl.constexpr, BI: tl.constexp
     dtype: tl.constexpr = x.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
     i = tl.arange(0, BI)
-    fits = i < I
+    fits = i < INS
     z = tl.load(x + row * stride + i, mask=fits, other=0.0).to(tl.float32)
     if NORM == "layer":
-        z = tl.where(fits, z - tl.sum(z, 0) / I, 0.0)
-    z = z * tl.rsqrt(tl.sum(z * z, 0) / I + eps)
+        z = tl.where(fits, z - tl.sum(z, 0) / INS, 0.0)
+    z = z * tl.rsqrt(tl.sum(z * z, 0) / INS + eps)
     z = gained(z, gain, shift, i, fits, GAIN, SHIFT, BEFORE, dtype)
-    tl.store(out + row * I + i, z.to(dtype), mask=fits)
+    tl.store(out + row * INS + i, z.to(dtype), mask=fits)
 
 
 @triton.jit
-def combine_rows(h, out, stride, I: tl.constexpr, BI: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr,
+def combine_rows(h, out, stride, INS: tl.constexpr, BI: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr,
                  CLAMP: tl.constexpr, OFFSET: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """BI inner activations of one row from gate and up side by side."""
     if PDL:
@@ -282,10 +283,10 @@ def combine_rows(h, out, stride, I: tl.constexpr, BI: tl.constexpr, ACT: tl.cons
     dtype: tl.constexpr = h.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * BI + tl.arange(0, BI)
-    fits = i < I
+    fits = i < INS
     gate = tl.load(h + row * stride + i, mask=fits, other=0.0).to(tl.float32)
     up = gate
     if GATED:
-        up = tl.load(h + row * stride + I + i, mask=fits, other=0.0).to(tl.float32)
+        up = tl.load(h + row * stride + INS + i, mask=fits, other=0.0).to(tl.float32)
     z = combined(gate, up, ACT, GATED, CLAMP, OFFSET, dtype)
-    tl.store(out + row * I + i, z.to(dtype), mask=fits)
+    tl.store(out + row * INS + i, z.to(dtype), mask=fits)

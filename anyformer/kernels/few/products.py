@@ -114,7 +114,7 @@ def norm_linear_combine(
 ) -> Tensor | None:
     """combine(norm(x) W^T + b) with the input projections of `leaf` merged in W; None if that is not for our kernels."""
     act = leaf.activation()
-    if act is None or norm is not None and not known(norm, x):
+    if act is None or (norm is not None and not known(norm, x)):
         return None
     gated = len(leaf.inputs) == 2
     if weight_JD.dtype == x.dtype and serves(x, weight_JD, bias_J):
@@ -126,7 +126,7 @@ def norm_linear_combine(
 
 
 def linear_add(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, residual: Tensor) -> Tensor | None:
-    """residual + x W^T + b; None if torch's own do as well."""
+    """The residual + x W^T + b; None if torch's own do as well."""
     if weight_OI.dtype == x.dtype and serves(x, weight_OI, bias_O, residual):
         return product(x, weight_OI, bias_O, residual=residual)
     return None
@@ -135,7 +135,7 @@ def linear_add(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, residual: Te
 def combine_linear_add(
     h: Tensor, leaf: FeedForward, weight_DF: Tensor, bias_D: Tensor | None, residual: Tensor
 ) -> Tensor | None:
-    """residual + combine(h) W^T + b; None if that is not for our kernels."""
+    """The residual + combine(h) W^T + b; None if that is not for our kernels."""
     act = leaf.activation()
     if act is None or not usable(h, weight_DF, bias_D, residual):
         return None
@@ -149,9 +149,9 @@ def known(norm: NormTerms, x: Tensor) -> bool:
     """Whether our kernels do this norm: of whole rows, with parameters for one row."""
     if norm.leaf.recipe() is None or x.shape[-1] > WIDEST:
         return False
-    return all(
-        w is None or w.dim() == 1 and not (w.requires_grad and torch.is_grad_enabled()) for w in norm.own.values()
-    )
+    own = [w for w in norm.own.values() if w is not None]
+    learns = torch.is_grad_enabled() and any(w.requires_grad for w in own)
+    return not learns and all(w.dim() == 1 for w in own)
 
 
 def flat(x: Tensor) -> Tensor:
@@ -200,7 +200,7 @@ def product(
         rows, weight, out, bias, flat(residual).contiguous() if residual is not None else None, scale,
         own.get("weight"), own.get("bias"), rows.stride(0), made, norm.leaf.eps if norm is not None else 0.0,
         early() if pdl else 0,
-        N=count, ROWS=padded, I=into, BO=sizes.outs, BI=sizes.ins,
+        N=count, ROWS=padded, INS=into, BO=sizes.outs, BI=sizes.ins,
         NORM="none" if recipe is None else "layer" if recipe.centred else "rms",
         GAIN=recipe.gain if recipe is not None else "none", SHIFT=own.get("bias") is not None,
         BEFORE=recipe is not None and recipe.gain_at == "before_cast",
@@ -218,14 +218,14 @@ def may_overlap(x: Tensor) -> bool:
 
 
 def int8_linear(x: Tensor, data_OI: Tensor, scale_O: Tensor, bias_O: Tensor | None) -> Tensor:
-    """x W^T + b with int8 weights and a scale for each output."""
+    """The product x W^T + b with int8 weights and a scale for each output."""
     return product(x, data_OI, bias_O, scale=scale_O)
 
 
 def int4_linear(
     x: Tensor, packed: Tensor, scale_OG: Tensor, group: int, bias_O: Tensor | None, sizes: Blocks | None = None
 ) -> Tensor:
-    """x W^T + b with int4 weights; the sizes count words of 8 weights."""
+    """The product x W^T + b with int4 weights; the sizes count words of 8 weights."""
     from anyformer.kernels.few import fused
 
     rows = flat(x)
@@ -237,7 +237,7 @@ def int4_linear(
     kernel: Any = fused.product_int4
     kernel[(-(-outs // sizes.outs),)](
         rows, packed.view(torch.int32), out, bias_O, scale_OG, rows.stride(0), outs, early() if pdl else 0,
-        N=count, ROWS=padded, I=into, GROUP=group, BO=sizes.outs, BW=sizes.ins, BIAS=bias_O is not None, PDL=pdl,
+        N=count, ROWS=padded, INS=into, GROUP=group, BO=sizes.outs, BW=sizes.ins, BIAS=bias_O is not None, PDL=pdl,
         num_warps=sizes.warps, **({"launch_pdl": True} if pdl else {}),
     )  # fmt: skip
     return out.view(*x.shape[:-1], outs)
@@ -262,7 +262,7 @@ def norm_rows(x: Tensor, norm: NormTerms) -> Tensor:
     pdl = may_overlap(x)
     kernel: Any = fused.norm_rows
     kernel[(count,)](
-        rows, out, norm.own.get("weight"), norm.own.get("bias"), rows.stride(0), norm.leaf.eps, I=into, BI=ins,
+        rows, out, norm.own.get("weight"), norm.own.get("bias"), rows.stride(0), norm.leaf.eps, INS=into, BI=ins,
         NORM="layer" if recipe.centred else "rms", GAIN=recipe.gain, SHIFT=norm.own.get("bias") is not None,
         BEFORE=recipe.gain_at == "before_cast", PDL=pdl, num_warps=8 if ins >= 2048 else 4,
         **({"launch_pdl": True} if pdl else {}),
@@ -282,7 +282,7 @@ def combine_rows(h: Tensor, act: Activation, gated: bool) -> Tensor:
     pdl = may_overlap(h)
     kernel: Any = fused.combine_rows
     kernel[(count, -(-into // ins))](
-        rows, out, rows.stride(0), I=into, BI=ins, ACT=act.name, GATED=gated, CLAMP=act.clamp or 0.0,
+        rows, out, rows.stride(0), INS=into, BI=ins, ACT=act.name, GATED=gated, CLAMP=act.clamp or 0.0,
         OFFSET=act.offset, PDL=pdl, num_warps=4, **({"launch_pdl": True} if pdl else {}),
     )  # fmt: skip
     return out.view(*h.shape[:-1], into)

@@ -71,7 +71,7 @@ def dequantise_int4(packed: Tensor, scale_OG: Tensor, group: int, dtype: torch.d
 
 
 def int8_linear(x: Tensor, data_OI: Tensor, scale_O: Tensor, bias_O: Tensor | None = None) -> Tensor:
-    """x W^T + b for x (..., I)."""
+    """The product x W^T + b for x (..., I)."""
     from anyformer.kernels.few import products
 
     if products.serves(x, data_OI, bias_O, most=products.MOST_QUANTISED):
@@ -80,7 +80,7 @@ def int8_linear(x: Tensor, data_OI: Tensor, scale_O: Tensor, bias_O: Tensor | No
 
 
 def int4_linear(x: Tensor, packed: Tensor, scale_OG: Tensor, group: int, bias_O: Tensor | None = None) -> Tensor:
-    """x W^T + b for x (..., I)."""
+    """The product x W^T + b for x (..., I)."""
     from anyformer.kernels.few import products
 
     if products.serves(x, packed, bias_O, most=products.MOST_QUANTISED):

@@ -1,0 +1,217 @@
+"""`anyformer chat`: talk with a model, one line at a time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anyformer.cli.model import FOLDER, check_folder, errors, working
+from anyformer.cli.parser import Command
+from anyformer.cli.sampling import add_sampling, sampling
+from anyformer.cli.terminal import say
+from anyformer.errors import AnyformerError, InputError, nearest
+
+if TYPE_CHECKING:
+    from anyformer.generation.chat import Chat
+
+PROMPT = "> "
+HELP = """\
+/reset          forget what was said
+/system TEXT    set the system's message, and forget what was said; without a text: no such message
+/save FILE      write the conversation as JSON
+/help           this
+/quit           leave (so does Ctrl-D); Ctrl-C stops an answer
+"""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument("model", metavar="MODEL", help=FOLDER)
+    parser.add_argument("--system", metavar="TEXT", help="what the model is told before the conversation")
+    parser.add_argument(
+        "--plain", action="store_true",
+        help="write the conversation as 'User: ...' and 'Assistant: ...', for a base model without a chat template",
+    )  # fmt: skip
+    add_sampling(parser, new=512)
+
+
+def run(given: argparse.Namespace) -> int:
+    """Read lines and answer them until there are no more."""
+    if given.system is not None and not given.system.strip():
+        raise InputError("--system: is empty; give a text, or leave it out")
+    chat = _open(given)
+    asks = sys.stdin.isatty() and sys.stdout.isatty()
+    if asks:
+        errors().print(f"{given.model}: /help for commands, Ctrl-D to leave", style="dim", markup=False)
+    talk = Talk(chat, given, asks=asks)
+    while (line := talk.read()) is not None:
+        if not talk.take(line):
+            break
+    return 0
+
+
+def _open(given: argparse.Namespace) -> Chat:
+    folder = check_folder(given.model)
+    with working(f"reading {given.model}"):
+        from anyformer.generation.chat import BASE, Chat
+        from anyformer.generation.pipelines.source import open_source
+        from anyformer.generation.template import read_template
+
+        if read_template(folder) is None and not given.plain:
+            raise InputError(
+                f"{given.model}: {BASE}. Continue texts with anyformer generate, or try a plain transcript with --plain"
+            )
+        source = open_source(folder, None, device=None, dtype=None, labels=None)
+        return Chat(source, system=given.system, plain=given.plain)
+
+
+class Talk:
+    """A conversation at a terminal, or with lines from a pipe."""
+
+    def __init__(self, chat: Chat, given: argparse.Namespace, *, asks: bool) -> None:
+        self.chat, self.given, self.asks = chat, given, asks
+        self.answered = 0
+        self.commands: dict[str, Callable[[str], bool]] = {
+            "/reset": self._reset, "/system": self._system, "/save": self._save, "/help": self._help,
+            "/quit": lambda _: False,
+        }  # fmt: skip
+        if asks:
+            self._edit_lines()
+
+    def read(self) -> str | None:
+        """The next line; None: there is no more."""
+        while True:
+            try:
+                if self.asks:
+                    return input(PROMPT)
+                line = sys.stdin.readline()
+                return line.rstrip("\r\n") if line else None
+            except EOFError:
+                if self.asks:
+                    say("\n")
+                return None
+            except KeyboardInterrupt:
+                if not self.asks:
+                    raise
+                # What was typed is thrown away; the conversation goes on.
+                say("\n")
+                self._tell("Ctrl-D or /quit leaves")
+
+    def take(self, line: str) -> bool:
+        """Answer one line; whether to go on."""
+        if not line.strip():
+            return True
+        name, _, rest = line.strip().partition(" ")
+        if name.startswith("/"):
+            command = self.commands.get(name)
+            if command is None:
+                self._tell(f"{name!r} is no command{nearest(name, self.commands)}")
+                return True
+            return command(rest.strip())
+        try:
+            self._answer(line)
+        except AnyformerError as error:
+            # In a pipe nobody is there to try again.
+            if not self.asks:
+                raise
+            self._tell(str(error))
+        return True
+
+    def _answer(self, line: str) -> None:
+        began = time.perf_counter()
+        options = sampling(self.given)
+        if "seed" in options:
+            # The same seed for each answer would make like questions draw alike.
+            options["seed"] += self.answered
+        self.answered += 1
+        pieces = self.chat.say(line, max_new_tokens=self.given.max_new_tokens, **options)
+        if self.chat.forgotten:
+            self._tell(f"the conversation is longer than the model can read: forgot the oldest {self._turns()}")
+        try:
+            for piece in pieces:
+                say(piece)
+            say("\n")
+        except KeyboardInterrupt:
+            say("\n")
+            if not self.asks:
+                raise
+            self._tell("stopped")
+            return
+        finally:
+            close = getattr(pieces, "close", None)
+            if close is not None:
+                close()
+        if self.asks:
+            seconds = time.perf_counter() - began
+            self._tell(f"{self.chat.count} tokens, {self.chat.count / seconds:.1f} tokens/s")
+
+    def _turns(self) -> str:
+        count = self.chat.forgotten
+        return "turn" if count == 1 else f"{count} turns"
+
+    def _reset(self, _: str) -> bool:
+        self.chat.reset()
+        self._tell("forgot what was said")
+        return True
+
+    def _system(self, text: str) -> bool:
+        self.chat.system = text or None
+        self.chat.reset()
+        self._tell("set the system's message" if text else "there is no system's message now")
+        return True
+
+    def _save(self, name: str) -> bool:
+        if not name:
+            self._tell("/save: give the name of a file, e.g. /save chat.json")
+            return True
+        place = Path(name).expanduser()
+        text = json.dumps(self.chat.messages, indent=2, ensure_ascii=False) + "\n"
+        try:
+            # Nothing that is there is overwritten.
+            with place.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            self._tell(f"/save: {name} is there already; give another name")
+        except OSError as error:
+            self._tell(f"/save: {name}: {error.strerror}")
+        else:
+            self._tell(f"wrote {len(self.chat.messages)} messages into {name}")
+        return True
+
+    def _help(self, _: str) -> bool:
+        sys.stderr.write(HELP)
+        return True
+
+    def _tell(self, text: str) -> None:
+        """A word of ours, apart from what the model says."""
+        sys.stdout.flush()
+        if self.asks:
+            errors().print(text, style="dim", markup=False)
+        else:
+            sys.stderr.write(f"anyformer: {text}\n")
+
+    def _edit_lines(self) -> None:
+        """Arrow keys and earlier lines, where the system offers them."""
+        try:
+            import readline  # noqa: F401
+        except ImportError:
+            return
+
+
+COMMAND = Command(
+    name="chat",
+    summary="talk with a model that was trained to answer",
+    example="""
+anyformer chat path/to/model
+anyformer chat path/to/model --system "Answer in one sentence." --temperature 0.6
+anyformer chat runs/quickstart --plain
+echo "What is a Transformer?" | anyformer chat path/to/model --seed 1
+""",
+    arguments=arguments,
+    run=run,
+)

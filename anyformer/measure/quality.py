@@ -1,0 +1,175 @@
+"""What a changed model, a quantised one for instance, loses: its predictions of a text against those of the original."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.data.tokenizer import Tokenizer
+from anyformer.errors import DataError, InputError
+from anyformer.model.models import Model
+from anyformer.model.reading import headless, reading
+from anyformer.train.evaluate import Window, cut, head_of
+
+LOGITS = 2**22
+"""Logits of each model that are held at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quality:
+    """Two models on the same tokens. `a + b` is both texts together."""
+
+    tokens: int
+    """Tokens that were predicted."""
+    bytes: int
+    """Bytes of UTF-8 that they stand for; 0 if only ids were given."""
+    before: float
+    """Nats of the original model over those tokens."""
+    after: float
+    """Nats of the changed one."""
+    divergence: float
+    """Sum over those tokens of KL(original || changed), in nats."""
+    agreed: int
+    """How often both find the same token the most likely."""
+
+    @property
+    def mean_kl(self) -> float:
+        """Mean KL divergence of the next-token distributions, in nats."""
+        return self.divergence / self.tokens
+
+    @property
+    def agreement(self) -> float:
+        """Share of tokens for which both find the same one the most likely."""
+        return self.agreed / self.tokens
+
+    @property
+    def perplexity(self) -> tuple[float, float]:
+        """Before and after."""
+        return math.exp(min(self.before / self.tokens, 709.0)), math.exp(min(self.after / self.tokens, 709.0))
+
+    @property
+    def bits_per_byte(self) -> tuple[float, float] | None:
+        """Before and after; None if only ids were given."""
+        if not self.bytes:
+            return None
+        scale = math.log(2) * self.bytes
+        return self.before / scale, self.after / scale
+
+    def line(self) -> str:
+        """All of it in one line."""
+        old, new = self.perplexity
+        bits = self.bits_per_byte
+        words = [f"perplexity {old:,.3f} -> {new:,.3f} ({100 * (new / old - 1):+.2f}%)"]
+        if bits is not None:
+            words.append(f"bits per byte {bits[0]:.4f} -> {bits[1]:.4f}")
+        words += [f"KL {self.mean_kl:.5f} nats", f"same first choice {100 * self.agreement:.1f}%"]
+        return ", ".join(words)
+
+    def data(self) -> dict[str, Any]:
+        """For JSON."""
+        names = ("before", "after")
+        return {
+            "tokens": self.tokens,
+            "perplexity": dict(zip(names, self.perplexity, strict=True)),
+            "bits_per_byte": None if self.bits_per_byte is None else dict(zip(names, self.bits_per_byte, strict=True)),
+            "mean_kl": self.mean_kl,
+            "agreement": self.agreement,
+        }
+
+    def __add__(self, other: Quality) -> Quality:
+        return Quality(
+            tokens=self.tokens + other.tokens,
+            bytes=self.bytes + other.bytes,
+            before=self.before + other.before,
+            after=self.after + other.after,
+            divergence=self.divergence + other.divergence,
+            agreed=self.agreed + other.agreed,
+        )
+
+
+def compare(
+    model: Model,
+    changed: Model,
+    tokenizer: Tokenizer,
+    texts: str | Sequence[str],
+    *,
+    stride: int | None = None,
+    context: int | None = None,
+    report: Callable[[int, int], None] | None = None,
+) -> Quality:
+    """Both models on texts, each a document of its own, in windows as `anyformer.train.evaluate.score` cuts them."""
+    documents = [texts] if isinstance(texts, str) else list(texts)
+    bos = model.spec.ids.bos
+    rows = [([] if bos is None else [bos]) + ids for ids in tokenizer.encode_many(documents)]
+    sizes = [len(text.encode()) for text in documents]
+    if bos is None:
+        sizes = [size - (tokenizer.bytes_of(row[0]) if row else 0) for size, row in zip(sizes, rows, strict=True)]
+    return compare_ids(model, changed, rows, bytes=sum(sizes), stride=stride, context=context, report=report)
+
+
+@torch.inference_mode()
+def compare_ids(
+    model: Model,
+    changed: Model,
+    documents: Sequence[Sequence[int]],
+    *,
+    bytes: int = 0,
+    stride: int | None = None,
+    context: int | None = None,
+    report: Callable[[int, int], None] | None = None,
+) -> Quality:
+    """The same for documents of token ids."""
+    if model.spec.vocab != changed.spec.vocab:
+        raise InputError(f"the two models have vocabularies of {model.spec.vocab} and {changed.spec.vocab}")
+    for each in (model, changed):
+        head_of(each)
+    size = model.spec.context if context is None else context
+    step = max(1, size // 2) if stride is None else stride
+    if not 1 <= step <= size:
+        raise InputError(f"stride: {step} is not from 1 to the context, {size}: tokens would be left out")
+    windows = [w for i, row in enumerate(documents) for w in cut(len(row), size, step, i)]
+    total = sum(w.end - w.first for w in windows)
+    if not total:
+        raise DataError("there is nothing to predict: give a longer text")
+    found, done = torch.zeros(4, dtype=torch.float64), 0
+    with reading(model), reading(changed):
+        for window in windows:
+            found += _window(model, changed, documents[window.document], window)
+            done += window.end - window.first
+            if report is not None:
+                report(done, total)
+    before, after, divergence, agreed = found.tolist()
+    return Quality(tokens=total, bytes=bytes, before=before, after=after, divergence=divergence, agreed=round(agreed))
+
+
+def _window(model: Model, changed: Model, row: Sequence[int], window: Window) -> Tensor:
+    """Nats of both, divergence, and agreements of the tokens that one window predicts."""
+    device = next(model.parameters()).device
+    ids_T = torch.tensor(row[window.start : window.end], device=device)
+    counted = slice(window.first - window.start - 1, None)
+    wanted = ids_T[window.first - window.start :]
+    states = [headless(m)(ids_T[None, :-1]).hidden[0, counted] for m in (model, changed)]
+    total = torch.zeros(4, dtype=torch.float64)
+    few = max(1, LOGITS // model.spec.vocab)
+    for at in range(0, len(wanted), few):
+        some = slice(at, at + few)
+        old, new = (_logs(m, hidden[some]) for m, hidden in zip((model, changed), states, strict=True))
+        total += torch.stack([
+            F.nll_loss(old, wanted[some], reduction="sum").double(),
+            F.nll_loss(new, wanted[some], reduction="sum").double(),
+            F.kl_div(new, old, reduction="sum", log_target=True).double(),
+            (old.argmax(-1) == new.argmax(-1)).sum().double(),
+        ]).cpu()  # fmt: skip
+    return total
+
+
+def _logs(model: Model, hidden: Tensor) -> Tensor:
+    """Log-probabilities of the next token, in at least fp32."""
+    logits: Tensor = head_of(model)(hidden)
+    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)

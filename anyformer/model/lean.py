@@ -1,0 +1,267 @@
+"""The same model with fewer and larger operations, for passes that learn nothing (see `parts.merged`)."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.kernels import few
+from anyformer.kernels.few import NormTerms
+from anyformer.model.block import Block, Branch
+from anyformer.model.models import Model
+from anyformer.model.stack import Stack
+from anyformer.parts import merged
+from anyformer.parts.attention import Attention, temperature
+from anyformer.parts.ffn import FeedForwardNet
+from anyformer.parts.merged import Merged
+from anyformer.parts.norm import Norm
+from anyformer.parts.quantised import QuantisedLinear, Slice
+from anyformer.parts.scene import Scene
+
+Product = Merged | QuantisedLinear
+
+_shells: WeakKeyDictionary[Model, Model] = WeakKeyDictionary()
+_merging = threading.Lock()
+
+
+def lean(model: Model) -> Model:
+    """A model that shares all modules and parameters with `model` and gives the same answers.
+
+    Blocks that learn (in training mode, or with gradients) run as they are. Cheap if nothing has changed since the last
+    call; parameters that were replaced, as `.to(...)` does, are merged again.
+    """
+    kept = _shells.get(model)
+    if kept is not None and all(block.holds() for block in lean_blocks(kept)):
+        kept.training = model.training
+        return kept
+    if any(True for _ in lean_blocks(model)):
+        return model
+    shell = copy.copy(model)
+    shell._modules = dict(model._modules)
+    # Two threads that generate may both come here first.
+    with _merging:
+        shared = _shared(model)
+        for name, stack in model._modules.items():
+            # A reversible stack runs two streams, branch by branch, and not its blocks.
+            if isinstance(stack, Stack) and not stack.reversible:
+                shell._modules[name] = _lean_stack(stack, shared)
+        _shells[model] = shell
+    return shell
+
+
+def lean_blocks(model: Model) -> Iterator[LeanBlock]:
+    """Those of all stacks."""
+    for stack in model._modules.values():
+        if isinstance(stack, Stack):
+            yield from (block for block in stack.blocks if isinstance(block, LeanBlock))
+
+
+def inputs_of(body: Attention | FeedForwardNet) -> list[nn.Module]:
+    """The maps that read the same input."""
+    own: Any = body._modules
+    names = ("q", "k", "v") if isinstance(body, Attention) else body.leaf.inputs
+    return [own[name] for name in names if own.get(name) is not None]
+
+
+class LeanBlock(Block):
+    """The branches of a block, each with one product for all that reads the same input."""
+
+    def __init__(self, plain: Block, shared: set[int]) -> None:
+        nn.Module.__init__(self)
+        # The same modules under the same names: parameters are found where they were.
+        self._modules = plain._modules
+        self.serial, self.wiring, self.training = plain.serial, plain.wiring, plain.training
+        if plain.cross is None:
+            self.cross = None
+        object.__setattr__(self, "plain", plain)
+        why, mix = {}, plain.attention.body
+        why["attention"] = why_not_attention(mix, shared)
+        why["ffn"] = why_not(plain.ffn.body, shared)
+        self.refusals: dict[str, str] = {name: reason for name, reason in why.items() if reason is not None}
+        """Why a branch runs as it is, by name."""
+        self.mix = LeanAttention(plain.attention) if why["attention"] is None else None
+        self.feed = LeanFeed(plain.ffn) if why["ffn"] is None else None
+        self.quantised = any(isinstance(part.read, QuantisedLinear) for part in (self.mix, self.feed) if part)
+
+    def holds(self) -> bool:
+        """Whether the parameters still are where they were merged."""
+        return all(part is None or (part.read.holds() and part.back.holds()) for part in (self.mix, self.feed))
+
+    def forward(
+        self, x_BTD: Any, scene: Scene, cross_scene: Scene | None = None, memory_BSD: Tensor | None = None
+    ) -> Any:
+        """The residual after this block."""
+        own: Any = self._modules
+        attention, ffn = own["attention"], own["ffn"]
+        if attention.training or (torch.is_grad_enabled() and not self.quantised):
+            plain: Any = self.__dict__["plain"]
+            return plain(x_BTD, scene, cross_scene, memory_BSD)
+        mix, feed, cross = self.mix, self.feed, own.get("cross")
+        if self.serial:
+            if mix is None:
+                x_BTD = attention.onto(x_BTD, scene)
+            else:
+                x_BTD = after(attention, mix(x_BTD, mix.norm, x_BTD, scene))
+            if cross is not None:
+                x_BTD = cross.onto(x_BTD, cross_scene, memory_BSD)
+            if feed is None or not feed.takes(x_BTD):
+                return ffn.onto(x_BTD)
+            return after(ffn, feed(x_BTD, feed.norm, x_BTD))
+        # In parallel the attention branch owns what is shared: the norm on the input and the one after the add.
+        seen = x_BTD if attention.inner is None else attention.inner(x_BTD)
+        plainly = mix is None
+        total = x_BTD + attention.answer(attention.body(seen, scene)) if plainly else mix(seen, None, x_BTD, scene)
+        if cross is not None:
+            read = seen if cross.inner is None else cross.inner(x_BTD)
+            total = total + cross.answer(cross.body(read, cross_scene, memory_BSD))
+        if feed is None or not feed.takes(x_BTD):
+            total = total + ffn.answer(ffn.body(seen if ffn.inner is None else ffn.inner(x_BTD)))
+        else:
+            total = feed(seen, None, total) if feed.norm is None else feed(x_BTD, feed.norm, total)
+        return after(attention, total)
+
+
+class LeanAttention:
+    """Self-attention between one product and another. Queries and keys are turned together where they may be."""
+
+    def __init__(self, branch: Branch) -> None:
+        body: Any = branch.body
+        self.body: Attention = body
+        self.branch, self.norm = branch, terms_of(branch.inner)
+        self.read, self.back = product(inputs_of(body)), product([body.o])
+        spec, dims = body.spec, body.dims
+        self.heads, self.keys, self.dim = dims.heads, 0 if body.k is None else dims.kv_heads, dims.head_dim
+        self.together = spec.qk_norm is None and spec.v_norm is None and not body.turns_values
+        """Whether nothing but a rotation stands between the product and the heads."""
+        self.turns = body.turns and body.early
+
+    def __call__(self, x_BTD: Tensor, norm: NormTerms | None, residual_BTD: Tensor, scene: Scene) -> Tensor:
+        """The residual with what attention adds to it."""
+        body = self.body
+        batch, tokens, width = x_BTD.shape
+        y_NO = self.read.read(x_BTD.reshape(-1, width), norm)
+        q, k, v = (self.split if self.together else self.parted)(y_NO.view(batch, tokens, -1), scene)
+        if body.spec.temperature is not None:
+            q = q * temperature(body.spec.temperature, scene.sight.q.pos, q)
+        if k is None:
+            k = q
+        own: list[Tensor] = []
+        if scene.cache is not None and body.early:
+            k, v, *own = body.keep(scene.cache, scene, k, v)
+        if scene.kernel is None:
+            out = body.mix_otherwise(q, k, v, scene)
+        else:
+            out = body.mix(q, k, v, scene, scene.sight, scene.kernel, own)
+        return closed(self.branch, self.back, out.reshape(batch * tokens, -1), residual_BTD)
+
+    def split(self, y_BTO: Tensor, scene: Scene) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Queries, keys (None: the queries) and values, turned in one go."""
+        body, heads, both = self.body, self.heads, self.heads + self.keys
+        if body.spec.clip_qkv is not None:
+            y_BTO = y_BTO.clamp(-body.spec.clip_qkv, body.spec.clip_qkv)
+        y = y_BTO.view(*y_BTO.shape[:2], -1, self.dim)
+        qk, v = y[:, :, :both], y[:, :, both:]
+        if self.turns and scene.q_turn is not None:
+            qk = body.turned(qk, scene.q_turn)
+        return (qk[:, :, :heads], qk[:, :, heads:], v) if self.keys else (qk, None, v)
+
+    def parted(self, y_BTO: Tensor, scene: Scene) -> tuple[Tensor, Tensor | None, Tensor]:
+        """The same where norms or turned values come between."""
+        body, heads, both = self.body, self.heads * self.dim, (self.heads + self.keys) * self.dim
+        turn = scene.q_turn if body.early else None
+        v = body.heads_of(y_BTO[..., both:], AS_IS, body.v_norm, scene.k_turn if body.turns_values else None)
+        q = body.heads_of(y_BTO[..., :heads], AS_IS, body.q_norm, turn)
+        return q, body.heads_of(y_BTO[..., heads:both], AS_IS, body.k_norm, turn) if self.keys else None, v
+
+
+class LeanFeed:
+    """The feed-forward between one product and another."""
+
+    def __init__(self, branch: Branch) -> None:
+        body: Any = branch.body
+        self.branch, self.norm, self.leaf = branch, terms_of(branch.inner), body.leaf
+        self.read, self.back = product(inputs_of(body)), product([body.down])
+
+    def takes(self, x_BTD: Tensor) -> bool:
+        """Whether no more tokens come than may go through the network at once."""
+        return self.leaf.chunk is None or x_BTD.shape[0] * x_BTD.shape[1] <= self.leaf.chunk
+
+    def __call__(self, x_BTD: Tensor, norm: NormTerms | None, residual_BTD: Tensor) -> Tensor:
+        """The residual with what the network adds to it."""
+        h_NJ = self.read.read(x_BTD.reshape(-1, x_BTD.shape[-1]), norm)
+        back = self.back
+        if self.branch.bare and isinstance(back, Merged):
+            residual_ND = residual_BTD.reshape(-1, residual_BTD.shape[-1])
+            total = few.combine_linear_add(h_NJ, self.leaf, back.weight_OI, back.bias_O, residual_ND)
+            return total.view(residual_BTD.shape)
+        inner = self.leaf.combine(*h_NJ.chunk(len(self.leaf.inputs), -1))
+        return closed(self.branch, back, inner, residual_BTD)
+
+
+AS_IS: Any = nn.Identity()
+
+
+def closed(branch: Branch, back: Product, x_NI: Tensor, residual_BTD: Tensor) -> Tensor:
+    """The residual with what a branch adds to it, from the input of its last map."""
+    shape = residual_BTD.shape
+    if branch.bare:
+        return back.add(x_NI, residual_BTD.reshape(-1, shape[-1])).view(shape)
+    return residual_BTD + branch.answer(back.read(x_NI, None)).view(shape)
+
+
+def after(branch: Branch, x_BTD: Tensor) -> Tensor:
+    """The residual after the norm that follows the add, if there is one."""
+    norm: Any = branch._modules.get("after")
+    return x_BTD if norm is None else norm(x_BTD)
+
+
+def terms_of(norm: Norm | None) -> NormTerms | None:
+    """As kernels read a norm: its parameters are looked up at each call."""
+    own: Any = {} if norm is None else norm._parameters
+    return None if norm is None else NormTerms(norm.leaf, own)
+
+
+def product(maps: list[nn.Module]) -> Product:
+    """One product for all of these maps, which `why_not` has passed."""
+    first = maps[0]
+    if isinstance(first, Slice):
+        return first.whole
+    linear: Any = maps
+    return first if isinstance(first, QuantisedLinear) else Merged(linear)
+
+
+def why_not(body: Any, shared: set[int]) -> str | None:
+    """Why an attention or a feed-forward stays as it is."""
+    for maps in (inputs_of(body), [body.o if isinstance(body, Attention) else body.down]):
+        if not all(isinstance(m, QuantisedLinear | Slice) for m in maps):
+            reason = merged.why_not(maps, shared)
+            if reason is not None:
+                return reason
+    return None
+
+
+def why_not_attention(body: Any, shared: set[int]) -> str | None:
+    """The same for an attention."""
+    if body.spec.global_projections:
+        return "its global tokens have projections of their own"
+    return why_not(body, shared)
+
+
+def _lean_stack(stack: Stack, shared: set[int]) -> Stack:
+    shell = copy.copy(stack)
+    blocks: Any = [LeanBlock(block, shared) for block in stack.blocks if isinstance(block, Block)]
+    shell._modules = {**stack._modules, "blocks": nn.ModuleList(blocks)}
+    return shell
+
+
+def _shared(model: Model) -> set[int]:
+    """Addresses of parameters that more than one module uses: moving one of them would part it from the others."""
+    own = [p.data_ptr() for module in model.modules() for p in module._parameters.values() if p is not None]
+    return {address for address, count in Counter(own).items() if count > 1}

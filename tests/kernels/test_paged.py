@@ -1,0 +1,290 @@
+"""Attention to pages: what it refuses, which patterns it understands, and the kernel against its plain reference.
+
+The kernel runs on CUDA, or on any machine with Triton if TRITON_INTERPRET=1 is set; without either its tests skip.
+"""
+
+import dataclasses
+import os
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from anyformer.errors import InputError
+from anyformer.kernels.attention import KERNELS, choice, paged, reference
+from anyformer.kernels.choose import Request, Terms
+from anyformer.kernels.pages import Pages
+from anyformer.kernels.sight import Sight
+from anyformer.parts.mixers.relu import Relu
+from anyformer.parts.mixers.softmax import Softmax
+from anyformer.parts.patterns.causal import Causal
+from anyformer.specs.axes import ScoreTerms
+from anyformer.specs.keep import Keep
+from anyformer.specs.patterns import Tokens, parse
+from tests.tolerances import assert_close
+
+CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
+runs = pytest.mark.skipif(
+    not paged.has_triton() or not (CUDA or os.environ.get("TRITON_INTERPRET") == "1"),
+    reason="needs Triton, and CUDA or TRITON_INTERPRET=1",
+)
+ASKED = Request(
+    device="cuda", dtype=torch.bfloat16, phase="decode", shape="pattern", pattern=Causal(), mixer=Softmax(), plain=False,
+    paged=True,
+)  # fmt: skip
+
+
+def pattern(text):
+    return parse(text, lambda leaf, fields: leaf(**fields))
+
+
+class Case(NamedTuple):
+    """One shape of call; counts are tokens of each row."""
+
+    text: str = "causal"
+    counts: tuple[int, ...] = (1, 200, 77)
+    queries: int = 1
+    heads: int = 4
+    groups: int = 2
+    dim: int = 16
+    size: int = 16
+    keep: Keep = Keep()
+    dtype: torch.dtype = torch.float32
+    softcap: float | None = None
+    sinks: bool = False
+    slopes: bool = False
+    table: bool = False
+    int8: bool = False
+    sizes: tuple[int, ...] = (16, 16, 4, 2)
+    """Keys read at once, keys of a program, programs of a row, few of them: small, so that few keys take every way."""
+
+
+CASES = {
+    "plain": Case(),
+    "mqa": Case(groups=1, heads=6, dim=24),
+    "mha": Case(groups=4, dim=40, size=64),
+    "one-stretch": Case(counts=(5, 30, 32)),
+    "nobody": Case(counts=(0, 0, 40)),
+    "several-queries": Case(queries=3, counts=(3, 50, 201)),
+    "many-queries": Case(queries=8, heads=8, groups=1, counts=(8, 9, 140)),
+    "tiles-of-queries": Case(queries=40, heads=8, groups=2, counts=(40, 41, 90)),
+    "window": Case("window(40)", counts=(3, 41, 200)),
+    "window-and-queries": Case("causal & window(33)", queries=4, counts=(4, 70, 199)),
+    "chunked": Case("causal & chunked(48)", queries=2, counts=(2, 49, 200)),
+    "first": Case("causal & (window(20) | global_tokens(3, False))", counts=(2, 60, 100)),
+    "ring": Case("window(40)", keep=Keep(recent=40), counts=(3, 40, 200)),
+    "ring-and-queries": Case("window(40)", keep=Keep(recent=43), queries=4, counts=(4, 43, 201)),
+    "ring-and-first": Case(
+        "causal & (window(20) | global_tokens(3, False))", keep=Keep(recent=20, first=3), counts=(2, 23, 100)
+    ),
+    "soft-cap": Case(softcap=2.0),
+    "sinks": Case(sinks=True, counts=(1, 20, 200)),
+    "slopes": Case(slopes=True, queries=2, counts=(2, 20, 200)),
+    "table": Case(table=True, queries=2, counts=(2, 20, 200)),
+    "int8": Case(int8=True),
+    "all": Case(
+        "window(70)", queries=2, heads=6, groups=2, dim=24, keep=Keep(recent=71), sinks=True, slopes=True, softcap=3.0,
+        int8=True, size=32, counts=(2, 69, 300),
+    ),
+    "half": Case(dtype=torch.float16, sinks=True),
+}  # fmt: skip
+ON_CUDA = {
+    "bf16": Case(dtype=torch.bfloat16, heads=32, groups=8, dim=128, counts=(1, 2000, 400), size=64, sizes=()),
+    "bf16-256": Case(dtype=torch.bfloat16, heads=8, groups=4, dim=256, counts=(1, 2000, 5000), sizes=(), softcap=50.0),
+    "bf16-96": Case(dtype=torch.bfloat16, heads=32, groups=32, dim=96, counts=(1, 700, 400), size=256, sizes=()),
+    "bf16-512": Case(dtype=torch.bfloat16, heads=8, groups=1, dim=512, counts=(1, 700, 400), sizes=()),
+    "bf16-queries": Case(dtype=torch.bfloat16, heads=32, groups=8, dim=128, queries=8, counts=(8, 9, 3001), sizes=()),
+    "bf16-tiles": Case(dtype=torch.bfloat16, heads=64, groups=1, dim=64, queries=16, counts=(16, 90, 3001), sizes=()),
+    "bf16-int8": Case(dtype=torch.bfloat16, heads=16, groups=8, dim=128, int8=True, counts=(1, 9, 3001), sizes=()),
+    "bf16-ring": Case(
+        "window(1000)", dtype=torch.bfloat16, heads=16, groups=8, dim=128, keep=Keep(recent=1000), sinks=True, sizes=(),
+        counts=(7, 1000, 90001),
+    ),
+    "bf16-window": Case("window(1000)", dtype=torch.bfloat16, heads=16, groups=8, dim=128, sizes=(), counts=(7, 9001)),
+    "fp32-128": Case(heads=16, groups=8, dim=128, counts=(1, 2000, 300), sizes=(), slopes=True),
+    "fp32-256": Case(heads=16, groups=8, dim=256, counts=(1, 2000, 300), sizes=()),
+    "long": Case(dtype=torch.bfloat16, heads=8, groups=2, dim=64, counts=(60000, 3), sizes=()),
+}  # fmt: skip
+
+
+def made(case: Case, device=DEVICE, seed=0, dtype=None):
+    """(q, key pool, value pool, terms); slots that hold nothing are NaN, and pages lie in no order."""
+    random = torch.Generator().manual_seed(seed)
+    rows, dtype = len(case.counts), dtype or case.dtype
+    q = torch.randn(rows, case.queries, case.heads, case.dim, generator=random)
+    room = max(max(case.keep.filled(n) for n in case.counts), 1)
+    width = -(-room // case.size) + 1
+    table = torch.randperm(rows * width, generator=random).view(rows, width).int() + 1
+    shape = (rows * width + 1, case.size, case.groups, case.dim)
+    count_B = torch.tensor(case.counts, dtype=torch.int32)
+    pages = Pages(table, case.size, count_B, case.keep)
+    pools = [torch.randn(shape, generator=random) for _ in range(2)]
+    empty = torch.ones(shape[:2], dtype=torch.bool)
+    slots = torch.arange(pages.slots)[None].expand(rows, -1)
+    held_BS = paged.numbers(pages) >= 0
+    empty[table[:, :, None].expand(-1, -1, case.size).flatten(1)[held_BS].long(), (slots % case.size)[held_BS]] = False
+    scales = None
+    if case.int8:
+        scales = tuple((pool.abs().amax(-1) / 127).to(device) for pool in pools)
+        pools = [(pool / scale[..., None].cpu()).round().to(torch.int8) for pool, scale in zip(pools, scales)]
+        scales = tuple(torch.where(empty[..., None].to(device), float("nan"), scale) for scale in scales)
+    else:
+        pools = [pool.masked_fill(empty[..., None, None], float("nan")).to(case.dtype).to(dtype) for pool in pools]
+    pos = count_B[:, None].long() - case.queries + torch.arange(case.queries)[None]
+    pos = pos.to(device)
+    mixer = Softmax(sinks=case.sinks)
+    own = {"sink_H": torch.randn(case.heads, generator=random).to(device)} if case.sinks else {}
+    scores = None
+    if case.slopes:
+        scores = ScoreTerms(slope_H=-torch.rand(case.heads, generator=random).to(device) / 8)
+    if case.table:
+        table_HN = torch.randn(1, case.heads, 1, 20, generator=random).to(device)
+        scores = ScoreTerms(table_BHTN=table_HN, pick=lambda gap: (-gap // 3).clamp(0, 19), reach=57)
+    places = Tokens(pos)
+    terms = Terms(
+        scale=case.dim**-0.5, mixer=mixer, own=own, scores=scores, softcap=case.softcap,
+        sight=Sight(pattern(case.text), places, places, heads=case.heads),
+        pages=Pages(table.to(device), case.size, count_B.to(device), case.keep, scales),
+    )  # fmt: skip
+    return q.to(case.dtype).to(dtype).to(device), *(pool.to(device) for pool in pools), terms
+
+
+def launch(case: Case, q, k, v, terms):
+    plan = paged.plan(case.groups, case.dim, k.element_size())
+    if case.sizes:
+        plan = plan._replace(**dict(zip(("block", "least", "most", "few"), case.sizes)))
+    return paged.launched(q, k, v, terms, plan)
+
+
+def compare(case: Case):
+    """The kernel against the reference in fp64 on the same numbers."""
+    found = launch(case, *made(case))
+    wanted = paged.plain(*made(case, dtype=torch.float64))
+    row = {torch.float32: "single", torch.bfloat16: "bf16", torch.float16: "bf16"}[case.dtype]
+    assert found.dtype == case.dtype
+    assert_close(row, found, wanted)
+
+
+@runs
+@pytest.mark.parametrize("name", CASES)
+def test_paged_kernel_matches_its_reference(name):
+    compare(CASES[name])
+
+
+@pytest.mark.skipif(not CUDA, reason="sizes of real models take minutes without CUDA")
+@pytest.mark.parametrize("name", ON_CUDA)
+def test_paged_kernel_matches_its_reference_at_the_sizes_of_models(name):
+    compare(ON_CUDA[name])
+
+
+@runs
+@pytest.mark.parametrize("name", ["plain", "window", "ring-and-queries", "sinks"])
+def test_paged_kernel_row_alone_gives_the_same_bits_as_in_a_batch(name):
+    case = CASES[name]
+    q, k, v, terms = made(case)
+    together = launch(case, q, k, v, terms)
+    pages = terms.pages
+    for row in range(len(case.counts)):
+        one = slice(row, row + 1)
+        used = -(-case.keep.filled(case.counts[row]) // case.size)
+        places = Tokens(terms.sight.q.pos[one])
+        alone = launch(case, q[one], k, v, terms._replace(
+            sight=Sight(terms.sight.pattern, places, places, heads=case.heads),
+            pages=Pages(pages.table_BN[one, : max(used, 1)].contiguous(), case.size, pages.count_B[one], case.keep),
+        ))  # fmt: skip
+        assert torch.equal(alone, together[one])
+
+
+@runs
+def test_paged_kernel_layers_that_share_a_sight_do_not_disturb_each_other():
+    case = CASES["plain"]
+    q, k, v, terms = made(case)
+    first = launch(case, q, k, v, terms)
+    other = launch(case, q, v, k, terms)
+    assert not torch.equal(other, first)
+    assert torch.equal(launch(case, q, k, v, terms), first)
+
+
+@pytest.mark.parametrize("name", ["plain", "ring", "ring-and-first", "window-and-queries"])
+def test_paged_reference_reads_each_token_of_a_row_once(name):
+    """Against plain attention over the row's tokens in order."""
+    case = CASES[name]
+    q, k, v, terms = made(case, "cpu", dtype=torch.float64)
+    found = paged.plain(q, k, v, terms)
+    pages: Any = terms.pages
+    for row, count in enumerate(case.counts):
+        kept = [n for n in range(count) if case.keep.held(case.keep.slot(n), count) == n]
+        slots = [case.keep.slot(n) for n in kept]
+        at = [(int(pages.table_BN[row, s // case.size]), s % case.size) for s in slots]
+        keys, values = (torch.stack([pool[p, i] for p, i in at])[None] for pool in (k, v))
+        places = Tokens(terms.sight.q.pos[row : row + 1])
+        sight = Sight(terms.sight.pattern, places, Tokens(torch.tensor([kept])), heads=case.heads)
+        alone = reference.run(q[row : row + 1], keys, values, terms._replace(sight=sight, pages=None))
+        assert_close("kernel", found[row : row + 1], alone)
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ("causal", paged.Span()),
+        ("causal & full", paged.Span()),
+        ("window(5)", paged.Span(5)),
+        ("causal & window(5) & window(4000)", paged.Span(5)),
+        ("causal & chunked(8)", paged.Span(ranged=True)),
+        ("causal & prefix(5)", paged.Span(ranged=True)),
+        ("causal & (window(5) | global_tokens(2, False))", paged.Span(5, first=2)),
+        ("(global_tokens(2, False) | window(5)) & causal", paged.Span(5, first=2)),
+        ("full", None),
+        ("causal | prefix(5)", None),
+        ("causal & strided(3)", None),
+        ("causal & (window(5) | strided(3))", None),
+        ("causal & (window(5) | global_tokens(2))", None),
+        ("causal & (chunked(5) | global_tokens(2, False))", None),
+        ("dilated_window(5, 2)", None),
+    ],
+)
+def test_span_says_what_a_pattern_lets_a_query_see(text, span):
+    assert paged.span(pattern(text)) == span
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"paged": False}, "not in pages"),
+        ({"device": "cpu"}, "for cuda, not cpu"),
+        ({"compiling": True}, "torch.compile"),
+        ({"phase": "train"}, "no gradient"),
+        ({"dtype": torch.float64}, "float32 at most, not float64"),
+        ({"mixer": Relu()}, "not relu"),
+        ({"dropout": True}, "dropout"),
+        ({"reads_probs": True}, "does not expose the weights"),
+        ({"bias": True, "reads_content": True}, "reads queries or keys"),
+        ({"pattern": pattern("causal & strided(3)")}, "'causal & strided(3)' is no interval"),
+    ],
+)
+def test_paged_refuses_what_it_cannot_do(monkeypatch, change, words):
+    monkeypatch.setattr(paged, "has_triton", lambda: True)
+    assert paged.why_not(ASKED) is None
+    reason = paged.why_not(dataclasses.replace(ASKED, **change))
+    assert reason is not None
+    assert words in reason
+
+
+def test_paged_without_triton_leaves_the_request_to_others(monkeypatch):
+    monkeypatch.setattr(paged, "has_triton", lambda: False)
+    assert dict(choice(ASKED).refusals)["paged"] == "Triton is not installed"
+    assert not choice(ASKED).kernel.reads_pages
+
+
+def test_paged_is_asked_first_and_only_about_pages(monkeypatch):
+    monkeypatch.setattr(paged, "has_triton", lambda: True)
+    assert choice(ASKED).kernel.name == "paged"
+    assert "paged" not in dict(choice(dataclasses.replace(ASKED, paged=False)).refusals)
+    assert [kernel.name for kernel in KERNELS if kernel.reads_pages] == ["paged"]
+
+
+def test_paged_without_pages_is_an_error():
+    q, k, v, terms = made(CASES["plain"], "cpu")
+    with pytest.raises(InputError, match=r"terms\.pages"):
+        paged.run(q, k, v, terms._replace(pages=None))
