@@ -101,11 +101,13 @@ def main():
     parser = argparse.ArgumentParser(description="Continuous batching of mixed requests.")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seats", type=int, default=256)
     parser.add_argument("--requests", type=int, default=256)
     parser.add_argument("--budget", type=int, default=8192)
     given = parser.parse_args()
+    torch.set_num_threads(given.threads)
     if given.device == "cuda":
         on_cuda(given.seats, given.requests, given.seed, given.budget)
     else:

@@ -28,6 +28,9 @@ TABLE = {
     ),
     "oracle": Tolerance(1e-9, "against transformers or torch, lifted to fp64"),
     "bf16": Tolerance(2**-8, "computed in fp32 or better, then rounded once to the 8 bits of bf16: one of the last"),
+    "bf16-pair": Tolerance(
+        2**-7, "two sums in other orders, each rounded to the 8 bits of bf16: one may be the next number, 2^-7 away"
+    ),
     "rounding": Tolerance(
         0.0, "bf16 logits against transformers: the same roundings in the same order, or it is another order"
     ),

@@ -194,7 +194,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 COMMAND = Command(
     name="bench",
-    summary="what generating and attention cost on this machine: time and bytes",
+    summary="what generating and attention cost on this machine",
     example="anyformer bench generate\nanyformer bench attention",
     arguments=arguments,
     run=lambda given: given.run(given),

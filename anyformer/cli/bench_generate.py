@@ -172,7 +172,7 @@ COMMAND = Command(
     summary="prefill, first token and tokens/s by batch and length, against what memory allows",
     example="""
 anyformer bench generate
-anyformer bench generate gpt2 --batch 1 --lengths 22 400 --new 100 --png steps.png
+anyformer bench generate gpt-2 --batch 1 --lengths 22 400 --new 100 --png steps.png
 anyformer bench generate llama-3-8b --set depth=2 --device cuda --json
 """,
     arguments=arguments,

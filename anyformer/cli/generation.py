@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from anyformer.cli.checked import add_model, checked_model
+from anyformer.cli.machine import device_of
 from anyformer.cli.model import Bar, working
 from anyformer.cli.parser import Command, whole
 from anyformer.cli.terminal import console, finite, print_all, print_json
@@ -46,15 +47,14 @@ def run(given: argparse.Namespace) -> int:
         from anyformer.verify.generation import equality
 
         check_model(spec)
-        model, origin = checked_model(
-            given, spec, each=BYTES[given.dtype], what="", dtype=given.dtype, device=given.device
-        )
+        device = device_of(given.device)
+        model, origin = checked_model(given, spec, each=BYTES[given.dtype], what="", dtype=given.dtype, device=device)
     with Bar("generating") as bar:
         answer = equality(model, prompts=given.prompts, length=given.length, new=given.new, seed=given.seed, report=bar)
     if given.json:
-        print_json(_data(given.spec, origin, given.device, answer))
+        print_json(_data(given.spec, origin, device, answer))
     else:
-        print_all(console(), _page(given.spec, origin, given.device, answer))
+        print_all(console(), _page(given.spec, origin, device, answer))
     return 0 if answer.passed else 1
 
 
@@ -71,7 +71,7 @@ def _data(name: str, origin: str, device: str, answer: Equality) -> dict[str, An
             if row.absent is not None
             else {
                 "way": row.way, "answers": row.cases, "tokens": row.tokens, "mismatches": row.mismatches,
-                "near_ties": row.ties, "difference": finite(row.difference), "first_mismatch": row.first,
+                "near_ties": row.ties, "difference": None if row.difference is None else finite(row.difference), "first_mismatch": row.first,
             }
             for row in answer.rows
         ],

@@ -50,9 +50,12 @@ class Chat:
         self.turns.clear()
 
     def say(self, text: str, *, max_new_tokens: int, **options: Any) -> Iterator[str]:
-        """Say something; pieces of the answer. Nothing happens before the first piece is asked for."""
+        """Say something; pieces of the answer. The model does nothing before the first piece is asked for."""
         if not text.strip():
             raise InputError("there is nothing to answer; say something")
+        if self.turns and self.turns[-1]["role"] == "user":
+            # An answer that nobody listened to never began; its question would stand before this one.
+            self.turns.pop()
         self.turns.append({"role": "user", "content": text})
         asked: dict[str, Any] = {"stop": [*self.source.stop, *self._stops]} | options
         try:

@@ -95,7 +95,8 @@ class DraftModel:
                 if len(found[i]) < most[i]:
                     found[i].append(token)
             if step + 1 < max(most[i] for i in some):
-                self._reserve(tenants, 1)
+                for tenant in tenants:
+                    self.runner.pool.ensure(tenant, 1)
                 logits_BV = self.runner.step(tenants, ids_B)
                 for i, token in zip(some, ids_B.tolist(), strict=True):
                     self._fed[rows[i]].append(token)
@@ -116,9 +117,7 @@ class DraftModel:
             else:
                 pool.rewind(tenant, pool.snapshot(tenant).before(tenant.count - same))
         if tenant is None:
-            tenant = pool.admit()
-            assert tenant is not None, "a pool has a seat for each row"
-            same = 0
+            tenant, same = pool.seated(0), 0
         del fed[same:]
         self._tenants[row] = tenant
         return tenant
@@ -126,16 +125,10 @@ class DraftModel:
     def _read(self, tenants: Sequence[Tenant], rows: Sequence[int], so_far: Sequence[list[int]]) -> Tensor:
         new = [ids[tenant.count :] for tenant, ids in zip(tenants, so_far, strict=True)]
         for tenant, ids in zip(tenants, new, strict=True):
-            if not self.runner.pool.reserve(tenant, len(ids)):
-                raise InputError("draft: its pool has no page left")
+            self.runner.pool.ensure(tenant, len(ids))
         for row, ids in zip(rows, new, strict=True):
             self._fed[row] += ids
         return self.runner.read_prompts(tenants, new)
-
-    def _reserve(self, tenants: Sequence[Tenant], new: int) -> None:
-        for tenant in tenants:
-            if not self.runner.pool.reserve(tenant, new):
-                raise InputError("draft: its pool has no page left")
 
 
 def agree(model: Model, draft: Model) -> None:

@@ -35,10 +35,8 @@ class Paged:
         # A length that was not declared is the row's own in the decoder; a source has its own.
         declared = asked.total if asked.declared is None and self.model.reads_length else asked.declared
         for ids in starts:
-            tenant = self.runner.pool.admit(declared=declared, source_declared=asked.declared)
-            assert tenant is not None, "a runner has a seat for each row"
+            tenant = self.runner.pool.seated(len(ids), declared=declared, source_declared=asked.declared)
             self.tenants.append(tenant)
-            self._reserve(tenant, len(ids))
         if self.two:
             return torch.cat([self._translate(i, starts[i]) for i in range(len(starts))])
         marks = asked.marks()
@@ -53,10 +51,6 @@ class Paged:
         given = {"input_ids": asked.prompt_BT, "attention_mask": asked.mask_BT, "global_mask": asked.marks_BT}
         sources = {name: value[one] for name, value in given.items() if value is not None}
         return self.runner.read([self.tenants[row]], [start], **sources)
-
-    def _reserve(self, tenant: Tenant, new: int) -> None:
-        if not self.runner.pool.reserve(tenant, new):
-            raise InputError("the pool has no page left")
 
     def reorder(self, rows_B: Tensor) -> None:
         """Row i becomes what row `rows_B[i]` was; there may be more or fewer than before."""
@@ -79,13 +73,13 @@ class Paged:
     def go_on(self, ids_B: Tensor) -> Tensor:
         """Logits (B,V) after one more token in each row."""
         for tenant in self.tenants:
-            self._reserve(tenant, 1)
+            self.runner.pool.ensure(tenant, 1)
         return self.runner.step(self.tenants, ids_B).clone()
 
     def flow(self, ids_B: Tensor, steps: int, draw: Draw) -> Iterator[tuple[Tensor, Tensor]]:
         """What is chosen after these tokens, so many times (see `Runner.flow`)."""
         for tenant in self.tenants:
-            self._reserve(tenant, steps)
+            self.runner.pool.ensure(tenant, steps)
         return self.runner.flow(self.tenants, ids_B, steps, draw)
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from anyformer.generation.capture import Captured, Draw
 from anyformer.generation.samplers.vector import Work, choose
+from anyformer.model.lean import lean
 from anyformer.model.models import Model
 from anyformer.model.reading import headless
 from anyformer.parts.paged import PagedCache
@@ -34,7 +35,7 @@ class Runner:
     def __init__(
         self, model: Model, pool: Pool, *, captures: bool | None = None, same_shapes: bool = False, chunk: int = CHUNK
     ) -> None:
-        self.model, self.body, self.pool = model, headless(model), pool
+        self.model, self.body, self.pool = model, headless(lean(model)), pool
         self.two = model.spec.topology == "encoder-decoder"
         self.captures = pool.device.type == "cuda" if captures is None else captures
         self.same_shapes, self.chunk = same_shapes, max(chunk, pool.prefix, 1)
@@ -71,7 +72,8 @@ class Runner:
         left = sorted(range(len(tenants)), key=lambda i: len(ids[i]), reverse=True)
         while left:
             longest = len(ids[left[0]])
-            some = left[: max(1, self.chunk // longest)]
+            # Alone, the shape of a pass depends on nobody else.
+            some = left[: 1 if self.same_shapes else max(1, self.chunk // longest)]
             left = left[len(some) :]
             for begin in range(0, longest, self.chunk):
                 end = begin + self.chunk

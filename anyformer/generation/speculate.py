@@ -59,7 +59,10 @@ class Speculating:
         """Logits (B,V) after the prompts, some of whose tokens may be marked as global; of an encoder-decoder after its
         start, given each row's source.
         """
-        tenants = [self._admit(len(ids)) for ids in prompts]
+        tenants = [
+            self.runner.pool.seated(len(ids), declared=self.declared, source_declared=self.source_declared)
+            for ids in prompts
+        ]
         if marks is not None:
             rows = [
                 self.runner.read([t], [ids], global_mask=mark_T[None])
@@ -95,16 +98,6 @@ class Speculating:
             new.append(Row(tenant, list(old.ids), pool.snapshot(tenant)))
         self.rows = new
 
-    def _admit(self, new: int) -> Tenant:
-        tenant = self.runner.pool.admit(declared=self.declared, source_declared=self.source_declared)
-        assert tenant is not None, "a pool has a seat for each row"
-        self._reserve(tenant, new)
-        return tenant
-
-    def _reserve(self, tenant: Tenant, new: int) -> None:
-        if not self.runner.pool.reserve(tenant, new):
-            raise InputError("the pool has no page left")
-
     @torch.inference_mode()
     def go_on(self, ids_B: Tensor) -> Tensor:
         """Logits (B,V) after one more token in each row."""
@@ -134,7 +127,7 @@ class Speculating:
             # A state that went back to the snapshot reads once more what was right after it.
             row.sure = len(again) + 1
             new.append([*again, row.ids[-1], *row.guessed])
-            self._reserve(row.tenant, len(new[-1]))
+            pool.ensure(row.tenant, len(new[-1]))
             self.offered += len(row.guessed)
         self.passes += len(rows)
         hidden_BTD = self.runner.states([row.tenant for row in rows], new)

@@ -48,10 +48,12 @@ class Pages:
 
     def gather(self, pool: Tensor, scale: Tensor | None, dtype: torch.dtype) -> Tensor:
         """(B,S,G,K): every slot of every row, whatever it holds."""
-        found = pool[self.table_BN].flatten(1, 2)
-        if scale is None:
-            return found
-        return (found.to(torch.float32) * scale[self.table_BN].flatten(1, 2)[..., None]).to(dtype)
+        found = self._slots(pool)
+        return found if scale is None else (found.to(torch.float32) * self._slots(scale)[..., None]).to(dtype)
+
+    def _slots(self, pool: Tensor) -> Tensor:
+        # Whole pages are copied, which an index for each element would not do.
+        return pool.index_select(0, self.table_BN.flatten()).view(len(self.table_BN), -1, *pool.shape[2:])
 
 
 def numbers(keep: Keep, slot_S: Tensor, count_B: Tensor) -> Tensor:

@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from anyformer.kernels import few
 from anyformer.kernels.few import NormTerms
+from anyformer.model import paged_step
 from anyformer.model.block import Block, Branch
 from anyformer.model.models import Model
+from anyformer.model.paged_step import PagedStep
 from anyformer.model.stack import Stack
 from anyformer.parts import merged
 from anyformer.parts.attention import Attention, temperature
@@ -138,15 +140,22 @@ class LeanAttention:
         self.read, self.back = product(inputs_of(body)), product([body.o])
         spec, dims = body.spec, body.dims
         self.heads, self.keys, self.dim = dims.heads, 0 if body.k is None else dims.kv_heads, dims.head_dim
+        self.sizes = (self.heads, self.keys, dims.kv_heads)
+        """Heads of queries, keys and values."""
         self.together = spec.qk_norm is None and spec.v_norm is None and not body.turns_values
         """Whether nothing but a rotation stands between the product and the heads."""
         self.turns = body.turns and body.early
+        self.paged = PagedStep(body) if paged_step.why_not(body) is None else None
+        """The way of few tokens whose keys lie in pages, if it has one."""
 
     def __call__(self, x_BTD: Tensor, norm: NormTerms | None, residual_BTD: Tensor, scene: Scene) -> Tensor:
         """The residual with what attention adds to it."""
         body = self.body
         batch, tokens, width = x_BTD.shape
         y_NO = self.read.read(x_BTD.reshape(-1, width), norm)
+        if scene.pages is not None and self.paged is not None:
+            out = self.paged(y_NO.view(batch, tokens, -1), scene)
+            return closed(self.branch, self.back, out.reshape(batch * tokens, -1), residual_BTD)
         q, k, v = (self.split if self.together else self.parted)(y_NO.view(batch, tokens, -1), scene)
         if body.spec.temperature is not None:
             q = q * temperature(body.spec.temperature, scene.sight.q.pos, q)
@@ -163,14 +172,19 @@ class LeanAttention:
 
     def split(self, y_BTO: Tensor, scene: Scene) -> tuple[Tensor, Tensor | None, Tensor]:
         """Queries, keys (None: the queries) and values, turned in one go."""
-        body, heads, both = self.body, self.heads, self.heads + self.keys
+        body, both = self.body, self.heads + self.keys
         if body.spec.clip_qkv is not None:
             y_BTO = y_BTO.clamp(-body.spec.clip_qkv, body.spec.clip_qkv)
         y = y_BTO.view(*y_BTO.shape[:2], -1, self.dim)
-        qk, v = y[:, :, :both], y[:, :, both:]
-        if self.turns and scene.q_turn is not None:
-            qk = body.turned(qk, scene.q_turn)
-        return (qk[:, :, :heads], qk[:, :, heads:], v) if self.keys else (qk, None, v)
+        if not self.turns or scene.q_turn is None:
+            q, k, v = y.split_with_sizes(self.sizes, 2)
+            return q, k if self.keys else None, v
+        qk, v = y.split_with_sizes((both, self.sizes[2]), 2)
+        qk = body.turned(qk, scene.q_turn)
+        if not self.keys:
+            return qk, None, v
+        q, k = qk.split_with_sizes(self.sizes[:2], 2)
+        return q, k, v
 
     def parted(self, y_BTO: Tensor, scene: Scene) -> tuple[Tensor, Tensor | None, Tensor]:
         """The same where norms or turned values come between."""
@@ -195,14 +209,12 @@ class LeanFeed:
 
     def __call__(self, x_BTD: Tensor, norm: NormTerms | None, residual_BTD: Tensor) -> Tensor:
         """The residual with what the network adds to it."""
-        h_NJ = self.read.read(x_BTD.reshape(-1, x_BTD.shape[-1]), norm)
-        back = self.back
-        if self.branch.bare and isinstance(back, Merged):
-            residual_ND = residual_BTD.reshape(-1, residual_BTD.shape[-1])
-            total = few.combine_linear_add(h_NJ, self.leaf, back.weight_OI, back.bias_O, residual_ND)
-            return total.view(residual_BTD.shape)
-        inner = self.leaf.combine(*h_NJ.chunk(len(self.leaf.inputs), -1))
-        return closed(self.branch, back, inner, residual_BTD)
+        x_ND, read = x_BTD.reshape(-1, x_BTD.shape[-1]), self.read
+        if isinstance(read, Merged):
+            inner = few.norm_linear_combine(x_ND, norm, read.weight_OI, read.bias_O, self.leaf)
+        else:
+            inner = self.leaf.combine(*read.read(x_ND, norm).chunk(len(self.leaf.inputs), -1))
+        return closed(self.branch, self.back, inner, residual_BTD)
 
 
 AS_IS: Any = nn.Identity()
@@ -254,8 +266,23 @@ def why_not_attention(body: Any, shared: set[int]) -> str | None:
     return why_not(body, shared)
 
 
+class LeanStack(Stack):
+    """A stack of lean blocks. Whether it learns is what the plain stack says at the time, not when this was made."""
+
+    def __init__(self, plain: Stack) -> None:
+        self.__dict__.update(plain.__dict__)
+        self.__dict__["plain"] = plain
+
+    def forward(self, *given: Any, **named: Any) -> Tensor:
+        """What the plain stack gives."""
+        learns = self.__dict__["plain"].training
+        if self.training is not learns:
+            self.training = learns
+        return super().forward(*given, **named)
+
+
 def _lean_stack(stack: Stack, shared: set[int]) -> Stack:
-    shell = copy.copy(stack)
+    shell = LeanStack(stack)
     blocks: Any = [LeanBlock(block, shared) for block in stack.blocks if isinstance(block, Block)]
     shell._modules = {**stack._modules, "blocks": nn.ModuleList(blocks)}
     return shell

@@ -49,7 +49,8 @@ class PagedStep:
     def __call__(self, y_BTO: Tensor, scene: Scene) -> Tensor:
         """Weighted values (B,T,H,K) of every head, from the merged projection."""
         body, cache = self.body, scene.cache
-        assert isinstance(cache, PagedCache), "pages come with such a cache"
+        if not isinstance(cache, PagedCache) or scene.kernel is None:
+            raise TypeError("this is the way of a paged cache and a kernel that reads pages")
         batch, tokens, width = y_BTO.shape
         slot_N, (k_PsGK, v_PsGK), scales = cache.slots(body.layer)
         cos_ND = sin_ND = None
@@ -65,7 +66,6 @@ class PagedStep:
         q_BTHK = q_NHK.view(batch, tokens, *q_NHK.shape[1:])
         if body.spec.temperature is not None:
             q_BTHK = q_BTHK * temperature(body.spec.temperature, scene.sight.q.pos, q_BTHK)
-        assert scene.kernel is not None, "pages are read by a kernel"
         return body.mix(q_BTHK, k_PsGK, v_PsGK, scene, scene.sight, scene.kernel, scales)
 
 

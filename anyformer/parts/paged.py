@@ -144,7 +144,8 @@ class PagedCache:
         ]
         poses, valids = [], []
         for t in self.tenants:
-            assert t.source_pos_1S is not None, "a tenant with keys of a source knows where they are"
+            if t.source_pos_1S is None:
+                raise InputError("a tenant has keys of a source, but not where they are")
             valid = (
                 torch.ones_like(t.source_pos_1S, dtype=torch.bool) if t.source_valid_1S is None else t.source_valid_1S
             )
@@ -258,9 +259,9 @@ class PagedCache:
         """Where a layer's new tokens go, among all slots of its pool; the pool's tensors, and their scales if it is of
         int8: for a kernel that writes them itself.
         """
-        policy = self.pool.policy_of[layer]
-        assert policy is not None, "asked for a layer that keeps tokens"
-        streams = self.pool.layers[layer]
+        streams, policy = self.pool.layers[layer], self.pool.policy_of[layer]
+        if policy is None:
+            raise InputError(f"layer {layer} keeps a state and no tokens")
         return self.shelves[policy].flat_N, [s[0] for s in streams], [s[1] for s in streams if len(s) > 1]
 
     def extend(self, layer: int, *new: Tensor, paged: bool = False) -> tuple[Tensor, ...]:

@@ -159,6 +159,19 @@ class Pool:
             state[tenant.seat].zero_()
         return tenant
 
+    def seated(self, new: int, *, declared: int | None = None, source_declared: int | None = None) -> Tenant:
+        """The same with room for so many tokens, by one who has counted seats and pages before."""
+        tenant = self.admit(declared=declared, source_declared=source_declared)
+        if tenant is None:
+            raise InputError(f"all {self.seats} seats of the pool are taken")
+        self.ensure(tenant, new)
+        return tenant
+
+    def ensure(self, tenant: Tenant, new: int) -> None:
+        """Take the pages for so many new tokens, by one who has counted them before."""
+        if not self.reserve(tenant, new):
+            raise InputError(f"the pool has no page left for {new} more tokens")
+
     def release(self, tenant: Tenant) -> None:
         """Give back all that a tenant holds."""
         if self.tenants.pop(tenant.seat, None) is not tenant:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -48,24 +49,28 @@ class QuantisedLinear(nn.Module):
         self.register_buffer("bias", None if bias_O is None else bias_O.detach().clone(), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled() and x.requires_grad:
+        return self.product(x) if x.dim() == 2 else self.product(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
+
+    def product(self, x_NI: Tensor) -> Tensor:
+        """The same for rows."""
+        if x_NI.requires_grad and torch.is_grad_enabled():
             raise CapabilityError(
                 "a quantised model can't learn: its weights are whole numbers; train the model that it was made from, or "
                 "call it in torch.no_grad()"
             )
+        own: Any = self._buffers  # See Attention.forward.
+        data, scale, bias = own["data_OI"], own["scale"], own["bias"]
         if self.group:
-            return int4_linear(x, self.data_OI, self.scale, self.group, self.bias)
-        if x.device.type != "cpu":
-            return int8_linear(x, self.data_OI, self.scale, self.bias)
-        return int8_rows_linear(x.flatten(0, -2), self.data_OI, self.scale, self.bias).unflatten(0, x.shape[:-1])
+            return int4_linear(x_NI, data, scale, self.group, bias)
+        return int8_rows_linear(x_NI, data, scale, bias) if x_NI.is_cpu else int8_linear(x_NI, data, scale, bias)
 
     def read(self, x_ND: Tensor, norm: NormTerms | None) -> Tensor:
         """What it gives for the normed input."""
-        return self(x_ND if norm is None else norm.leaf.apply(x_ND, norm.own))
+        return self.product(x_ND if norm is None else norm.leaf.apply(x_ND, norm.own))
 
     def add(self, x_NI: Tensor, residual_NO: Tensor) -> Tensor:
         """The residual with what the map gives."""
-        return residual_NO + self(x_NI)
+        return residual_NO + self.product(x_NI)
 
     def holds(self) -> bool:
         """Whether it is what it was made for: nothing moves its numbers from outside."""

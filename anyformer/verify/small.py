@@ -80,7 +80,9 @@ def is_large(spec: ModelSpec) -> bool:
 def small(spec: ModelSpec) -> ModelSpec:
     """The same choices in small. A size that can't be reduced, as something else in the spec depends on it, stays."""
     draft = Draft(spec, {}, tuple(_kinds(stack.layers) for stack in spec.stacks))
-    vocab = {} if spec.vocab <= VOCAB else {"vocab": VOCAB, "ids": SpecialIds()}
+    # Of the special ids only a decoder's start is something that a model can't do without.
+    ids = SpecialIds(start=None if spec.ids.start is None else 0)
+    vocab = {} if spec.vocab <= VOCAB else {"vocab": VOCAB, "ids": ids}
     draft = _first(draft, [dataclasses.replace(draft, shared=vocab)])
     # Patterns may tie their sizes to the context, so that comes before them.
     draft = _first(draft, [_shorter(draft)])

@@ -44,7 +44,7 @@ def test_bench_attention_as_json_has_every_figure(capsys):
     for row in ran.json["rows"]:
         assert row["seconds"] > 0
         assert row["peak_bytes"] >= row["allocated_bytes"] >= row["tokens"] * 4 * 8 * 8
-    assert {"pattern": "causal", "kernel": "flex"}.items() <= ran.json["refusals"][0].items()
+    assert any({"pattern": "causal", "kernel": "flex"}.items() <= each.items() for each in ran.json["refusals"])
 
 
 def test_bench_attention_draws_only_if_asked(capsys, tmp_path, monkeypatch):
@@ -85,8 +85,8 @@ def test_bench_attention_beyond_the_memory_says_so(capsys, monkeypatch):
         (["generate", "--device", "tpu"], "--device: 'tpu' is neither cpu nor cuda"),
         (["generate", "--png", "nowhere/a.png"], "there is no directory 'nowhere'"),
         (["generate", "bert-base", "--set", "depth=1"], "an encoder reads a text at once"),
-        (["generate", "gpt2", "--set", "depth=1", "--lengths", "1020"], "need 1043 positions, and the model has 1024"),
-        (["generate", "llama-3-405b"], "the weights take"),
+        (["generate", "gpt-2", "--set", "depth=1", "--lengths", "1020"], "need 1043 positions, and the model has 1024"),
+        (["generate", "llama-3.1-405b"], "the weights take"),
         (["attention", "--lengths", "0"], "0 is not at least 1"),
         (["attention", "--lengths"], "expected at least one argument"),
         (["attention", "--kv-heads", "3"], "--kv-heads: 3 does not divide --heads 4; pick one of 1, 2, 4"),
@@ -114,10 +114,9 @@ def test_bench_generate_prints_rows_for_each_batch_length_and_way(capsys, tmp_pa
     picture = tmp_path / "steps.png"
     ran = run(capsys, *TINY, "--png", str(picture))
     assert ran.status == 0, ran.err
-    rows = [line.split() for line in ran.out.splitlines() if "cached" in line.split() or "uncached" in line.split()]
-    assert [("uncached" if "uncached" in row else "cached") for row in rows] == ["cached", "uncached"] * 2 + [
-        "cached"
-    ] * 2
+    lines = ran.out.split("x uncached")[1].splitlines()
+    ways = [word for line in lines for word in line.split() if word in ("cached", "uncached")]
+    assert ways == ["cached", "uncached"] * 2 + ["cached"] * 2
     assert "memory gives" in ran.out
     assert widest(ran.out.splitlines()) <= 100
     assert picture.read_bytes().startswith(b"\x89PNG")

@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -173,7 +174,9 @@ def test_generate_of_several_texts_prints_them_one_after_the_other(run, capsys):
 
 
 def test_generate_warns_of_an_option_without_effect(run, capsys):
-    assert main(["generate", str(run), "the", "--greedy", "--top-k", "5", "--max-new-tokens", "2"]) == 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert main(["generate", str(run), "the", "--greedy", "--top-k", "5", "--max-new-tokens", "2"]) == 0
     assert "top_k has no effect without a draw" in capsys.readouterr().err
 
 

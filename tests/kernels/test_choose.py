@@ -153,7 +153,7 @@ def test_kernels_last_in_order_refuses_nothing():
         LOCAL, dtype=torch.bfloat16, mixer=Relu(), bias=True, reads_content=True, products=True, softcap=True,
         reads_probs=True, dropout=True, compiling=True, plain=False,
     )  # fmt: skip
-    assert [kernel.name for kernel in KERNELS] == ["paged", "flex", "banded", "sdpa", "tiled", "reference"]
+    assert [kernel.name for kernel in KERNELS] == ["paged", "grouped", "flex", "banded", "sdpa", "tiled", "reference"]
     assert KERNELS[-1].why_not(everything) is None
     assert all(kernel.why_not(everything) for kernel in KERNELS[:-1])
 

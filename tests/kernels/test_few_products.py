@@ -18,7 +18,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = {
     "fused": torch.float32,
     # The interpreter has no bf16 of its own.
-    "bf16": torch.bfloat16 if DEVICE == "cuda" else torch.float16,
+    "bf16-pair": torch.bfloat16 if DEVICE == "cuda" else torch.float16,
 }
 NORMS = {
     "rms": RMSNorm(),

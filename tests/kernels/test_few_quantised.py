@@ -90,6 +90,15 @@ def test_quantised_kernels_equal_plain(row, shape):
 
 
 @needs_triton
+@pytest.mark.parametrize("group", [8, 64, 2048])
+def test_int4_kernel_with_small_and_large_groups_equals_plain(group):
+    x, weight = drawn(2, 2048, dtype=torch.float32), drawn(3, 2048, dtype=torch.float32)
+    packed, scale = quantised.quantise_int4(weight, group)
+    exact = x.double() @ quantised.dequantise_int4(packed, scale, group, torch.float64).T
+    assert_close("fused", products.int4_linear(x, packed, scale, group, None), exact)
+
+
+@needs_triton
 def test_int8_kernel_with_rows_that_no_vector_divides_equals_plain():
     x, weight = drawn(1, 99, dtype=torch.float32), drawn(5, 99, dtype=torch.float32)
     data, scale = quantised.quantise_int8(weight)

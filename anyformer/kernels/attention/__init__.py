@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.kernels.attention import banded, flex, native, paged, reference, tiled
+from anyformer.kernels.attention import banded, flex, grouped, native, paged, reference, tiled
 from anyformer.kernels.choose import Choice, Kernel, Request, Terms, choose
 
 KERNELS: tuple[Kernel, ...] = (
     paged.KERNEL,
+    grouped.KERNEL,
     flex.KERNEL,
     banded.KERNEL,
     native.KERNEL,

@@ -129,16 +129,19 @@ class Plan(NamedTuple):
     stages: int
     """Blocks under way, twice as many and one: where a key lies must be known before it is asked for."""
     registers: int | None = None
-    """Of a thread: fewer of them let more programs share a multiprocessor."""
+    """Of a thread, with no more queries than a product needs: fewer let more programs share a multiprocessor."""
 
 
 def plan(kv_heads: int, dim: int, itemsize: int) -> Plan:
-    """Sizes for a model's shape, as measured (bench/gpu_decode_attention.py)."""
+    """Sizes for a model's shape, as measured (bench/gpu_decode_attention.py --tune)."""
     wide = max(16, 1 << (dim - 1).bit_length()) * itemsize
-    block = 64 if wide <= 256 else 32 if wide <= 1024 else 16
     # About four programs for each of a large device's multiprocessors, if one row is alone.
-    most = min(128, max(16, 1 << (512 // kv_heads - 1).bit_length())) if kv_heads < 512 else 16
-    return Plan(block, 64, most, 8, 4, 3 if wide <= 512 else 2)
+    most = min(128, max(16, 1 << (512 // kv_heads).bit_length() - 1)) if kv_heads < 512 else 16
+    if itemsize == 1:
+        return Plan(32, 64, most, 4, 4, 5, 96)
+    if wide <= 256:
+        return Plan(64, 64, most, 4, 4, 3, 128)
+    return Plan(32, 64, most, 4, 4, 3 if wide <= 512 else 2)
 
 
 def numbers(pages: Pages) -> Tensor:
@@ -152,7 +155,7 @@ def numbers(pages: Pages) -> Tensor:
 
 def plain(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: Terms) -> Tensor:
     """The same in torch: every slot gathered, and the reference over those that hold a token. The oracle."""
-    pages = _pages(terms)
+    pages = pages_of(terms)
     scales = (None, None) if pages.scales is None else pages.scales
     number_BS = numbers(pages)
     there_BS = number_BS >= 0
@@ -181,7 +184,7 @@ def run(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: Terms) -> Tensor:
 
 def launched(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: Terms, sizes: Plan) -> Tensor:
     """The same with the given sizes."""
-    pages, seen, scores = _pages(terms), span(terms.sight.pattern), terms.scores
+    pages, seen, scores = pages_of(terms), span(terms.sight.pattern), terms.scores
     slope_H = None if scores is None else scores.slope_H
     bias_HN = None if scores is None or scores.table_BHTN is None else _by_distance(scores, terms)
     if (
@@ -199,7 +202,8 @@ def launched(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: Terms, sizes
     )  # fmt: skip
 
 
-def _pages(terms: Terms) -> Pages:
+def pages_of(terms: Terms) -> Pages:
+    """Where the keys of each row lie."""
     if terms.pages is None:
         raise InputError("attention to pages: terms.pages must say where the keys of each row lie")
     return terms.pages
@@ -207,7 +211,7 @@ def _pages(terms: Terms) -> Pages:
 
 def _by_distance(scores: ScoreTerms, terms: Terms) -> Tensor | None:
     """(H,N): what the table adds at distance 0, 1, 2 ...; the last for all beyond. None if there is no last one."""
-    pages = _pages(terms)
+    pages = pages_of(terms)
     if scores.reach is not None:
         reach = scores.reach
     elif pages.keep.recent is None:

@@ -333,7 +333,7 @@ def launch(q, k, v, terms, pages, seen, slope, bias, ranges, plan):
         SIZE=pages.size, SLOPE=slope is not None, BIAS=bias is not None, SOFTCAP=terms.softcap is not None,
         SCALED=pages.scales is not None, PRECISION="tf32x3" if q.dtype == torch.float32 else "ieee",
         num_warps=plan.warps, num_stages=plan.stages, **early,
-        **({} if plan.registers is None or q.device.type != "cuda" else {"maxnreg": plan.registers}),
+        **({"maxnreg": plan.registers} if plan.registers and m == 16 else {}),
     )  # fmt: skip
     if splits > 1:
         merge_parts[(tiles * kept, batch)](

@@ -33,6 +33,9 @@ MANY = 512
 WIDEST = 1 << 16
 """Numbers in a row that one program norms."""
 
+ONE = 0x3F800000
+"""The bits of the fp32 number 1."""
+
 FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -44,13 +47,14 @@ class Blocks(NamedTuple):
     warps: int
 
 
-def blocks(rows: int, outs: int, into: int, bits: int = 16, pair: bool = False) -> Blocks:
+def blocks(rows: int, outs: int, into: int, bits: int = 16, pair: bool = False, narrow: bool = False) -> Blocks:
     """Block sizes as measured in whole stacks of layers on an H200 (8B, 1B and 0.6B shapes): enough programs for every
     multiprocessor, and enough bytes asked for at once. `bits` are those of an input: a thread takes 16 bytes of them.
+    `pair`: a program makes gate and up of the same output; `narrow`: weights of 8 bits.
     """
     if rows > 1:
         sizes = Blocks(4 if rows == 2 else 2, 512, 2)
-    elif into >= 8192:
+    elif into >= 8192 and not narrow:
         sizes = Blocks(4, 2048, 4)
     elif into > 2048:
         sizes = Blocks(2 if pair or outs <= 2048 else 4, 2048, 8)
@@ -189,7 +193,7 @@ def product(
     pair = gated and at == "output"
     made = outs // 2 if pair else outs
     padded = power(count)
-    sizes = sizes or blocks(padded, outs, into, 8 * x.element_size(), pair)
+    sizes = sizes or blocks(padded, outs, into, 8 * x.element_size(), pair, scale is not None)
     out = torch.empty(count, made, dtype=x.dtype, device=x.device)
     recipe = norm.leaf.recipe() if norm is not None else None
     own = norm.own if norm is not None else {}
@@ -231,21 +235,22 @@ def int4_linear(
     rows = flat(x)
     count, outs, into = rows.shape[0], packed.shape[0], packed.shape[1] * 2
     padded = power(count)
-    sizes = sizes or int4_blocks(padded, into)
+    sizes = sizes or int4_blocks(padded, outs, into, group)
     out = torch.empty(count, outs, dtype=x.dtype, device=x.device)
     pdl = may_overlap(x)
     kernel: Any = fused.product_int4
     kernel[(-(-outs // sizes.outs),)](
-        rows, packed.view(torch.int32), out, bias_O, scale_OG, rows.stride(0), outs, early() if pdl else 0,
+        rows, packed.view(torch.int32), out, bias_O, scale_OG, rows.stride(0), outs, early() if pdl else 0, ONE,
         N=count, ROWS=padded, INS=into, GROUP=group, BO=sizes.outs, BW=sizes.ins, BIAS=bias_O is not None, PDL=pdl,
         num_warps=sizes.warps, **({"launch_pdl": True} if pdl else {}),
     )  # fmt: skip
     return out.view(*x.shape[:-1], outs)
 
 
-def int4_blocks(rows: int, into: int) -> Blocks:
-    """The same for int4 weights, in words of 8."""
-    return Blocks(4 if rows == 1 else 2, min(512, max(128, power(into // 8))), 4)
+def int4_blocks(rows: int, outs: int, into: int, group: int) -> Blocks:
+    """The same for int4 weights, in words of 8, of which a block holds whole groups."""
+    most = (8 if outs > 4096 else 4) if rows == 1 else 2
+    return Blocks(most, max(group // 8, min(512, max(128, power(into // 8)))), 4)
 
 
 def norm_rows(x: Tensor, norm: NormTerms) -> Tensor:

@@ -83,7 +83,7 @@ def int4_linear(x: Tensor, packed: Tensor, scale_OG: Tensor, group: int, bias_O:
     """The product x W^T + b for x (..., I)."""
     from anyformer.kernels.few import products
 
-    if products.serves(x, packed, bias_O, most=products.MOST_QUANTISED):
+    if group == products.power(group) and products.serves(x, packed, bias_O, most=products.MOST_QUANTISED):
         return products.int4_linear(x, packed, scale_OG, group, bias_O)
     return F.linear(x, dequantise_int4(packed, scale_OG, group, x.dtype), bias_O)
 

@@ -1,10 +1,12 @@
 """The Triton kernel of rotate-and-store. Imported only where Triton is: see `rotate`, which starts it.
 
-One program takes one head of one token. Numbers are rounded to the input's dtype where the plain model rounds. Where the
-device can, it is started while the kernel before it ends (PDL).
+One program takes some heads of one token. Numbers are rounded to the input's dtype where the plain model rounds. Where
+the device can, it is started while the kernel before it ends (PDL).
 """
 # Triton is not installed where there is no CUDA device.
 # pyright: reportMissingImports=false, reportIndexIssue=false
+
+import math
 
 import torch
 import triton
@@ -14,6 +16,8 @@ from anyformer.kernels.attention.paged_triton import overlaps
 
 SCALES, CENTRED, GAIN, ONE_PLUS, SHIFT, LATE = (tl.constexpr(2**i) for i in range(6))
 """What a norm has; late: gain and bias come after the cast to the input's dtype."""
+TILE = 1024
+"""Numbers of a program."""
 LEAST = tl.constexpr(1e-30)
 HALVES = tl.constexpr(12582912.0)
 """1.5 * 2^23: a float added to it and taken off again is a whole number, halves rounded to even ones."""
@@ -47,12 +51,12 @@ def gained(z, gain, shift, at, fits, NORM: tl.constexpr, dtype: tl.constexpr):
 @triton.jit
 def normed(x, swapped, gain, shift, head, i, j, fits, gain_head, eps, DIM: tl.constexpr, TURNS: tl.constexpr,
            NORM: tl.constexpr, dtype: tl.constexpr):  # fmt: skip
-    """A head normed, and the same numbers with pairs swapped: those are read at j instead of i."""
+    """Heads normed, and the same numbers with pairs swapped: those are read at j instead of i."""
     if CENTRED & NORM:
-        mean = tl.sum(x, 0) / DIM
+        mean = tl.sum(x, 1, keep_dims=True) / DIM
         x = tl.where(fits, x - mean, 0.0)
         swapped = tl.where(fits, swapped - mean, 0.0)
-    scale = tl.rsqrt(tl.sum(x * x, 0) / DIM + eps)
+    scale = tl.rsqrt(tl.sum(x * x, 1, keep_dims=True) / DIM + eps)
     x = gained(x * scale, gain, shift, head * gain_head + i, fits, NORM, dtype)
     if TURNS:
         swapped = gained(swapped * scale, gain, shift, head * gain_head + j, fits, NORM, dtype)
@@ -66,15 +70,16 @@ def rotate_heads(
     clip, x_row, turn_row, slot_stride, head_stride,
     H: tl.constexpr, G: tl.constexpr, DIM: tl.constexpr, WIDE: tl.constexpr, R: tl.constexpr, HALF: tl.constexpr,
     Q_NORM: tl.constexpr, K_NORM: tl.constexpr, V_NORM: tl.constexpr, LAST: tl.constexpr, CLIP: tl.constexpr,
-    SCALED: tl.constexpr, PDL: tl.constexpr,
+    SCALED: tl.constexpr, BH: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Axes: token, head among queries, keys and values. A norm is a sum of what it has; 0: there is none."""
+    """Axes: token, and BH heads of queries, keys or values. A norm is a sum of what it has; 0: there is none."""
     dtype: tl.constexpr = x.dtype.element_ty
-    n, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    n, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * BH
+    head = first + tl.arange(0, BH)[:, None]
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
-    i = tl.arange(0, WIDE)
+    i = tl.arange(0, WIDE)[None, :]
     fits = i < DIM
     # The other one of each pair.
     if R == 0:
@@ -88,7 +93,7 @@ def rotate_heads(
     if CLIP:
         y = tl.minimum(tl.maximum(y, -clip), clip)
     y = rounded(y, dtype)
-    if head >= H + G:
+    if first >= H + G:
         if V_NORM:
             y, _ = normed(y, y, v_gain, v_shift, head - H - G, i, i, fits, v_head, v_eps, DIM, False, V_NORM, dtype)
     else:
@@ -99,7 +104,7 @@ def rotate_heads(
                 other = tl.minimum(tl.maximum(other, -clip), clip)
             other = rounded(other, dtype)
         if not LAST:
-            if head < H:
+            if first < H:
                 if Q_NORM:
                     y, other = normed(
                         y, other, q_gain, q_shift, head, i, j, fits, q_head, q_eps, DIM, R > 0, Q_NORM, dtype
@@ -114,23 +119,23 @@ def rotate_heads(
             s = tl.load(sin + n * turn_row + i, mask=i < R, other=0.0).to(tl.float32)
             y = tl.where(i < R, rounded(rounded(y * c, dtype) + other * s, dtype), y)
         if LAST:
-            if head < H:
+            if first < H:
                 if Q_NORM:
                     y, _ = normed(y, y, q_gain, q_shift, head, i, i, fits, q_head, q_eps, DIM, False, Q_NORM, dtype)
             else:
                 if K_NORM:
                     y, _ = normed(y, y, k_gain, k_shift, head - H, i, i, fits, k_head, k_eps, DIM, False, K_NORM, dtype)
-    if head < H:
+    if first < H:
         tl.store(out + (n * H + head) * DIM + i, y.to(dtype), mask=fits)
         return
     slot = tl.load(slots + n).to(tl.int64)
     g = (head - H) % G
     pool, factors = k_pool, k_scale
-    if head >= H + G:
+    if first >= H + G:
         pool, factors = v_pool, v_scale
     to = pool + slot * slot_stride + g * head_stride + i
     if SCALED:
-        factor = tl.div_rn(tl.max(tl.abs(tl.where(fits, y, 0.0)), 0), 127.0)
+        factor = tl.div_rn(tl.max(tl.abs(tl.where(fits, y, 0.0)), 1, keep_dims=True), 127.0)
         whole = tl.div_rn(y, tl.maximum(factor, LEAST)) + HALVES - HALVES
         tl.store(to, whole.to(tl.int8), mask=fits)
         tl.store(factors + slot * G + g, factor)
@@ -162,13 +167,17 @@ def launch(qkv, heads, kv_heads, dim, slot, k_pool, v_pool, scales, cos, sin, la
     turning = 0 if cos is None else cos.shape[-1]
     cos, sin = (out, out) if cos is None else (cos, sin)
     k_scale, v_scale = (out, out) if scales is None else scales
-    rotate_heads[(tokens, heads + 2 * kv_heads)](
+    wide = triton.next_power_of_2(dim)
+    # Heads of one program are all queries, all keys or all values.
+    some = min(math.gcd(heads, kv_heads) & -math.gcd(heads, kv_heads), max(1, TILE // wide))
+    rotate_heads[(tokens, (heads + 2 * kv_heads) // some)](
         qkv, out, k_pool, v_pool, k_scale, v_scale, slot, cos, sin, *gains, *steps, *epsilons,
         1.0 if clip is None else clip, qkv.stride(0), 0 if cos.shape[0] == 1 else cos.stride(0),
         k_pool.stride(1), k_pool.stride(2),
-        H=heads, G=kv_heads, DIM=dim, WIDE=triton.next_power_of_2(dim), R=turning, HALF=layout == "half",
+        H=heads, G=kv_heads, DIM=dim, WIDE=wide, R=turning, HALF=layout == "half",
         Q_NORM=recipes[0], K_NORM=recipes[1], V_NORM=recipes[2], LAST=norm_last, CLIP=clip is not None,
-        SCALED=scales is not None, PDL=overlaps(qkv.device), num_warps=1,
+        SCALED=scales is not None, BH=some, PDL=overlaps(qkv.device),
+        num_warps=max(1, some * wide // 256),
         **({"launch_pdl": True} if overlaps(qkv.device) else {}),
     )  # fmt: skip
     return out
