@@ -110,12 +110,12 @@ class LeanBlock(Block):
             if mix is None:
                 x_BTD = attention.onto(x_BTD, scene)
             else:
-                x_BTD = after(attention, mix(x_BTD, mix.norm, x_BTD, scene))
+                x_BTD = after(attention, mix(x_BTD, mix.norm, x_BTD, scene, over=True))
             if cross is not None:
                 x_BTD = cross.onto(x_BTD, cross_scene, memory_BSD)
             if feed is None or not feed.takes(x_BTD):
                 return ffn.onto(x_BTD)
-            return after(ffn, feed(x_BTD, feed.norm, x_BTD))
+            return after(ffn, feed(x_BTD, feed.norm, x_BTD, over=True))
         # In parallel the attention branch owns what is shared: the norm on the input and the one after the add.
         seen = x_BTD if attention.inner is None else attention.inner(x_BTD)
         plainly = mix is None
@@ -148,14 +148,16 @@ class LeanAttention:
         self.paged = PagedStep(body) if paged_step.why_not(body) is None else None
         """The way of few tokens whose keys lie in pages, if it has one."""
 
-    def __call__(self, x_BTD: Tensor, norm: NormTerms | None, residual_BTD: Tensor, scene: Scene) -> Tensor:
-        """The residual with what attention adds to it."""
+    def __call__(
+        self, x_BTD: Tensor, norm: NormTerms | None, residual_BTD: Tensor, scene: Scene, *, over: bool = False
+    ) -> Tensor:
+        """The residual with what attention adds to it; `over`: it may be written over, as nobody reads it again."""
         body = self.body
         batch, tokens, width = x_BTD.shape
         y_NO = self.read.read(x_BTD.reshape(-1, width), norm)
         if scene.pages is not None and self.paged is not None:
             out = self.paged(y_NO.view(batch, tokens, -1), scene)
-            return closed(self.branch, self.back, out.reshape(batch * tokens, -1), residual_BTD)
+            return closed(self.branch, self.back, out.reshape(batch * tokens, -1), residual_BTD, over=over)
         q, k, v = (self.split if self.together else self.parted)(y_NO.view(batch, tokens, -1), scene)
         if body.spec.temperature is not None:
             q = q * temperature(body.spec.temperature, scene.sight.q.pos, q)
@@ -168,7 +170,7 @@ class LeanAttention:
             out = body.mix_otherwise(q, k, v, scene)
         else:
             out = body.mix(q, k, v, scene, scene.sight, scene.kernel, own)
-        return closed(self.branch, self.back, out.reshape(batch * tokens, -1), residual_BTD)
+        return closed(self.branch, self.back, out.reshape(batch * tokens, -1), residual_BTD, over=over)
 
     def split(self, y_BTO: Tensor, scene: Scene) -> tuple[Tensor, Tensor | None, Tensor]:
         """Queries, keys (None: the queries) and values, turned in one go."""
@@ -207,24 +209,24 @@ class LeanFeed:
         """Whether no more tokens come than may go through the network at once."""
         return self.leaf.chunk is None or x_BTD.shape[0] * x_BTD.shape[1] <= self.leaf.chunk
 
-    def __call__(self, x_BTD: Tensor, norm: NormTerms | None, residual_BTD: Tensor) -> Tensor:
-        """The residual with what the network adds to it."""
+    def __call__(self, x_BTD: Tensor, norm: NormTerms | None, residual_BTD: Tensor, *, over: bool = False) -> Tensor:
+        """The residual with what the network adds to it; `over`: it may be written over."""
         x_ND, read = x_BTD.reshape(-1, x_BTD.shape[-1]), self.read
         if isinstance(read, Merged):
             inner = few.norm_linear_combine(x_ND, norm, read.weight_OI, read.bias_O, self.leaf)
         else:
             inner = self.leaf.combine(*read.read(x_ND, norm).chunk(len(self.leaf.inputs), -1))
-        return closed(self.branch, self.back, inner, residual_BTD)
+        return closed(self.branch, self.back, inner, residual_BTD, over=over)
 
 
 AS_IS: Any = nn.Identity()
 
 
-def closed(branch: Branch, back: Product, x_NI: Tensor, residual_BTD: Tensor) -> Tensor:
+def closed(branch: Branch, back: Product, x_NI: Tensor, residual_BTD: Tensor, *, over: bool) -> Tensor:
     """The residual with what a branch adds to it, from the input of its last map."""
     shape = residual_BTD.shape
     if branch.bare:
-        return back.add(x_NI, residual_BTD.reshape(-1, shape[-1])).view(shape)
+        return back.add(x_NI, residual_BTD.reshape(-1, shape[-1]), over=over).view(shape)
     return residual_BTD + branch.answer(back.read(x_NI, None)).view(shape)
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.errors import InputError
+from anyformer.kernels import few
 from anyformer.parts.embedding import Embedding
 from anyformer.parts.linear import Linear
 from anyformer.parts.norm import Norm
@@ -55,7 +56,7 @@ class TokenLogits(nn.Module):
             logits = self.quantised(hidden)
         else:
             bias = self.bias if self.spec.adds_bias else None
-            logits = F.linear(hidden, self.weight if self.table is None else self.table.weight, bias)
+            logits = few.norm_linear(hidden, None, self.weight if self.table is None else self.table.weight, bias)
         if self.scale != 1.0:
             logits = logits * self.scale
         if self.spec.softcap is not None:

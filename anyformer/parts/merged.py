@@ -47,9 +47,9 @@ class Merged:
         """What all maps give for the normed input, side by side."""
         return few.norm_linear(x_ND, norm, self.weight_OI, self.bias_O)
 
-    def add(self, x_NI: Tensor, residual_NO: Tensor) -> Tensor:
-        """The residual with what the map gives."""
-        return few.linear_add(x_NI, self.weight_OI, self.bias_O, residual_NO)
+    def add(self, x_NI: Tensor, residual_NO: Tensor, *, over: bool = False) -> Tensor:
+        """The residual with what the map gives; `over`: it may be written over."""
+        return few.linear_add(x_NI, self.weight_OI, self.bias_O, residual_NO, over=over)
 
 
 def why_not(maps: Sequence[nn.Module], shared: set[int]) -> str | None:

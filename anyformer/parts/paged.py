@@ -38,6 +38,8 @@ class Shelf:
         """Whether new tokens are seen beside what the pool holds, and written afterwards."""
         self.alone = False
         """Whether nothing but them is seen."""
+        self.spills = False
+        """Whether some of them are written into the page that nobody owns."""
         self.before_B = self.after_B = self.slot_S[:0]
         self.new: Found = (self.slot_S[None, :0], None, None)
 
@@ -54,6 +56,7 @@ class Shelf:
         # Padding, and rows that are nobody's, may be counted past the table.
         page_BT = (slot_BT // self.size).clamp(max=self.table_BN.shape[1] - 1)
         flat_BT = self.table_BN.gather(1, page_BT) * self.size + slot_BT % self.size
+        self.spills = stays_BT is not None
         if stays_BT is not None:
             flat_BT = torch.where(stays_BT, flat_BT, SCRATCH)
         self.flat_N = flat_BT.flatten()
@@ -277,6 +280,10 @@ class PagedCache:
             old = [self._gather(shelf, stream, x) for stream, x in zip(streams, new, strict=True)]
         for stream, x in zip(streams, new, strict=True):
             _write(stream, shelf.flat_N, x.flatten(0, 1))
+            if shelf.spills:
+                # It stands behind the keys of shorter rows, with a weight of 0; so it must be finite.
+                for tensor in stream:
+                    tensor[SCRATCH, 0] = 0
         if paged:
             return (*(s[0] for s in streams), *(s[1] for s in streams if len(s) > 1))
         if shelf.alone:

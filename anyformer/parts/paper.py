@@ -88,6 +88,13 @@ class Paper:
                 known = page
             before = self._serial_of[known]
 
+    def forget(self, page: int) -> bool:
+        """Forget what a page holds, if nobody but one has it; whether that is so."""
+        if self._holders.get(page, 0) > 1:
+            return False
+        self._forget(page)
+        return True
+
     def _forget(self, page: int) -> None:
         key = self._key_of.pop(page, None)
         if key is not None:

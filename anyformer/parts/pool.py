@@ -172,10 +172,16 @@ class Pool:
         if not self.reserve(tenant, new):
             raise InputError(f"the pool has no page left for {new} more tokens")
 
-    def release(self, tenant: Tenant) -> None:
-        """Give back all that a tenant holds."""
+    def release(self, tenant: Tenant, *, wipe: bool = False) -> None:
+        """Give back all that a tenant holds; `wipe` clears what nobody else holds of it.
+
+        What is not finite must be cleared: whoever gets a page next does not see it, but 0 times NaN is not 0.
+        """
         if self.tenants.pop(tenant.seat, None) is not tenant:
             raise InputError("this tenant holds nothing of this pool: it was released before, or belongs to another")
+        if wipe:
+            for i, (paper, held) in enumerate(zip(self.papers, tenant.pages, strict=True)):
+                self._clear(i, [page for page in held if paper.forget(page)])
         for paper, held in zip(self.papers, tenant.pages, strict=True):
             for page in reversed(held):
                 paper.drop(page)
@@ -262,6 +268,12 @@ class Pool:
         twin.cross = list(tenant.cross)
         twin.source_pos_1S, twin.source_valid_1S = tenant.source_pos_1S, tenant.source_valid_1S
         return twin
+
+    def _clear(self, policy: int, pages: list[int]) -> None:
+        for layer, its in zip(self.layers, self.policy_of, strict=True):
+            if its == policy:
+                for tensor in (t for stream in layer for t in stream):
+                    tensor[[SCRATCH, *pages]] = 0
 
     def _copy(self, policy: int, old: list[int], new: list[int]) -> None:
         if not old:

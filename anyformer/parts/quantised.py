@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.errors import CapabilityError, InputError
+from anyformer.kernels import few
 from anyformer.kernels.few import NormTerms
 from anyformer.kernels.few.quantised import int4_linear, int8_linear, quantise_int4, quantise_int8
 from anyformer.kernels.few.rows import int8_rows_linear
@@ -66,9 +67,9 @@ class QuantisedLinear(nn.Module):
 
     def read(self, x_ND: Tensor, norm: NormTerms | None) -> Tensor:
         """What it gives for the normed input."""
-        return self.product(x_ND if norm is None else norm.leaf.apply(x_ND, norm.own))
+        return self.product(x_ND if norm is None else few.norm(x_ND, norm))
 
-    def add(self, x_NI: Tensor, residual_NO: Tensor) -> Tensor:
+    def add(self, x_NI: Tensor, residual_NO: Tensor, *, over: bool = False) -> Tensor:
         """The residual with what the map gives."""
         return residual_NO + self.product(x_NI)
 
@@ -76,14 +77,14 @@ class QuantisedLinear(nn.Module):
         """Whether it is what it was made for: nothing moves its numbers from outside."""
         return True
 
-    def _apply(self, fn: object, recurse: bool = True) -> nn.Module:
-        before = self.data_OI.device
-        super()._apply(fn, recurse)
-        if self.data_OI.device.type != before.type:
+    def _apply(self, fn: Any, recurse: bool = True) -> nn.Module:
+        here = self.data_OI.device
+        there = fn(self.data_OI[:0]).device
+        if there.type != here.type:
             raise CapabilityError(
-                f"a quantised model stays on its device, {before}: load it again with device={str(self.data_OI.device)!r}"
+                f"a quantised model stays on its device, {here}: load it again with device={str(there)!r}"
             )
-        return self
+        return super()._apply(fn, recurse)
 
     def extra_repr(self) -> str:
         return f"{self.shape[0]} -> {self.shape[1]}, {self.kind}" + (", bias" if self.bias is not None else "")

@@ -285,34 +285,21 @@ def batching(task: Task, known: Known, rng: random.Random) -> list[Said]:
     return [Said(tuple(answer.new), torch.tensor(answer.logprobs, dtype=torch.float64)) for answer in answers]
 
 
-def _approximate(task: Task) -> str | None:
-    layers = [layer for stack in task.model.spec.stacks for layer in stack.layers]
-    if all(layer.attention.mixer.exact for layer in layers):
-        return None
-    return "an approximate mixer groups its tokens anew when all are read again"
-
-
 def _one_token(task: Task) -> str | None:
     return "a decoder that begins with one token has no prompt to cut" if task.two else None
 
 
-def _short_start(task: Task) -> str | None:
-    if task.two and task.prefix > 1:
-        return f"the decoder begins with one token, and its first {task.prefix} are read together"
-    return None
-
-
 WAYS = (
-    Way("without a cache", uncached, _approximate),
+    Way("without a cache", uncached),
     Way("in a batch, padded left", left),
     Way("in a batch, padded right", right),
     Way("streamed", streamed),
     Way("prompt in pieces", chunks, _one_token),
-    Way("in pages, in pieces", pages, _short_start),
+    Way("in pages, in pieces", pages),
     Way("samples of one reading", samples, copies=SAMPLES),
-    Way("with guesses", guesses, _short_start),
-    Way("with look-up", looked_up, _short_start),
-    Way("continuous batching", batching, _short_start),
+    Way("with guesses", guesses),
+    Way("with look-up", looked_up),
+    Way("continuous batching", batching),
 )
 """All of them, in the order of the table."""
 

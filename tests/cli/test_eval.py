@@ -145,3 +145,19 @@ def test_eval_of_a_published_model_knows_a_story_from_noise(tmp_path, capsys):
         assert main(["eval", str(STORIES), str(file), "--json"]) == 0
         figures.append(json.loads(capsys.readouterr().out)["bits_per_byte"])
     assert figures[0] < 1 < 4 < figures[1]
+
+
+def test_eval_quantised_says_what_it_loses_in_a_line_and_as_json(run, texts, capsys):
+    assert main(["eval", str(run), *texts, "--quantize", "int8", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    loss = found["quantized"]
+    small, tokenizer = af.load(run, quantize="int8"), af.tokenizer(run)
+    total = score(small, tokenizer, TEXT) + score(small, tokenizer, "the dog, na\u00efve\r\n")
+    assert (loss["kind"], loss["tokens"]) == ("int8", found["tokens"])
+    assert loss["perplexity"]["before"] == pytest.approx(found["perplexity"], rel=1e-6)
+    assert loss["perplexity"]["after"] == pytest.approx(total.perplexity, rel=1e-5)
+    assert loss["bits_per_byte"]["after"] == pytest.approx(total.bits_per_byte, rel=1e-5)
+    assert 0 < loss["mean_kl"] < 0.05
+    assert main(["eval", str(run), *texts, "--quantize", "int8"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert f"int8: perplexity {loss['perplexity']['before']:.3f} -> {loss['perplexity']['after']:.3f}" in out

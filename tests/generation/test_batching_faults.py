@@ -153,6 +153,25 @@ def test_batcher_ends_a_request_whose_logits_are_no_numbers_and_no_other():
     batcher.check()
 
 
+@pytest.mark.parametrize("changes", [{}, {"attention.pattern": "window(5)"}, {"attention.softcap": 5.0}])
+@pytest.mark.parametrize("chunk", [2, 30])
+def test_batcher_lets_nobody_see_what_is_no_number(changes, chunk):
+    model = small({"head.tied": False} | changes)
+    rng = random.Random(1)
+    asked = [[rng.randrange(1, 30) for _ in range(n)] for n in (3, 9, 4, 14, 2, 7, 5, 11)]
+    want = [alone(model, ids, max_new_tokens=6, bad_words=[[30]]) for ids in asked]
+    batcher = Batcher(broken(model, 30), seats=4, length=40, pages=30, size=2, chunk=chunk, budget=40)
+    given = []
+    for i, ids in enumerate(asked):
+        given += [{"input_ids": ids, "max_new_tokens": 6, "bad_words": [[30]]}]
+        given += [{"input_ids": [*ids[: i + 1], 30, *ids], "max_new_tokens": 6, "n": 1 + i % 2, "temperature": 1.0}]
+    tickets = batcher.run(given)
+    assert [ticket.answers[0].new for ticket in tickets[::2]] == want
+    assert {answer.reason for ticket in tickets[1::2] for answer in ticket.answers} == {"failed"}
+    batcher.check()
+    assert all(tensor.isfinite().all() for layer in batcher.pool.layers for stream in layer for tensor in stream)
+
+
 def failing(batcher: Batcher, monkeypatch, token: int, error: BaseException) -> None:
     """Let every pass fail in which a row has this token."""
     whole = batcher._run

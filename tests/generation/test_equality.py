@@ -1,6 +1,7 @@
 """Every family and random specs generate the same tokens in every way, in fp64, and never look ahead."""
 
 import functools
+from typing import Any
 
 import pytest
 import torch
@@ -10,13 +11,22 @@ from anyformer.families.family import Family, families
 from anyformer.model.models import Model
 from anyformer.verify.generation import Equality, equality
 from anyformer.verify.ways import WAYS
-from tests.contract.contracts import model_of, prefix_of
+from tests.contract.contracts import model_of, prefix_of, randomise
 from tests.contract.draw import draw
 from tests.generation.talking import talking, talks
 from tests.tolerances import assert_close
 
-KINDS = [family.kind for family in families() if talks(family.spec_from(family.tiny()))]
-NEW = 12
+SPECS = {family.kind: family.spec_from(family.tiny()) for family in families()}
+KINDS = [kind for kind, spec in SPECS.items() if talks(spec)]
+DECODERS = [kind for kind in KINDS if SPECS[kind].topology == "decoder"]
+NEW = 10
+ONE_CHUNK = {
+    "lsh_attn_chunk_length": 96,
+    "axial_pos_shape": [8, 12],
+    "num_buckets": [4, 2],
+    "max_position_embeddings": 96,
+}
+"""For Reformer: LSH attention is exact within one chunk."""
 # A stream is from a batch that is padded on the left.
 BUT_LEFT = tuple(way for way in WAYS if way.name != "in a batch, padded left")
 LATE = tuple(way for way in WAYS if way.name in ("prompt in pieces", "samples of one reading", "with look-up"))
@@ -28,26 +38,28 @@ def family_model(kind: str) -> Model:
     """The small config of a family, every parameter random."""
     family = Family.named(kind)
     assert family is not None
-    return model_of(family.spec_from(family.tiny()))
+    return model_of(family.spec_from(family.tiny() | (ONE_CHUNK if kind == "reformer" else {})))
 
 
 def assert_equal(found: Equality) -> None:
-    assert found.passed, "\n".join(map(str, found.wrong))
+    assert not found.wrong, "\n".join(map(str, found.wrong))
     for row in found.rows:
-        assert row.absent is not None or (row.cases > 0 and row.tokens == row.cases * found.new)
+        assert row.tokens == row.cases * found.new
+        assert row.absent is not None or row.cases > 0 or row.way == "samples of one reading"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_way_of_a_family_draws_the_tokens_that_it_draws_alone(kind):
-    assert_equal(equality(family_model(kind), prompts=3, new=NEW, ways=BUT_LEFT, heats=(1.0,)))
+    length = 11 if kind == "reformer" else None
+    assert_equal(equality(family_model(kind), prompts=2, length=length, new=NEW, ways=BUT_LEFT, heats=(1.0,)))
 
 
-@pytest.mark.parametrize("kind", KINDS[::5])
+@pytest.mark.parametrize("kind", KINDS[::8])
 def test_every_way_of_a_family_finds_the_likeliest_tokens_that_it_finds_alone(kind):
-    assert_equal(equality(family_model(kind), prompts=3, new=2 * NEW, ways=BUT_LEFT, heats=(0.0,)))
+    assert_equal(equality(family_model(kind), prompts=2, new=2 * NEW, ways=BUT_LEFT, heats=(0.0,)))
 
 
-@pytest.mark.parametrize("seed", talking(range(120))[::2])
+@pytest.mark.parametrize("seed", talking(range(120))[::3])
 def test_further_ways_of_a_random_spec_draw_the_tokens_that_it_draws_alone(seed):
     assert_equal(equality(model_of(draw(seed)), prompts=2, new=8, seed=seed, ways=LATE, heats=(1.0,)))
 
@@ -60,7 +72,7 @@ def unmoved(model: Model, length: int) -> None:
     rows[range(length), range(length)] = (ids_T + 1) % vocab
     # Rows of one batch, and the prompt itself among them.
     both = torch.cat((ids_T[None], rows))
-    given = {"rope_length": length + 1} if model.reads_length else {}
+    given: dict[str, Any] = {"rope_length": length + 1} if model.reads_length else {}
     found = af.generate(model, both, max_new_tokens=1, stop=(), prompt_logprobs=0, details=True, **given)
     before, after = found.prompt_logprobs[0], found.prompt_logprobs[1:]
     for t in range(length):
@@ -69,7 +81,7 @@ def unmoved(model: Model, length: int) -> None:
     assert all(moved), "a token must move what is said of it, or the test shows nothing"
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if family_model(kind).spec.topology == "decoder"])
+@pytest.mark.parametrize("kind", DECODERS)
 def test_prompt_logprobs_of_a_family_never_look_ahead(kind):
     unmoved(family_model(kind), 13)
 
@@ -86,4 +98,16 @@ def test_prompt_logprobs_of_a_random_spec_never_look_ahead(seed):
 
 def test_families_of_these_tests_are_all_that_go_from_tokens_to_tokens():
     assert len(KINDS) >= 41
-    assert sum(family_model(kind).spec.topology == "encoder-decoder" for kind in KINDS) >= 6
+    assert len(KINDS) - len(DECODERS) >= 6
+
+
+def test_generate_of_a_model_in_training_mode_drops_nothing():
+    family = Family.named("t5")
+    assert family is not None
+    model = randomise(af.build(family.spec_from(family.tiny()), dtype=torch.float64), 0)
+    assert model.spec.embed.dropout > 0
+    ids = torch.arange(3, 12)[None]
+    before = af.generate(model, ids, max_new_tokens=4, details=True).logprobs
+    assert model.training
+    assert torch.equal(af.generate(model, ids, max_new_tokens=4, details=True).logprobs, before)
+    assert torch.equal(af.generate(model.eval(), ids, max_new_tokens=4, details=True).logprobs, before)

@@ -26,11 +26,13 @@ from anyformer.generation.options import Options, read_options
 from anyformer.generation.request import check_model, room
 from anyformer.generation.runner import Runner
 from anyformer.generation.samplers import Choices
+from anyformer.generation.sampling import why_not
 from anyformer.model.models import Model
 from anyformer.model.reading import reading
 
 OWN = ("input_ids", "global_mask", "rope_length", "id")
 """What `submit` reads beside `Options`."""
+NOT_FINITE = "the logits are not finite, so no token can be chosen"
 
 
 class Batcher:
@@ -205,11 +207,23 @@ class Batcher:
             logits_BV = self._pass(rows)
             if logits_BV is None:
                 continue
+            self._check_halfway(rows, logits_BV)
             ready += [(each, logits_BV, i) for i, (each, _) in enumerate(rows) if each.pending == 0]
             read = sum(taken for _, taken in rows)
             self.stats.prefill_tokens += read
             self.stats.padding_tokens += max(taken for _, taken in rows) * len(rows) - read
         return ready
+
+    def _check_halfway(self, rows: list[tuple[Answer, int]], logits_BV: Tensor) -> None:
+        """End answers whose prompt is not yet read but can't be continued, before others get what they have written."""
+        halfway = [i for i, (answer, _) in enumerate(rows) if answer.pending]
+        if not halfway:
+            return
+        finite = logits_BV[halfway].amax(-1).isfinite().tolist()
+        for i, fine in zip(halfway, finite, strict=True):
+            if not fine:
+                for each in (rows[i][0], *rows[i][0].twins):
+                    self._end(each, "failed", InputError(why_not(logits_BV[i], logits_BV[i]) or NOT_FINITE))
 
     def _pass(self, rows: list[tuple[Answer, int]]) -> Tensor | None:
         """One run of the model: logits (B,V) after the tokens of each row; None if it failed.
@@ -303,7 +317,7 @@ class Batcher:
         for answer, _, _ in ready:
             self._part(answer)
             if answer.reason is not None:
-                self.schedule.drop(answer)
+                self.schedule.drop(answer, wipe=answer.reason == "failed")
 
     def _part(self, answer: Answer) -> None:
         """Let the twins of an answer go on by themselves, from what it has read if there is room for that."""
@@ -361,7 +375,7 @@ class Batcher:
 
     def _end(self, answer: Answer, reason: Reason, error: Exception | None = None) -> None:
         """End an answer outside of a choice."""
-        self.schedule.drop(answer)
+        self.schedule.drop(answer, wipe=reason == "failed")
         answer.twins = []
         self._tell(answer, reason, error)
 

@@ -81,10 +81,10 @@ class Schedule:
         """Count an answer that got a tenant among the running ones."""
         bisect.insort(self.running, answer, key=lambda each: each.age)
 
-    def drop(self, answer: Answer) -> None:
-        """Take an answer out of the books, wherever it is."""
+    def drop(self, answer: Answer, *, wipe: bool = False) -> None:
+        """Take an answer out of the books, wherever it is; `wipe` clears what it has written."""
         if answer.tenant is not None:
-            self.pool.release(answer.tenant)
+            self.pool.release(answer.tenant, wipe=wipe)
             answer.tenant = None
             del self.running[self._place(answer)]
             self._full = False

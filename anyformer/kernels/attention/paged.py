@@ -1,8 +1,8 @@
 """Attention of few queries to keys that lie in pages, on CUDA: many programs share the keys of a row.
 
 What a query sees must be an interval of tokens, with the first tokens of its row beside it if asked for. How the keys
-of a row are shared out follows from its own length and the model's shape, never from the batch: a row gives the same
-bits alone and in company.
+of a row are shared out follows from its own length, the model's shape, and whether the batch is small or large: among
+batches of one of the two kinds a row gives the same bits in any company.
 """
 
 from __future__ import annotations
@@ -132,8 +132,17 @@ class Plan(NamedTuple):
     """Of a thread, with no more queries than a product needs: fewer let more programs share a multiprocessor."""
 
 
-def plan(kv_heads: int, dim: int, itemsize: int) -> Plan:
+CROWDED = 128
+"""Rows times key heads from which a device has enough to do without sharing out a row's keys."""
+
+
+def plan(kv_heads: int, dim: int, itemsize: int, rows: int = 1) -> Plan:
     """Sizes for a model's shape, as measured (bench/gpu_decode_attention.py --tune)."""
+    alone = _plan(kv_heads, dim, itemsize)
+    return alone._replace(least=512) if rows * kv_heads >= CROWDED else alone
+
+
+def _plan(kv_heads: int, dim: int, itemsize: int) -> Plan:
     wide = max(16, 1 << (dim - 1).bit_length()) * itemsize
     # About four programs for each of a large device's multiprocessors, if one row is alone.
     most = min(128, max(16, 1 << (512 // kv_heads).bit_length() - 1)) if kv_heads < 512 else 16
@@ -178,7 +187,7 @@ def plain(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: Terms) -> Tenso
 
 def run(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: Terms) -> Tensor:
     """One launch, or the plain way for what can't be told before: very wide heads, and columns that a cache keeps."""
-    sizes = plan(k_PsGK.shape[2], q_BTHK.shape[3], k_PsGK.element_size())
+    sizes = plan(k_PsGK.shape[2], q_BTHK.shape[3], k_PsGK.element_size(), q_BTHK.shape[0])
     return launched(q_BTHK, k_PsGK, v_PsGK, terms, sizes)
 
 

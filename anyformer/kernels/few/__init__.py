@@ -40,10 +40,18 @@ def norm_linear_combine(
     return reference.norm_linear_combine(x_ND, norm, weight_JD, bias_J, leaf) if done is None else done
 
 
-def linear_add(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None, residual_NO: Tensor) -> Tensor:
-    """The residual + x W^T + b, (N,O)."""
-    done = products.linear_add(x_NI, weight_OI, bias_O, residual_NO) if x_NI.is_cuda else None
+def linear_add(
+    x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None, residual_NO: Tensor, *, over: bool = False
+) -> Tensor:
+    """Residual + x W^T + b, (N,O). `over`: the residual may be written over, and may be what comes back."""
+    done = products.linear_add(x_NI, weight_OI, bias_O, residual_NO, over=over) if x_NI.is_cuda else None
     return reference.linear_add(x_NI, weight_OI, bias_O, residual_NO) if done is None else done
+
+
+def norm(x: Tensor, terms: NormTerms) -> Tensor:
+    """The norm of rows, in one pass where there are few."""
+    done = products.norm_few(x, terms) if x.is_cuda else None
+    return terms.leaf.apply(x, terms.own) if done is None else done
 
 
 def combine_linear_add(

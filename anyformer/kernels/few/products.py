@@ -87,7 +87,7 @@ def start(device: int) -> Start | None:
 
 def usable(x: Tensor, *others: Tensor | None) -> bool:
     """Whether our kernels can read these rows, and nothing learns here."""
-    if x.device.type != "cuda" or x.dtype not in FLOATS or x.numel() == 0:
+    if x.device.type != "cuda" or x.dtype not in FLOATS or x.numel() == 0 or torch.compiler.is_compiling():
         return False
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, *others)):
         return False
@@ -129,11 +129,26 @@ def norm_linear_combine(
     return combine_rows(F.linear(x, weight_JD, bias_J) if h is None else h, act, gated)
 
 
-def linear_add(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, residual: Tensor) -> Tensor | None:
-    """The residual + x W^T + b; None if torch's own do as well."""
-    if weight_OI.dtype == x.dtype and serves(x, weight_OI, bias_O, residual):
+def linear_add(
+    x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, residual: Tensor, *, over: bool = False
+) -> Tensor | None:
+    """The residual + x W^T + b; None if torch's own do as well. `over`: the residual may be written over, so that the
+    sum is a part of the product.
+    """
+    alike = weight_OI.dtype == x.dtype == residual.dtype
+    if alike and serves(x, weight_OI, bias_O, residual):
         return product(x, weight_OI, bias_O, residual=residual)
+    dense = x.dim() == 2 and residual.is_contiguous()
+    if over and alike and dense and bias_O is None and usable(x, weight_OI, residual):
+        return residual.addmm_(x, weight_OI.t())
     return None
+
+
+def norm_few(x: Tensor, norm: NormTerms) -> Tensor | None:
+    """norm(x) in one kernel; None if that is not for it."""
+    if not known(norm, x) or not usable(x, *norm.own.values()):
+        return None
+    return norm_rows(x, norm) if x.numel() // x.shape[-1] <= MANY else None
 
 
 def combine_linear_add(

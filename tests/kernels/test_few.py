@@ -1,0 +1,88 @@
+"""Products of few tokens: each call against the operations that it stands for, and int8 rows that keep to themselves."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from anyformer.kernels import few
+from anyformer.kernels.few import NormTerms
+from anyformer.kernels.few.quantised import quantise_int8
+from anyformer.kernels.few.rows import int8_rows_linear
+from anyformer.parts.ffns.gated import Swiglu
+from anyformer.parts.ffns.plain import Gelu
+from anyformer.parts.norms.layernorm import LayerNorm
+from anyformer.parts.norms.rmsnorm import RMSNorm
+from tests.tolerances import assert_close
+
+ROWS = (1, 2, 7)
+
+
+def drawn(*shape, dtype=torch.float64, seed=0):
+    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("leaf", [None, RMSNorm(), RMSNorm(gain="one_plus"), RMSNorm(gain="none"), LayerNorm()])
+def test_norm_linear_is_the_norm_and_then_the_product(rows, leaf):
+    x, weight, bias = drawn(rows, 12), drawn(5, 12, seed=1), drawn(5, seed=2)
+    own = {} if leaf is None else {name: drawn(12, seed=3) for name in leaf.weights((12,))}
+    normed = x
+    if leaf is not None:
+        centred = x - x.mean(-1, keepdim=True) if leaf.kind == "layernorm" else x
+        normed = centred / (centred.square().mean(-1, keepdim=True) + leaf.eps).sqrt()
+        gain = own.get("weight", torch.ones(12)) + (1 if leaf.gain == "one_plus" else 0)
+        normed = normed * gain + own.get("bias", 0)
+    with torch.no_grad():
+        found = few.norm_linear(x, None if leaf is None else NormTerms(leaf, own), weight, bias)
+    assert_close("formula", found, normed @ weight.T + bias)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_linear_add_and_the_activations_before_it_are_their_parts(rows):
+    x, weight, bias, residual = drawn(rows, 6), drawn(5, 6, seed=1), drawn(5, seed=2), drawn(rows, 5, seed=3)
+    assert_close("formula", few.linear_add(x, weight, bias, residual), x @ weight.T + bias + residual)
+    gate, up = drawn(rows, 6, seed=4), drawn(rows, 6, seed=5)
+    found = few.combine_linear_add(torch.cat((gate, up), -1), Swiglu(), weight, None, residual)
+    assert_close("formula", found, (gate * gate.sigmoid() * up) @ weight.T + residual)
+    found = few.combine_linear_add(x, Gelu(), weight, bias, residual)
+    assert_close("formula", found, F.gelu(x) @ weight.T + bias + residual)
+    merged = drawn(12, 6, seed=6)
+    found = few.norm_linear_combine(x, None, merged, None, Swiglu())
+    gate, up = (x @ merged.T).chunk(2, -1)
+    assert_close("formula", found, gate * gate.sigmoid() * up)
+
+
+def test_rms_norm_of_one_row_on_a_cpu_is_that_of_many_rows():
+    x, own = drawn(3, 12) * 1e-3, {"weight": drawn(12, seed=1)}
+    with torch.no_grad():
+        alone = torch.cat([RMSNorm().apply(row[None], own) for row in x])
+        assert_close("formula", alone, RMSNorm().apply(x, own))
+
+
+def test_int8_rows_give_the_product_of_whole_numbers():
+    x, weight = drawn(5, 40, dtype=torch.float32), drawn(9, 40, dtype=torch.float32, seed=1)
+    data, scale = quantise_int8(weight)
+    whole = (x / x.abs().amax(-1, keepdim=True) * 127).round()
+    exact = whole.double() @ data.double().T * scale.double() * x.abs().amax(-1, keepdim=True).double() / 127
+    bias = drawn(9, dtype=torch.float32, seed=2)
+    assert_close("single", int8_rows_linear(x, data, scale / 127, bias), (exact + bias).float())
+    # Whole numbers of 8 bits keep about two digits.
+    error = (exact - x.double() @ weight.double().T).abs().max() / exact.abs().max()
+    assert 1e-4 < error < 2e-2
+
+
+def test_int8_rows_are_the_same_alone_and_beside_a_much_larger_row():
+    x = drawn(6, 40, dtype=torch.float32)
+    x[3] *= 1e4
+    data, scale = quantise_int8(drawn(9, 40, dtype=torch.float32, seed=1))
+    together = int8_rows_linear(x, data, scale, None)
+    alone = torch.cat([int8_rows_linear(row[None], data, scale, None) for row in x])
+    assert_close("single", alone, together)
+    assert_close("single", alone[0], together[0])
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_int8_rows_of_zeros_give_the_bias(rows):
+    data, scale = quantise_int8(drawn(9, 40, dtype=torch.float32))
+    bias = drawn(9, dtype=torch.float32, seed=2)
+    assert torch.equal(int8_rows_linear(torch.zeros(rows, 40), data, scale, bias), bias.expand(rows, -1))
