@@ -8,6 +8,7 @@ Prints each figure, its share of the limit, and the ratio to the peer. Not a tes
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import sys
 import time
@@ -46,7 +47,18 @@ def timed(call: Any, runs: int = 3) -> list[float]:
 
 
 def say(*words: Any) -> None:
-    print(*words, flush=True)  # noqa: T201
+    print(*words, flush=True)
+
+
+def theirs(model: Any, ids: torch.Tensor, new: int) -> float:
+    """Seconds of the peer's own generate with the same weights, after one run to warm up."""
+    peer = af.to_hf(model).eval()
+    ask = functools.partial(peer.generate, ids, max_new_tokens=new, min_new_tokens=new, do_sample=False, pad_token_id=0)
+    ask()
+    found = min(timed(ask, 2))
+    del peer, ask
+    torch.cuda.empty_cache()
+    return found
 
 
 def decode(name: str, batches: tuple[int, ...], began: float, *, peer: bool, prompt: int = 128, new: int = 256) -> None:
@@ -64,8 +76,9 @@ def decode(name: str, batches: tuple[int, ...], began: float, *, peer: bool, pro
         start = time.perf_counter()
         af.generate(model, ids, max_new_tokens=8, stop=())
         say(f"  first answer of 8 tokens {time.perf_counter() - start:.2f} s")
-        ours = statistics.median(timed(lambda ids=ids: af.generate(model, ids, max_new_tokens=new, stop=()), 5))
-        prefill = statistics.median(timed(lambda ids=ids: af.generate(model, ids, max_new_tokens=1, stop=()), 5))
+        ask = functools.partial(af.generate, model, ids, stop=())
+        ours = statistics.median(timed(functools.partial(ask, max_new_tokens=new), 5))
+        prefill = statistics.median(timed(functools.partial(ask, max_new_tokens=1), 5))
         per = (ours - prefill) / (new - 1)
         moved = spec.count().bytes_moved("decode", prompt + new // 2, "bfloat16", batch)
         say(
@@ -73,15 +86,8 @@ def decode(name: str, batches: tuple[int, ...], began: float, *, peer: bool, pro
             f"{1e3 * per:.3f} ms = {batch / per:.1f} tok/s, {moved / per / BUS:.1%} of the bus"
         )
         if peer:
-            from transformers import GenerationConfig
-
-            theirs = af.to_hf(model).eval()
-            config = GenerationConfig(max_new_tokens=new, min_new_tokens=new, do_sample=False, pad_token_id=0)
-            theirs.generate(ids, generation_config=config, max_length=None)
-            hf = statistics.median(timed(lambda ids=ids: theirs.generate(ids, generation_config=config), 2))
+            hf = theirs(model, ids, new)
             say(f"  batch {batch}: transformers, dynamic cache: {batch * new / hf:.1f} tok/s; ratio {hf / ours:.2f}")
-            del theirs
-            torch.cuda.empty_cache()
     dismiss(model)
 
 
@@ -90,23 +96,16 @@ def cached_or_not(began: float, *, peer: bool) -> None:
     say(f"phi3: built at {time.perf_counter() - began:.1f} s")
     for prompt in (22, 1000, 3900 if model.spec.context < 8192 else 8192):
         ids = torch.randint(0, model.spec.vocab, (1, prompt), device="cuda")
-        call: Any = lambda cached, ids=ids: af.generate(model, ids, max_new_tokens=100, stop=(), use_cache=cached)  # noqa: E731
-        call(True)
-        with_cache = statistics.median(timed(lambda call=call: call(True), 5))
-        without = min(timed(lambda call=call: call(False), 1))
+        ask = functools.partial(af.generate, model, ids, max_new_tokens=100, stop=())
+        ask()
+        with_cache = statistics.median(timed(ask, 5))
+        without = min(timed(functools.partial(ask, use_cache=False), 1))
         say(
             f"  {prompt} + 100 tokens: {with_cache:.3f} s with the cache, {without:.2f} s without, ratio {without / with_cache:.1f}"
         )
         if peer and prompt == 22:
-            theirs = af.to_hf(model).eval()
-            ask: Any = lambda ids=ids, theirs=theirs: theirs.generate(
-                ids, max_new_tokens=100, min_new_tokens=100, do_sample=False, pad_token_id=0
-            )  # noqa: E731
-            ask()
-            hf = min(timed(ask, 2))
+            hf = theirs(model, ids, 100)
             say(f"  transformers with its cache: {hf:.2f} s; ratio {hf / with_cache:.1f}")
-            del theirs, ask
-            torch.cuda.empty_cache()
     dismiss(model)
 
 
@@ -186,7 +185,7 @@ def mixed() -> None:
     torch.manual_seed(0)
     sizes = torch.randint(100, 1025, (256, 2)).tolist()
     prompts = [torch.randint(0, 10000, (n,)).tolist() for n, _ in sizes]
-    batcher = Batcher(model, seats=256, length=2048)
+    batcher = Batcher(model, seats=256, length=2048, size=64, budget=16384, chunk=2048)
     for round_ in ("with captures", "again"):
         torch.cuda.synchronize()
         began = time.perf_counter()
@@ -198,6 +197,7 @@ def mixed() -> None:
         torch.cuda.synchronize()
         seconds = time.perf_counter() - began
         say(f"  256 mixed requests {round_}: {count} tokens in {seconds:.2f} s, {count / seconds:.0f} output tok/s")
+        say(f"  {batcher.stats}")
 
 
 def main() -> int:

@@ -25,11 +25,15 @@ class TextStream:
         """A tail of the ids, long enough for the tokens after it to decode as they do after all of them."""
         self._settled = 0
         """How many of those ids end where a character ends."""
-        self._shown = len(tokenizer.decode(self._ids))
+        text, run = tokenizer.decode(self._ids), self._run()
+        # Bytes that are no character yet show as so many unknown ones, which fewer characters may replace.
+        self._half = UNKNOWN * run if text.endswith(UNKNOWN * run) else ""
+        """What was shown of them, if it was."""
+        self._shown = len(text) - len(self._half)
         """How many characters of the tail's text are out."""
-        self._byte_run = False
+        self._byte_run = run > 0
         """Whether the last id that shows is a single byte."""
-        if self._ids:
+        if self._ids and not self._half:
             self._move()
 
     def push(self, *ids: int) -> str:
@@ -56,10 +60,17 @@ class TextStream:
 
     def held(self) -> str:
         """What `end` would answer, without an end."""
-        return self._tokenizer.decode(self._ids)[self._shown :][self._repeated :]
+        return self._tokenizer.decode(self._ids)[self._shown :].removeprefix(self._half)[self._repeated :]
+
+    def _run(self) -> int:
+        """How many of the last ids that show are single bytes."""
+        shows = [each in self._tokenizer.byte_tokens for each in self._ids if each not in self._silent]
+        return next((n for n, byte in enumerate(reversed(shows)) if not byte), len(shows))
 
     def _new(self, piece: str) -> str:
         """What of a piece has not been shown."""
+        if piece:
+            piece, self._half = piece.removeprefix(self._half), ""
         begin = min(self._repeated, len(piece))
         self._repeated -= begin
         return piece[begin:]

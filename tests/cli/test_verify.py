@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import anyformer as af
 from anyformer.families.family import Family
+from anyformer.generation.runner import Runner
 from tests.cli.command import run, widest
 from tests.cli.small_run import TEXT, small_run
 from tests.contract.draw import BASE
@@ -207,3 +208,59 @@ def test_packing_that_leaks_fails_and_names_the_documents(capsys, monkeypatch):
     assert "packed differs from alone" in ran.out
     ran = run(capsys, "verify", "packing", "llama-3-8b", "--documents", "2", "--json")
     assert (ran.status, ran.json["leaks"]) == (1, [[0, 1], [1, 0]])
+
+
+def test_generation_of_a_run_prints_a_row_for_each_way(capsys, tmp_path):
+    small_run(tmp_path / "run")
+    ran = run(capsys, "verify", "generation", str(tmp_path / "run"), "--prompts", "2", "--new", "4")
+    assert ran.status == 0, ran.err
+    for way in (
+        "without a cache",
+        "padded left",
+        "padded right",
+        "streamed",
+        "in pieces",
+        "look-up",
+        "continuous batching",
+    ):
+        assert way in ran.out
+    assert "its own weights, float64 on cpu" in ran.out
+    assert "the same tokens in every way: 40 answers, 0 mismatches" in ran.out
+    assert widest(ran.out.splitlines()[1:]) <= 100
+
+
+def test_generation_of_a_preset_as_json_is_one_document(capsys):
+    ran = run(
+        capsys, "verify", "generation", "t5-small", "--dtype", "float32", "--prompts", "2", "--new", "4", "--json"
+    )  # fmt: skip
+    assert ran.status == 0, ran.err
+    assert ran.json["passed"] is True
+    assert ran.json["weights"].startswith("made small")
+    assert (ran.json["dtype"], ran.json["tie"], ran.json["limit"]) == ("float32", 1e-4, None)
+    ways = {row["way"]: row for row in ran.json["ways"]}
+    assert "no prompt to cut" in ways["prompt in pieces"]["absent"]
+    assert ways["continuous batching"]["answers"] == 4
+    assert ways["continuous batching"]["mismatches"] == 0
+
+
+def test_generation_that_differs_says_where_and_ends_with_1(capsys, tmp_path, monkeypatch):
+    small_run(tmp_path / "run")
+    monkeypatch.setattr(Runner, "logits", lambda self, hidden: self.model.head(-hidden))
+    ran = run(capsys, "verify", "generation", str(tmp_path / "run"), "--prompts", "2", "--new", "4")
+    assert ran.status == 1
+    assert "differs" in ran.out
+    assert "continuous batching: prompt 0, greedy, new token 0" in ran.out
+
+
+def test_generation_of_what_continues_nothing_is_refused(capsys, tmp_path):
+    (tmp_path / "encoder.toml").write_text(
+        af.spec(BASE, {"topology": "encoder", "attention.pattern": "full"}).to_toml()
+    )
+    for given, said in (
+        ((str(tmp_path / "encoder.toml"),), "an encoder reads a text at once"),
+        (("llama-3-8b", "--device", "cude"), "--device: 'cude' is neither cpu nor cuda"),
+        (("llama-3-8b", "--prompts", "1"), "1 is not at least 2"),
+    ):
+        ran = run(capsys, "verify", "generation", *given)
+        assert ran.status == 2
+        assert said in ran.err

@@ -44,7 +44,7 @@ class Batcher:
         length: Tokens that an answer may have, its prompt included. None: what the model is made for.
         pages: Pages of `size` tokens that all answers share, for layers that keep every token. None: enough for all
             seats at full length.
-        size: Tokens of a page.
+        size: Tokens of a page. None: 16; on CUDA 64, as the numbers of pages are sent there in many steps.
         budget: Tokens that a step reads: one of each running answer, and as many of prompts as are left.
         chunk: Tokens of one prompt that are read at once.
         spare: Pages for each running answer that stay free for it when another one is let in. 0: more run beside each
@@ -61,7 +61,7 @@ class Batcher:
         seats: int = 32,
         length: int | None = None,
         pages: int | None = None,
-        size: int = 16,
+        size: int | None = None,
         budget: int = 2048,
         chunk: int = 512,
         spare: int = 1,
@@ -76,7 +76,9 @@ class Batcher:
             raise InputError("; ".join(wrong))
         self.model, self.tokenizer, self.stats = model, tokenizer, Stats()
         self.two = model.spec.topology == "encoder-decoder"
-        self.pool = model.new_pool(seats, length or room(model)[0], size=size, pages=pages, storage=storage)
+        tokens = size or (64 if next(model.parameters()).device.type == "cuda" else 16)
+        most = room(model)[0] if length is None else length
+        self.pool = model.new_pool(seats, most, size=tokens, pages=pages, storage=storage)
         # What a decoder keeps of its own tokens depends on the source too.
         shares = share and not self.two
         self.schedule = Schedule(self.pool, budget=budget, chunk=chunk, spare=spare, share=shares, stats=self.stats)
@@ -244,8 +246,8 @@ class Batcher:
             raise
         if self.schedule.share:
             for answer, taken in rows:
-                tenant = answer.tenant
-                if tenant is not None and (tenant.count - taken) // self.pool.size < tenant.count // self.pool.size:
+                tenant = answer.held
+                if (tenant.count - taken) // self.pool.size < tenant.count // self.pool.size:
                     self.pool.note(tenant, answer.tokens)
         return logits_BV
 
@@ -259,7 +261,7 @@ class Batcher:
         self.schedule.back(answer)
 
     def _run(self, rows: list[tuple[Answer, int]]) -> Tensor:
-        tenants = [answer.tenant for answer, _ in rows if answer.tenant is not None]
+        tenants = [answer.held for answer, _ in rows]
         first, most = rows[0][0], max(taken for _, taken in rows)
         if first.goes_on:
             last = torch.tensor([answer.tokens[-1] for answer, _ in rows], device=self.pool.device)
@@ -279,8 +281,7 @@ class Batcher:
     @torch.inference_mode()
     def _read_prompt(self, answer: Answer, ids: list[int]) -> Tensor:
         """Read tokens of a prompt whose own log-probabilities are asked for."""
-        ticket, tenant = answer.ticket, answer.tenant
-        assert tenant is not None, "who reads has a seat"
+        ticket, tenant = answer.ticket, answer.held
         told: list[tuple[float, Top] | None] = [None]
         begin = tenant.count
         marks = {} if ticket.marks_1T is None else {"global_mask": _marks(ticket.marks_1T, begin, len(ids))}

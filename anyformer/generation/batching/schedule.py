@@ -129,8 +129,7 @@ class Schedule:
 
     def _room_for_one(self, answer: Answer) -> bool:
         """Take room for one more token, from younger ones if need be."""
-        tenant = answer.tenant
-        assert tenant is not None, "only who runs goes on"
+        tenant = answer.held
         if self._steady and tenant.count % self.pool.size:
             return True
         while not self.pool.reserve(tenant, 1):
@@ -173,8 +172,7 @@ class Schedule:
 
     def _take(self, answer: Answer, left: int, *, first: bool) -> int:
         """How many tokens of an answer the step reads, given what is left of the budget; 0: none."""
-        tenant, pending = answer.tenant, answer.pending
-        assert tenant is not None, "only who has a seat reads"
+        tenant, pending = answer.held, answer.pending
         whole = 0
         if answer.ticket.source_1S is not None:
             # The decoder's tokens are read with the source.
@@ -196,7 +194,7 @@ class Schedule:
             if answer.alone or answer.ticket.reads_aside:
                 yield [(answer, taken)]
             else:
-                together.append((answer.tenant is not None and answer.tenant.count == 0, taken, answer))
+                together.append((answer.held.count == 0, taken, answer))
         together.sort(key=lambda each: (not each[0], -each[1]))
         rows: list[tuple[Answer, int]] = []
         padding, real, kind = 0, 0, None

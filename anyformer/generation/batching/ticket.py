@@ -79,6 +79,13 @@ class Answer:
         return len(self.tokens) - self.begun
 
     @property
+    def held(self) -> Tenant:
+        """Its tenant, of an answer that runs."""
+        if self.tenant is None:
+            raise RuntimeError("an answer that waits was asked for what it holds")
+        return self.tenant
+
+    @property
     def pending(self) -> int:
         """Tokens that the model has to read before the next one is chosen."""
         return len(self.tokens) - (0 if self.tenant is None else self.tenant.count)
