@@ -184,9 +184,10 @@ def mixed() -> None:
     model = built("0.6b")
     torch.manual_seed(0)
     sizes = torch.randint(100, 1025, (256, 2)).tolist()
-    prompts = [torch.randint(0, 10000, (n,)).tolist() for n, _ in sizes]
     batcher = Batcher(model, seats=256, length=2048, size=64, budget=16384, chunk=2048)
-    for round_ in ("with captures", "again"):
+    for round_ in ("with captures", "when those are there"):
+        # New ones each time, so that no beginning is known.
+        prompts = [torch.randint(0, 10000, (n,)).tolist() for n, _ in sizes]
         torch.cuda.synchronize()
         began = time.perf_counter()
         for ids, (_, new) in zip(prompts, sizes, strict=True):

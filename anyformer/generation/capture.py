@@ -19,8 +19,6 @@ from anyformer.model.models import Model
 from anyformer.parts.paged import PagedCache
 from anyformer.parts.pool import Pool, Tenant
 
-WARMUPS = 2
-"""Runs before the capture, in which kernels are compiled and libraries take their memory."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +63,8 @@ class Captured:
         stream = torch.cuda.Stream(device)
         stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(stream):
-            for _ in range(WARMUPS):
-                self._work()
+            # Kernels are compiled and libraries take their memory before the capture.
+            self._work()
         torch.cuda.current_stream(device).wait_stream(stream)
         torch.cuda.synchronize(device)
         with torch.cuda.graph(self.graph, pool=memory):

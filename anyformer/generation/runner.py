@@ -17,7 +17,7 @@ from anyformer.model.reading import headless
 from anyformer.parts.paged import PagedCache
 from anyformer.parts.pool import Pool, Tenant
 
-BUCKETS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512)
 """Batches that a step is captured for; a batch between two of them is filled up."""
 CHUNK = 8192
 """Tokens of a prompt, or of several, that are read at once."""

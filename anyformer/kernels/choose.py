@@ -66,6 +66,8 @@ class Terms(NamedTuple):
     """What it adds to the values."""
     softcap: float | None = None
     dropout: float = 0.0
+    cached: bool = False
+    """As in a request: the shapes of this pass may never come again."""
     pages: Pages | None = None
     """Where keys and values lie, if those that are given are a pool; only for a kernel that reads pages."""
 

@@ -152,7 +152,7 @@ class Attention(nn.Module):
                 values = self.leaf.values(own, v_BSGK)
         terms = Terms(
             self.scale, self.mixing, NOTHING if self.mixer is None else self.mixer.tensors(), sight, scores, values,
-            self.spec.softcap, self.spec.dropout if self.training else 0.0, None if scene.pages is None else scene.pages.scaled(scales),
+            self.spec.softcap, self.spec.dropout if self.training else 0.0, scene.cache is not None, None if scene.pages is None else scene.pages.scaled(scales),
         )  # fmt: skip
         return kernel.run(q_BTHK, k_BSGK, v_BSGK, terms)
 

@@ -109,6 +109,7 @@ def test_batcher_refuses_a_bad_request_and_keeps_serving_others(given, words):
     ("given", "words"),
     [
         ({"seats": 0}, "seats"),
+        ({"size": 0}, "size"),
         ({"budget": 0}, "budget: at least 1"),
         ({"chunk": -1}, "chunk: at least 1"),
         ({"storage": "int3"}, "'int3' is unknown"),

@@ -9,6 +9,7 @@ import torch
 import anyformer as af
 from anyformer.families.family import Family, families
 from anyformer.model.models import Model
+from anyformer.specs import ModelSpec
 from anyformer.verify.generation import Equality, equality
 from anyformer.verify.ways import WAYS
 from tests.contract.contracts import model_of, prefix_of, randomise
@@ -16,9 +17,6 @@ from tests.contract.draw import draw
 from tests.generation.talking import talking, talks
 from tests.tolerances import assert_close
 
-SPECS = {family.kind: family.spec_from(family.tiny()) for family in families()}
-KINDS = [kind for kind, spec in SPECS.items() if talks(spec)]
-DECODERS = [kind for kind in KINDS if SPECS[kind].topology == "decoder"]
 NEW = 10
 ONE_CHUNK = {
     "lsh_attn_chunk_length": 96,
@@ -33,12 +31,21 @@ LATE = tuple(way for way in WAYS if way.name in ("prompt in pieces", "samples of
 """Ways that no other test has over the random specs."""
 
 
-@functools.lru_cache(maxsize=2)
-def family_model(kind: str) -> Model:
-    """The small config of a family, every parameter random."""
+def spec_of(kind: str) -> ModelSpec:
+    """The small config of a family."""
     family = Family.named(kind)
     assert family is not None
-    return model_of(family.spec_from(family.tiny() | (ONE_CHUNK if kind == "reformer" else {})))
+    return family.spec_from(family.tiny() | (ONE_CHUNK if kind == "reformer" else {}))
+
+
+KINDS = [family.kind for family in families() if talks(spec_of(family.kind))]
+DECODERS = [kind for kind in KINDS if spec_of(kind).topology == "decoder"]
+
+
+@functools.lru_cache(maxsize=2)
+def family_model(kind: str) -> Model:
+    """A family with every parameter random."""
+    return model_of(spec_of(kind))
 
 
 def assert_equal(found: Equality) -> None:

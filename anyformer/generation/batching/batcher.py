@@ -76,9 +76,10 @@ class Batcher:
             raise InputError("; ".join(wrong))
         self.model, self.tokenizer, self.stats = model, tokenizer, Stats()
         self.two = model.spec.topology == "encoder-decoder"
-        tokens = size or (64 if next(model.parameters()).device.type == "cuda" else 16)
+        if size is None:
+            size = 64 if next(model.parameters()).device.type == "cuda" else 16
         most = room(model)[0] if length is None else length
-        self.pool = model.new_pool(seats, most, size=tokens, pages=pages, storage=storage)
+        self.pool = model.new_pool(seats, most, size=size, pages=pages, storage=storage)
         # What a decoder keeps of its own tokens depends on the source too.
         shares = share and not self.two
         self.schedule = Schedule(self.pool, budget=budget, chunk=chunk, spare=spare, share=shares, stats=self.stats)

@@ -59,7 +59,7 @@ def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms) -> Tensor:
             scale=terms.scale,
         )
         return out.reshape(batch, 1, heads, dim)
-    with _order(q_BTHK):
+    with _order(q_BTHK, terms):
         out_BHTK = F.scaled_dot_product_attention(
             q_BTHK.transpose(1, 2),
             k_BSGK.transpose(1, 2),
@@ -73,9 +73,11 @@ def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms) -> Tensor:
     return out_BHTK.transpose(1, 2)
 
 
-def _order(q_BTHK: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Which of torch's ways it tries first. On Hopper cuDNN is the fastest with many queries, and slow with one."""
-    if q_BTHK.device.type != "cuda" or q_BTHK.shape[1] == 1 or not is_hopper(q_BTHK.device.index or 0):
+def _order(q_BTHK: Tensor, terms: Terms) -> contextlib.AbstractContextManager[Any]:
+    """Which of torch's ways it tries first. On Hopper cuDNN is the fastest with many queries, and slow with one; it plans
+    anew for each shape, which takes longer than a prompt.
+    """
+    if q_BTHK.device.type != "cuda" or q_BTHK.shape[1] == 1 or terms.cached or not is_hopper(q_BTHK.device.index or 0):
         return contextlib.nullcontext()
     return sdpa_kernel(CUDNN_FIRST, set_priority=True)
 
