@@ -1,22 +1,16 @@
-"""docs/generation.md: its blocks print what it shows, and the options in its table are those that exist."""
+"""docs/generation-equality.md: every family and way has its row, and none a mismatch."""
 
-import re
-
-from anyformer.generation.engine import OWN
-from anyformer.generation.options import ALIASES, NAMES
-from tests.docs.fences import read, run
-
-PAGE = read("docs/generation.md")
+from anyformer.verify.ways import WAYS
+from tests.docs.fences import read
+from tests.generation.test_equality import KINDS
 
 
-def test_generation_page_blocks_run_and_print_what_the_page_shows():
-    run(PAGE, "docs/generation.md")
-
-
-def test_generation_page_names_every_option():
-    table = PAGE.split("| to | options |")[1].split("\n\n")[0]
-    shown = set(re.findall(r"`(\w+)(?:=\w+)?`", table))
-    known = {*NAMES, *ALIASES}
-    assert shown <= known | set(OWN)
-    # `first` is how a prompt that ends with a blank is continued, which the command line does by itself.
-    assert known - shown == {"first"}
+def test_page_has_a_row_for_every_way_and_family_without_a_mismatch():
+    lines = read("docs/generation-equality.md").splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line.startswith("| ")]
+    figures = {row[0]: row[1:] for row in rows if len(row) == 8 and row[0] not in ("way", "family")}
+    wanted = {way.name for way in WAYS} | {*KINDS, "random specs"}
+    assert set(figures) == wanted, "run: PYTHONPATH=. python docs/make_generation.py"
+    for name, (answers, tokens, mismatches, _, narrow, narrow_mismatches, _) in figures.items():
+        assert (mismatches, narrow_mismatches) == ("0", "0"), name
+        assert int(tokens) == 12 * int(answers) == 12 * int(narrow) > 0, name
