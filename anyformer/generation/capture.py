@@ -20,7 +20,6 @@ from anyformer.parts.paged import PagedCache
 from anyformer.parts.pool import Pool, Tenant
 
 
-
 @dataclass(frozen=True)
 class Draw:
     """How the next token of each row is chosen (see `samplers.vector.choose`)."""

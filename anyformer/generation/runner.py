@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from anyformer.errors import InputError
 from anyformer.generation.capture import Captured, Draw
 from anyformer.generation.samplers.vector import Work, choose
 from anyformer.model.lean import lean
@@ -37,6 +39,8 @@ class Runner:
     ) -> None:
         self.model, self.body, self.pool = model, headless(lean(model)), pool
         self.two = model.spec.topology == "encoder-decoder"
+        if same_shapes and self.two:
+            raise InputError("same_shapes: an encoder-decoder reads sources of all rows at once; leave it out")
         self.captures = pool.device.type == "cuda" if captures is None else captures
         self.same_shapes, self.chunk = same_shapes, max(chunk, pool.prefix, 1)
         self._captured: dict[Any, Captured] = {}
@@ -94,9 +98,18 @@ class Runner:
         return self._step(tenants, ids_B)
 
     def _step(self, tenants: Sequence[Tenant], ids_B: Tensor) -> Tensor:
-        cache = PagedCache(self.pool, tenants, [1] * len(tenants))
-        given: Any = {"decoder_input_ids" if self.two else "input_ids": ids_B[:, None]}
-        return self.logits(self.body(cache=cache, **given).hidden[:, -1])
+        name = "decoder_input_ids" if self.two else "input_ids"
+        if not self.same_shapes:
+            cache = PagedCache(self.pool, tenants, [1] * len(tenants))
+            given: Any = {name: ids_B[:, None]}
+            return self.logits(self.body(cache=cache, **given).hidden[:, -1])
+        cache = PagedCache.for_steps(self.pool, self.pool.seats)
+        cache.load(tenants)
+        given = {name: F.pad(ids_B, (0, self.pool.seats - len(tenants)))[:, None]}
+        logits_BV = self.logits(self.body(cache=cache, **given).hidden[:, -1])
+        for tenant in tenants:
+            tenant.count += 1
+        return logits_BV[: len(tenants)]
 
     @torch.inference_mode()
     def flow(self, tenants: Sequence[Tenant], ids_B: Tensor, steps: int, draw: Draw) -> Iterator[tuple[Tensor, Tensor]]:

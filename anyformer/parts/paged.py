@@ -31,6 +31,9 @@ class Shelf:
 
     def __init__(self, keep: Keep, size: int, chunk: int, table_BN: Tensor) -> None:
         self.keep, self.size, self.chunk, self.table_BN = keep, size, chunk, table_BN
+        self.host_BN = torch.full(table_BN.shape, SCRATCH, dtype=torch.int32)
+        self.seated: dict[int, list[int]] = {}
+        """The pages of each row that has some, as they are in the table."""
         self.slot_S = torch.arange(table_BN.shape[1] * size, device=table_BN.device)
         self.flat_N = self.slot_S[:0]
         """Where new tokens are written, among all slots of the pool."""
@@ -42,6 +45,21 @@ class Shelf:
         """Whether some of them are written into the page that nobody owns."""
         self.before_B = self.after_B = self.slot_S[:0]
         self.new: Found = (self.slot_S[None, :0], None, None)
+
+    def seat(self, rows: Sequence[list[int]]) -> None:
+        """Let these pages be those of the first rows; others have none. Rows that stay as they are cost nothing."""
+        width, changed = self.table_BN.shape[1], False
+        for i, pages in enumerate(rows):
+            if self.seated.get(i) != pages:
+                line = pages[:width]
+                self.host_BN[i] = torch.tensor(line + [SCRATCH] * (width - len(line)), dtype=torch.int32)
+                self.seated[i], changed = list(pages), True
+        for i in [i for i in self.seated if i >= len(rows)]:
+            self.host_BN[i] = SCRATCH
+            del self.seated[i]
+            changed = True
+        if changed:
+            self.table_BN.copy_(self.host_BN, non_blocking=True)
 
     def begin(self, number_BT: Tensor, new: Found, before_B: Tensor, after_B: Tensor, *, alone: bool) -> None:
         """Prepare a step for tokens with these numbers in their rows."""
@@ -122,9 +140,7 @@ class PagedCache:
         if self.pool.by_length:
             _fill(self.declared_B, [self.pool.length_of(t) for t in tenants] + [self.pool.declared_length] * spare)
         for i, shelf in enumerate(self.shelves):
-            width = shelf.table_BN.shape[1]
-            rows = [t.pages[i][:width] + [SCRATCH] * (width - len(t.pages[i])) for t in tenants]
-            _fill(shelf.table_BN, rows + [[SCRATCH] * width] * spare)
+            shelf.seat([t.pages[i] for t in tenants])
         self.used = min(counts)
         self.fresh = max(counts) == 0
 

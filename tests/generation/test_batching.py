@@ -220,3 +220,24 @@ def test_batcher_takes_options_as_an_object_or_by_name():
         batcher.submit(PROMPT, Options(max_new_tokens=3), top_k=3)
     with pytest.raises(TypeError, match="'max_tokens' is called 'max_new_tokens'"):
         batcher.submit(PROMPT, max_tokens=3)
+
+
+def test_batcher_with_same_shapes_gives_the_same_bits_in_any_company():
+    seed = talking(range(40), "decoder")[1]
+    model = model_of(draw(seed)).float()
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [7, 12, 9, 30, 8]
+    prompts = [torch.randint(0, model.spec.vocab, (n,), generator=generator).tolist() for n in sizes]
+    asked = {"max_new_tokens": 6, "stop": (), "logprobs": 0}
+
+    def answers(groups: list[list[int]]) -> dict[int, list[float]]:
+        batcher = Batcher(model, seats=4, length=40, chunk=16, budget=20, same_shapes=True)
+        found = {}
+        for group in groups:
+            tickets = batcher.run([{"input_ids": prompts[i], **asked} for i in group])
+            found |= {i: ticket.answers[0].logprobs for i, ticket in zip(group, tickets, strict=True)}
+        batcher.check()
+        return found
+
+    alone, together = answers([[i] for i in range(5)]), answers([[4, 2, 0, 1, 3]])
+    assert alone == together

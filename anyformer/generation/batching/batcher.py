@@ -52,6 +52,9 @@ class Batcher:
         storage: How keys and values are kept: "model", in the model's dtype, or "int8".
         tokenizer: The model's, needed where an option is a text: stop strings, choices, bad words.
         share: Whether equal beginnings of prompts are read once.
+        same_shapes: Every pass has a shape that depends on nobody else, so that a request gets the same tokens in any
+            company in 16 bits too, where a product may round otherwise when more rows are in it. Steps read all seats,
+            prompts are read one by one, and nothing is shared. With too few pages, what is read again may round otherwise.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class Batcher:
         storage: str = "model",
         tokenizer: Tokenizer | None = None,
         share: bool = True,
+        same_shapes: bool = False,
     ) -> None:
         check_model(model.spec)
         least = (("budget", budget, 1), ("chunk", chunk, 1), ("spare", spare, 0))
@@ -81,9 +85,11 @@ class Batcher:
         most = room(model)[0] if length is None else length
         self.pool = model.new_pool(seats, most, size=size, pages=pages, storage=storage)
         # What a decoder keeps of its own tokens depends on the source too.
-        shares = share and not self.two
+        shares = share and not self.two and not same_shapes
         self.schedule = Schedule(self.pool, budget=budget, chunk=chunk, spare=spare, share=shares, stats=self.stats)
-        self.runner = Runner(model, self.pool)
+        self.schedule.apart = same_shapes
+        # A captured step of an encoder-decoder is for the sources that it was captured with, and here they change.
+        self.runner = Runner(model, self.pool, captures=False if self.two else None, same_shapes=same_shapes)
         self.chooser = Chooser(self.pool.device)
         self._modules = list(model.modules())
         self._tickets: dict[Hashable, Ticket] = {}

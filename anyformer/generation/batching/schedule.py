@@ -41,6 +41,8 @@ class Schedule:
     def __init__(self, pool: Pool, *, budget: int, chunk: int, spare: int, share: bool, stats: Stats) -> None:
         self.pool, self.budget, self.chunk, self.share, self.stats = pool, budget, chunk, share, stats
         self.spare = spare
+        self.apart = False
+        """Whether a prompt is read in passes of its own, of sizes that depend on nobody else."""
         self.waiting: deque[Answer] = deque()
         """The oldest first."""
         self.running: list[Answer] = []
@@ -183,15 +185,15 @@ class Schedule:
         if taken < whole:
             # What can't be split is read even if it is more than is left, or it might wait for ever.
             return whole if first else 0
-        if taken < min(pending, self.least):
-            return 0
-        return taken
+        if self.apart and taken < min(pending, self.chunk):
+            return min(pending, self.chunk) if first else 0
+        return taken if taken >= min(pending, self.least) else 0
 
     def _passes(self, picked: list[tuple[Answer, int]]) -> Iterator[list[tuple[Answer, int]]]:
         """Rows of like lengths read together, as long as they cost little padding; beginnings are not mixed with others."""
         together: list[tuple[bool, int, Answer]] = []
         for answer, taken in picked:
-            if answer.alone or answer.ticket.reads_aside:
+            if self.apart or answer.alone or answer.ticket.reads_aside:
                 yield [(answer, taken)]
             else:
                 together.append((answer.held.count == 0, taken, answer))
