@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import anyformer as af
-from anyformer.generation.standby import dismiss, runner_for
+from anyformer.generation.running.standby import dismiss, runner_for
 
 BUS = 4.43e12
 """Bytes a second of a matrix-vector product (measured on an H200)."""
@@ -136,7 +136,7 @@ def window() -> None:
 
 def rate() -> None:
     """How often bf16 answers differ alone and in a batch, and what it costs that they never do."""
-    from anyformer.generation.runner import Runner
+    from anyformer.generation.running.runner import Runner
 
     model = built("1b")
     torch.manual_seed(1)

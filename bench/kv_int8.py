@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 import anyformer as af
-from anyformer.generation.runner import Runner
+from anyformer.generation.running.runner import Runner
 from anyformer.model.reading import reading
 
 ROWS = 8

@@ -17,7 +17,7 @@ from anyformer.cli.terminal import say
 from anyformer.errors import AnyformerError, InputError, nearest
 
 if TYPE_CHECKING:
-    from anyformer.generation.chat import Chat
+    from anyformer.generation.chat.conversation import Chat
 
 PROMPT = "> "
 HELP = """\
@@ -58,9 +58,9 @@ def run(given: argparse.Namespace) -> int:
 def _open(given: argparse.Namespace) -> Chat:
     folder = check_folder(given.model)
     with working(f"reading {given.model}"):
-        from anyformer.generation.chat import BASE, Chat
+        from anyformer.generation.chat.conversation import BASE, Chat
+        from anyformer.generation.chat.template import read_template
         from anyformer.generation.pipelines.source import open_source
-        from anyformer.generation.template import read_template
 
         if read_template(folder) is None and not given.plain:
             raise InputError(

@@ -15,7 +15,7 @@ from anyformer.errors import InputError
 
 if TYPE_CHECKING:
     from anyformer.data.tokenizer import Tokenizer
-    from anyformer.generation.prompt import Prompt
+    from anyformer.generation.text.prompt import Prompt
     from anyformer.model.models import Model
 
 STDIN = "-"
@@ -45,8 +45,8 @@ def run(given: argparse.Namespace) -> int:
     prompt = _prompt(given.prompt)
     options = _options(given)
     model, tokenizer = open_model(given.model)
-    from anyformer.generation.prompt import read_prompt
-    from anyformer.generation.request import check_model
+    from anyformer.generation.asking.request import check_model
+    from anyformer.generation.text.prompt import read_prompt
 
     check_model(model.spec)
     read = read_prompt(model.spec, tokenizer, prompt)
@@ -154,7 +154,7 @@ def _answer(prompt: str | None, writers: list[_Writer], clock: _Clock) -> dict[s
 
 def room_for(model: Model, prompt: int) -> int:
     """How many tokens can follow a prompt of so many."""
-    from anyformer.generation.request import room
+    from anyformer.generation.asking.request import room
 
     size, hard = room(model)
     begun = 1 if model.spec.topology == "encoder-decoder" else prompt
@@ -189,8 +189,8 @@ class _Writer:
         *,
         shows: bool,
     ) -> None:
-        from anyformer.generation.stop import StopText
-        from anyformer.generation.stream import TextStream
+        from anyformer.generation.asking.stop import StopText
+        from anyformer.generation.text.stream import TextStream
 
         two = model.spec.topology == "encoder-decoder"
         text = TextStream(tokenizer, () if two else read.ids, repeated=read.repeated)

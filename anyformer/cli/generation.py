@@ -43,7 +43,7 @@ def run(given: argparse.Namespace) -> int:
 
     spec = anyformer.spec(given.spec, dict(given.changes))
     with working(f"building {given.spec}"):
-        from anyformer.generation.request import check_model
+        from anyformer.generation.asking.request import check_model
         from anyformer.verify.generation import equality
 
         check_model(spec)

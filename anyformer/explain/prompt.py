@@ -132,7 +132,7 @@ def look(model: Model, tokenizer: Tokenizer, text: str, *, name: str) -> Look:
 def _read(model: Model, tokenizer: Tokenizer, text: str) -> tuple[list[int] | None, list[int]]:
     """What the encoder reads, if there are two stacks, and what the last stack reads."""
     from anyformer.generation.engine import generate
-    from anyformer.generation.prompt import read_prompt
+    from anyformer.generation.text.prompt import read_prompt
 
     spec = model.spec
     if spec.topology == "encoder":

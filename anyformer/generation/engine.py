@@ -12,17 +12,17 @@ from torch import Tensor
 
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
-from anyformer.generation.capture import Draw
+from anyformer.generation.asking.options import read_options
+from anyformer.generation.asking.request import Request, request
+from anyformer.generation.asking.stop import StopText
 from anyformer.generation.details import Generated, Step, read_prompt_logprobs, take_step, together
-from anyformer.generation.draw import keys, uniform
 from anyformer.generation.means import Means
-from anyformer.generation.options import read_options
-from anyformer.generation.paged_reader import Paged
-from anyformer.generation.request import Request, request
+from anyformer.generation.readers.paged import Paged
+from anyformer.generation.running.capture import Draw
 from anyformer.generation.samplers.bans import still
-from anyformer.generation.sampling import History, choose
-from anyformer.generation.stop import StopText
-from anyformer.generation.stream import TextStream
+from anyformer.generation.samplers.choose import History, choose
+from anyformer.generation.samplers.draw import keys, uniform
+from anyformer.generation.text.stream import TextStream
 from anyformer.model.models import Model
 from anyformer.model.reading import reading
 
@@ -102,10 +102,10 @@ def _search(model: Model, asked: Request) -> Generated:
     """Beams, or contrastive search."""
     with reading(model):
         if asked.plan.way == "beam":
-            from anyformer.generation.beam import beam_search
+            from anyformer.generation.search.beam import beam_search
 
             return beam_search(model, asked)
-        from anyformer.generation.contrastive import contrastive_search
+        from anyformer.generation.search.contrastive import contrastive_search
 
         return contrastive_search(model, asked)
 

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.generation.checks import shown, whole
-from anyformer.generation.guesses import DraftModel, Guesser, Lookup, agree, usual_choice
-from anyformer.generation.paged_reader import Paged
-from anyformer.generation.plan import problems
-from anyformer.generation.reader import Anew, Cached
-from anyformer.generation.request import Request
-from anyformer.generation.speculate import Guessing
+from anyformer.generation.asking.checks import shown, whole
+from anyformer.generation.asking.plan import problems
+from anyformer.generation.asking.request import Request
+from anyformer.generation.readers.guesses import DraftModel, Guesser, Lookup, agree, usual_choice
+from anyformer.generation.readers.paged import Paged
+from anyformer.generation.readers.speculate import Guessing
+from anyformer.generation.readers.static import Anew, Cached
 from anyformer.model.models import Model
 
 MOST = 64

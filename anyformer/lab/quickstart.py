@@ -20,8 +20,8 @@ from anyformer.data.unigram import unigram_nats
 from anyformer.errors import CapabilityError, DataError, InputError
 from anyformer.files import NewFolder
 from anyformer.generation.engine import generate
-from anyformer.generation.prompt import read_prompt
-from anyformer.generation.stream import TextStream
+from anyformer.generation.text.prompt import read_prompt
+from anyformer.generation.text.stream import TextStream
 from anyformer.lab.plan import Plan
 from anyformer.lab.result import RESULT, Result
 from anyformer.model.build import build

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
+from anyformer.generation.asking.request import check_model, room
 from anyformer.generation.engine import generate
-from anyformer.generation.request import check_model, room
 from anyformer.model.models import Model
 
 READ = 2**30

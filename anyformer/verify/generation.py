@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.generation.request import check_model, room
+from anyformer.generation.asking.request import check_model, room
 from anyformer.model.models import Model
 from anyformer.verify.small import span
 from anyformer.verify.ways import WAYS, Said, Task, Way, alone, copied, decision

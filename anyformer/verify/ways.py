@@ -13,13 +13,13 @@ from torch import Tensor
 
 from anyformer.generation.batching import Batcher
 from anyformer.generation.details import own_logprobs
-from anyformer.generation.draw import keys, uniform
 from anyformer.generation.engine import generate
-from anyformer.generation.guesses import Lookup
-from anyformer.generation.runner import Runner
+from anyformer.generation.readers.guesses import Lookup
+from anyformer.generation.readers.speculate import Speculating
+from anyformer.generation.running.runner import Runner
+from anyformer.generation.samplers.choose import choose
+from anyformer.generation.samplers.draw import keys, uniform
 from anyformer.generation.samplers.filters import Temperature
-from anyformer.generation.sampling import choose
-from anyformer.generation.speculate import Speculating
 from anyformer.model.models import Model
 from anyformer.model.reading import headless, reading
 from anyformer.parts.pool import Pool, Tenant

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import anyformer as af
+from anyformer.generation.asking.options import Options
 from anyformer.generation.batching import Batcher, Ticket
-from anyformer.generation.options import Options
 from anyformer.model.models import Model
 from tests.contract.contracts import model_of, prefix_of
 from tests.contract.draw import BASE, draw

@@ -7,8 +7,7 @@ import torch
 
 import anyformer as af
 from anyformer.errors import InputError
-from anyformer.generation import chat
-from anyformer.generation.chat import Chat, transcript
+from anyformer.generation.chat.conversation import Chat, transcript
 from anyformer.generation.pipelines.source import Source, open_source
 from tests.cli.small_run import small_run
 
@@ -88,7 +87,7 @@ def test_chat_that_outgrows_the_context_forgets_the_oldest_turns(tmp_path, monke
         asked.append(ids.shape[1] + options["max_new_tokens"])
         return af.generate(model, ids, **options)
 
-    monkeypatch.setattr(chat, "generate", spy)
+    monkeypatch.setattr(conversation, "generate", spy)
     talk = Chat(source(tmp_path, context=100))
     forgotten = 0
     for i in range(8):

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.generation.options import Options, read_options
-from anyformer.generation.plan import make_plan
+from anyformer.generation.asking.options import Options, read_options
+from anyformer.generation.asking.plan import make_plan
 from anyformer.generation.samplers import BadWords, RepetitionPenalty, Temperature, TopK, TopP
 from tests.generation.words import model, tokenizer
 

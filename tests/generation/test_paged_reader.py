@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from anyformer.generation.capture import Draw
-from anyformer.generation.draw import keys
-from anyformer.generation.options import read_options
-from anyformer.generation.paged_reader import Paged
-from anyformer.generation.reader import Cached
-from anyformer.generation.request import request
+from anyformer.generation.asking.options import read_options
+from anyformer.generation.asking.request import request
+from anyformer.generation.readers.paged import Paged
+from anyformer.generation.readers.static import Cached
+from anyformer.generation.running.capture import Draw
+from anyformer.generation.samplers.draw import keys
 from anyformer.model.reading import reading
 from tests.contract.contracts import model_of
 from tests.contract.draw import draw

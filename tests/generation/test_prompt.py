@@ -8,8 +8,8 @@ from tokenizers.processors import TemplateProcessing
 import anyformer as af
 from anyformer.data.tokenizer import Tokenizer, train_bpe
 from anyformer.errors import InputError
-from anyformer.generation.prompt import read_prompt
-from anyformer.generation.stream import TextStream
+from anyformer.generation.text.prompt import read_prompt
+from anyformer.generation.text.stream import TextStream
 from tests.contract.draw import BASE
 
 TEXT = "the cat sat on the mat, and the dog sat on the cat; the cat ran.\n" * 6

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyformer.generation.draw import keys, uniform
 from anyformer.generation.samplers import (
     BadWords,
     Choices,
@@ -27,9 +26,10 @@ from anyformer.generation.samplers import (
     apply_chains,
 )
 from anyformer.generation.samplers.bans import still
+from anyformer.generation.samplers.choose import NOTHING
+from anyformer.generation.samplers.choose import choose as choose_by_chain
+from anyformer.generation.samplers.draw import keys, uniform
 from anyformer.generation.samplers.vector import choose, work
-from anyformer.generation.sampling import NOTHING
-from anyformer.generation.sampling import choose as choose_by_chain
 from tests.tolerances import assert_close
 
 CPU = torch.device("cpu")

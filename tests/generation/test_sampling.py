@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.generation.draw import keys, uniform
 from anyformer.generation.samplers import BadWords, Chain, Past, Temperature, TopK, TopP, filters
-from anyformer.generation.sampling import NOTHING, History, choose
+from anyformer.generation.samplers.choose import NOTHING, History, choose
+from anyformer.generation.samplers.draw import keys, uniform
 from tests.tolerances import assert_close
 
 CPU = torch.device("cpu")

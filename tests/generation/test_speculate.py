@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.generation.guesses import Lookup
-from anyformer.generation.runner import Runner
-from anyformer.generation.speculate import Speculating
+from anyformer.generation.readers.guesses import Lookup
+from anyformer.generation.readers.speculate import Speculating
+from anyformer.generation.running.runner import Runner
 from anyformer.model.reading import reading
 from tests.contract.contracts import model_of, prefix_of
 from tests.contract.draw import draw

@@ -7,8 +7,8 @@ import torch
 
 import anyformer as af
 from anyformer.data.tokenizer import Tokenizer
-from anyformer.generation.stop import StopText
-from anyformer.generation.stream import TextStream
+from anyformer.generation.asking.stop import StopText
+from anyformer.generation.text.stream import TextStream
 from tests.data.test_tokenizer import needs_stories
 from tests.generation.test_stream import KINDS, stories
 from tests.generation.words import model, tokenizer

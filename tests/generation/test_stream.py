@@ -9,7 +9,7 @@ from tokenizers import decoders, models
 
 import anyformer as af
 from anyformer.data.tokenizer import Tokenizer, train_bpe
-from anyformer.generation.stream import TextStream
+from anyformer.generation.text.stream import TextStream
 from tests.data.test_tokenizer import CODE, STORIES, needs_stories, strange_texts
 
 

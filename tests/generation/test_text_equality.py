@@ -10,8 +10,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 import anyformer as af
 from anyformer.data.tokenizer import Tokenizer, train_bpe
-from anyformer.generation.stop import StopText
-from anyformer.generation.stream import TextStream
+from anyformer.generation.asking.stop import StopText
+from anyformer.generation.text.stream import TextStream
 from tests.contract.contracts import model_of
 from tests.contract.draw import BASE
 from tests.data.test_tokenizer import STORIES, needs_stories, strange_texts

@@ -9,8 +9,8 @@ import torch
 import anyformer as af
 from anyformer.errors import InputError
 from anyformer.generation import engine
-from anyformer.generation.reader import Cached
-from anyformer.generation.runner import Runner
+from anyformer.generation.readers.static import Cached
+from anyformer.generation.running.runner import Runner
 from anyformer.verify.generation import SAME, Equality, equality
 from anyformer.verify.packing import randomise
 from anyformer.verify.ways import WAYS, Said, Way

@@ -16,17 +16,17 @@ from torch import Tensor
 
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
+from anyformer.generation.asking.options import Options, read_options
+from anyformer.generation.asking.request import check_model, room
 from anyformer.generation.batching.choosing import Chooser, Chosen, likeliest
 from anyformer.generation.batching.intake import make_ticket
 from anyformer.generation.batching.schedule import Schedule, Work
 from anyformer.generation.batching.stats import Stats
 from anyformer.generation.batching.ticket import Answer, Event, Reason, Ticket, Top
 from anyformer.generation.details import own_logprobs
-from anyformer.generation.options import Options, read_options
-from anyformer.generation.request import check_model, room
-from anyformer.generation.runner import Runner
+from anyformer.generation.running.runner import Runner
 from anyformer.generation.samplers import Choices
-from anyformer.generation.sampling import why_not
+from anyformer.generation.samplers.choose import why_not
 from anyformer.model.models import Model
 from anyformer.model.reading import reading
 

@@ -11,10 +11,10 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.generation.batching.ticket import Answer, Top
 from anyformer.generation.details import own_logprobs
-from anyformer.generation.draw import pick, uniform
 from anyformer.generation.samplers import Past, apply_chains
+from anyformer.generation.samplers.choose import why_not
+from anyformer.generation.samplers.draw import pick, uniform
 from anyformer.generation.samplers.vector import Work, choose, work
-from anyformer.generation.sampling import why_not
 
 NONE = -1
 """Instead of an id: no token can be chosen."""

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
+from anyformer.generation.asking.options import Options
+from anyformer.generation.asking.request import Request, request
+from anyformer.generation.asking.stop import StopText
 from anyformer.generation.batching.schedule import Schedule
 from anyformer.generation.batching.ticket import Answer, Ticket
-from anyformer.generation.draw import keys
-from anyformer.generation.options import Options
-from anyformer.generation.request import Request, request
-from anyformer.generation.stop import StopText
-from anyformer.generation.stream import TextStream
+from anyformer.generation.samplers.draw import keys
+from anyformer.generation.text.stream import TextStream
 from anyformer.model.models import Model
 
 HOST = torch.device("cpu")

@@ -8,8 +8,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from anyformer.generation.plan import Plan
-from anyformer.generation.stop import StopText
+from anyformer.generation.asking.plan import Plan
+from anyformer.generation.asking.stop import StopText
 from anyformer.parts.pool import Tenant
 
 Reason = Literal["length", "stop", "cancelled", "failed"]

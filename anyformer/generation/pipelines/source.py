@@ -17,7 +17,7 @@ from anyformer.families.bridge import from_hf
 from anyformer.families.folder import load
 from anyformer.families.hub import find_folder
 from anyformer.families.shards import CONFIG, CONFIG_BYTES, read_json
-from anyformer.generation.template import NAMED, SETTINGS, ChatTemplate, read_template, special_tokens
+from anyformer.generation.chat.template import NAMED, SETTINGS, ChatTemplate, read_template, special_tokens
 from anyformer.model.models import Model
 
 if TYPE_CHECKING:

@@ -8,15 +8,15 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 from anyformer.errors import InputError
+from anyformer.generation.asking.options import Options, read_options
+from anyformer.generation.asking.request import check_model, room
+from anyformer.generation.asking.stop import StopText
+from anyformer.generation.chat.template import check_messages, is_chat
 from anyformer.generation.engine import generate
-from anyformer.generation.options import Options, read_options
 from anyformer.generation.pipelines.rows import batches, check_size, check_text, listed, padded, read_rows
 from anyformer.generation.pipelines.source import Source
-from anyformer.generation.prompt import prompt_ids
-from anyformer.generation.request import check_model, room
-from anyformer.generation.stop import StopText
-from anyformer.generation.stream import TextStream
-from anyformer.generation.template import check_messages, is_chat
+from anyformer.generation.text.prompt import prompt_ids
+from anyformer.generation.text.stream import TextStream
 
 NEW = 256
 """New tokens at most, unless told otherwise."""

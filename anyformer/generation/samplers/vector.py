@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from anyformer.generation.draw import pick, uniform
+from anyformer.generation.samplers.draw import pick, uniform
 from anyformer.generation.samplers.filters import first_of
 from anyformer.generation.samplers.past import NEVER
 

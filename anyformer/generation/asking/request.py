@@ -10,9 +10,9 @@ from torch import Tensor
 
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
-from anyformer.generation.checks import whole
-from anyformer.generation.options import Options
-from anyformer.generation.plan import Plan, check_options, problems
+from anyformer.generation.asking.checks import whole
+from anyformer.generation.asking.options import Options
+from anyformer.generation.asking.plan import Plan, check_options, problems
 from anyformer.model.arguments import check_ids
 from anyformer.model.models import Model
 from anyformer.specs.model import ModelSpec

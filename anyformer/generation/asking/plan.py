@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
-from anyformer.generation.checks import ids, number, shown, text, whole
-from anyformer.generation.choices import read_choices
-from anyformer.generation.options import Options
+from anyformer.generation.asking.checks import ids, number, shown, text, whole
+from anyformer.generation.asking.choices import read_choices
+from anyformer.generation.asking.options import Options
+from anyformer.generation.asking.stop import read_stop
 from anyformer.generation.samplers import (
     BadWords,
     Chain,
@@ -30,7 +31,6 @@ from anyformer.generation.samplers import (
     TopP,
     Typical,
 )
-from anyformer.generation.stop import read_stop
 from anyformer.specs.model import ModelSpec
 
 WORDS, TOP = 1024, 1000

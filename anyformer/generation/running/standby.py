@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from anyformer.generation.runner import Runner
+from anyformer.generation.running.runner import Runner
 from anyformer.model.models import Model
 
 STRETCH = 1024

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.generation.request import Request
+from anyformer.generation.asking.request import Request
 from anyformer.model.lean import lean
 from anyformer.model.models import Model
 from anyformer.model.reading import headless

@@ -7,12 +7,12 @@ from contextlib import closing
 from typing import Any
 
 from anyformer.errors import InputError
+from anyformer.generation.asking.request import check_model, room
+from anyformer.generation.asking.stop import StopText
 from anyformer.generation.engine import generate
 from anyformer.generation.pipelines.source import Source
-from anyformer.generation.prompt import prompt_ids
-from anyformer.generation.request import check_model, room
-from anyformer.generation.stop import StopText
-from anyformer.generation.stream import TextStream
+from anyformer.generation.text.prompt import prompt_ids
+from anyformer.generation.text.stream import TextStream
 
 USER, ASSISTANT = "User", "Assistant"
 BASE = (

@@ -17,7 +17,7 @@ from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import CheckpointError, InputError
 from anyformer.families.shards import read_json
 from anyformer.files import inside
-from anyformer.generation.sandbox import SANDBOX
+from anyformer.generation.chat.sandbox import SANDBOX
 
 FILE, SETTINGS = "chat_template.jinja", "tokenizer_config.json"
 LARGEST = 2**20

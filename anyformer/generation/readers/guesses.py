@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.generation.runner import Runner
+from anyformer.generation.running.runner import Runner
 from anyformer.model.models import Model
 from anyformer.parts.pool import Tenant
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.generation.guesses import Guesser
-from anyformer.generation.reader import check_prefix
-from anyformer.generation.request import Request
-from anyformer.generation.runner import Runner
+from anyformer.generation.asking.request import Request
+from anyformer.generation.readers.guesses import Guesser
+from anyformer.generation.readers.static import check_prefix
+from anyformer.generation.running.runner import Runner
 from anyformer.model.models import Model
 from anyformer.parts.pool import Snapshot, Tenant
 

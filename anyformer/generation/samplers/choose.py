@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.generation.draw import pick
+from anyformer.generation.samplers.draw import pick
 from anyformer.generation.samplers.past import Chain, Past, apply_chain
 
 

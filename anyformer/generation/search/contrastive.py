@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from anyformer.errors import InputError
+from anyformer.generation.asking.request import Request
 from anyformer.generation.details import Generated, own_logprobs
-from anyformer.generation.reader import Anew, Cached
-from anyformer.generation.request import Request
+from anyformer.generation.readers.static import Anew, Cached
 from anyformer.generation.samplers import NEVER, Past, apply_chain
-from anyformer.generation.sampling import NOTHING, History, why_not
+from anyformer.generation.samplers.choose import NOTHING, History, why_not
 from anyformer.model.models import Model
 
 

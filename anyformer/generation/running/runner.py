@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.errors import InputError
-from anyformer.generation.capture import Captured, Draw
+from anyformer.generation.running.capture import Captured, Draw
 from anyformer.generation.samplers.vector import Work, choose
 from anyformer.model.lean import lean
 from anyformer.model.models import Model

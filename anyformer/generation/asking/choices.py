@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from anyformer.data.tokenizer import Tokenizer
-from anyformer.generation.checks import shown, text
-from anyformer.generation.options import Options
+from anyformer.generation.asking.checks import shown, text
+from anyformer.generation.asking.options import Options
 from anyformer.generation.samplers import Choices
 from anyformer.specs.model import ModelSpec
 

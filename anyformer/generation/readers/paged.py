@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.generation.capture import Draw
-from anyformer.generation.reader import check_prefix
-from anyformer.generation.request import Request
-from anyformer.generation.standby import runner_for
+from anyformer.generation.asking.request import Request
+from anyformer.generation.readers.static import check_prefix
+from anyformer.generation.running.capture import Draw
+from anyformer.generation.running.standby import runner_for
 from anyformer.model.models import Model
 from anyformer.parts.pool import Tenant
 

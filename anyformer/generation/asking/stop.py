@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from anyformer.data.tokenizer import Tokenizer
-from anyformer.generation.checks import ids, shown, text
-from anyformer.generation.stream import TextStream
+from anyformer.generation.asking.checks import ids, shown, text
+from anyformer.generation.text.stream import TextStream
 from anyformer.specs.model import ModelSpec
 
 STOPS = 16

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
+from anyformer.generation.asking.request import Request
 from anyformer.generation.details import Generated, own_logprobs
-from anyformer.generation.reader import Anew, Cached
-from anyformer.generation.request import Request
+from anyformer.generation.readers.static import Anew, Cached
 from anyformer.generation.samplers import NEVER, apply_chain
+from anyformer.generation.samplers.choose import NOTHING, History, why_not
 from anyformer.generation.samplers.past import counts_BV
-from anyformer.generation.sampling import NOTHING, History, why_not
 from anyformer.model.models import Model
 
 SMALL, LARGE = 1e-30, 1e30

@@ -1,0 +1,1 @@
+"""Passes of a model over tenants of a pool; captured steps."""

@@ -1,0 +1,1 @@
+"""Searches that compare whole continuations."""

@@ -1,0 +1,1 @@
+"""Between text and ids."""
