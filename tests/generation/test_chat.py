@@ -7,6 +7,7 @@ import torch
 
 import anyformer as af
 from anyformer.errors import InputError
+from anyformer.generation.chat import conversation
 from anyformer.generation.chat.conversation import Chat, transcript
 from anyformer.generation.pipelines.source import Source, open_source
 from tests.cli.small_run import small_run

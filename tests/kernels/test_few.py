@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from anyformer.kernels import few
-from anyformer.kernels.few import NormTerms
+from anyformer.kernels.few import NormTerms, shared
 from anyformer.kernels.few.quantised import quantise_int8
 from anyformer.kernels.few.rows import int8_rows_linear
 from anyformer.parts.ffns.gated import Swiglu
@@ -86,3 +86,26 @@ def test_int8_rows_of_zeros_give_the_bias(rows):
     data, scale = quantise_int8(drawn(9, 40, dtype=torch.float32))
     bias = drawn(9, dtype=torch.float32, seed=2)
     assert torch.equal(int8_rows_linear(torch.zeros(rows, 40), data, scale, bias), bias.expand(rows, -1))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 16, 64])
+@pytest.mark.parametrize("outs", [4096, 4099, 50257 // 8])
+def test_product_shared_out_over_its_outputs_equals_the_plain_one(rows, outs):
+    generator = torch.Generator().manual_seed(rows)
+    x = torch.randn(rows, 130, generator=generator, dtype=torch.float64)
+    weight = torch.randn(outs, 130, generator=generator, dtype=torch.float64)
+    bias = torch.randn(outs, generator=generator, dtype=torch.float64)
+    with torch.no_grad():
+        assert shared.serves(x, weight)
+        found = shared.linear(x[None], weight, bias)
+    assert found.shape == (1, rows, outs)
+    assert_close("kernel", found[0], torch.nn.functional.linear(x, weight, bias))
+
+
+def test_product_that_learns_is_not_shared_out():
+    x, weight = torch.randn(1, 512), torch.randn(1024, 512)
+    assert not shared.serves(x, weight)
+    with torch.no_grad():
+        assert shared.serves(x, weight)
+        assert not shared.serves(x.expand(shared.MOST + 1, -1), weight)
+        assert not shared.serves(x, weight[:64])

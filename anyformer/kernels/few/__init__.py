@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from anyformer.kernels.few import products, reference
+from anyformer.kernels.few import products, reference, shared
 from anyformer.specs.axes import FeedForward, Norm
 
 
@@ -24,6 +24,8 @@ class NormTerms(NamedTuple):
 
 def norm_linear(x_ND: Tensor, norm: NormTerms | None, weight_OD: Tensor, bias_O: Tensor | None) -> Tensor:
     """norm(x) W^T + b, (N,O); without a norm x W^T + b."""
+    if shared.serves(x_ND, weight_OD):
+        return shared.linear(x_ND if norm is None else norm.leaf.apply(x_ND, norm.own), weight_OD, bias_O)
     done = products.norm_linear(x_ND, norm, weight_OD, bias_O) if x_ND.is_cuda else None
     return reference.norm_linear(x_ND, norm, weight_OD, bias_O) if done is None else done
 
@@ -37,13 +39,17 @@ def norm_linear_combine(
     once for each few outputs.
     """
     done = products.norm_linear_combine(x_ND, norm, weight_JD, bias_J, leaf) if x_ND.is_cuda else None
-    return reference.norm_linear_combine(x_ND, norm, weight_JD, bias_J, leaf) if done is None else done
+    if done is not None:
+        return done
+    return leaf.combine(*norm_linear(x_ND, norm, weight_JD, bias_J).chunk(len(leaf.inputs), -1))
 
 
 def linear_add(
     x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None, residual_NO: Tensor, *, over: bool = False
 ) -> Tensor:
     """Residual + x W^T + b, (N,O). `over`: the residual may be written over, and may be what comes back."""
+    if shared.serves(x_NI, weight_OI):
+        return residual_NO + shared.linear(x_NI, weight_OI, bias_O)
     done = products.linear_add(x_NI, weight_OI, bias_O, residual_NO, over=over) if x_NI.is_cuda else None
     return reference.linear_add(x_NI, weight_OI, bias_O, residual_NO) if done is None else done
 
