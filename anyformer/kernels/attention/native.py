@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from typing import Any
 
 import torch
@@ -20,6 +21,18 @@ CUDNN_FIRST = [
     SDPBackend.EFFICIENT_ATTENTION,
     SDPBackend.MATH,
 ]
+
+
+OFTEN = 256
+"""Calls of a pass that learns nothing from which a shape is planned for: more than one pass of a deep model makes."""
+
+_seen: Counter[tuple[int, ...]] = Counter()
+
+
+def _calls(shape: tuple[int, ...]) -> int:
+    """How often a shape came, this time included."""
+    _seen[shape] += 1
+    return _seen[shape]
 
 
 def why_not(request: Request) -> str | None:
@@ -75,9 +88,11 @@ def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms) -> Tensor:
 
 def _order(q_BTHK: Tensor, terms: Terms) -> contextlib.AbstractContextManager[Any]:
     """Which of torch's ways it tries first. On Hopper cuDNN is the fastest with many queries, and slow with one; it plans
-    anew for each shape, which takes longer than a prompt.
+    for each shape anew, which takes longer than a prompt, so that a shape must come often.
     """
     if q_BTHK.device.type != "cuda" or q_BTHK.shape[1] == 1 or terms.cached or not is_hopper(q_BTHK.device.index or 0):
+        return contextlib.nullcontext()
+    if not torch.is_grad_enabled() and not torch.compiler.is_compiling() and _calls(q_BTHK.shape) < OFTEN:
         return contextlib.nullcontext()
     return sdpa_kernel(CUDNN_FIRST, set_priority=True)
 

@@ -35,8 +35,8 @@ def norm_linear_combine(
 ) -> Tensor:
     """combine(norm(x) W^T + b), (N,F): the merged input projections of a feed-forward and what it makes of them.
 
-    On CUDA this and `linear_add` are faster than `norm_linear` and `combine_linear_add`, which computes the activation
-    once for each few outputs.
+    The activation stands behind this product and not before the next one, which would compute it once for each few of
+    its outputs.
     """
     done = products.norm_linear_combine(x_ND, norm, weight_JD, bias_J, leaf) if x_ND.is_cuda else None
     if done is not None:
@@ -58,14 +58,3 @@ def norm(x: Tensor, terms: NormTerms) -> Tensor:
     """The norm of rows, in one pass where there are few."""
     done = products.norm_few(x, terms) if x.is_cuda else None
     return terms.leaf.apply(x, terms.own) if done is None else done
-
-
-def combine_linear_add(
-    h_NJ: Tensor, leaf: FeedForward, weight_DF: Tensor, bias_D: Tensor | None, residual_ND: Tensor
-) -> Tensor:
-    """The residual + combine(h) W^T + b, (N,D).
-
-    h is what the merged input projections give: those of `leaf.inputs` side by side, F numbers each.
-    """
-    done = products.combine_linear_add(h_NJ, leaf, weight_DF, bias_D, residual_ND) if h_NJ.is_cuda else None
-    return reference.combine_linear_add(h_NJ, leaf, weight_DF, bias_D, residual_ND) if done is None else done

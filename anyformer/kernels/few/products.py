@@ -151,19 +151,6 @@ def norm_few(x: Tensor, norm: NormTerms) -> Tensor | None:
     return norm_rows(x, norm) if x.numel() // x.shape[-1] <= MANY else None
 
 
-def combine_linear_add(
-    h: Tensor, leaf: FeedForward, weight_DF: Tensor, bias_D: Tensor | None, residual: Tensor
-) -> Tensor | None:
-    """The residual + combine(h) W^T + b; None if that is not for our kernels."""
-    act = leaf.activation()
-    if act is None or not usable(h, weight_DF, bias_D, residual):
-        return None
-    gated = len(leaf.inputs) == 2
-    if weight_DF.dtype == h.dtype and serves(h, weight_DF, bias_D, residual):
-        return product(h, weight_DF, bias_D, act=act, gated=gated, at="input", residual=residual)
-    return residual + F.linear(combine_rows(h, act, gated), weight_DF, bias_D)
-
-
 def known(norm: NormTerms, x: Tensor) -> bool:
     """Whether our kernels do this norm: of whole rows, with parameters for one row."""
     if norm.leaf.recipe() is None or x.shape[-1] > WIDEST:

@@ -29,11 +29,3 @@ def norm_linear_combine(
 def linear_add(x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None, residual_NO: Tensor) -> Tensor:
     """The residual + x W^T + b."""
     return residual_NO + F.linear(x_NI, weight_OI, bias_O)
-
-
-def combine_linear_add(
-    h_NJ: Tensor, leaf: FeedForward, weight_DF: Tensor, bias_D: Tensor | None, residual_ND: Tensor
-) -> Tensor:
-    """The residual + combine(h) W^T + b."""
-    inputs = (h_NJ,) if len(leaf.inputs) == 1 else h_NJ.chunk(len(leaf.inputs), -1)
-    return linear_add(leaf.combine(*inputs), weight_DF, bias_D, residual_ND)
