@@ -1,6 +1,6 @@
 """Generation on one GPU, against transformers with the same random weights.
 
-    python bench/generate_gpu.py 8b 1b phi3 window mixed rate [--peer]
+    python bench/generate_gpu.py 8b 1b phi3 window mixed rate quantised [--peer]
 
 Prints each figure, its share of the limit, and the ratio to the peer. Not a test.
 """
@@ -24,7 +24,7 @@ BUS = 4.43e12
 SHAPES: dict[str, Any] = {
     "8b": lambda: af.spec("llama-3-8b"),
     "1b": lambda: af.spec("llama-3.2-1b"),
-    "phi3": lambda: af.spec("phi-3-mini-4k"),
+    "phi3": lambda: af.spec("phi-3-mini-4k", {"context": 16384}),
     "0.6b": lambda: af.spec("qwen3-0.6b"),
 }
 
@@ -51,14 +51,31 @@ def say(*words: Any) -> None:
 
 
 def theirs(model: Any, ids: torch.Tensor, new: int) -> float:
-    """Seconds of the peer's own generate with the same weights, after one run to warm up."""
+    """Seconds of the peer's own generate with the same weights, after a short one to warm up."""
     peer = af.to_hf(model).eval()
-    ask = functools.partial(peer.generate, ids, max_new_tokens=new, min_new_tokens=new, do_sample=False, pad_token_id=0)
-    ask()
-    found = min(timed(ask, 2))
-    del peer, ask
-    torch.cuda.empty_cache()
-    return found
+
+    def ask(count: int) -> None:
+        peer.generate(ids, max_new_tokens=count, min_new_tokens=count, do_sample=False, pad_token_id=0)
+
+    ask(8)
+    return min(timed(functools.partial(ask, new), 1))
+
+
+def quantised(name: str) -> None:
+    """The same model with weights of 8 and of 4 bits."""
+    from anyformer.model.quantise import quantise
+
+    for kind in ("int8", "int4"):
+        model = quantise(built(name), kind)
+        ids = torch.randint(0, model.spec.vocab, (1, 128), device="cuda")
+        ask = functools.partial(af.generate, model, ids, stop=())
+        ask(max_new_tokens=8)
+        whole, first = (min(timed(functools.partial(ask, max_new_tokens=n), 3)) for n in (256, 1))
+        step = (whole - first) / 255
+        say(f"  {name} {kind}: {256 / whole:.1f} tok/s in all, step {1e3 * step:.3f} ms = {1 / step:.1f} tok/s")
+        dismiss(model)
+        del model, ask
+        torch.cuda.empty_cache()
 
 
 def decode(name: str, batches: tuple[int, ...], began: float, *, peer: bool, prompt: int = 128, new: int = 256) -> None:
@@ -87,6 +104,7 @@ def decode(name: str, batches: tuple[int, ...], began: float, *, peer: bool, pro
         )
         if peer:
             hf = theirs(model, ids, new)
+            torch.cuda.empty_cache()
             say(f"  batch {batch}: transformers, dynamic cache: {batch * new / hf:.1f} tok/s; ratio {hf / ours:.2f}")
     dismiss(model)
 
@@ -94,7 +112,7 @@ def decode(name: str, batches: tuple[int, ...], began: float, *, peer: bool, pro
 def cached_or_not(began: float, *, peer: bool) -> None:
     model = built("phi3")
     say(f"phi3: built at {time.perf_counter() - began:.1f} s")
-    for prompt in (22, 1000, 3900 if model.spec.context < 8192 else 8192):
+    for prompt in (22, 1024, 8192):
         ids = torch.randint(0, model.spec.vocab, (1, prompt), device="cuda")
         ask = functools.partial(af.generate, model, ids, max_new_tokens=100, stop=())
         ask()
@@ -105,6 +123,7 @@ def cached_or_not(began: float, *, peer: bool) -> None:
         )
         if peer and prompt == 22:
             hf = theirs(model, ids, 100)
+            torch.cuda.empty_cache()
             say(f"  transformers with its cache: {hf:.2f} s; ratio {hf / with_cache:.1f}")
     dismiss(model)
 
@@ -203,7 +222,7 @@ def mixed() -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", nargs="+", choices=("8b", "1b", "phi3", "window", "rate", "mixed"))
+    parser.add_argument("what", nargs="+", choices=("8b", "1b", "phi3", "window", "rate", "mixed", "quantised"))
     parser.add_argument("--peer", action="store_true", help="also run transformers")
     given = parser.parse_args()
     began = time.perf_counter()
@@ -220,6 +239,8 @@ def main() -> int:
                 rate()
             case "mixed":
                 mixed()
+            case "quantised":
+                quantised("8b")
         torch.cuda.empty_cache()
     return 0
 
