@@ -148,7 +148,8 @@ class _Rows:
         """The same where the device chooses: it is some steps ahead of what is looked at here."""
         plan, device = self.plan, self.device
         stop_S, finished_B = torch.tensor(plan.stop, dtype=torch.long), torch.zeros(self.count, dtype=torch.bool)
-        keys_B = keys(plan.seed, len(self.asked.prompt_BT), samples=plan.options.n, device=device)
+        # Where nothing is drawn nobody looks at them.
+        keys_B = torch.zeros(self.count, dtype=torch.long, device=device) if self.keys_B is None else self.keys_B
         logits_BV = self._begin()
         ids_B = choose(
             logits_BV, plan.chain, points_B=None if plan.greedy else uniform(keys_B, torch.zeros_like(keys_B))

@@ -29,22 +29,25 @@ from anyformer.parts.scene import Scene
 
 Product = Merged | QuantisedLinear
 
-_shells: WeakKeyDictionary[Model, Model] = WeakKeyDictionary()
+_shells: WeakKeyDictionary[Model, tuple[Model, list[tuple[nn.Module, bool]]]] = WeakKeyDictionary()
+"""By model: its lean shell, and what that was made of."""
 _merging = threading.Lock()
 
 
 def lean(model: Model) -> Model:
     """A model that shares all modules and parameters with `model` and gives the same answers.
 
-    Blocks that learn (in training mode, or with gradients) run as they are. Cheap if nothing has changed since the last
-    call; parameters that were replaced, as `.to(...)` does, are merged again.
+    Blocks that learn (in training mode, or with gradients) or have hooks run as they are. Cheap if nothing has changed
+    since the last call; parameters that were replaced, as `.to(...)` does, are merged again, and so are those of modules
+    that were exchanged.
     """
-    kept = _shells.get(model)
-    if kept is not None and all(block.holds() for block in lean_blocks(kept)):
-        kept.training = model.training
-        return kept
     if any(True for _ in lean_blocks(model)):
         return model
+    made_of = _made_of(model)
+    kept, seen = _shells.get(model, (None, None))
+    if kept is not None and seen == made_of and all(block.holds() for block in lean_blocks(kept)):
+        kept.training = model.training
+        return kept
     shell = copy.copy(model)
     shell._modules = dict(model._modules)
     # Two threads that generate may both come here first.
@@ -54,7 +57,7 @@ def lean(model: Model) -> Model:
             # A reversible stack runs two streams, branch by branch, and not its blocks.
             if isinstance(stack, Stack) and not stack.reversible:
                 shell._modules[name] = _lean_stack(stack, shared)
-        _shells[model] = shell
+        _shells[model] = shell, made_of
     return shell
 
 
@@ -285,9 +288,23 @@ class LeanStack(Stack):
 
 def _lean_stack(stack: Stack, shared: set[int]) -> Stack:
     shell = LeanStack(stack)
-    blocks: Any = [LeanBlock(block, shared) for block in stack.blocks if isinstance(block, Block)]
+    # What somebody else put there, or listens to, runs as it is.
+    blocks: Any = [
+        LeanBlock(block, shared) if isinstance(block, Block) and not any(map(_heard, block.modules())) else block
+        for block in stack.blocks
+    ]
     shell._modules = {**stack._modules, "blocks": nn.ModuleList(blocks)}
     return shell
+
+
+def _made_of(model: Model) -> list[tuple[nn.Module, bool]]:
+    """The modules of all blocks, and to which of them somebody listens."""
+    stacks = [stack for stack in model._modules.values() if isinstance(stack, Stack)]
+    return [(module, _heard(module)) for stack in stacks for module in stack.blocks.modules()]
+
+
+def _heard(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def _shared(model: Model) -> set[int]:

@@ -7,6 +7,7 @@ that is full never changes. Page SCRATCH belongs to nobody.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,8 @@ class Tenant:
     """Keys and values (1,S,heads,dim) of its source, by layer; empty: no source was read."""
     source_pos_1S: Tensor | None = None
     source_valid_1S: Tensor | None = None
+    serial: int = field(default_factory=itertools.count().__next__)
+    """A number that no other tenant ever has, as an address may."""
 
 
 @dataclass(frozen=True)

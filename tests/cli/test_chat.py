@@ -138,6 +138,18 @@ class Screen:
         before, _, self.seen = self.seen.partition(text)
         return before
 
+    def interrupt(self, text: str) -> None:
+        """Ctrl-C, until a text comes: one that arrives just before the terminal is read is seen only at the next key."""
+        for _ in range(12):
+            self.process.send_signal(signal.SIGINT)
+            end = time.monotonic() + 5
+            while text not in self.seen and (left := end - time.monotonic()) > 0:
+                if select.select([self.handle], [], [], left)[0]:
+                    self.seen += os.read(self.handle, 65536).decode(errors="replace")
+            if text in self.seen:
+                break
+        self.until(text)
+
     def type(self, text: str) -> None:
         os.write(self.handle, text.encode())
 
@@ -160,8 +172,7 @@ def test_chat_on_a_terminal_survives_control_c_and_ends_with_control_d(model):
     screen.process.send_signal(signal.SIGINT)
     screen.until("stopped")
     screen.until("> ")
-    screen.process.send_signal(signal.SIGINT)
-    screen.until("Ctrl-D or /quit leaves")
+    screen.interrupt("Ctrl-D or /quit leaves")
     screen.until("> ")
     screen.type("\x04")
     assert screen.close() == 0

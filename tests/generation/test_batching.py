@@ -1,5 +1,6 @@
 """Continuous batching: whoever else is there, a request gets what `generate` gives it alone."""
 
+import copy
 import random
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 import anyformer as af
 from anyformer.generation.asking.options import Options
+from anyformer.generation.asking.request import room
 from anyformer.generation.batching import Batcher, Ticket
 from anyformer.model.models import Model
 from tests.contract.contracts import model_of, prefix_of
@@ -38,7 +40,7 @@ def requests(model: Model, rng: random.Random, count: int) -> list[dict]:
     spec = model.spec
     two = spec.topology == "encoder-decoder"
     least = 1 if two else max(1, prefix_of(spec))
-    size, hard = af.generation.request.room(model)
+    size, hard = room(model)
     found: list[dict] = []
     for i in range(count):
         ids = [rng.randrange(spec.vocab) for _ in range(max(least, rng.choice((1, 2, 3, 4, 7))))]
@@ -224,7 +226,8 @@ def test_batcher_takes_options_as_an_object_or_by_name():
 
 def test_batcher_with_same_shapes_gives_the_same_bits_in_any_company():
     seed = talking(range(40), "decoder")[1]
-    model = model_of(draw(seed)).float()
+    # A copy: the model itself is kept for other tests.
+    model = copy.deepcopy(model_of(draw(seed))).float()
     generator = torch.Generator().manual_seed(seed)
     sizes = [7, 12, 9, 30, 8]
     prompts = [torch.randint(0, model.spec.vocab, (n,), generator=generator).tolist() for n in sizes]

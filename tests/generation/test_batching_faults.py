@@ -1,5 +1,6 @@
 """Bad requests, cancelled ones and failing passes: the others go on, and nothing is lost."""
 
+import copy
 import random
 
 import pytest
@@ -224,6 +225,34 @@ def test_batcher_that_is_interrupted_in_a_pass_goes_on_afterwards(monkeypatch):
     assert [ticket.answers[0].new for ticket in tickets] == [alone(model, [i, 2], max_new_tokens=6) for i in (1, 3)]
 
 
+@pytest.mark.parametrize("call", range(1, 6))
+def test_batcher_that_is_interrupted_after_a_pass_goes_on_afterwards(call, monkeypatch):
+    model = small()
+    batcher = Batcher(model, seats=3, length=20, size=2, chunk=3, budget=6)
+    asked = [{"max_new_tokens": 4}, {"max_new_tokens": 3, "temperature": 1.0, "seed": 5}]
+    tickets = [batcher.submit(PROMPT[:n], **each) for n, each in zip((2, 5), asked, strict=True)]
+    tickets.append(batcher.submit(PROMPT, max_new_tokens=4, temperature=1.0, seed=7, n=2))
+    whole, calls = batcher.chooser._choose, iter(range(1, 100))
+
+    def choose(logits_BV, answers):
+        if next(calls) == call:
+            raise KeyboardInterrupt
+        return whole(logits_BV, answers)
+
+    monkeypatch.setattr(batcher.chooser, "_choose", choose)
+    with pytest.raises(KeyboardInterrupt):
+        list(batcher)
+    batcher.check()
+    list(batcher)
+    batcher.check()
+    assert len(batcher.pool.free_seats) == 3
+    assert [tickets[0].answers[0].new, tickets[1].answers[0].new] == [
+        alone(model, list(PROMPT[:n]), **each) for n, each in zip((2, 5), asked, strict=True)
+    ]
+    many = af.generate(model, torch.tensor([PROMPT]), max_new_tokens=4, temperature=1.0, seed=7, n=2, stop=())
+    assert [answer.new for answer in tickets[2].answers] == many[:, len(PROMPT) :].tolist()
+
+
 def test_batcher_cancels_whoever_runs_waits_or_stands_behind_another():
     model = small()
     batcher = Batcher(model, seats=1, length=30, chunk=2, budget=2)
@@ -246,7 +275,7 @@ def test_batcher_cancels_whoever_runs_waits_or_stands_behind_another():
 
 
 def test_batcher_gives_a_model_its_mode_back():
-    model = small().train()
+    model = copy.deepcopy(small()).train()
     Batcher(model, length=20).run([{"input_ids": PROMPT, "max_new_tokens": 2}])
     assert all(module.training for module in model.modules())
 

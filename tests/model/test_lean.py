@@ -123,6 +123,34 @@ def test_lean_model_is_made_once_and_again_where_parameters_were_replaced():
         assert_close("fused", lean(model)(ids).logits, model(ids).logits)
 
 
+class Doubled(torch.nn.Module):
+    """A map that somebody put in the place of another one, which it still has."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return 2 * self.inner(x)
+
+
+def test_lean_model_runs_a_module_that_was_exchanged_and_calls_hooks():
+    model = small()
+    ids = ids_of(model)
+    before = step(lean(model), ids)
+    body = model.decoder.blocks[0].attention.body
+    plain, body.q = body.q, Doubled(body.q)
+    assert_close("promise", step(lean(model), ids), step(model, ids))
+    assert not torch.equal(step(lean(model), ids), before)
+    body.q = plain
+    for module in (body.q, model.decoder.blocks[1]):
+        hook = module.register_forward_hook(lambda module, given, found: 2 * found)
+        assert_close("promise", step(lean(model), ids), step(model, ids))
+        assert not torch.equal(step(lean(model), ids), before)
+        hook.remove()
+    assert_close("promise", step(lean(model), ids), before)
+
+
 def test_lean_model_merged_in_inference_mode_still_learns_as_the_plain_one():
     model = small()
     twin = copy.deepcopy(model)

@@ -148,10 +148,14 @@ class Batcher:
     def step(self) -> list[Event]:
         """Read what is next, choose a token for each answer that can have one, and tell what happened."""
         began = time.perf_counter()
-        with self._eval():
-            ready = self._read(self.schedule.decide())
-            if ready:
-                self._choose(ready)
+        try:
+            with self._eval():
+                ready = self._read(self.schedule.decide())
+                if ready:
+                    self._choose(ready)
+        except BaseException:
+            self._mend()
+            raise
         self.stats.seconds += time.perf_counter() - began
         self.stats.steps += 1
         events, self._events = self._events, []
@@ -222,6 +226,16 @@ class Batcher:
             self.stats.prefill_tokens += read
             self.stats.padding_tokens += max(taken for _, taken in rows) * len(rows) - read
         return ready
+
+    def _mend(self) -> None:
+        """After a step that was interrupted: who has read all tokens, but got none, reads them again."""
+        for answer in [each for each in self.schedule.running if each.twins and each.count]:
+            self._part(answer)
+        for answer in list(self.schedule.running):
+            if answer.reason is not None:
+                self.schedule.drop(answer)
+            elif answer.pending == 0:
+                self.schedule.back(answer)
 
     def _check_halfway(self, rows: list[tuple[Answer, int]], logits_BV: Tensor) -> None:
         """End answers whose prompt is not yet read but can't be continued, before others get what they have written."""

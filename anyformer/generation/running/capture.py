@@ -85,7 +85,7 @@ class Captured:
 
     def load(self, tenants: Sequence[Tenant], ids_B: Tensor | None, draw: Draw | None) -> None:
         """Seat tenants in the first rows. None of ids: they go on with what was chosen last."""
-        now = tuple((id(t), t.count, *map(len, t.pages)) for t in tenants)
+        now = tuple((t.serial, t.count, *map(len, t.pages)) for t in tenants)
         if now != self.loaded:
             self.cache.load(tenants)
         # What it will be after the step, if nothing but the step changes it.

@@ -154,10 +154,14 @@ class Runner:
 
     def _for(self, tenants: Sequence[Tenant], kind: Work) -> Captured:
         """The captured step for so many rows; of an encoder-decoder, for these sources."""
-        rows = self.pool.seats if self.same_shapes else _bucket(len(tenants))
         sources = tuple(tenants) if self.two else ()
-        key = rows, kind, tuple(map(id, sources))
+        # Rows that fill up a batch have no source.
+        rows = self.pool.seats if self.same_shapes else len(sources) or _bucket(len(tenants))
+        key = rows, kind, tuple(tenant.serial for tenant in sources)
         if key not in self._captured:
+            if self.two:
+                # What was captured for other sources would stay for ever, and nobody asks for it again.
+                self._captured = {k: found for k, found in self._captured.items() if k[2] == key[2]}
             if self._memory is None:
                 self._memory = torch.cuda.graph_pool_handle()
             self._captured[key] = Captured(self.model, self.body, self.pool, rows, kind, self._memory, sources)

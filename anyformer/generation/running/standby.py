@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import weakref
 from typing import Any
 
 from anyformer.generation.running.runner import Runner
+from anyformer.model.lean import lean
 from anyformer.model.models import Model
 
 STRETCH = 1024
@@ -18,6 +20,8 @@ _kept: weakref.WeakKeyDictionary[Model, tuple[Any, Runner]] = weakref.WeakKeyDic
 
 def runner_for(model: Model, rows: int, length: int) -> Runner:
     """A runner for so many rows of so many tokens. One is kept for each model: the last that was asked for."""
+    # Merged before they are looked at, or the next call would find them elsewhere.
+    shell = copy.copy(lean(model))
     weights = tuple(p.data_ptr() for p in model.parameters())
     most = -(-length // STRETCH) * STRETCH
     kept = _kept.get(model)
@@ -28,7 +32,8 @@ def runner_for(model: Model, rows: int, length: int) -> Runner:
         # Its memory is needed before the next one takes its own.
         if not runner.pool.tenants:
             del _kept[model], kept, runner
-    runner = Runner(model, model.new_pool(rows, most, size=SIZE))
+    # The shell shares all modules: an entry that held the model itself would keep it alive for ever.
+    runner = Runner(shell, model.new_pool(rows, most, size=SIZE))
     _kept[model] = weights, runner
     return runner
 

@@ -1,0 +1,53 @@
+"""The runner that is kept for a model: found again, and gone with it."""
+
+import gc
+import weakref
+
+import torch
+
+import anyformer as af
+from anyformer.generation.running.capture import Captured
+from anyformer.generation.running.standby import dismiss, runner_for
+from anyformer.parts.paged import PagedCache
+from tests.contract.draw import BASE
+
+
+def small() -> af.Model:
+    return af.build(af.spec(BASE), dtype=torch.float64).eval()
+
+
+def test_runner_of_a_model_is_kept_until_weights_move_or_it_is_dismissed():
+    model = small()
+    first = runner_for(model, 2, 10)
+    assert runner_for(model, 1, 12) is first
+    assert runner_for(model, 3, 10) is not first
+    now = runner_for(model, 3, 10)
+    model.to(torch.float32)
+    assert runner_for(model, 3, 10) is not now
+    dismiss(model)
+    assert runner_for(model, 2, 10).pool.seats == 2
+
+
+def test_runner_of_a_model_does_not_keep_it_alive():
+    model = small()
+    runner_for(model, 2, 10)
+    seen = weakref.ref(model)
+    del model
+    gc.collect()
+    assert seen() is None
+
+
+def test_captured_step_seats_a_tenant_that_has_read_as_much_as_the_last_one():
+    pool = small().new_pool(1, 16, size=4, pages=8)
+    step = Captured.__new__(Captured)
+    step.cache, step.loaded, step.draw = PagedCache.for_steps(pool, 1), (), None
+    for count in range(4, 12):
+        # It may well be at the address of the one before.
+        tenant = pool.seated(12)
+        tenant.count = count
+        step.load([tenant], None, None)
+        assert step.cache.shelves[0].table_BN[0, :3].tolist() == tenant.pages[0]
+        # What is known stays, so the next one gets other pages.
+        pool.note(tenant, list(range(count)))
+        pool.release(tenant)
+        del tenant
