@@ -137,9 +137,9 @@ def _at_once(
 
     with working("generating"):
         made = generate(model, torch.tensor([read.ids]), tokenizer=tokenizer, details=True, **options)
+    clock.tick(sum(made.lengths))
     begun = made.ids.shape[1] - made.logprobs.shape[1]
     for i, (writer, length) in enumerate(zip(writers, made.lengths, strict=True)):
-        clock.tick(length)
         if i and writer.shows:
             say(f"{BETWEEN}\n")
         for token in made.ids[i, begun : begun + length].tolist():

@@ -43,15 +43,15 @@ def lean(model: Model) -> Model:
     """
     if any(True for _ in lean_blocks(model)):
         return model
-    made_of = _made_of(model)
-    kept, seen = _shells.get(model, (None, None))
-    if kept is not None and seen == made_of and all(block.holds() for block in lean_blocks(kept)):
-        kept.training = model.training
-        return kept
-    shell = copy.copy(model)
-    shell._modules = dict(model._modules)
     # Two threads that generate may both come here first.
     with _merging:
+        made_of = _made_of(model)
+        kept, seen = _shells.get(model, (None, None))
+        if kept is not None and seen == made_of and all(block.holds() for block in lean_blocks(kept)):
+            kept.training = model.training
+            return kept
+        shell = copy.copy(model)
+        shell._modules = dict(model._modules)
         shared = _shared(model)
         for name, stack in model._modules.items():
             # A reversible stack runs two streams, branch by branch, and not its blocks.

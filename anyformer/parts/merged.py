@@ -63,6 +63,8 @@ def why_not(maps: Sequence[nn.Module], shared: set[int]) -> str | None:
             if not p.is_contiguous() or p.data_ptr() in shared:
                 return "a parameter is used in several places"
     tensors = [p for m in maps for p in m.parameters()]
+    if any(p.is_inference() for p in tensors):
+        return "it was made in inference mode, and such a parameter can't be moved"
     if len({(p.dtype, p.device) for p in tensors}) > 1:
         return "its projections differ in dtype or device"
     if any(p.is_meta for p in tensors):

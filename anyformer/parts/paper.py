@@ -95,6 +95,11 @@ class Paper:
         self._forget(page)
         return True
 
+    def forget_all(self) -> None:
+        """Forget what every page holds; who holds it keeps it."""
+        for page in list(self._key_of):
+            self._forget(page)
+
     def _forget(self, page: int) -> None:
         key = self._key_of.pop(page, None)
         if key is not None:

@@ -280,6 +280,24 @@ def test_batcher_gives_a_model_its_mode_back():
     assert all(module.training for module in model.modules())
 
 
+def test_batcher_of_a_model_that_has_changed_keeps_nothing_of_the_old_one():
+    model = copy.deepcopy(small())
+    prompt, asked = [7, 8, 9, 1, 2, 3, 4, 5], {"max_new_tokens": 5, "stop": ()}
+    batcher = Batcher(model, length=20, size=2)
+
+    def answered():
+        return batcher.run([{"input_ids": prompt, **asked}])[0].answers[0].new
+
+    first = answered()
+    assert answered() == first
+    assert batcher.stats.shared_tokens
+    for assign in (False, True):
+        other = {name: tensor.flip(0).clone() for name, tensor in model.state_dict().items()}
+        model.load_state_dict(other, assign=assign)
+        assert answered() == alone(model, prompt, **asked)
+        batcher.check()
+
+
 def test_batcher_run_with_a_refused_request_serves_none():
     batcher = Batcher(small(), length=20)
     with pytest.raises(af.InputError, match="is not an id below vocab"):

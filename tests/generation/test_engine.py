@@ -276,6 +276,7 @@ def test_generate_says_all_that_is_wrong_at_once():
     ("ids", "error", "words"),
     [
         (torch.zeros(1, 0, dtype=torch.long), af.InputError, "at least one token"),
+        (torch.zeros(0, 3, dtype=torch.long), af.InputError, "a batch of 0 rows"),
         (torch.tensor([1, 2]), af.InputError, r"expected \(batch, tokens\)"),
         (torch.tensor([[1.0]]), af.InputError, "whole numbers"),
         (torch.tensor([[-1]]), af.InputError, "input_ids: -1 in row 0, column 0"),

@@ -11,7 +11,7 @@ from anyformer.generation.readers.speculate import Speculating
 from anyformer.generation.running.runner import Runner
 from anyformer.model.reading import reading
 from tests.contract.contracts import model_of, prefix_of
-from tests.contract.draw import draw
+from tests.contract.draw import BASE, draw
 from tests.generation.talking import talking
 from tests.tolerances import assert_close
 
@@ -96,8 +96,23 @@ def test_generate_with_guesses_gives_the_tokens_of_plain_decoding(seed, options)
     want = af.generate(model, ids, **given)
     assert torch.equal(af.generate(model, ids, lookup=True, guesses=3, **given), want)
     smaller = model_of(draw(next(s for s in talking(range(40), "decoder") if draw(s).vocab == spec.vocab)))
-    if smaller.decoder.prefix == 0:
-        assert torch.equal(af.generate(model, ids, draft=smaller, guesses=2, **given), want)
+    assert torch.equal(af.generate(model, ids, draft=smaller, guesses=2, **given), want)
+
+
+@pytest.mark.parametrize("prefix", [0, 6])
+def test_generate_with_a_draft_serves_rows_that_have_room_for_different_numbers_of_guesses(prefix):
+    """The longest row ends where the draft's own room does; and a draft says nothing before its prefix is there."""
+    model = model_of(af.spec(BASE))
+    pattern = {"attention.pattern": f"causal | prefix({prefix})"} if prefix else {}
+    draft = model_of(af.spec(BASE, {"depth": 1, **pattern}))
+    ids = torch.randint(0, model.spec.vocab, (3, 9), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[1, :6] = mask[2, :3] = 0
+    given = {"max_new_tokens": 9, "stop": (), "attention_mask": mask}
+    want = af.generate(model, ids, **given)
+    for guesses in (1, 4, 6):
+        assert torch.equal(af.generate(model, ids, draft=draft, guesses=guesses, **given), want)
+    assert torch.equal(af.generate(model, ids, draft=model, guesses=6, **given), want)
 
 
 def test_means_that_do_not_go_together_are_refused_at_once():

@@ -6,6 +6,7 @@ import weakref
 import torch
 
 import anyformer as af
+from anyformer.generation.running import runner
 from anyformer.generation.running.capture import Captured
 from anyformer.generation.running.standby import dismiss, runner_for
 from anyformer.parts.paged import PagedCache
@@ -51,3 +52,19 @@ def test_captured_step_seats_a_tenant_that_has_read_as_much_as_the_last_one():
         pool.note(tenant, list(range(count)))
         pool.release(tenant)
         del tenant
+
+
+def test_captured_steps_of_an_encoder_decoder_have_its_sources_and_no_row_more(monkeypatch):
+    made = []
+    monkeypatch.setattr(runner, "Captured", lambda *given: made.append(given) or len(made))
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    for topology, rows in (("encoder-decoder", [3, 2]), ("decoder", [4, 2])):
+        model = af.build(af.spec(BASE, {"topology": topology, "ids.start": 0}))
+        own = runner.Runner(model, model.new_pool(3, 16), captures=True)
+        tenants = [own.pool.seated(1) for _ in range(3)]
+        assert own._for(tenants, "greedy") == own._for(tenants, "greedy")
+        own._for(tenants[:2], "greedy")
+        assert [given[3] for given in made] == rows
+        # Those of sources that nobody asks for any more are not kept.
+        assert len(own._captured) == (1 if topology == "encoder-decoder" else 2)
+        made.clear()

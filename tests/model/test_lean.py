@@ -173,6 +173,14 @@ def test_lean_model_merged_in_inference_mode_still_learns_as_the_plain_one():
         assert_close("promise", shell(ids).logits, twin(ids).logits)
 
 
+def test_lean_model_of_one_made_in_inference_mode_leaves_its_parameters_alone():
+    with torch.inference_mode():
+        model = small()
+        ids = ids_of(model)
+        answer = step(lean(model), ids)
+        assert_close("promise", answer, step(model, ids))
+
+
 def test_lean_model_with_gradients_or_in_training_runs_the_plain_blocks():
     model = small(attention={"dropout": 0.5})
     shell, ids = lean(model), ids_of(model)

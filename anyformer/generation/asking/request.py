@@ -112,6 +112,8 @@ def request(
     spec = model.spec
     check_model(spec)
     check_ids("input_ids", input_ids)
+    if not len(input_ids):
+        raise InputError("input_ids: a batch of 0 rows; give at least one prompt")
     wrong: list[str] = []
     device = next(model.parameters()).device
     ids = input_ids.to(device=device, dtype=torch.long)

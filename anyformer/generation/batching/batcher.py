@@ -39,7 +39,8 @@ class Batcher:
     """Serves requests of one model.
 
     Args:
-        model: A decoder or an encoder-decoder with an lm head. It is in eval mode during steps.
+        model: A decoder or an encoder-decoder with an lm head. It is in eval mode during steps. Its weights may change
+            while no request is under way.
         seats: Answers that run beside each other.
         length: Tokens that an answer may have, its prompt included. None: what the model is made for.
         pages: Pages of `size` tokens that all answers share, for layers that keep every token. None: enough for all
@@ -88,8 +89,9 @@ class Batcher:
         shares = share and not self.two and not same_shapes
         self.schedule = Schedule(self.pool, budget=budget, chunk=chunk, spare=spare, share=shares, stats=self.stats)
         self.schedule.apart = same_shapes
-        # A captured step of an encoder-decoder is for the sources that it was captured with, and here they change.
-        self.runner = Runner(model, self.pool, captures=False if self.two else None, same_shapes=same_shapes)
+        self.same_shapes = same_shapes
+        self.runner = self._runner()
+        self._weights = _weights(model)
         self.chooser = Chooser(self.pool.device)
         self._modules = list(model.modules())
         self._tickets: dict[Hashable, Ticket] = {}
@@ -97,6 +99,10 @@ class Batcher:
         self._events: list[Event] = []
         """What the next step tells."""
         self._arrivals = 0
+
+    def _runner(self) -> Runner:
+        # A captured step of an encoder-decoder is for the sources that it was captured with, and here they change.
+        return Runner(self.model, self.pool, captures=False if self.two else None, same_shapes=self.same_shapes)
 
     def submit(
         self,
@@ -124,6 +130,8 @@ class Batcher:
             self.model, self.schedule, input_ids, asked, name=name, arrival=arrival, tokenizer=self.tokenizer,
             global_mask=global_mask, rope_length=rope_length, stacklevel=2,
         )  # fmt: skip
+        if not self._tickets:
+            self._see_weights()
         self._arrivals += 1
         self._tickets[name] = ticket
         self.schedule.queue(ticket.answers[0])
@@ -203,6 +211,15 @@ class Batcher:
                 yield
         else:
             yield
+
+    def _see_weights(self) -> None:
+        """Where the model has learned or was loaded since the last request, forget what it kept of prompts."""
+        if _weights(self.model) != self._weights:
+            for paper in self.pool.papers:
+                paper.forget_all()
+            self.runner = self._runner()
+            # Merging may have moved them.
+            self._weights, self._modules = _weights(self.model), list(self.model.modules())
 
     def _read(self, work: Work) -> list[tuple[Answer, Tensor, int]]:
         """Run the passes of a step: the answers that have read all of their tokens, each with logits and its row."""
@@ -410,6 +427,11 @@ class Batcher:
         self.stats.finished += 1
         if answer.ticket.done:
             del self._tickets[answer.ticket.id]
+
+
+def _weights(model: Model) -> list[tuple[int, int]]:
+    """Where each parameter is, and how often it was changed in place."""
+    return [(p.data_ptr(), 0 if p.is_inference() else p._version) for p in model.parameters()]
 
 
 def _complete(choices: Choices, new: Sequence[int]) -> bool:

@@ -84,23 +84,29 @@ class DraftModel:
     def guess(self, rows: Sequence[int], so_far: Sequence[list[int]], most: Sequence[int]) -> list[list[int]]:
         """What the smaller model would say."""
         found: list[list[int]] = [[] for _ in rows]
-        some = [i for i, ids in enumerate(so_far) if most[i] > 0 and len(ids) + most[i] <= self.length]
+        # A prefix that is read both ways must be there as a whole.
+        least = max(1, self.runner.pool.prefix)
+        some = [
+            i for i, ids in enumerate(so_far) if most[i] > 0 and least <= len(ids) and len(ids) + most[i] <= self.length
+        ]
         if not some:
             return found
         tenants = [self._behind(rows[i], so_far[i]) for i in some]
         logits_BV = self._read(tenants, [rows[i] for i in some], [so_far[i] for i in some])
-        for step in range(max(most[i] for i in some)):
-            ids_B = self.choose(logits_BV, [rows[i] for i in some], [len(so_far[i]) + step for i in some])
+        while True:
+            so_far_B = [len(so_far[i]) + len(found[i]) for i in some]
+            ids_B = self.choose(logits_BV, [rows[i] for i in some], so_far_B)
             for i, token in zip(some, ids_B.tolist(), strict=True):
-                if len(found[i]) < most[i]:
-                    found[i].append(token)
-            if step + 1 < max(most[i] for i in some):
-                for tenant in tenants:
-                    self.runner.pool.ensure(tenant, 1)
-                logits_BV = self.runner.step(tenants, ids_B)
-                for i, token in zip(some, ids_B.tolist(), strict=True):
-                    self._fed[rows[i]].append(token)
-        return found
+                found[i].append(token)
+            # A row that has its guesses reads no further: it may have no room for more.
+            left = [place for place, i in enumerate(some) if len(found[i]) < most[i]]
+            if not left:
+                return found
+            some, tenants, ids_B = [some[k] for k in left], [tenants[k] for k in left], ids_B[left]
+            for i, tenant in zip(some, tenants, strict=True):
+                self.runner.pool.ensure(tenant, 1)
+                self._fed[rows[i]].append(found[i][-1])
+            logits_BV = self.runner.step(tenants, ids_B)
 
     def _behind(self, row: int, ids: list[int]) -> Tenant:
         """The row's tenant, gone back to where its tokens are still those of the row, and at least one is left to read."""

@@ -119,6 +119,8 @@ class Runner:
         if not self.captures:
             yield from self._plain_flow(tenants, ids_B, steps, draw)
             return
+        if not steps:
+            return
         captured = self._for(tenants, draw.work)
         waiting: list[tuple[Tensor, Tensor, torch.cuda.Event]] = []
         for i in range(steps):
