@@ -53,8 +53,8 @@ def run(given: argparse.Namespace) -> int:
     room = room_for(model, len(read.ids))
     if room < given.max_new_tokens:
         sys.stderr.write(
-            f"anyformer: {given.max_new_tokens} tokens were asked for, and the model has room for {room} after "
-            f"{len(read.ids)}: it is made for {model.spec.context}\n"
+            f"anyformer: up to {given.max_new_tokens} tokens, but the model has room for {room} after {len(read.ids)}: it is made "
+            f"for {model.spec.context}\n"
         )
     options |= {"max_new_tokens": min(room, given.max_new_tokens), "first": read.first}
     writers = [_Writer(model, tokenizer, read, prompt, given, shows=not given.json) for _ in range(given.n)]

@@ -48,7 +48,7 @@ def generate(
     rope_length: int | None = None,
     draft: Model | None = None,
     lookup: bool = False,
-    guesses: int = 6,
+    guesses: int = 8,
     compile: bool | str = False,
     **options: Any,
 ) -> Any:

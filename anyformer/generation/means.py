@@ -56,7 +56,7 @@ class Means:
     """A smaller model with the same vocabulary, which guesses what comes."""
     lookup: bool = False
     """Guess by what followed when the last tokens occurred before in the row."""
-    guesses: int = 6
+    guesses: int = 8
     """So many tokens are guessed at once."""
     compiled: bool | str = False
     """Steps through torch.compile, with the static cache; a text names the backend."""

@@ -98,8 +98,7 @@ def test_generate_beyond_the_room_gives_what_fits_and_says_so(tmp_path, capsys, 
     out, err = capsys.readouterr()
     assert out == expected(tmp_path, "the cat", 16 - length) + "\n"
     assert err == (
-        f"anyformer: 99 tokens were asked for, and the model has room for {16 - length} after {length}: "
-        "it is made for 16\n"
+        f"anyformer: up to 99 tokens, but the model has room for {16 - length} after {length}: it is made for 16\n"
     )
 
 
@@ -279,7 +278,7 @@ def test_generate_as_a_process_streams_and_leaves_errors_to_the_other_stream(run
     )  # fmt: skip
     assert done.returncode == 0
     assert done.stdout.decode() == expected(run, "the", 62) + "\n"
-    assert done.stderr.decode().startswith("anyformer: 99 tokens were asked for")
+    assert done.stderr.decode().startswith("anyformer: up to 99 tokens, but")
     assert b"\x1b" not in done.stdout + done.stderr
 
 

@@ -229,7 +229,7 @@ def test_batcher_with_same_shapes_gives_the_same_bits_in_any_company():
     # A copy: the model itself is kept for other tests.
     model = copy.deepcopy(model_of(draw(seed))).float()
     generator = torch.Generator().manual_seed(seed)
-    sizes = [7, 12, 9, 30, 8]
+    sizes = [7, 12, 9, 19, 8]
     prompts = [torch.randint(0, model.spec.vocab, (n,), generator=generator).tolist() for n in sizes]
     asked = {"max_new_tokens": 6, "stop": (), "logprobs": 0}
 

@@ -352,3 +352,15 @@ def test_generate_of_a_prefix_lm_refuses_a_row_shorter_than_the_prefix():
     anew = af.generate(m, ids, attention_mask=mask, max_new_tokens=4, use_cache=False)
     alone = af.generate(m, ids[:1, 5:], max_new_tokens=4, use_cache=False)
     assert torch.equal(anew[:1, 8:], alone[:, 3:])
+
+
+def test_generate_of_more_tokens_than_there_is_memory_for_is_refused_at_once():
+    model = af.build(af.spec(BASE, {"position.kind": "rope"}))
+    with pytest.raises(af.InputError, match=r"max_new_tokens: 1,000,000,00\d tokens in each of 1 rows take"):
+        af.generate(model, torch.zeros(1, 3, dtype=torch.long), max_new_tokens=10**9)
+
+
+def test_generate_after_a_prompt_beyond_the_context_warns():
+    model = af.build(af.spec(BASE, {"position.kind": "alibi", "context": 8}))
+    with pytest.warns(UserWarning, match="a prompt of 9 tokens, and this model is made for 8"):
+        af.generate(model, torch.zeros(1, 9, dtype=torch.long), max_new_tokens=2)

@@ -239,7 +239,7 @@ def test_feature_extraction_past_a_head_that_pools_and_of_an_encoder_decoder(wor
 def teller(tmp_path_factory):
     words = small.byte_words("<|im_start|>", "<|im_end|>")
     words.chat_template = CHATML
-    theirs = small.llama(words, max_position_embeddings=40)
+    theirs = small.llama(words, max_position_embeddings=80)
     place = small.folder_of(theirs, words, tmp_path_factory.mktemp("llama"))
     mine = af.pipeline("text-generation", str(place), dtype=torch.float64)
     return mine, transformers.pipeline("text-generation", model=theirs, tokenizer=words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
 from anyformer.generation.asking.checks import whole
+from anyformer.generation.asking.memory import check_memory
 from anyformer.generation.asking.options import Options
 from anyformer.generation.asking.plan import Plan, check_options, problems
 from anyformer.model.arguments import check_ids
@@ -146,6 +148,14 @@ def request(
     if wrong or plan is None:
         raise problems("generate", wrong)
     new = new_tokens(model, plan, begun)
+    if cached:
+        check_memory(model, len(ids) * plan.options.n, begun + new)
+    if longest > spec.context:
+        warnings.warn(
+            f"a {'source' if two else 'prompt'} of {longest} tokens, and this model is made for {spec.context}: what it says after "
+            "that may be poor",
+            stacklevel=stacklevel + 1,
+        )
     fill = spec.ids.pad if spec.ids.pad is not None else next(iter(spec.ids.eos), 0)
     return Request(
         prompt_BT=ids, mask_BT=mask, marks_BT=marks, begun_BT=torch.full_like(ids[:, :1], spec.ids.start or 0) if two else ids,
