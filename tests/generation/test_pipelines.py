@@ -36,7 +36,7 @@ def close(mine, theirs):
     elif isinstance(theirs, str | int):
         assert mine == theirs
     else:
-        assert mine == pytest.approx(float(theirs), rel=1e-6, abs=1e-7)
+        assert mine == pytest.approx(float(theirs), rel=1e-6, abs=1e-6)
 
 
 def plain(answer):
@@ -271,7 +271,7 @@ def test_text_generation_in_batches_equals_one_at_a_time(teller):
     drawn = mine(prompts[0], temperature=1.5, seed=3)[0]
     assert drawn == mine(prompts, temperature=1.5, seed=3)[0][0] != alone[0]
     count = mine.source.tokenizer.encode(long)
-    assert len(mine(long, return_tensors=True)[0]["generated_token_ids"]) <= 40 > len(count)
+    assert len(mine(long, return_tensors=True)[0]["generated_token_ids"]) <= 80 > len(count)
 
 
 def test_text_generation_streamed_equals_at_once(teller):
