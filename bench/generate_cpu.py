@@ -16,6 +16,7 @@ import warnings
 
 import torch
 import transformers
+from core import best_of
 
 import anyformer as af
 from anyformer.model.lean import lean
@@ -47,17 +48,6 @@ def pair(config):
         gap = ((ours(ids).logits - wanted).abs().max() / wanted.abs().max()).item()
     assert gap < 1e-4, f"the two models differ by {gap}"
     return theirs, ours, quantise(copy.deepcopy(ours), "int8")
-
-
-def best_of(rounds, *runs):
-    """Best time of each run, measured in turns."""
-    best = [float("inf")] * len(runs)
-    for _ in range(rounds):
-        for i, run in enumerate(runs):
-            begin = time.perf_counter()
-            run()
-            best[i] = min(best[i], time.perf_counter() - begin)
-    return best
 
 
 def read_rate(rounds=7):

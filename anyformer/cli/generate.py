@@ -119,8 +119,11 @@ def _stream(model: Model, tokenizer: Tokenizer, read: Prompt, options: Any, writ
 
     from anyformer.generation.engine import generate
 
+    steps = generate(model, torch.tensor([read.ids]), tokenizer=tokenizer, stream=True, **options)
+    # Nothing was wrong with what was asked.
+    writer.begin()
     try:
-        for step_B in generate(model, torch.tensor([read.ids]), tokenizer=tokenizer, stream=True, **options):
+        for step_B in steps:
             clock.tick()
             writer.take(int(step_B))
     finally:
@@ -202,12 +205,10 @@ class _Writer:
         self.tail = ""
         """The last character on the screen."""
         self.count, self.stopped = 0, False
-        if given.n == 1:
-            self._begin()
 
     def take(self, token: int) -> None:
         """One more token."""
-        self._begin()
+        self.begin()
         self.count += 1
         self._keep(self.stream.push(token))
         self.stopped = token in self.stops or self.stream.met is not None
@@ -223,7 +224,7 @@ class _Writer:
         reason = "stop" if self.stopped else "length"
         return {"text": "".join(self.pieces), "tokens": self.count, "reason": reason}
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """Show the prompt, once."""
         before, self.before = self.before, ""
         self._show(before)
