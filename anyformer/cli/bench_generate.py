@@ -106,7 +106,7 @@ def _has_weights(folder: Path) -> bool:
 def _check_memory(size: int, device: str) -> None:
     """Refuse weights that would push everything else out of memory."""
     from anyformer.explain import units
-    from anyformer.measure.memory import free
+    from anyformer.kernels.memory import free
 
     room = free(device)
     if size > 0.8 * room:

@@ -34,7 +34,7 @@ def checked_model(
 
     from anyformer.families.folder import load
     from anyformer.families.shards import INDEX, SINGLE
-    from anyformer.measure.memory import free
+    from anyformer.kernels.memory import free
     from anyformer.model.build import build
     from anyformer.verify.packing import randomise
     from anyformer.verify.small import is_large, small

@@ -15,8 +15,9 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.kernels.attention import KERNELS, attend
 from anyformer.kernels.choose import Kernel, Request, choose
+from anyformer.kernels.memory import free
 from anyformer.kernels.sight import Shape, Sight
-from anyformer.measure.memory import Used, free, used
+from anyformer.measure.memory import Used, used
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.causal import Causal
 from anyformer.parts.patterns.window import Window

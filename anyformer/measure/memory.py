@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -62,18 +61,3 @@ def added(changes: Iterable[int]) -> Used:
         live += change
         peak = max(peak, live)
     return Used(live, peak)
-
-
-def free(device: str | torch.device = "cpu") -> int:
-    """Bytes that can still be allocated on a device."""
-    if torch.device(device).type == "cuda":
-        # What torch has taken from the device and not given out again is free, too.
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + kept
-    try:
-        with open("/proc/meminfo", encoding="ascii") as lines:
-            found = {name: int(value.split()[0]) * 1024 for name, _, value in (line.partition(":") for line in lines)}
-        return found["MemAvailable"]
-    except (OSError, KeyError, ValueError):
-        # Not Linux: all memory that there is, of which nobody says how much is taken.
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
