@@ -137,12 +137,12 @@ class _Rows:
 
     def steps(self) -> Generator[Step]:
         """Choose tokens, one in each row at a time."""
-        flows = isinstance(self.reader, Paged) and self.plan.usual and not (self.details or self.plan.stop_texts)
+        reader, looks = self.reader, self.details or self.plan.stop_texts or not self.plan.usual
         try:
             with reading(self.model):
-                yield from self._flow(self.reader) if flows and isinstance(self.reader, Paged) else self._steps()
+                yield from self._flow(reader) if isinstance(reader, Paged) and not looks else self._steps()
         finally:
-            self.reader.close()
+            reader.close()
 
     def _flow(self, reader: Paged) -> Generator[Step]:
         """The same where the device chooses: it is some steps ahead of what is looked at here."""

@@ -12,6 +12,8 @@ from anyformer.specs.keep import Keep
 
 SCRATCH = 0
 """The page that nobody owns: what is written for padding goes there, and nobody reads it."""
+LEAST = 1e-30
+"""Below every scale of numbers that are not 0."""
 
 
 @dataclass(frozen=True)
@@ -64,3 +66,18 @@ def numbers(keep: Keep, slot_S: Tensor, count_B: Tensor) -> Tensor:
     if keep.recent is None or keep.columns:
         return found_BS
     return torch.where(slot_S[None] < keep.first + keep.recent, found_BS, -1)
+
+
+def write(pool: Tensor, scale: Tensor | None, slot_N: Tensor, fresh_NGK: Tensor) -> None:
+    """Put tokens into slots, counted over all pages of a pool; into one of int8 with the scale of each head."""
+    if scale is None:
+        pool.flatten(0, 1)[slot_N] = fresh_NGK.to(pool.dtype)
+    else:
+        pool.flatten(0, 1)[slot_N], scale.flatten(0, 1)[slot_N] = to_int8(fresh_NGK)
+
+
+def to_int8(x_NGK: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole numbers of -127 to 127, and the scale of each vector that gives the numbers back."""
+    exact = x_NGK.to(torch.float32)
+    scale_NG = exact.abs().amax(-1) / 127
+    return (exact / scale_NG.clamp(min=LEAST)[..., None]).round().to(torch.int8), scale_NG

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.errors import InputError
-from anyformer.kernels.pages import SCRATCH, Pages, numbers
+from anyformer.kernels.pages import SCRATCH, Pages, numbers, write
 from anyformer.parts.cache import Cache
 from anyformer.parts.ledger import Found
 from anyformer.parts.pool import Pool, Tenant
@@ -295,7 +295,7 @@ class PagedCache:
         if shelf.aside and not shelf.alone:
             old = [self._gather(shelf, stream, x) for stream, x in zip(streams, new, strict=True)]
         for stream, x in zip(streams, new, strict=True):
-            _write(stream, shelf.flat_N, x.flatten(0, 1))
+            write(stream[0], stream[1] if len(stream) > 1 else None, shelf.flat_N, x.flatten(0, 1))
             if shelf.spills:
                 # It stands behind the keys of shorter rows, with a weight of 0; so it must be finite.
                 for tensor in stream:
@@ -354,18 +354,6 @@ def _fill(tensor: Tensor, rows: list[Any]) -> None:
 def _behind(tensor: Tensor, longest: int) -> Tensor:
     """Keys or values (1,S,heads,dim) with zeros up to `longest`."""
     return F.pad(tensor, (0, 0, 0, 0, 0, longest - tensor.shape[1]))
-
-
-def _write(stream: tuple[Tensor, ...], flat_N: Tensor, fresh_NHK: Tensor) -> None:
-    """Put tokens into slots of the pool."""
-    if len(stream) == 1:
-        stream[0].flatten(0, 1)[flat_N] = fresh_NHK.to(stream[0].dtype)
-        return
-    data, scale = stream
-    exact = fresh_NHK.to(torch.float32)
-    scale_NH = exact.abs().amax(-1) / 127
-    data.flatten(0, 1)[flat_N] = (exact / scale_NH.clamp(min=1e-30)[..., None]).round().to(torch.int8)
-    scale.flatten(0, 1)[flat_N] = scale_NH
 
 
 def table_width(pool: Pool, policy: int, tokens: int) -> int:

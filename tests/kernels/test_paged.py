@@ -122,7 +122,7 @@ def made(case: Case, device=DEVICE, seed=0, dtype=None):
     pools = [torch.randn(shape, generator=random) for _ in range(2)]
     empty = torch.ones(shape[:2], dtype=torch.bool)
     slots = torch.arange(pages.slots)[None].expand(rows, -1)
-    held_BS = paged.numbers(pages) >= 0
+    held_BS = pages.numbers() >= 0
     empty[table[:, :, None].expand(-1, -1, case.size).flatten(1)[held_BS].long(), (slots % case.size)[held_BS]] = False
     scales = None
     if case.int8:

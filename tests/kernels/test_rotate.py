@@ -12,6 +12,7 @@ import torch
 from anyformer.errors import InputError
 from anyformer.kernels.attention.paged import has_triton
 from anyformer.kernels.few import NormTerms, rotate
+from anyformer.kernels.pages import to_int8
 from anyformer.parts.norms.layernorm import LayerNorm
 from anyformer.parts.norms.rmsnorm import RMSNorm
 from anyformer.parts.positions.rope import Rope
@@ -170,7 +171,7 @@ def test_rotate_store_does_what_the_parts_do_one_by_one(name):
 
 
 def test_to_int8_zeros_stay_zeros_and_the_largest_is_127():
-    whole, scale = rotate.to_int8(torch.tensor([[[0.0, 0.0], [-2.54, 1.27]]]))
+    whole, scale = to_int8(torch.tensor([[[0.0, 0.0], [-2.54, 1.27]]]))
     assert whole.tolist() == [[[0, 0], [-127, 64]]]
     assert_close("single", scale, torch.tensor([[0.0, 0.02]]))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -72,8 +72,8 @@ class DraftModel:
         """`choose` takes logits (B,V), the rows and the number of each row's tokens so far."""
         if model.spec.topology != "decoder":
             raise InputError("draft: guesses are made by a decoder; give one with the same vocabulary")
-        decoder: object = model.decoder
-        limit = getattr(decoder, "limit", None)
+        decoder: Any = model.decoder
+        limit: int | None = decoder.limit
         self.length = length if limit is None else min(length, limit)
         self.runner = Runner(model, model.new_pool(rows, self.length, chunk=self.length))
         self.choose = choose

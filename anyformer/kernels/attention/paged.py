@@ -153,20 +153,11 @@ def _plan(kv_heads: int, dim: int, itemsize: int) -> Plan:
     return Plan(32, 64, most, 4, 4, 3 if wide <= 512 else 2)
 
 
-def numbers(pages: Pages) -> Tensor:
-    """(B,S): the number of the token in each slot, -1 if there is none; slots past a ring's room hold none."""
-    keep, number_BS = pages.keep, pages.numbers()
-    if keep.recent is None or keep.columns:
-        return number_BS
-    beyond_S = torch.arange(pages.slots, device=number_BS.device) >= keep.first + keep.recent
-    return number_BS.masked_fill(beyond_S, -1)
-
-
 def plain(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: Terms) -> Tensor:
     """The same in torch: every slot gathered, and the reference over those that hold a token. The oracle."""
     pages = pages_of(terms)
     scales = (None, None) if pages.scales is None else pages.scales
-    number_BS = numbers(pages)
+    number_BS = pages.numbers()
     there_BS = number_BS >= 0
     # What lies in other slots may be anything, and even a weight of 0 does not make NaN vanish.
     k, v = (

@@ -12,14 +12,13 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.kernels.attention.paged import DTYPES, has_triton
+from anyformer.kernels.pages import write
 
 if TYPE_CHECKING:
     from anyformer.kernels.few import NormTerms
 
 Layout = Literal["half", "interleaved"]
 """Pairs (i, i + R/2) or (2i, 2i + 1) of the R dimensions that turn."""
-LEAST = 1e-30
-"""Below every scale of numbers that are not 0."""
 
 
 def rotate_store(
@@ -96,10 +95,7 @@ def plain(
         turned.append(norm.leaf.apply(x_NHK, norm.own) if norm is not None and late else x_NHK)
     q, k, v = turned
     for i, (pool, x_NGK) in enumerate(((k_PsGK, k), (v_PsGK, v))):
-        if scales is None:
-            pool.flatten(0, 1)[slot_N] = x_NGK.to(pool.dtype)
-        else:
-            pool.flatten(0, 1)[slot_N], scales[i].flatten(0, 1)[slot_N] = to_int8(x_NGK)
+        write(pool, None if scales is None else scales[i], slot_N, x_NGK)
     return q.contiguous()
 
 
@@ -110,10 +106,3 @@ def rotated(x_NHK: Tensor, cos_ND: Tensor, sin_ND: Tensor, layout: Layout) -> Te
     swapped = x.roll(turning // 2, -1) if layout == "half" else x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
     y = (x * cos_ND[:, None]).addcmul(swapped, sin_ND[:, None])
     return y if rest.shape[-1] == 0 else torch.cat((y, rest), -1)
-
-
-def to_int8(x_NGK: Tensor) -> tuple[Tensor, Tensor]:
-    """Whole numbers of -127 to 127, and the scale of each vector that gives the numbers back."""
-    exact = x_NGK.to(torch.float32)
-    scale_NG = exact.abs().amax(-1) / 127
-    return (exact / scale_NG.clamp(min=LEAST)[..., None]).round().to(torch.int8), scale_NG
