@@ -81,3 +81,8 @@ def _once(name: str, load: Callable[[], None]) -> None:
         # The next look-up must fail in the same way, not answer from what was loaded before the failure.
         _loaded.discard(name)
         raise
+
+
+def installed(package: str) -> Any:
+    """A package that we don't depend on but that a user may have; ImportError if not. The name is written in our source."""
+    return importlib.import_module(package)

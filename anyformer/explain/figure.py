@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import InputError
-from anyformer.explain import units
 from anyformer.explain.costs import Cost
 from anyformer.explain.grid import Picture, picture
 from anyformer.explain.report import Report
 from anyformer.explain.sketch import Branch, Sketch, sketch
 from anyformer.explain.words import some
+from anyformer.specs import units
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

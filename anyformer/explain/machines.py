@@ -44,3 +44,11 @@ def machine(name: str) -> Machine:
     if name not in MACHINES:
         raise InputError(f"machine {name!r} is unknown{nearest(name, MACHINES)}")
     return MACHINES[name]
+
+
+def peak_of(device: str, dtype: str) -> float | None:
+    """FLOP/s at best of a device by what its driver calls it; None where we don't know. The table is of bfloat16."""
+    if dtype != "bfloat16":
+        return None
+    words = device.lower().replace("-", " ").split()
+    return next((found.flops for name, found in MACHINES.items() if name in words), None)

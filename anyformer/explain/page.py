@@ -9,7 +9,6 @@ from itertools import zip_longest
 from rich.table import Table
 from rich.text import Text
 
-from anyformer.explain import units
 from anyformer.explain.axes import Axis, Placed
 from anyformer.explain.costs import DTYPE, Cost
 from anyformer.explain.drawing import PLAIN, draw
@@ -18,6 +17,7 @@ from anyformer.explain.groups import Group
 from anyformer.explain.report import Report
 from anyformer.explain.sketch import sketch
 from anyformer.explain.words import join, some
+from anyformer.specs import units
 
 Part = Table | Text
 WIDE = 110

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.explain import units
 from anyformer.explain.words import some
+from anyformer.specs import units
 
 if TYPE_CHECKING:
     from anyformer.data.tokenizer import Tokenizer

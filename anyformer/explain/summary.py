@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from anyformer.explain.choices import PLACEMENTS
 from anyformer.explain.groups import Group, groups
-from anyformer.explain.units import params
 from anyformer.explain.words import join, some, text_of
 from anyformer.specs.model import ModelSpec
+from anyformer.specs.units import params
 
 WIRED = {
     "serial": "",

@@ -36,7 +36,8 @@ class Sight:
     shape: Shape = "pattern"
     notes: dict[Any, Any] = field(default_factory=dict, repr=False)
     """What kernels derived from it, made once for all layers."""
-    _made: dict[Any, Any] = field(default_factory=dict, repr=False)
+    shut: bool = False
+    """Nothing is noted any more by compiled code: it was made ready, and layers may be compiled one by one."""
 
     @property
     def queries(self) -> int:
@@ -55,10 +56,17 @@ class Sight:
         return self.once("mask", lambda: self.part(WHOLE, WHOLE))
 
     def once(self, name: Any, make: Callable[[], Any]) -> Any:
-        """What `make` gives, made at the first call with this name: layers share a sight."""
-        if name not in self.notes:
-            self.notes[name] = make()
-        return self.notes[name]
+        """What `make` gives, made at the first call with this name: layers share a sight.
+
+        A compiled block can't leave anything behind: the next one would find it, and be another graph. A kernel's
+        `prepare` makes what is too dear for that.
+        """
+        if name in self.notes:
+            return self.notes[name]
+        made = make()
+        if not (self.shut and torch.compiler.is_compiling()):
+            self.notes[name] = made
+        return made
 
     def part(self, rows: slice, columns: slice) -> Tensor:
         """The mask of some queries and some keys."""

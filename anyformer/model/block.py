@@ -5,7 +5,7 @@ pre = (inner), post = (after), sandwich = (inner, outer), output = (outer).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -13,6 +13,8 @@ from torch.nn import functional as F
 
 from anyformer.parts.attention import Attention
 from anyformer.parts.ffn import FeedForwardNet
+from anyformer.parts.ffns.moe import Moe
+from anyformer.parts.mixture import Heard, Mixture
 from anyformer.parts.norm import Norm
 from anyformer.parts.positions.none import NoPosition
 from anyformer.parts.scene import Scene
@@ -95,20 +97,53 @@ class Block(nn.Module):
             position = layer.position if layer.attention.cross_position else NoPosition()
             body = Attention(layer.attention, dims, position, layer=index, cross=True)
             self.cross = Branch(body, layer, "cross", dims.width)
-        self.ffn = Branch(FeedForwardNet(layer.ffn, dims), layer, "ffn", dims.width)
+        net = Mixture(layer.ffn, dims) if isinstance(layer.ffn, Moe) else FeedForwardNet(layer.ffn, dims)
+        self.ffn = Branch(net, layer, "ffn", dims.width)
+        self.routes = layer.ffn.routes
         self.serial = layer.block.wiring == "serial"
         self.wiring = layer.block.wiring
+        self.way: Callable[..., Any] | None = None
+        """How `compute` is run, given the block and its arguments, if not plainly: recomputed, compiled."""
 
     def forward(
-        self, x_BTD: Any, scene: Scene, cross_scene: Scene | None = None, memory_BSD: Tensor | None = None
+        self,
+        x_BTD: Any,
+        scene: Scene,
+        cross_scene: Scene | None = None,
+        memory_BSD: Tensor | None = None,
+        listen: bool = False,
     ) -> Any:
-        """The residual after this block; of a reversible block both streams, given and answered."""
+        """The residual after this block; of a reversible block both streams, given and answered. To who listens also what
+        the router said: its logits and the experts that it chose.
+        """
+        if self.way is not None and self.training:
+            return self.way(self, x_BTD, scene, cross_scene, memory_BSD, listen)
+        return self.compute(x_BTD, scene, cross_scene, memory_BSD, listen)
+
+    def compute(
+        self,
+        x_BTD: Any,
+        scene: Scene,
+        cross_scene: Scene | None = None,
+        memory_BSD: Tensor | None = None,
+        listen: bool = False,
+    ) -> Any:
+        """The block itself."""
+        heard: Heard = []
+        x_BTD = self.residual(x_BTD, scene, cross_scene, memory_BSD, heard)
+        # As values and not left in a list that was given: what is recomputed or compiled may change nothing else.
+        return (x_BTD, *heard[0]) if listen else x_BTD
+
+    def residual(
+        self, x_BTD: Any, scene: Scene, cross_scene: Scene | None, memory_BSD: Tensor | None, heard: Heard
+    ) -> Any:
+        """What `compute` answers first; a router adds to `heard`."""
         if self.serial:
             branches: Any = self._modules  # See Attention.forward.
             x_BTD = branches["attention"].onto(x_BTD, scene)
             if self.cross is not None:
                 x_BTD = self.cross.onto(x_BTD, cross_scene, memory_BSD)
-            return branches["ffn"].onto(x_BTD)
+            return branches["ffn"].onto(x_BTD, *self.told(scene, heard))
         if self.wiring == "reversible":
             if isinstance(x_BTD, Tensor):
                 raise TypeError("a reversible block runs two streams: give both")
@@ -121,8 +156,12 @@ class Block(nn.Module):
             read = seen if self.cross.inner is None else self.cross.inner(x_BTD)
             total = total + self.cross.answer(self.cross.body(read, cross_scene, memory_BSD))
         read = seen if ffn.inner is None else ffn.inner(x_BTD)
-        total = total + ffn.answer(ffn.body(read))
+        total = total + ffn.answer(ffn.body(read, *self.told(scene, heard)))
         return total if mix.after is None else mix.after(total)
+
+    def told(self, scene: Scene, heard: Heard | None = None) -> tuple[Any, ...]:
+        """What the feed-forward is given beside its input."""
+        return (scene, heard) if self.routes else ()
 
     def couplings(
         self, scene: Scene, cross_scene: Scene | None = None, memory_BSD: Tensor | None = None
@@ -131,7 +170,7 @@ class Block(nn.Module):
         reads: list[tuple[Branch, tuple[Any, ...]]] = [(self.attention, (scene,))]
         if self.cross is not None:
             reads.append((self.cross, (cross_scene, memory_BSD)))
-        reads.append((self.ffn, ()))
+        reads.append((self.ffn, self.told(scene)))
         return [Coupling(i % 2, branch, args) for i, (branch, args) in enumerate(reads)]
 
     def extra_repr(self) -> str:

@@ -62,23 +62,34 @@ def check_inventory(model: nn.Module, inventory: dict[str, Weight]) -> None:
 @torch.no_grad()
 def initialise(model: nn.Module, spec: ModelSpec, inventory: dict[str, Weight], seed: int) -> None:
     """Fill every parameter by its role."""
-    tied = isinstance(spec.head, TokenHead) and spec.head.tied
-    sizes = {
-        f"{stack.name}.blocks.{i}": (stack.depth, spec.dims(layer, stack))
-        for stack in spec.stacks
-        for i, layer in enumerate(stack.layers)
-    }
-    elsewhere = sizes[f"{spec.stacks[-1].name}.blocks.0"]
+    first = First(spec, inventory, seed)
     for name, parameter in model.named_parameters():
-        weight = inventory[name]
+        parameter.copy_(first.value(name, parameter.device))
+
+
+class First:
+    """The first value of every parameter of a spec, one at a time."""
+
+    def __init__(self, spec: ModelSpec, inventory: dict[str, Weight], seed: int) -> None:
+        self.spec, self.inventory, self.seed = spec, inventory, seed
+        self.tied = isinstance(spec.head, TokenHead) and spec.head.tied
+        self.sizes = {
+            f"{stack.name}.blocks.{i}": (stack.depth, spec.dims(layer, stack))
+            for stack in spec.stacks
+            for i, layer in enumerate(stack.layers)
+        }
+        self.elsewhere = self.sizes[f"{spec.stacks[-1].name}.blocks.0"]
+
+    def value(self, name: str, device: torch.device) -> Tensor:
+        """In fp32."""
+        weight = self.inventory[name]
         if weight.fill is not None:
-            parameter.fill_(weight.fill)
-            continue
-        depth, dims = sizes.get(".".join(name.split(".")[:3]), elsewhere)
-        rule = spec.init.rule(
-            weight, width=spec.width, depth=depth, tied=tied, heads=dims.heads, head_dim=dims.head_dim
+            return torch.full(weight.shape, weight.fill, dtype=torch.float32, device=device)
+        depth, dims = self.sizes.get(".".join(name.split(".")[:3]), self.elsewhere)
+        rule = self.spec.init.rule(
+            weight, width=self.spec.width, depth=depth, tied=self.tied, heads=dims.heads, head_dim=dims.head_dim
         )
-        parameter.copy_(draw(rule, weight, parameter.device, seed, name))
+        return draw(rule, weight, device, self.seed, name)
 
 
 def draw(rule: Normal, weight: Weight, device: torch.device, seed: int, name: str) -> Tensor:

@@ -23,6 +23,7 @@ from anyformer.parts import merged
 from anyformer.parts.attention import Attention, temperature
 from anyformer.parts.ffn import FeedForwardNet
 from anyformer.parts.merged import Merged
+from anyformer.parts.mixture import Heard, Mixture
 from anyformer.parts.norm import Norm
 from anyformer.parts.quantised import QuantisedLinear, Slice
 from anyformer.parts.scene import Scene
@@ -83,6 +84,7 @@ class LeanBlock(Block):
         # The same modules under the same names: parameters are found where they were.
         self._modules = plain._modules
         self.serial, self.wiring, self.training = plain.serial, plain.wiring, plain.training
+        self.routes = plain.routes
         if plain.cross is None:
             self.cross = None
         object.__setattr__(self, "plain", plain)
@@ -100,14 +102,25 @@ class LeanBlock(Block):
         return all(part is None or (part.read.holds() and part.back.holds()) for part in (self.mix, self.feed))
 
     def forward(
-        self, x_BTD: Any, scene: Scene, cross_scene: Scene | None = None, memory_BSD: Tensor | None = None
+        self,
+        x_BTD: Any,
+        scene: Scene,
+        cross_scene: Scene | None = None,
+        memory_BSD: Tensor | None = None,
+        listen: bool = False,
     ) -> Any:
         """The residual after this block."""
-        own: Any = self._modules
-        attention, ffn = own["attention"], own["ffn"]
+        attention: Any = self._modules["attention"]
         if attention.training or (torch.is_grad_enabled() and not self.quantised):
             plain: Any = self.__dict__["plain"]
-            return plain(x_BTD, scene, cross_scene, memory_BSD)
+            return plain(x_BTD, scene, cross_scene, memory_BSD, listen)
+        return self.compute(x_BTD, scene, cross_scene, memory_BSD, listen)
+
+    def residual(
+        self, x_BTD: Any, scene: Scene, cross_scene: Scene | None, memory_BSD: Tensor | None, heard: Heard
+    ) -> Any:
+        own: Any = self._modules
+        attention, ffn = own["attention"], own["ffn"]
         mix, feed, cross = self.mix, self.feed, own.get("cross")
         if self.serial:
             if mix is None:
@@ -117,7 +130,7 @@ class LeanBlock(Block):
             if cross is not None:
                 x_BTD = cross.onto(x_BTD, cross_scene, memory_BSD)
             if feed is None or not feed.takes(x_BTD):
-                return ffn.onto(x_BTD)
+                return ffn.onto(x_BTD, *self.told(scene, heard))
             return after(ffn, feed(x_BTD, feed.norm, x_BTD, over=True))
         # In parallel the attention branch owns what is shared: the norm on the input and the one after the add.
         seen = x_BTD if attention.inner is None else attention.inner(x_BTD)
@@ -127,7 +140,8 @@ class LeanBlock(Block):
             read = seen if cross.inner is None else cross.inner(x_BTD)
             total = total + cross.answer(cross.body(read, cross_scene, memory_BSD))
         if feed is None or not feed.takes(x_BTD):
-            total = total + ffn.answer(ffn.body(seen if ffn.inner is None else ffn.inner(x_BTD)))
+            read = seen if ffn.inner is None else ffn.inner(x_BTD)
+            total = total + ffn.answer(ffn.body(read, *self.told(scene, heard)))
         else:
             total = feed(seen, None, total) if feed.norm is None else feed(x_BTD, feed.norm, total)
         return after(attention, total)
@@ -256,6 +270,8 @@ def product(maps: list[nn.Module]) -> Product:
 
 def why_not(body: Any, shared: set[int]) -> str | None:
     """Why an attention or a feed-forward stays as it is."""
+    if isinstance(body, Mixture):
+        return "each of its tokens goes to experts of its own"
     for maps in (inputs_of(body), [body.o if isinstance(body, Attention) else body.down]):
         if not all(isinstance(m, QuantisedLinear | Slice) for m in maps):
             reason = merged.why_not(maps, shared)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from anyformer.errors import InputError
 from anyformer.kernels.loss import IGNORE, LossTerms, cross_entropy, squared_error
+from anyformer.kernels.routing import Routed, balance, router_z
 from anyformer.model.arguments import (
     Arguments,
     check,
@@ -24,7 +25,7 @@ from anyformer.model.places import Places, declared_length, document_length, fol
 from anyformer.model.stack import Stack
 from anyformer.parts.cache import Cache
 from anyformer.parts.embedding import TokenEmbedding, embedding
-from anyformer.parts.heads import gather, head_module
+from anyformer.parts.heads import Asked, gather, head_module
 from anyformer.parts.paged import Kept, PagedCache
 from anyformer.parts.pool import Pool
 from anyformer.specs.ends import RegressionHead, TokenEmbed, TokenHead
@@ -53,6 +54,8 @@ class Model(nn.Module):
         self.reads_length = any(layer.position.needs_length for layer in layers)
         self.rooms = rooms(spec, spec.stacks[-1]) if spec.stacks[-1].causal else ()
         """What a cache keeps of a row, by layer of the decoder."""
+        self.keeps_logits = True
+        """False: a pass with labels of tokens answers their loss without the logits, which may be most of its memory."""
 
     def forward(
         self,
@@ -180,6 +183,7 @@ class Model(nn.Module):
             stack, x, given.attention_mask, given.positions, given.segments, given.rope_length, given.cache,
             marks=given.global_mask,
         )  # fmt: skip
+        places.heard = self._ear(given)
         states = stack(x, places, cache=given.cache)
         return self._answer(states, places, given, shift=decoder)
 
@@ -205,8 +209,9 @@ class Model(nn.Module):
         places = self._places(
             decoder, x, given.decoder_attention_mask, None, given.decoder_segments, given.rope_length, cache, "decoder_"
         )
+        places.heard = self._ear(given)
         hidden = decoder(x, places, cache=cache, memory_BSD=states, source=source)
-        out = self._answer(hidden, places, given, shift=False)
+        out = self._answer(hidden, places, given, shift=False, source=source)
         out.encoder_states = states
         return out
 
@@ -228,6 +233,7 @@ class Model(nn.Module):
         places = self._places(
             encoder, x, given.attention_mask, given.positions, given.segments, declared, None, marks=given.global_mask
         )
+        places.heard = self._ear(given)
         return (encoder(x, places) if states is None else states), places
 
     def _places(
@@ -302,32 +308,62 @@ class Model(nn.Module):
         follow = follows(place(batch, tokens, labels.device, mask_BT=mask, segments_BT=segments))
         return before if follow is None else before.masked_fill(~follow, start)
 
-    def _answer(self, states: Tensor, places: Places, given: Arguments, *, shift: bool) -> Output:
+    def _answer(
+        self, states: Tensor, places: Places, given: Arguments, *, shift: bool, source: Places | None = None
+    ) -> Output:
         """The head's answer, and the loss if there are labels."""
         hidden = gather(self.spec.head, states, places.valid_BT, given.token_types)
         out = Output(hidden=hidden, cache=given.cache)
-        if self.head is not None:
+        if self.head is None:
+            return out
+        if given.labels is None or self.keeps_logits or not isinstance(self.spec.head, TokenHead):
             out.logits = self.head(hidden)
-        if given.labels is not None and out.logits is not None:
-            terms = self._loss(out.logits, given.labels, places, shift=shift)
+        if given.labels is not None:
+            terms = self._routed(self._loss(out, given.labels, places, shift=shift), source, places)
             out.loss, out.losses, out.label_count = terms.total, terms.terms, terms.label_count
         return out
 
-    def _loss(self, logits: Tensor, labels: Tensor, places: Places, *, shift: bool) -> LossTerms:
-        spec = self.spec
-        if isinstance(spec.head, RegressionHead):
+    def _loss(self, out: Output, labels: Tensor, places: Places, *, shift: bool) -> LossTerms:
+        """Of the logits; or, if they were not made, of what the head reads."""
+        spec, logits, rows = self.spec, out.logits, out.hidden.shape[:-1]
+        if isinstance(spec.head, RegressionHead) and logits is not None:
             wanted = labels if labels.dim() == 2 else labels[:, None]
             if wanted.shape != logits.shape:
                 raise InputError(f"labels: expected {tuple(logits.shape)}, got {tuple(labels.shape)}")
             return squared_error(logits, wanted)
-        if labels.shape != logits.shape[:-1]:
-            raise InputError(f"labels: expected {tuple(logits.shape[:-1])}, got {tuple(labels.shape)}")
+        if labels.shape != rows:
+            raise InputError(f"labels: expected {tuple(rows)}, got {tuple(labels.shape)}")
         check_whole("labels", labels)
         if not spec.head.pools:
             shift = shift and isinstance(spec.head, TokenHead)
             decoder: Any = self.decoder if shift else None
             labels = counted_labels(labels, places, shift=shift, prefix=decoder.prefix if shift else 0)
-        return cross_entropy(logits, labels, smoothing=spec.loss.label_smoothing, z=spec.loss.z)
+        smoothing, z = spec.loss.label_smoothing, spec.loss.z
+        if logits is None:
+            head: Any = self.head
+            # Of a masked LM few tokens are predicted, of any other model nearly all.
+            return head(out.hidden, Asked(labels, smoothing, z, few=spec.topology == "encoder"))
+        return cross_entropy(logits, labels, smoothing=smoothing, z=z)
+
+    def _ear(self, given: Arguments) -> list[Routed] | None:
+        """Where routers leave what they said, if the loss reads it."""
+        loss = self.spec.loss
+        return [] if given.labels is not None and (loss.balance or loss.router_z) else None
+
+    def _routed(self, terms: LossTerms, *stacks: Places | None) -> LossTerms:
+        """The loss with what its routers add to it."""
+        heard = [(routed, places.valid_BT) for places in stacks if places is not None for routed in places.heard or ()]
+        if not heard:
+            return terms
+        total, found = terms.total, dict(terms.terms)
+        for name, weight, term in (
+            ("balance", self.spec.loss.balance, balance),
+            ("router_z", self.spec.loss.router_z, router_z),
+        ):
+            if weight:
+                found[name] = term(heard)
+                total = total + weight * found[name]
+        return LossTerms(total, found, terms.label_count)
 
     def __repr__(self) -> str:
         from anyformer.model.show import show

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from anyformer.kernels.routing import Routed
 from anyformer.kernels.sight import Shape, Sight
 from anyformer.parts.patterns.causal import Causal
 from anyformer.parts.patterns.full import Full
@@ -32,6 +33,8 @@ class Places:
     """Which tokens are global; None: none of them was marked."""
     trailing: bool = False
     """Padding stands behind the real tokens of each row, which are at 0, 1, 2 ...: nothing real sees it that looks back."""
+    heard: list[Routed] | None = None
+    """What the routers of all layers said; None unless a loss asks for it."""
     plain: bool = True
     """Positions are 0, 1, 2 ... (after what a cache holds) in every row, and nothing is padded or packed."""
 

@@ -16,6 +16,7 @@ from anyformer.parts.attention import Attention
 from anyformer.parts.ffn import FeedForwardNet
 from anyformer.parts.heads import TokenLogits
 from anyformer.parts.linear import Linear
+from anyformer.parts.mixture import Mixture
 from anyformer.parts.quantised import QuantisedLinear, Slice, check_kind, is_quantised, merge
 
 
@@ -30,6 +31,11 @@ def quantise(model: Model, kind: str) -> Model:
     check_kind(kind, like.device, like.dtype)
     if is_quantised(model):
         raise CapabilityError("quantize: this model is quantised already; load it again")
+    if any(isinstance(module, Mixture) for module in model.modules()):
+        raise CapabilityError(
+            "quantize: the experts of a mixture (ffn.kind 'moe') have no product in whole numbers, and they are most of "
+            "the model; read it in a smaller dtype, such as bfloat16"
+        )
     for stack in model._modules.values():
         if isinstance(stack, Stack):
             for block in stack.blocks:

@@ -13,12 +13,14 @@ from torch.nn import functional as F
 
 from anyformer.kernels.attention import choice
 from anyformer.kernels.choose import Kernel, Phase, Request
+from anyformer.kernels.routing import Routed
 from anyformer.kernels.sight import Sight
 from anyformer.model.block import Block
 from anyformer.model.global_rows import global_rows
 from anyformer.model.places import Places, sight_of
 from anyformer.model.reversible import run_reversible
 from anyformer.parts.cache import Cache
+from anyformer.parts.ffns.moe import Moe
 from anyformer.parts.held import Held
 from anyformer.parts.linear import Linear
 from anyformer.parts.norm import Norm
@@ -77,6 +79,8 @@ class Stack(nn.Module):
             Block(layer, d, index=i, cross=stack.cross)
             for i, (layer, d) in enumerate(zip(stack.layers, dims, strict=True))
         )
+        self.scores = [layer.ffn.score if isinstance(layer.ffn, Moe) else None for layer in stack.layers]
+        """What the router of each layer makes of its logits, if it has one."""
         self.final_norm = Norm(stack.norm.leaf, (stack.out_width(spec.width),)) if stack.final_norm else None
         self.dropout = spec.embed.dropout
         kinds = [
@@ -131,8 +135,13 @@ class Stack(nn.Module):
         if self.reversible:
             x_BTD = self.both_ways(x_BTD, scenes, crossing, memory_BSD)
         else:
-            for block, kind in zip(self.blocks, self.kind_of, strict=True):
-                x_BTD = block(x_BTD, scenes[kind], crossing[kind], memory_BSD)
+            for block, kind, score in zip(self.blocks, self.kind_of, self.scores, strict=True):
+                given = x_BTD, scenes[kind], crossing[kind], memory_BSD
+                if places.heard is None or score is None:
+                    x_BTD = block(*given)
+                else:
+                    x_BTD, logits_BTE, chosen_BTK = block(*given, True)
+                    places.heard.append(Routed(logits_BTE, chosen_BTK, score == "sigmoid"))
         if cache is not None:
             cache.advance(new)
         return x_BTD if self.final_norm is None else self.final_norm(x_BTD)
@@ -290,6 +299,7 @@ class Stack(nn.Module):
                 scene.scores = position.scores(own, q, k, Where(sight.q.pos, sight.k.pos), kind.scale)
         if scene.kernel is not None and scene.kernel.prepare is not None:
             scene.kernel.prepare(sight, position.reach if uses and a.softcap is None else None)
+        sight.shut = not torch.compiler.is_compiling()
         return scene
 
 

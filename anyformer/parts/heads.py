@@ -6,12 +6,16 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.errors import InputError
 from anyformer.kernels import few
+from anyformer.kernels.linear_loss import linear_cross_entropy
+from anyformer.kernels.loss import LossTerms
 from anyformer.parts.embedding import Embedding
 from anyformer.parts.linear import Linear
 from anyformer.parts.norm import Norm
@@ -19,6 +23,17 @@ from anyformer.specs.axes import FeedForward
 from anyformer.specs.ends import Head, LabelHead, NoHead, PairHead, Pool, RegressionHead, SequenceHead, TokenHead
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.scale import evaluate
+
+
+class Asked(NamedTuple):
+    """A loss that a head is asked for instead of its logits."""
+
+    labels: Tensor
+    """-100 where no prediction counts."""
+    smoothing: float
+    z: float
+    few: bool
+    """Whether most of them may not count, so that it pays to find out which do."""
 
 
 class TokenLogits(nn.Module):
@@ -47,22 +62,41 @@ class TokenLogits(nn.Module):
         object.__setattr__(self, "table", table if head.tied else None)
         self.shape = (width, spec.vocab)
 
-    def forward(self, hidden: Tensor) -> Tensor:
-        if self.dense is not None and self.norm is not None and self.activation is not None:
-            hidden = self.norm(self.activation.combine(self.dense(hidden)))
-        if self.project is not None:
-            hidden = self.project(hidden)
+    def forward(self, hidden: Tensor, asked: Asked | None = None) -> Any:
+        """Logits (...,V); or, if a loss is asked for, its terms, and the logits are never held."""
+        hidden = self.before(hidden)
+        if asked is not None:
+            return self.loss(hidden, asked)
         if self.quantised is not None:
             logits = self.quantised(hidden)
         else:
-            bias = self.bias if self.spec.adds_bias else None
-            logits = few.norm_linear(hidden, None, self.weight if self.table is None else self.table.weight, bias)
+            logits = few.norm_linear(hidden, None, *self.product())
         if self.scale != 1.0:
             logits = logits * self.scale
         if self.spec.softcap is not None:
             exact = torch.promote_types(logits.dtype, torch.float32)
             logits = (self.spec.softcap * torch.tanh(logits.to(exact) / self.spec.softcap)).to(logits.dtype)
         return logits
+
+    def before(self, hidden: Tensor) -> Tensor:
+        """What the product with the vocabulary reads."""
+        if self.dense is not None and self.norm is not None and self.activation is not None:
+            hidden = self.norm(self.activation.combine(self.dense(hidden)))
+        return hidden if self.project is None else self.project(hidden)
+
+    def product(self) -> tuple[Tensor, Tensor | None]:
+        """Weight (V,D) and bias of that product."""
+        bias = self.bias if self.spec.adds_bias else None
+        return self.weight if self.table is None else self.table.weight, bias
+
+    def loss(self, read: Tensor, asked: Asked) -> LossTerms:
+        """The loss of the logits that `read` leads to, chunk by chunk."""
+        if self.quantised is not None:
+            raise InputError("a quantised head has no weights to learn: read its loss from the logits (keeps_logits)")
+        return linear_cross_entropy(
+            read, *self.product(), asked.labels, scale=self.scale, softcap=self.spec.softcap,
+            smoothing=asked.smoothing, z=asked.z, drop=asked.few,
+        )  # fmt: skip
 
     def extra_repr(self) -> str:
         return (

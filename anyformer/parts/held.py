@@ -28,6 +28,12 @@ class Held(nn.Module):
         tensors: dict[str, Any] = {**self._parameters, **self._buffers}
         return tensors
 
+    def replace(self, name: str, values: Any) -> None:
+        """Other numbers for a constant."""
+        self._constants[name] = values
+        held: Any = self._buffers[name]
+        self._buffers[name] = _constant(values, held.device)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)
         for name, values in self._constants.items():

@@ -40,7 +40,7 @@ class Dims:
 
 Role = Literal[
     "embedding", "position_embedding", "query", "key", "value", "attention_out", "ffn_in", "ffn_out",
-    "head", "dense", "project", "relative", "gain", "bias", "sink",
+    "router", "head", "dense", "project", "relative", "gain", "bias", "sink",
 ]  # fmt: skip
 """What a parameter is for: initialisation, optimizer groups and counts go by it."""
 
@@ -60,6 +60,16 @@ class Weight:
         for n in self.shape:
             total *= n
         return total
+
+
+def linear(name: str, out: int, into: int, role: Role, bias: bool, stack: tuple[int, ...] = ()) -> NamedWeights:
+    """A matrix (out, in) and its bias, or a stack of them."""
+    yield f"{name}.weight", Weight(shape=(*stack, out, into), role=role)
+    if bias:
+        yield f"{name}.bias", Weight(shape=(*stack, out), role="bias", fill=0.0)
+
+
+NamedWeights = Iterator[tuple[str, Weight]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,10 +151,35 @@ class FeedForward(Leaf, axis="ffn", leaves="anyformer.parts.ffns"):
     dropout: float
     chunk: int | None = None
     """Tokens that go through the network at a time; None: all at once."""
+    routes: ClassVar[bool] = False
+    """True if a router sends each token through some of several networks."""
 
     def hidden(self, width: int) -> int:
         """Inner width for a residual of this width."""
         raise TypeError(f"{type(self).__name__} defines no hidden()")
+
+    def weights(self, width: int) -> dict[str, Weight]:
+        """Parameters of the network, for a residual of this width."""
+        inner, found = self.hidden(width), dict[str, Weight]()
+        for name in self.inputs:
+            found |= linear(name, inner, width, "ffn_in", self.bias)
+        return found | dict(linear("down", width, inner, "ffn_out", self.bias))
+
+    def silent(self) -> dict[str, str]:
+        """Parameters of `weights` whose gradient is zero by mathematics, with the reason."""
+        return {}
+
+    def products(self, width: int) -> int:
+        """Multiplications and additions, in pairs, that a token costs."""
+        return width * self.hidden(width) * (len(self.inputs) + 1)
+
+    def inside(self, width: int) -> int:
+        """Numbers that the network makes for a token between its input and its output."""
+        return (len(self.inputs) + 1) * self.hidden(width)
+
+    def idle(self, width: int, tokens: int = 1) -> int:
+        """Parameters that so many tokens leave unused at least: those of experts that none of them can choose."""
+        return 0
 
     def combine(self, *inputs: Tensor) -> Tensor:
         """The inner activation from the input projections, in the order of `inputs`."""

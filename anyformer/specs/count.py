@@ -9,6 +9,7 @@ sets the pace.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -87,7 +88,11 @@ class Count:
     @property
     def active_params(self) -> int:
         """Parameters that one token uses, embedding and head included. In a dense model: all."""
-        return self.params
+        return self.params - self._idle(self.spec.stacks)
+
+    def _idle(self, stacks: Iterable[Stack], tokens: int = 1) -> int:
+        """Parameters of experts that so many tokens can't all reach."""
+        return sum(layer.ffn.idle(self.spec.width, tokens) for stack in stacks for layer in stack.layers)
 
     @property
     def params_by_part(self) -> dict[str, int]:
@@ -116,7 +121,7 @@ class Count:
                     projections += 2 * dims.width * (length * 2 * queries + read * 2 * keys)
                     own = layer.attention.cross_position
                     scores += self._score_flops(layer, dims, dims.heads * length * read, length, own=own)
-                ffn += 2 * length * dims.width * dims.ffn_width * (len(layer.ffn.inputs) + 1)
+                ffn += 2 * length * layer.ffn.products(dims.width)
         return Flops(
             projections=projections,
             scores=scores,
@@ -247,7 +252,7 @@ class Count:
         """
         dims, chunk = self.spec.dims(layer, stack), layer.ffn.chunk
         attention = 2 * dims.width + 2 * dims.heads * dims.head_dim + 2 * dims.kv_heads * dims.head_dim
-        inside = (len(layer.ffn.inputs) + 1) * dims.ffn_width
+        inside = layer.ffn.inside(dims.width)
         alive = tokens if chunk is None or not kept else min(chunk, tokens)
         return tokens * (attention * (2 if stack.cross else 1) + 2 * dims.width) + alive * inside
 
@@ -268,6 +273,7 @@ class Count:
         read_weights = matrices * size
         if phase == "decode":
             decoder, cached = self.spec.stack("decoder"), 0
+            read_weights -= self._idle((decoder,), batch) * size
             for i, (layer, room) in enumerate(zip(decoder.layers, rooms(self.spec, decoder), strict=True)):
                 heads = layer.attention.heads
                 # Heads may see different keys: each reads its share of a token, and all of them write one.
@@ -306,7 +312,7 @@ class Count:
             if decoder.cross:
                 read, own = self._lengths(context, source)["encoder"], layer.attention.cross_position
                 total += 4 * dims.width * queries + self._score_flops(layer, dims, dims.heads * read, 1, own=own)
-            total += 2 * dims.width * dims.ffn_width * (len(layer.ffn.inputs) + 1)
+            total += 2 * layer.ffn.products(dims.width)
         return batch * (total + self._embed_flops({"decoder": 1}) + self._head_flops(1))
 
     def _keys_seen(self, stack: Stack, layer: Layer, index: int, place: int, keys: int) -> int:

@@ -67,6 +67,7 @@ class ModelSpec:
         found = resolve(self, problems)
         for resolved in found:
             rules.check_stack(self, resolved, problems)
+        rules.check_routers(self, [resolved.stack for resolved in found], problems)
         if problems.found:
             raise SpecError(problems.lines, source)
         # What `stacks` would resolve once more.

@@ -174,6 +174,11 @@ class Loss:
     z: float = 0.0
     """Weight of mean(logsumexp(logits)^2)."""
     label_smoothing: float = 0.0
+    balance: float = 0.0
+    """Weight of experts * sum_i f_i p_i of each router, the mean over layers: f_i is how many of the tokens go to expert
+    i, p_i its mean probability (Switch, Mixtral). It is top_k when all experts get the same share."""
+    router_z: float = 0.0
+    """Weight of mean(logsumexp(router logits)^2), the mean over layers (ST-MoE)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ wrong stays silent, so that one mistake gives one line.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from anyformer.errors import nearest
@@ -146,6 +147,28 @@ def _loss(spec: ModelSpec) -> Findings:
     for name in ("z", "label_smoothing"):
         if spec.head.kind in ("regression", "none") and getattr(spec.loss, name):
             yield Finding(f"loss.{name}", f"has no effect on a {spec.head.kind!r} head", ("head.kind",))
+    for name in ("balance", "router_z"):
+        yield from at_least(f"loss.{name}", getattr(spec.loss, name), 0)
+        if spec.head.kind == "none" and getattr(spec.loss, name):
+            yield Finding(f"loss.{name}", "has no effect on a 'none' head", ("head.kind",))
+
+
+def check_routers(spec: ModelSpec, stacks: Sequence[Stack], problems: Problems) -> None:
+    """Whether the losses of routers have routers to act on."""
+    _note(problems, _routers(spec, stacks))
+
+
+def _routers(spec: ModelSpec, stacks: Sequence[Stack]) -> Findings:
+    layers = [layer for stack in stacks for layer in stack.layers if layer.ffn.routes]
+    for name in ("balance", "router_z"):
+        if not getattr(spec.loss, name):
+            continue
+        if not layers:
+            why = "has no effect: no layer has a router; pick ffn.kind 'moe', or leave it out"
+            yield Finding(f"loss.{name}", why, ("ffn", "layers"))
+        elif any(layer.block.wiring == "reversible" for layer in layers):
+            why = "can't be had with block.wiring 'reversible', which keeps nothing of a layer for a loss to read"
+            yield Finding(f"loss.{name}", f"{why}; pick another wiring, or leave it out", ("block.wiring", "ffn"))
 
 
 def _reached_elsewhere(spec: ModelSpec, stack: Stack) -> bool:

@@ -6,10 +6,9 @@ whose parameters differ from it, so the counts can't drift from the model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from anyformer.specs.axes import Dims, Norm, Position, Role, Weight
+from anyformer.specs.axes import Dims, NamedWeights, Norm, Position, Weight, linear
 from anyformer.specs.ends import (
     LabelHead,
     PairHead,
@@ -26,15 +25,13 @@ from anyformer.specs.pairs import allowed_pairs_of_heads, keys_seen
 from anyformer.specs.patterns import Tokens
 from anyformer.specs.stacks import pattern_of
 
-Named = Iterator[tuple[str, Weight]]
-
 
 def weights(spec: ModelSpec) -> dict[str, Weight]:
     """Name -> weight, in the order of the forward pass. A tied head is listed once, as the embedding."""
     return dict(_all(spec))
 
 
-def _all(spec: ModelSpec) -> Named:
+def _all(spec: ModelSpec) -> NamedWeights:
     yield from _embed(spec, "embed")
     for stack in spec.stacks:
         if stack.cross and not (isinstance(spec.embed, TokenEmbed) and spec.embed.shared):
@@ -43,22 +40,15 @@ def _all(spec: ModelSpec) -> Named:
     yield from _head(spec)
 
 
-def linear(name: str, out: int, into: int, role: Role, bias: bool) -> Named:
-    """A matrix (out, in), and its bias."""
-    yield f"{name}.weight", Weight(shape=(out, into), role=role)
-    if bias:
-        yield f"{name}.bias", Weight(shape=(out,), role="bias", fill=0.0)
-
-
-def _prefixed(prefix: str, named: dict[str, Weight]) -> Named:
+def _prefixed(prefix: str, named: dict[str, Weight]) -> NamedWeights:
     return ((f"{prefix}.{name}", weight) for name, weight in named.items())
 
 
-def _norm(name: str, leaf: Norm, width: int) -> Named:
+def _norm(name: str, leaf: Norm, width: int) -> NamedWeights:
     return _prefixed(name, leaf.weights((width,)))
 
 
-def _embed(spec: ModelSpec, name: str) -> Named:
+def _embed(spec: ModelSpec, name: str) -> NamedWeights:
     match spec.embed:
         case TokenEmbed() as embed:
             yield f"{name}.tokens.weight", Weight(shape=(spec.vocab, spec.embed_width), role="embedding")
@@ -106,7 +96,7 @@ def shared_positions(spec: ModelSpec, stack: Stack) -> tuple[list[tuple[Position
     return list(owned.values()), uses
 
 
-def _stack(spec: ModelSpec, stack: Stack) -> Named:
+def _stack(spec: ModelSpec, stack: Stack) -> NamedWeights:
     for i, (position, dims) in enumerate(shared_positions(spec, stack)[0]):
         yield from _prefixed(f"{stack.name}.positions.{i}", position.weights(dims))
     last = isinstance(spec.embed, TokenEmbed) and spec.embed.project == "last"
@@ -133,7 +123,7 @@ def slots(layer: Layer, branch: str) -> tuple[bool, bool, bool]:
     return inner, outer, after
 
 
-def _block(spec: ModelSpec, stack: Stack, layer: Layer, name: str) -> Named:
+def _block(spec: ModelSpec, stack: Stack, layer: Layer, name: str) -> NamedWeights:
     dims = spec.dims(layer, stack)
     for branch in ("attention", "cross", "ffn") if stack.cross else ("attention", "ffn"):
         prefix = f"{name}.{branch}"
@@ -141,16 +131,16 @@ def _block(spec: ModelSpec, stack: Stack, layer: Layer, name: str) -> Named:
             if has:
                 yield from _norm(f"{prefix}.{slot}", layer.norm.leaf, spec.width)
         if branch == "ffn":
-            for role in layer.ffn.inputs:
-                yield from linear(f"{prefix}.body.{role}", dims.ffn_width, spec.width, "ffn_in", layer.ffn.bias)
-            yield from linear(f"{prefix}.body.down", spec.width, dims.ffn_width, "ffn_out", layer.ffn.bias)
+            yield from _prefixed(f"{prefix}.body", layer.ffn.weights(spec.width))
         else:
             uses_position = branch == "attention" or layer.attention.cross_position
             position = layer.position if uses_position else None
             yield from attention_weights(layer.attention, dims, position, f"{prefix}.body", cross=branch == "cross")
 
 
-def attention_weights(a: Attention, dims: Dims, position: Position | None, name: str, *, cross: bool = False) -> Named:
+def attention_weights(
+    a: Attention, dims: Dims, position: Position | None, name: str, *, cross: bool = False
+) -> NamedWeights:
     """The parameters of one attention."""
     queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
     mixer = mixer_of(a, cross=cross)
@@ -172,7 +162,7 @@ def attention_weights(a: Attention, dims: Dims, position: Position | None, name:
         yield from _prefixed(f"{name}.position", position.weights(dims))
 
 
-def _head(spec: ModelSpec) -> Named:
+def _head(spec: ModelSpec) -> NamedWeights:
     width = spec.out_width
     match spec.head:
         case TokenHead() as head:
@@ -214,6 +204,7 @@ def silent(spec: ModelSpec) -> dict[str, str]:
             prefix = f"{stack.name}.blocks.{i}"
             turned = layer.position.overrides("rotate")
             reasons |= _silent_keys(layer, f"{prefix}.attention.body", turned=turned, cross=False)
+            reasons |= {f"{prefix}.ffn.body.{name}": why for name, why in layer.ffn.silent().items()}
             if stack.cross:
                 turned = layer.position.overrides("rotate") and layer.attention.cross_position
                 reasons |= _silent_keys(layer, f"{prefix}.cross.body", turned=turned, cross=True)

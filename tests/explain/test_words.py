@@ -8,12 +8,12 @@ import pytest
 import anyformer
 from anyformer.explain import choices
 from anyformer.explain.axes import axes_of
-from anyformer.explain.units import data, flops, params, percent, ratio, short, tokens
 from anyformer.explain.words import file_of, join, leaf_words, settings, some
 from anyformer.specs import Attention, FeedForward, Mixer, Norm, Position
 from anyformer.specs.axes import Leaf
 from anyformer.specs.ends import SequenceHead, TokenEmbed, TokenHead
 from anyformer.specs.layers import runs
+from anyformer.specs.units import data, flops, params, percent, ratio, short, tokens
 from tests.contract.draw import every_kind, spec_of_kind
 from tests.specs.small import small
 

@@ -2,12 +2,15 @@
 
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 import anyformer as af
+from anyformer.data.batch import Batch
+from anyformer.data.objectives.causal import Causal
 from anyformer.kernels.sight import Sight
 from anyformer.measure.memory import used
 from anyformer.model import stack
@@ -15,7 +18,10 @@ from anyformer.model.block import Coupling, couple
 from anyformer.model.reversible import Work, run_reversible
 from anyformer.parts.scene import Scene, Turn
 from anyformer.train.crew import Crew
-from anyformer.train.loop import gradients as train_gradients
+from anyformer.train.guard import Guard
+from anyformer.train.learner import Learner
+from anyformer.train.optim import Optimizers
+from anyformer.train.precision import Precision
 from tests.parts.samples import random, randomised
 from tests.tolerances import TABLE, assert_close, difference
 
@@ -194,7 +200,13 @@ def test_dropout_is_replayed_in_training_by_a_crew_whose_threads_share_the_gener
     for _ in range(5):
         with Crew(2) as crew:
             torch.manual_seed(0)
-            value = train_gradients(model, list(model.parameters()), ids, crew)
+            learner = Learner(
+                model=model, objective=Causal(), optimizers=Optimizers(model), precision=Precision(), guard=Guard(),
+                crew=crew,
+            )  # fmt: skip
+            counts = np.full(4, 13)
+            batch = Batch({"input_ids": ids.numpy(), "labels": ids.numpy()}, 0, counts, counts - 1)
+            value = learner._gradients(batch, torch.device("cpu"))["total"].item()
         found = {name: p.grad for name, p in model.named_parameters()}
         model.zero_grad()
         torch.manual_seed(0)

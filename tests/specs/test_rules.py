@@ -139,6 +139,16 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "head scale": ({"head": {"kind": "lm", "scale": 0.0}}, "head.scale: is 0, which would erase what it multiplies"),
     "z below 0": ({"loss.z": -1.0}, "loss.z: -1.0 is not at least 0"),
     "smoothing of 1": ({"loss.label_smoothing": 1.0}, "loss.label_smoothing: 1.0 is not in [0, 1)"),
+    "balance below 0": ({"ffn.kind": "moe", "loss.balance": -1.0}, "loss.balance: -1.0 is not at least 0"),
+    "balance of no head": (
+        {"ffn.kind": "moe", "head": "none", "loss.balance": 0.1}, "loss.balance: has no effect on a 'none' head"),
+    "balance without a router": (
+        {"loss.balance": 0.1},
+        "loss.balance: has no effect: no layer has a router; pick ffn.kind 'moe', or leave it out"),
+    "balance of a reversible stack": (
+        {"ffn.kind": "moe", "block.wiring": "reversible", "loss.balance": 0.1},
+        "loss.balance: can't be had with block.wiring 'reversible', which keeps nothing of a layer for a loss to read; "
+        "pick another wiring, or leave it out"),
     "z of a regression": ({**REGRESSION, "loss.z": 0.1}, "loss.z: has no effect on a 'regression' head"),
     "smoothing without a head": (
         {"head": "none", "loss.label_smoothing": 0.1}, "loss.label_smoothing: has no effect on a 'none' head"),

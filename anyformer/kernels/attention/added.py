@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -103,8 +102,9 @@ def add_up(sums: Sums, moved_BHTS: Tensor, terms: ScoreTerms, where: Where, rows
 
 
 def _index(terms: ScoreTerms, gap_BTS: Tensor) -> Tensor:
-    # A table comes with the index into it.
-    return cast("Callable[[Tensor], Tensor]", terms.pick)(gap_BTS)
+    # A table comes with the index into it. Not by `cast`: a compiler would lose where the function came from.
+    pick: Any = terms.pick
+    return pick(gap_BTS)
 
 
 def _sum(total: Tensor | None, more: Tensor) -> Tensor:

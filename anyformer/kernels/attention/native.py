@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from anyformer.kernels.attention.added import score_bias
 from anyformer.kernels.choose import Kernel, Request, Terms
 from anyformer.kernels.constants import constant
+from anyformer.kernels.sight import Sight
 
 CUDNN_FIRST = [
     SDPBackend.CUDNN_ATTENTION,
@@ -103,4 +104,10 @@ def is_hopper(index: int) -> bool:
     return torch.cuda.get_device_capability(index)[0] == 9
 
 
-KERNEL = Kernel("sdpa", why_not, run)
+def prepare(sight: Sight, reach: int | None) -> None:
+    """The mask of all layers."""
+    if sight.shape == "pattern":
+        sight.mask()
+
+
+KERNEL = Kernel("sdpa", why_not, run, prepare)

@@ -21,4 +21,4 @@ class Glorot(Init, kind="glorot"):
     def rule(self, weight: Weight, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
         if weight.role in ("embedding", "position_embedding"):
             return Normal(std=weight.shape[-1] ** -0.5 if tied else 1.0, cut=3.0)
-        return Normal(std=(2 / (weight.shape[0] + weight.shape[-1])) ** 0.5, cut=3.0)
+        return Normal(std=(2 / (weight.shape[-2] + weight.shape[-1])) ** 0.5, cut=3.0)
