@@ -8,18 +8,40 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
+import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 from anyformer.errors import CheckpointError, InputError
+
+Bytes = bytes | memoryview
 
 
 class Disk:
     """The calls into the file system that a save is made of."""
+
+    def folder(self, path: Path) -> None:
+        """Make a folder that is not there yet."""
+        path.mkdir()
+
+    def create(self, path: Path) -> int:
+        """Open a file that is not there yet, to write it."""
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def write(self, handle: int, piece: Bytes) -> None:
+        """Add a piece to an open file, all of it."""
+        left = memoryview(piece).cast("B")
+        while left:
+            left = left[os.write(handle, left) :]
+
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name, which nothing has."""
+        os.link(source, target)
 
     def sync(self, path: Path) -> None:
         """Wait until a file or a folder is on the disk."""
@@ -43,6 +65,49 @@ class Disk:
 
 
 DISK = Disk()
+
+
+class Written(NamedTuple):
+    """What was written to a file."""
+
+    size: int
+    sha256: str
+
+
+def write_new(place: Path, pieces: Iterable[Bytes]) -> Written:
+    """Write a file that is not there yet, piece by piece, and wait until it is on the disk.
+
+    It is seen while it grows: write it where nobody looks, and rename that.
+    """
+    size, digest = 0, hashlib.sha256()
+    handle = DISK.create(place)
+    try:
+        for piece in pieces:
+            DISK.write(handle, piece)
+            digest.update(piece)
+            size += memoryview(piece).nbytes
+    finally:
+        os.close(handle)
+    DISK.sync(place)
+    return Written(size, digest.hexdigest())
+
+
+def share_file(source: Path, place: Path) -> None:
+    """Let a place hold the same file as another, in one go: by a second name, or by a copy where that can't be."""
+    beside = place.with_name(f".{place.name}.tmp-{os.getpid()}")
+    sweep(place)
+    DISK.remove(beside)
+    try:
+        try:
+            DISK.link(source, beside)
+        except OSError:
+            # Some file systems know no second names, and some allow only so many.
+            with source.open("rb") as stored:
+                write_new(beside, iter(lambda: stored.read(2**24), b""))
+        DISK.rename(beside, place)
+        DISK.sync(place.parent)
+    finally:
+        DISK.remove(beside)
 
 
 def replace_file(place: Path, write: Callable[[Path], object]) -> None:
@@ -87,9 +152,9 @@ class NewFolder:
         try:
             self.place.parent.mkdir(parents=True, exist_ok=True)
             settle(self.place)
-            _sweep(self.place)
+            sweep(self.place)
             DISK.remove(self.path)
-            self.path.mkdir()
+            DISK.folder(self.path)
         except OSError as error:
             raise InputError(
                 f"{self.place}: can't be written: {error.filename}: {error.strerror}; pick another folder"
@@ -162,7 +227,7 @@ def inside(file: Path, folder: Path) -> Path:
     return file
 
 
-def _sweep(place: Path) -> None:
+def sweep(place: Path) -> None:
     """Remove what dead processes left beside a place that is taken."""
     for left in _left_beside(place, "tmp", "new", "old"):
         DISK.remove(left)
@@ -174,10 +239,11 @@ def _left_beside(place: Path, *states: str) -> list[Path]:
     if not place.parent.is_dir():
         return []
     found = [(left, named.fullmatch(left.name)) for left in sorted(place.parent.iterdir())]
-    return [left for left, match in found if match and not _alive(int(match[2]))]
+    return [left for left, match in found if match and not alive(int(match[2]))]
 
 
-def _alive(process: int) -> bool:
+def alive(process: int) -> bool:
+    """Whether a process of this machine has the number."""
     try:
         os.kill(process, 0)
     except ProcessLookupError:

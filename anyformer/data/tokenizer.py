@@ -22,8 +22,6 @@ END = "<|endoftext|>"
 """The one special token of tokenizers that we train: it stands between documents, and its id is 0."""
 LARGEST = 256 * 2**20
 """Bytes of the largest tokenizer.json that is read."""
-LEAST = 257
-"""A byte-level vocabulary has every byte and END."""
 SCRAP = 50_000
 """Characters of the pieces in which a corpus is counted: one long text would keep one core busy and the others idle."""
 
@@ -49,7 +47,7 @@ class Tokenizer:
 
     def __init__(self, inner: tokenizers.Tokenizer) -> None:
         self._inner = inner
-        with _guarded("it can't be used"):
+        with guarded("it can't be used"):
             inner.encode_special_tokens = True
             # A file may ask for either, and would silently cut or lengthen a text.
             inner.no_truncation()
@@ -67,32 +65,32 @@ class Tokenizer:
 
     def encode(self, text: str, *, specials: bool = False) -> list[int]:
         """Ids of a text; `specials` adds what the tokenizer's own template puts around a text."""
-        with _guarded("the text can't be encoded"):
+        with guarded("the text can't be encoded"):
             return self._inner.encode(_whole(text), add_special_tokens=specials).ids
 
     def encode_many(self, texts: Sequence[str], *, specials: bool = False) -> list[list[int]]:
         """Ids of each text, on all cores."""
         whole = [_whole(text) for text in texts]
-        with _guarded("the texts can't be encoded"):
+        with guarded("the texts can't be encoded"):
             return [e.ids for e in self._inner.encode_batch_fast(whole, add_special_tokens=specials)]
 
     def decode(self, ids: Iterable[int], *, specials: bool = False) -> str:
         """Text of ids. Special tokens appear only if asked for; an id beyond the vocabulary has no text."""
-        with _guarded("the ids can't be decoded"):
+        with guarded("the ids can't be decoded"):
             return self._inner.decode(list(ids), skip_special_tokens=not specials)
 
     def bytes_of(self, token: int) -> int:
         """How many bytes of UTF-8 one token stands for at the beginning of a text."""
         if token in self.byte_tokens:
             return 1
-        with _guarded("the token can't be looked up"):
+        with guarded("the token can't be looked up"):
             if self._spells_bytes:
                 return len(self._inner.id_to_token(token) or "")
         return len(self.decode([token]).encode())
 
     def beginning_with(self, token: int) -> tuple[int, ...]:
         """Ids of all tokens whose text begins with that of a token, itself included; only itself unless tokens are bytes."""
-        with _guarded("the token can't be looked up"):
+        with guarded("the token can't be looked up"):
             spelled = self._inner.id_to_token(token)
             if not self._spells_bytes or not spelled:
                 return (token,)
@@ -101,7 +99,7 @@ class Tokenizer:
 
     def id_of(self, token: str) -> int | None:
         """The id of one token, spelled as in the vocabulary."""
-        with _guarded("the token can't be looked up"):
+        with guarded("the token can't be looked up"):
             return self._inner.token_to_id(token)
 
     @property
@@ -112,14 +110,14 @@ class Tokenizer:
     @cached_property
     def spelled(self) -> tokenizers.Tokenizer:
         """A copy for texts that a program has put together: special tokens that are spelled out in them are tokens."""
-        with _guarded("it can't be copied"):
+        with guarded("it can't be copied"):
             copy = tokenizers.Tokenizer.from_str(self._inner.to_str())
             copy.encode_special_tokens = False
         return copy
 
     def to_json(self) -> str:
         """What a tokenizer.json holds."""
-        with _guarded("it can't be written"):
+        with guarded("it can't be written"):
             return self._inner.to_str(pretty=True)
 
     def save(self, path: str | Path) -> None:
@@ -150,18 +148,21 @@ def tokenizer(path: str | Path) -> Tokenizer:
         raise DataError(f"{file}: can't be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{file}: is damaged: byte {error.start} is not UTF-8") from error
-    with _guarded(f"{file}: is damaged, or of a kind that the tokenizers library does not know"):
+    with guarded(f"{file}: is damaged, or of a kind that the tokenizers library does not know"):
         inner = tokenizers.Tokenizer.from_str(text)
     return Tokenizer(inner)
 
 
-def train_bpe(texts: Iterable[str], vocab: int) -> Tokenizer:
+def train_bpe(texts: Iterable[str], vocab: int, specials: Sequence[str] = (END,)) -> Tokenizer:
     """Byte-level BPE from texts: any text can be encoded, and decodes to itself.
 
     A merge needs a pair that occurs twice, so a short text gives fewer tokens than asked for: see `.vocab`.
     """
-    if vocab < LEAST:
-        raise DataError(f"vocab: {vocab} is less than {LEAST}: every byte needs a token, and so does {END}")
+    least = 256 + len(specials)
+    if vocab < least:
+        raise DataError(
+            f"vocab: {vocab} is less than {least}: every byte needs a token, and so does {', '.join(specials)}"
+        )
     inner = tokenizers.Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(WORDS), behavior="isolated")
     spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -171,15 +172,15 @@ def train_bpe(texts: Iterable[str], vocab: int) -> Tokenizer:
         vocab_size=vocab,
         min_frequency=2,
         show_progress=False,
-        special_tokens=[END],
+        special_tokens=list(specials),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
     )
-    with _guarded("it can't be trained"):
-        inner.train_from_iterator(_scraps(texts), trainer)
+    with guarded("it can't be trained"):
+        inner.train_from_iterator(scraps(texts), trainer)
     return Tokenizer(inner)
 
 
-def _scraps(texts: Iterable[str]) -> Iterator[str]:
+def scraps(texts: Iterable[str]) -> Iterator[str]:
     """Long texts cut at the ends of lines; a token that spans a cut is counted a little differently, and no more."""
     for text in texts:
         _whole(text)
@@ -212,7 +213,7 @@ def _byte_tokens(inner: tokenizers.Tokenizer) -> frozenset[int]:
 
 
 @contextmanager
-def _guarded(what: str) -> Iterator[None]:
+def guarded(what: str) -> Iterator[None]:
     """Errors of the library as ours. Its panics are no `Exception`, and Ctrl-C must still get through."""
     try:
         yield

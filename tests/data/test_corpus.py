@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from anyformer.data.corpus import Document, gzip_bits_per_byte, standard_library, text_corpus
-from anyformer.data.rows import Rows
 from anyformer.data.unigram import unigram_nats
 from anyformer.errors import DataError
 
@@ -104,37 +103,3 @@ def test_unigram_of_an_even_text_needs_the_logarithm_of_the_vocabulary():
 
 def test_unigram_gives_a_token_that_never_occurred_a_chance():
     assert unigram_nats([0, 0, 0], [1], vocab=2) == pytest.approx(np.log(5))
-
-
-@pytest.mark.parametrize(("tokens", "length", "batch"), [(1000, 16, 4), (1003, 10, 7), (33, 16, 3), (16, 16, 2)])
-def test_rows_are_pieces_of_the_stream_and_a_pure_function_of_seed_and_step(tokens, length, batch):
-    stream = np.arange(tokens, dtype=np.uint16)
-    rows = Rows(stream, length=length, batch=batch, seed=3)
-    seen = {step: rows.batch(step) for step in range(12)}
-    for step, made in seen.items():
-        assert made.shape == (batch, length)
-        assert np.array_equal(made, made[:, :1] + np.arange(length))
-        assert made.max() < tokens
-        # In any order, and from a fresh object.
-        assert np.array_equal(Rows(stream, length=length, batch=batch, seed=3).batch(step), made)
-    assert np.array_equal(rows.batch(2), seen[2])
-
-
-def test_rows_of_an_epoch_visit_every_row_once_and_the_next_epoch_differs():
-    rows = Rows(np.arange(330), length=10, batch=4, seed=0)
-    assert rows.rows == 32
-    epochs = [np.concatenate([rows.batch(8 * e + i)[:, 0] for i in range(8)]) for e in range(3)]
-    for starts in epochs:
-        assert len(set(starts.tolist())) == 32
-        assert len({s % 10 for s in starts.tolist()}) == 1
-    assert [e.tolist() for e in epochs[:1]] != [e.tolist() for e in epochs[1:2]]
-
-
-def test_rows_of_another_seed_come_in_another_order():
-    first, second = (Rows(np.arange(5000), length=10, batch=8, seed=s).batch(0) for s in (0, 1))
-    assert not np.array_equal(first, second)
-
-
-def test_rows_longer_than_the_text_are_refused_with_both_numbers():
-    with pytest.raises(DataError, match=r"15 tokens, and one row takes 16"):
-        Rows(np.arange(15), length=16, batch=1, seed=0)

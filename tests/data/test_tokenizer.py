@@ -107,8 +107,8 @@ def test_bpe_of_a_short_text_has_fewer_tokens_and_says_so():
 def test_bpe_of_long_texts_is_cut_into_pieces_without_losing_any(monkeypatch):
     monkeypatch.setattr(module, "SCRAP", 10)
     text = "one line\nanother, longer line\n\nx" * 3
-    assert "".join(module._scraps([text])) == text
-    assert max(len(piece) for piece in module._scraps([text])) <= 10
+    assert "".join(module.scraps([text])) == text
+    assert max(len(piece) for piece in module.scraps([text])) <= 10
 
 
 @pytest.mark.parametrize("vocab", [256, 0, -5])

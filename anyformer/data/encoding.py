@@ -1,0 +1,203 @@
+"""Records to columns of numbers: texts are encoded in batches on all cores, while the batch before is written."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from typing import Any
+
+import numpy as np
+
+from anyformer.data.examples import Ragged
+from anyformer.data.layout import STORED, Layout
+from anyformer.data.sources.format import Record
+from anyformer.data.tokenizer import Tokenizer, guarded
+from anyformer.errors import DataError
+
+BATCH = 2**20
+"""Characters that are encoded at once: enough to keep all cores busy, and few enough to hold."""
+AHEAD = 2
+"""Batches that are encoded at the same time."""
+CONTEXT = 256
+"""Characters on both sides of a cut that decide whether a text can be encoded in pieces there."""
+IGNORED = -100
+"""The tag of a token that is not the first of its word: no loss is taken there."""
+
+
+@dataclass(slots=True)
+class Item:
+    """A record on its way: what is encoded, and what of it is kept."""
+
+    values: dict[str, Any]
+    where: str
+    more: bool
+    context: str = ""
+    """The end of the text before a cut, encoded along and dropped again."""
+    drop: int = 0
+    """Tokens of the context."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A batch of examples, or of pieces of examples that go on."""
+
+    columns: dict[str, Ragged]
+    bytes: Any
+    """UTF-8 bytes of the text of each, int64."""
+    more: Any
+    """Whether the next one goes on with it, bool."""
+    characters: int
+
+
+class Encoder:
+    """Turns records into columns."""
+
+    def __init__(self, layout: Layout, made: Tokenizer | None, names: Mapping[str, tuple[str, ...]]) -> None:
+        self.layout, self.tokenizer = layout, made
+        self._numbers = {role: {name: i for i, name in enumerate(known)} for role, known in names.items()}
+        self._dtypes = layout.dtypes(0 if made is None else ids_of(made))
+        self._texts = [role for role, kind in layout.kinds.items() if kind in ("tokens", "words")]
+        self._aligned = "words" in layout.fields
+
+    def encode(self, records: Iterable[Record]) -> Iterator[Encoded]:
+        """Columns of the records, in order, a batch at a time."""
+        waiting: deque[tuple[list[Item], Future[list[Any]]]] = deque()
+        # The library lets go of the interpreter while it encodes, so arrays are made and written meanwhile. Two batches
+        # are under way: no core waits for the last text of the other's.
+        with ThreadPoolExecutor(AHEAD) as encoding:
+            for batch in self._batches(self._joined(records)):
+                waiting.append((batch, encoding.submit(self._encodings, batch)))
+                if len(waiting) > AHEAD:
+                    yield self._columns(*waiting.popleft())
+            while waiting:
+                yield self._columns(*waiting.popleft())
+
+    def _joined(self, records: Iterable[Record]) -> Iterator[Item]:
+        """Pieces of long texts, where tokens don't reach over the cut; otherwise pieces are joined again."""
+        held: Item | None = None
+        parts: list[str] = []
+        for record in records:
+            item = Item(self.layout.values(record), record.where, record.more)
+            if held is not None and held.more:
+                fits = self._fits(parts[-1], item.values["text"])
+                if fits is None:
+                    parts.append(item.values["text"])
+                    held.more = item.more
+                    continue
+                item.context, item.drop = fits
+            if held is not None:
+                yield _with_text(held, parts)
+            held, parts = item, [item.values.get("text", "")]
+        if held is not None:
+            yield _with_text(held, parts)
+
+    def _fits(self, before: str, after: str) -> tuple[str, int] | None:
+        """The end of the text before a cut and its tokens, if they are the same with the text after it; else None."""
+        if self.tokenizer is None:
+            return None
+        context = before[-CONTEXT:]
+        context = context[context.find("\n", 0, -1) + 1 :]
+        alone, both = (self.tokenizer.encode(text) for text in (context, context + after[:CONTEXT]))
+        return (context, len(alone)) if both[: len(alone)] == alone else None
+
+    def _batches(self, items: Iterable[Item]) -> Iterator[list[Item]]:
+        batch: list[Item] = []
+        size = 0
+        for item in items:
+            batch.append(item)
+            size += sum(len(item.values[role]) for role in self._texts) + 1
+            if size >= BATCH:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
+
+    def _encodings(self, batch: list[Item]) -> list[Any]:
+        """The library's answers for all texts of a batch, one after the other."""
+        if self.tokenizer is None:
+            return []
+        texts = [item.context + text for item in batch for text in self.layout.texts(item.values)]
+        try:
+            with guarded("the texts can't be encoded"):
+                # Offsets cost time, and only tags need them.
+                inner = self.tokenizer.inner
+                encode = inner.encode_batch if self._aligned else inner.encode_batch_fast
+                return encode(texts, add_special_tokens=False)
+        except DataError as error:
+            raise self._blame(batch, error) from error
+
+    def _blame(self, batch: list[Item], error: DataError) -> DataError:
+        """Which character of which record has no token."""
+        for item in batch:
+            for text in self.layout.texts(item.values):
+                for character in dict.fromkeys(text):
+                    try:
+                        self.tokenizer.encode(character) if self.tokenizer is not None else None
+                    except DataError:
+                        return DataError(
+                            f"{item.where}: {character!r} (U+{ord(character):04X}) has no token in this tokenizer; give "
+                            "it a token for unknown characters with --special '<unk>', or train it on texts that have it"
+                        )
+        return error
+
+    def _columns(self, batch: list[Item], encodings: Future[list[Any]]) -> Encoded:
+        answers, each, columns = encodings.result(), len(self._texts), {}
+        sizes = np.zeros(len(batch), np.int64)
+        characters = 0
+        for role, kind in self.layout.kinds.items():
+            values, column = [item.values[role] for item in batch], STORED.get(role, role)
+            if kind in ("tokens", "words"):
+                texts = values if kind == "tokens" else [" ".join(words) for words in values]
+                sizes += [len(text.encode()) for text in texts]
+                characters += sum(map(len, texts))
+                found = answers[self._texts.index(role) :: each]
+                lists = [one.ids[item.drop :] for one, item in zip(found, batch, strict=True)]
+                if kind == "words":
+                    tags = [self._tags(item.values, one.offsets) for one, item in zip(found, batch, strict=True)]
+                    columns["tags"] = _laid(tags, "int32")
+            elif kind == "class":
+                # Of a text in pieces the last one brings the class along.
+                numbers = self._numbers[role]
+                lists = [[] if item.more else [numbers[item.values[role]]] for item in batch]
+            elif kind == "numbers":
+                lists = values
+                characters += sum(map(len, values))
+            else:
+                continue
+            columns[column] = _laid(lists, self._dtypes[column])
+        ordered = {column: columns[column] for column in self._dtypes}
+        return Encoded(ordered, sizes, np.array([item.more for item in batch], bool), characters)
+
+    def _tags(self, values: Mapping[str, Any], offsets: list[tuple[int, int]]) -> list[int]:
+        """The tag of each word on the first token that has a character of it, and nothing on all others."""
+        words, numbers = values["words"], self._numbers["tags"]
+        ends = [end - 1 for end in accumulate(len(word) + 1 for word in words)]
+        tags = [IGNORED] * len(offsets)
+        tagged = -1
+        for token, (start, end) in enumerate(offsets):
+            # A token may begin with the space before its word, and then begins in no word or at the end of the last.
+            word = bisect_right(ends, start)
+            if word < len(words) and word > tagged and ends[word] - len(words[word]) < end:
+                tags[token], tagged = numbers[values["tags"][word]], word
+        return tags
+
+
+def _laid(lists: list[Any], dtype: str) -> Ragged:
+    bounds = np.zeros(len(lists) + 1, np.int64)
+    np.cumsum([len(one) for one in lists], out=bounds[1:])
+    return Ragged(np.fromiter(chain.from_iterable(lists), dtype, int(bounds[-1])), bounds)
+
+
+def _with_text(item: Item, parts: list[str]) -> Item:
+    if len(parts) > 1:
+        item.values["text"] = "".join(parts)
+    return item
+
+
+def ids_of(made: Tokenizer) -> int:
+    """One more than the largest id: a vocabulary may have holes."""
+    return max(made.vocab, 1 + max(made.inner.get_vocab(with_added_tokens=True).values(), default=0))

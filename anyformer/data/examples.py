@@ -1,0 +1,108 @@
+"""Examples in a fixed order, each with named columns of numbers: a document, a pair and its label, a series."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from anyformer.errors import DataError, nearest
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Lists of numbers of any length, laid end to end: list i is `values_N[bounds[i]:bounds[i + 1]]`."""
+
+    values_N: Any
+    bounds: Any
+    """int64, one more than there are lists, from 0 to the number of values."""
+
+    def __len__(self) -> int:
+        return len(self.bounds) - 1
+
+    @classmethod
+    def of(cls, lists: Sequence[Any]) -> Ragged:
+        """Lists laid end to end: whole numbers as int64, others as float32."""
+        arrays = [np.asarray(one) for one in lists]
+        whole = all(array.dtype.kind in "iu" or not array.size for array in arrays)
+        values_N = np.concatenate([array.astype(np.int64 if whole else np.float32).ravel() for array in arrays])
+        bounds = np.zeros(len(arrays) + 1, np.int64)
+        np.cumsum([array.size for array in arrays], out=bounds[1:])
+        return cls(values_N, bounds)
+
+
+class Examples:
+    """Examples by number. Nothing is read before it is asked for: columns may be memory-mapped and larger than memory."""
+
+    def __init__(
+        self,
+        columns: Mapping[str, Sequence[Ragged]],
+        *,
+        names: Mapping[str, Sequence[str]],
+        fingerprint: str,
+        bytes: int = 0,
+    ) -> None:
+        """Each column is a sequence of pieces (one for each shard), which hold the same examples in every column."""
+        sizes = {column: [len(piece) for piece in pieces] for column, pieces in columns.items()}
+        if not sizes or any(other != next(iter(sizes.values())) for other in sizes.values()):
+            counts = ", ".join(f"{column} {sum(size)}" for column, size in sizes.items())
+            raise DataError(f"every column needs as many examples as the others; got {counts or 'no column'}")
+        self._pieces = {column: tuple(pieces) for column, pieces in columns.items()}
+        self._firsts = list(accumulate(next(iter(sizes.values())), initial=0))
+        self.columns: tuple[str, ...] = tuple(columns)
+        self.names: Mapping[str, tuple[str, ...]] = MappingProxyType({c: tuple(n) for c, n in names.items()})
+        """Names of the classes that the numbers of a column stand for."""
+        self.fingerprint = fingerprint
+        """Equal for equal examples."""
+        self.bytes = bytes
+        """UTF-8 bytes of all the text, 0 if that is not known."""
+
+    @classmethod
+    def of(
+        cls, columns: Mapping[str, Sequence[Any]], *, names: Mapping[str, Sequence[str]] | None = None, bytes: int = 0
+    ) -> Examples:
+        """Examples in memory: `Examples.of({"tokens": [[5, 6, 7], [8]], "label": [[0], [1]]})`."""
+        pieces = {column: [Ragged.of(lists)] for column, lists in columns.items()}
+        digest = hashlib.sha256(repr(sorted((names or {}).items())).encode())
+        for column, (piece,) in sorted(pieces.items()):
+            digest.update(f"{column} {piece.values_N.dtype} {len(piece)} ".encode())
+            digest.update(piece.bounds.tobytes() + piece.values_N.tobytes())
+        return cls(pieces, names=names or {}, fingerprint=digest.hexdigest(), bytes=bytes)
+
+    def __len__(self) -> int:
+        return self._firsts[-1]
+
+    def lengths(self, column: str) -> Any:
+        """How many numbers each example has in a column: int64, (examples,)."""
+        return np.concatenate([np.zeros(0, np.int64), *(np.diff(piece.bounds) for piece in self._column(column))])
+
+    def dtype(self, column: str) -> Any:
+        """Type of the numbers of a column."""
+        pieces = self._column(column)
+        return pieces[0].values_N.dtype if pieces else np.dtype(np.int64)
+
+    def read(self, column: str, i: int, start: int = 0, stop: int | None = None) -> Any:
+        """The numbers of example i in a column, or the slice from start to stop of them, one-dimensional."""
+        pieces = self._column(column)
+        if not 0 <= i < len(self):
+            raise DataError(f"there is no example {i}; there are {len(self)}, from 0")
+        place = bisect_right(self._firsts, i) - 1
+        piece, row = pieces[place], i - self._firsts[place]
+        begin, end = int(piece.bounds[row]), int(piece.bounds[row + 1])
+        # As in a slice of Python: negative numbers count from the end, and what lies beyond it is not there.
+        first, last, _ = slice(start, stop).indices(end - begin)
+        return piece.values_N[begin + first : begin + max(first, last)]
+
+    def _column(self, column: str) -> tuple[Ragged, ...]:
+        if column not in self._pieces:
+            raise DataError(f"there is no column {column!r}{nearest(column, self.columns)}")
+        return self._pieces[column]
+
+    def __repr__(self) -> str:
+        return f"Examples({len(self)}, columns={self.columns}, bytes={self.bytes}, fingerprint={self.fingerprint[:12]})"

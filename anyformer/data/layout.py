@@ -1,0 +1,170 @@
+"""Which fields of a record become which columns: texts to encode, words with tags, classes, series of numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+from anyformer.data.sources.format import Record
+from anyformer.errors import DataError, InputError, nearest
+
+Kind = Literal["tokens", "words", "tags", "class", "numbers"]
+
+LAYOUTS: tuple[tuple[str, ...], ...] = (
+    ("text",),
+    ("text", "label"),
+    ("source", "target"),
+    ("a", "b"),
+    ("a", "b", "label"),
+    ("a", "b", "c"),
+    ("a", "b", "c", "label"),
+    ("words", "tags"),
+    ("values", "target"),
+)
+"""What an example can be made of."""
+
+CLASSES = 100_000
+"""More names of classes than this are taken for a mistake."""
+STORED = {"text": "tokens", "words": "tokens"}
+"""Fields whose column has another name."""
+TRIPLET = "b"
+"""The class of a triplet that has none: `a` is nearer to `b`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Roles and the fields that have them."""
+
+    fields: Mapping[str, str]
+    """The field of a record for each role (text, source, label ...)."""
+
+    @cached_property
+    def kinds(self) -> dict[str, Kind]:
+        """What each role holds."""
+        return {role: self._kind(role) for role in self.roles}
+
+    @cached_property
+    def roles(self) -> tuple[str, ...]:
+        """The roles in order; a triplet always has a label."""
+        roles = tuple(self.fields)
+        return (*roles, "label") if roles == ("a", "b", "c") else roles
+
+    def _kind(self, role: str) -> Kind:
+        fixed: dict[str, Kind] = {"words": "words", "tags": "tags", "label": "class", "values": "numbers"}
+        if role == "target" and "values" in self.fields:
+            return "numbers"
+        return fixed.get(role, "tokens")
+
+    @property
+    def has_text(self) -> bool:
+        """Whether there is something for a tokenizer."""
+        return any(kind in ("tokens", "words") for kind in self.kinds.values())
+
+    def dtypes(self, vocab: int) -> dict[str, str]:
+        """Columns as they are stored, and their types."""
+        tokens = "uint16" if vocab <= 2**16 else "uint32"
+        types = {"tokens": tokens, "words": tokens, "tags": "int32", "class": "int32", "numbers": "float32"}
+        return {STORED.get(role, role): types[kind] for role, kind in self.kinds.items()}
+
+    def values(self, record: Record) -> dict[str, Any]:
+        """The values of a record by role, checked: texts, lists of words, names of classes, flat lists of numbers."""
+        values: dict[str, Any] = {}
+        for role, field in self.fields.items():
+            if field not in record.fields:
+                raise DataError(
+                    f"{record.where}: has no field {field!r}, which the column {role!r} is read from"
+                    f"{nearest(field, record.fields)}"
+                )
+            try:
+                values[role] = READ[self.kinds[role]](record.fields[field])
+            except ValueError as error:
+                raise DataError(f"{record.where}: field {field!r}: {error}") from error
+        if "words" in values and len(values["words"]) != len(values["tags"]):
+            raise DataError(
+                f"{record.where}: has {len(values['words'])} words and {len(values['tags'])} tags; every word needs one"
+            )
+        if "label" in self.roles:
+            values.setdefault("label", TRIPLET)
+        return values
+
+    def texts(self, values: Mapping[str, Any]) -> Iterator[str]:
+        """What a tokenizer reads of the values of a record."""
+        for role, kind in self.kinds.items():
+            if kind == "tokens":
+                yield values[role]
+            elif kind == "words":
+                yield " ".join(values[role])
+
+
+def find_layout(available: Iterable[str], asked: Mapping[str, str]) -> Layout:
+    """The layout that was asked for, or the largest whose roles are all names of fields."""
+    available = list(available)
+    given = tuple(asked)
+    if given:
+        for roles in LAYOUTS:
+            if set(roles) == set(given):
+                return Layout(fields={role: asked[role] for role in roles})
+        known = "; ".join(" ".join(roles) for roles in LAYOUTS)
+        raise InputError(f"no example is made of {' '.join(given)}; columns go together in these ways: {known}")
+    # Fields of a table without names: two of them are what pairs look like.
+    if available == ["1", "2"]:
+        return Layout(fields={"source": "1", "target": "2"})
+    for roles in sorted(LAYOUTS, key=len, reverse=True):
+        if set(roles) <= set(available):
+            return Layout(fields={role: role for role in roles})
+    raise InputError(
+        f"which fields are to be read? A record has {', '.join(available)}; say e.g. --column text={available[0]}"
+        if available
+        else "the first record has no fields"
+    )
+
+
+def class_names(seen: Iterable[str]) -> tuple[str, ...]:
+    """Names of classes in a fixed order: numbers by size, others by spelling."""
+    names = set(seen)
+    whole = all(name.removeprefix("-").isdecimal() and name.isascii() for name in names)
+    return tuple(sorted(names, key=int) if whole else sorted(names))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{type(value).__name__} is given, and a text is needed")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"character {error.start} is half of a UTF-16 pair and no character") from error
+    return value
+
+
+def _words(value: Any) -> list[str]:
+    if not isinstance(value, list):
+        raise ValueError(f"{type(value).__name__} is given, and a list of texts is needed")
+    return [_text(word) for word in value]
+
+
+def _class(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{value!r} is given, and the name or number of a class is needed")
+    return _text(value)
+
+
+def _numbers(value: Any) -> list[float]:
+    """Numbers of any depth of lists, flat: steps, and channels within each."""
+    if isinstance(value, str):
+        # A field of a table: numbers with blanks or commas between them.
+        value = [float(number) for number in value.replace(",", " ").split()]
+    if isinstance(value, list):
+        return [number for inner in value for number in _numbers(inner)]
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is given, and a finite number is needed")
+    return [float(value)]
+
+
+READ = {"tokens": _text, "words": _words, "tags": _words, "class": _class, "numbers": _numbers}

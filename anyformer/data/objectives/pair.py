@@ -1,0 +1,85 @@
+"""Classification of two texts in one row, told apart by token types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anyformer.data.examples import Examples
+from anyformer.data.objectives.framed import Framed, Long, check_room, fitting, label_of
+from anyformer.data.objectives.objective import Made, Setting, ids_of
+from anyformer.data.pieces import Piece, Pieces
+from anyformer.specs.axes import Problem
+from anyformer.specs.model import ModelSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoTexts(Framed):
+    """Rows of cls, A, sep, B, sep; token types are 0 up to the first sep and 1 after it."""
+
+    topologies = ("encoder", "decoder")
+    heads = ("pair", "sequence")
+    lanes = {"": ("input_ids", "token_types")}
+    classes = "label"
+    long: Long = "cut"
+    """Cut: of two texts that don't fit together, the longer one loses its end until they do."""
+
+    def own_problems(self, spec: ModelSpec) -> Iterator[Problem]:
+        if spec.embed.token_types == 1:
+            yield "embed.token_types", "1 does not tell two texts apart; set 2, or 0 to leave them out"
+
+    def frame(self, spec: ModelSpec) -> int:
+        """Cells that are neither A nor B."""
+        return len(ids_of(self.first(spec), self.last(spec), self.last(spec)))
+
+    def planned(self, examples: Examples, setting: Setting, others: tuple[str, ...]) -> Pieces:
+        """One piece for each example: A beside each of the other columns, in rows of their own."""
+        frame = self.frame(setting.spec)
+        check_room(setting.length, frame + 2, self.kind)
+        a_N, *rest = (np.asarray(examples.lengths(column)) for column in ("a", *others))
+        shortest_N, longest_N = np.minimum.reduce([a_N, *rest]), np.maximum.reduce(rest)
+        cells_N = np.where(shortest_N == 0, 0, a_N + longest_N + frame)
+        held, left_out, shortened = fitting(cells_N, setting.length, self.long)
+        i = np.flatnonzero(held)
+        cells = np.minimum(cells_N[i], setting.length)
+        return Pieces(i, np.zeros_like(i), cells, {"": cells}, left_out=left_out, shortened=shortened)
+
+    def row(self, examples: Examples, example: int, other: str, setting: Setting) -> dict[str, Any]:
+        """A and one other text side by side."""
+        spec = setting.spec
+        a, b = (np.asarray(examples.read(column, example), np.int64) for column in ("a", other))
+        first, second = shared(len(a), len(b), setting.length - self.frame(spec))
+        left = np.concatenate([ids_of(self.first(spec)), a[:first], ids_of(self.last(spec))])
+        right = np.concatenate([b[:second], ids_of(self.last(spec))])
+        cells = {"input_ids": np.concatenate([left, right])}
+        if spec.head.kind == "pair" or spec.embed.token_types:
+            cells["token_types"] = np.repeat(np.arange(2), [len(left), len(right)])
+        return cells
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair(TwoTexts, kind="pair"):
+    """One class for two texts: does B follow from A, do they mean the same."""
+
+    columns = ("a", "b", "label")
+
+    def plan(self, examples: Examples, setting: Setting) -> Pieces:
+        return self.planned(examples, setting, ("b",))
+
+    def make(self, examples: Examples, piece: Piece, setting: Setting, key: tuple[int, ...]) -> Made:
+        return Made((self.row(examples, piece.example, "b", setting),), label_of(examples, piece.example))
+
+
+def shared(first: int, second: int, room: int) -> tuple[int, int]:
+    """How much of two texts is kept: the longer one gives way, until both are equally long."""
+    if first + second <= room:
+        return first, second
+    half = room // 2
+    if first <= half:
+        return first, room - first
+    if second <= room - half:
+        return room - second, second
+    return half, room - half

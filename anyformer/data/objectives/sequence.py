@@ -1,0 +1,38 @@
+"""Classification of a text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from anyformer.data.examples import Examples
+from anyformer.data.objectives.framed import Framed, Long, check_room, fitting, label_of
+from anyformer.data.objectives.objective import Made, Setting, ids_of
+from anyformer.data.pieces import Piece, Pieces
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sequence(Framed, kind="sequence"):
+    """One class for each text."""
+
+    columns = ("tokens", "label")
+    topologies = ("encoder", "decoder")
+    heads = ("sequence",)
+    lanes = {"": ("input_ids",)}
+    classes = "label"
+    long: Long = "cut"
+
+    def plan(self, examples: Examples, setting: Setting) -> Pieces:
+        frame = len(ids_of(self.first(setting.spec), self.last(setting.spec)))
+        check_room(setting.length, frame + 1, self.kind)
+        cells_N = np.asarray(examples.lengths("tokens")) + frame
+        held, left_out, shortened = fitting(cells_N, setting.length, self.long)
+        i = np.flatnonzero(held)
+        cells = np.minimum(cells_N[i], setting.length)
+        return Pieces(i, np.zeros_like(i), cells - frame, {"": cells}, left_out=left_out, shortened=shortened)
+
+    def make(self, examples: Examples, piece: Piece, setting: Setting, key: tuple[int, ...]) -> Made:
+        body = np.asarray(examples.read("tokens", piece.example, piece.start, piece.stop), np.int64)
+        ids = np.concatenate([ids_of(self.first(setting.spec)), body, ids_of(self.last(setting.spec))])
+        return Made(({"input_ids": ids},), label_of(examples, piece.example))

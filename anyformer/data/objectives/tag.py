@@ -1,0 +1,49 @@
+"""Classification of tokens: parts of speech, names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from anyformer.data.batch import IGNORE
+from anyformer.data.examples import Examples
+from anyformer.data.objectives.framed import Framed, check_room
+from anyformer.data.objectives.objective import Made, Setting, Way, ids_of
+from anyformer.data.pieces import Piece, Pieces, cut
+from anyformer.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tag(Framed, kind="tag"):
+    """One class for each word, at its first token. A text that is longer than a row becomes several."""
+
+    columns = ("tokens", "tags")
+    topologies = ("encoder", "decoder")
+    heads = ("token",)
+    ways: ClassVar[tuple[Way, ...]] = ("packed", "padded")
+    classes = "tags"
+
+    def plan(self, examples: Examples, setting: Setting) -> Pieces:
+        frame = len(ids_of(self.first(setting.spec), self.last(setting.spec)))
+        check_room(setting.length, frame + 1, self.kind)
+        tokens_N, tags_N = (np.asarray(examples.lengths(column)) for column in self.columns)
+        apart = np.flatnonzero(tokens_N != tags_N)
+        if len(apart):
+            i = int(apart[0])
+            raise DataError(
+                f"example {i} has {tokens_N[i]} tokens and {tags_N[i]} tags; each token needs one "
+                f"({IGNORE} where it is not the first of its word)"
+            )
+        example_P, start_P, stop_P = cut(tokens_N, setting.length - frame)
+        cells = stop_P - start_P + frame
+        return Pieces(example_P, start_P, stop_P, {"": cells}, left_out=int((tokens_N == 0).sum()))
+
+    def make(self, examples: Examples, piece: Piece, setting: Setting, key: tuple[int, ...]) -> Made:
+        before, after = ids_of(self.first(setting.spec)), ids_of(self.last(setting.spec))
+        tokens, tags = (np.asarray(examples.read(column, *piece), np.int64) for column in self.columns)
+        ids = np.concatenate([before, tokens, after])
+        labels = np.full_like(ids, IGNORE)
+        labels[len(before) : len(before) + len(tags)] = tags
+        return Made(({"input_ids": ids, "labels": labels},))

@@ -1,0 +1,51 @@
+"""Translation with teacher forcing: the decoder predicts each token of the target from those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from anyformer.data.examples import Examples
+from anyformer.data.objectives.framed import fitting
+from anyformer.data.objectives.objective import Made, Objective, Setting, Way, first_eos, ids_of
+from anyformer.data.pieces import Piece, Pieces
+from anyformer.specs.axes import Problem
+from anyformer.specs.model import ModelSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translate(Objective, kind="translate"):
+    """Source and target end with eos. The model itself feeds its decoder the start id and the target but for its end."""
+
+    columns = ("source", "target")
+    topologies = ("encoder-decoder",)
+    heads = ("lm",)
+    ways: ClassVar[tuple[Way, ...]] = ("packed", "padded")
+    lanes = {"": ("input_ids",), "decoder_": ("labels",)}
+    long: Literal["skip", "refuse"] = "skip"
+    """A pair of which one side is longer than a row is left out, or an error: half of it is no translation."""
+
+    def own_problems(self, spec: ModelSpec) -> Iterator[Problem]:
+        if spec.ids.start is None:
+            yield "ids.start", "is missing; a decoder is fed it first"
+        if not spec.ids.eos:
+            yield "ids.eos", "is missing; it ends source and target"
+
+    def plan(self, examples: Examples, setting: Setting) -> Pieces:
+        source_N, target_N = (np.asarray(examples.lengths(column)) for column in self.columns)
+        empty_N = np.minimum(source_N, target_N) == 0
+        cells_N = np.where(empty_N, 0, np.maximum(source_N, target_N) + 1)
+        held, left_out, _ = fitting(cells_N, setting.length, self.long)
+        i = np.flatnonzero(held)
+        cells = {"": source_N[i] + 1, "decoder_": target_N[i] + 1}
+        return Pieces(i, np.zeros_like(i), source_N[i], cells, left_out=left_out)
+
+    def make(self, examples: Examples, piece: Piece, setting: Setting, key: tuple[int, ...]) -> Made:
+        end = ids_of(first_eos(setting.spec))
+        source, target = (
+            np.concatenate([np.asarray(examples.read(column, piece.example), np.int64), end]) for column in self.columns
+        )
+        return Made(({"input_ids": source, "labels": target},))

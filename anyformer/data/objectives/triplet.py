@@ -1,0 +1,70 @@
+"""Triplets: is A nearer to B or to C (the long-text task of RoFormer, Su et al. 2021, table 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from anyformer.data.examples import Examples
+from anyformer.data.objectives.framed import label_of
+from anyformer.data.objectives.objective import Made, Setting
+from anyformer.data.objectives.pair import TwoTexts
+from anyformer.data.pieces import Piece, Pieces
+from anyformer.specs.axes import Problem
+from anyformer.specs.ends import PairHead, SequenceHead
+from anyformer.specs.model import ModelSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from anyformer.kernels.loss import LossTerms
+    from anyformer.model.models import Model
+    from anyformer.model.output import Output
+
+
+@dataclass(frozen=True, kw_only=True)
+class Triplet(TwoTexts, kind="triplet"):
+    """Two rows for each example, (A, B) and (A, C), with one logit each; the softmax over the two is the answer.
+
+    The label is 0 if A is nearer to B, 1 if it is nearer to C.
+    """
+
+    columns = ("a", "b", "c", "label")
+    fan = 2
+
+    def own_problems(self, spec: ModelSpec) -> Iterator[Problem]:
+        yield from super().own_problems(spec)
+        if isinstance(spec.head, SequenceHead | PairHead) and spec.head.labels != 1:
+            yield "head.labels", f"a row of a triplet has one logit, not {spec.head.labels}; set 1"
+
+    def answers(self, spec: ModelSpec) -> int | None:
+        return 2
+
+    def plan(self, examples: Examples, setting: Setting) -> Pieces:
+        return self.planned(examples, setting, ("b", "c"))
+
+    def make(self, examples: Examples, piece: Piece, setting: Setting, key: tuple[int, ...]) -> Made:
+        rows = tuple(self.row(examples, piece.example, other, setting) for other in ("b", "c"))
+        return Made(rows, label_of(examples, piece.example))
+
+    def answer(self, model: Model, inputs: dict[str, Tensor]) -> tuple[LossTerms, Output]:
+        from anyformer.errors import InputError
+        from anyformer.kernels.loss import LossTerms, cross_entropy
+
+        labels_U = inputs["labels"]
+        # Of one class the model is always right, so all that its own loss holds is what it adds (balance of experts).
+        out = model(**{**inputs, "labels": labels_U.new_zeros(2 * len(labels_U))})
+        if out.logits is None or out.loss is None:
+            raise InputError("a triplet is judged by its logits, and this model answered none")
+        loss = model.spec.loss
+        added = out.loss - loss.z * out.losses["z"] if loss.z else out.loss
+        found = cross_entropy(out.logits.reshape(-1, 2), labels_U, smoothing=loss.label_smoothing, z=loss.z)
+        return LossTerms(found.total + added, {**out.losses, **found.terms}, found.label_count), out
+
+    def judge(self, out: Output, inputs: dict[str, Tensor]) -> dict[str, tuple[float, float]]:
+        if out.logits is None:
+            return {}
+        labels = inputs["labels"]
+        right = out.logits.reshape(-1, 2).argmax(-1) == labels
+        return {"accuracy": (float(right.sum()), float((labels >= 0).sum()))}

@@ -1,0 +1,25 @@
+"""Greedy (next-fit): items in their order, and a new row when the next one does not fit any more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from anyformer.data.packing.packing import Packing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Greedy(Packing, kind="greedy"):
+    """Keeps neighbours together and looks at each item once; wastes the most."""
+
+    def rows_of(self, lengths_P: Any, capacity: int) -> Any:
+        row, free = -1, 0
+        rows: list[int] = []
+        for length in lengths_P.tolist():
+            if length > free:
+                row, free = row + 1, capacity
+            free -= length
+            rows.append(row)
+        return np.array(rows, np.int64)

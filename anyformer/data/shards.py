@@ -1,0 +1,185 @@
+"""A folder of shards: examples as memory-mapped arrays, and an index that says what they are and how to check them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anyformer.data.examples import Examples, Ragged
+from anyformer.data.tokenizer import FILE as TOKENIZER
+from anyformer.data.tokenizer import Tokenizer, tokenizer
+from anyformer.errors import DataError, nearest
+
+INDEX = "index.json"
+JOURNAL = "journal.json"
+VERSION = 1
+PARTS = ("train", "valid", "test")
+NAMED = re.compile(r"(train|valid|test)-\d{5,}\.[a-z]+(\.bounds)?\.npy")
+"""Names of the arrays of shards. Nothing else is opened, so an index can't lead out of its folder."""
+CHECKED = 2**30
+"""Bytes up to which a part is hashed whenever it is opened; of a larger one only sizes are compared unless asked."""
+LARGEST = 256 * 2**20
+"""Bytes of the largest index that is read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Some of the examples: those to learn from, those to watch, those to be judged on."""
+
+    examples: int
+    values: Mapping[str, int]
+    """How many numbers each column has in all."""
+    bytes: int
+    """UTF-8 bytes of the text."""
+    fingerprint: str
+    shards: tuple[Mapping[str, Any], ...]
+    """For each shard: examples, bytes, and for each column the arrays `values` and `bounds` (file, size, sha256)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Index:
+    """What is in a folder of shards."""
+
+    folder: Path
+    format: str
+    columns: Mapping[str, str]
+    """The dtype of each column."""
+    names: Mapping[str, tuple[str, ...]]
+    """Names of the classes of columns that hold labels or tags."""
+    parts: Mapping[str, Part]
+    vocab: int
+    """How many ids the tokenizer has, 0 if there is none."""
+    ids: Mapping[str, int]
+    """Ids of special tokens by their role: pad, bos, eos, unk, mask, cls, sep."""
+    sentinels: tuple[int, ...]
+    """Ids of <extra_id_0>, <extra_id_1> and so on."""
+    tokenizer_sha256: str | None
+    inputs: tuple[Mapping[str, Any], ...]
+    """Name, size and sha256 of each file that the examples came from."""
+    options: Mapping[str, Any]
+    """What was asked for."""
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that made the ids, checked against the index."""
+        if self.tokenizer_sha256 is None:
+            raise DataError(f"{self.folder}: holds numbers, which have no tokenizer")
+        place = self.folder / TOKENIZER
+        if not place.is_file() or file_sha256(place) != self.tokenizer_sha256:
+            what = "is not the one that the ids were made with" if place.is_file() else "is missing"
+            raise DataError(f"{place}: {what}; bring back the file, or run anyformer tokenize into a new folder")
+        return tokenizer(place)
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def open_index(folder: str | Path) -> Index:
+    """Read and check the index of a folder of shards."""
+    folder = Path(folder)
+    place = folder / INDEX
+    if not place.is_file():
+        unfinished = (folder / JOURNAL).is_file()
+        what = "is unfinished" if unfinished else f"holds no {INDEX}" if folder.is_dir() else "there is no such folder"
+        way = "run its command again, it goes on where it stopped" if unfinished else "make one with anyformer tokenize"
+        raise DataError(f"{folder}: {what}; {way}")
+    if place.stat().st_size > LARGEST:
+        raise DataError(f"{place}: has {place.stat().st_size:,} bytes; an index of more than {LARGEST:,} is not read")
+    try:
+        found = json.loads(place.read_bytes())
+        if found["version"] != VERSION:
+            raise DataError(f"{place}: is of version {found['version']!r}; this anyformer reads version {VERSION}")
+        made = found["tokenizer"] or {"sha256": None, "vocab": 0}
+        index = Index(
+            folder=folder, format=str(found["format"]), columns=dict(found["columns"]),
+            names={c: tuple(map(str, names)) for c, names in found["names"].items()},
+            parts={name: _part(part, list(found["columns"])) for name, part in found["parts"].items()},
+            vocab=int(made["vocab"]), ids={r: int(i) for r, i in found["ids"].items()},
+            sentinels=tuple(map(int, found["sentinels"])), tokenizer_sha256=made["sha256"],
+            inputs=tuple(found["inputs"]), options=dict(found["options"]),
+        )  # fmt: skip
+        for dtype in index.columns.values():
+            if dtype not in ("uint16", "uint32", "int32", "float32"):
+                raise ValueError(f"a column of {dtype!r}")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        if isinstance(error, DataError):
+            raise
+        what = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise DataError(f"{place}: is damaged: {what}; run anyformer tokenize into a new folder") from error
+    return index
+
+
+def _part(found: Any, columns: list[str]) -> Part:
+    for shard in found["shards"]:
+        for column in columns:
+            for what in ("values", "bounds"):
+                if not NAMED.fullmatch(shard["files"][column][what]["file"]):
+                    raise ValueError(f"{shard['files'][column][what]['file']!r} is no name of a shard")
+    return Part(
+        examples=int(found["examples"]), values={c: int(found["values"][c]) for c in columns},
+        bytes=int(found["bytes"]), fingerprint=str(found["fingerprint"]), shards=tuple(found["shards"]),
+    )  # fmt: skip
+
+
+def open_examples(folder: str | Path, part: str, *, verify: bool | None = None) -> Examples:
+    """The examples of a part (train, valid or test) of a folder that `anyformer tokenize` wrote, memory-mapped.
+
+    Sizes are always compared with the index; `verify` hashes the arrays too, as is done anyway up to 1 GiB.
+    """
+    index = open_index(folder)
+    if part not in index.parts:
+        raise DataError(f"{folder}: has no part {part!r}{nearest(part, index.parts)}")
+    chosen = index.parts[part]
+    files = [array for shard in chosen.shards for both in shard["files"].values() for array in both.values()]
+    if verify is None:
+        verify = sum(int(array["size"]) for array in files) <= CHECKED
+    for array in files:
+        check_array(index.folder, array, verify=verify)
+    pieces = {
+        column: [_ragged(index.folder, shard, column, dtype) for shard in chosen.shards]
+        for column, dtype in index.columns.items()
+    }
+    return Examples(pieces, names=index.names, fingerprint=chosen.fingerprint, bytes=chosen.bytes)
+
+
+def check_array(folder: Path, array: Mapping[str, Any], *, verify: bool) -> None:
+    """Compare a file with what the index says of it."""
+    place = folder / array["file"]
+    if not place.is_file():
+        raise DataError(f"{place}: is missing; run anyformer tokenize into a new folder")
+    size = place.stat().st_size
+    if size != array["size"]:
+        raise DataError(f"{place}: is damaged: it has {size:,} bytes and should have {array['size']:,}; make it again")
+    if verify and file_sha256(place) != array["sha256"]:
+        raise DataError(f"{place}: is damaged: its bytes are not those that were written (SHA-256); make it again")
+
+
+def _ragged(folder: Path, shard: Mapping[str, Any], column: str, dtype: str) -> Ragged:
+    files = shard["files"][column]
+    values_N, bounds = (
+        _mapped(folder / files["values"]["file"], dtype),
+        _mapped(folder / files["bounds"]["file"], "int64"),
+    )
+    if len(bounds) != shard["examples"] + 1 or bounds[0] != 0 or bounds[-1] != len(values_N):
+        raise DataError(f"{folder / files['bounds']['file']}: is damaged: its bounds don't fit the values")
+    return Ragged(values_N, bounds)
+
+
+def _mapped(place: Path, dtype: str) -> Any:
+    try:
+        # As a plain array: an element of a memmap takes ten times as long to read.
+        array = np.asarray(np.load(place, mmap_mode="r", allow_pickle=False))
+    except (ValueError, OSError, EOFError) as error:
+        raise DataError(f"{place}: is damaged: {error}; make it again") from error
+    if array.dtype != np.dtype(dtype) or array.ndim != 1:
+        raise DataError(f"{place}: is damaged: it holds {array.ndim}-dimensional {array.dtype}, not {dtype}")
+    return array

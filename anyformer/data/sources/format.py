@@ -1,0 +1,35 @@
+"""What every format of raw files is: lines in, records out, nothing held that is not needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from anyformer.registry import OpenAxis
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One example as it stands in a file: its fields by name, and where it is."""
+
+    fields: Mapping[str, Any]
+    where: str
+    """File and line, for messages."""
+    more: bool = False
+    """Whether the next record goes on with the text of this one: long documents come in pieces."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format(OpenAxis, axis="format", leaves="anyformer.data.sources"):
+    """How records stand in a file."""
+
+    endings: ClassVar[tuple[str, ...]] = ()
+    """How names of such files end, without .gz."""
+
+    ordered: ClassVar[bool] = False
+    """Whether neighbours belong together, so that a held-out part is the end of it and not drawn."""
+
+    def read(self, lines: Iterable[str], name: str) -> Iterator[Record]:
+        """Records of the lines of a file, each with the newline that ends it."""
+        raise TypeError(f"format {self.kind!r} can't be read")

@@ -1,0 +1,194 @@
+"""From raw files to a folder of shards: survey, tokenizer, shards, index, and going on after a kill."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict
+from typing import Any
+
+from anyformer.data.encoding import Encoder, ids_of
+from anyformer.data.held_out import HeldOut, find_held_out
+from anyformer.data.journal import Journal
+from anyformer.data.shard_writer import ShardWriter
+from anyformer.data.shards import PARTS, VERSION, Index
+from anyformer.data.sources.format import Record
+from anyformer.data.survey import Plan, Progress, Report, Survey, take_survey
+from anyformer.data.tokenizer import Tokenizer, tokenizer
+from anyformer.data.training import sentinel_ids, special_ids, train_tokenizer
+from anyformer.errors import DataError, InputError
+
+STEP = 2**18
+"""Characters between two reports of progress."""
+
+
+def tokenize(plan: Plan, progress: Progress = lambda _: nullcontext()) -> tuple[Index, int]:
+    """Make the folder, or finish it; its index, and how many shards were there already.
+
+    `progress` gives what is told how much is done, for as long as a stage takes.
+    """
+    journal, asked = Journal(plan.out), _asked(plan, progress)
+    made = journal.finished(asked)
+    if made is not None:
+        return made, sum(len(part.shards) for part in made.parts.values())
+    survey = journal.survey(asked)
+    if survey is None:
+        with progress("reading") as report:
+            survey = take_survey(plan, report)
+    held = _held_out(plan, survey)
+    _check_parts(plan, survey, held)
+    known = _known_tokenizer(plan, journal, survey)
+    if known is None and plan.training is not None and survey.layout.has_text:
+        with progress(f"training {plan.training.kind}") as report:
+            known = _trained(plan, survey, held, report)
+    try:
+        with journal.begun(asked, survey, known, plan.parts) as shards:
+            done = sum(map(len, shards.values()))
+            for part in plan.parts:
+                with progress(f"encoding {part}") as report:
+                    _write_part(plan, survey, held, part, known, shards[part], journal.note, report)
+            return journal.finish(_index(plan, asked, survey, known, shards)), done
+    except OSError as error:
+        whole = sum(map(len, journal.shards.values()))
+        raise OSError(
+            error.errno,
+            f"{error.strerror}; {whole} whole shards are kept: make room, and the same command goes on after them",
+            str(plan.out),
+        ) from error
+
+
+def _asked(plan: Plan, progress: Progress) -> dict[str, Any]:
+    """Everything that the result depends on, as JSON: other inputs or options give another folder."""
+    inputs: list[dict[str, Any]] = []
+    with progress("hashing") as report:
+        every = [(part, file) for part in PARTS for file in plan.files.get(part, ())]
+        for i, (part, file) in enumerate(every):
+            size, digest = file.sha256()
+            inputs.append({"part": part, "name": file.name, "label": file.label, "size": size, "sha256": digest})
+            if report is not None:
+                report(i + 1, len(every))
+    given = None if plan.tokenizer is None else tokenizer(plan.tokenizer)
+    options = {
+        "format": {"kind": plan.format.kind, **asdict(plan.format)},
+        "columns": dict(plan.columns),
+        "train": None if plan.training is None else asdict(plan.training),
+        "tokenizer": None if given is None else hashlib.sha256(given.to_json().encode()).hexdigest(),
+        "hold_out": str(plan.hold_out),
+        "split": plan.way,
+        "dedupe": plan.key,
+        "shard_tokens": plan.shard,
+    }
+    # As it comes back from a file: tuples are lists.
+    return json.loads(json.dumps({"inputs": inputs, "options": options}))
+
+
+def _held_out(plan: Plan, survey: Survey) -> HeldOut | None:
+    if not plan.hold_out:
+        return None
+    layout = survey.layout
+    if plan.key is not None and plan.key not in layout.fields:
+        raise InputError(f"there is no column {plan.key!r} to keep on one side; columns are {', '.join(layout.fields)}")
+    way = plan.way or ("last" if plan.format.ordered and not plan.labels and plan.key is None else "drawn")
+    return find_held_out(
+        lambda: plan.records("train"), layout, plan.hold_out, way, plan.key,
+        documents=survey.documents["train"], characters=survey.characters["train"],
+    )  # fmt: skip
+
+
+def _records(plan: Plan, held: HeldOut | None, part: str) -> Iterable[Record]:
+    if held is None or part == "test":
+        return plan.records(part)
+    return held.choose(plan.records("train"), held=part == "valid")
+
+
+def _check_parts(plan: Plan, survey: Survey, held: HeldOut | None) -> None:
+    """Refuse a part without examples before anything is written."""
+    for part in plan.parts:
+        if next(iter(_records(plan, held, part)), None) is None:
+            way = "hold out another share, or give --valid FILE" if held is not None else "give a file that has some"
+            raise DataError(f"the part {part!r} has no example ({survey.documents['train']} to learn from); {way}")
+    if survey.layout.has_text and plan.training is None and plan.tokenizer is None:
+        raise InputError("texts need a tokenizer: train one (--train bpe --vocab 8192) or give one (--tokenizer PATH)")
+    if not survey.layout.has_text and (plan.training or plan.tokenizer):
+        raise InputError("series of numbers have no tokenizer; leave out --train and --tokenizer")
+
+
+def _known_tokenizer(plan: Plan, journal: Journal, survey: Survey) -> Tokenizer | None:
+    if not survey.layout.has_text:
+        return None
+    return journal.tokenizer() or (None if plan.tokenizer is None else tokenizer(plan.tokenizer))
+
+
+def _trained(plan: Plan, survey: Survey, held: HeldOut | None, report: Report | None) -> Tokenizer:
+    total = survey.characters["train"]
+
+    def texts() -> Iterator[str]:
+        seen = told = 0
+        for record in _records(plan, held, "train"):
+            for text in survey.layout.texts(survey.layout.values(record)):
+                yield text
+                seen += len(text)
+            if report is not None and seen >= told + STEP:
+                report(told := seen, total)
+
+    if plan.training is None:
+        raise InputError("there is no tokenizer to train")
+    return train_tokenizer(texts, plan.training)
+
+
+def _write_part(
+    plan: Plan,
+    survey: Survey,
+    held: HeldOut | None,
+    part: str,
+    made: Tokenizer | None,
+    shards: list[dict[str, Any]],
+    note: Callable[[], None],
+    report: Report | None,
+) -> None:
+    dtypes = survey.layout.dtypes(0 if made is None else ids_of(made))
+    writer = ShardWriter(plan.out, part, dtypes, size=plan.shard, finished=shards, done=note)
+    rest = _skip(_records(plan, held, part), sum(shard["examples"] for shard in shards))
+    total, seen = survey.characters[part if held is None or part == "test" else "train"], 0
+    try:
+        for one in Encoder(survey.layout, made, survey.names).encode(rest):
+            writer.add(one.columns, bytes=one.bytes, more=one.more)
+            seen += one.characters
+            if report is not None:
+                report(seen, total)
+        writer.finish()
+    finally:
+        writer.drop()
+
+
+def _skip(records: Iterable[Record], documents: int) -> Iterator[Record]:
+    rest = iter(records)
+    while documents and (record := next(rest, None)) is not None:
+        documents -= not record.more
+    return rest
+
+
+def _index(
+    plan: Plan, asked: Mapping[str, Any], survey: Survey, made: Tokenizer | None, shards: Mapping[str, list[Any]]
+) -> dict[str, Any]:
+    vocab = 0 if made is None else ids_of(made)
+    sha256 = None if made is None else hashlib.sha256(made.to_json().encode()).hexdigest()
+    columns = survey.layout.dtypes(vocab)
+    parts: dict[str, Any] = {}
+    for part, some in shards.items():
+        told = {
+            "examples": sum(shard["examples"] for shard in some),
+            "bytes": sum(shard["bytes"] for shard in some),
+            "values": {column: sum(shard["values"][column] for shard in some) for column in columns},
+        }
+        content = [columns, survey.names, sha256, told, [shard["files"] for shard in some]]
+        print_of = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        parts[part] = told | {"fingerprint": print_of, "shards": some}
+    return {
+        "version": VERSION, "format": plan.format.kind, "columns": columns, "names": survey.names,
+        "tokenizer": None if made is None else {"sha256": sha256, "vocab": vocab},
+        "ids": {} if made is None else special_ids(made), "sentinels": [] if made is None else sentinel_ids(made),
+        "parts": parts, **asked,
+    }  # fmt: skip
