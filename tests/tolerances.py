@@ -27,9 +27,15 @@ TABLE = {
         1e-5, "a fused fp32 kernel against fp64, value and gradient: 6e-8 over sums of a thousand products"
     ),
     "oracle": Tolerance(1e-9, "against transformers or torch, lifted to fp64"),
+    "spread": Tolerance(
+        1e-5, "loss, gradient norm and held-out loss of several processes against one, fp32: sums in another order"
+    ),
     "bf16": Tolerance(2**-8, "computed in fp32 or better, then rounded once to the 8 bits of bf16: one of the last"),
     "bf16-pair": Tolerance(
         2**-7, "two sums in other orders, each rounded to the 8 bits of bf16: one may be the next number, 2^-7 away"
+    ),
+    "memory": Tolerance(
+        0.15, "memory of a step, estimated from shapes against counted: buffers of an operator are not known in advance"
     ),
     "rounding": Tolerance(
         0.0, "bf16 logits against transformers: the same roundings in the same order, or it is another order"

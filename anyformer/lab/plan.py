@@ -15,7 +15,7 @@ from typing import Any
 from anyformer.errors import InputError, SpecError
 from anyformer.specs.model import ModelSpec
 from anyformer.train.budget import Budget
-from anyformer.train.rates import Rates
+from anyformer.train.rates import Optim
 from anyformer.train.schedule import Trapezoid
 
 SPEC: Mapping[str, Any] = {
@@ -51,7 +51,7 @@ class Plan:
     device: str | None = None
     """Where to train; None: on a CUDA device if there is one, else on the CPU."""
     batch: int = BATCH
-    rates: Rates = field(default_factory=Rates)
+    optim: Optim = field(default_factory=Optim)
     schedule: Trapezoid = field(default_factory=Trapezoid)
     seed: int = 0
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from anyformer.data.corpus import Corpus, gzip_bits_per_byte, standard_library, text_corpus
-from anyformer.data.rows import Rows
+from anyformer.data.examples import Examples
+from anyformer.data.feed import Feed
+from anyformer.data.objectives.causal import Causal
 from anyformer.data.tokenizer import END, Tokenizer, train_bpe
 from anyformer.data.tokenizer import FILE as TOKENIZER_FILE
 from anyformer.data.unigram import unigram_nats
-from anyformer.errors import CapabilityError, DataError, InputError
+from anyformer.errors import DataError, InputError
 from anyformer.files import NewFolder
 from anyformer.generation.engine import generate
 from anyformer.generation.text.prompt import read_prompt
@@ -33,10 +34,14 @@ from anyformer.specs.model import ModelSpec
 from anyformer.train.crew import Crew
 from anyformer.train.curve import draw_curve
 from anyformer.train.evaluate import score_ids
+from anyformer.train.guard import Guard
+from anyformer.train.learner import Learner
 from anyformer.train.loop import StepRecord, train
 from anyformer.train.metrics import FILE as METRICS_FILE
 from anyformer.train.metrics import Metrics
 from anyformer.train.optim import Optimizers
+from anyformer.train.precision import Precision
+from anyformer.train.setup import device_of, draws
 
 CURVE = "loss.png"
 FILES = (SPEC_FILE, WEIGHTS_FILE, TOKENIZER_FILE, METRICS_FILE, CURVE)
@@ -61,7 +66,7 @@ class Quickstart:
         self.plan = plan
         # Problems of the spec come before any work.
         self.wanted = plan.spec()
-        self.device = _device(plan.device)
+        self.device = device_of(plan.device or "")
         self.folder = NewFolder(plan.place, FILES)
         self.records: list[StepRecord] = []
         self.glimpses: list[tuple[int, float]] = []
@@ -77,6 +82,7 @@ class Quickstart:
         self.tokenizer = train_bpe((document.text for document in corpus.train), self.wanted.vocab)
         end = self.tokenizer.id_of(END)
         learned = self.tokenizer.encode_many([document.text for document in corpus.train])
+        examples = Examples.of({"tokens": learned}, bytes=corpus.train_bytes)
         self.held_out = [[end, *ids] for ids in self.tokenizer.encode_many([d.text for d in corpus.held_out])]
         self.tokens = np.fromiter(itertools.chain.from_iterable([end, *ids] for ids in learned), dtype=np.uint32)
         if len(self.tokens) < self.wanted.context:
@@ -85,7 +91,15 @@ class Quickstart:
                 f"{self.wanted.context} (the context); give a longer text, or --set context=N"
             )
         self.spec = self.wanted.vary({"vocab": self.tokenizer.vocab, "ids.bos": end, "ids.eos": [end]})
-        self.rows = Rows(self.tokens, length=self.spec.context, batch=plan.batch, seed=plan.seed)
+        self.feed = Feed(
+            examples,
+            Causal(),
+            spec=self.spec,
+            length=self.spec.context,
+            batch=plan.batch,
+            seed=plan.seed,
+            rows="stream",
+        )
         self.model = build(self.spec, device=self.device, seed=plan.seed)
         # The untrained weights take as much room as the trained ones will: a full disk shows now, not after training.
         self._write()
@@ -93,15 +107,15 @@ class Quickstart:
 
     def train(self) -> Iterator[StepRecord]:
         """Train, one record for each step."""
-        optimizers = Optimizers(self.model, self.plan.rates)
         looks = 0
         # Workers would take turns at one source of random numbers, and no two runs would drop the same.
         crew = Crew(1) if draws(self.spec) else Crew.on(self.device, self.plan.batch)
         with Metrics(self.folder.path) as metrics, crew:
-            steps = train(
-                self.model, self.rows, optimizers=optimizers, schedule=self.plan.schedule, budget=self.plan.budget,
-                crew=crew, seed=self.plan.seed,
+            learner = Learner(
+                model=self.model, objective=self.feed.objective, optimizers=Optimizers(self.model, self.plan.optim),
+                precision=Precision(), guard=Guard(), crew=crew,
             )  # fmt: skip
+            steps = train(learner, self.feed, schedule=self.plan.schedule, budget=self.plan.budget, seed=self.plan.seed)
             for record in steps:
                 self.records.append(record)
                 metrics.write("step", **asdict(record))
@@ -193,28 +207,3 @@ class Quickstart:
         ):  # fmt: skip
             yield stream.push(int(ids_B[0]))
         yield stream.end()
-
-
-def _device(name: str | None) -> torch.device:
-    """The device that is asked for, or the best that is there."""
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError) as error:
-        # torch reports a device that it was not built for by a failed assertion.
-        first = str(error).splitlines()[0]
-        raise CapabilityError(f"device {name!r} can't be used here: {first}; leave it out, or give cpu") from error
-    return device
-
-
-def draws(spec: ModelSpec) -> bool:
-    """Whether training this spec draws random numbers: some dropout is not 0."""
-
-    def found(node: Any) -> bool:
-        if isinstance(node, Mapping):
-            return any((name == "dropout" and value) or found(value) for name, value in node.items())
-        return False
-
-    return found(spec.to_data())

@@ -86,6 +86,7 @@ def score(
     """Score texts, each a document of its own.
 
     A document begins with the spec's bos token; without one its first token is only read, and its bytes don't count.
+    So are the tokens of a prefix-LM's prefix, which have seen each other: what comes after them is predicted.
 
     Args:
         model: A decoder with an lm head. It runs in eval mode, and gets its mode back.
@@ -96,14 +97,33 @@ def score(
         context: Tokens that are read at once (default: the spec's context).
         report: Called after each batch with the number of tokens predicted so far, and of all.
     """
-    documents = [texts] if isinstance(texts, str) else list(texts)
-    bos = model.spec.ids.bos
+    ids, size = read_documents(model, tokenizer, [texts] if isinstance(texts, str) else texts)
+    return score_ids(model, ids, bytes=size, stride=stride, context=context, report=report)
+
+
+def read_documents(model: Model, tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[list[int]], int]:
+    """The ids of documents, bos first where the spec has one, and the bytes of all that is predicted of them."""
+    head_of(model)
+    bos, skipped = model.spec.ids.bos, unpredicted(model)
     before = [] if bos is None else [bos]
-    ids = [before + found for found in tokenizer.encode_many(documents)]
-    sizes = [len(text.encode()) for text in documents]
-    if bos is None:
-        sizes = [size - (tokenizer.bytes_of(row[0]) if row else 0) for size, row in zip(sizes, ids, strict=True)]
-    return score_ids(model, ids, bytes=sum(sizes), stride=stride, context=context, report=report)
+    ids = [before + found for found in tokenizer.encode_many(texts)]
+    read = [row[len(before) : skipped] for row in ids]
+    total = sum(len(text.encode()) for text in texts)
+    return ids, total - sum(_bytes_of(tokenizer, some) for some in read if some)
+
+
+def _bytes_of(tokenizer: Tokenizer, ids: list[int]) -> int:
+    """Bytes of UTF-8 that the first tokens of a text stand for, though they may end within a character."""
+    text = tokenizer.decode(ids)
+    if len(ids) > 1 and "\ufffd" not in text:
+        return len(text.encode())
+    return sum(map(tokenizer.bytes_of, ids))
+
+
+def unpredicted(model: Model) -> int:
+    """How many tokens of a window are only read: the first one, or all that a prefix-LM sees both ways."""
+    stack: Any = model.decoder
+    return max(1, stack.prefix)
 
 
 def score_ids(
@@ -115,18 +135,21 @@ def score_ids(
     context: int | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> Score:
-    """Score documents of token ids. All but the first token of each is predicted; `bytes` is what those stand for."""
-    context, stride = _sizes(model, context, stride)
+    """Score documents of token ids. All but the first token of each is predicted (of a prefix-LM: all after the prefix);
+    `bytes` is what those stand for.
+    """
+    context, stride = window_sizes(model, context, stride)
     device = next(model.parameters()).device
     rows = [torch.as_tensor(ids, dtype=torch.long) for ids in documents]
     _check_ids(rows, model.spec.vocab)
-    windows = [window for i, row in enumerate(rows) for window in cut(len(row), context, stride, i)]
+    skipped = unpredicted(model)
+    windows = [window for i, row in enumerate(rows) for window in cut(len(row), context, stride, i, skipped)]
     total = sum(window.end - window.first for window in windows)
     if not total:
         raise DataError("there is nothing to predict: give a longer text")
     done, nats = 0, 0.0
     with reading(model), Crew.on(device, len(windows)) as crew:
-        reader = _Reader(model)
+        reader = Reader(model)
 
         def work(batch: list[Window]) -> tuple[int, float]:
             return sum(w.end - w.first for w in batch), reader.nats([(rows[w.document], w) for w in batch], device)
@@ -140,9 +163,11 @@ def score_ids(
     return Score(tokens=total, bytes=bytes, nats=nats, documents=len(rows), context=context, stride=stride)
 
 
-def cut(tokens: int, context: int, stride: int, document: int = 0) -> Iterator[Window]:
-    """The windows of a document: each reads at most `context` tokens, and every token but the first is predicted once."""
-    first, start = 1, 0
+def cut(tokens: int, context: int, stride: int, document: int = 0, skipped: int = 1) -> Iterator[Window]:
+    """The windows of a document: each reads at most `context` tokens, and every token but the first `skipped` is
+    predicted once.
+    """
+    first, start = skipped, 0
     while first < tokens:
         # The last token that is read predicts the one after it.
         end = min(start + context + 1, tokens)
@@ -166,19 +191,13 @@ def head_of(model: Model) -> nn.Module:
         why = "an encoder sees the token that it predicts" if spec.topology == "encoder" else (
             "an encoder-decoder predicts a text from another one"
         )  # fmt: skip
-        raise InputError(f"perplexity is for decoders: {why}")
+        raise InputError(f"perplexity is for decoders: {why}; anyformer eval --part measures it by its objective")
     if model.head is None or not spec.head.predicts_tokens or spec.embed.reads != "input_ids":
         raise InputError(f"perplexity needs a model from tokens to tokens; this one has a {spec.head.kind!r} head")
-    stack: Any = model.decoder
-    if stack.prefix:
-        raise InputError(
-            f"perplexity is of tokens that come one after the other: the first {stack.prefix} of this prefix-LM see each "
-            "other both ways, so it has seen what it would predict"
-        )
     return model.head
 
 
-def _sizes(model: Model, context: int | None, stride: int | None) -> tuple[int, int]:
+def window_sizes(model: Model, context: int | None, stride: int | None) -> tuple[int, int]:
     """Context and stride, checked."""
     head_of(model)
     stack: Any = model.decoder
@@ -189,9 +208,15 @@ def _sizes(model: Model, context: int | None, stride: int | None) -> tuple[int, 
         wrong.append(f"context: {size} is not at least 1")
     if stack.limit is not None and size > stack.limit:
         wrong.append(f"context: {size} is more than the {stack.limit} positions that this model has")
-    step = max(1, size // 2) if stride is None else stride
-    if not 1 <= step <= max(size, 1):
-        wrong.append(f"stride: {step} is not from 1 to the context, {size}: tokens would be left out")
+    skipped = unpredicted(model)
+    # A window must begin so early that what it predicts comes after its prefix.
+    most = size + 1 - skipped
+    if skipped > 1 and most < 1:
+        wrong.append(f"context: {size} leaves nothing to predict after a prefix of {skipped}; give at least {skipped}")
+    step = max(1, min(size // 2, most)) if stride is None else stride
+    if not 1 <= step <= max(most, 1):
+        after = f" after its prefix of {skipped}" if skipped > 1 else ""
+        wrong.append(f"stride: {step} is not from 1 to the context{after}, {most}: tokens would be left out")
     if wrong:
         raise InputError("; ".join(wrong))
     return size, step
@@ -208,7 +233,7 @@ def _check_ids(rows: list[Tensor], vocab: int) -> None:
             )
 
 
-class _Reader:
+class Reader:
     """Reads batches of windows; logits are made for the tokens that count, a few at a time."""
 
     def __init__(self, model: Model) -> None:
@@ -220,6 +245,24 @@ class _Reader:
     @torch.inference_mode()
     def nats(self, batch: list[tuple[Tensor, Window]], device: torch.device) -> float:
         """Sum of -ln p over all that the windows predict."""
+        total = torch.zeros((), dtype=torch.float64, device=device)
+        for logits, wanted in self._predicted(batch, device):
+            total += F.cross_entropy(logits, wanted, reduction="none").sum(dtype=torch.float64)
+        return float(total)
+
+    @torch.inference_mode()
+    def by_window(self, batch: list[tuple[Tensor, Window]], device: torch.device) -> list[tuple[float, bool]]:
+        """For each window the sum of -ln p over what it predicts, and whether each of these is the likeliest token."""
+        nats, likeliest = [], []
+        for logits, wanted in self._predicted(batch, device):
+            nats.append(F.cross_entropy(logits, wanted, reduction="none").double().cpu())
+            likeliest.append((logits.argmax(-1) == wanted).cpu())
+        counts = [w.end - w.first for _, w in batch]
+        sums = [float(part.sum()) for part in torch.cat(nats).split(counts)]
+        return list(zip(sums, [bool(part.all()) for part in torch.cat(likeliest).split(counts)], strict=True))
+
+    def _predicted(self, batch: list[tuple[Tensor, Window]], device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+        """Logits and what should have been said, of all that the windows predict in their order, some at a time."""
         sizes = [w.end - w.start - 1 for _, w in batch]
         width = max(sizes)
         ids_BT = torch.zeros(len(batch), width, dtype=torch.long)
@@ -235,9 +278,6 @@ class _Reader:
         hidden_BTD = self.body(ids_BT, attention_mask=mask_BT).hidden
         counted_BT = labels_BT >= 0
         hidden, labels = hidden_BTD[counted_BT], labels_BT[counted_BT]
-        total = torch.zeros((), dtype=torch.float64, device=device)
         for some, wanted in zip(hidden.split(self.few), labels.split(self.few), strict=True):
             logits: Tensor = self.head(some)
-            exact = torch.promote_types(logits.dtype, torch.float32)
-            total += F.cross_entropy(logits.to(exact), wanted, reduction="none").sum(dtype=torch.float64)
-        return float(total)
+            yield logits.to(torch.promote_types(logits.dtype, torch.float32)), wanted

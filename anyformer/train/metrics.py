@@ -8,20 +8,33 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from anyformer.files import replace_file
+from anyformer.train.loggers import Told
+
 FILE = "metrics.jsonl"
 
 
 class Metrics:
-    """Appends records to a file. Each is written out at once, so that a reader can follow a run."""
+    """Appends records to a file. Each is written out at once, so that a reader can follow a run.
 
-    def __init__(self, folder: Path) -> None:
-        self._file = (folder / FILE).open("a", encoding="utf-8")
+    Loggers are told the same. A quiet one writes nothing: of several processes only the first does.
+    """
+
+    def __init__(self, folder: Path, told: Told | None = None, *, quiet: bool = False) -> None:
+        self._file = None if quiet else (folder / FILE).open("a", encoding="utf-8")
+        self._told = Told([]) if told is None or quiet else told
 
     def write(self, event: str, **values: Any) -> None:
         """Add one record. JSON has no NaN: a number that is not finite is written as null."""
-        sound = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
-        self._file.write(json.dumps({"event": event, **sound}, allow_nan=False) + "\n")
+        if self._file is None:
+            return
+        self._file.write(json.dumps({"event": event, **sound(values)}, allow_nan=False) + "\n")
         self._file.flush()
+        self._told.log(event, values)
+
+    def tell(self, event: str, **values: Any) -> None:
+        """Tell loggers of something that is no measurement."""
+        self._told.log(event, values)
 
     def __enter__(self) -> Metrics:
         return self
@@ -29,11 +42,37 @@ class Metrics:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+        self._told.end()
+
+
+def sound(value: Any) -> Any:
+    """The same, with None for every number that is not finite."""
+    if isinstance(value, dict):
+        return {name: sound(inner) for name, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_metrics(folder: Path, event: str) -> list[dict[str, Any]]:
     """All records of one event. Lines that are no records, such as a last one cut short, are passed over."""
+    return [record for record in records(folder) if record.get("event") == event]
+
+
+def trim(folder: Path, step: int) -> None:
+    """Forget what was measured after a step: a run that goes on from there will measure it again."""
+    kept = [record for record in records(folder) if not _after(record, step)]
+    lines = "".join(json.dumps(record, allow_nan=False) + "\n" for record in kept)
+    replace_file(folder / FILE, lambda beside: beside.write_text(lines, encoding="utf-8"))
+
+
+def _after(record: dict[str, Any], step: int) -> bool:
+    found = record.get("step")
+    return isinstance(found, int) and found > step
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """All records, in the order in which they were written."""
     found: list[dict[str, Any]] = []
     try:
         lines = (folder / FILE).read_text(encoding="utf-8").splitlines()
@@ -44,6 +83,6 @@ def read_metrics(folder: Path, event: str) -> list[dict[str, Any]]:
             record = json.loads(line)
         except json.JSONDecodeError:
             continue
-        if isinstance(record, dict) and record.get("event") == event:
+        if isinstance(record, dict):
             found.append(record)
     return found

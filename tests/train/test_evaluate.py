@@ -28,7 +28,7 @@ def naive(model: Model, docs: list[list[int]], context: int, stride: int) -> flo
     """Each token by itself: the window that predicts it is the first of those that move by stride and reach it."""
     total = 0.0
     for doc in docs:
-        for t in range(1, len(doc)):
+        for t in range(max(1, model.decoder.prefix), len(doc)):
             start = 0
             while start + context < t:
                 start += stride
@@ -64,10 +64,32 @@ def test_score_of_positions_that_know_their_length_is_that_of_token_by_token(pos
     assert near(score_ids(model, docs).nats, naive(model, docs, 21, 10))
 
 
-def test_score_of_a_prefix_lm_is_refused():
+@pytest.mark.parametrize(("context", "stride"), [(12, 5), (12, 8), (5, 1), (21, None)])
+def test_score_of_a_prefix_lm_is_that_of_the_tokens_after_the_prefix(context, stride):
+    model, docs = model_of(af.spec(BASE, {"attention.pattern": "causal | prefix(5)"})), documents(37)
+    found = score_ids(model, docs, context=context, stride=stride)
+    assert near(found.nats, naive(model, docs, context, found.stride))
+    assert found.tokens == sum(max(len(doc) - 5, 0) for doc in docs)
+
+
+def test_score_of_a_prefix_lm_counts_only_bytes_after_the_prefix():
+    text = "na\u00efve cat, the cat"
+    tokenizer = train_bpe([text], 280)
+    changes = {"vocab": tokenizer.vocab, "ids": {"bos": 0}, "attention.pattern": "causal | prefix(4)"}
+    found = score(model_of(af.spec(BASE, changes)), tokenizer, text)
+    ids = tokenizer.encode(text)
+    # The prefix is bos and three tokens, of which the third is half of a character.
+    assert tokenizer.decode(ids[:3]).endswith("\ufffd")
+    assert found.tokens == len(ids) - 3
+    assert found.bytes == len(text.encode()) - sum(map(tokenizer.bytes_of, ids[:3]))
+
+
+def test_score_of_a_prefix_lm_whose_windows_would_leave_tokens_out_is_refused():
     model = model_of(af.spec(BASE, {"attention.pattern": "causal | prefix(5)"}))
-    with pytest.raises(InputError, match="the first 5 of this prefix-LM see each other both ways"):
-        score_ids(model, documents(37))
+    with pytest.raises(InputError, match=r"stride: 9 is not from 1 to the context after its prefix of 5, 8"):
+        score_ids(model, documents(37), context=12, stride=9)
+    with pytest.raises(InputError, match="context: 4 leaves nothing to predict after a prefix of 5"):
+        score_ids(model, documents(37), context=4)
 
 
 def test_score_does_not_depend_on_how_windows_are_batched(monkeypatch):

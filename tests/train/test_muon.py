@@ -1,15 +1,28 @@
-"""Muon and the groups of parameters: closed forms in fp64, and roles over random specs."""
+"""Muon: closed forms in fp64, stacks of any shape, and steps that are skipped."""
 
 import pytest
 import torch
+from torch import nn
 
-import anyformer as af
-from anyformer.specs.weights import weights
-from anyformer.train.muon import Muon, orthogonalised
-from anyformer.train.optim import INSIDE, Optimizers
-from anyformer.train.rates import Rates
-from anyformer.train.schedule import Trapezoid
-from tests.contract.draw import BASE, draw
+from anyformer.train.muon import STACK, MuonRule, orthogonalised
+from anyformer.train.rule import Moved, Pace
+from tests.tolerances import assert_close
+
+
+def moved(rule, *shapes, seed=0, dtype=torch.float64):
+    """Random parameters with random gradients."""
+    make = torch.Generator().manual_seed(seed)
+    found = []
+    for i, shape in enumerate(shapes):
+        p = nn.Parameter(torch.randn(shape, dtype=dtype, generator=make))
+        p.grad = torch.randn(shape, dtype=dtype, generator=make)
+        found.append(Moved(name=f"p{i}", parameter=p, weight=p.detach(), slots=rule.fresh(p.detach())))
+    return found
+
+
+def step(rule, some, rate=0.1, decay=0.0, skip=None):
+    for _, update in rule.updates(some, Pace(rate=rate, decay=decay, skip=skip)):
+        update()
 
 
 @pytest.mark.parametrize("shape", [(3, 8, 8), (2, 5, 12), (2, 12, 5), (1, 1, 6)])
@@ -28,8 +41,7 @@ def test_orthogonalised_matrices_keep_directions_and_level_their_sizes(shape):
 
 def test_orthogonalised_stack_is_each_matrix_by_itself():
     g = torch.randn(4, 6, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    alone = torch.stack([orthogonalised(each[None])[0] for each in g])
-    assert torch.allclose(orthogonalised(g), alone, rtol=1e-12, atol=1e-12)
+    assert_close("formula", orthogonalised(g), torch.stack([orthogonalised(each[None])[0] for each in g]))
 
 
 def test_orthogonalised_does_not_care_about_the_size_of_a_gradient():
@@ -37,74 +49,56 @@ def test_orthogonalised_does_not_care_about_the_size_of_a_gradient():
     assert torch.allclose(orthogonalised(g), orthogonalised(1e4 * g), atol=1e-5)
 
 
+def test_orthogonalised_bf16_on_a_cpu_is_computed_in_fp32():
+    g = torch.randn(2, 4, 6, generator=torch.Generator().manual_seed(3)).bfloat16()
+    assert_close("bf16", orthogonalised(g), orthogonalised(g.float()))
+
+
 def test_muon_step_is_nesterov_momentum_made_orthogonal():
+    rule = MuonRule(momentum=0.9)
     make = torch.Generator().manual_seed(0)
-    p = torch.randn(4, 6, dtype=torch.float64, generator=make).requires_grad_()
-    start = p.detach().clone()
-    optimizer = Muon([p], lr=0.1, momentum=0.9, weight_decay=0.5)
-    buffer, wanted = torch.zeros(4, 6, dtype=torch.float64), start.clone()
+    (one,) = moved(rule, (4, 6))
+    buffer, wanted = torch.zeros(4, 6, dtype=torch.float64), one.parameter.detach().clone()
     for _ in range(3):
-        p.grad = torch.randn(4, 6, dtype=torch.float64, generator=make)
-        buffer = 0.9 * buffer + 0.1 * p.grad
-        update = orthogonalised((0.1 * p.grad + 0.9 * buffer)[None])[0]
+        one.parameter.grad = g = torch.randn(4, 6, dtype=torch.float64, generator=make)
+        buffer = 0.9 * buffer + 0.1 * g
+        update = orthogonalised((0.1 * g + 0.9 * buffer)[None])[0]
         wanted = wanted * (1 - 0.1 * 0.5) - 0.1 * 0.2 * 6**0.5 * update
-        optimizer.step()
-        assert torch.allclose(p.detach(), wanted, atol=1e-12)
+        step(rule, [one], decay=0.5)
+        assert_close("formula", one.parameter, wanted)
+        assert_close("formula", one.slots["momentum"], buffer)
 
 
-def test_muon_state_survives_a_round_trip():
-    make = torch.Generator().manual_seed(0)
-    grads = torch.randn(4, 3, 5, generator=make)
+def test_muon_moves_a_mixed_list_as_it_moves_each_matrix_alone():
+    rule = MuonRule(momentum=0.9)
+    # Wide and tall ones share a stack, one with more dimensions is a stack itself, and one is larger than a stack.
+    shapes = [(4, 6), (6, 4), (3, 4, 6), (5, 5), (2, 3, 6, 4), (2, STACK["cpu"])]
+    together, alone = moved(rule, *shapes), moved(rule, *shapes)
+    step(rule, together)
+    for each in alone:
+        step(rule, [each])
+    for a, b in zip(together, alone, strict=True):
+        assert_close("formula", a.parameter, b.parameter)
+    tall = MuonRule(momentum=0.9)
+    (given,), (turned,) = moved(tall, (6, 4)), moved(tall, (4, 6))
+    turned.parameter.data.copy_(given.parameter.detach().mT)
+    turned.parameter.grad = given.parameter.grad.mT.clone()
+    step(tall, [given])
+    step(tall, [turned])
+    assert_close("formula", given.parameter, turned.parameter.mT)
+
+
+@pytest.mark.parametrize("rate", [0.1, torch.tensor(0.1, dtype=torch.float64)], ids=["number", "tensor"])
+def test_muon_skip_of_zero_changes_no_bit_of_a_step(rate):
     ends = []
-    for stop in (0, 2):
-        p = torch.zeros(3, 5, requires_grad=True)
-        optimizer = Muon([p])
-        for i, grad in enumerate(grads):
-            if stop and i == stop:
-                state, q = optimizer.state_dict(), p.detach().clone()
-                p = q.requires_grad_()
-                optimizer = Muon([p])
-                optimizer.load_state_dict(state)
-            p.grad = grad.clone()
-            optimizer.step()
-        ends.append(p.detach())
-    assert torch.equal(*ends)
+    for skip in (None, torch.zeros(())):
+        rule = MuonRule(momentum=0.9)
+        some = moved(rule, (4, 6), (6, 4))
+        step(rule, some, rate=rate, decay=0.5, skip=skip)
+        ends.append([t for each in some for t in (each.parameter.detach(), each.slots["momentum"])])
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
 
 
 def test_muon_refuses_what_is_no_matrix():
-    with pytest.raises(ValueError, match=r"for matrices, got a parameter of shape \(3,\)"):
-        Muon([torch.zeros(3, requires_grad=True)])
-
-
-@pytest.mark.parametrize("seed", range(24))
-def test_optimizers_serve_every_parameter_of_any_spec_once_by_its_role(seed):
-    spec = draw(seed)
-    model = af.build(spec)
-    optimizers = Optimizers(model, Rates())
-    served = [id(p) for p in optimizers.parameters()]
-    assert sorted(served) == sorted(id(p) for p in model.parameters())
-    by_muon = {id(p) for o in optimizers.all if isinstance(o, Muon) for g in o.param_groups for p in g["params"]}
-    roles = weights(spec)
-    for name, parameter in model.named_parameters():
-        assert (id(parameter) in by_muon) == (roles[name].role in INSIDE), name
-
-
-def test_optimizers_scale_every_rate_by_the_factor_and_drop_gradients():
-    model = af.build(af.spec(BASE))
-    optimizers = Optimizers(model, Rates(matrices=0.5, tables=0.25, vectors=0.125))
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    optimizers.step(0.5)
-    rates = {group["lr"] for optimizer in optimizers.all for group in optimizer.param_groups}
-    assert rates == {0.25, 0.125, 0.0625}
-    assert all(p.grad is None for p in model.parameters())
-
-
-def test_trapezoid_rises_stays_and_falls_to_zero():
-    schedule = Trapezoid(warmup=0.1, decay=0.4)
-    assert 0 < schedule.factor(0.0) < 0.05
-    assert schedule.factor(0.05) == pytest.approx(0.51)
-    assert schedule.factor(0.1) == schedule.factor(0.5) == 1.0
-    assert schedule.factor(0.8) == pytest.approx(0.5)
-    assert schedule.factor(1.0) == 0.0
-    assert Trapezoid(warmup=0.0, decay=0.0).factor(0.5) == 1.0
+    with pytest.raises(TypeError, match=r"for matrices, got a parameter of shape \(3,\)"):
+        MuonRule(momentum=0.9).fresh(torch.zeros(3))

@@ -164,7 +164,8 @@ class Runner:
             if self.two:
                 # What was captured for other sources would stay for ever, and nobody asks for it again.
                 self._captured = {k: found for k, found in self._captured.items() if k[2] == key[2]}
-            if self._memory is None:
+            if not self._captured:
+                # A pool whose last graph is gone is gone too, and its handle can't be used again.
                 self._memory = torch.cuda.graph_pool_handle()
             self._captured[key] = Captured(self.model, self.body, self.pool, rows, kind, self._memory, sources)
         return self._captured[key]

@@ -1,0 +1,301 @@
+"""Checkpoints of a run: folders that are whole or not there, each with a manifest that proves it.
+
+    RUN/checkpoints/step-00000100/   model.safetensors, spec.toml, optimizer.safetensors, ema.safetensors, state.json,
+                                     manifest.json
+    RUN/model.safetensors            the newest one's weights
+
+A folder is filled as `step-N.tmp-PID`, every file synced, the manifest with sizes and SHA-256 last; then it is renamed.
+Only after that are older ones deleted. Nothing but safetensors and JSON is read back, and none of it before its hash
+is right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer import files
+from anyformer.errors import CheckpointError
+from anyformer.files import Written, alive, inside, share_file, sweep, write_new
+from anyformer.model.store import WEIGHTS
+from anyformer.model.tensors import TensorFile
+from anyformer.train.tables import Table
+
+FOLDER, MANIFEST, STATE = "checkpoints", "manifest.json", "state.json"
+VERSION = 1
+TEXT = 2**24
+"""Bytes of the largest JSON file that is read."""
+PIECE = 2**24
+STEP = re.compile(r"step-(\d{8,15})")
+LEFT = re.compile(r"step-\d{8,15}\.tmp-(\d+)")
+NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What a checkpoint holds: tables and texts by the names of their files, and the state of the run."""
+
+    tables: Mapping[str, Table]
+    """Such as "model.safetensors"."""
+    state: Mapping[str, Any]
+    texts: Mapping[str, str]
+    """Such as "spec.toml"."""
+    public: str = WEIGHTS
+    """The table that the run's folder shows as its model; empty if no table is one."""
+    beside: Callable[[Path], Mapping[str, Written]] = lambda _: {}
+    """Called with the folder while it is filled: what other processes wrote there."""
+
+    def on_host(self) -> Contents:
+        """A copy that later steps don't change."""
+        tables = {name: table.on_host() for name, table in self.tables.items()}
+        return replace(self, tables=tables)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """A checkpoint whose every file is as it was written."""
+
+    folder: Path
+    step: int
+    state: dict[str, Any]
+    public: str
+    files: tuple[str, ...]
+
+    def read(self, name: str) -> Table:
+        """A table of tensors, in memory of its own."""
+        if name not in self.files:
+            raise CheckpointError(f"{self.folder}: holds no {name}, only {', '.join(self.files)}")
+        with TensorFile(self.folder / name) as stored:
+            return Table({each: stored.read(each) for each in stored.header.tensors}, stored.header.metadata)
+
+    @torch.no_grad()
+    def fill(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        """Give tensors the values that a table has under their names, to the bit; all must fit, or none is touched."""
+        held = self.read(name).tensors
+        problems = [f"{each}: is missing" for each in tensors.keys() - held.keys()]
+        problems += [f"{each}: is not asked for" for each in held.keys() - tensors.keys()]
+        for each in tensors.keys() & held.keys():
+            wants, has = tensors[each], held[each]
+            if (wants.shape, wants.dtype) != (has.shape, has.dtype):
+                problems.append(
+                    f"{each}: is {has.dtype} of shape {tuple(has.shape)}, not {wants.dtype} of {tuple(wants.shape)}"
+                )
+        if problems:
+            raise CheckpointError("\n  ".join([f"{self.folder / name} does not fit this run:", *sorted(problems)]))
+        for each, tensor in tensors.items():
+            tensor.copy_(held[each])
+
+
+def name_of(step: int) -> str:
+    """What the folder of a step is called."""
+    return f"step-{step:08d}"
+
+
+def steps_in(run: Path) -> dict[int, Path]:
+    """The folders that are called checkpoints, newest first; whether they are whole is another question."""
+    place = run / FOLDER
+    named = [(STEP.fullmatch(each.name), each) for each in place.iterdir()] if place.is_dir() else []
+    return dict(sorted(((int(match[1]), each) for match, each in named if match), reverse=True))
+
+
+def write(run: Path, step: int, contents: Contents, keep: int = 2) -> Path:
+    """Save a checkpoint; its folder. Whatever goes wrong, the ones before it are as they were."""
+    if keep < 2:
+        raise CheckpointError(f"keep: {keep} is not at least 2: a damaged checkpoint must have one before it")
+    place = run / FOLDER / name_of(step)
+    made = place.with_name(f"{place.name}.tmp-{os.getpid()}")
+    try:
+        if not place.parent.is_dir():
+            files.DISK.folder(place.parent)
+            files.DISK.sync(run)
+        clear(run)
+        files.DISK.folder(made)
+        try:
+            _fill(made, step, contents)
+            _set_aside(run, step)
+            files.DISK.rename(made, place)
+        except BaseException:
+            files.DISK.remove(made)
+            raise
+        files.DISK.sync(place.parent)
+        if contents.public:
+            share_file(place / contents.public, run / WEIGHTS)
+        for old in [*steps_in(run)][keep:]:
+            delete(run, old)
+    except OSError as error:
+        raise CheckpointError(
+            f"{place}: the checkpoint can't be saved: {f'{error.filename}: ' if error.filename else ''}"
+            f"{error.strerror or error}. {_before(run, step)} Make room or repair the disk, and the same command continues"
+        ) from error
+    return place
+
+
+def _before(run: Path, step: int) -> str:
+    """Which checkpoints are there, for people whose save has failed."""
+    held = [each for each in steps_in(run) if each <= step]
+    return f"The one of step {held[0]} is as it was." if held else "There is none before it."
+
+
+def _fill(made: Path, step: int, contents: Contents) -> None:
+    """Every file, and the manifest last."""
+    written = {name: write_new(made / name, table.pieces()) for name, table in contents.tables.items()}
+    texts = {**contents.texts, STATE: _json(contents.state)}
+    written |= {name: write_new(made / name, [text.encode()]) for name, text in texts.items()}
+    written |= contents.beside(made)
+    listed = {name: {"size": each.size, "sha256": each.sha256} for name, each in sorted(written.items())}
+    head = {"version": VERSION, "step": step, "public": contents.public, "files": listed}
+    write_new(made / MANIFEST, [_signed(head)])
+    files.DISK.sync(made)
+
+
+def _signed(head: Mapping[str, Any]) -> bytes:
+    """The one text that says this, with a hash of itself, so that a changed byte anywhere in it shows."""
+    return _json({**head, "sha256": hashlib.sha256(_json(head).encode()).hexdigest()}).encode()
+
+
+def _json(data: Mapping[str, Any]) -> str:
+    return json.dumps(data, indent=1, allow_nan=False) + "\n"
+
+
+def _set_aside(run: Path, step: int) -> None:
+    """Give checkpoints that are not before this step other names: a run that wrote this one could not use them."""
+    for later, folder in steps_in(run).items():
+        if later >= step:
+            names = (f"damaged-{folder.name}{f'-{i}' if i else ''}" for i in range(10_000))
+            free = next(name for name in names if not (folder.parent / name).exists())
+            files.DISK.rename(folder, folder.parent / free)
+
+
+def delete(run: Path, step: int) -> None:
+    """Delete a checkpoint. It loses its name first: a half of it is never taken for one."""
+    folder = run / FOLDER / name_of(step)
+    gone = folder.with_name(f"{folder.name}.tmp-{os.getpid()}")
+    files.DISK.rename(folder, gone)
+    files.DISK.remove(gone)
+
+
+def clear(run: Path) -> None:
+    """Remove what killed processes left unfinished. One that this process left has failed already."""
+    place = run / FOLDER
+    for each in sorted(place.iterdir()) if place.is_dir() else []:
+        match = LEFT.fullmatch(each.name)
+        if match and (int(match[1]) == os.getpid() or not alive(int(match[1]))):
+            files.DISK.remove(each)
+    sweep(run / WEIGHTS)
+
+
+def newest(run: Path, warn: Callable[[str], None] | None = None) -> Found | None:
+    """The newest checkpoint that is whole; None if there is none at all. Nothing is written.
+
+    One that is not whole is passed over with a warning that names its fault. If there are some and none is whole, that
+    is an error: a run that began anew would be another one.
+    """
+    faults: list[str] = []
+    held = steps_in(run)
+    for step, folder in held.items():
+        try:
+            return verify(folder, step)
+        except CheckpointError as error:
+            faults.append(str(error))
+            (warn or _warn)(f"{error}; going back to the one before it")
+    if faults:
+        raise CheckpointError(
+            "\n  ".join([f"{run / FOLDER}: none of {len(held)} checkpoints is whole:", *faults])
+            + "\nPut a good copy back, or move the folder away to begin anew"
+        )
+    return None
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=3)
+
+
+def resume(run: Path) -> Found | None:
+    """The newest checkpoint that is whole, for the process that holds the run's lock and will write there.
+
+    Leftovers of killed processes go, and the run's folder shows this checkpoint's model, as a kill may have prevented.
+    """
+    clear(run)
+    found = newest(run)
+    if found is not None and found.public:
+        try:
+            share_file(found.folder / found.public, run / WEIGHTS)
+        except OSError as error:
+            raise CheckpointError(f"{run / WEIGHTS}: can't be written: {error.strerror}") from error
+    return found
+
+
+def verify(folder: Path, step: int, *, hashes: bool = True) -> Found:
+    """Check that every file of a checkpoint is as it was written; CheckpointError with the first one that is not.
+
+    `hashes=False`: another process of the same run has checked their contents.
+    """
+    head = _manifest(folder / MANIFEST)
+    if head["step"] != step:
+        raise CheckpointError(f"{folder}: its {MANIFEST} is of step {head['step']}")
+    for name, told in head["files"].items():
+        if not NAME.fullmatch(name) or name == MANIFEST:
+            raise CheckpointError(f"{folder / MANIFEST}: names {name!r:.120}, which is no file of a checkpoint")
+        file = inside(folder / name, folder)
+        if hashes:
+            _check(file, told)
+    missing = sorted({STATE, head["public"] or STATE} - head["files"].keys())
+    if missing:
+        raise CheckpointError(f"{folder / MANIFEST}: names no {', '.join(missing)}")
+    state = _table(folder / STATE)
+    return Found(folder=folder, step=step, state=state, public=head["public"], files=tuple(head["files"]))
+
+
+def _manifest(file: Path) -> dict[str, Any]:
+    """A manifest that is signed and has its fields."""
+    data = _table(file)
+    head = {name: value for name, value in data.items() if name != "sha256"}
+    if file.read_bytes() != _signed(head):
+        raise CheckpointError(f"{file}: is damaged: it is not what its own hash was made of")
+    if head.get("version") != VERSION:
+        raise CheckpointError(f"{file}: is of version {head.get('version')!r:.40}; this anyformer reads {VERSION}")
+    fields = {"step": int, "public": str, "files": dict}
+    if any(not isinstance(head.get(name), kind) for name, kind in fields.items()):
+        raise CheckpointError(f"{file}: is damaged: it needs {', '.join(fields)}")
+    return head
+
+
+def _table(file: Path) -> dict[str, Any]:
+    try:
+        if inside(file, file.parent).stat().st_size > TEXT:
+            raise CheckpointError(f"{file}: is larger than {TEXT} bytes")
+        data: Any = json.loads(file.read_bytes())
+    except OSError as error:
+        raise CheckpointError(f"{file}: can't be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file}: is damaged: it is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{file}: is damaged: it holds no table")
+    return data
+
+
+def _check(file: Path, told: Any) -> None:
+    """Refuse a file that is not what the manifest says."""
+    wants: dict[str, Any] = told if isinstance(told, dict) else {}
+    digest = hashlib.sha256()
+    try:
+        size = file.stat().st_size
+        if size != wants.get("size"):
+            raise CheckpointError(f"{file}: is damaged: it has {size} bytes, not {wants.get('size')!r:.40}")
+        with file.open("rb", buffering=0) as stored:
+            while piece := stored.read(PIECE):
+                digest.update(piece)
+    except OSError as error:
+        raise CheckpointError(f"{file}: can't be read: {error.strerror}") from error
+    if digest.hexdigest() != wants.get("sha256"):
+        raise CheckpointError(f"{file}: is damaged: its SHA-256 is not the one that was written down")

@@ -1,0 +1,342 @@
+"""The config of a run: one TOML file, read into frozen values, with every problem named at once. No torch is loaded.
+
+[model]      what is trained: a base and changes, or a whole spec; fresh weights, or those of a folder
+[data]       where the tokens are, and how rows are made of documents
+[objective]  what is learned from them
+[optim]      which optimizer moves which parameters
+[schedule]   the factor on the learning rates
+[[stages]]   steps, length and batch, one after the other
+[compute]    device, precision, compilation, recomputation
+[guard]      what happens to numbers that are not finite, and to spikes
+[many]       how the model is spread over processes
+[run]        the folder, the seed, and how often to look, save and speak
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from anyformer.data.objectives import Objective
+from anyformer.data.packing import Packing
+from anyformer.errors import InputError
+from anyformer.specs.axes import Problem
+from anyformer.specs.changes import merge
+from anyformer.specs.codec import MISSING, Problems, draft, read_fields, write
+from anyformer.specs.layers import Overrides
+from anyformer.specs.nodes import default
+from anyformer.specs.paths import Table
+from anyformer.train.loggers import unknown_services
+from anyformer.train.rates import Optim
+from anyformer.train.schedule import Schedule
+
+ROWS = Literal["stream", "packed", "padded"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPart:
+    """[model]: what is trained."""
+
+    base: str = ""
+    """A preset's name, a spec file, or a folder with a model; empty: `spec` is the whole architecture."""
+    spec: Overrides = field(default_factory=Overrides)
+    """The architecture, or what is changed of the base. A vocabulary that is left out is the tokenizer's."""
+    weights: str = ""
+    """A folder whose weights the run begins from; empty: fresh ones by the spec's init."""
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong with this part on its own."""
+        if not self.base and not self.spec.items and not self.weights:
+            yield "base", "is missing: name a preset, a spec file or a folder, or write the spec in [model.spec]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataPart:
+    """[data]: what is learned from."""
+
+    folder: str
+    """A folder that `anyformer tokenize` wrote."""
+    make: str = ""
+    """What `anyformer tokenize` is given to make that folder if it is not there: files and options, without --out."""
+    rows: ROWS = "packed"
+    """packed: whole documents side by side, none sees another; padded: one document in each row; stream: all documents
+    one after the other, cut anywhere."""
+    packing: Packing = default(Packing, "best_fit")
+    restart: bool = True
+    """Whether positions begin again with each document of a packed row."""
+    train: str = "train"
+    """The part that is learned from."""
+    valid: str = "valid"
+    """The part that is measured on; empty: none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One of [[stages]]: a stretch of the run with its own sizes."""
+
+    steps: int
+    length: int
+    """Tokens of a row."""
+    batch: int
+    """Rows of a step, over all processes."""
+    spec: Overrides = field(default_factory=Overrides)
+    """What is otherwise in the architecture during this stage, such as a smaller window; no weight may change its shape."""
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong with this stage on its own."""
+        for name in ("steps", "length", "batch"):
+            if getattr(self, name) < 1:
+                yield name, f"{getattr(self, name)} is not at least 1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compute:
+    """[compute]: where and in what numbers."""
+
+    device: str = ""
+    """cpu, cuda, cuda:1; empty: a CUDA device if there is one, else the CPU."""
+    dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    """Of the weights and their gradients."""
+    autocast: Literal["none", "bfloat16"] = "none"
+    """What products run in while the weights keep their dtype."""
+    tf32: bool = False
+    """Whether products in float32 on a CUDA device may round their factors to 11 bits, which is several times as fast."""
+    compile: Literal["none", "block", "model"] = "none"
+    """block: one block is compiled and serves all layers that are alike; model: the whole pass."""
+    capture: bool = False
+    """Record a step as a CUDA graph and replay it: for models so small that the host can't launch kernels fast enough."""
+    recompute: Literal["none", "block", "selective"] = "none"
+    """What the backward pass computes once more to save memory: nothing, whole blocks, or what is cheap."""
+    micro: int = 0
+    """Rows that go through the model at once, on each process; gradients add up over the batch. 0: all of them."""
+    threads: int = 0
+    """Cores that are used on a CPU; 0: as many as there are."""
+    deterministic: bool = False
+    """Only kernels that give the same bits each time; on CUDA it costs speed. A CPU always does."""
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong with this part on its own."""
+        for name in ("micro", "threads"):
+            if getattr(self, name) < 0:
+                yield name, f"{getattr(self, name)} is not at least 0"
+        if self.autocast != "none" and self.dtype == "bfloat16":
+            yield "autocast", "the weights are bfloat16 already, so there is nothing to cast; leave it out"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardPart:
+    """[guard]: numbers that must not reach the weights."""
+
+    action: Literal["skip", "stop"] = "skip"
+    """Leave such a step out, or end the run; the batch is named either way."""
+    spike: float | None = None
+    """A gradient norm of so many times the median of the last ones is such a number too; unset: only what is not finite."""
+    patience: int = 10
+    """So many steps in a row may be left out before the run ends."""
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong with this part on its own."""
+        if self.spike is not None and self.spike <= 1:
+            yield "spike", f"{self.spike:g} is not above 1"
+        if self.patience < 1:
+            yield "patience", f"{self.patience} is not at least 1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Many:
+    """[many]: how a run under torchrun is spread over processes."""
+
+    shard: Literal["none", "full", "hybrid"] = "full"
+    """full: weights, gradients and optimizer state are cut over all processes (FSDP2); hybrid: within a machine, with
+    a copy on each; none: a whole copy on each process."""
+    tensor: int = 1
+    """Processes that share each product (tensor parallel)."""
+    save: Literal["plain", "parts"] = "plain"
+    """plain: checkpoints as one process writes them, gathered by the first; parts: each process writes what it holds,
+    all at once. Any number of processes reads either; what a finished run leaves is always plain."""
+    timeout: int = 1800
+    """Seconds that a process waits for another before it gives up."""
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong with this part on its own."""
+        for name in ("tensor", "timeout"):
+            if getattr(self, name) < 1:
+                yield name, f"{getattr(self, name)} is not at least 1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPart:
+    """[run]: the folder, and how often to look."""
+
+    folder: str
+    """Where everything is kept."""
+    seed: int = 0
+    clip: float = 1.0
+    """The largest norm of all gradients together; 0: no limit."""
+    ema: float | None = None
+    """Weights are averaged by this factor from step to step, and measured, spoken with and kept; unset: not at all."""
+    eval_every: int = 0
+    """Steps between looks at the valid part; 0: twenty looks in the run."""
+    eval_batches: int = 8
+    """Batches of such a look; 0: the whole part."""
+    save_every: int = 0
+    """Steps between checkpoints; 0: ten in the run."""
+    keep: int = 2
+    """Checkpoints that are kept."""
+    sample_every: int = 0
+    """Steps between samples; 0: none before the end."""
+    sample_tokens: int = 100
+    prompt: str = ""
+    """What a sample begins with."""
+    log: tuple[str, ...] = ()
+    """Loggers besides metrics.jsonl: tensorboard, wandb, trackio."""
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong with this part on its own."""
+        if not 0 <= self.seed < 2**53:
+            yield "seed", f"{self.seed} is not from 0 to 2^53 - 1"
+        if self.clip < 0:
+            yield "clip", f"{self.clip:g} is not at least 0"
+        if self.ema is not None and not 0 < self.ema < 1:
+            yield "ema", f"{self.ema:g} is not between 0 and 1"
+        for name in ("eval_every", "eval_batches", "save_every", "sample_every"):
+            if getattr(self, name) < 0:
+                yield name, f"{getattr(self, name)} is not at least 0"
+        if self.keep < 2:
+            yield "keep", f"{self.keep} is not at least 2: a damaged checkpoint must have one before it"
+        if self.sample_tokens < 1:
+            yield "sample_tokens", f"{self.sample_tokens} is not at least 1"
+        for problem in unknown_services(self.log):
+            yield "log", problem
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """All that a run depends on."""
+
+    model: ModelPart
+    data: DataPart
+    objective: Objective = default(Objective, "causal")
+    optim: Optim = field(default_factory=Optim)
+    schedule: Schedule = default(Schedule, "wsd")
+    stages: tuple[Stage, ...]
+    compute: Compute = field(default_factory=Compute)
+    guard: GuardPart = field(default_factory=GuardPart)
+    many: Many = field(default_factory=Many)
+    run: RunPart
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any], source: str = "") -> Config:
+        """Read plain data. Every problem is named in one InputError."""
+        problems = Problems()
+        values = read_fields(cls, data, "", problems) or {}
+        config = cls(**draft(cls, values))
+        for path, part in config.parts():
+            if not problems.touches(path):
+                for name, message in part.problems():
+                    problems.add(f"{path}.{name}" if name else path, message)
+        if not config.stages and values.get("stages") is not MISSING:
+            problems.add("stages", "there is none; write [[stages]] with steps, length and batch")
+        if problems.found:
+            raise InputError("\n  ".join([f"{source or 'the config'} can't be used:", *problems.lines]))
+        return config
+
+    @classmethod
+    def from_toml(cls, text: str, source: str = "", changes: Mapping[str, Any] | None = None) -> Config:
+        """Read a config's text, with dotted changes such as {"run.seed": 3}."""
+        try:
+            data = tomllib.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{source or 'the config'} is not TOML: {error}") from error
+        return cls.from_data(_changed(cls, data, changes or {}, source), source)
+
+    @classmethod
+    def from_file(cls, path: str | Path, changes: Mapping[str, Any] | None = None) -> Config:
+        """Read a config file. Relative paths in it begin where the command is called, not at the file."""
+        place = Path(path)
+        try:
+            text = place.read_text(encoding="utf-8-sig")
+        except OSError as error:
+            raise InputError(
+                f"{place}: can't be read: {error.strerror}; give a config such as recipes/*.toml"
+            ) from error
+        except UnicodeDecodeError as error:
+            raise InputError(f"{place}: is not UTF-8 text (byte {error.start})") from error
+        return cls.from_toml(text, str(place), changes)
+
+    def parts(self) -> list[tuple[str, Any]]:
+        """The parts that can look at themselves, by name."""
+        named: list[tuple[str, Any]] = [
+            ("model", self.model), ("optim", self.optim), ("schedule", self.schedule), ("compute", self.compute),
+            ("guard", self.guard), ("many", self.many), ("run", self.run),
+        ]  # fmt: skip
+        return named + [(f"stages[{i}]", stage) for i, stage in enumerate(self.stages)]
+
+    @property
+    def steps(self) -> int:
+        """Of all stages."""
+        return sum(stage.steps for stage in self.stages)
+
+    def to_data(self) -> Table:
+        """Plain data, which `from_data` reads back."""
+        return write(self)
+
+    def to_toml(self) -> str:
+        """The config as TOML, every default written out."""
+        import tomli_w
+
+        return tomli_w.dumps(self.to_data())
+
+
+def _changed(root: type[Config], data: Table, changes: Mapping[str, Any], source: str) -> Table:
+    """Plain data with dotted changes; `stages.0.steps` is of the first stage, `stages.steps` of every one."""
+    plain = {path: value for path, value in changes.items() if not path.startswith("stages.")}
+    table = merge(root, data, plain)
+    stages = table.get("stages", [])
+    for path, value in changes.items():
+        if path in plain:
+            continue
+        _, place, *rest = path.split(".")
+        chosen = stages if not place.isdigit() else stages[int(place) : int(place) + 1]
+        name = ".".join(rest if place.isdigit() else [place, *rest])
+        if not isinstance(stages, list) or not chosen or not name:
+            raise InputError(f"{path}: {source or 'the config'} has {len(stages)} stages; write stages.0.steps=100")
+        for stage in chosen:
+            stage |= merge(Stage, stage, {name: value})
+    return table
+
+
+FREE = {
+    "data.folder", "data.make", "run.folder", "run.eval_every", "run.eval_batches", "run.save_every", "run.keep",
+    "run.sample_every", "run.sample_tokens", "run.prompt", "run.log", "compute.threads", "compute.device", "many",
+    "model.weights",
+}  # fmt: skip
+"""What may change between two parts of one run: nothing that is learned depends on it, or a change is only warned of."""
+
+
+def identity(config: Config) -> dict[str, str]:
+    """What a resume must find as it was: dotted names and their values as JSON. The spec has an identity of its own."""
+
+    def walk(value: Any, path: str) -> Iterator[tuple[str, str]]:
+        if path in FREE or path.split(".")[0] in FREE or path in ("model.base", "model.spec"):
+            return
+        if isinstance(value, dict):
+            for name, inner in sorted(value.items()):
+                yield from walk(inner, f"{path}.{name}" if path else name)
+        elif isinstance(value, list) and any(isinstance(inner, dict) for inner in value):
+            for i, inner in enumerate(value):
+                yield from walk(inner, f"{path}[{i}]")
+        else:
+            yield path, json.dumps(value, sort_keys=True)
+
+    return dict(walk(config.to_data(), ""))
+
+
+def digest(text: str) -> str:
+    """A short name for a text."""
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,140 @@
+"""A run before it begins: what each stage reads, how much it computes, how much memory it takes and how long it lasts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+
+from anyformer.train.config import Compute
+from anyformer.train.crew import Crew
+from anyformer.train.estimate import DTYPES, Cure, Load, Memory, cures, efficiency, memory, product_rate, step_flops
+from anyformer.train.precision import Precision
+from anyformer.train.setup import Setup, draws
+
+WHOLE = ("none",)
+"""Ways to spread a model in which every process holds all of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """A stage of a run, in numbers."""
+
+    first: int
+    """Steps before it."""
+    steps: int
+    words: str
+    cells: int
+    """Room for tokens in a step, over all processes."""
+    flops: int
+    """Of a training step."""
+    rows: int
+    """In an epoch."""
+    waste: float
+    """Share of the room that holds no token."""
+    epochs: float
+    left_out: int
+    """Examples that are too long or empty."""
+    shortened: int
+    """Examples that lose their end."""
+
+    @property
+    def flops_per_token(self) -> float:
+        """Of training."""
+        return self.flops / self.cells
+
+    @property
+    def tokens(self) -> float:
+        """That the stage learns from."""
+        return self.steps * self.cells * (1 - self.waste)
+
+
+_known: WeakKeyDictionary[Setup, tuple[Stretch, ...]] = WeakKeyDictionary()
+
+
+def stretches(setup: Setup) -> tuple[Stretch, ...]:
+    """The stages of a run whose data are read."""
+    if setup not in _known:
+        # From the last to the first: the feeds that are needed first are still there when the run begins.
+        stages = range(len(setup.config.stages))
+        _known[setup] = tuple(reversed([_stretch(setup, i) for i in reversed(stages)]))
+    return _known[setup]
+
+
+def _stretch(setup: Setup, number: int) -> Stretch:
+    stages, feed = setup.config.stages, setup.feed(number)
+    stage = stages[number]
+    flops, cells = step_flops(setup.specs[number], feed.batch(0).inputs)
+    return Stretch(
+        first=sum(each.steps for each in stages[:number]), steps=stage.steps, cells=cells, flops=flops, rows=feed.rows,
+        words=f"length {stage.length:,}, {stage.batch:,} rows", waste=feed.waste,
+        epochs=stage.steps * stage.batch / feed.rows, left_out=feed.left_out, shortened=feed.shortened,
+    )  # fmt: skip
+
+
+def load_of(setup: Setup, stage: int, device: torch.device) -> Load:
+    """What decides how much memory a step of a stage takes on one process."""
+    config, team = setup.config, setup.team
+    batch = team.share(setup.feed(stage).batch(0))
+    alone = draws(setup.spec) or team.world > 1 or config.compute.compile != "none"
+    least = min(each.batch for each in config.stages)
+    return Load(
+        spec=setup.specs[stage], objective=setup.objective, optim=config.optim, compute=config.compute,
+        inputs=batch.inputs, rows=batch.units, averages=config.run.ema is not None, device=device.type,
+        crew=1 if alone else Crew.on(device, least).size, shards=1 if config.many.shard in WHOLE else team.world,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """All of it."""
+
+    stretches: tuple[Stretch, ...]
+    memory: Memory
+    """Of the stage that takes most."""
+    stage: int
+    """Which one that is."""
+    load: Load
+    rate: float
+    """FLOP/s of a large product on this device."""
+    efficiency: float
+
+    @property
+    def flops(self) -> float:
+        """Of the whole run."""
+        return sum(float(each.flops) * each.steps for each in self.stretches)
+
+    @property
+    def seconds(self) -> float:
+        """That the steps are expected to take on one process."""
+        return self.flops / (self.rate * self.efficiency)
+
+    def cures(self) -> list[Cure]:
+        """What would take less memory."""
+        return cures(self.load)
+
+
+def forecast(setup: Setup, device: torch.device) -> Forecast:
+    """Look ahead. The data must be read; nothing is built and nothing is written."""
+    compute = setup.config.compute
+    loads = [load_of(setup, i, device) for i in range(len(setup.config.stages))]
+    sizes = [memory(load) for load in loads]
+    stage = max(range(len(sizes)), key=lambda i: sizes[i].total)
+    return Forecast(
+        stretches=stretches(setup), memory=sizes[stage], stage=stage, load=loads[stage],
+        rate=_rate(compute, device), efficiency=efficiency(device.type, compute),
+    )  # fmt: skip
+
+
+def _rate(compute: Compute, device: torch.device) -> float:
+    """FLOP/s of a large product in the numbers and on the cores that the run will use."""
+    dtype = torch.bfloat16 if compute.autocast == "bfloat16" else DTYPES[compute.dtype]
+    before = torch.get_num_threads()
+    if compute.threads:
+        torch.set_num_threads(compute.threads)
+    try:
+        with Precision(tf32=compute.tf32).step(device):
+            return product_rate(device, dtype)
+    finally:
+        torch.set_num_threads(before)

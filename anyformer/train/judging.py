@@ -1,0 +1,94 @@
+"""A look at held-out examples in the middle of a run: the loss and whatever else the objective can say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+from anyformer.data.batch import Batch
+from anyformer.data.feed import Feed
+from anyformer.data.objectives import Objective
+from anyformer.model.models import Model
+from anyformer.model.output import Output
+from anyformer.model.reading import reading
+from anyformer.specs.model import ModelSpec
+from anyformer.train.learner import even, on_device
+from anyformer.train.precision import Precision
+from anyformer.train.team import ALONE, Team
+
+LOGITS = 2**26
+"""Logits that are held at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What was seen."""
+
+    loss: float
+    """Mean over the labels that count, without anything that is only added for training."""
+    labels: int
+    figures: dict[str, float]
+    """What else the objective knows, such as accuracy."""
+    batches: int
+
+    @property
+    def perplexity(self) -> float:
+        """Exp of the loss; of use where the loss is nats per token."""
+        return math.exp(min(self.loss, 709.0))
+
+
+def look(
+    model: Model,
+    feed: Feed,
+    objective: Objective,
+    *,
+    precision: Precision,
+    batches: int = 0,
+    team: Team = ALONE,
+    watch: Callable[[Output, dict[str, torch.Tensor]], None] | None = None,
+) -> Look:
+    """Read some rows, always the same ones, with nothing dropped; 0: all rows once.
+
+    `watch` is shown what the model answered to each piece of a batch, and what it was asked.
+    """
+    device = next(model.parameters()).device
+    sums: dict[str, torch.Tensor] = {}
+    count = 0
+    with reading(model), with_logits(model), torch.no_grad(), precision.step(device):
+        for batch in feed.sweep(team.readers, few=batches):
+            count += 1
+            for part in few(team.share(batch), model.spec):
+                inputs = on_device(part, device)
+                terms, out = objective.answer(model, inputs)
+                if watch is not None:
+                    watch(out, inputs)
+                plain = terms.terms.get("cross_entropy", terms.terms.get("squared_error", terms.total))
+                found = {"loss": (float(plain) * part.labels, float(part.labels)), **objective.judge(out, inputs)}
+                for name, pair in found.items():
+                    row = torch.tensor(pair, dtype=torch.float64)
+                    sums[name] = sums[name] + row if name in sums else row
+    totals = {name: team.total(row.to(device)).tolist() for name, row in sums.items()}
+    means = {name: total / max(counted, 1.0) for name, (total, counted) in totals.items()}
+    labels = int(totals["loss"][1])
+    return Look(loss=means.pop("loss"), labels=labels, figures=means, batches=count)
+
+
+def few(batch: Batch, spec: ModelSpec) -> list[Batch]:
+    """A batch in so many pieces that the logits of each have room."""
+    cells = max(array.size for array in batch.inputs.values())
+    logits = cells * (spec.vocab if spec.head.predicts_tokens else 1)
+    return batch.split(even(batch.units, max(1, math.ceil(logits / LOGITS))))
+
+
+@contextmanager
+def with_logits(model: Model, *, keep: bool = True) -> Iterator[None]:
+    """Answers have logits, or (keep=False) a loss that was made without them, as learning wants it."""
+    before, model.keeps_logits = model.keeps_logits, keep
+    try:
+        yield
+    finally:
+        model.keeps_logits = before

@@ -1,0 +1,96 @@
+"""The lock of a run folder: one trainer at a time writes there.
+
+The kernel holds it, not the file: it ends with the process that took it, however that ends, and the file stays. On a
+network file system it holds between machines if the server keeps locks (NFS does since Linux 2.6.12, unless it is
+mounted with `nolock` or `local_lock`); where there are no locks at all, a warning says so.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import time
+import warnings
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from weakref import WeakSet
+
+from anyformer.errors import TrainingError
+
+FILE = ".lock"
+MOST = 4096
+"""Bytes that are read of what a holder wrote."""
+NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+
+_held: WeakSet[Lock] = WeakSet()
+
+
+class Lock:
+    """Held for the duration of a `with`; TrainingError, with the holder, if another process has it."""
+
+    def __init__(self, run: Path) -> None:
+        self.file = run / FILE
+        self._handle = -1
+
+    def __enter__(self) -> Lock:
+        handle = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(handle, MOST, 0)
+            os.close(handle)
+            raise TrainingError(
+                f"{self.file.parent}: {_words(holder)} is training here, and two would spoil each other's files; wait "
+                "for it, stop it, or give run.folder another name"
+            ) from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                os.close(handle)
+                raise
+            warnings.warn(
+                f"{self.file.parent}: its file system keeps no locks ({error.strerror}), so nothing stops a second "
+                "trainer from writing here; make sure that there is none",
+                stacklevel=2,
+            )
+        self._handle = handle
+        _held.add(self)
+        told = {"pid": os.getpid(), "host": socket.gethostname(), "started": time.strftime("%Y-%m-%d %H:%M:%S")}
+        # Not a rename: the lock belongs to this file, and another of the same name would have one of its own.
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, json.dumps(told).encode(), 0)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # The file stays: a trainer that has just opened it would otherwise lock a file that is no longer there.
+        self.forget()
+
+    def forget(self) -> None:
+        """Close our end of it. The lock itself ends when every process has that inherited it."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+            _held.discard(self)
+
+
+def _words(holder: bytes) -> str:
+    """Who holds the lock, for people; what is in the file is only a hint."""
+    try:
+        told: Any = json.loads(holder)
+        return f"process {int(told['pid'])} on {told['host']!s:.80} (since {told['started']!s:.40})"
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return "another process"
+
+
+def _forget_in_child() -> None:
+    for lock in list(_held):
+        lock.forget()
+
+
+# A forked child inherits the lock and would hold it on after its parent died.
+os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,152 @@
+"""Loggers: who else is told what a run measures, beside metrics.jsonl."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from anyformer.errors import AnyformerError, CapabilityError, InputError, nearest
+from anyformer.registry import OpenAxis
+
+GROUPS = {"step": "train", "look": "valid", "save": "save"}
+"""Where the numbers of an event stand in a list of curves."""
+SPENT = ("step", "stage", "labels", "final")
+"""Numbers of an event that are no curve."""
+
+
+class Logger(Protocol):
+    """Three methods: begin, log, end. A logger that fails must not end a run: it is warned of and left out."""
+
+    def begin(self, name: str, config: Mapping[str, Any], step: int) -> None:
+        """A run of this name begins, or goes on after a step."""
+        ...
+
+    def log(self, event: str, values: Mapping[str, Any]) -> None:
+        """Something happened; `values["step"]` says when. Events are `step`, `look`, `sample` and `save`."""
+        ...
+
+    def end(self) -> None:
+        """The run is over, or stops here to go on later."""
+        ...
+
+
+class Service(OpenAxis, axis="logger", leaves="anyformer.train.loggers"):
+    """A logger that `run.log` can name: it passes on to a package that the user has. Its leaf says which."""
+
+    package: ClassVar[str] = ""
+    """What pip calls it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        """Of the run."""
+
+    def begin(self, name: str, config: Mapping[str, Any], step: int) -> None:
+        """Load the package and begin; ImportError if it is not there."""
+        raise TypeError(f"logger {self.kind!r} defines no begin()")
+
+    def log(self, event: str, values: Mapping[str, Any]) -> None:
+        """Pass on what can be a curve, and what the model said."""
+        step = int(values["step"])
+        if event == "sample":
+            self.text(str(values["text"]), step)
+        else:
+            found = dict(scalars(values, GROUPS.get(event, event)))
+            if found:
+                self.numbers(found, step)
+
+    def numbers(self, found: Mapping[str, float], step: int) -> None:
+        """Pass on numbers by name."""
+        raise TypeError(f"logger {self.kind!r} defines no numbers()")
+
+    def text(self, text: str, step: int) -> None:
+        """Pass on what the model said."""
+        raise TypeError(f"logger {self.kind!r} defines no text()")
+
+    def end(self) -> None:
+        """Write out what is waiting."""
+        raise TypeError(f"logger {self.kind!r} defines no end()")
+
+
+def scalars(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, float]]:
+    """Every number in an event by its path: train/loss, valid/figures/accuracy."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from scalars(value, f"{prefix}/{name}")
+        elif isinstance(value, bool | int | float) and name not in SPENT:
+            yield f"{prefix}/{name}", float(value)
+
+
+def unknown_services(names: Sequence[str]) -> Iterator[str]:
+    """What is wrong with names of loggers."""
+    for name in names:
+        if Service.named(name) is None:
+            yield f"{name!r} is no logger{nearest(name, Service.kinds())}"
+
+
+def services(names: Sequence[str], folder: Path) -> list[Logger]:
+    """The loggers that `run.log` names."""
+    wrong = list(unknown_services(names))
+    if wrong:
+        raise InputError(f"run.log: {'; '.join(wrong)}")
+    found = [Service.named(name) for name in dict.fromkeys(names)]
+    return [leaf(folder) for leaf in found if leaf is not None]
+
+
+class Told:
+    """Tells all loggers. One that can't begin is an error before anything is learned; one that fails later is left out."""
+
+    def __init__(self, loggers: Sequence[Logger]) -> None:
+        self._loggers = list(loggers)
+
+    def begin(self, name: str, config: Mapping[str, Any], step: int) -> None:
+        """The run begins, or goes on after a step."""
+        wrong: list[str] = []
+        begun: list[Logger] = []
+        for logger in self._loggers:
+            try:
+                logger.begin(name, config, step)
+                begun.append(logger)
+            except AnyformerError:
+                raise
+            except ImportError as error:
+                package = getattr(logger, "package", "") or error.name or "its package"
+                wrong.append(f"{_called(logger)} needs a package that is not here ({error}): pip install {package}")
+            except Exception as error:
+                wrong.append(f"{_called(logger)} can't begin: {type(error).__name__}: {error}")
+        if wrong:
+            self._loggers = begun
+            self.end()
+            raise CapabilityError(
+                "\n  ".join(["loggers that can't be used; mend them, or leave them out of run.log:", *wrong])
+            )
+
+    def log(self, event: str, values: Mapping[str, Any]) -> None:
+        """Something happened."""
+        for logger in list(self._loggers):
+            try:
+                logger.log(event, values)
+            except Exception as error:
+                self._leave_out(logger, error)
+
+    def end(self) -> None:
+        """The run is over."""
+        for logger in list(self._loggers):
+            try:
+                logger.end()
+            except Exception as error:
+                self._leave_out(logger, error)
+        self._loggers = []
+
+    def _leave_out(self, logger: Logger, error: Exception) -> None:
+        self._loggers.remove(logger)
+        warnings.warn(
+            f"the logger {_called(logger)} failed and is left out from here on ({type(error).__name__}: {error}); "
+            "metrics.jsonl has everything",
+            stacklevel=3,
+        )
+
+
+def _called(logger: Logger) -> str:
+    return getattr(logger, "kind", "") or type(logger).__name__

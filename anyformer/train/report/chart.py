@@ -1,0 +1,214 @@
+"""Charts as inline SVG: lines, bands and dots over the steps of a run, in the colours of the page."""
+
+from __future__ import annotations
+
+import html
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from anyformer.specs.units import short
+
+Points = Sequence[tuple[float, float]]
+LEFT, RIGHT, TOP, BOTTOM = 60, 22, 12, 28
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One line or row of dots; `style` is a class of the page's style sheet."""
+
+    name: str
+    points: Points
+    style: str
+    dots: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """What is drawn."""
+
+    title: str
+    lines: Sequence[Line]
+    total: int
+    """Steps of the whole run: a run that goes on leaves room."""
+    band: Sequence[tuple[float, float, float]] = ()
+    """(step, least, largest): drawn faintly behind the lines."""
+    marks: Sequence[tuple[int, str]] = ()
+    """Steps after which a stage begins, in order, each with its words."""
+    faults: Sequence[int] = ()
+    """Steps that are marked below."""
+    log: bool = False
+    from_zero: bool = False
+    unit: Callable[[float], str] = field(default=lambda value: plain(value))
+    wide: bool = False
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to draw."""
+        return not any(line.points for line in self.lines)
+
+    def svg(self) -> str:
+        """The drawing."""
+        width, height = (1060, 330) if self.wide else (520, 200)
+        low, high = self._span()
+        scale = _Scale(width=width, height=height, total=self.total, low=low, high=high, log=self.log)
+        parts = [*self._axes(scale), *self._marks(scale)]
+        inside = width - LEFT - RIGHT, height - TOP - BOTTOM
+        # A drawing within the drawing: what leaves its frame is cut off.
+        parts.append(
+            f'<svg x="{LEFT}" y="{TOP}" width="{inside[0]}" height="{inside[1]}" viewBox="{LEFT} {TOP} {inside[0]} {inside[1]}">'
+        )
+        if self.band:
+            over = [(x, y) for x, _, y in self.band] + [(x, y) for x, y, _ in reversed(self.band)]
+            parts.append(f'<polygon class="band" points="{scale.points(over)}"/>')
+        parts += [self._stroke(scale, line) for line in self.lines]
+        parts.append("</svg>")
+        for line in self.lines:
+            parts += self._dots(scale, line)
+        parts += [
+            f'<circle class="fault" cx="{scale.x(step):.1f}" cy="{height - BOTTOM - 4}" r="2.5"/>'
+            for step in self.faults[:200]
+        ]
+        words = html.escape(self._words())
+        return (
+            f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{words}"><title>{words}</title>'
+            f"{''.join(parts)}</svg>"
+        )
+
+    def _words(self) -> str:
+        """The chart for who can't see it."""
+        ends = [
+            f"{line.name} from {self.unit(line.points[0][1])} to {self.unit(line.points[-1][1])}"
+            for line in self.lines
+            if line.points
+        ]
+        return f"{self.title} over {self.total:,} steps: {'; '.join(ends)}"
+
+    def _span(self) -> tuple[float, float]:
+        values = sorted(
+            y for line in self.lines for _, y in line.points if math.isfinite(y) and (y > 0 or not self.log)
+        )
+        if not values:
+            return (0.1, 1.0) if self.log else (0.0, 1.0)
+        # The first few steps are far above all others: most of the room belongs to the rest.
+        low, high = values[0], values[min(len(values) - 1, int(len(values) * 0.97))]
+        if self.log:
+            return low / 1.15, max(high, low * 1.5) * 1.15
+        if self.from_zero:
+            return 0.0, max(high, values[-1], 1e-12) * 1.08
+        air = 0.06 * (high - low) or abs(high) * 0.05 or 1.0
+        return low - air, high + air
+
+    def _axes(self, scale: _Scale) -> list[str]:
+        parts: list[str] = []
+        for value in log_ticks(scale.low, scale.high) if self.log else ticks(scale.low, scale.high):
+            y = scale.y(value)
+            parts.append(f'<line class="grid" x1="{LEFT}" x2="{scale.width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            parts.append(
+                f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{html.escape(brief(self.unit(value)))}</text>'
+            )
+        base = scale.height - BOTTOM
+        for value in ticks(0, self.total, 6 if self.wide else 4):
+            if value == int(value):
+                x = scale.x(value)
+                parts.append(f'<text x="{x:.1f}" y="{base + 18}" text-anchor="middle">{count(value)}</text>')
+        parts.append(f'<line class="axis" x1="{LEFT}" x2="{scale.width - RIGHT}" y1="{base}" y2="{base}"/>')
+        return parts
+
+    def _marks(self, scale: _Scale) -> list[str]:
+        parts: list[str] = []
+        ends = [step for step, _ in self.marks[1:]] + [self.total]
+        for (step, word), end in zip(self.marks, ends, strict=False):
+            x = scale.x(step)
+            if step:
+                parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{scale.height - BOTTOM}"/>')
+            if word and self.wide:
+                # At the end of its stretch, where a loss is lowest and leaves room above.
+                parts.append(
+                    f'<text x="{scale.x(end) - 6:.1f}" y="{TOP + 10}" text-anchor="end">{html.escape(word)}</text>'
+                )
+        return parts
+
+    def _sound(self, points: Points) -> Points:
+        return [(x, y) for x, y in points if math.isfinite(y) and (y > 0 or not self.log)]
+
+    def _stroke(self, scale: _Scale, line: Line) -> str:
+        return f'<polyline class="{line.style}" points="{scale.points(self._sound(line.points))}"/>'
+
+    def _dots(self, scale: _Scale, line: Line) -> list[str]:
+        points = self._sound(line.points)
+        if not line.dots and len(points) != 1:
+            return []
+        return [
+            f'<circle class="{line.style}" cx="{scale.x(x):.1f}" cy="{scale.y(y):.1f}" r="3.2">'
+            f"<title>step {x:,.0f}: {html.escape(self.unit(y))}</title></circle>"
+            for x, y in points
+            if scale.low <= y <= scale.high
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Scale:
+    """From steps and values to places in the drawing."""
+
+    width: int
+    height: int
+    total: int
+    low: float
+    high: float
+    log: bool
+
+    def x(self, step: float) -> float:
+        return LEFT + (self.width - LEFT - RIGHT) * min(step / max(self.total, 1), 1.0)
+
+    def y(self, value: float) -> float:
+        low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
+        at = (math.log(max(value, self.low)) if self.log else value) - low
+        return TOP + (self.height - TOP - BOTTOM) * (1 - at / (high - low))
+
+    def points(self, points: Points) -> str:
+        return " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points)
+
+
+def ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """Round numbers within a span, at most about so many."""
+    span = high - low
+    if span <= 0 or not math.isfinite(span):
+        return [low]
+    rough = span / most
+    unit = 10.0 ** math.floor(math.log10(rough))
+    each = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= rough * 0.999)
+    first = math.ceil(low / each - 1e-9)
+    return [round(i * each, 12) for i in range(first, math.floor(high / each + 1e-9) + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten within a span, with their halves and fifths where there are few."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for factors in ((1,), (1, 3), (1, 2, 5)):
+        found = [f * 10.0**p for p in powers for f in factors if low <= f * 10.0**p <= high]
+        if len(found) >= 3:
+            return found
+    return found or [low, high]
+
+
+def brief(text: str) -> str:
+    """A round number without the noughts after its point: 1.50 M is 1.5 M."""
+    return re.sub(r"\.(\d*?)0+(?=\D|$)", lambda found: f".{found[1]}" if found[1] else "", text)
+
+
+def count(value: float) -> str:
+    """A number of steps."""
+    return f"{value:,.0f}" if value < 1e5 else f"{value / 1e6:g}M" if value >= 1e6 else f"{value / 1e3:g}k"
+
+
+def plain(value: float) -> str:
+    """A number in a few digits."""
+    return (
+        f"{value:.4g}"
+        if 1e-3 <= abs(value) < 1e4 or value == 0
+        else short(value)
+        if abs(value) >= 1e4
+        else f"{value:.0e}"
+    )

@@ -1,0 +1,208 @@
+"""The page of a run: title, figures, charts, samples, and what it was made of."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from anyformer.specs import units
+from anyformer.train.report.chart import Chart, Line, plain
+
+if TYPE_CHECKING:
+    from anyformer.train.report import Report
+
+SHOWN = 6
+"""Samples that are shown at once; the others on request."""
+FIGURES = 4
+"""Other figures of looks, and terms of the loss, that have a chart of their own."""
+
+
+def page(report: Report) -> str:
+    """The text of the file. Nothing in it runs and nothing is fetched, whatever a sample says."""
+    style = (files("anyformer.train.report") / "page.css").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    about, title = report.about, headline(report)
+    body = [
+        f'<header><p class="kind">Training run</p><h1>{_safe(about.name)}: {_safe(title)}</h1>{_figures(report)}</header>',
+        "<main>", *_charts(report), *_samples(report), _architecture(report), *_facts(about.facts),
+        _text("Config", "config.toml, every default written out", about.config), _text("Spec", "spec.toml", about.spec),
+        "</main><footer>Written by anyformer. The numbers are in metrics.jsonl beside this file.</footer>",
+    ]  # fmt: skip
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-{digest}'\">\n"
+        f"<title>{_safe(about.name)}: {_safe(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+        + "\n".join(part for part in body if part)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def headline(report: Report) -> str:
+    """The result in a few words."""
+    done, total = _done(report), report.about.total
+    spent = f"after {done:,} steps" if done >= total else f"at step {done:,} of {total:,}"
+    look = report.looks[-1] if report.looks else None
+    if look is None or look.get("loss") is None:
+        return f"loss {plain(report.steps.last('loss'))} {spent}"
+    if look.get("bits_per_byte") is not None:
+        return f"{look['bits_per_byte']:.3f} bits per byte {spent}"
+    figures = look.get("figures") or {}
+    for name in ("bleu", "accuracy"):
+        if figures.get(name) is not None:
+            return f"{_percent(name, figures[name])} {spent}"
+    return f"held-out loss {look['loss']:.4f} {spent}"
+
+
+def _percent(name: str, value: float) -> str:
+    return f"{name} {value:.1%}" if 0 <= value <= 1 else f"{name} {plain(value)}"
+
+
+def _done(report: Report) -> int:
+    return int(report.steps.last("step"))
+
+
+def _figures(report: Report) -> str:
+    """The numbers that people ask for first."""
+    steps, about = report.steps, report.about
+    seconds, tokens = steps.last("seconds"), steps.last("tokens")
+    speed = tokens / seconds if seconds > 0 else math.nan
+    look: Mapping[str, Any] = report.looks[-1] if report.looks else {}
+    held = look.get("loss")
+    # A last look at the whole held-out part can't be compared with those at some of it.
+    best = None if look.get("final") else min((n for seen in report.looks if (n := seen.get("loss"))), default=None)
+    found = {
+        "held-out loss": None if held is None else f"{held:.4f}",
+        "best held-out loss": None if best is None or held is None or best >= held else f"{best:.4f}",
+        "training loss": f"{steps.smooth('loss')[-1][1]:.4f}" if steps.smooth("loss") else None,
+        "parameters": units.params(about.params),
+        "tokens": units.short(tokens),
+        "time in steps": duration(seconds),
+        "tokens/s": f"{speed:,.0f}" if math.isfinite(speed) else None,
+        "MFU": None if not about.peak else f"{about.flops_per_token(_done(report)) * speed / about.peak:.1%}",
+        "memory": units.data(steps.last("memory")) if steps.last("memory") > 0 else None,
+        "steps left out": f"{len(steps.skips())}" if steps.skips() else None,
+    }
+    cells = "".join(f"<div><dt>{name}</dt><dd>{_safe(value)}</dd></div>" for name, value in found.items() if value)
+    return f"<dl>{cells}</dl>"
+
+
+def _charts(report: Report) -> Iterator[str]:
+    steps, about = report.steps, report.about
+    stages = [(each.first, each.words) for each in about.stretches if len(about.stretches) > 1]
+    held = [(look["step"], look["loss"]) for look in report.looks if look.get("loss") is not None]
+    common: dict[str, Any] = {"total": about.total, "marks": stages}
+    train = Line(name="training rows, smoothed", points=steps.smooth("loss"), style="train")
+    valid = Line(name="held out", points=held, style="valid", dots=True)
+    faults = steps.skips()
+    yield _chart(Chart(title="Loss", lines=[train, valid], band=steps.band("loss"), faults=faults, wide=True, **common))
+    charts = [
+        Chart(title="Learning rate", unit=lambda v: f"{v:g}", from_zero=True,
+              lines=[Line(name="factor on the peak", points=steps.curve("rate"), style="train")], **common),
+        Chart(title="Gradient norm", log=True, faults=faults, band=steps.band("gradient_norm"),
+              lines=[Line(name="before clipping", points=steps.smooth("gradient_norm"), style="train")], **common),
+        Chart(title="Speed", unit=units.short, from_zero=True,
+              lines=[Line(name="tokens/s", points=steps.speed(), style="train")], **common),
+        Chart(title="Memory", unit=units.data, from_zero=True,
+              lines=[Line(name="at most so far", points=steps.curve("memory"), style="train")], **common),
+    ]  # fmt: skip
+    for name in _others(report):
+        points = [(look["step"], value) for look in report.looks if (value := _figure(look, name)) is not None]
+        line = Line(name="held out", points=points, style="valid", dots=True)
+        charts.append(Chart(title=name.replace("_", " ").capitalize(), lines=[line], **common))
+    for name in [name for name in steps.terms if name not in ("total", "cross_entropy", "squared_error")][:FIGURES]:
+        line = Line(name="term of the loss", points=steps.smooth(name), style="train")
+        charts.append(Chart(title=name.replace("_", " ").capitalize(), lines=[line], **common))
+    yield from (_chart(chart) for chart in charts if not chart.empty)
+
+
+def _others(report: Report) -> list[str]:
+    """Figures of looks beside the loss."""
+    names: dict[str, None] = {}
+    for look in report.looks:
+        names |= dict.fromkeys(["bits_per_byte"] if look.get("bits_per_byte") is not None else [])
+        names |= dict.fromkeys(look.get("figures") or {})
+    return list(names)[:FIGURES]
+
+
+def _figure(look: Mapping[str, Any], name: str) -> float | None:
+    return look.get("bits_per_byte") if name == "bits_per_byte" else (look.get("figures") or {}).get(name)
+
+
+def _chart(chart: Chart) -> str:
+    if chart.empty:
+        return ""
+    keys = "".join(f'<span class="{line.style}">{_safe(line.name)}</span>' for line in chart.lines if line.points)
+    if chart.faults:
+        keys += '<span class="fault">left out</span>'
+    wide, drawn = "", chart.svg()
+    if chart.wide:
+        # A phone gets a drawing of its own: the wide one would be too small to read there.
+        wide, drawn = (
+            ' class="wide"',
+            f'<div class="desk">{drawn}</div><div class="phone">{replace(chart, wide=False).svg()}</div>',
+        )
+    return f'<section{wide}><h2>{_safe(chart.title)}</h2><p class="keys">{keys}</p>{drawn}</section>'
+
+
+def _samples(report: Report) -> Iterator[str]:
+    """What the model said, the last first."""
+    said = [sample for sample in reversed(report.samples) if str(sample.get("text", "")).strip()]
+    if not said:
+        return
+    shown, rest = said[:SHOWN], said[SHOWN:]
+    # Of many, those that show how it learned to speak: spread over the run, newest and oldest included.
+    if rest:
+        places = sorted({round(i * (len(said) - 1) / (SHOWN - 1)) for i in range(SHOWN)})
+        shown, rest = [said[i] for i in places], [sample for i, sample in enumerate(said) if i not in places]
+    more = f"<details><summary>{len(rest)} more</summary>{''.join(map(_sample, rest))}</details>" if rest else ""
+    yield f'<section class="wide"><h2>Samples</h2>{"".join(map(_sample, shown))}{more}</section>'
+
+
+def _sample(sample: Mapping[str, Any]) -> str:
+    return f'<div class="sample"><h3>step {sample["step"]:,}</h3><pre>{_safe(str(sample["text"]))}</pre></div>'
+
+
+def _architecture(report: Report) -> str:
+    about = report.about
+    words = f"<p>{_safe(about.summary)}</p>" if about.summary else ""
+    stages = "".join(f"<li>{_safe(each.words)}, from step {each.first + 1:,}</li>" for each in about.stretches)
+    listed = f"<h3>Stages</h3><ul>{stages}</ul>" if len(about.stretches) > 1 else ""
+    return f'<section class="wide"><h2>Model</h2>{words}{listed}</section>' if words or listed else ""
+
+
+def _facts(facts: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    for title, table in facts.items():
+        if table:
+            rows = "".join(f"<tr><th>{_safe(name)}</th><td>{_safe(value)}</td></tr>" for name, value in table.items())
+            yield f"<section><h2>{_safe(title)}</h2><table>{rows}</table></section>"
+
+
+def _text(title: str, hint: str, text: str) -> str:
+    if not text:
+        return ""
+    return f"<section><details><summary>{title} <small>{_safe(hint)}</small></summary><pre>{_safe(text)}</pre></details></section>"
+
+
+def duration(seconds: float) -> str:
+    """A time for people: 42 s, 3:05 min, 2:10 h, 3.5 days."""
+    if not math.isfinite(seconds) or seconds < 0:
+        return "unknown"
+    if seconds < 60:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    if whole < 48 * 3600:
+        return f"{whole // 3600}:{whole % 3600 // 60:02} h"
+    return f"{whole / 86400:.1f} days"
+
+
+def _safe(text: str) -> str:
+    return html.escape(text)

@@ -1,0 +1,92 @@
+"""A rule: how one kind of optimizer moves parameters by their gradients.
+
+A rule keeps nothing itself. What it remembers of a parameter lies in named slots beside it, so that it can be saved
+and read back by name. It works on what a process holds of each tensor, and asks for the whole where it must.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Update = Callable[[], None]
+
+lists: Any = torch
+"""Operations on lists of tensors, as torch's own optimizers call them; its types do not name them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """A parameter, what is moved of it, and what is remembered of it."""
+
+    name: str
+    parameter: nn.Parameter
+    weight: Tensor
+    """The parameter's own numbers, or a float32 copy of them."""
+    slots: dict[str, Tensor]
+
+    @property
+    def gradient(self) -> Tensor:
+        """What this process holds of the gradient, in the numbers of what is moved."""
+        if self.parameter.grad is None:
+            raise TypeError(f"{self.name} has no gradient")
+        return local(self.parameter.grad).to(self.weight.dtype)
+
+    def finish(self) -> None:
+        """Round the copy that was moved into the parameter."""
+        if "master" in self.slots:
+            local(self.parameter.detach()).copy_(local(self.weight))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """How far a group goes in one step."""
+
+    rate: float | Tensor
+    decay: float
+    skip: Tensor | None = None
+    """1: nothing may change, neither weights nor slots, whatever the gradients hold; 0 or None: go."""
+
+
+class Rule(ABC):
+    """Moves the parameters of a group."""
+
+    @abstractmethod
+    def fresh(self, weight: Tensor) -> dict[str, Tensor]:
+        """The slots of a parameter that was never moved."""
+
+    @abstractmethod
+    def updates(self, moved: Sequence[Moved], pace: Pace) -> list[tuple[int, Update]]:
+        """A step in pieces that may run at the same time, each with a figure for its work."""
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this process holds of a tensor: all of it, unless it is cut over several."""
+    if type(tensor) is Tensor or type(tensor) is nn.Parameter:
+        return tensor
+    from torch.distributed.tensor import DTensor
+
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def chosen(skip: Tensor | None, old: Tensor, new: Tensor) -> Tensor:
+    """The old values where a step is skipped. Picks, never multiplies: new ones may be NaN."""
+    return new if skip is None else torch.where(skip > 0, old, new)
+
+
+def pieces(moved: Sequence[Moved], most: int) -> list[list[Moved]]:
+    """Neighbours together, up to so many numbers, but at least one parameter each."""
+    found: list[list[Moved]] = []
+    size = 0
+    for each in moved:
+        if not found or size + each.weight.numel() > most:
+            found.append([])
+            size = 0
+        found[-1].append(each)
+        size += each.weight.numel()
+    return found

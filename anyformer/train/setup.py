@@ -1,0 +1,378 @@
+"""What a run works with, made from its config: data, model, optimizers, guard, and the way back to a checkpoint.
+
+Everything that can be wrong is looked at before anything is written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import resource
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anyformer.data.examples import Examples
+from anyformer.data.feed import Feed
+from anyformer.data.shards import Index, open_examples, open_index
+from anyformer.data.tokenizer import Tokenizer
+from anyformer.errors import CapabilityError, DataError, InputError
+from anyformer.families.folder import load
+from anyformer.files import replace_file
+from anyformer.model.build import First, build
+from anyformer.model.models import Model
+from anyformer.model.store import SPEC
+from anyformer.specs.model import ModelSpec
+from anyformer.specs.weights import weights
+from anyformer.train.captured import Captured
+from anyformer.train.checkpoint import FOLDER, Contents, Found, name_of, resume, verify
+from anyformer.train.compiled import compiled
+from anyformer.train.config import Config, identity
+from anyformer.train.crew import Crew
+from anyformer.train.ema import Ema
+from anyformer.train.guard import Guard
+from anyformer.train.learner import Learner
+from anyformer.train.lock import Lock
+from anyformer.train.loggers import Logger
+from anyformer.train.many.division import misfits
+from anyformer.train.many.mesh import Meshes
+from anyformer.train.many.restage import check_stages, restage
+from anyformer.train.many.start import joined
+from anyformer.train.many.store import fill, gathered_contents, save_parts
+from anyformer.train.optim import Optimizers
+from anyformer.train.precision import Precision
+from anyformer.train.progress import Progress
+from anyformer.train.recompute import recompute
+from anyformer.train.resolve import resolved
+from anyformer.train.saver import Saver
+from anyformer.train.stages import restaged, specs_of
+from anyformer.train.state import RunState, check_resume, machine, spec_table, versions
+from anyformer.train.tables import Table, model_table
+from anyformer.train.team import ALONE, Team
+
+CONFIG = "config.toml"
+STAGE = 7919
+"""Between the seeds of two stages, so that each has an order of its own."""
+TABLES = ("model.safetensors", "optimizer.safetensors", "ema.safetensors")
+
+
+class Setup:
+    """The parts of a run. `open` makes them all; `close` lets go of the folder."""
+
+    index: Index
+    tokenizer: Tokenizer | None
+    spec: ModelSpec
+    model: Model
+    learner: Learner
+    saver: Saver
+    device: torch.device
+    precision: Precision
+    valid: Feed | None
+    ema: Ema | None
+
+    def __init__(self, config: Config, *, loggers: Sequence[Logger] = ()) -> None:
+        self.config, self.loggers = config, tuple(loggers)
+        self.team: Team = ALONE
+        self.meshes: Meshes | None = None
+        """How a model is spread over the team; None on a process of its own."""
+        self.folder = Path(config.run.folder)
+        self._stage = -1
+        self._open = ExitStack()
+
+    def read(self) -> None:
+        """The data and the architecture, checked against each other; nothing is written."""
+        config = self.config
+        self.index = open_index(config.data.folder)
+        self.tokenizer = None if self.index.tokenizer_sha256 is None else self.index.tokenizer()
+        self.spec = resolved(config.model, vocab=self.index.vocab, ids=self.index.ids)
+        self.specs = specs_of(self.spec, config.stages)
+        self.objective = config.objective.ready(self.index, self.tokenizer)
+        self.examples = open_examples(config.data.folder, config.data.train)
+        wrong = [f"{path}: {what}" for path, what in self.objective.problems(self.spec, self.examples)]
+        wrong += [
+            f"stages[{i}].batch: {stage.batch} rows can't be shared out over {self.team.readers} processes; pick a "
+            f"multiple of {self.team.readers}"
+            for i, stage in enumerate(config.stages)
+            if stage.batch % self.team.readers
+        ]
+        wrong += misfits(config.many, config.compute, self.specs)
+        if wrong:
+            raise InputError("\n  ".join(["the model, the data and the objective don't fit each other:", *wrong]))
+        self.valid = None
+        if config.data.valid:
+            if config.data.valid not in self.index.parts:
+                raise DataError(
+                    f"{config.data.folder}: has no part {config.data.valid!r} to measure on, only "
+                    f'{", ".join(self.index.parts)}; tokenize with --valid or --hold-out, or set data.valid to ""'
+                )
+            self.held_out = open_examples(config.data.folder, config.data.valid)
+            self.valid = self._feed(self.held_out, len(config.stages) - 1)
+
+    def open(self) -> None:
+        """Read, build, and take the folder; it is made if need be."""
+        try:
+            self._open_all()
+        except BaseException as error:
+            self.close(error)
+            raise
+
+    def _open_all(self) -> None:
+        config = self.config
+        met = self._open.enter_context(joined(config.many, device_of(config.compute.device)))
+        self.team, self.meshes, self.device = met
+        self.read()
+        self.precision = Precision(
+            weights=config.compute.dtype, autocast=config.compute.autocast, tf32=config.compute.tf32
+        )
+        if config.compute.threads:
+            before = torch.get_num_threads()
+            torch.set_num_threads(config.compute.threads)
+            self._open.callback(torch.set_num_threads, before)
+        if config.compute.deterministic and not torch.are_deterministic_algorithms_enabled():
+            torch.use_deterministic_algorithms(True, warn_only=True)
+            self._open.callback(torch.use_deterministic_algorithms, False)
+        self._build()
+        with self.team.first_alone() as first:
+            if first:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self._open.enter_context(Lock(self.folder))
+        self.saver = self._open.enter_context(
+            Saver(self.folder, keep=config.run.keep, background=self.device.type == "cuda")
+        )
+
+    def _build(self) -> None:
+        config, dtype = self.config, self.precision.dtype
+        if self.meshes is not None:
+            from anyformer.train.many.spread import spread
+
+            self.model = spread(
+                self.spec, self.meshes, self._first_values(), device=self.device, dtype=dtype,
+                autocast=config.compute.autocast != "none",
+            )  # fmt: skip
+            check_stages(self.model, self.specs, config.many.tensor)
+        elif config.model.weights:
+            self.model = _loaded(config.model.weights, self.spec, self.device, dtype)
+        else:
+            self.model = build(self.spec, device=self.device, dtype=dtype, seed=config.run.seed)
+        self.model.keeps_logits = False
+        self.model.train()
+        self.optimizers = Optimizers(self.model, config.optim)
+        self.ema = None if config.run.ema is None else Ema(self.model, config.run.ema)
+        guard = config.guard
+        largest = min(stage.batch for stage in config.stages)
+        # Threads would take turns at one source of random numbers, and no two runs would drop the same.
+        alone = draws(self.spec) or self.team.world > 1 or config.compute.compile != "none"
+        crew = Crew(1) if alone else Crew.on(self.device, largest)
+        self.learner = Learner(
+            model=self.model, objective=self.objective, optimizers=self.optimizers, precision=self.precision,
+            guard=Guard(guard.action, guard.spike, guard.patience), crew=self._open.enter_context(crew),
+            clip=config.run.clip, micro=config.compute.micro, team=self.team,
+        )  # fmt: skip
+        self.stepper = Captured(self.learner) if config.compute.capture else self.learner
+        if self.meshes is not None:
+            from anyformer.train.many.spread import syncing
+
+            self.learner.last = syncing(self.model)
+
+    def _first_values(self) -> Callable[[str], torch.Tensor]:
+        """What each parameter begins with, whole, one at a time."""
+        if self.config.model.weights:
+            # On the host, where what is not asked for stays in its file.
+            found = load(self.config.model.weights, device="cpu", dtype=self.precision.dtype)
+            check_fit(found, self.spec, self.config.model.weights)
+            held = dict(found.named_parameters())
+            return lambda name: held[name].detach()
+        first = First(self.spec, weights(self.spec), self.config.run.seed)
+        return lambda name: first.value(name, self.device)
+
+    def enter(self, stage: int) -> None:
+        """Be ready for the steps of a stage."""
+        if stage == self._stage:
+            return
+        self.learner.guard.enter(stage)
+        self._stage = stage
+        if self.meshes is None:
+            self.model = restaged(self.model, self.specs[stage])
+        else:
+            shared = self.meshes.tensor
+            restage(self.model, self.specs[stage], self.config.many.tensor, shared.get_local_rank() if shared else 0)
+        recompute(self.model, self.config.compute.recompute)
+        compiled(self.model, self.config.compute.compile)
+        self.learner.model = self.model
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019
+    def feed(self, stage: int) -> Feed:
+        """The batches of a stage."""
+        return self._feed(self.examples, stage)
+
+    def _feed(self, examples: Examples, stage: int) -> Feed:
+        data, sizes = self.config.data, self.config.stages[stage]
+        return Feed(
+            examples, self.objective, spec=self.specs[stage], length=sizes.length, batch=sizes.batch,
+            seed=self.config.run.seed + STAGE * stage, rows=data.rows, packing=data.packing, restart=data.restart,
+        )  # fmt: skip
+
+    def state(self, progress: Progress) -> RunState:
+        """What a checkpoint says beside its tensors."""
+        data = {self.config.data.train: self.examples.fingerprint}
+        if self.valid is not None:
+            data[self.config.data.valid] = self.held_out.fingerprint
+        return RunState(
+            step=progress.step, tokens=progress.tokens, seconds=progress.seconds, seed=self.config.run.seed, data=data,
+            tokenizer=self.index.tokenizer_sha256 or "", spec=spec_table(self.spec), config=identity(self.config),
+            versions=versions(), machine=machine(self.device, self.team.world), guard=self.learner.guard.state(),
+            digest=progress.batch,
+        )  # fmt: skip
+
+    def restore(self) -> tuple[Progress, Path | None]:
+        """Go on from the newest checkpoint of the folder that is whole, if there is one."""
+        found = self._newest()
+        now = self.state(Progress())
+        if found is None:
+            with self.team.first_alone() as first:
+                if first:
+                    self._write_papers()
+            return Progress(), None
+        before = RunState.from_data(found.state, str(found.folder))
+        check_resume(before, now, self.folder)
+        fill(found, TABLES[0], dict(self.model.named_parameters()))
+        fill(found, TABLES[1], self.optimizers.state())
+        if self.ema is not None:
+            told = fill(found, TABLES[2], self.ema.means)
+            self.ema.steps.fill_(int(told.get("steps", "0")))
+        self.learner.guard.restore(before.guard)
+        self.saver.last = before.step
+        progress = Progress(step=before.step, tokens=before.tokens, seconds=before.seconds, batch=before.digest)
+        return progress, found.folder
+
+    def _newest(self) -> Found | None:
+        """The checkpoint that all processes go on from: the first one finds it."""
+        found = None
+        with self.team.first_alone() as first:
+            if first:
+                found = resume(self.folder)
+        step = self.team.told(-1 if found is None else found.step)
+        if found is None and step >= 0:
+            found = verify(self.folder / FOLDER / name_of(step), step, hashes=False)
+        return found
+
+    def save(self, progress: Progress) -> Path:
+        """Leave a checkpoint. What a finished run leaves is plain, whatever the ones before it were."""
+        tables = {
+            TABLES[0]: model_table(dict(self.model.named_parameters()), self.specs[-1]),
+            TABLES[1]: Table(self.optimizers.state()),
+        }
+        public = TABLES[0]
+        if self.ema is not None:
+            mean, public = model_table(self.ema.means, self.specs[-1]), TABLES[2]
+            tables[public] = Table(mean.tensors, {**mean.metadata, "steps": str(int(self.ema.steps))})
+        state, texts = self.state(progress).to_data(), {SPEC: self.specs[-1].to_toml()}
+        contents = Contents(tables=tables, state=state, texts=texts, public=public)
+        if self.meshes is not None and self.config.many.save == "parts" and progress.step < self.config.steps:
+            save_parts(self.team, self.folder, progress.step, contents, self.config.run.keep)
+        elif self.meshes is not None:
+            contents = gathered_contents(contents, self.team)
+            with self.team.first_alone() as first:
+                if first:
+                    self.saver.save(progress.step, contents)
+        else:
+            self.saver.save(progress.step, contents)
+        return self.folder / FOLDER / name_of(progress.step)
+
+    def _write_papers(self) -> None:
+        """What the folder says about itself: the resolved spec and config, and the tokenizer."""
+        papers = {CONFIG: self.config.to_toml(), SPEC: self.specs[-1].to_toml()}
+        for name, text in papers.items():
+            replace_file(self.folder / name, lambda beside, text=text: beside.write_text(text, encoding="utf-8"))
+        if self.tokenizer is not None:
+            self.tokenizer.save(self.folder)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """With the averaged weights, if there are any."""
+        with contextlib.nullcontext() if self.ema is None else self.ema.used(self.model):
+            yield
+
+    @contextmanager
+    def assembled(self) -> Iterator[bool]:
+        """With the whole model, averaged if there is a mean, as `model`: true on the first process, and the others wait."""
+        with self.averaged():
+            if self.meshes is None:
+                yield True
+                return
+            from anyformer.train.many.spread import assembled
+
+            spread, spec = self.model, self.specs[max(self._stage, 0)]
+            plain = assembled(spread, spec, self.device, keep=self.team.first)
+            with self.team.first_alone() as first:
+                self.model = spread if plain is None else plain
+                try:
+                    yield first
+                finally:
+                    self.model = spread
+
+    def bits_per_byte(self, loss: float) -> float | None:
+        """Nats per token as bits per byte of the held-out text; None where a label is not the next token of a text."""
+        return None if self.valid is None else self.objective.bits_per_byte(loss, self.held_out)
+
+    def memory(self) -> int:
+        """Bytes in use at most so far: of the device, or of this process."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Let go of the folder and of everything that was changed for this run, because of an error if there is one."""
+        self._open.__exit__(type(error) if error is not None else None, error, None)
+
+
+def _loaded(folder: str, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> Model:
+    """A model of the spec with the weights of a folder, which must have their shapes."""
+    found = load(folder, device=device, dtype=dtype)
+    check_fit(found, spec, folder)
+    # Of its own memory: a view of a file must not be trained in.
+    for parameter in found.parameters():
+        parameter.data = parameter.data.clone()
+    return restaged(found, spec)
+
+
+def check_fit(found: Model, spec: ModelSpec, folder: str) -> None:
+    """Refuse a model whose parameters are not those of a spec."""
+    have = {name: tuple(p.shape) for name, p in found.named_parameters()}
+    want = {name: weight.shape for name, weight in weights(spec).items()}
+    wrong = sorted(name for name in have.keys() | want.keys() if have.get(name) != want.get(name))
+    if wrong:
+        name = wrong[0]
+        raise InputError(
+            f"model.weights: {folder} does not fit the spec in {len(wrong)} places: {name} has {have.get(name)}, the spec "
+            f"says {want.get(name)}; change its shape first, with anyformer convert"
+        )
+
+
+def device_of(name: str) -> torch.device:
+    """The device that is asked for, or the best that is there."""
+    if not name:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).item()
+    except (RuntimeError, AssertionError) as error:
+        # torch reports a device that it was not built for by a failed assertion.
+        first = str(error).splitlines()[0]
+        raise CapabilityError(f"device {name!r} can't be used here: {first}; leave it out, or give cpu") from error
+    return device
+
+
+def draws(spec: ModelSpec) -> bool:
+    """Whether training this spec draws random numbers: some dropout is not 0."""
+
+    def found(node: Any) -> bool:
+        if isinstance(node, Mapping):
+            return any((name == "dropout" and value) or found(value) for name, value in node.items())
+        return False
+
+    return found(spec.to_data())

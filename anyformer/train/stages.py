@@ -1,0 +1,73 @@
+"""Stages: which sizes a step has, and the same weights in a model whose architecture a stage changes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from torch import nn
+
+from anyformer.errors import InputError, SpecError
+from anyformer.model.models import Model
+from anyformer.model.store import empty_model
+from anyformer.specs.model import ModelSpec
+from anyformer.specs.weights import weights
+from anyformer.train.config import Stage
+
+
+class Place(NamedTuple):
+    """Where a step of the run is."""
+
+    number: int
+    """Of its stage."""
+    stage: Stage
+    step: int
+    """Counted from the beginning of the stage."""
+
+
+def place_of(stages: Sequence[Stage], step: int) -> Place:
+    """The stage of a step, counted from 0; a step after the end belongs to the last one."""
+    first = 0
+    for index, stage in enumerate(stages):
+        if step < first + stage.steps or index == len(stages) - 1:
+            return Place(index, stage, step - first)
+        first += stage.steps
+    raise InputError("there is no stage")
+
+
+def specs_of(spec: ModelSpec, stages: Sequence[Stage]) -> list[ModelSpec]:
+    """The architecture of each stage, or all that is wrong with them in one SpecError."""
+    wrong: list[str] = []
+    found: list[ModelSpec] = []
+    shapes = {name: weight.shape for name, weight in weights(spec).items()}
+    for i, stage in enumerate(stages):
+        try:
+            changed = spec.vary(stage.spec.written()) if stage.spec.items else spec
+        except SpecError as error:
+            wrong += [f"stages[{i}].spec.{problem}" for problem in error.problems]
+            continue
+        have = {name: weight.shape for name, weight in weights(changed).items()}
+        differ = sorted(name for name in shapes.keys() | have.keys() if shapes.get(name) != have.get(name))
+        if differ:
+            wrong.append(f"stages[{i}].spec: changes the shape of {', '.join(differ[:3])}; a stage keeps all weights")
+        if stage.length > changed.context:
+            wrong.append(f"stages[{i}].length: {stage.length} is more than the context, {changed.context}")
+        found.append(changed)
+    if wrong:
+        raise SpecError(wrong, "the stages of a run")
+    return found
+
+
+def restaged(model: Model, spec: ModelSpec) -> Model:
+    """A model of another spec with the very parameters of this one, so that optimizers go on with them."""
+    if spec == model.spec:
+        return model
+    like = next(model.parameters())
+    made = empty_model(spec, like.device, like.dtype)
+    modules: dict[str, nn.Module] = dict(made.named_modules())
+    for name, parameter in model.named_parameters():
+        above, _, last = name.rpartition(".")
+        modules[above]._parameters[last] = parameter
+    made.train(model.training)
+    made.keeps_logits = model.keeps_logits
+    return made

@@ -1,0 +1,175 @@
+"""The state of a run: what state.json of a checkpoint holds beside the tensors, and what a resume must find unchanged.
+
+No state of a random generator is kept, because there is none to keep: what a step draws depends on the seed, the step
+and the process alone, and so does its batch. A state that is not there can't be restored wrongly.
+"""
+
+from __future__ import annotations
+
+import platform
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from anyformer.errors import CheckpointError
+from anyformer.specs.model import ModelSpec
+
+KINDS: dict[str, type | tuple[type, ...]] = {
+    "step": int, "tokens": int, "seconds": (int, float), "seed": int, "data": dict, "tokenizer": str, "spec": dict,
+    "config": dict, "versions": dict, "machine": dict, "guard": dict, "digest": str,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunState:
+    """Where a run is, what it is made of, and where it runs."""
+
+    step: int
+    """Steps that are done."""
+    tokens: int
+    """Tokens learned from so far."""
+    seconds: float
+    """Time spent in steps so far, over all parts of the run."""
+    seed: int
+    data: dict[str, str]
+    """Fingerprints of the data, by part."""
+    tokenizer: str
+    """SHA-256 of the tokenizer, or nothing."""
+    spec: dict[str, Any]
+    """The architecture by dotted names: `spec_table`."""
+    config: dict[str, Any]
+    """What else decides what is learned, by dotted names."""
+    versions: dict[str, str]
+    machine: dict[str, Any]
+    guard: dict[str, Any]
+    digest: str
+    """Of the last step's batch."""
+
+    def to_data(self) -> dict[str, Any]:
+        """Plain data, which `from_data` reads back."""
+        return asdict(self)
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any], source: str) -> RunState:
+        """Read plain data; CheckpointError with all that is wrong."""
+        problems = [f"{name}: is missing" for name in KINDS.keys() - data.keys()]
+        problems += [f"{name}: is unknown" for name in data.keys() - KINDS.keys()]
+        problems += [
+            f"{name}: {data[name]!r:.60} is of the wrong type"
+            for name, kind in KINDS.items()
+            if name in data and (not isinstance(data[name], kind) or isinstance(data[name], bool))
+        ]
+        counts = ((name, data.get(name)) for name in ("step", "tokens", "seed"))
+        problems += [f"{name}: {count} is below 0" for name, count in counts if isinstance(count, int) and count < 0]
+        if problems:
+            raise CheckpointError("\n  ".join([f"{source} is no state of a run:", *sorted(problems)]))
+        return cls(**{each.name: data[each.name] for each in fields(cls)})
+
+
+def spec_table(spec: ModelSpec) -> dict[str, Any]:
+    """An architecture by dotted names, so that a difference has a name."""
+    return dict(_flat(spec.to_data(), ""))
+
+
+def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from _flat(inner, f"{path}.{name}" if path else str(name))
+    elif isinstance(value, list | tuple) and any(isinstance(inner, Mapping) for inner in value):
+        for i, inner in enumerate(value):
+            yield from _flat(inner, f"{path}[{i}]")
+    else:
+        yield path, list(value) if isinstance(value, tuple) else value
+
+
+def versions() -> dict[str, str]:
+    """What computes."""
+    try:
+        own = version("anyformer")
+    except PackageNotFoundError:
+        own = "not installed"
+    return {"python": platform.python_version(), "torch": torch.__version__, "anyformer": own}
+
+
+def machine(device: torch.device, world: int = 1) -> dict[str, Any]:
+    """Where it computes: all that the last bits of a result may depend on."""
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "cpu": _cpu(),
+        "threads": torch.get_num_threads(),
+        "world": world,
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+    }
+
+
+def _cpu() -> str:
+    """The name of the processor. Linux has it in a file only."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+@dataclass(frozen=True)
+class Differences:
+    """What a run that is to be continued finds changed, each with both values."""
+
+    refused: tuple[str, ...]
+    warned: tuple[str, ...]
+
+
+def differences(old: RunState, new: RunState) -> Differences:
+    """Compare what a checkpoint was made of with what is there now. What the run counts does not matter."""
+    refused: list[str] = []
+    named: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+        ("data", old.data, new.data), ("spec", old.spec, new.spec), ("", old.config, new.config),
+        ("", {"run.seed": old.seed, "tokenizer": old.tokenizer}, {"run.seed": new.seed, "tokenizer": new.tokenizer}),
+    ]  # fmt: skip
+    for prefix, was, now in named:
+        refused += _differing(prefix, was, now)
+    warned = _differing("versions", old.versions, new.versions) + _differing("machine", old.machine, new.machine)
+    return Differences(tuple(dict.fromkeys(refused)), tuple(warned))
+
+
+def _differing(prefix: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    found: list[str] = []
+    for name in sorted(was.keys() | now.keys()):
+        if was.get(name, "") != now.get(name, "") or (name in was) != (name in now):
+            old, new = _short(_value(was, name), _value(now, name))
+            told = f"was {old}, is {new}"
+            found.append(f"{f'{prefix}.' if prefix else ''}{name}: {told}")
+    return found
+
+
+def _value(table: Mapping[str, Any], name: str) -> str:
+    return repr(table[name]) if name in table else "not set"
+
+
+def _short(a: str, b: str, most: int = 80) -> tuple[str, str]:
+    """Two texts, from a little before the place where they begin to differ if they are long."""
+    same = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), 0)
+    first = 0 if max(len(a), len(b)) <= most else max(0, same - 20)
+    short = [f"{'...' if first else ''}{text[first : first + most]}" for text in (a, b)]
+    return short[0], short[1]
+
+
+def check_resume(old: RunState, new: RunState, run: Path) -> None:
+    """Refuse to continue a run as another one, naming every key; warn of what may change the last bits only."""
+    found = differences(old, new)
+    if found.refused:
+        raise CheckpointError(
+            "\n  ".join([f"{run} was begun otherwise, and can't be continued like this:", *found.refused])
+            + "\nSet these back to continue it, or give run.folder another name to begin a new run"
+        )
+    if found.warned:
+        warnings.warn(
+            "\n  ".join([f"{run} goes on elsewhere than it began, so it may differ in the last bits:", *found.warned]),
+            stacklevel=2,
+        )

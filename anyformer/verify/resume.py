@@ -1,0 +1,233 @@
+"""Whether a run that is interrupted ends as one that is not: shown on a person's own run, to the bit.
+
+Two copies of a checkpoint go on in a folder of their own: one straight through, one that ends halfway and is taken up
+again. What they measured and what they hold at the end is compared, and with what the run itself has logged. The run's
+folder is only read.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import CheckpointError, InputError
+from anyformer.train.checkpoint import FOLDER, Found, name_of, steps_in, verify
+from anyformer.train.config import Config
+from anyformer.train.events import Step
+from anyformer.train.metrics import read_metrics
+from anyformer.train.run import Run
+
+CONFIG = "config.toml"
+STEPS = 8
+Report = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One thing that was compared."""
+
+    name: str
+    compared: int
+    """How many numbers, or names of batches."""
+    difference: float
+    """The largest one; 0: the same to the bit."""
+    first: str = ""
+    """Where it first differs."""
+
+    @property
+    def same(self) -> bool:
+        """Whether there is no difference at all."""
+        return not self.first
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resume:
+    """What was found."""
+
+    run: str
+    begin: int
+    """The step of the checkpoint that both copies go on from."""
+    middle: int
+    """Where one of them was interrupted."""
+    end: int
+    rows: tuple[Row, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def same(self) -> bool:
+        """Whether all that was compared is the same to the bit."""
+        return all(row.same for row in self.rows)
+
+
+def resume(
+    run: str | Path, *, steps: int = STEPS, scratch: str | Path | None = None, report: Report | None = None
+) -> Resume:
+    """Prove it for a run.
+
+    Args:
+        run: The folder of a run.
+        steps: How many to train, twice: at least 2.
+        scratch: Where the copies go, which are removed at the end (the system's folder for such files).
+        report: Called with the steps that are done, and their number.
+    """
+    if steps < 2:
+        raise InputError(f"steps: {steps} can't be interrupted halfway; give at least 2")
+    place = Path(run)
+    config = _config(place)
+    found = _start(place, config.steps)
+    begin, end = found.step, min(found.step + steps, config.steps)
+    middle = (begin + end) // 2
+    notes: list[str] = []
+    total, done = 2 * (end - begin), 0
+
+    def ticked() -> None:
+        nonlocal done
+        done += 1
+        if report is not None:
+            report(done, total)
+
+    try:
+        with tempfile.TemporaryDirectory(prefix="anyformer-resume-", dir=scratch) as room:
+            copies = [Path(room) / name for name in ("straight", "halves")]
+            for copy in copies:
+                _copy(found.folder, copy / FOLDER / name_of(begin))
+            straight = _train(config, copies[0], [end], notes, ticked)
+            halves = _train(config, copies[1], [middle, end], notes, ticked)
+            rows = _compared(straight, halves)
+            rows += _held(*(verify(copy / FOLDER / name_of(end), end) for copy in copies))
+    except OSError as error:
+        raise CheckpointError(
+            f"{error.filename or scratch or tempfile.gettempdir()}: {error.strerror or error}; the copies take twice the room of a checkpoint: give "
+            "--scratch a folder that has it"
+        ) from error
+    logged = {record.get("step"): record for record in read_metrics(place, "step")}
+    overlap = [step for step in straight if step in logged]
+    if notes:
+        notes.append("so the steps that the run logged are not compared")
+    elif overlap:
+        rows.append(_losses("losses in metrics.jsonl", straight, {step: logged[step] for step in overlap}))
+    else:
+        notes.append(f"the run has logged none of the steps {begin + 1} to {end} yet, so its log is not compared")
+    return Resume(run=str(run), begin=begin, middle=middle, end=end, rows=tuple(rows), notes=tuple(notes))
+
+
+def _config(run: Path) -> Config:
+    if not (run / CONFIG).is_file():
+        raise InputError(
+            f"{run}: holds no {CONFIG}, so it is no folder of a run; give the one that anyformer train made"
+        )
+    return Config.from_file(run / CONFIG)
+
+
+def _start(run: Path, total: int) -> Found:
+    """The newest whole checkpoint with two steps or more to go."""
+    faults: list[str] = []
+    for step, folder in steps_in(run).items():
+        if total - step < 2:
+            continue
+        try:
+            return verify(folder, step)
+        except CheckpointError as error:
+            faults.append(str(error))
+    raise CheckpointError(
+        "\n  ".join([f"{run}: has no whole checkpoint with two steps or more to go", *faults])
+        + f"\nIts {total} steps may all be behind it: a run that saves more often leaves one before its end"
+    )
+
+
+def _copy(source: Path, target: Path) -> None:
+    """By second names where that can be: what a run writes never changes a file that is there."""
+
+    def link(a: str, b: str) -> None:
+        try:
+            os.link(a, b)
+        except OSError:
+            shutil.copyfile(a, b)
+
+    shutil.copytree(source, target, copy_function=link)
+
+
+def _train(
+    config: Config, folder: Path, ends: list[int], notes: list[str], ticked: Callable[[], None]
+) -> dict[int, Step]:
+    """Go on to each end in turn, as the same command would; what each step found."""
+    # Looks and samples learn nothing, and the loggers of a person are not for this.
+    never = config.steps + 1
+    part = replace(config.run, folder=str(folder), log=(), eval_every=never, save_every=never, sample_every=0)
+    steps: dict[int, Step] = {}
+    for end in ends:
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("always")
+            with Run(replace(config, run=part)) as run:
+                for event in run.events(until=end):
+                    if isinstance(event, Step):
+                        steps[event.step] = event
+                        ticked()
+        for each in heard:
+            text = str(each.message).replace(str(folder), "the run")
+            if "last bits" in text and text not in notes:
+                notes.append(text)
+    return steps
+
+
+def _compared(straight: Mapping[int, Step], halves: Mapping[int, Step]) -> list[Row]:
+    """What both measured in the same steps."""
+    batches = [step for step in straight if straight[step].batch != halves[step].batch]
+    first = f"step {batches[0]}" if batches else ""
+    return [
+        Row(name="batches", compared=len(straight), difference=float(len(batches)), first=first),
+        _losses("losses", straight, {step: {"loss": event.loss} for step, event in halves.items()}),
+        _differences(
+            "gradient norms", {f"step {s}": (e.gradient_norm, halves[s].gradient_norm) for s, e in straight.items()}
+        ),
+    ]
+
+
+def _losses(name: str, straight: Mapping[int, Step], others: Mapping[int, Mapping[str, Any]]) -> Row:
+    def number(value: Any) -> float:
+        return float(value) if isinstance(value, int | float) else float("nan")
+
+    return _differences(name, {f"step {s}": (straight[s].loss, number(others[s].get("loss"))) for s in others})
+
+
+def _differences(name: str, pairs: Mapping[str, tuple[float, float]]) -> Row:
+    """Numbers beside each other. A loss that is not finite is logged as none at all, and equals itself."""
+    where = {at: torch.tensor(pair, dtype=torch.float64) for at, pair in pairs.items()}
+    return _row(name, {at: (pair[0], pair[1]) for at, pair in where.items()})
+
+
+def _held(a: Found, b: Found) -> list[Row]:
+    """Everything that two checkpoints hold."""
+    rows: list[Row] = []
+    for name in sorted(set(a.files) | set(b.files)):
+        if not name.endswith(".safetensors"):
+            continue
+        one, two = a.read(name).tensors, b.read(name).tensors
+        if one.keys() != two.keys():
+            rows.append(Row(name=name, compared=0, difference=float("inf"), first="the names of its tensors"))
+            continue
+        rows.append(_row(name.removesuffix(".safetensors"), {each: (one[each], two[each]) for each in one}))
+    keys = [key for key in ("step", "tokens", "guard", "digest") if a.state.get(key) != b.state.get(key)]
+    rows.append(Row(name="state", compared=4, difference=float(len(keys)), first=keys[0] if keys else ""))
+    return rows
+
+
+def _row(name: str, pairs: Mapping[str, tuple[Tensor, Tensor]]) -> Row:
+    worst, first, count = 0.0, "", 0
+    for each, (one, two) in pairs.items():
+        count += one.numel()
+        if torch.equal(one.nan_to_num(), two.nan_to_num()) and torch.equal(one.isnan(), two.isnan()):
+            continue
+        first = first or each
+        gap = (one.double() - two.double()).abs().nan_to_num(nan=float("inf"))
+        worst = max(worst, float(gap.max()))
+    return Row(name=name, compared=count, difference=worst, first=first)

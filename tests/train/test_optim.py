@@ -1,0 +1,302 @@
+"""The optimizers of a model: groups by role, steps that are skipped, copies in fp32, and state to the bit."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import anyformer as af
+from anyformer.errors import CheckpointError
+from anyformer.specs.codec import Problems, read, write
+from anyformer.specs.weights import weights
+from anyformer.train.adamw import AdamWRule
+from anyformer.train.crew import Crew
+from anyformer.train.muon import MuonRule
+from anyformer.train.optim import Optimizers, total_norm
+from anyformer.train.rates import AdamW, Decay, Muon, Optim, OptimKind, group_of
+from tests.contract.draw import BASE, draw
+from tests.tolerances import assert_close
+
+SPEC = af.spec(BASE)
+KINDS = OptimKind.kinds()
+
+
+def kind(name: str, **given) -> Optim:
+    return Optim(leaf=OptimKind.named(name)(**given))
+
+
+def fill(model, seed=0, value=None):
+    make = torch.Generator().manual_seed(seed)
+    for p in model.parameters():
+        p.grad = torch.randn(p.shape, generator=make).to(p.dtype) if value is None else torch.full_like(p, value)
+
+
+def copies(model, optimizers):
+    return [t.detach().clone() for t in (*model.parameters(), *optimizers.state().values())]
+
+
+def same(a, b):
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_optimizers_serve_every_parameter_of_any_spec_once_by_its_role(seed):
+    spec = draw(seed)
+    model = af.build(spec)
+    optimizers = Optimizers(model)
+    assert [id(p) for p in optimizers.parameters()] == [id(p) for p in model.parameters()]
+    roles = weights(spec)
+    found = {each.name: group for group, members in optimizers.groups.items() for each in members}
+    assert found == {name: group_of(roles[name].role) for name, _ in model.named_parameters()}
+    assert all(isinstance(optimizers.rules[g], MuonRule if g == "matrices" else AdamWRule) for g in optimizers.groups)
+
+
+def test_groups_tell_an_untied_head_from_the_table():
+    model = af.build(SPEC.vary({"head.tied": False}))
+    optim = Optim(tables=0.5, head=0.25)
+    optimizers = Optimizers(model, optim)
+    assert [each.name for each in optimizers.groups["head"]] == ["head.weight"]
+    assert [each.name for each in optimizers.groups["tables"]] == ["embed.tokens.weight"]
+    assert (optim.rate("head"), Optim(tables=0.5).rate("head")) == (0.25, 0.5)
+
+
+def test_decay_by_default_shrinks_matrices_and_nothing_else():
+    model = af.build(SPEC)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    fill(model, value=0.0)
+    optimizers = Optimizers(model)
+    optimizers.step(1.0)
+    for name, p in model.named_parameters():
+        matrix = any(each.name == name for each in optimizers.groups["matrices"])
+        wanted = before[name] * (1 - 0.005 * 0.1) if matrix else before[name]
+        assert_close("single", p, wanted)
+
+
+def test_adamw_kind_is_torch_adamw_with_a_rate_for_each_group():
+    ours, theirs = (af.build(SPEC, dtype=torch.float64) for _ in range(2))
+    optim = Optim(leaf=AdamW(matrices=0.1), tables=0.2, vectors=0.3, decay=Decay(matrices=0.5, vectors=0.25))
+    optimizers = Optimizers(ours, optim)
+    roles = weights(SPEC)
+    groups = [
+        {"params": [p], "lr": optim.rate(g) * 0.5, "weight_decay": getattr(optim.decay, g)}
+        for name, p in theirs.named_parameters()
+        for g in [group_of(roles[name].role)]
+    ]
+    oracle = torch.optim.AdamW(groups, betas=(0.9, 0.95), foreach=False)
+    for seed in range(3):
+        fill(ours, seed)
+        fill(theirs, seed)
+        optimizers.step(0.5)
+        oracle.step()
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert_close("formula", a, b)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_step_scales_every_rate_by_the_factor_and_drops_gradients(name):
+    ends = []
+    for factor, times in ((0.5, 1.0), (1.0, 0.5), (torch.tensor(0.5), 1.0)):
+        optim = kind(name, matrices=0.5 * times)
+        optim = Optim(leaf=optim.leaf, tables=0.25 * times, vectors=0.125 * times, decay=Decay(matrices=0.0))
+        model = af.build(SPEC)
+        fill(model)
+        Optimizers(model, optim).step(factor)
+        assert all(p.grad is None for p in model.parameters())
+        ends.append([p.detach() for p in model.parameters()])
+    assert same(ends[0], ends[1])
+    for a, b in zip(ends[0], ends[2], strict=True):
+        assert_close("single", a, b)
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("bad", [1.0, float("nan"), float("inf")])
+def test_skipped_step_leaves_weights_and_state_to_the_bit(name, bad):
+    model = af.build(SPEC)
+    optimizers = Optimizers(model, kind(name))
+    fill(model)
+    optimizers.step(1.0)
+    before = copies(model, optimizers)
+    fill(model, value=bad)
+    optimizers.clip(1.0)
+    optimizers.step(1.0, None, torch.ones(()))
+    assert same(before, copies(model, optimizers))
+    assert all(p.grad is None for p in model.parameters())
+    fill(model, 1)
+    optimizers.step(1.0, None, torch.zeros(()))
+    assert not same(before, copies(model, optimizers))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_crew_moves_parameters_as_one_thread_does(name):
+    ends = []
+    for size in (1, 3):
+        model = af.build(SPEC)
+        optimizers = Optimizers(model, kind(name))
+        with Crew(size) as crew:
+            for seed in range(2):
+                fill(model, seed)
+                optimizers.step(1.0, crew)
+        ends.append(copies(model, optimizers))
+    assert same(*ends)
+
+
+def test_parameter_without_gradient_stays_as_it_is():
+    model = af.build(SPEC)
+    fill(model)
+    idle = next(iter(model.parameters()))
+    idle.grad = None
+    before = idle.detach().clone()
+    optimizers = Optimizers(model)
+    optimizers.clip(1.0)
+    optimizers.step(1.0)
+    assert torch.equal(idle, before)
+    assert optimizers.state()["embed.tokens.weight/step"] == 0
+
+
+@pytest.mark.parametrize("limit", [0.1, 1e9, math.inf])
+def test_clip_is_torch_clip(limit):
+    ours, theirs = af.build(SPEC), af.build(SPEC)
+    fill(ours)
+    fill(theirs)
+    norm = Optimizers(ours).clip(limit)
+    wanted = torch.nn.utils.clip_grad_norm_(theirs.parameters(), limit)
+    assert_close("single", norm, wanted)
+    for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert_close("single", a.grad, b.grad)
+
+
+def test_norm_of_bf16_gradients_is_not_rounded_to_bf16():
+    some = [torch.full((100,), 1.0, dtype=torch.bfloat16), torch.full((3,), 1.0, dtype=torch.bfloat16)]
+    norm = total_norm(some)
+    assert norm.dtype == torch.float32
+    assert norm.item() == pytest.approx(103**0.5, rel=1e-6)
+    assert Optimizers(af.build(SPEC)).clip(1.0).item() == 0.0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", KINDS)
+def test_state_loads_to_the_bit_and_training_goes_on_as_it_would_have(name, dtype):
+    model = af.build(SPEC, dtype=dtype)
+    optimizers = Optimizers(model, kind(name))
+    fill(model)
+    optimizers.step(1.0)
+    state = {key: t.clone() for key, t in optimizers.state().items()}
+    assert f"decoder.blocks.0.attention.body.q.weight/{'momentum' if name == 'muon' else 'exp_avg'}" in state
+    other = af.build(SPEC, dtype=dtype, seed=1)
+    other.load_state_dict(model.state_dict())
+    resumed = Optimizers(other, kind(name))
+    resumed.load(state)
+    for one, its in ((model, optimizers), (other, resumed)):
+        fill(one, 7)
+        its.step(0.5)
+    assert same(copies(model, optimizers), copies(other, resumed))
+
+
+def test_state_that_does_not_fit_is_refused_by_name_and_nothing_changes():
+    model = af.build(SPEC)
+    optimizers = Optimizers(model)
+    fill(model)
+    optimizers.step(1.0)
+    before = copies(model, optimizers)
+    state = {key: t.clone() + 1 for key, t in optimizers.state().items()}
+    del state["embed.tokens.weight/step"]
+    state["embed.tokens.weight/stap"] = torch.zeros(())
+    state["decoder.final_norm.weight/exp_avg"] = torch.zeros(3)
+    with pytest.raises(CheckpointError) as error:
+        optimizers.load(state)
+    text = str(error.value)
+    assert "embed.tokens.weight/step: is missing" in text
+    assert "embed.tokens.weight/stap: is unknown; did you mean 'embed.tokens.weight/step'?" in text
+    assert "decoder.final_norm.weight/exp_avg: is (3,) of torch.float32, and must be" in text
+    assert same(before, copies(model, optimizers))
+    with pytest.raises(CheckpointError, match=r"is missing(.|\n)*and \d+ more"):
+        optimizers.load({})
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_master_copy_keeps_steps_that_bf16_would_lose(name):
+    ends = {}
+    for master in (True, False):
+        model = af.build(SPEC, dtype=torch.bfloat16)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.fill_(1.0)
+        leaf = OptimKind.named(name)(matrices=1e-4)
+        optimizers = Optimizers(
+            model, Optim(leaf=leaf, tables=1e-4, vectors=1e-4, decay=Decay(matrices=0.0), master=master)
+        )
+        for _ in range(100):
+            for p in model.parameters():
+                # One direction for AdamW, and full rank for Muon.
+                p.grad = torch.eye(*p.shape, dtype=p.dtype) if p.dim() == 2 else torch.ones_like(p)
+            optimizers.step(1.0)
+        assert all(p.dtype == torch.bfloat16 for p in model.parameters())
+        ends[master] = [p.detach().float() for p in model.parameters()]
+        if master:
+            state = optimizers.state()
+            assert all(t.dtype == torch.float32 for t in state.values())
+            for p_name, p in model.named_parameters():
+                assert torch.equal(state[f"{p_name}/master"].bfloat16(), p)
+    # Half of what separates 1 from the next smaller number is 2^-9: steps of 1e-4 never get there on their own.
+    assert all((w == 1.0).all() for w in ends[False])
+    assert all((w < 1.0).any() for w in ends[True])
+
+
+def test_master_copy_is_not_made_for_wide_weights():
+    state = Optimizers(af.build(SPEC), Optim(master=True)).state()
+    assert not any(key.endswith("/master") for key in state)
+
+
+def test_optim_reads_from_plain_data_and_names_all_problems():
+    problems = Problems()
+    optim = read(Optim, {"kind": "adamw", "matrices": 0.1, "head": 0.5, "decay": {"head": 0.1}}, "optim", problems)
+    assert not problems.found
+    assert optim == Optim(leaf=AdamW(matrices=0.1), head=0.5, decay=Decay(head=0.1))
+    assert read(Optim, write(optim), "optim", problems) == optim
+    assert read(Optim, {"momentum": 0.5}, "optim", problems) == Optim(leaf=Muon(momentum=0.5))
+    assert not problems.found
+    read(Optim, {"kind": "adamw", "momentum": 0.5}, "optim", problems)
+    assert any("momentum" in line and "is unknown" in line for line in problems.lines)
+    bad = Optim(leaf=Muon(matrices=-1.0, momentum=1.0, rounds=0), tables=-1.0, betas=(0.9, 1.0), eps=0.0)
+    assert [name for name, _ in bad.problems()] == ["matrices", "momentum", "rounds", "tables", "betas", "eps"]
+    assert [name for name, _ in Optim(head=-1.0, decay=Decay(tables=-0.1)).problems()] == ["head", "decay.tables"]
+    assert list(Optim().problems()) == []
+
+
+@pytest.fixture
+def mesh(tmp_path):
+    """A group of this one process."""
+    from torch import distributed
+    from torch.distributed.device_mesh import init_device_mesh
+
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_parameters_cut_over_processes_move_as_whole_ones_do(name, mesh):
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+    plain, cut = af.build(SPEC), af.build(SPEC)
+    for module in cut.modules():
+        for p_name, p in list(module.named_parameters(recurse=False)):
+            placed = Replicate() if p_name == "bias" else Shard(0)
+            module._parameters[p_name] = nn.Parameter(distribute_tensor(p.detach(), mesh, [placed]))
+    both = [Optimizers(plain, kind(name)), Optimizers(cut, kind(name))]
+    for seed in range(2):
+        fill(plain, seed)
+        for p, q in zip(plain.parameters(), cut.parameters(), strict=True):
+            q.grad = distribute_tensor(p.grad.clone(), q.device_mesh, q.placements)
+        norms = [each.clip(0.5) for each in both]
+        assert type(norms[1]) is torch.Tensor
+        assert_close("single", *norms)
+        for each in both:
+            each.step(1.0, None, torch.zeros(()))
+    for p, q in zip(plain.parameters(), cut.parameters(), strict=True):
+        assert_close("single", q.full_tensor(), p)
+    # A whole state goes into the cut one.
+    both[1].load({key: t.clone() for key, t in both[0].state().items()})
+    for key, t in both[1].state().items():
+        assert torch.equal(t.full_tensor() if isinstance(t, DTensor) else t, both[0].state()[key])
