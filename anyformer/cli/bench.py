@@ -144,7 +144,7 @@ def _table(rows: list[Row]) -> Any:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    from anyformer.explain import units
+    from anyformer.specs import units
 
     grid = Grid.grid(padding=(0, 3, 0, 0))
     for justify in ("right", "left", "right", "right", "right", "right"):

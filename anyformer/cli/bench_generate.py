@@ -105,8 +105,8 @@ def _has_weights(folder: Path) -> bool:
 
 def _check_memory(size: int, device: str) -> None:
     """Refuse weights that would push everything else out of memory."""
-    from anyformer.explain import units
     from anyformer.kernels.memory import free
+    from anyformer.specs import units
 
     room = free(device)
     if size > 0.8 * room:
@@ -136,7 +136,7 @@ def _page(table: Table, new: int) -> Iterator[Any]:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    from anyformer.explain import units
+    from anyformer.specs import units
 
     yield Text(
         f"{units.params(table.params)} parameters, {table.dtype}, {table.machine}; memory gives "

@@ -95,7 +95,7 @@ def _costs(found: Difference) -> RenderableType:
 
 
 def _cells(change: Change) -> tuple[str, str, str, str]:
-    from anyformer.explain import units
+    from anyformer.specs import units
 
     show = {"parameters": units.params, "FLOP": units.flops, "bytes": units.data}[change.unit]
     gap = change.after - change.before

@@ -1,4 +1,4 @@
-"""`anyformer eval`: how well a model predicts texts."""
+"""`anyformer eval`: how well a model predicts texts, or does what it was trained for on a part of its data."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
+from anyformer.cli.machine import DTYPES, device_of
 from anyformer.cli.model import FOLDER, Bar, check_folder, open_model
 from anyformer.cli.parser import Command, whole
 from anyformer.cli.terminal import console, print_json
+from anyformer.errors import InputError
 
 if TYPE_CHECKING:
     from anyformer.data.tokenizer import Tokenizer
@@ -21,27 +23,73 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("model", metavar="MODEL", help=FOLDER)
     parser.add_argument(
-        "texts", metavar="TEXT", nargs="+", help="a file of UTF-8 text, also gzipped (.gz), or - for standard input"
+        "texts", metavar="TEXT", nargs="*", help="a file of UTF-8 text, also gzipped (.gz), or - for standard input"
     )
-    parser.add_argument(
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 (cuda where there is one)")
+    parser.add_argument("--dtype", choices=DTYPES, help="of the weights (float32 on a CPU, else their own)")
+    parser.add_argument("--json", action="store_true", help="the figures as one JSON document")
+    texts = parser.add_argument_group("a text", "perplexity and bits per byte of a decoder")
+    texts.add_argument(
         "--stride", type=whole(1), metavar="N", help="tokens by which a window moves on (half of the context)"
     )
-    parser.add_argument(
+    texts.add_argument(
         "--context", type=whole(1), metavar="N", help="tokens that are read at once (the model's context)"
     )
-    parser.add_argument("--quantize", choices=["int8"], help="say also what it loses with weights of 8 bits")
-    parser.add_argument("--json", action="store_true", help="the figures as one JSON document")
+    texts.add_argument("--quantize", choices=["int8"], help="say also what it loses with weights of 8 bits")
+    part = parser.add_argument_group(
+        "a part of its data", "what the model was trained for, by the objective of its run"
+    )
+    part.add_argument("--part", metavar="NAME", help="train, valid or test, instead of a text")
+    part.add_argument("--data", metavar="DIR", help="a folder of anyformer tokenize (that of the run's config)")
+    part.add_argument(
+        "--length",
+        type=whole(1),
+        action="append",
+        metavar="N",
+        help="tokens of a row (those of the run); again for more",
+    )
+    part.add_argument(
+        "--num-beams", type=whole(0), action="append", metavar="N",
+        help="translations are searched with N hypotheses, 0: none are made (1, greedy); again for more",
+    )  # fmt: skip
+    part.add_argument("--limit", type=whole(1), metavar="N", help="sentences that are translated (all)")
+
+
+TEXT_ONLY, PART_ONLY = ("stride", "context", "quantize"), ("data", "length", "num_beams", "limit")
+"""Options that mean something with a text, and with a part of the data."""
 
 
 def run(given: argparse.Namespace) -> int:
+    """Score texts, or measure on a part of the data."""
+    check_way(given)
+    if given.part is not None:
+        from anyformer.cli.evaluate_part import run_part
+
+        return run_part(given, place_of(given))
+    return run_texts(given)
+
+
+def check_way(given: argparse.Namespace) -> None:
+    """Refuse what does not go together."""
+    if (given.part is None) == (not given.texts):
+        both = "give one of TEXT and --part, not both" if given.texts else "nothing to measure on"
+        raise InputError(f"{both}: a file (TEXT), or a part of the data such as --part valid")
+    others, what = (PART_ONLY, "--part") if given.part is None else (TEXT_ONLY, "a TEXT")
+    wrong = [f"--{name.replace('_', '-')}" for name in others if getattr(given, name) is not None]
+    if wrong:
+        raise InputError(f"{', '.join(wrong)}: of use only with {what}; leave it out")
+
+
+def run_texts(given: argparse.Namespace) -> int:
     """Score each text, and all of them together."""
     from anyformer.data.corpus import documents
     from anyformer.data.text import read_text
     from anyformer.families.folder import load
 
     texts = [(str(path), read_text(path)) for path in given.texts]
-    model, tokenizer = open_model(given.model)
-    changed = load(check_folder(given.model), quantize=given.quantize) if given.quantize else None
+    place = place_of(given)
+    model, tokenizer = open_model(given.model, **place)
+    changed = load(check_folder(given.model), **place, quantize=given.quantize) if given.quantize else None
     from anyformer.train.evaluate import score
 
     scores: list[tuple[str, Score]] = []
@@ -63,6 +111,13 @@ def run(given: argparse.Namespace) -> int:
     else:
         _print(scores, total, "" if loss is None else f"{given.quantize}: {loss.line()}")
     return 0
+
+
+def place_of(given: argparse.Namespace) -> dict[str, Any]:
+    """Device and dtype, as `load` takes them."""
+    import torch
+
+    return {"device": device_of(given.device), "dtype": None if given.dtype is None else getattr(torch, given.dtype)}
 
 
 def _compared(
@@ -118,12 +173,15 @@ def _print(scores: list[tuple[str, Score]], total: Score, loss: str) -> None:
 
 COMMAND = Command(
     name="eval",
-    summary="perplexity and bits per byte of a model on a text",
+    summary="perplexity on a text, or figures on a part of the data",
     example="""
 anyformer eval runs/quickstart notes.txt
 anyformer eval runs/quickstart a.txt b.txt.gz --stride 64 --json
 anyformer eval runs/quickstart notes.txt --quantize int8
 cat notes.txt | anyformer eval runs/quickstart -
+anyformer eval runs/pos-tagging --part test
+anyformer eval runs/roformer-poems --part valid --length 128 --length 512
+anyformer eval runs/transformer-2017 --part valid --num-beams 1 --num-beams 4 --limit 500
 """,
     arguments=arguments,
     run=run,

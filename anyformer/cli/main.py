@@ -9,12 +9,27 @@ import warnings
 from collections.abc import Sequence
 
 import anyformer
-from anyformer.cli import bench, chat, convert, diff, evaluate, explain, generate, quickstart, verify, zoo
+from anyformer.cli import (
+    bench,
+    chat,
+    convert,
+    diff,
+    evaluate,
+    explain,
+    generate,
+    quickstart,
+    tokenize,
+    train,
+    verify,
+    zoo,
+)
 from anyformer.cli.parser import Command, Parser, add_command
 from anyformer.errors import AnyformerError, DataError, InputError, SpecError
 
 COMMANDS: tuple[Command, ...] = (
     quickstart.COMMAND,
+    tokenize.COMMAND,
+    train.COMMAND,
     generate.COMMAND,
     chat.COMMAND,
     evaluate.COMMAND,

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import InputError
 from anyformer.files import settle
@@ -36,14 +36,14 @@ def check_folder(path: str) -> Path:
     return folder
 
 
-def open_model(path: str) -> tuple[Model, Tokenizer]:
-    """The model and the tokenizer in a folder."""
+def open_model(path: str, **place: Any) -> tuple[Model, Tokenizer]:
+    """The model and the tokenizer in a folder; `place` says on which device and in which dtype."""
     folder = check_folder(path)
     with working(f"reading {path}"):
         from anyformer.data.tokenizer import tokenizer
         from anyformer.families.folder import load
 
-        return load(folder), tokenizer(folder)
+        return load(folder, **place), tokenizer(folder)
 
 
 def errors() -> Console:

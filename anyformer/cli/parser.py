@@ -91,11 +91,11 @@ def number(
     return read
 
 
-def add_set(parser: argparse.ArgumentParser) -> None:
+def add_set(parser: argparse.ArgumentParser, what: str = "the spec", example: str = "attention.kv_heads=1") -> None:
     """The option `--set a.b=v`, as often as one likes; read it with `changes`."""
     parser.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE", dest="changes", type=_change,
-        help="change any field of the spec by its dotted name, e.g. --set attention.kv_heads=1",
+        help=f"change any field of {what} by its dotted name, e.g. --set {example}",
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from anyformer.cli import generation, packing
+from anyformer.cli import generation, packing, resume
 from anyformer.cli.model import working
 from anyformer.cli.parser import Command, Parser, add_command, whole
 from anyformer.cli.terminal import console, finite, print_all, print_json
@@ -123,7 +123,7 @@ anyformer verify parity converted --against path/to/original --json
     arguments=parity_arguments,
     run=run_parity,
 )
-CHECKS: tuple[Command, ...] = (PARITY, packing.CHECK, generation.CHECK)
+CHECKS: tuple[Command, ...] = (PARITY, packing.CHECK, generation.CHECK, resume.CHECK)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,11 +135,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 COMMAND = Command(
     name="verify",
-    summary="checks: parity, packing without leaks, generation in every way",
+    summary="checks: parity, packing, generation, exact resume",
     example="""
 anyformer verify parity path/to/llama
 anyformer verify packing llama-3-8b
 anyformer verify generation runs/quickstart
+anyformer verify resume runs/shakespeare
 """,
     arguments=arguments,
     run=lambda given: given.run(given),

@@ -66,7 +66,7 @@ def _page(entries: list[Entry], missing: dict[str, str], width: int) -> Iterator
 
 
 def _cells(entry: Entry) -> dict[str, str]:
-    from anyformer.explain import units
+    from anyformer.specs import units
 
     return {
         "name": entry.name,

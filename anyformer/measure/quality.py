@@ -15,7 +15,7 @@ from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import DataError, InputError
 from anyformer.model.models import Model
 from anyformer.model.reading import headless, reading
-from anyformer.train.evaluate import Window, cut, head_of
+from anyformer.train.evaluate import Window, cut, head_of, read_documents, unpredicted, window_sizes
 
 LOGITS = 2**22
 """Logits of each model that are held at once."""
@@ -104,13 +104,8 @@ def compare(
     report: Callable[[int, int], None] | None = None,
 ) -> Quality:
     """Both models on texts, each a document of its own, in windows as `anyformer.train.evaluate.score` cuts them."""
-    documents = [texts] if isinstance(texts, str) else list(texts)
-    bos = model.spec.ids.bos
-    rows = [([] if bos is None else [bos]) + ids for ids in tokenizer.encode_many(documents)]
-    sizes = [len(text.encode()) for text in documents]
-    if bos is None:
-        sizes = [size - (tokenizer.bytes_of(row[0]) if row else 0) for size, row in zip(sizes, rows, strict=True)]
-    return compare_ids(model, changed, rows, bytes=sum(sizes), stride=stride, context=context, report=report)
+    rows, size = read_documents(model, tokenizer, [texts] if isinstance(texts, str) else texts)
+    return compare_ids(model, changed, rows, bytes=size, stride=stride, context=context, report=report)
 
 
 @torch.inference_mode()
@@ -127,13 +122,13 @@ def compare_ids(
     """The same for documents of token ids."""
     if model.spec.vocab != changed.spec.vocab:
         raise InputError(f"the two models have vocabularies of {model.spec.vocab} and {changed.spec.vocab}")
-    for each in (model, changed):
-        head_of(each)
-    size = model.spec.context if context is None else context
-    step = max(1, size // 2) if stride is None else stride
-    if not 1 <= step <= size:
-        raise InputError(f"stride: {step} is not from 1 to the context, {size}: tokens would be left out")
-    windows = [w for i, row in enumerate(documents) for w in cut(len(row), size, step, i)]
+    (size, step), _ = window_sizes(model, context, stride), window_sizes(changed, context, stride)
+    skipped = unpredicted(model)
+    if unpredicted(changed) != skipped:
+        raise InputError(
+            f"the two models have prefixes of {skipped} and {unpredicted(changed)}, and predict other tokens"
+        )
+    windows = [w for i, row in enumerate(documents) for w in cut(len(row), size, step, i, skipped)]
     total = sum(w.end - w.first for w in windows)
     if not total:
         raise DataError("there is nothing to predict: give a longer text")

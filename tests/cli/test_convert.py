@@ -137,7 +137,7 @@ class Dying(files.Disk):
 def test_convert_that_is_killed_at_any_call_leaves_the_old_folder_or_the_new_one(capsys, source, tmp_path, monkeypatch):
     place, whole = tmp_path / "new", files.DISK
     run(capsys, "convert", str(source), str(place), "--rope-theta", "7")
-    monkeypatch.setattr(files, "_alive", lambda process: False)
+    monkeypatch.setattr(files, "alive", lambda process: False)
     ended = 0
     for calls in range(60):
         monkeypatch.setattr(files, "DISK", Dying(calls))

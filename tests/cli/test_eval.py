@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,17 @@ import torch
 import anyformer as af
 from anyformer.cli import model as shared
 from anyformer.cli.main import main
+from anyformer.data.examples import Examples
+from anyformer.measure.tasks import measure
+from anyformer.measure.trial import open_trial
+from anyformer.train.config import ModelPart
 from anyformer.train.evaluate import score
+from anyformer.train.run import Run
 from tests.cli.small_run import TEXT, small_run
+from tests.data.feeding import examples_for, make, spec_for
 from tests.data.test_tokenizer import STORIES, needs_stories
+from tests.measure.test_bleu import needs_sacrebleu
+from tests.train.small_data import text_config, text_data, write_data
 
 ROOT = Path(af.__file__).parents[1]
 
@@ -99,7 +108,12 @@ def test_eval_that_takes_long_shows_a_bar_on_a_terminal_only(run, texts, capsys,
         (["RUN", "TEXT", "--stride", "65"], 2, "stride: 65 is not from 1 to the context, 64"),
         (["RUN", "TEXT", "--stride", "0"], 2, "--stride"),
         (["RUN", "TEXT", "--context", "x"], 2, "'x' is not a whole number"),
-        (["RUN"], 2, "TEXT"),
+        (["RUN"], 2, "nothing to measure on: a file (TEXT), or a part of the data such as --part valid"),
+        (["RUN", "TEXT", "--part", "valid"], 2, "give one of TEXT and --part, not both"),
+        (["RUN", "TEXT", "--length", "8", "--limit", "2"], 2, "--length, --limit: of use only with --part"),
+        (["RUN", "--part", "valid", "--stride", "8"], 2, "--stride: of use only with a TEXT"),
+        (["RUN", "--part", "valid"], 2, "has no config.toml that says where its data are"),
+        (["RUN", "TEXT", "--device", "nowhere"], 2, "--device: 'nowhere' is neither cpu nor cuda"),
         (["ENCODER", "TEXT"], 2, "perplexity is for decoders"),
         (["DAMAGED", "TEXT"], 1, "is damaged"),
     ],
@@ -161,3 +175,144 @@ def test_eval_quantised_says_what_it_loses_in_a_line_and_as_json(run, texts, cap
     assert main(["eval", str(run), *texts, "--quantize", "int8"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert f"int8: perplexity {loss['perplexity']['before']:.3f} -> {loss['perplexity']['after']:.3f}" in out
+
+
+def test_eval_in_another_dtype_gives_the_figures_of_that_dtype(run, texts, capsys):
+    assert main(["eval", str(run), texts[0], "--dtype", "float64", "--device", "cpu", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    exact = score(af.load(run, dtype=torch.float64), af.tokenizer(run), TEXT)
+    assert found["nats"] == exact.nats
+    assert found["nats"] != score(af.load(run), af.tokenizer(run), TEXT).nats
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Path:
+    """A run of anyformer train, and its data."""
+    place = tmp_path_factory.mktemp("trained")
+    with Run(text_config(text_data(place / "data"), place / "run")) as made:
+        list(made.events())
+    return place
+
+
+def test_eval_of_a_part_has_the_figures_of_the_run_by_length(trained, capsys):
+    asked = ["eval", str(trained / "run"), "--part", "valid"]
+    assert main([*asked, "--length", "32", "--length", "8", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    trial = open_trial(trained / "run", "valid")
+    want = [measure(trial), measure(trial, length=8)]
+    assert (found["part"], found["objective"], found["examples"]) == ("valid", "causal", 20)
+    for each, known in zip(found["measured"], want, strict=True):
+        assert (each["length"], each["loss"], each["accuracy"]) == (known.length, known.loss, known.figures["accuracy"])
+        assert each["perplexity"] == pytest.approx(math.exp(known.loss))
+        assert each["bits_per_byte"] == known.bits_per_byte
+    assert main(asked) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["length", "labels", "loss", "perplexity", "bits", "per", "byte", "accuracy"]
+    assert lines[2].split()[:3] == ["32", str(want[0].labels), f"{want[0].loss:.4f}"]
+
+
+def test_eval_of_a_converted_run_pools_heads_and_its_weights_begin_another_run(trained, tmp_path, capsys):
+    pooled = tmp_path / "pooled"
+    assert main(["convert", str(trained / "run"), str(pooled), "--kv-heads", "1", "--pool", "mean"]) == 0
+    asked = ["--part", "valid", "--data", str(trained / "data"), "--json"]
+    capsys.readouterr()
+    assert main(["eval", str(pooled), *asked]) == 0
+    (before,) = json.loads(capsys.readouterr().out)["measured"]
+    config = text_config(trained / "data", tmp_path / "more", {"stages.steps": 40})
+    with Run(replace(config, model=ModelPart(weights=str(pooled)))) as more:
+        list(more.events())
+    assert main(["eval", str(tmp_path / "more"), *asked]) == 0
+    (after,) = json.loads(capsys.readouterr().out)["measured"]
+    assert af.load(tmp_path / "more").spec.attention.kv_heads == 1
+    assert after["labels"] == before["labels"]
+    assert after["loss"] < before["loss"]
+
+
+def classified(place: Path, kind: str, names) -> tuple[Path, Path]:
+    """A model with a head for classes, and data for it."""
+    objective = make(kind)
+    parts = {}
+    for seed, part in enumerate(("train", "valid")):
+        some = examples_for(objective, 12, seed=seed)
+        columns = {c: [some.read(c, i) for i in range(len(some))] for c in some.columns}
+        parts[part] = Examples.of(columns, names={objective.classes: names})
+    af.save(af.build(spec_for(objective)), place / "model")
+    return place / "model", write_data(place / "data", parts)
+
+
+def test_eval_of_tags_says_majority_margin_and_confusion_by_class(tmp_path, capsys):
+    model, data = classified(tmp_path, "tag", ("NOUN", "VERB", "X"))
+    asked = ["eval", str(model), "--part", "valid", "--data", str(data)]
+    assert main([*asked, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["measured"]
+    assert [row["class"] for row in found["classes"]] == ["NOUN", "VERB", "X"]
+    assert sum(map(sum, found["confusion"])) == found["labels"]
+    right = sum(row["right"] for row in found["classes"])
+    assert found["accuracy"] == pytest.approx(right / found["labels"])
+    assert found["majority"]["margin"] == pytest.approx(found["accuracy"] - found["majority"]["accuracy"])
+    assert main(asked) == 0
+    out = capsys.readouterr().out
+    assert f"{100 * found['majority']['accuracy']:.2f}%" in out
+    assert f"{100 * found['majority']['margin']:+.2f}" in out
+    assert f"the majority always says {found['majority']['class']!r}" in out
+
+
+@pytest.mark.parametrize("option", ["--num-beams", "--limit"])
+def test_eval_of_a_part_that_is_no_translation_has_no_beams(trained, capsys, option):
+    assert main(["eval", str(trained / "run"), "--part", "valid", option, "2"]) == 2
+    assert f"{option}: only for translations, and the objective is 'causal'" in capsys.readouterr().err
+
+
+def pairs(place: Path) -> tuple[Path, Path]:
+    """A model that translates badly, its tokenizer and its data."""
+    _, tokenizer = small_run(place / "words")
+    texts = {"source": ["the cat", "the dog", "the cat"], "target": ["sat on", "the mat", "sat"]}
+    examples = Examples.of({c: [tokenizer.encode(text) for text in some] for c, some in texts.items()})
+    model = af.build(spec_for(make("translate"), vocab=tokenizer.vocab), seed=2)
+    af.save(model, place / "model")
+    tokenizer.save(place / "model")
+    return place / "model", write_data(place / "data", {"valid": examples}, tokenizer)
+
+
+@needs_sacrebleu
+def test_eval_of_pairs_translates_greedily_and_with_beams(tmp_path, capsys):
+    model, data = pairs(tmp_path)
+    asked = ["eval", str(model), "--part", "valid", "--data", str(data), "--num-beams", "1", "--num-beams", "2"]
+    assert main([*asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["num_beams"] for each in found["translations"]] == [1, 2]
+    for each in found["translations"]:
+        assert (each["sentences"], each["references"]) == (2, 3)
+        assert [sample["source"] for sample in each["samples"]] == ["the cat", "the dog"]
+        assert each["samples"][0]["references"] == ["sat on", "sat"]
+        assert "version" in each["signature"]
+    assert main([*asked, "--limit", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "greedy: BLEU" in out
+    assert "2 beams: BLEU" in out
+    assert "1 sentences" in out
+
+
+def test_eval_of_pairs_without_decoding_has_the_teacher_forced_figures(tmp_path, capsys):
+    model, data = pairs(tmp_path)
+    asked = ["eval", str(model), "--part", "valid", "--data", str(data), "--num-beams", "0"]
+    assert main([*asked, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert "translations" not in found
+    assert found["measured"][0]["perplexity"] == pytest.approx(math.exp(found["measured"][0]["loss"]))
+    assert main([*asked, "--limit", "2"]) == 2
+    assert "--limit: with --num-beams 0 nothing is translated" in capsys.readouterr().err
+
+
+def test_eval_of_pairs_without_sacrebleu_names_the_package_before_anything_is_measured(tmp_path, capsys, monkeypatch):
+    from anyformer.measure import bleu
+
+    def missing(name):
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(bleu, "installed", missing)
+    model, data = pairs(tmp_path)
+    assert main(["eval", str(model), "--part", "valid", "--data", str(data)]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "pip install sacrebleu" in err

@@ -1,0 +1,233 @@
+"""`anyformer tokenize`: raw files into shards of tokens that training reads."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any
+
+from anyformer.cli.model import Bar, working
+from anyformer.cli.parser import Command, number, whole
+from anyformer.cli.terminal import console, print_all, print_json
+from anyformer.errors import InputError
+
+if TYPE_CHECKING:
+    from anyformer.data.raw import RawFile
+    from anyformer.data.shards import Index
+    from anyformer.data.sources.format import Format
+    from anyformer.data.survey import Plan
+
+FORMATS = ("text", "jsonl", "tsv", "conllu")
+KINDS = ("bpe", "wordpiece", "unigram", "chars")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """What the command takes."""
+    parser.add_argument(
+        "inputs", metavar="INPUT", nargs="*",
+        help="files to learn from, plain or .gz, folders of them, or archive.zip/name",
+    )  # fmt: skip
+    parser.add_argument("--out", required=True, metavar="DIR", help="the folder to write, or to finish")
+    parser.add_argument("--json", action="store_true", help="what was made as one JSON document")
+    parser.add_argument("--shard-tokens", type=whole(1), metavar="N", help="tokens that fill a shard (16,777,216)")
+    parser.add_argument("--workers", type=whole(1), metavar="N", help="threads that encode (one for each core)")
+
+    made = parser.add_argument_group(
+        "tokenizer", "one that is trained on the examples to learn from, or one that is there"
+    )
+    made.add_argument("--train", choices=KINDS, metavar="KIND", help=f"train one: {', '.join(KINDS)}")
+    made.add_argument("--vocab", type=whole(1), metavar="N", help="how many tokens it is to have (none for chars)")
+    made.add_argument("--lowercase", action="store_true", help="wordpiece: letters lose their case and their accents")
+    made.add_argument(
+        "--special", action="append", default=[], metavar="NAME", help="one more special token, e.g. '<mask>'"
+    )
+    made.add_argument(
+        "--sentinels",
+        type=whole(0),
+        default=0,
+        metavar="N",
+        help="special tokens <extra_id_0>, ... for spans (%(default)s)",
+    )
+    made.add_argument("--tokenizer", metavar="PATH", help="a tokenizer.json, or a folder with one")
+
+    read = parser.add_argument_group("reading")
+    read.add_argument(
+        "--format", metavar="FORMAT", help=f"{', '.join(FORMATS)} (guessed from how the files are called)"
+    )
+    between = read.add_mutually_exclusive_group()
+    between.add_argument("--lines", action="store_true", help="text: every line that is not empty is a document")
+    between.add_argument("--blank-lines", action="store_true", help="text: empty lines separate documents")
+    between.add_argument("--start", metavar="REGEX", help="text: a line with this in it begins a document")
+    read.add_argument("--header", action="store_true", help="tsv: the first line names the fields")
+    read.add_argument(
+        "--column", action="append", default=[], type=_equals, metavar="NAME=FIELD",
+        help="which field is what: text, label, source, target, a, b, c, words, tags, values; tsv fields are 1, 2, ...",
+    )  # fmt: skip
+    read.add_argument(
+        "--label", action="append", default=[], type=_equals, metavar="NAME=FILE", help="a file all of one class"
+    )
+
+    parts = parser.add_argument_group("parts")
+    parts.add_argument("--valid", nargs="+", default=[], metavar="FILE", help="files to watch the training with")
+    parts.add_argument("--test", nargs="+", default=[], metavar="FILE", help="files to judge the result on")
+    parts.add_argument(
+        "--hold-out", type=number(above=0, most=0.9), metavar="SHARE",
+        help="this share for validation: the end of plain text, and drawn by a hash otherwise",
+    )  # fmt: skip
+    parts.add_argument("--split", choices=("last", "drawn"), help="hold out the last examples, or draw them")
+    parts.add_argument("--dedupe", metavar="NAME", help="draw by this column: equal values are all on one side")
+
+
+def _equals(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name or not value:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def run(given: argparse.Namespace) -> int:
+    """Make the folder, and say what is in it."""
+    if given.workers is not None:
+        import os
+
+        # The library's threads are started when they are first used, and it asks nobody else for their number.
+        os.putenv("RAYON_NUM_THREADS", str(given.workers))
+    from anyformer.data.tokenizing import tokenize
+
+    plan = _plan(given)
+    began = time.perf_counter()
+    index, kept = tokenize(plan, progress=_progress)
+    seconds = time.perf_counter() - began
+    if given.json:
+        print_json(_summary(index, kept, seconds))
+    else:
+        _print(index, kept, seconds)
+    return 0
+
+
+def _progress(what: str) -> AbstractContextManager[Any]:
+    # How long the library's own part of a training takes is not known beforehand.
+    return working(what) if what.startswith("training") else Bar(what)
+
+
+def _plan(given: argparse.Namespace) -> Plan:
+    from fractions import Fraction
+    from pathlib import Path
+
+    from anyformer.data.raw import find_files
+    from anyformer.data.survey import SHARD, Plan
+    from anyformer.data.training import Training
+
+    if bool(given.inputs) == bool(given.label):
+        raise InputError(
+            "give files to learn from, or one for each class (--label neg=FILE --label pos=FILE), not both"
+        )
+    if given.train is None and (given.vocab or given.special or given.sentinels or given.lowercase):
+        raise InputError(
+            "--vocab, --special, --sentinels and --lowercase are for a tokenizer to train; add --train KIND"
+        )
+    if given.label and (given.valid or given.test):
+        raise InputError("--label: files of one class have no other parts; hold out a share with --hold-out")
+    if given.split and not given.hold_out:
+        raise InputError("--split says which examples are held out; add --hold-out SHARE")
+    files: dict[str, tuple[RawFile, ...]] = {
+        "train": tuple(find_files(given.inputs))
+        + tuple(file for name, path in given.label for file in find_files([path], label=name))
+    }
+    for part in ("valid", "test"):
+        if getattr(given, part):
+            files[part] = tuple(find_files(getattr(given, part)))
+    training = None
+    if given.train is not None:
+        training = Training(
+            kind=given.train, vocab=given.vocab, specials=tuple(given.special), sentinels=given.sentinels,
+            lowercase=given.lowercase,
+        )  # fmt: skip
+    twice = {name for name, _ in given.column if [n for n, _ in given.column].count(name) > 1}
+    if twice:
+        raise InputError(f"--column: {', '.join(sorted(twice))} is given twice")
+    return Plan(
+        out=Path(given.out), files=files, format=_format(given, files), columns=dict(given.column), training=training,
+        tokenizer=None if given.tokenizer is None else Path(given.tokenizer),
+        hold_out=Fraction(str(given.hold_out or 0)), way=given.split, key=given.dedupe, shard=given.shard_tokens or SHARD,
+    )  # fmt: skip
+
+
+def _format(given: argparse.Namespace, files: dict[str, tuple[RawFile, ...]]) -> Format:
+    """The format with its options; one that it does not have is an error."""
+    from dataclasses import fields
+
+    from anyformer.data.raw import format_named, guess_format
+
+    kind = given.format or guess_format(file for part in files.values() for file in part)
+    leaf = format_named(kind)
+    asked: dict[str, tuple[str, Any]] = {}
+    if given.lines:
+        asked["split"] = "--lines", "lines"
+    if given.blank_lines:
+        asked["split"] = "--blank-lines", "blank_lines"
+    if given.start is not None:
+        asked["split"], asked["start"] = ("--start", "start"), ("--start", given.start)
+    if given.header:
+        asked["header"] = "--header", True
+    known = {field.name for field in fields(leaf)}
+    wrong = [option for name, (option, _) in asked.items() if name not in known]
+    if wrong:
+        raise InputError(f"{', '.join(sorted(set(wrong)))}: files of the format {kind} have no such option")
+    return leaf(**{name: value for name, (_, value) in asked.items()})
+
+
+def _summary(index: Index, kept: int, seconds: float) -> dict[str, Any]:
+    return {
+        "folder": str(index.folder), "format": index.format, "columns": dict(index.columns),
+        "names": {column: list(names) for column, names in index.names.items()},
+        "vocab": index.vocab, "ids": dict(index.ids), "sentinels": len(index.sentinels),
+        "parts": {
+            name: {
+                "examples": part.examples, "values": dict(part.values), "bytes": part.bytes, "shards": len(part.shards),
+                "fingerprint": part.fingerprint,
+            }
+            for name, part in index.parts.items()
+        },
+        "shards_kept": kept, "seconds": round(seconds, 3),
+    }  # fmt: skip
+
+
+def _print(index: Index, kept: int, seconds: float) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    columns = list(index.columns)
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    for _ in range(len(columns) + 3):
+        table.add_column(justify="right", no_wrap=True)
+    table.add_row(*(Text(name, style="dim") for name in ("", "examples", *columns, "bytes", "shards")))
+    for name, part in index.parts.items():
+        values = [f"{part.values[column]:,}" for column in columns]
+        table.add_row(name, f"{part.examples:,}", *values, f"{part.bytes:,}", f"{len(part.shards)}")
+    total = sum(len(part.shards) for part in index.parts.values())
+    title = f"{index.folder}: {index.format}, {f'vocabulary {index.vocab:,}' if index.vocab else 'numbers'}"
+    pieces: list[Any] = [Text(f"{title}, {seconds:.1f} s"), table]
+    if index.ids:
+        pieces.append(Text("special ids  " + "  ".join(f"{role} {i}" for role, i in index.ids.items())))
+    pieces += [Text(f"classes of {column}  {' '.join(names[:20])}") for column, names in index.names.items()]
+    if kept:
+        pieces.append(Text("it was there already" if kept == total else f"{kept} of {total} shards were there already"))
+    print_all(console(), pieces)
+
+
+COMMAND = Command(
+    name="tokenize",
+    summary="text files into shards of tokens to train on",
+    example="""
+anyformer tokenize book.txt --out data/book --train bpe --vocab 8192 --hold-out 0.1
+anyformer tokenize shakespeare.txt --out data/chars --train chars --hold-out 0.1
+anyformer tokenize pairs.tsv.gz --out data/pairs --train bpe --vocab 16000 --special '<bos>' --hold-out 0.02 --dedupe source
+anyformer tokenize train.conllu --valid dev.conllu --out data/tags --train wordpiece --vocab 8000
+anyformer tokenize --label neg=bad.txt --label pos=good.txt --lines --out data/mood --tokenizer data/book --hold-out 0.1
+""",
+    arguments=arguments,
+    run=run,
+)

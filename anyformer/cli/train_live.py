@@ -1,0 +1,154 @@
+"""What is seen of a run while it goes on: a live line on a terminal, a line now and then in a pipe."""
+
+from __future__ import annotations
+
+import collections
+import sys
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from anyformer.cli.terminal import CONTROLS, console
+from anyformer.specs import units
+from anyformer.train.events import Event, Looked, Resumed, Saved, Spoke, Step
+from anyformer.train.report.page import duration
+
+if TYPE_CHECKING:
+    from anyformer.train.forecast import Stretch
+    from anyformer.train.run import Run
+
+WINDOW = 32
+"""Steps over which speed is measured."""
+KEPT = 0.9
+"""Of the shown loss, from step to step."""
+
+
+class Live:
+    """Shows events as they come. A quiet one shows a line on standard error if that is a terminal, and else nothing."""
+
+    def __init__(self, made: Run, stretches: Sequence[Stretch], peak: float | None, *, quiet: bool) -> None:
+        self.made, self.stretches, self.peak = made, stretches, peak
+        self.total = made.total
+        self.screen = console()
+        self.silent = quiet
+        if quiet:
+            from anyformer.cli.model import errors
+
+            self.screen = errors()
+            self.silent = not (self.screen.is_terminal and made.setup.team.first)
+        self.lively = self.screen.is_terminal and not self.silent
+        self.bar: Any = None
+        self.loss: float | None = None
+        self.tenths = 0
+        self.spent: collections.deque[tuple[int, int, float]] = collections.deque(maxlen=WINDOW)
+
+    def __enter__(self) -> Live:
+        if self.lively:
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            self.bar = Progress(
+                TextColumn("{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[left]}"),
+                console=self.screen,
+            )  # fmt: skip
+            self.bar.start()
+            self.task = self.bar.add_task("getting ready", total=self.total, left="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def begin(self) -> None:
+        """What is trained on what."""
+        made = self.made.setup
+        part = made.index.parts[made.config.data.train]
+        size = f", {units.data(part.bytes)} of text" if part.bytes else ""
+        self.say(
+            f"model  {units.params(made.spec.count().params)} parameters, {made.spec.topology}, {made.objective.kind}"
+        )
+        self.say(f"data   {made.config.data.folder}: {part.examples:,} examples{size}")
+        for each in self.stretches:
+            waste = f", {each.waste:.1%} padding" if each.waste else ""
+            self.say(f"stage  {each.steps:,} steps, {each.words}, {each.epochs:.3g} epochs{waste}")
+
+    def show(self, event: Event) -> None:
+        """One thing happened."""
+        if isinstance(event, Step):
+            self._step(event)
+        elif isinstance(event, Looked):
+            self._looked(event)
+        elif isinstance(event, Spoke):
+            if event.text.strip():
+                self.say(f"--- step {event.step:,} says:\n{event.text.translate(CONTROLS)}\n---")
+        elif isinstance(event, Resumed):
+            if event.step < self.total:
+                self.say(f"goes on after step {event.step:,}")
+            if self.bar is not None:
+                self.bar.update(self.task, completed=event.step)
+        elif isinstance(event, Saved) and self.bar is not None:
+            self.bar.refresh()
+
+    def say(self, text: str) -> None:
+        """A line, above the live one."""
+        if not self.silent:
+            encoding = (sys.stderr if self.screen.stderr else sys.stdout).encoding or "utf-8"
+            self.screen.print(text.encode(encoding, "replace").decode(encoding), markup=False, soft_wrap=True)
+
+    def _step(self, event: Step) -> None:
+        if not event.skipped:
+            self.loss = event.loss if self.loss is None else KEPT * self.loss + (1 - KEPT) * event.loss
+        self.spent.append((event.step, event.tokens, event.seconds))
+        if self.bar is not None:
+            line = fitting(self.figures(event), self.screen.width)
+            self.bar.update(self.task, completed=event.step, description=line, left=self.left(event))
+        tenths = event.step * 10 // self.total
+        if not self.lively and tenths > self.tenths:
+            self.say("  ".join([*self.figures(event), self.left(event)]))
+        self.tenths = tenths
+
+    def _looked(self, event: Looked) -> None:
+        figures = [f"step {event.step:,}", f"held-out loss {event.loss:.4f}"]
+        if event.bits_per_byte is not None:
+            figures.append(f"{event.bits_per_byte:.4f} bits per byte")
+        figures += [f"{name.replace('_', ' ')} {value:.4g}" for name, value in event.figures.items()]
+        self.say("  ".join([*figures, *(["(all of it)"] if event.final else [])]))
+
+    def speed(self) -> tuple[float, float] | None:
+        """Tokens and steps of each second lately."""
+        if len(self.spent) < 2:
+            return None
+        (a, before, began), (b, after, now) = self.spent[0], self.spent[-1]
+        return None if now <= began else ((after - before) / (now - began), (b - a) / (now - began))
+
+    def figures(self, event: Step) -> list[str]:
+        """The line in pieces, the most wanted first."""
+        loss = event.loss if self.loss is None else self.loss
+        parts = [f"step {event.step:,}/{self.total:,}", f"loss {loss:.3f}"]
+        bits = self.made.setup.bits_per_byte(loss)
+        parts += [] if bits is None else [f"{bits:.3f} bits/B"]
+        speed = self.speed()
+        parts += [] if speed is None else [f"{units.short(speed[0])} tok/s"]
+        parts += [f"lr x {event.rate:.2f}", f"grad {event.gradient_norm:.2f}"]
+        if speed is not None and self.peak:
+            parts.append(f"MFU {self.stretches[event.stage].flops_per_token * speed[0] / self.peak:.1%}")
+        return [*parts, units.data(event.memory)]
+
+    def left(self, event: Step) -> str:
+        """Time to the end, at the speed of lately; stages to come take as much longer as they compute more."""
+        speed = self.speed()
+        if speed is None:
+            return ""
+        now = self.stretches[event.stage]
+        rest = (now.first + now.steps - event.step) * float(now.flops)
+        rest += sum(float(each.flops) * each.steps for each in self.stretches[event.stage + 1 :])
+        return f"{duration(rest / now.flops / speed[1])} left"
+
+
+def fitting(parts: Sequence[str], width: int) -> str:
+    """As many pieces as leave room for a bar."""
+    shown = list(parts)
+    while len(shown) > 1 and len("  ".join(shown)) > width - 30:
+        shown.pop()
+    return "  ".join(shown)

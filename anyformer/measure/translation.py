@@ -1,0 +1,142 @@
+"""Translation by the model itself: each source once, decoded freely, against every reference that the data have."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from anyformer.data.examples import Examples
+from anyformer.data.objectives.objective import first_eos
+from anyformer.errors import DataError, InputError
+from anyformer.generation.asking.request import room
+from anyformer.generation.engine import generate
+from anyformer.measure.bleu import Bleu, bleu, judge
+from anyformer.measure.trial import Trial
+from anyformer.model.models import Model
+
+LONGER = 50
+"""A translation has at most so many tokens more than its source (Vaswani et al. 2017, section 6.1)."""
+CELLS = {"cpu": 1024}
+"""Source tokens that are decoded beside each other, times hypotheses."""
+MANY = 16_384
+"""The same on an accelerator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sentence:
+    """A source and all that the data give as its translation."""
+
+    ids: tuple[int, ...]
+    references: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Translated:
+    """What came of decoding freely."""
+
+    beams: int
+    """1: the likeliest token is taken each time."""
+    sources: tuple[str, ...]
+    translations: tuple[str, ...]
+    references: tuple[tuple[str, ...], ...]
+    left_out: int
+    """Distinct sources that are longer than what the model is made for."""
+    unfinished: int
+    """Translations that were cut because they did not end."""
+    bleu: Bleu
+    seconds: float
+
+    @property
+    def equal(self) -> float:
+        """Share of the translations that are a reference, word for word."""
+        pairs = zip(self.translations, self.references, strict=True)
+        return sum(said in known for said, known in pairs) / len(self.translations)
+
+    def data(self) -> dict[str, Any]:
+        """For JSON; the first sentences as examples."""
+        return {
+            "num_beams": self.beams, "sentences": len(self.sources), "references": sum(map(len, self.references)),
+            "left_out": self.left_out, "unfinished": self.unfinished, **self.bleu.data(), "equal": self.equal,
+            "seconds": round(self.seconds, 3),
+        }  # fmt: skip
+
+
+def sentences(examples: Examples, limit: int | None = None) -> list[Sentence]:
+    """Each source once, with its distinct targets, in the order of the data; `limit` of them, spread over all."""
+    found: dict[tuple[int, ...], dict[tuple[int, ...], None]] = {}
+    for i in range(len(examples)):
+        source, target = (tuple(examples.read(column, i).tolist()) for column in ("source", "target"))
+        if source and target:
+            found.setdefault(source, {})[target] = None
+    whole = [Sentence(ids=source, references=tuple(targets)) for source, targets in found.items()]
+    if not whole:
+        raise DataError("there is no pair with a source and a target; nothing can be translated")
+    if limit is None or limit >= len(whole):
+        return whole
+    # Files of pairs are often sorted by length: the first ones would be the easiest.
+    return [whole[i * len(whole) // limit] for i in range(limit)]
+
+
+def translate(
+    trial: Trial, *, beams: int = 1, limit: int | None = None, report: Callable[[int, int], None] | None = None
+) -> Translated:
+    """Translate the sources of a part and compare with its references.
+
+    Texts are read back from their ids, which is exact for byte-level tokenizers; others change what they normalise in
+    references and translations alike.
+    """
+    words, model = trial.tokenizer, trial.model
+    if words is None:
+        raise InputError("the data have no tokenizer, so a translation has no text")
+    judge()
+    every = sentences(trial.examples, limit)
+    fits = [one for one in every if len(one.ids) < model.spec.context]
+    if not fits:
+        raise DataError(f"every source is longer than the {model.spec.context} tokens that this model is made for")
+    began = time.perf_counter()
+    decoded, unfinished = decode(model, [one.ids for one in fits], beams=beams, report=report)
+    seconds = time.perf_counter() - began
+    said = tuple(words.decode(ids) for ids in decoded)
+    known = tuple(tuple(words.decode(ids) for ids in one.references) for one in fits)
+    return Translated(
+        beams=beams, sources=tuple(words.decode(one.ids) for one in fits), translations=said, references=known,
+        left_out=len(every) - len(fits), unfinished=unfinished, bleu=bleu(said, known), seconds=seconds,
+    )  # fmt: skip
+
+
+def decode(
+    model: Model,
+    sources: Sequence[Sequence[int]],
+    *,
+    beams: int = 1,
+    report: Callable[[int, int], None] | None = None,
+) -> tuple[list[list[int]], int]:
+    """Ids of each translation without the one that ends it, and how many did not end by themselves."""
+    end, device = first_eos(model.spec), next(model.parameters()).device
+    tail = [] if end is None else [end]
+    most = room(model)[0] - 1
+    cells = max(1, CELLS.get(device.type, MANY) // beams)
+    made: list[list[int]] = [[] for _ in sources]
+    by_length: dict[int, list[int]] = {}
+    for i, source in enumerate(sources):
+        by_length.setdefault(len(source), []).append(i)
+    unfinished = done = 0
+    # Sources of one length have one limit and need no padding, so who shares a batch can't matter.
+    for length, order in sorted(by_length.items(), reverse=True):
+        limit, size = max(1, min(length + len(tail) + LONGER, most)), max(1, cells // (length + len(tail)))
+        for first in range(0, len(order), size):
+            some = order[first : first + size]
+            ids_BT = torch.tensor([[*sources[i], *tail] for i in some], device=device)
+            found = generate(model, ids_BT, max_new_tokens=limit, num_beams=beams, details=True)
+            for i, row, new, reason in zip(some, found.ids.tolist(), found.lengths, found.reasons, strict=True):
+                # The decoder's start token is no part of the translation, nor is what ended it.
+                made[i] = row[1 : 1 + new - (reason == "stop")]
+                unfinished += reason != "stop"
+            done += len(some)
+            if report is not None:
+                report(done, len(sources))
+    return made, unfinished

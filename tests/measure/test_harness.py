@@ -1,0 +1,218 @@
+"""Continuations against a computation token by token, and the harness's adapter against them."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import anyformer as af
+from anyformer.data.tokenizer import train_bpe
+from anyformer.errors import CapabilityError, InputError
+from anyformer.measure import harness
+from anyformer.measure.continuations import Continuations, cut_at, full_windows
+from anyformer.measure.harness import answers, harness_model, open_continuations, read_wanted
+from tests.cli.small_run import TEXT, small_run
+from tests.contract.contracts import model_of
+from tests.contract.draw import BASE
+from tests.data.test_tokenizer import STORIES, needs_stories
+from tests.tolerances import TABLE
+
+NEAR = TABLE["single"].limit
+PAIRS = [
+    ("the cat", " sat on"), ("the cat sat on ", "the mat, and the dog"), ("", "the dog sat"), ("and the dog", " x"),
+    ("the cat sat on the mat, and the dog sat on the cat", "."),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("run")
+    small_run(folder, {"ids": {"bos": 0, "eos": [1]}})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def asked(run):
+    return open_continuations(str(run))
+
+
+def by_hand(asked, before, after):
+    """The logarithm of p of each token after all before it, one pass for each."""
+    total, greedy = 0.0, True
+    for i, token in enumerate(after):
+        ids = (before + after[:i])[-asked.room :]
+        logits = asked.model(torch.tensor([ids])).logits[0, -1].detach()
+        total += float(logits.log_softmax(-1)[token])
+        greedy &= int(logits.argmax()) == token
+    return total, greedy
+
+
+def test_likelihoods_in_batches_are_those_of_token_by_token(asked):
+    found = asked.likelihoods(PAIRS)
+    for (context, continuation), (nats, greedy) in zip(PAIRS, found, strict=True):
+        before, after = asked.split(context, continuation)
+        want = by_hand(asked, before, after)
+        assert nats == pytest.approx(want[0], rel=NEAR)
+        assert greedy == want[1]
+    alone = [asked.likelihoods([pair])[0][0] for pair in PAIRS]
+    assert [nats for nats, _ in found] == pytest.approx(alone, rel=NEAR)
+
+
+def test_likelihoods_know_which_one_token_greedy_decoding_takes(asked):
+    texts = {i: asked.words.decode([i]) for i in range(2, asked.words.vocab)}
+    single = [i for i, text in texts.items() if asked.split("the cat", text)[1] == [i]]
+    found = asked.likelihoods([("the cat", texts[i]) for i in single])
+    logits = asked.model(torch.tensor([[0, *asked.words.encode("the cat")]])).logits[0, -1]
+    assert [i for i, (_, greedy) in zip(single, found, strict=True) if greedy] == [int(logits.argmax())]
+
+
+def test_split_moves_blanks_to_the_continuation_and_begins_with_bos(asked):
+    assert asked.split("the cat ", "sat") == asked.split("the cat", " sat")
+    before, after = asked.split("the cat", " sat")
+    assert before == [0, *asked.words.encode("the cat")]
+    assert before[1:] + after == asked.words.encode("the cat sat")
+    assert asked.split("", "the")[0] == [0]
+
+
+def test_likelihoods_of_a_long_context_lose_its_beginning(asked):
+    before, after = asked.split(TEXT * 3, " sat")
+    assert len(before) > asked.room
+    assert asked.likelihoods([(TEXT * 3, " sat")])[0][0] == pytest.approx(by_hand(asked, before, after)[0], rel=NEAR)
+    with pytest.raises(InputError, match=r"pair 0: its continuation has .* tokens, and 64 are read at once"):
+        asked.likelihoods([("the", TEXT * 3)])
+    with pytest.raises(InputError, match="pair 0: the continuation '' has no tokens"):
+        asked.likelihoods([("the", "")])
+
+
+@pytest.mark.parametrize(("tokens", "room"), [(11, 4), (5, 4), (4, 4), (2, 4), (9, 4), (1, 4)])
+def test_full_windows_predict_each_token_once_and_read_all_that_fits(tokens, room):
+    windows = list(full_windows(tokens, room))
+    assert [t for w in windows for t in range(w.first, w.end)] == list(range(1, tokens))
+    for window in windows:
+        assert window.end - window.start - 1 == min(room, tokens - 1)
+
+
+def test_rolling_sums_over_windows(asked):
+    text = TEXT * 2
+    ids = [0, *asked.words.encode(text)]
+    assert len(ids) > asked.room + 1
+    total = 0.0
+    for window in full_windows(len(ids), asked.room):
+        logs = asked.model(torch.tensor([ids[window.start : window.end - 1]])).logits[0].detach().log_softmax(-1)
+        total += sum(float(logs[t - 1 - window.start, ids[t]]) for t in range(window.first, window.end))
+    assert asked.rolling([text, "the"])[0] == pytest.approx(total, rel=NEAR)
+
+
+def test_going_on_in_a_batch_is_going_on_alone_up_to_a_stop(asked):
+    contexts = ["the", "the cat sat on the mat", "dog", TEXT]
+    free = [asked.go_on([context], until=[], new=8)[0] for context in contexts]
+    assert asked.go_on(contexts, until=[], new=8) == free
+    stop = free[0][2:4]
+    assert asked.go_on(contexts, until=[stop], new=8) == [cut_at(text, [stop]) for text in free]
+    with pytest.raises(InputError, match="64 new tokens leave no room for a context"):
+        asked.go_on(["the"], until=[], new=64)
+
+
+def test_cut_at_ends_before_the_first_of_several():
+    assert cut_at("one two three", ["three", "two"]) == "one "
+    assert cut_at("one", ["", "x"]) == "one"
+
+
+def test_continuations_of_a_model_that_can_begin_with_nothing_are_refused_and_so_are_prefix_lms():
+    words = train_bpe([TEXT], 280)
+    bare = Continuations(model_of(af.spec(BASE, {"vocab": words.vocab})), words)
+    with pytest.raises(InputError, match="neither bos nor eos"):
+        bare.likelihoods([("", "the")])
+    prefix = af.spec(BASE, {"vocab": words.vocab, "attention.pattern": "causal | prefix(5)"})
+    with pytest.raises(InputError, match="the first 5 tokens of this prefix-LM see each other both ways"):
+        Continuations(model_of(prefix), words)
+
+
+def test_wanted_of_a_task_is_read_in_our_words():
+    assert read_wanted({"until": "\n", "max_gen_toks": 9, "temperature": 0.0}, 64) == {"until": ["\n"], "new": 9}
+    drawn = read_wanted({"do_sample": True, "temperature": 0.7}, 1024)
+    assert drawn == {"until": [], "new": 256, "do_sample": True, "temperature": 0.7}
+    assert read_wanted({}, 64)["new"] == 32
+    with pytest.warns(UserWarning, match="a task asks for 100 new tokens; this model has room for 64, so 32 are made"):
+        read_wanted({"max_gen_toks": 100}, 64)
+    with pytest.raises(InputError, match="untl is not known here; did you mean 'until'"):
+        read_wanted({"untl": []}, 64)
+
+
+def test_answers_group_requests_that_are_asked_in_one_way(asked):
+    ways = [{"until": ["."], "max_gen_toks": 4}, {"until": [], "max_gen_toks": 6}]
+    requests = [("the", ways[0]), ("dog", ways[1]), ("the cat", ways[0])]
+    want = [asked.go_on([text], until=way["until"], new=way["max_gen_toks"])[0] for text, way in requests]
+    assert answers(asked, requests) == want
+
+
+def test_harness_arguments_that_are_wrong_are_all_named(run):
+    with pytest.raises(InputError, match=r"pth is no argument.*did you mean 'path'.*path is missing.*dtype: 'f32'"):
+        open_continuations("", pth=str(run), dtype="f32")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_harness_without_a_cuda_device_is_on_the_cpu_and_says_so(run):
+    with pytest.warns(UserWarning, match="on the CPU and not on cuda:0"):
+        assert open_continuations(str(run), device="cuda:0").device.type == "cpu"
+
+
+class Base:
+    """As much of the harness's class as an adapter needs."""
+
+    def __init__(self):
+        self.kept = []
+        self.cache_hook = SimpleNamespace(add_partial=lambda *given: self.kept.append(given))
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    names = {}
+
+    def register(name):
+        return lambda made: names.setdefault(name, made)
+
+    modules = {
+        "lm_eval.api.model": SimpleNamespace(LM=Base), "lm_eval.models": None,
+        "lm_eval.api.registry": SimpleNamespace(register_model=register),
+    }  # fmt: skip
+    monkeypatch.setattr(harness, "installed", lambda name: modules[name])
+    harness.harness_class.cache_clear()
+    yield names
+    harness.harness_class.cache_clear()
+
+
+def test_harness_model_answers_the_three_kinds_of_requests(run, asked, stand_in):
+    model = harness_model(str(run), batch_size=1, device="cpu")
+    assert isinstance(model, stand_in["anyformer"])
+
+    def requests(*given):
+        return [SimpleNamespace(args=args) for args in given]
+
+    assert model.loglikelihood(requests(*PAIRS)) == asked.likelihoods(PAIRS)
+    assert model.loglikelihood_rolling(requests((TEXT,))) == asked.rolling([TEXT])
+    way = {"until": ["."], "max_gen_toks": 4}
+    assert model.generate_until(requests(("the", way))) == answers(asked, [("the", way)])
+    assert [model.loglikelihood([]), model.loglikelihood_rolling([]), model.generate_until([])] == [[], [], []]
+    assert [what for what, *_ in model.kept] == ["loglikelihood"] * 5 + ["loglikelihood_rolling", "generate_until"]
+
+
+def test_harness_that_is_not_installed_is_named(monkeypatch):
+    def missing(name):
+        raise ImportError(f"No module named {name!r}")
+
+    monkeypatch.setattr(harness, "installed", missing)
+    harness.harness_class.cache_clear()
+    with pytest.raises(CapabilityError, match="pip install lm-eval"):
+        harness.harness_class()
+
+
+@needs_stories
+def test_a_published_model_goes_on_as_is_known():
+    known = json.loads((STORIES / "greedy.json").read_text(encoding="utf-8"))["text"]
+    asked = open_continuations(str(STORIES))
+    begin, rest = known[:40], known[40:120]
+    assert asked.likelihoods([(begin, rest)])[0][1]
+    assert not asked.likelihoods([(begin, rest[::-1])])[0][1]
+    assert (begin + asked.go_on([begin], until=[], new=60)[0]).startswith(known[:120])
