@@ -25,6 +25,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_set(parser, "the config", "run.seed=3")
     parser.add_argument("--dry-run", action="store_true",
                         help="only look ahead: parameters, FLOPs, memory, steps and time; nothing is written")  # fmt: skip
+    parser.add_argument(
+        "--rows-png", metavar="FILE", help="with --dry-run: draw how documents fill rows, by each kind of packing"
+    )
     parser.add_argument("--json", action="store_true", help="print nothing but the end, as JSON")
 
 
@@ -32,13 +35,15 @@ def run(given: argparse.Namespace) -> int:
     """Train."""
     from anyformer.train.config import Config
 
+    if given.rows_png and not given.dry_run:
+        raise InputError("--rows-png: only a look ahead draws rows; add --dry-run")
     # torch takes a second to load; a config that is wrong should not have to wait for it.
     config = Config.from_file(given.config, dict(given.changes))
     _make_data(config, given)
     if given.dry_run:
         from anyformer.cli.train_ahead import look_ahead
 
-        return look_ahead(config, json=given.json)
+        return look_ahead(config, json=given.json, rows=given.rows_png)
     return _train(config, given)
 
 
@@ -165,6 +170,7 @@ COMMAND = Command(
 anyformer train recipes/shakespeare.toml
 anyformer train recipes/shakespeare.toml --set run.seed=3 --set run.folder=runs/three
 anyformer train recipes/shakespeare.toml --dry-run
+anyformer train recipes/wikitext-2.toml --dry-run --rows-png rows.png
 """,
     arguments=arguments,
     run=run,

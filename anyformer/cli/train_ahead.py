@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from anyformer.train.setup import Setup
 
 
-def look_ahead(config: Config, *, json: bool) -> int:
-    """Print it."""
+def look_ahead(config: Config, *, json: bool, rows: str | None = None) -> int:
+    """Print it; `rows`: draw how documents fill the rows of the last stage into this file."""
     from anyformer.cli.model import working
     from anyformer.kernels.memory import free
     from anyformer.train.forecast import forecast
@@ -28,6 +28,10 @@ def look_ahead(config: Config, *, json: bool) -> int:
         setup.read()
         found = forecast(setup, device)
         room = free(device)
+        if rows is not None:
+            from anyformer.data.packed_picture import save
+
+            save(rows, *setup.feed(len(config.stages) - 1).every_packing())
     if json:
         print_json(_data(setup, found, str(device), room))
     else:

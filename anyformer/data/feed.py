@@ -220,6 +220,14 @@ class Feed:
         counted = (labels[:, 1:] if self.objective.shifts else labels) != IGNORE
         return counted.reshape(len(tokens_U), -1).sum(1)
 
+    def every_packing(self) -> tuple[dict[str, Packed], Any]:
+        """What each kind of packing makes of the same pieces, and the cells of each piece: to compare them."""
+        if self._packed is None:
+            raise DataError(f"rows: {self.way!r} rows hold no packed documents; take rows = packed")
+        cells_P = self._pieces.widest_P()
+        kinds = [(kind, leaf) for kind in Packing.kinds() if (leaf := Packing.named(kind)) is not None]
+        return {kind: leaf().pack(cells_P, self.length) for kind, leaf in kinds}, cells_P
+
     def describe(self) -> dict[str, Any]:
         """What a person or a log wants to know."""
         return {

@@ -140,6 +140,16 @@ def test_train_dry_run_looks_ahead_and_writes_nothing(tmp_path, config, capsys):
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_train_dry_run_draws_rows_if_asked_and_refuses_to_without_looking_ahead(tmp_path, config, capsys):
+    ran = run(capsys, "train", config, "--dry-run", "--rows-png", str(tmp_path / "rows.png"))
+    assert ran.status == 0, ran.err
+    assert (tmp_path / "rows.png").read_bytes()[:4] == b"\x89PNG"
+    ran = run(capsys, "train", config, "--rows-png", "x.png")
+    assert (ran.status, "add --dry-run" in ran.err) == (2, True)
+    ran = run(capsys, "train", config, "--dry-run", "--rows-png", "x.png", "--set", "data.rows=padded")
+    assert (ran.status, "take rows = packed" in ran.err) == (2, True)
+
+
 def test_train_dry_run_of_what_does_not_fit_says_what_to_change(config, capsys, monkeypatch):
     monkeypatch.setattr("anyformer.kernels.memory.free", lambda device: 1000)
     ran = run(capsys, "train", config, "--dry-run")

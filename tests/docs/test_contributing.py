@@ -8,13 +8,19 @@ import tomllib
 
 import pytest
 
+from anyformer.data.objectives import Objective
+from anyformer.data.packing import Packing
+from anyformer.data.sources.format import Format
 from anyformer.families.family import Family
 from anyformer.registry import ENTRY_POINTS
+from anyformer.train.loggers import Service
 from tests.contract.contracts import CONTRACTS
 from tests.docs.fences import ROOT, fences, read
 
 PAGE = read("CONTRIBUTING.md")
 LEAVES = ("positions", "patterns", "norms", "ffns", "mixers", "inits")
+NAMED = {"data/objectives": Objective, "data/packing": Packing, "data/sources": Format, "train/loggers": Service}
+"""Folders whose leaves need no line, but whose other files do."""
 
 USE = """
 import torch
@@ -61,12 +67,63 @@ assert recipe_kernel.why_not(Request(shape="causal", **asked)) == "it knows no m
 print("used", *sorted({everything.position.kind, everything.norm.leaf.kind, everything.ffn.kind, everything.init.kind}))
 """
 
+TRAIN = """
+import sys
+from pathlib import Path
+import torch
+from anyformer.cli.main import main
+from anyformer.data.shards import open_examples
+from anyformer.train.metrics import read_metrics
+torch.set_num_threads(1)
+
+lines = "".join(f'"text {i}, with a comma",{i}\\n' for i in range(40))
+Path("texts.csv").write_text("body,number\\n" + lines)
+made = ["texts.csv", "--column", "text=body", "--train", "chars", "--special", "<eos>", "--hold-out", "0.2"]
+assert main(["tokenize", *made, "--out", "data", "--json"]) == 0
+assert len(open_examples("data", "train")) + len(open_examples("data", "valid")) == 40
+
+Path("config.toml").write_text('''
+[model.spec]
+width = 16
+depth = 1
+context = 64
+attention = { heads = 2 }
+[data]
+folder = "data"
+packing = "first_fit"
+[objective]
+kind = "backward"
+[optim]
+kind = "lion"
+[schedule]
+kind = "wsd_root"
+[[stages]]
+steps = 12
+length = 64
+batch = 4
+[compute]
+threads = 1
+[run]
+folder = "run"
+log = ["sheet"]
+''')
+assert main(["train", "config.toml", "--json"]) == 0
+steps = read_metrics(Path("run"), "step")
+assert len(steps) == 12 and steps[-1]["loss"] < steps[0]["loss"], steps
+assert steps[-1]["rate"] < steps[8]["rate"] == 1.0, steps
+assert Path("run/curves.tsv").read_text().count("train/loss") == 12
+assert main(["verify", "resume", "run", "--steps", "4", "--json"]) == 0
+"""
+
+MODULES = ("position", "pattern", "norm", "ffn", "mixer", "init", "kernel", "objective", "packing", "format", "schedule",
+           "optim", "lion_rule", "logger")  # fmt: skip
+
 
 def recipes() -> dict[str, str]:
     """Module name -> the whole files of the recipes, in the order of the page."""
     files = [fence.text for fence in fences(PAGE) if fence.language == "python"]
-    names = ("position", "pattern", "norm", "ffn", "mixer", "init", "kernel")
-    return {f"recipe_{name}": text for name, text in zip(names, files, strict=True)}
+    names = [name if name == "lion_rule" else f"recipe_{name}" for name in MODULES]
+    return dict(zip(names, files, strict=True))
 
 
 @pytest.fixture
@@ -77,7 +134,7 @@ def site(tmp_path):
     points = dict(project["entry-points"][ENTRY_POINTS])
     (module,) = points.values()
     files[module] = files.pop("recipe_position")
-    points |= {name: name for name in files if name not in (module, "recipe_kernel")}
+    points |= {name: name for name in files if name not in (module, "recipe_kernel", "lion_rule")}
     for name, text in files.items():
         (tmp_path / f"{name}.py").write_text(text)
     info = tmp_path / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
@@ -88,18 +145,26 @@ def site(tmp_path):
     return tmp_path
 
 
-def python(code: str, *paths: object) -> subprocess.CompletedProcess[str]:
+def python(code: str, *paths: object, cwd: object = ROOT) -> subprocess.CompletedProcess[str]:
     """Run code in a process of its own, so that its kinds reach no other test."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], env=environment, capture_output=True, text=True, timeout=120
-    )
+        [sys.executable, "-W", "error", "-c", code],
+        env=environment, cwd=str(cwd), capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
 
 
 def test_recipes_installed_as_plugins_keep_every_promise(site):
     done = python(USE, site, ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "used absnorm calm kerple mish\n"
+
+
+def test_recipes_of_training_installed_as_plugins_make_a_run_that_resumes(site, tmp_path):
+    folder = tmp_path / "work"
+    folder.mkdir()
+    done = python(TRAIN, site, ROOT, cwd=folder)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_plugin_is_picked_up_by_the_contract_tests(site):
@@ -148,6 +213,9 @@ def test_tour_of_files_names_every_file_of_the_package():
     files = [path for path in (ROOT / "anyformer").rglob("*.py") if path.parent not in leaf_folders]
     files = [path for path in files if path not in families]
     files = [path for path in files if path.name != "__init__.py" or path.read_text().count("\n") > 1]
+    named = {f"anyformer.{module.replace('/', '.')}": axis for module, axis in NAMED.items()}
+    leaves = {axis.named(kind).__module__ for axis in named.values() for kind in axis.kinds()}
+    files = [path for path in files if ".".join(path.relative_to(ROOT).with_suffix("").parts) not in leaves]
     paths = {str(path.relative_to(ROOT)) for path in files}
-    paths |= {f"{folder.relative_to(ROOT)}/" for folder in leaf_folders}
+    paths |= {f"{folder.relative_to(ROOT)}/" for folder in leaf_folders} | {f"anyformer/{name}/" for name in NAMED}
     assert not paths - tour().keys(), f"CONTRIBUTING.md lacks a line for {sorted(paths - tour().keys())}"

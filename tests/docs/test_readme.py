@@ -11,11 +11,14 @@ import sys
 import pytest
 from PIL import Image
 
+from anyformer.cli.main import parser
 from tests.docs.fences import ROOT, fences, read, run
 
 PAGE = read("README.md")
 SHORTER = "--steps 2 --set depth=1 --set width=32"
 """Added to `quickstart` here, so that a test does not train for two minutes; `.ci/run` runs it as it is."""
+FEWER = "--set stages.steps=20 --set model.spec.depth=1"
+"""Added to `train`."""
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +68,10 @@ def commands() -> list[str]:
 def test_readme_commands_run_one_after_the_other_in_an_empty_folder(tmp_path):
     assert len(commands()) >= 7
     (tmp_path / "README.md").write_text(PAGE)
+    (tmp_path / "mine.toml").write_text(config())
     for command in commands():
-        words = shlex.split(f"{command} {SHORTER}" if command.startswith("anyformer quickstart") else command)
+        more = {"quickstart": SHORTER, "train": FEWER}.get(command.split()[1], "")
+        words = shlex.split(f"{command} {more}")
         # The second run of the page is compared with the first, which has to keep its name.
         if command == "anyformer quickstart":
             words += ["--out", "runs/quickstart"]
@@ -79,6 +84,25 @@ def test_readme_commands_run_one_after_the_other_in_an_empty_folder(tmp_path):
         if command == "anyformer quickstart --position alibi":
             assert "Beside quickstart: 1 axis differs" in done.stdout
     assert (tmp_path / "llama.png").stat().st_size > 10_000
+    assert (tmp_path / "runs" / "mine" / "report.html").is_file()
+
+
+def config() -> str:
+    """The config that the page shows."""
+    (found,) = [fence.text for fence in fences(PAGE) if fence.language == "toml"]
+    return found
+
+
+def test_readme_commands_for_many_processes_are_ones_that_torchrun_and_we_take():
+    from torch.distributed.run import get_args_parser
+
+    lines = [line for fence in fences(PAGE) if fence.language == "sh" for line in fence.text.splitlines()]
+    found = [shlex.split(line)[1:] for line in lines if line.startswith("torchrun ")]
+    taken = [get_args_parser().parse_args(words) for words in found]
+    assert [(each.nnodes, each.nproc_per_node, each.max_restarts) for each in taken] == [("1:1", "8", 0), ("4", "8", 3)]
+    for each in taken:
+        assert (each.module, each.training_script) == (True, "anyformer")
+        assert parser().parse_args(each.training_script_args).config == "mine.toml"
 
 
 def test_readme_transcript_shows_the_promised_figures():
@@ -98,7 +122,9 @@ def test_readme_length_and_first_command_are_in_bounds():
     assert "anyformer quickstart\n" in read(".ci/run")
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/spec.md", "docs/tour.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/spec.md", "docs/tour.md", "docs/training.md"]
+)
 def test_page_links_lead_to_files_and_headings(name):
     page = read(name)
     anchors = {
