@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -97,6 +98,26 @@ def add_set(parser: argparse.ArgumentParser, what: str = "the spec", example: st
         "--set", action="append", default=[], metavar="NAME=VALUE", dest="changes", type=_change,
         help=f"change any field of {what} by its dotted name, e.g. --set {example}",
     )  # fmt: skip
+
+
+def change_text(name: str, value: Any) -> str:
+    """A change as --set reads it back."""
+    plain = f"{name}={value}"
+    return plain if isinstance(value, str) and _change(plain) == (name, value) else f"{name}={_toml(value)}"
+
+
+def _toml(value: Any) -> str:
+    """A value as TOML writes it, on one line."""
+    if isinstance(value, dict):
+        return (
+            "{ "
+            + ", ".join(f"{json.dumps(key, ensure_ascii=False)} = {_toml(inner)}" for key, inner in value.items())
+            + " }"
+        )
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    # Texts, numbers and truth values are written alike in both; what is left are dates, inf and nan.
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | bool | int) else str(value)
 
 
 def _change(text: str) -> tuple[str, Any]:

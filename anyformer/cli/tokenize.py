@@ -131,6 +131,10 @@ def _plan(given: argparse.Namespace) -> Plan:
         raise InputError("--label: files of one class have no other parts; hold out a share with --hold-out")
     if given.split and not given.hold_out:
         raise InputError("--split says which examples are held out; add --hold-out SHARE")
+    out = Path(given.out)
+    for folder in [*given.inputs, *given.valid, *given.test, *(path for _, path in given.label)]:
+        if Path(folder).is_dir() and out.resolve().is_relative_to(Path(folder).resolve()):
+            raise InputError(f"--out: {out} is in {folder}, all files of which are read; pick a folder outside of it")
     files: dict[str, tuple[RawFile, ...]] = {
         "train": tuple(find_files(given.inputs))
         + tuple(file for name, path in given.label for file in find_files([path], label=name))
@@ -148,7 +152,7 @@ def _plan(given: argparse.Namespace) -> Plan:
     if twice:
         raise InputError(f"--column: {', '.join(sorted(twice))} is given twice")
     return Plan(
-        out=Path(given.out), files=files, format=_format(given, files), columns=dict(given.column), training=training,
+        out=out, files=files, format=_format(given, files), columns=dict(given.column), training=training,
         tokenizer=None if given.tokenizer is None else Path(given.tokenizer),
         hold_out=Fraction(str(given.hold_out or 0)), way=given.split, key=given.dedupe, shard=given.shard_tokens or SHARD,
     )  # fmt: skip

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer.cli import tokenize
-from anyformer.cli.parser import Command, Parser, add_set
+from anyformer.cli.parser import Command, Parser, add_set, change_text
 from anyformer.cli.terminal import console, print_json
 from anyformer.errors import InputError
 
@@ -154,13 +154,7 @@ def _sound(values: dict[str, Any]) -> dict[str, Any]:
 
 def _changes(given: argparse.Namespace) -> list[str]:
     """The changes as they are written on a command line."""
-    import json
-
-    return [
-        part
-        for name, value in given.changes
-        for part in ("--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}")
-    ]
+    return [part for name, value in given.changes for part in ("--set", change_text(name, value))]
 
 
 COMMAND = Command(

@@ -33,7 +33,8 @@ class Item:
     """A record on its way: what is encoded, and what of it is kept."""
 
     values: dict[str, Any]
-    where: str
+    record: Record
+    """The first of those that its text is of."""
     more: bool
     context: str = ""
     """The end of the text before a cut, encoded along and dropped again."""
@@ -81,7 +82,7 @@ class Encoder:
         held: Item | None = None
         parts: list[str] = []
         for record in records:
-            item = Item(self.layout.values(record), record.where, record.more)
+            item = Item(self.layout.values(record), record, record.more)
             if held is not None and held.more:
                 fits = self._fits(parts[-1], item.values["text"])
                 if fits is None:
@@ -101,7 +102,11 @@ class Encoder:
             return None
         context = before[-CONTEXT:]
         context = context[context.find("\n", 0, -1) + 1 :]
-        alone, both = (self.tokenizer.encode(text) for text in (context, context + after[:CONTEXT]))
+        try:
+            alone, both = (self.tokenizer.encode(text) for text in (context, context + after[:CONTEXT]))
+        except DataError:
+            # Whoever encodes the whole text says which character of which line has no token.
+            return None
         return (context, len(alone)) if both[: len(alone)] == alone else None
 
     def _batches(self, items: Iterable[Item]) -> Iterator[list[Item]]:
@@ -138,8 +143,9 @@ class Encoder:
                     try:
                         self.tokenizer.encode(character) if self.tokenizer is not None else None
                     except DataError:
+                        where = item.record.after(text[: text.index(character)])
                         return DataError(
-                            f"{item.where}: {character!r} (U+{ord(character):04X}) has no token in this tokenizer; give "
+                            f"{where}: {character!r} (U+{ord(character):04X}) has no token in this tokenizer; give "
                             "it a token for unknown characters with --special '<unk>', or train it on texts that have it"
                         )
         return error

@@ -69,6 +69,8 @@ class Feed:
         for name, value in (("length", self.length), ("batch", self.batch_size), ("multiple", self.multiple)):
             if value < 1:
                 problems.append(f"{name}: {value} is not at least 1")
+        if objective.shifts and self.length == 1:
+            problems.append("length: 1 leaves no token to predict from the one before it; it must be at least 2")
         if self.length > spec.context:
             problems.append(
                 f"length: {self.length} is more than the {spec.context} tokens that the spec is made for (context)"

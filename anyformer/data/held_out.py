@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import Any, Literal
@@ -33,7 +33,7 @@ class HeldOut:
     def choose(self, records: Iterable[Record], *, held: bool) -> Iterator[Record]:
         """The records of one side."""
         if self.cut is not None:
-            yield from (_after if held else _before)(records, self.cut)
+            yield from (_after if held else _before)(records, self.layout.fields["text"], self.cut)
             return
         number, begins, inside = -1, True, False
         for record in records:
@@ -68,36 +68,38 @@ def find_held_out(
     """The rule for so many documents of so many characters in all."""
     if way == "drawn":
         return HeldOut(share=share, way=way, layout=layout, key=key)
-    if documents == 1:
+    if documents == 1 and "text" in layout.fields:
         return HeldOut(share=share, way=way, layout=layout, cut=int(characters * (1 - share)))
-    # From the end, documents are held out until they are the share; the first one is always learned from.
-    first, number, seen = 1, 0, 0
+    # From the end, documents are held out until they are the share; the first one is always learned from. Series of
+    # numbers have no characters: each counts as much as any other.
+    first, number, seen, total = 1, 0, 0, characters or documents
     for record in records():
-        seen += sum(map(len, layout.texts(layout.values(record))))
+        seen += sum(map(len, layout.texts(layout.values(record)))) if characters else 1
         if not record.more:
-            if number and characters - seen < share * characters:
+            if number and total - seen < share * total:
                 first = number
                 break
             number += 1
     return HeldOut(share=share, way=way, layout=layout, first=first)
 
 
-def _before(records: Iterable[Record], cut: int) -> Iterator[Record]:
+def _before(records: Iterable[Record], field: str, cut: int) -> Iterator[Record]:
     seen = 0
     for record in records:
-        text = record.fields["text"]
+        text = record.fields[field]
         if seen + len(text) >= cut:
             if cut > seen:
-                yield Record({**record.fields, "text": text[: cut - seen]}, record.where)
+                yield replace(record, fields={**record.fields, field: text[: cut - seen]}, more=False)
             return
         seen += len(text)
         yield record
 
 
-def _after(records: Iterable[Record], cut: int) -> Iterator[Record]:
+def _after(records: Iterable[Record], field: str, cut: int) -> Iterator[Record]:
     seen = 0
     for record in records:
-        text = record.fields["text"]
+        text = record.fields[field]
         if seen + len(text) > cut:
-            yield Record({**record.fields, "text": text[max(cut - seen, 0) :]}, record.where, record.more)
+            first = max(cut - seen, 0)
+            yield replace(record, fields={**record.fields, field: text[first:]}, where=record.after(text[:first]))
         seen += len(text)

@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from anyformer.data.survey import Survey
 from anyformer.data.tokenizer import Tokenizer, tokenizer
 from anyformer.errors import DataError, InputError
 
+LEFT = re.compile(r"\..+\.tmp-\d+")
+"""Names of files that a killed process had not finished."""
+
 
 class Journal:
     """What is done so far, in the folder itself: whole shards, and what they were made of."""
@@ -27,6 +31,7 @@ class Journal:
         self._told: dict[str, Any] = {}
         _check_ours(folder)
         place = folder / JOURNAL
+        self._found = _state(folder)
         if place.is_file():
             try:
                 found = json.loads(place.read_bytes())
@@ -99,6 +104,9 @@ class Journal:
                 raise InputError(
                     f"{self.folder}: another process writes to it; wait for it, or pick another"
                 ) from error
+            if _state(self.folder) != self._found:
+                # Going on from what was read before would remove shards that were finished since.
+                raise InputError(f"{self.folder}: another process wrote to it meanwhile; run the command again")
             sha256 = None
             if made is not None:
                 made.save(self.folder)
@@ -133,7 +141,7 @@ class Journal:
             a["file"] for some in self.shards.values() for s in some for b in s["files"].values() for a in b.values()
         }
         for file in self.folder.iterdir():
-            if (NAMED.fullmatch(file.name) and file.name not in known) or ".tmp-" in file.name:
+            if (NAMED.fullmatch(file.name) and file.name not in known) or LEFT.fullmatch(file.name):
                 files.DISK.remove(file)
 
     def note(self) -> None:
@@ -147,6 +155,19 @@ class Journal:
         return open_index(self.folder)
 
 
+def _state(folder: Path) -> list[Any]:
+    """What tells one state of a folder from another: every note of progress is a new file."""
+    found = ((folder / name) for name in (INDEX, JOURNAL))
+    return [(told.st_ino, told.st_mtime_ns, told.st_size) if (told := _stat(place)) else None for place in found]
+
+
+def _stat(place: Path) -> os.stat_result | None:
+    try:
+        return place.stat()
+    except FileNotFoundError:
+        return None
+
+
 def _check_ours(folder: Path) -> None:
     """Refuse a folder that holds what is not ours, or nothing of ours."""
     if not folder.is_dir():
@@ -157,7 +178,7 @@ def _check_ours(folder: Path) -> None:
     strange = sorted(
         file.name
         for file in folder.iterdir()
-        if file.name not in ours and not NAMED.fullmatch(file.name) and ".tmp-" not in file.name
+        if file.name not in ours and not NAMED.fullmatch(file.name) and not LEFT.fullmatch(file.name)
     )
     if strange:
         raise InputError(f"{folder}: holds {', '.join(strange[:3])}, which is not ours; pick another folder")

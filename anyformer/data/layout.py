@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,6 +29,8 @@ CLASSES = 100_000
 """More names of classes than this are taken for a mistake."""
 STORED = {"text": "tokens", "words": "tokens"}
 """Fields whose column has another name."""
+LARGEST = 3.4028234e38
+"""The largest number of 32 bits."""
 TRIPLET = "b"
 """The class of a triplet that has none: `a` is nearer to `b`."""
 
@@ -162,8 +163,9 @@ def _numbers(value: Any) -> list[float]:
         value = [float(number) for number in value.replace(",", " ").split()]
     if isinstance(value, list):
         return [number for inner in value for number in _numbers(inner)]
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{value!r} is given, and a finite number is needed")
+    # Numbers are stored in 32 bits, where a larger one would be infinite; and what is no number is below none.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
+        raise ValueError(f"{value!r} is given, and a finite number is needed, of at most {LARGEST:.2g}")
     return [float(value)]
 
 

@@ -90,20 +90,24 @@ class RawFile:
                         files = [name for name in folder.namelist() if not name.endswith("/")]
                         raise DataError(f"{archive}: has no file {inside!r}{nearest(inside, files)}")
                     with folder.open(inside) as file:
-                        yield file
-            elif self.path.suffix == ".gz" and not packed:
-                with gzip.open(self.path, "rb") as file:
-                    yield file
+                        yield self._unpacked(file, packed=packed)
             else:
                 with self.path.open("rb") as file:
-                    yield file
+                    yield self._unpacked(file, packed=packed)
         except FileNotFoundError as error:
             raise DataError(f"{self.path}: there is no such file; check the path (here it is {Path.cwd()})") from error
         except (gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError) as error:
-            kind = "gzip" if self.path.suffix == ".gz" else "zip"
+            kind = "zip" if isinstance(error, zipfile.BadZipFile) or self.path.suffix != ".gz" else "gzip"
             raise DataError(f"{self.path}: is not a whole {kind} file: {error}; fetch or write it again") from error
+        except RuntimeError as error:
+            # An archive with a password, or packed in a way that Python does not know.
+            raise DataError(f"{self.path}: can't be unpacked: {error}; unpack the archive yourself") from error
         except OSError as error:
             raise DataError(f"{self.path}: can't be read: {error.strerror or error}") from error
+
+    def _unpacked(self, file: Any, *, packed: bool) -> Any:
+        """The file, or what a gzip file holds."""
+        return gzip.GzipFile(fileobj=file) if self.path.suffix == ".gz" and not packed else file
 
 
 def _archive(path: Path) -> Path | None:
@@ -127,12 +131,20 @@ def find_files(inputs: Iterable[str | Path], label: str | None = None) -> list[R
             found += [RawFile(file, label) for file in inside]
         elif path.is_file() or _archive(path) is not None:
             if path.suffix == ".zip":
-                names = [name for name in zipfile.ZipFile(path).namelist() if not name.endswith("/")]
-                raise InputError(f"{path}: is an archive; name a file in it, such as {path / (names or ['name'])[0]}")
+                raise InputError(f"{path}: is an archive; name a file in it, such as {path / _first_of(path)}")
             found.append(RawFile(path, label))
         else:
             raise DataError(f"{path}: there is no such file or folder; check the path (here it is {Path.cwd()})")
     return found
+
+
+def _first_of(archive: Path) -> str:
+    """The name of a file in an archive."""
+    try:
+        with zipfile.ZipFile(archive) as folder:
+            return next((name for name in folder.namelist() if not name.endswith("/")), "name")
+    except (zipfile.BadZipFile, OSError) as error:
+        raise DataError(f"{archive}: is not a whole zip file: {error}; fetch or write it again") from error
 
 
 def guess_format(files: Iterable[RawFile]) -> str:

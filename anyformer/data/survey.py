@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -66,11 +66,7 @@ class Plan:
         """All records of the files of a part."""
         for file in self.files[part]:
             for record in self.format.read(file.lines(), file.name):
-                yield (
-                    record
-                    if file.label is None
-                    else Record({**record.fields, "label": file.label}, record.where, record.more)
-                )
+                yield record if file.label is None else replace(record, fields={**record.fields, "label": file.label})
 
     @property
     def labels(self) -> tuple[str, ...]:

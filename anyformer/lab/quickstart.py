@@ -108,8 +108,10 @@ class Quickstart:
     def train(self) -> Iterator[StepRecord]:
         """Train, one record for each step."""
         looks = 0
-        # Workers would take turns at one source of random numbers, and no two runs would drop the same.
-        crew = Crew(1) if draws(self.spec) else Crew.on(self.device, self.plan.batch)
+        # Workers would take turns at one source of random numbers, and no two runs would drop the same; and how evenly
+        # routers choose is asked of whole batches.
+        alone = draws(self.spec) or self.spec.loss.balance
+        crew = Crew(1) if alone else Crew.on(self.device, self.plan.batch)
         with Metrics(self.folder.path) as metrics, crew:
             learner = Learner(
                 model=self.model, objective=self.feed.objective, optimizers=Optimizers(self.model, self.plan.optim),

@@ -31,7 +31,10 @@ def _continued(setup: Setup, tokenizer: Tokenizer) -> str:
         ids, first, repeated = list(read.ids), read.first, read.repeated
     else:
         examples = setup.examples if setup.valid is None else setup.held_out
-        ids, first, repeated = [int(i) for i in examples.read(examples.columns[0], 0, 0, BEGUN)], None, 0
+        column = examples.columns[0]
+        # An empty text begins nothing.
+        some = int((examples.lengths(column) > 0).argmax())
+        ids, first, repeated = [int(i) for i in examples.read(column, some, 0, BEGUN)], None, 0
     room = min(run.sample_tokens, spec.context - len(ids))
     if room < 1:
         return ""

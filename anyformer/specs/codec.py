@@ -328,4 +328,6 @@ def _fits(hint: Any, data: Any) -> bool:
 def _words(hint: Any) -> str:
     if get_origin(hint) is tuple:
         return f"a list, each item {_words(get_args(hint)[0])}"
+    if is_node(hint):
+        return "a table"
     return {int: "a whole number", float: "a finite number", bool: "true or false", str: "a text"}.get(hint, str(hint))

@@ -56,17 +56,21 @@ class Captured:
         terms = {name: value.clone() for name, value in recorded.terms.items()}
         return Found(terms=terms, norm=recorded.norm.clone(), skipped=skip.clone())
 
+    def check(self, batch: Batch) -> None:
+        """Refuse a batch whose step can't be recorded."""
+        wrong = why_not(self.learner, batch, self.device)
+        if len(self._recorded) == MOST:
+            wrong = wrong or f"batches come in more than {MOST} shapes; use data.rows = packed or stream"
+        if wrong:
+            raise CapabilityError(f"compute.capture: {wrong}, or set compute.capture = false")
+
     def _of(self, batch: Batch) -> _Recorded:
         if self._model is not self.learner.model:
             # Another stage: its passes are others.
             self._recorded, self._model = {}, self.learner.model
         shapes = tuple((name, a.shape, a.dtype.str) for name, a in sorted(batch.inputs.items()))
         if shapes not in self._recorded:
-            wrong = why_not(self.learner, batch, self.device)
-            if len(self._recorded) == MOST:
-                wrong = wrong or f"batches come in more than {MOST} shapes; use data.rows = packed or stream"
-            if wrong:
-                raise CapabilityError(f"compute.capture: {wrong}, or set compute.capture = false")
+            self.check(batch)
             if not self._recorded:
                 # A pool whose last graph is gone is gone too, and its handle can't be used again.
                 self._memory = torch.cuda.graph_pool_handle()
@@ -112,10 +116,11 @@ class _Recorded:
     def _learn(self) -> None:
         """Gradients of the mean loss, clipped, and what they are."""
         learner = self.learner
-        # Nothing that was cast outside of the recording may be read inside of it.
-        with learner.precision.step(self.device, keep=False):
-            terms = learner.objective.loss(learner.model, self.inputs)
-        terms.total.backward()
+        with learner.precision.products(self.device):
+            # Nothing that was cast outside of the recording may be read inside of it.
+            with learner.precision.step(self.device, keep=False):
+                terms = learner.objective.loss(learner.model, self.inputs)
+            terms.total.backward()
         self.terms = {name: value.detach() for name, value in (*terms.terms.items(), ("total", terms.total))}
         self.norm = learner.optimizers.clip(learner.clip or math.inf)
 

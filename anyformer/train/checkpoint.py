@@ -21,9 +21,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from anyformer import files
 from anyformer.errors import CheckpointError
 from anyformer.files import Written, alive, inside, share_file, sweep, write_new
@@ -77,23 +74,6 @@ class Found:
             raise CheckpointError(f"{self.folder}: holds no {name}, only {', '.join(self.files)}")
         with TensorFile(self.folder / name) as stored:
             return Table({each: stored.read(each) for each in stored.header.tensors}, stored.header.metadata)
-
-    @torch.no_grad()
-    def fill(self, name: str, tensors: Mapping[str, Tensor]) -> None:
-        """Give tensors the values that a table has under their names, to the bit; all must fit, or none is touched."""
-        held = self.read(name).tensors
-        problems = [f"{each}: is missing" for each in tensors.keys() - held.keys()]
-        problems += [f"{each}: is not asked for" for each in held.keys() - tensors.keys()]
-        for each in tensors.keys() & held.keys():
-            wants, has = tensors[each], held[each]
-            if (wants.shape, wants.dtype) != (has.shape, has.dtype):
-                problems.append(
-                    f"{each}: is {has.dtype} of shape {tuple(has.shape)}, not {wants.dtype} of {tuple(wants.shape)}"
-                )
-        if problems:
-            raise CheckpointError("\n  ".join([f"{self.folder / name} does not fit this run:", *sorted(problems)]))
-        for each, tensor in tensors.items():
-            tensor.copy_(held[each])
 
 
 def name_of(step: int) -> str:

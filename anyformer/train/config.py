@@ -14,7 +14,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -124,8 +123,8 @@ class Compute:
         for name in ("micro", "threads"):
             if getattr(self, name) < 0:
                 yield name, f"{getattr(self, name)} is not at least 0"
-        if self.autocast != "none" and self.dtype == "bfloat16":
-            yield "autocast", "the weights are bfloat16 already, so there is nothing to cast; leave it out"
+        if self.autocast != "none" and self.dtype != "float32":
+            yield "autocast", f"the weights are {self.dtype}, and it is float32 that is cast; leave one of the two out"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,7 +315,11 @@ FREE = {
     "run.sample_every", "run.sample_tokens", "run.prompt", "run.log", "compute.threads", "compute.device", "many",
     "model.weights",
 }  # fmt: skip
-"""What may change between two parts of one run: nothing that is learned depends on it, or a change is only warned of."""
+"""What may change between two parts of one run without a word: nothing that is learned depends on it."""
+WARNED = {"guard", "compute"}
+STRICT = {"compute.dtype"}
+"""What may change with a warning, so that a run that met a lack of memory or bad numbers can go on; and what may not:
+the tensors of a checkpoint have their dtype."""
 
 
 def identity(config: Config) -> dict[str, str]:
@@ -337,6 +340,6 @@ def identity(config: Config) -> dict[str, str]:
     return dict(walk(config.to_data(), ""))
 
 
-def digest(text: str) -> str:
-    """A short name for a text."""
-    return hashlib.sha256(text.encode()).hexdigest()
+def only_warned(name: str) -> bool:
+    """Whether a run may go on with another value of a setting."""
+    return name.split(".")[0] in WARNED and name not in STRICT

@@ -135,7 +135,8 @@ def cures(load: Load) -> list[Cure]:
     most = -(-load.rows // load.pieces)
     for micro in dict.fromkeys((most // 2, 1)):
         if 1 <= micro < most and not load.rows % micro:
-            offer(f"compute.micro = {micro}", True, micro=micro)
+            # How evenly routers choose is asked of each piece on its own.
+            offer(f"compute.micro = {micro}", not load.spec.loss.balance, micro=micro)
     if load.compute.recompute != "block" and not any(stack.reversible for stack in load.spec.stacks):
         offer('compute.recompute = "block"', True, recompute="block")
         if load.compute.recompute == "none":

@@ -56,7 +56,7 @@ class Spoke:
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """A checkpoint is on the disk."""
+    """A checkpoint is on the disk; of what an accelerator holds, it is copied and being written."""
 
     step: int
     place: Path

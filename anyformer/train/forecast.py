@@ -8,10 +8,9 @@ from weakref import WeakKeyDictionary
 import torch
 
 from anyformer.train.config import Compute
-from anyformer.train.crew import Crew
 from anyformer.train.estimate import DTYPES, Cure, Load, Memory, cures, efficiency, memory, product_rate, step_flops
 from anyformer.train.precision import Precision
-from anyformer.train.setup import Setup, draws
+from anyformer.train.setup import Setup
 
 WHOLE = ("none",)
 """Ways to spread a model in which every process holds all of it."""
@@ -77,12 +76,10 @@ def load_of(setup: Setup, stage: int, device: torch.device) -> Load:
     """What decides how much memory a step of a stage takes on one process."""
     config, team = setup.config, setup.team
     batch = team.share(setup.feed(stage).batch(0))
-    alone = draws(setup.spec) or team.world > 1 or config.compute.compile != "none"
-    least = min(each.batch for each in config.stages)
     return Load(
         spec=setup.specs[stage], objective=setup.objective, optim=config.optim, compute=config.compute,
         inputs=batch.inputs, rows=batch.units, averages=config.run.ema is not None, device=device.type,
-        crew=1 if alone else Crew.on(device, least).size, shards=1 if config.many.shard in WHOLE else team.world,
+        crew=setup.crew(device).size, shards=1 if config.many.shard in WHOLE else team.world,
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -29,7 +29,8 @@ class Look:
     """What was seen."""
 
     loss: float
-    """Mean over the labels that count, without anything that is only added for training."""
+    """Mean over the labels that count, without anything that is only there for training: of nats per token, if those
+    are predicted, whatever the labels are smoothed by while learning."""
     labels: int
     figures: dict[str, float]
     """What else the objective knows, such as accuracy."""
@@ -58,7 +59,7 @@ def look(
     device = next(model.parameters()).device
     sums: dict[str, torch.Tensor] = {}
     count = 0
-    with reading(model), with_logits(model), torch.no_grad(), precision.step(device):
+    with reading(model), with_logits(model), unsmoothed(model), torch.no_grad(), precision.step(device):
         for batch in feed.sweep(team.readers, few=batches):
             count += 1
             for part in few(team.share(batch), model.spec):
@@ -72,7 +73,8 @@ def look(
                     row = torch.tensor(pair, dtype=torch.float64)
                     sums[name] = sums[name] + row if name in sums else row
     totals = {name: team.total(row.to(device)).tolist() for name, row in sums.items()}
-    means = {name: total / max(counted, 1.0) for name, (total, counted) in totals.items()}
+    # The mean of nothing is no number: 0 would be the best loss of all.
+    means = {name: total / counted if counted else math.nan for name, (total, counted) in totals.items()}
     labels = int(totals["loss"][1])
     return Look(loss=means.pop("loss"), labels=labels, figures=means, batches=count)
 
@@ -82,6 +84,18 @@ def few(batch: Batch, spec: ModelSpec) -> list[Batch]:
     cells = max(array.size for array in batch.inputs.values())
     logits = cells * (spec.vocab if spec.head.predicts_tokens else 1)
     return batch.split(even(batch.units, max(1, math.ceil(logits / LOGITS))))
+
+
+@contextmanager
+def unsmoothed(model: Model) -> Iterator[None]:
+    """Losses are of the labels as they are: exp of a smoothed loss is no perplexity."""
+    spec = model.spec
+    if spec.loss.label_smoothing:
+        model.spec = replace(spec, loss=replace(spec.loss, label_smoothing=0.0))
+    try:
+        yield
+    finally:
+        model.spec = spec
 
 
 @contextmanager

@@ -61,11 +61,6 @@ class Read:
                 return self.terms[name]
         return self.terms["total"]
 
-    @property
-    def sound(self) -> bool:
-        """Whether all numbers are finite."""
-        return math.isfinite(self.norm) and all(map(math.isfinite, self.terms.values()))
-
 
 @dataclass(kw_only=True)
 class Learner:
@@ -88,7 +83,8 @@ class Learner:
     def step(self, batch: Batch, *, seed: int, step: int, factor: float) -> Found:
         """Learn from one batch. What is dropped depends on (seed, step, the rows that this process reads) alone."""
         device = next(self.model.parameters()).device
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        rounded = self.precision.products(device)
+        with torch.random.fork_rng([device] if device.type == "cuda" else []), rounded:
             torch.manual_seed(mixed(seed, step, self.team.reader))
             terms = self._gradients(batch, device)
         terms = self.team.totals(terms)
@@ -98,7 +94,10 @@ class Learner:
         return Found(terms=terms, norm=norm, skipped=skip)
 
     def _gradients(self, batch: Batch, device: torch.device) -> Sums:
-        """Leave in each parameter its gradient of the mean loss over the labels of the whole batch."""
+        """Leave in each parameter its gradient of the mean loss over the labels of the whole batch.
+
+        What routers add (loss.balance, loss.router_z) is a mean over the tokens of each piece, weighted by its labels.
+        """
         mine = self.team.share(batch)
         pieces = math.ceil(mine.units / self.micro) if self.micro else 1
         if self.crew.size > 1 and not replays_dropout(self.model):

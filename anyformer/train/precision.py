@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import nn
 
 from anyformer.errors import InputError
 
@@ -39,23 +38,25 @@ class Precision:
         """Of the weights."""
         return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}[self.weights]
 
-    def place(self, model: nn.Module, device: torch.device) -> nn.Module:
-        """The model on a device, with weights of this precision."""
-        return model.to(device, self.dtype)
-
     @contextmanager
     def step(self, device: torch.device, *, keep: bool = True) -> Iterator[None]:
-        """Around the forward pass of a step; outside of it nothing is changed. The backward pass follows the forward.
+        """Around the forward pass of a step; outside of it nothing is changed. What was cast there is cast in its
+        backward pass too; how products round is not, so both passes need `products` around them.
 
         `keep`: weights that were cast are kept to the end of the pass, in case it reads them again.
         """
+        lower = self.autocast == "bfloat16"
+        with self.products(device), torch.autocast(device.type, torch.bfloat16, enabled=lower, cache_enabled=keep):
+            yield
+
+    @contextmanager
+    def products(self, device: torch.device) -> Iterator[None]:
+        """Around all products of a step, forward and backward: a kernel looks at it when it is launched."""
         before = torch.get_float32_matmul_precision()
         if device.type == "cuda" and self.tf32:
             torch.set_float32_matmul_precision("high")
         try:
-            lower = self.autocast == "bfloat16"
-            with torch.autocast(device.type, torch.bfloat16, enabled=lower, cache_enabled=keep):
-                yield
+            yield
         finally:
             if torch.get_float32_matmul_precision() != before:
                 torch.set_float32_matmul_precision(before)

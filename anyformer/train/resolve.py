@@ -19,6 +19,8 @@ NO_IDS: Table = {"ids.pad": None, "ids.bos": None, "ids.eos": [], "ids.start": N
 def resolved(part: ModelPart, *, vocab: int, ids: Mapping[str, int]) -> ModelSpec:
     """The spec of a run. `vocab` and `ids` are the tokenizer's; what the config says itself goes first."""
     base, changes = part.base or part.weights, part.spec.written()
+    if part.weights and not Path(part.weights).is_dir():
+        raise InputError(f"model.weights: {part.weights}: there is no such folder; give one with a model")
     fresh = not part.weights and not Path(base).is_dir()
     if base:
         found = _base(base)

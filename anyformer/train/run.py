@@ -88,9 +88,13 @@ class Run:
         progress, place = made.restore()
         end = self.total if until is None else min(until, self.total)
         self.pending: collections.deque[Pending] = collections.deque()
+        # Where no step is left, what is measured is still the model of the last one.
+        made.enter(place_of(self.config.stages, max(progress.step - 1, 0)).number)
         if place is not None and made.team.first:
             trim(self.folder, progress.step)
-        unmeasured = end == self.total and not any(seen.get("final") for seen in read_metrics(self.folder, "look"))
+        measured = any(seen.get("final") for seen in read_metrics(self.folder, "look"))
+        # By the first process's files: all must do the same, and others may read too early, or other disks.
+        unmeasured = end == self.total and not made.team.told(measured)
         told = self._told(progress, new=progress.step < end or unmeasured)
         with Stopping() as stopping, Metrics(self.folder, told, quiet=not made.team.first) as metrics:
             if place is not None:
@@ -108,12 +112,17 @@ class Run:
 
             while progress.step < end and not stop:
                 began = time.perf_counter()
+                if made.team.first:
+                    made.saver.check()
                 progress = self._step(progress)
                 asked()
                 looks, saves, speaks = self._due(progress.step, end)
                 # On an accelerator the host stays a step ahead, unless somebody is going to look.
                 ahead = 0 if stop or looks or saves or speaks or made.device.type == "cpu" else 1
-                learned = [self._read(self.pending.popleft()) for _ in range(len(self.pending) - ahead)]
+                learned = [
+                    self._read(self.pending.popleft(), progress.seconds - began)
+                    for _ in range(len(self.pending) - ahead)
+                ]
                 progress = progress.later(time.perf_counter() - began)
                 for event in learned:
                     metrics.write("step", **asdict(event))
@@ -170,8 +179,8 @@ class Run:
         self.pending.append(Pending(found, batch, after, place.number, rate))
         return after
 
-    def _read(self, pending: Pending) -> Step:
-        """What a step found, judged by the guard."""
+    def _read(self, pending: Pending, since: float) -> Step:
+        """What a step found, judged by the guard. `since` makes of the clock the time that was spent in steps."""
         made, read, progress = self.setup, pending.found.read(), pending.progress
         fault = made.learner.guard.settle(
             read.skipped,
@@ -184,7 +193,7 @@ class Run:
             warnings.warn(fault, stacklevel=2)
         return Step(
             step=progress.step, stage=pending.stage, loss=read.loss, terms=read.terms, gradient_norm=read.norm,
-            rate=pending.rate, tokens=progress.tokens, seconds=progress.seconds, batch=pending.batch.digest,
+            rate=pending.rate, tokens=progress.tokens, seconds=since + time.perf_counter(), batch=pending.batch.digest,
             skipped=read.skipped, memory=made.memory(),
         )  # fmt: skip
 

@@ -6,10 +6,9 @@ Everything that can be wrong is looked at before anything is written.
 from __future__ import annotations
 
 import contextlib
-import functools
 import resource
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from anyformer.model.build import First, build
 from anyformer.model.models import Model
 from anyformer.model.store import SPEC
 from anyformer.specs.model import ModelSpec
+from anyformer.specs.nodes import mixer_of
 from anyformer.specs.weights import weights
 from anyformer.train.captured import Captured
 from anyformer.train.checkpoint import FOLDER, Contents, Found, name_of, resume, verify
@@ -37,7 +37,6 @@ from anyformer.train.ema import Ema
 from anyformer.train.guard import Guard
 from anyformer.train.learner import Learner
 from anyformer.train.lock import Lock
-from anyformer.train.loggers import Logger
 from anyformer.train.many.division import misfits
 from anyformer.train.many.mesh import Meshes
 from anyformer.train.many.restage import check_stages, restage
@@ -74,13 +73,16 @@ class Setup:
     valid: Feed | None
     ema: Ema | None
 
-    def __init__(self, config: Config, *, loggers: Sequence[Logger] = ()) -> None:
-        self.config, self.loggers = config, tuple(loggers)
+    def __init__(self, config: Config) -> None:
+        self.config = config
         self.team: Team = ALONE
         self.meshes: Meshes | None = None
         """How a model is spread over the team; None on a process of its own."""
         self.folder = Path(config.run.folder)
         self._stage = -1
+        self._threads: int | None = None
+        self._crew: Crew | None = None
+        self._feeds: dict[int, Feed] = {}
         self._open = ExitStack()
 
     def read(self) -> None:
@@ -110,7 +112,10 @@ class Setup:
                     f'{", ".join(self.index.parts)}; tokenize with --valid or --hold-out, or set data.valid to ""'
                 )
             self.held_out = open_examples(config.data.folder, config.data.valid)
-            self.valid = self._feed(self.held_out, len(config.stages) - 1)
+            try:
+                self.valid = self._feed(self.held_out, len(config.stages) - 1)
+            except DataError as error:
+                raise DataError(f"data.valid: the part {config.data.valid!r} can't be measured on: {error}") from error
 
     def open(self) -> None:
         """Read, build, and take the folder; it is made if need be."""
@@ -132,6 +137,8 @@ class Setup:
             before = torch.get_num_threads()
             torch.set_num_threads(config.compute.threads)
             self._open.callback(torch.set_num_threads, before)
+        # The workers of a crew share them, and each then knows of its own only.
+        self._threads = torch.get_num_threads()
         if config.compute.deterministic and not torch.are_deterministic_algorithms_enabled():
             torch.use_deterministic_algorithms(True, warn_only=True)
             self._open.callback(torch.use_deterministic_algorithms, False)
@@ -163,13 +170,9 @@ class Setup:
         self.optimizers = Optimizers(self.model, config.optim)
         self.ema = None if config.run.ema is None else Ema(self.model, config.run.ema)
         guard = config.guard
-        largest = min(stage.batch for stage in config.stages)
-        # Threads would take turns at one source of random numbers, and no two runs would drop the same.
-        alone = draws(self.spec) or self.team.world > 1 or config.compute.compile != "none"
-        crew = Crew(1) if alone else Crew.on(self.device, largest)
         self.learner = Learner(
             model=self.model, objective=self.objective, optimizers=self.optimizers, precision=self.precision,
-            guard=Guard(guard.action, guard.spike, guard.patience), crew=self._open.enter_context(crew),
+            guard=Guard(guard.action, guard.spike, guard.patience), crew=self._open.enter_context(self.crew(self.device)),
             clip=config.run.clip, micro=config.compute.micro, team=self.team,
         )  # fmt: skip
         self.stepper = Captured(self.learner) if config.compute.capture else self.learner
@@ -177,6 +180,24 @@ class Setup:
             from anyformer.train.many.spread import syncing
 
             self.learner.last = syncing(self.model)
+        # What the first stage can't have is heard of before anything is written.
+        self.enter(0)
+        if isinstance(self.stepper, Captured):
+            self.stepper.check(self.feed(0).batch(0))
+
+    def crew(self, device: torch.device) -> Crew:
+        """Who computes a step on a device."""
+        if self._crew is None:
+            # Threads would take turns at one source of random numbers, and no two runs would drop the same; and how
+            # evenly routers choose, which a loss may ask for, is another number for each way to cut a batch.
+            alone = any(draws(spec) or spec.loss.balance for spec in self.specs)
+            alone = alone or self.team.world > 1 or self.config.compute.compile != "none"
+            self._crew = Crew(1) if alone else Crew.on(device, min(stage.batch for stage in self.config.stages))
+        return self._crew
+
+    def machine(self) -> dict[str, Any]:
+        """Where it computes."""
+        return machine(self.device, self.team.world, self._threads)
 
     def _first_values(self) -> Callable[[str], torch.Tensor]:
         """What each parameter begins with, whole, one at a time."""
@@ -204,10 +225,11 @@ class Setup:
         compiled(self.model, self.config.compute.compile)
         self.learner.model = self.model
 
-    @functools.lru_cache(maxsize=2)  # noqa: B019
     def feed(self, stage: int) -> Feed:
-        """The batches of a stage."""
-        return self._feed(self.examples, stage)
+        """The batches of a stage. Those of two are kept: a plan of packed rows takes time, and memory."""
+        found = self._feeds.pop(stage, None) or self._feed(self.examples, stage)
+        self._feeds = dict([*self._feeds.items()][-1:]) | {stage: found}
+        return found
 
     def _feed(self, examples: Examples, stage: int) -> Feed:
         data, sizes = self.config.data, self.config.stages[stage]
@@ -224,7 +246,7 @@ class Setup:
         return RunState(
             step=progress.step, tokens=progress.tokens, seconds=progress.seconds, seed=self.config.run.seed, data=data,
             tokenizer=self.index.tokenizer_sha256 or "", spec=spec_table(self.spec), config=identity(self.config),
-            versions=versions(), machine=machine(self.device, self.team.world), guard=self.learner.guard.state(),
+            versions=versions(), machine=self.machine(), guard=self.learner.guard.state(),
             digest=progress.batch,
         )  # fmt: skip
 
@@ -239,6 +261,9 @@ class Setup:
             return Progress(), None
         before = RunState.from_data(found.state, str(found.folder))
         check_resume(before, now, self.folder)
+        with self.team.first_alone() as first:
+            if first:
+                self._write_config()
         fill(found, TABLES[0], dict(self.model.named_parameters()))
         fill(found, TABLES[1], self.optimizers.state())
         if self.ema is not None:
@@ -285,11 +310,17 @@ class Setup:
 
     def _write_papers(self) -> None:
         """What the folder says about itself: the resolved spec and config, and the tokenizer."""
-        papers = {CONFIG: self.config.to_toml(), SPEC: self.specs[-1].to_toml()}
-        for name, text in papers.items():
-            replace_file(self.folder / name, lambda beside, text=text: beside.write_text(text, encoding="utf-8"))
+        self._write_config()
+        spec = self.specs[-1].to_toml()
+        replace_file(self.folder / SPEC, lambda beside: beside.write_text(spec, encoding="utf-8"))
         if self.tokenizer is not None:
             self.tokenizer.save(self.folder)
+
+    def _write_config(self) -> None:
+        """The config of this part of the run: where the data are, and how often to look, may have changed."""
+        place, text = self.folder / CONFIG, self.config.to_toml()
+        if not place.is_file() or place.read_bytes() != text.encode():
+            replace_file(place, lambda beside: beside.write_text(text, encoding="utf-8"))
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -368,11 +399,17 @@ def device_of(name: str) -> torch.device:
 
 
 def draws(spec: ModelSpec) -> bool:
-    """Whether training this spec draws random numbers: some dropout is not 0."""
+    """Whether training this spec draws random numbers: some dropout is not 0, or attention is not exact."""
 
     def found(node: Any) -> bool:
         if isinstance(node, Mapping):
             return any((name == "dropout" and value) or found(value) for name, value in node.items())
-        return False
+        return isinstance(node, list | tuple) and any(map(found, node))
 
-    return found(spec.to_data())
+    mixers = (
+        mixer_of(layer.attention, cross=cross)
+        for stack in spec.stacks
+        for layer in stack.layers
+        for cross in ((False, True) if stack.cross else (False,))
+    )
+    return found(spec.to_data()) or not all(mixer.exact for mixer in mixers)

@@ -18,6 +18,7 @@ import torch
 
 from anyformer.errors import CheckpointError
 from anyformer.specs.model import ModelSpec
+from anyformer.train.config import only_warned
 
 KINDS: dict[str, type | tuple[type, ...]] = {
     "step": int, "tokens": int, "seconds": (int, float), "seed": int, "data": dict, "tokenizer": str, "spec": dict,
@@ -96,12 +97,14 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "torch": torch.__version__, "anyformer": own}
 
 
-def machine(device: torch.device, world: int = 1) -> dict[str, Any]:
-    """Where it computes: all that the last bits of a result may depend on."""
+def machine(device: torch.device, world: int = 1, threads: int | None = None) -> dict[str, Any]:
+    """Where it computes: all that the last bits of a result may depend on. `threads`: all that are used, where each
+    worker has only some of them.
+    """
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "cpu": _cpu(),
-        "threads": torch.get_num_threads(),
+        "threads": torch.get_num_threads() if threads is None else threads,
         "world": world,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
@@ -122,7 +125,10 @@ class Differences:
     """What a run that is to be continued finds changed, each with both values."""
 
     refused: tuple[str, ...]
+    changed: tuple[str, ...]
+    """Settings that may be others from here on."""
     warned: tuple[str, ...]
+    """Where the last bits come from."""
 
 
 def differences(old: RunState, new: RunState) -> Differences:
@@ -134,8 +140,10 @@ def differences(old: RunState, new: RunState) -> Differences:
     ]  # fmt: skip
     for prefix, was, now in named:
         refused += _differing(prefix, was, now)
+    changed = [line for line in refused if only_warned(line.split(":")[0])]
     warned = _differing("versions", old.versions, new.versions) + _differing("machine", old.machine, new.machine)
-    return Differences(tuple(dict.fromkeys(refused)), tuple(warned))
+    left = [line for line in dict.fromkeys(refused) if line not in changed]
+    return Differences(tuple(left), tuple(changed), tuple(warned))
 
 
 def _differing(prefix: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -167,6 +175,10 @@ def check_resume(old: RunState, new: RunState, run: Path) -> None:
         raise CheckpointError(
             "\n  ".join([f"{run} was begun otherwise, and can't be continued like this:", *found.refused])
             + "\nSet these back to continue it, or give run.folder another name to begin a new run"
+        )
+    if found.changed:
+        warnings.warn(
+            "\n  ".join([f"{run} goes on with other settings than it began with:", *found.changed]), stacklevel=2
         )
     if found.warned:
         warnings.warn(

@@ -22,7 +22,7 @@ from torch import Tensor
 from anyformer.errors import CheckpointError, InputError
 from anyformer.train.checkpoint import FOLDER, Found, name_of, steps_in, verify
 from anyformer.train.config import Config
-from anyformer.train.events import Step
+from anyformer.train.events import Saved, Step
 from anyformer.train.metrics import read_metrics
 from anyformer.train.run import Run
 
@@ -172,9 +172,12 @@ def _train(
                     if isinstance(event, Step):
                         steps[event.step] = event
                         ticked()
+                    elif isinstance(event, Saved) and event.step == end:
+                        # What a finished run measures at its end learns nothing either.
+                        break
         for each in heard:
             text = str(each.message).replace(str(folder), "the run")
-            if "last bits" in text and text not in notes:
+            if "goes on" in text and text not in notes:
                 notes.append(text)
     return steps
 

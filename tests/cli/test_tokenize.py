@@ -96,10 +96,13 @@ def test_tokenize_records_with_named_columns_and_parts(capsys, tmp_path):
         (["{book}", "--train", "bpee", "--vocab", "300"], "invalid choice: 'bpee'"),
         (["{book}", "--tokenizer", "no/such"], "there is no such file"),
         (["no/such.txt", "--train", "chars"], "there is no such file or folder"),
+        (["{folder}", "--train", "chars"], "all files of which are read; pick a folder outside of it"),
     ],
 )
 def test_tokenize_asked_for_what_can_not_be_says_so_and_makes_nothing(capsys, book, tmp_path, asked, message):
-    ran = run(capsys, "tokenize", *(word.format(book=book) for word in asked), "--out", str(tmp_path / "out"))
+    ran = run(
+        capsys, "tokenize", *(word.format(book=book, folder=tmp_path) for word in asked), "--out", str(tmp_path / "out")
+    )
     assert (ran.status, message in ran.err) == (2, True), ran.err
     assert os.listdir(tmp_path) == ["book.txt"]
 

@@ -1,5 +1,6 @@
 """`anyformer train`: a run as people start it, stop it, go on with it and look ahead at it."""
 
+import argparse
 import re
 import signal
 
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 import anyformer.lab.training as training
+from anyformer.cli.parser import add_set, change_text
 from anyformer.train.checkpoint import newest
 from anyformer.train.learner import Learner
 from tests.cli.command import run
@@ -202,3 +204,26 @@ def test_train_help_shows_examples(capsys):
     assert ran.status == 0
     assert "anyformer train recipes/" in ran.out
     assert "--dry-run" in ran.out
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        3,
+        -0.5,
+        True,
+        "alibi",
+        "8",
+        "true",
+        "a b",
+        "",
+        [1, 2],
+        [{"steps": 2, "x": "y"}],
+        {"a": {"b": "\u00e9\U0001f600"}},
+    ],
+)
+def test_change_is_written_as_it_is_read(value):
+    """What is told to go on with a run must mean the same run."""
+    parser = argparse.ArgumentParser()
+    add_set(parser)
+    assert parser.parse_args(["--set", change_text("a.b", value)]).changes == [("a.b", value)]

@@ -325,6 +325,15 @@ def test_triplet_loss_is_the_softmax_over_its_two_rows():
     assert rows.tolist() == [[5, 8, 6, 9, 6], [5, 8, 6, 10, 6]]
 
 
+def test_triplet_loss_with_z_and_smoothing_is_of_its_two_rows_together():
+    feed = feed_for("triplet", "padded", changes={"loss": {"z": 0.3, "label_smoothing": 0.2}})
+    inputs = tensors(feed.batch(0))
+    terms, out = feed.objective.answer(model_for(feed), inputs)
+    score = out.logits.reshape(4, 2)
+    nll = F.cross_entropy(score, inputs["labels"], label_smoothing=0.2)
+    assert_close("formula", terms.total, nll + 0.3 * score.logsumexp(-1).square().mean())
+
+
 def test_triplet_of_more_logits_than_one_is_refused():
     found = dict(make("triplet").problems(spec_for(make("pair")), examples_for(make("triplet"))))
     assert found["head.labels"] == "a row of a triplet has one logit, not 3; set 1"

@@ -15,7 +15,7 @@ import pytest
 
 import anyformer as af
 from anyformer import files
-from anyformer.data import encoding
+from anyformer.data import encoding, tokenizing
 from anyformer.data.corpus import text_corpus
 from anyformer.data.raw import RawFile
 from anyformer.data.shard_writer import npy_header
@@ -111,6 +111,17 @@ def test_documents_are_held_out_as_in_a_corpus(tmp_path, count):
     assert decoded(plan.out, "valid") == [document.text for document in corpus.held_out]
 
 
+def test_last_of_series_and_of_one_text_in_another_field_are_the_share(tmp_path):
+    rows = [json.dumps({"values": [i], "target": i}) for i in range(20)]
+    asked = {"format": JsonLines(), "hold_out": Fraction("0.1"), "way": "last"}
+    for name in ("series", "text"):
+        (tmp_path / name).mkdir()
+    tokenize(planned(tmp_path / "series", "\n".join(rows), "a.jsonl", training=None, **asked))
+    tokenize(planned(tmp_path / "text", json.dumps({"body": CODE}), "a.jsonl", columns={"text": "body"}, **asked))
+    assert lists(open_examples(tmp_path / "series/out", "valid"), "target") == [[18.0], [19.0]]
+    assert decoded(tmp_path / "text/out", "valid") == [CODE[int(len(CODE) * Fraction("0.9")) :]]
+
+
 def test_pairs_never_have_one_source_on_both_sides(tmp_path):
     text = "".join(f"source {i % 60}\ttarget {i}\n" for i in range(300))
     for key in ("source", None):
@@ -144,6 +155,7 @@ def test_tags_are_on_the_first_token_of_each_word(tmp_path, kind):
     # What follows a tag up to the next is the word, or begins with it and ends with a piece of the space.
     starts = [*(i for i, tag in enumerate(marks) if tag >= 0), len(tokens)]
     assert [made.decode(tokens[a:b]).strip() for a, b in pairwise(starts)] == words
+    assert all(made.decode([tokens[i]]).strip() for i in starts[:-1]), "a space alone has no tag"
 
 
 def test_series_and_triplets_have_columns_of_their_own(tmp_path):
@@ -204,6 +216,8 @@ class Deadly(files.Disk):
 def small_plan(tmp_path, monkeypatch):
     """A plan of four shards, and what an uninterrupted run makes of it."""
     monkeypatch.setattr(encoding, "BATCH", 200)
+    # Documents come in pieces, and a shard goes on after the last of one.
+    monkeypatch.setattr(text_module, "PIECE", 8)
     train_bpe([stories(24)], 300).save(tmp_path / "made")
     given = {"training": None, "tokenizer": tmp_path / "made"}
     plan = planned(tmp_path, stories(24), hold_out=Fraction("0.2"), shard=80, **given)
@@ -290,6 +304,31 @@ def test_tokenize_into_a_folder_of_somebody_else_leaves_it_alone(tmp_path):
     assert content(tmp_path / "out") == {"thesis.txt": b"ten years"}
 
 
+def test_tokenize_of_a_folder_that_another_process_finished_meanwhile_keeps_it(small_plan, monkeypatch):
+    plan, wanted, _ = small_plan
+    index = (plan.out / INDEX).read_bytes()
+    (plan.out / INDEX).unlink()
+    survey = tokenizing.take_survey
+
+    def slow(*given):
+        (plan.out / INDEX).write_bytes(index)
+        return survey(*given)
+
+    monkeypatch.setattr(tokenizing, "take_survey", slow)
+    with pytest.raises(InputError, match="another process wrote to it meanwhile; run the command again"):
+        tokenize(plan)
+    assert content(plan.out) == wanted
+
+
+def test_tokenize_into_a_folder_with_a_file_like_ours_leaves_it_there(tmp_path):
+    plan = planned(tmp_path, stories(3))
+    plan.out.mkdir()
+    (plan.out / "notes.tmp-1.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"holds notes.tmp-1.txt, which is not ours"):
+        tokenize(plan)
+    assert os.listdir(plan.out) == ["notes.tmp-1.txt"]
+
+
 def test_tokenize_while_another_process_writes_is_refused(small_plan):
     import fcntl
 
@@ -341,6 +380,19 @@ def test_character_without_a_token_is_named_with_its_place(tmp_path):
     # A whole shard is there, which is not thrown away without being asked.
     with pytest.raises(InputError, match=r"train was .*; pick another folder, or remove it"):
         tokenize(asked(specials=("<unk>",)))
+
+
+def test_character_without_a_token_is_named_with_its_line_in_a_long_text(tmp_path, monkeypatch):
+    monkeypatch.setattr(text_module, "PIECE", 40)
+    (tmp_path / "b.txt").write_text("abc def\n" * 20)
+    # The 25th line, whether it is beside a cut or not, in a part that is given or held out.
+    text = "abc def\n" * 24 + "abz def\n" + "abc def\n" * 5
+    plan = planned(tmp_path, text, training=Training(kind="chars"), hold_out=Fraction("0.3"))
+    given = {"train": (RawFile(tmp_path / "b.txt"),), "valid": plan.files["train"]}
+    asked = Plan(out=tmp_path / "given", files=given, format=plan.format, training=plan.training)
+    for one in (plan, asked):
+        with pytest.raises(DataError, match=r"^a.txt:25: 'z' \(U\+007A\) has no token"):
+            tokenize(one)
 
 
 def damage(folder: Path, name: str, change) -> str:

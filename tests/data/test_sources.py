@@ -122,7 +122,8 @@ def test_files_are_read_plain_packed_and_from_archives(tmp_path):
     (tmp_path / "b.txt.gz").write_bytes(gzip.compress(text.encode()))
     with zipfile.ZipFile(tmp_path / "c.zip", "w") as archive:
         archive.writestr("in/d.txt", text)
-    for name in ("a.txt", "b.txt.gz", "c.zip/in/d.txt"):
+        archive.writestr("in/e.txt.gz", gzip.compress(text.encode()))
+    for name in ("a.txt", "b.txt.gz", "c.zip/in/d.txt", "c.zip/in/e.txt.gz"):
         (file,) = find_files([tmp_path / name])
         assert list(file.lines()) == ["one\r\n", "two\x0b\u2028\n", "three"]
         assert file.ending == ".txt"
@@ -135,6 +136,16 @@ def test_files_are_read_plain_packed_and_from_archives(tmp_path):
         list(RawFile(tmp_path / "c.zip/in/e.txt").lines())
     with pytest.raises(DataError, match="there is no such file or folder"):
         find_files([tmp_path / "nothing"])
+    # Bit 0 of the flags in both headers of the first file: it has a password.
+    packed = bytearray((tmp_path / "c.zip").read_bytes())
+    packed[6] |= 1
+    packed[packed.index(b"PK\x01\x02") + 8] |= 1
+    (tmp_path / "f.zip").write_bytes(packed)
+    with pytest.raises(DataError, match=r"f.zip/in/d.txt: can't be unpacked: .*password.*unpack the archive yourself"):
+        list(RawFile(tmp_path / "f.zip/in/d.txt").lines())
+    (tmp_path / "g.zip").write_bytes(b"PK")
+    with pytest.raises(DataError, match=r"g.zip: is not a whole zip file"):
+        find_files([tmp_path / "g.zip"])
 
 
 def test_folder_gives_its_files_in_order_and_their_format(tmp_path):
@@ -170,6 +181,11 @@ def test_layout_of_every_kind_is_found_by_names_and_by_request():
         (("text", "label"), {"text": "a", "label": None}, "the name or number of a class is needed"),
         (("words", "tags"), {"words": ["a", "b"], "tags": ["X"]}, "f:3: has 2 words and 1 tags"),
         (("values", "target"), {"values": [1, float("nan")], "target": 1}, "a finite number is needed"),
+        (
+            ("values", "target"),
+            {"values": [1, 10**400], "target": 1},
+            "a finite number is needed, of at most 3.4e\\+38",
+        ),
         (("values", "target"), {"values": [1, "x"], "target": 1}, "field 'values'"),
     ],
 )

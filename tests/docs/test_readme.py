@@ -17,7 +17,7 @@ from tests.docs.fences import ROOT, fences, read, run
 PAGE = read("README.md")
 SHORTER = "--steps 2 --set depth=1 --set width=32"
 """Added to `quickstart` here, so that a test does not train for two minutes; `.ci/run` runs it as it is."""
-FEWER = "--set stages.steps=20 --set model.spec.depth=1"
+FEWER = "--set stages.steps=20 --set stages.length=32 --set stages.batch=2 --set model.spec.depth=1 --set run.eval_batches=1"
 """Added to `train`."""
 
 

@@ -85,15 +85,16 @@ def test_sentences_up_to_a_limit_are_spread_over_all():
 @pytest.mark.parametrize("beams", [1, 3])
 def test_decoding_many_sources_gives_what_each_gives_alone(beams, monkeypatch):
     monkeypatch.setattr(translation, "LONGER", 9)
-    model = model_for()
+    model = model_for(seed=35)
     alone = []
     for source in SOURCES:
         found = af.generate(model, torch.tensor([[*source, 2]]), max_new_tokens=len(source) + 10, num_beams=beams)
         ids = found[0, 1:].tolist()
         alone.append(ids[: ids.index(2)] if 2 in ids else ids)
     told = []
-    together, _ = decode(model, SOURCES, beams=beams, report=lambda done, total: told.append((done, total)))
+    together, cut = decode(model, SOURCES, beams=beams, report=lambda done, total: told.append((done, total)))
     assert together == alone
+    assert 0 < cut < len(SOURCES), "some end by themselves"
     assert told == [(1, 5), (3, 5), (4, 5), (5, 5)]
     monkeypatch.setitem(translation.CELLS, "cpu", 1)
     assert decode(model, SOURCES, beams=beams)[0] == alone

@@ -92,6 +92,15 @@ def test_measure_of_hidden_tokens_says_the_perplexity_of_a_unigram_on_the_same_l
     assert found.factor == pytest.approx(found.unigram / found.perplexity)
 
 
+@pytest.mark.parametrize("kind", ["translate", "sequence", "triplet"])
+def test_measure_of_a_model_that_learned_from_smoothed_labels_is_of_the_labels_themselves(kind):
+    plain, objective = trial_for(kind), make(kind)
+    smooth = af.build(spec_for(objective, loss={"label_smoothing": 0.2, "z": 0.1}), seed=1)
+    found = measure(trial_for(kind, model=smooth))
+    assert found.loss == pytest.approx(measure(plain).loss, rel=NEAR)
+    assert smooth.spec.loss.label_smoothing == 0.2
+
+
 def test_measure_in_rows_of_another_length_reads_the_same_text_in_other_rows():
     trial = trial_for("masked", rows="stream", examples=examples_for(make("masked"), 40))
     long, short = measure(trial), measure(trial, length=8)

@@ -16,6 +16,7 @@ from anyformer import files
 from anyformer.errors import CheckpointError
 from anyformer.train import checkpoint
 from anyformer.train.checkpoint import Contents, newest, resume, write
+from anyformer.train.many.store import fill
 from anyformer.train.saver import Saver
 from anyformer.train.tables import Table, model_table
 from tests.train.faulty import BrokenDisk, CountingDisk, DeadlyDisk, QuickDisk, forked
@@ -291,11 +292,11 @@ def test_tensors_are_filled_all_or_none(tmp_path, model):
     assert found is not None
     fresh = af.build(SPEC, seed=1)
     named = dict(fresh.named_parameters())
-    found.fill("model.safetensors", named)
+    fill(found, "model.safetensors", named)
     assert all((p == 5).all() for p in named.values())
     other = {"m.step": torch.zeros(2), "m.sum": torch.zeros(3, 5, dtype=torch.float64), "m.more": torch.zeros(1)}
     with pytest.raises(CheckpointError, match=r"m.more: is missing\n  m.step: is torch.float32 of shape \(\)"):
-        found.fill("optimizer.safetensors", other)
+        fill(found, "optimizer.safetensors", other)
     assert not other["m.sum"].any()
     with pytest.raises(CheckpointError, match=r"holds no ema\.safetensors"):
         found.read("ema.safetensors")

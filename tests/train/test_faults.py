@@ -103,9 +103,10 @@ def test_run_whose_disk_fails_at_any_save_can_be_continued(tmp_path, data, whole
     """R4: one clear error; the same command then goes on and ends as if nothing had been."""
     disk = CountingDisk()
     monkeypatch.setattr(files, "DISK", disk)
-    list(events(text_config(data, tmp_path / "count")))
+    calls = [disk.calls for event in events(text_config(data, tmp_path / "count")) if isinstance(event, Saved)]
     failed = 0
-    for at in range(3, disk.calls, disk.calls // 6):
+    # Not after the last save: what is written then is the report, without which a run can be finished.
+    for at in range(3, calls[-2], calls[-2] // 6):
         run = tmp_path / f"run{at}"
         config = text_config(data, run)
         monkeypatch.setattr(files, "DISK", BrokenDisk(at, errno.ENOSPC, lasting=True))
@@ -261,8 +262,7 @@ def test_run_that_fails_in_every_step_ends_after_its_patience(tmp_path, data, mo
 CHANGES = {
     "run.seed": 1, "run.clip": 0.5, "run.ema": 0.9, "stages.batch": 2, "stages.length": 16, "stages.steps": 13,
     "optim.kind": "adamw", "schedule.kind": "cosine", "data.rows": "padded", "data.restart": False,
-    "data.packing.kind": "greedy", "compute.dtype": "float64", "compute.micro": 2, "guard.spike": 9.0,
-    "guard.action": "stop", "model.spec.norm.eps": 1e-3,
+    "data.packing.kind": "greedy", "compute.dtype": "float64", "model.spec.norm.eps": 1e-3,
 }  # fmt: skip
 
 

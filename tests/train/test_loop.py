@@ -101,15 +101,12 @@ def test_training_never_lets_a_number_that_is_not_finite_reach_the_weights(bad):
         model.register_forward_hook(hook)
 
     model, records = run(6, hook=spoil_third)
-    before = None
     with pytest.warns(UserWarning, match="step 3: .* on batch [0-9a-f]+; the weights were left as they were"):
-        for record in records:
-            assert record.skipped == (record.step == 3)
-            weights = [p.detach().clone() for p in model.parameters()]
-            assert all(w.isfinite().all() for w in weights)
-            if record.skipped:
-                assert all(torch.equal(a, b) for a, b in zip(before, weights, strict=True))
-            before = weights
+        seen = [(record, [p.detach().clone() for p in model.parameters()]) for record in records]
+    assert [record.skipped for record, _ in seen] == [False, False, True, False, False, False]
+    assert all(w.isfinite().all() for _, weights in seen for w in weights)
+    assert all(torch.equal(a, b) for a, b in zip(seen[1][1], seen[2][1], strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(seen[2][1], seen[3][1], strict=True))
 
 
 def test_training_that_stays_broken_gives_up_and_says_what_to_try():

@@ -11,7 +11,7 @@ import torch
 import anyformer as af
 from anyformer.data.objectives import Objective
 from anyformer.data.tokenizer import train_bpe
-from anyformer.errors import CheckpointError, DataError, InputError, SpecError, TrainingError
+from anyformer.errors import CapabilityError, CheckpointError, DataError, InputError, SpecError, TrainingError
 from anyformer.train.config import Config
 from anyformer.train.events import Looked, Resumed, Saved, Spoke, Step, Stopped
 from anyformer.train.run import Run
@@ -222,6 +222,10 @@ def test_run_begins_from_the_weights_of_a_folder(tmp_path, data):
         ({"objective.kind": "translate"}, InputError, "needs a column 'source'"),
         ({"model.spec.vocab": 16}, DataError, "is not among the 16"),
         ({"compute.device": "cuda:77"}, Exception, "cuda:77"),
+        ({"compute.capture": True, "compute.device": "cpu"}, CapabilityError, "only steps on a CUDA device"),
+        ({"compute.recompute": "block", "model.spec.block": {"wiring": "reversible"}}, InputError, "reversible stack"),
+        ({"model.weights": "nowhere"}, InputError, "model.weights: nowhere: there is no such folder"),
+        ({"data.rows": "stream", "stages.length": 1}, DataError, "length: 1 leaves no token to predict"),
     ],
 )
 def test_run_with_bad_input_fails_before_its_folder_is_made(tmp_path, data, changes, kind, told):

@@ -8,6 +8,7 @@ import torch
 
 from anyformer.cli.main import main
 from anyformer.errors import CheckpointError, InputError
+from anyformer.train import run as running
 from anyformer.train.optim import Optimizers
 from anyformer.train.run import Run
 from anyformer.verify.resume import resume
@@ -47,6 +48,11 @@ def test_resume_of_a_sound_run_is_exact_and_leaves_it_alone(run, tmp_path):
     assert answer.notes == ()
     assert content(run) == before
     assert os.listdir(scratch) == []
+
+
+def test_resume_to_the_end_of_a_run_does_not_measure_it_again(run, monkeypatch):
+    monkeypatch.setattr(running, "look", lambda *_, **__: pytest.fail("it looked"))
+    assert resume(run, steps=4).end == 12
 
 
 def test_resume_that_forgets_the_optimizer_is_found_out(run, monkeypatch):

@@ -17,20 +17,18 @@ from anyformer.specs.axes import Problem
 from anyformer.specs.model import ModelSpec
 
 
-@dataclass(frozen=True, kw_only=True)
-class Causal(TextObjective, kind="causal"):
-    """The bos id goes before each document and the eos id after it, where the spec has them."""
+class NextToken(TextObjective):
+    """Every token is predicted from what comes before it. bos goes before each document and eos after it, where the spec
+    has them.
+    """
 
     topologies = ("decoder",)
     heads = ("lm",)
     shifts = True
 
-    def own_problems(self, spec: ModelSpec) -> Iterator[Problem]:
-        if prefix_of(spec):
-            yield (
-                "objective.kind",
-                "'causal' counts every token, and the spec's pattern shows a prefix both ways; take 'prefix'",
-            )
+    def skipped(self, spec: ModelSpec) -> int:
+        """How many of the first tokens are only read: nothing of the same document comes before the first."""
+        return 1
 
     def bits_per_byte(self, loss: float, examples: Examples) -> float | None:
         return text_bits(loss, examples)
@@ -43,9 +41,20 @@ class Causal(TextObjective, kind="causal"):
 
     def dress(self, ids_N: Any, setting: Setting, key: tuple[int, ...]) -> dict[str, Any]:
         labels_N = ids_N.copy()
-        # Nothing of the same document comes before its first token.
-        labels_N[:1] = IGNORE
+        labels_N[: self.skipped(setting.spec)] = IGNORE
         return {"input_ids": ids_N, "labels": labels_N}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Causal(NextToken, kind="causal"):
+    """Of each document, or of each row of a stream, all but the first token."""
+
+    def own_problems(self, spec: ModelSpec) -> Iterator[Problem]:
+        if prefix_of(spec):
+            yield (
+                "objective.kind",
+                "'causal' counts every token, and the spec's pattern shows a prefix both ways; take 'prefix'",
+            )
 
 
 def text_bits(loss: float, examples: Examples) -> float | None:

@@ -105,8 +105,7 @@ class Masked(TextObjective, Framed, kind="masked"):
         if not self.whole_word:
             return np.sort(draw.permutation(places)[:count])
         starts_N = self._starts(setting.spec)[ids_N] | ~open_N
-        # The first token of a piece begins a word for it, and so does what follows a special id.
-        starts_N[1:] |= ~open_N[:-1]
+        # The first token of a piece begins a word for it; no word reaches over a special id, which is one by itself.
         starts_N[:1] = True
         word_of = (np.cumsum(starts_N) - 1)[places]
         sizes = np.bincount(word_of)

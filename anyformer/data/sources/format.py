@@ -18,6 +18,15 @@ class Record:
     """File and line, for messages."""
     more: bool = False
     """Whether the next record goes on with the text of this one: long documents come in pieces."""
+    verbatim: bool = False
+    """Whether the text stands in the file as it is, so that each newline of it ends a line there."""
+
+    def after(self, text: str) -> str:
+        """File and line of what comes after some of its text."""
+        if not self.verbatim:
+            return self.where
+        name, _, line = self.where.rpartition(":")
+        return f"{name}:{int(line) + text.count(chr(10))}"
 
 
 @dataclass(frozen=True, kw_only=True)

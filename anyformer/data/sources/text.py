@@ -64,9 +64,9 @@ class Text(Format, kind="text"):
                 continue
             # No token of a usual tokenizer reaches from a newline into such a line; whoever encodes it makes sure.
             if size >= PIECE and content[:2].strip():
-                yield Record({"text": "".join(kept)}, f"{name}:{first}", more=True)
+                yield Record({"text": "".join(kept)}, f"{name}:{first}", more=True, verbatim=True)
                 kept, size, cut = [], 0, True
-            if not kept and not cut:
+            if not kept:
                 first = number
             kept.append(content)
             size += len(content)
@@ -78,4 +78,4 @@ def _document(kept: list[str], where: str, *, cut: bool, strip: bool) -> Iterato
     if strip:
         text = text.rstrip("\r\n")
     if cut or text.strip():
-        yield Record({"text": text}, where)
+        yield Record({"text": text}, where, verbatim=True)

@@ -82,7 +82,7 @@ def softmax_rows(raw_CV: torch.Tensor, labels_C: torch.Tensor, losses_2C: torch.
     """As the plain one, in place."""
     capped = row.softcap is not None
     rows_kernel[(raw_CV.shape[0],)](
-        raw_CV, labels_C, losses_2C, raw_CV.stride(0), losses_2C.stride(0), raw_CV.shape[1], row.vocab, row.scale,
+        raw_CV, labels_C.contiguous(), losses_2C, raw_CV.stride(0), losses_2C.stride(0), raw_CV.shape[1], row.vocab, row.scale,
         row.softcap if capped else 1.0, row.smoothing, row.z, CAPPED=capped, SMOOTHED=row.smoothing != 0.0,
         LEARNS=row.learns, BLOCK=min(BLOCK, triton.next_power_of_2(raw_CV.shape[1])), num_warps=WARPS,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from anyformer.specs.units import data
 from anyformer.train.forecast import stretches
 from anyformer.train.report import About
 from anyformer.train.setup import Setup
-from anyformer.train.state import machine, versions
+from anyformer.train.state import versions
 
 SHORT = 16
 """Characters of a fingerprint that are shown."""
@@ -21,7 +21,7 @@ def about_of(setup: Setup, *, summary: str = "", peak: float | None = None, pict
     return About(
         name=setup.folder.resolve().name, total=config.steps, params=setup.spec.count().params, stretches=found,
         summary=summary, spec=setup.spec.to_toml(), config=config.to_toml(), peak=peak, picture=picture,
-        facts={"Data": _data(setup), "Machine": _words(machine(setup.device, setup.team.world) | versions())},
+        facts={"Data": _data(setup), "Machine": _words(setup.machine() | versions())},
     )  # fmt: skip
 
 
