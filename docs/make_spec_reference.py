@@ -12,7 +12,7 @@ import inspect
 import textwrap
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -173,16 +173,16 @@ def field_docs(node: type[Any]) -> dict[str, str]:
     return docs
 
 
-def meaning(node: type[Any], name: str, used: set[str]) -> str:
+def meaning(node: type[Any], name: str, used: set[str], meanings: Mapping[str, str] = MEANINGS) -> str:
     """What a field means; raises if nobody says it."""
     text = field_docs(node).get(name)
     if text is not None:
         return text
     owners = [owner.__name__ for owner in node.__mro__ if name in getattr(owner, "__annotations__", {})]
     for key in (*(f"{owner}.{name}" for owner in owners), f"*.{name}"):
-        if key in MEANINGS:
+        if key in meanings:
             used.add(key)
-            return MEANINGS[key]
+            return meanings[key]
     raise LookupError(f"{node.__name__}.{name} has no docstring: write one under the field")
 
 
@@ -230,12 +230,14 @@ def default_words(field: dataclasses.Field[Any]) -> str:
     return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
 
 
-def rows_of(node: type[Any], path: str, used: set[str]) -> Iterator[tuple[str, str, str, str]]:
+def rows_of(
+    node: type[Any], path: str, used: set[str], meanings: Mapping[str, str] = MEANINGS
+) -> Iterator[tuple[str, str, str, str]]:
     """Path, type, default and meaning of each field of a node."""
     for name, (hint, field) in fields_of(node).items():
-        words = meaning(node, name, used)
+        words = meaning(node, name, used, meanings)
         shown = "kind" if name == inline_of(node) else name
-        yield f"{path}.{shown}" if path else shown, type_words(hint), default_words(field), words
+        yield f"`{path}.{shown}`" if path else f"`{shown}`", type_words(hint), default_words(field), words
 
 
 def table_of(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:
@@ -252,8 +254,10 @@ def kinds_of(axis: type[Any]) -> list[type[Any]]:
     return [leaf for leaf in found if leaf.__module__.startswith("anyformer.")]
 
 
-def axis_section(axis: type[Any], path: str, used: set[str]) -> Iterator[str]:
-    """The kinds of an axis, then the fields of each."""
+def axis_section(
+    axis: type[Any], path: str, used: set[str], meanings: Mapping[str, str] = MEANINGS, name: str = "path"
+) -> Iterator[str]:
+    """The kinds of an axis, then the fields of each; `name` is what their first column is called."""
     leaves = kinds_of(axis)
     kinds = [(f"`{leaf.kind}`", leaf_words(leaf)) for leaf in leaves]
     yield from table_of(("kind", "what it is"), kinds)
@@ -261,11 +265,11 @@ def axis_section(axis: type[Any], path: str, used: set[str]) -> Iterator[str]:
     # Fields that several kinds share are written once.
     rows: dict[tuple[str, ...], list[str]] = {}
     for leaf in leaves:
-        for where, hint, default, words in rows_of(leaf, path, used):
-            rows.setdefault((f"`{where}`", hint, default, words), []).append(f"`{leaf.kind}`")
+        for row in rows_of(leaf, path, used, meanings):
+            rows.setdefault(row, []).append(f"`{leaf.kind}`")
     if rows:
         lines = [(row[0], ", ".join(kinds), *row[1:]) for row, kinds in rows.items()]
-        yield from table_of(("path", "kinds", "type", "default", "meaning"), lines)
+        yield from table_of((name, "kinds", "type", "default", "meaning"), lines)
         yield ""
 
 
@@ -279,13 +283,17 @@ def reference() -> str:
             if isinstance(node, type) and issubclass(node, OpenAxis):
                 lines += axis_section(node, path, used)
                 continue
-            rows = [(f"`{row[0]}`", *row[1:]) for row in rows_of(node, path, used)]
             if path:
                 lines += [textwrap.fill(words_of(node), 118), ""]
-            lines += [*table_of(("path", "type", "default", "meaning"), rows), ""]
-    if unneeded := sorted(MEANINGS.keys() - used):
-        raise LookupError(f"MEANINGS has entries that no field needs; remove {', '.join(unneeded)}")
+            lines += [*table_of(("path", "type", "default", "meaning"), list(rows_of(node, path, used))), ""]
+    check_needed(MEANINGS, used)
     return "\n".join(lines)
+
+
+def check_needed(meanings: Mapping[str, str], used: set[str]) -> None:
+    """Refuse meanings that no field asks for."""
+    if unneeded := sorted(meanings.keys() - used):
+        raise LookupError(f"MEANINGS has entries that no field needs; remove {', '.join(unneeded)}")
 
 
 def updated(page: str) -> str:

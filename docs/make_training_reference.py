@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from anyformer.data.objectives import Objective
 from anyformer.data.packing import Packing
 from anyformer.explain.words import words_of
 from anyformer.registry import OpenAxis
-from anyformer.specs.codec import fields_of, inline_of
 from anyformer.train.config import Compute, DataPart, GuardPart, Many, ModelPart, RunPart, Stage
 from anyformer.train.rates import Decay, Optim, OptimKind
 from anyformer.train.schedule import Schedule
@@ -64,47 +62,10 @@ def marks(name: str) -> tuple[str, str]:
     return f"<!-- {name}: begin (docs/make_training_reference.py) -->\n", f"<!-- {name}: end -->\n"
 
 
-def meaning(node: type[Any], name: str, used: set[str]) -> str:
-    """What a field means; raises if nobody says it."""
-    text = spec.field_docs(node).get(name)
-    if text is not None:
-        return text
-    owners = [owner.__name__ for owner in node.__mro__ if name in getattr(owner, "__annotations__", {})]
-    for key in (*(f"{owner}.{name}" for owner in owners), f"*.{name}"):
-        if key in MEANINGS:
-            used.add(key)
-            return MEANINGS[key]
-    raise LookupError(f"{node.__name__}.{name} has no docstring: write one under the field")
-
-
-def rows_of(node: type[Any], path: str, used: set[str]) -> Iterator[tuple[str, str, str, str]]:
-    """Path, type, default and meaning of each field of a node."""
-    for name, (hint, field) in fields_of(node).items():
-        shown = "kind" if name == inline_of(node) else name
-        yield f"`{path}.{shown}`", spec.type_words(hint), spec.default_words(field), meaning(node, name, used)
-
-
 def said(node: type[Any]) -> str:
     """What a class says about itself, without the name of its table."""
     words = re.sub(r"^.*\]: ", "", words_of(node))
     return words[:1].upper() + words[1:]
-
-
-def axis_section(axis: type[Any], path: str, used: set[str]) -> Iterator[str]:
-    """The kinds of an axis, then the fields of each."""
-    leaves = spec.kinds_of(axis)
-    if not said(axis).startswith("Base of"):
-        yield from (textwrap.fill(said(axis), 118), "")
-    yield from spec.table_of(("kind", "what it is"), [(f"`{leaf.kind}`", spec.leaf_words(leaf)) for leaf in leaves])
-    yield ""
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for leaf in leaves:
-        for row in rows_of(leaf, path, used):
-            rows.setdefault(row, []).append(f"`{leaf.kind}`")
-    if rows:
-        lines = [(row[0], ", ".join(kinds), *row[1:]) for row, kinds in rows.items()]
-        yield from spec.table_of(("key", "kinds", "type", "default", "meaning"), lines)
-        yield ""
 
 
 def reference() -> str:
@@ -114,13 +75,14 @@ def reference() -> str:
     for path, title, nodes in SECTIONS:
         lines += [f"### {title}", ""]
         for node in nodes:
+            if not said(node).startswith("Base of"):
+                lines += [textwrap.fill(said(node), 118), ""]
             if issubclass(node, OpenAxis):
-                lines += axis_section(node, path, used)
+                lines += spec.axis_section(node, path, used, MEANINGS, "key")
                 continue
-            lines += [textwrap.fill(said(node), 118), ""]
-            lines += [*spec.table_of(("key", "type", "default", "meaning"), list(rows_of(node, path, used))), ""]
-    if unneeded := sorted(MEANINGS.keys() - used):
-        raise LookupError(f"MEANINGS has entries that no field needs; remove {', '.join(unneeded)}")
+            rows = list(spec.rows_of(node, path, used, MEANINGS))
+            lines += [*spec.table_of(("key", "type", "default", "meaning"), rows), ""]
+    spec.check_needed(MEANINGS, used)
     return "\n".join(lines)
 
 

@@ -47,15 +47,6 @@ def test_reference_names_every_key_of_every_section(maker):
             assert {f"{path}.{name}" for name in names} <= keys
 
 
-def test_reference_field_that_nobody_explains_is_refused(maker):
-    @dataclasses.dataclass(frozen=True)
-    class Bare:
-        unexplained: int = 0
-
-    with pytest.raises(LookupError, match=r"Bare\.unexplained has no docstring"):
-        maker.meaning(Bare, "unexplained", set())
-
-
 def test_reference_meaning_that_no_field_needs_is_refused(maker, monkeypatch):
     monkeypatch.setitem(maker.MEANINGS, "RunPart.clip", "Never read: the field has a docstring.")
     with pytest.raises(LookupError, match=r"no field needs; remove RunPart\.clip"):
