@@ -22,7 +22,7 @@ from anyformer.data.shards import open_examples
 from anyformer.files import replace_file
 from anyformer.train.config import Config
 from anyformer.train.curve import INK, smoothed
-from anyformer.train.events import Step
+from anyformer.train.events import Step, Stopped
 from anyformer.train.judging import look
 from anyformer.train.run import Run
 
@@ -34,15 +34,11 @@ BLUE, ORANGE, GREEN = "#2b6cb0", "#c05621", "#2f855a"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Variant:
-    """One line of a picture."""
+    """A recipe with changes; what is kept of its runs goes by the name."""
 
     name: str
-    """Of its runs' folders, one for each seed."""
-    label: str
-    color: str
     recipe: str
     changes: dict
-    dashed: bool = False
 
 
 class Bench:
@@ -51,7 +47,9 @@ class Bench:
     def __init__(self, given):
         self.given = given
         self.work = Path(given.work)
-        self.work.mkdir(parents=True, exist_ok=True)
+        self.pictures = Path(given.pictures)
+        for folder in (self.work, self.pictures):
+            folder.mkdir(parents=True, exist_ok=True)
 
     def steps(self, variant, seed, looks=0):
         """What a run measured at each step: loss, the z term, gradient norm, real tokens, processor seconds; and every
@@ -83,24 +81,26 @@ def run(config, looks):
         with Run(config) as made:
             spent, began = 0.0, time.process_time()
             for event in made.events():
+                if isinstance(event, Stopped):
+                    raise SystemExit(event.status)
                 if not isinstance(event, Step):
                     continue
                 spent += time.process_time() - began
                 yield {
                     "step": event.step, "loss": event.loss, "z": event.terms.get("z"), "norm": event.gradient_norm,
-                    "tokens": event.tokens, "cpu": spent, "skipped": event.skipped,
+                    "tokens": event.tokens, "cpu": spent,
                     "held_out": held_out(made) if looks and event.step % looks == 0 else None,
                 }  # fmt: skip
                 began = time.process_time()
 
 
 def held_out(made):
-    """The loss on held-out documents, each in a row of its own from position 0."""
+    """The loss on 384 held-out documents, always the same, each in a row of its own from position 0."""
     setup, config = made.setup, made.config
     examples = open_examples(config.data.folder, "valid")
     sizes = {"length": config.stages[0].length, "batch": 64, "seed": 0}
     feed = Feed(examples, setup.objective, spec=setup.spec, rows="padded", **sizes)
-    return look(setup.model, feed, setup.objective, precision=setup.precision).loss
+    return look(setup.model, feed, setup.objective, precision=setup.precision, batches=6).loss
 
 
 def tail(steps, of="loss"):
@@ -120,63 +120,174 @@ def spread(values):
     return f"{statistics.fmean(values):.3f} ({min(values):.3f} to {max(values):.3f})"
 
 
-def draw(path, panels, *, title):
-    """Panels side by side, each (heading, x name, y name, [(label, color, dashed, points)]); a line's label is at its end."""
+def draw(path, panels, *, title, across=2):
+    """Panels of (heading, x name, y name, [(label, color, points)]), some across; a line's label is at its end."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(4.8 * len(panels) + 0.6, 4.2), dpi=150, layout="constrained")
+    down, across = math.ceil(len(panels) / across), min(across, len(panels))
+    figure = Figure(figsize=(5.2 * across, 3.2 * down + 0.5), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
-    for axes, (heading, x_name, y_name, lines) in zip(
-        figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
-    ):
-        ends = []
-        for label, color, dashed, points in lines:
-            style = (0, (4, 2)) if dashed else "-"
-            axes.plot(*zip(*points, strict=True), color=color, linewidth=1.6, linestyle=style)
-            ends.append((points[-1][1], points[-1][0], label, color))
-        values = [y for *_, points in lines for _, y in points]
-        # The first few steps are far above all that matters.
-        low, high = min(values), statistics.quantiles(values, n=50)[-1]
-        low, high = low - 0.06 * (high - low), high + 0.06 * (high - low)
-        right = max(x for *_, points in lines for x, _ in points)
-        axes.set(xlim=(0, right * 1.02), ylim=(low, high), xlabel=x_name, ylabel=y_name)
-        at = -math.inf
-        for y, x, label, color in sorted(ends):
-            at = max(y, at + 0.055 * (high - low))
-            axes.annotate(label, (x, y), xytext=(right * 1.04, at), color=color, fontsize=9, va="center",
-                          annotation_clip=False)  # fmt: skip
-        axes.set_title(heading, loc="left", fontsize=10, color=INK)
-        axes.grid(color="#e6eaf2", linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[["top", "right"]].set_visible(False)
+    for axes, panel in zip(figure.subplots(down, across, squeeze=False).flat, panels, strict=True):
+        draw_panel(axes, *panel)
     figure.savefig(path, format="png")
 
 
+def draw_panel(axes, heading, x_name, y_name, lines):
+    """One panel. The first few steps are far above all that matters, and are cut off."""
+    for _, color, points in lines:
+        axes.plot(*zip(*points, strict=True), color=color, linewidth=1.6)
+    values = [y for *_, points in lines for _, y in points]
+    low, high = min(values), statistics.quantiles(values, n=40)[-1]
+    low, high = low - 0.06 * (high - low), high + 0.06 * (high - low)
+    right = max(x for *_, points in lines for x, _ in points)
+    axes.set(xlim=(0, right * 1.02), ylim=(low, high), xlabel=x_name, ylabel=y_name)
+    at = -math.inf
+    for end, label, color in sorted((points[-1][1], label, color) for label, color, points in lines):
+        at = max(end, at + 0.075 * (high - low))
+        axes.annotate(
+            label, (right, end), xytext=(right * 1.04, at), color=color, fontsize=9, va="center", annotation_clip=False
+        )
+    axes.set_title(heading, loc="left", fontsize=10, color=INK)
+    axes.grid(color="#e6eaf2", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def rates(rate):
+    """AdamW with one rate for everything, from the first step to the last."""
+    groups = {f"optim.{group}": rate for group in ("matrices", "tables", "vectors")}
+    return {"optim.kind": "adamw", "schedule.kind": "constant"} | groups
+
+
 def norms(bench):
-    """Pre-norm against post-norm without warm-up, and post-norm with it, deep and narrow."""
-    deep = {
-        "model.spec.width": 64, "model.spec.depth": 16, "model.spec.ffn": {"kind": "gelu"},
-        "model.spec.attention.qk_norm": False, "optim.kind": "adamw", "schedule.kind": "constant", "stages.steps": 300,
+    """Pre-norm against post-norm without warm-up, and post-norm with it."""
+    plain = {
+        "model.spec.width": 64, "model.spec.ffn": {"kind": "gelu"}, "model.spec.attention.qk_norm": False,
+        "stages.steps": 200,
     }  # fmt: skip
-    ways = [
-        ("pre-norm, no warm-up", "pre", 0, BLUE),
-        ("post-norm, no warm-up", "post", 0, ORANGE),
-        ("post-norm, warm-up of 100", "post", 100, GREEN),
+    ways = [("pre-norm", "pre", 0, BLUE), ("post-norm", "post", 0, ORANGE), ("post, warm-up", "post", 100, GREEN)]
+    inits = {"small": {"kind": "normal", "std": 0.02}, "Glorot": {"kind": "glorot"}}
+    panels = []
+    for depth, first, rate in ((6, "Glorot", 0.001), (6, "Glorot", 0.003), (6, "small", 0.003), (12, "Glorot", 0.003)):
+        lines = []
+        for label, placement, warmup, color in ways:
+            changes = plain | rates(rate) | {"model.spec.depth": depth, "model.spec.init": inits[first]}
+            changes |= {"model.spec.norm.placement": placement, "schedule.warmup": warmup}
+            name = f"norms-{depth}-{first}-{rate:g}-{placement}-{warmup}"
+            runs = bench.seeds(Variant(name=name, recipe="shakespeare-cpu", changes=changes))
+            print(f"depth {depth:2}  {first:6}  {rate:g}  {label:14} {spread(map(tail, runs))}")
+            lines.append((label, color, smoothed(mean_curve(runs, "loss"))))
+        panels.append((f"depth {depth}, {first} init, AdamW {rate:g}", "step", "loss", lines))
+    title = "Norms before or after the add, no warm-up (green: with 100 steps of it)"
+    draw(bench.pictures / "choice-norms.png", panels, title=title)
+
+
+def z(bench):
+    """The loss and mean logsumexp^2 with a z-loss and without."""
+    lines = {"z": [], "loss": []}
+    # So small a weight changes nothing, and lets the run report the term.
+    for label, weight, color in (("none", 1e-12, ORANGE), ("1e-4", 1e-4, BLUE), ("1e-2", 1e-2, GREEN)):
+        changes = {"model.spec.loss.z": weight, "stages.steps": 300}
+        runs = bench.seeds(Variant(name=f"z-{weight:g}", recipe="shakespeare-cpu", changes=changes))
+        print(f"z-loss {label:6} loss {spread(map(tail, runs))}  logsumexp^2 {spread(tail(run, 'z') for run in runs)}")
+        for name, points in lines.items():
+            points.append((label, color, smoothed(mean_curve(runs, name))))
+    panels = [
+        ("what the term is made of", "step", "mean logsumexp^2", lines["z"]),
+        ("the loss", "step", "loss", lines["loss"]),
     ]
-    for init in ({"kind": "normal", "std": 0.02}, {"kind": "glorot"}):
-        panels = []
-        for rate in (0.001, 0.003):
-            lines = []
-            for label, placement, warmup, color in ways:
-                changes = deep | {"model.spec.init": init, "model.spec.norm.placement": placement, "schedule.warmup": warmup}
-                changes |= {f"optim.{group}": rate for group in ("matrices", "tables", "vectors")}
-                name = f"norms-{init['kind']}-{rate:g}-{placement}-{warmup}"
-                one = Variant(name=name, label=label, color=color, recipe="shakespeare-cpu", changes=changes)
-                runs = bench.seeds(one)
-                lines.append((label, color, False, smoothed(mean_curve(runs, "loss"))))
-                skipped = sum(step["skipped"] for steps in runs for step in steps)
-                print(f"{init['kind']:8}{rate:8g}  {label:28}{spread(map(tail, runs))}  {skipped} steps left out")
-            panels.append((f"AdamW {rate:g}", "step", "loss", lines))
-        draw(bench.pictures / f"choice-norms-{init['kind']}.png", panels, title="norms")
+    draw(bench.pictures / "choice-z-loss.png", panels, title="z-loss: weights on mean logsumexp^2")
+
+
+SENTENCES = {
+    "model.spec.topology": "decoder", "model.spec.head": {"kind": "lm", "tied": True}, "model.spec.block.dropout": 0.0,
+    "model.spec.embed.dropout": 0.0, "model.spec.context": 256, "objective": {"kind": "causal"}, "stages.length": 256,
+}  # fmt: skip
+"""The recipe for polarity as a language model of its sentences: what is compared is how they are laid into rows."""
+PACKED, PADDED = {"data.rows": "packed", "stages.batch": 4}, {"data.rows": "padded", "stages.batch": 39}
+"""Both learn from about 1,000 real tokens in a step; a sentence has 26."""
+
+DEEP = {"model.spec.depth": 8, "stages.steps": 12}
+"""Enough to measure speed."""
+
+
+def packing(bench):
+    """Rows of several sentences against one sentence in a row: real tokens a second, and the way to a loss."""
+    lines = []
+    found = {}
+    for label, rows, color in (("packed", PACKED, BLUE), ("padded", PADDED, ORANGE)):
+        changes = SENTENCES | rows | {"stages.steps": 200}
+        runs = bench.seeds(Variant(name=f"packing-{label}", recipe="polarity", changes=changes), looks=20)
+        found[label] = curve = mean_curve(runs, "held_out", "cpu")
+        # The head reads only what counts, whatever the rows; the deeper the model, the more of its work is in the rows.
+        deep = Variant(name=f"packing-{label}-deep", recipe="polarity", changes=changes | DEEP)
+        speeds = [speed(each) for each in (runs, bench.seeds(deep))]
+        print(f"{label}: {speeds[0]:.0f} real tokens/s of one core, {speeds[1]:.0f} at depth 8")
+        print(f"{label}: held-out loss {spread(run[-1]['held_out'] for run in runs)}")
+        lines.append((label, color, curve))
+    # The loss that both reach: the worse end of the two.
+    goal = max(curve[-1][1] for curve in found.values())
+    for label, curve in found.items():
+        print(f"{label}: {reached(curve, goal):.0f} s to a held-out loss of {goal:.3f}")
+    panels = [("one core", "processor seconds", "held-out loss", lines)]
+    draw(bench.pictures / "choice-packing.png", panels, title="The same sentences in packed and in padded rows")
+
+
+def speed(runs):
+    """Real tokens a second. The first two steps are left out: they make what later ones use again."""
+    return statistics.fmean((run[-1]["tokens"] - run[1]["tokens"]) / (run[-1]["cpu"] - run[1]["cpu"]) for run in runs)
+
+
+def reached(curve, goal):
+    """Where a falling curve first is at a goal, on a straight line between two points."""
+    before = curve[0]
+    for point in curve:
+        if point[1] <= goal:
+            share = 1.0 if point == before else (before[1] - goal) / (before[1] - point[1])
+            return before[0] + share * (point[0] - before[0])
+        before = point
+    return math.nan
+
+
+def restart(bench):
+    """Positions that begin again with each sentence of a packed row, or not; judged on one sentence in a row."""
+    panels = []
+    for kind in ("learned", "rope"):
+        lines = []
+        for label, again, color in (("restart", True, BLUE), ("go on", False, ORANGE)):
+            changes = (
+                SENTENCES | PACKED | {"data.restart": again, "stages.steps": 200, "model.spec.position": {"kind": kind}}
+            )
+            runs = bench.seeds(Variant(name=f"restart-{kind}-{again}", recipe="polarity", changes=changes), looks=20)
+            print(f"{kind:8} positions {label:8} held-out loss {spread(run[-1]['held_out'] for run in runs)}")
+            lines.append((label, color, mean_curve(runs, "held_out")))
+        panels.append((f"{kind} positions", "step", "held-out loss, padded rows", lines))
+    draw(bench.pictures / "choice-restart.png", panels, title="Positions of packed sentences: they restart, or go on")
+
+
+COMPARISONS = {"norms": norms, "z": z, "packing": packing, "restart": restart}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "comparisons", nargs="*", metavar="COMPARISON", help=f"of {', '.join(COMPARISONS)}; default: all"
+    )
+    parser.add_argument("--shakespeare", default="data/shakespeare", metavar="FOLDER")
+    parser.add_argument("--polarity", default="data/polarity", metavar="FOLDER")
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--work", default="runs/choices", metavar="FOLDER")
+    parser.add_argument("--pictures", default="docs/pictures", metavar="FOLDER")
+    given = parser.parse_args()
+    wrong = [name for name in given.comparisons if name not in COMPARISONS]
+    if wrong:
+        parser.error(f"{', '.join(wrong)}: the comparisons are {', '.join(COMPARISONS)}")
+    bench = Bench(given)
+    for name in given.comparisons or COMPARISONS:
+        COMPARISONS[name](bench)
+
+
+if __name__ == "__main__":
+    main()
