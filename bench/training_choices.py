@@ -1,8 +1,9 @@
 """What some choices in training do, as curves: variants of two recipes on a CPU, a PNG and a table for each comparison.
 
-    python bench/training_choices.py [norms z packing restart] --shakespeare FOLDER --polarity FOLDER [--seeds 2]
+    python bench/training_choices.py [norms z packing restart] --shakespeare FOLDER --polarity FOLDER
+        --poems FOLDER [--seeds 2]
 
-FOLDERs are what `anyformer tokenize` made for recipes/shakespeare-cpu.toml and recipes/polarity.toml. Each variant is a
+FOLDERs are what `anyformer tokenize` made for the recipes shakespeare-cpu, polarity and roformer-poems. Each variant is a
 run on one thread, timed by the processor's clock, so other work on the machine changes no figure but the wait. What was
 measured is kept in --work: the same command again only draws.
 """
@@ -39,14 +40,16 @@ class Variant:
     name: str
     recipe: str
     changes: dict
+    data: str = ""
+    """Other data than the recipe's."""
 
 
 class Bench:
     """Runs variants, and keeps what was measured."""
 
     def __init__(self, given):
-        self.given = given
-        self.work = Path(given.work)
+        self.count, self.work = given.seeds, Path(given.work)
+        self.data = {"shakespeare-cpu": given.shakespeare, "polarity": given.polarity, "poems": given.poems}
         self.pictures = Path(given.pictures)
         for folder in (self.work, self.pictures):
             folder.mkdir(parents=True, exist_ok=True)
@@ -55,21 +58,20 @@ class Bench:
         """What a run measured at each step: loss, the z term, gradient norm, real tokens, processor seconds; and every
         `looks` steps the loss on held-out documents."""
         kept = self.work / f"{variant.name}-{seed}.json"
-        folders = {"shakespeare-cpu": self.given.shakespeare, "polarity": self.given.polarity}
-        own = {"data.folder": folders[variant.recipe], "run.folder": kept.stem, "run.seed": seed}
-        config = Config.from_file(RECIPES / f"{variant.recipe}.toml", QUIET | variant.changes | own)
-        asked = config.to_toml()
-        if kept.is_file() and (found := json.loads(kept.read_text()))["config"] == asked:
+        asked = QUIET | variant.changes | {"run.seed": seed}
+        if kept.is_file() and (found := json.loads(kept.read_text()))["asked"] == asked:
             return found["steps"]
+        places = {"data.folder": self.data[variant.data or variant.recipe], "run.folder": kept.stem}
+        config = Config.from_file(RECIPES / f"{variant.recipe}.toml", asked | places)
         steps = list(run(config, looks))
-        text = json.dumps({"config": asked, "steps": steps})
+        text = json.dumps({"asked": asked, "steps": steps})
         replace_file(kept, lambda beside: beside.write_text(text))
         print(f"  {kept.stem}: {tail(steps):.3f} after {len(steps)} steps, {steps[-1]['cpu']:.0f} s", flush=True)
         return steps
 
     def seeds(self, variant, looks=0):
         """The same for every seed."""
-        return [self.steps(variant, seed, looks) for seed in range(self.given.seeds)]
+        return [self.steps(variant, seed, looks) for seed in range(self.count)]
 
 
 def run(config, looks):
@@ -108,10 +110,9 @@ def tail(steps, of="loss"):
     return statistics.fmean(step[of] for step in steps[-max(1, len(steps) // 10) :])
 
 
-def mean_curve(runs, y, x="step"):
-    """Points (x, y), each the mean over the runs of all seeds; steps without y are left out."""
-    rows = [each for each in zip(*runs, strict=True) if all(step[y] is not None for step in each)]
-    return [tuple(statistics.fmean(step[name] for step in each) for name in (x, y)) for each in rows]
+def curves(runs, y, x="step"):
+    """Points (x, y) of the run of each seed; steps without y are left out."""
+    return [[(step[x], step[y]) for step in steps if step[y] is not None] for steps in runs]
 
 
 def spread(values):
@@ -121,7 +122,7 @@ def spread(values):
 
 
 def draw(path, panels, *, title, across=2):
-    """Panels of (heading, x name, y name, [(label, color, points)]), some across; a line's label is at its end."""
+    """Panels of (heading, x name, y name, [(label, color, curves)]), some across, with the curves of each label; it is at their ends."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -135,20 +136,23 @@ def draw(path, panels, *, title, across=2):
 
 
 def draw_panel(axes, heading, x_name, y_name, lines):
-    """One panel. The first few steps are far above all that matters, and are cut off."""
-    for _, color, points in lines:
-        axes.plot(*zip(*points, strict=True), color=color, linewidth=1.6)
-    values = [y for *_, points in lines for _, y in points]
+    """One panel, a curve for each seed. The first few steps are far above all that matters, and are cut off."""
+    everything = [(label, color, points) for label, color, runs in lines for points in runs]
+    for _, color, points in everything:
+        axes.plot(*zip(*points, strict=True), color=color, linewidth=1.4)
+    values = [y for *_, points in everything for _, y in points]
     low, high = min(values), statistics.quantiles(values, n=40)[-1]
     low, high = low - 0.06 * (high - low), high + 0.06 * (high - low)
-    right = max(x for *_, points in lines for x, _ in points)
+    right = max(x for *_, points in everything for x, _ in points)
     axes.set(xlim=(0, right * 1.02), ylim=(low, high), xlabel=x_name, ylabel=y_name)
-    at = -math.inf
-    for end, label, color in sorted((points[-1][1], label, color) for label, color, points in lines):
-        at = max(end, at + 0.075 * (high - low))
-        axes.annotate(
-            label, (right, end), xytext=(right * 1.04, at), color=color, fontsize=9, va="center", annotation_clip=False
-        )
+    apart, at, named = 0.075 * (high - low), -math.inf, {}
+    for end, label, color in sorted((points[-1][1], label, color) for label, color, points in everything):
+        # Seeds that end side by side have one label.
+        if end - named.get(label, -math.inf) > 2 * apart:
+            at = max(end, at + apart)
+            axes.annotate(label, (right, end), xytext=(right * 1.04, at), color=color, fontsize=9, va="center",
+                          annotation_clip=False)  # fmt: skip
+        named[label] = end
     axes.set_title(heading, loc="left", fontsize=10, color=INK)
     axes.grid(color="#e6eaf2", linewidth=0.8)
     axes.set_axisbelow(True)
@@ -178,7 +182,7 @@ def norms(bench):
             name = f"norms-{depth}-{first}-{rate:g}-{placement}-{warmup}"
             runs = bench.seeds(Variant(name=name, recipe="shakespeare-cpu", changes=changes))
             print(f"depth {depth:2}  {first:6}  {rate:g}  {label:14} {spread(map(tail, runs))}")
-            lines.append((label, color, smoothed(mean_curve(runs, "loss"))))
+            lines.append((label, color, [smoothed(curve) for curve in curves(runs, "loss")]))
         panels.append((f"depth {depth}, {first} init, AdamW {rate:g}", "step", "loss", lines))
     title = "Norms before or after the add, no warm-up (green: with 100 steps of it)"
     draw(bench.pictures / "choice-norms.png", panels, title=title)
@@ -193,7 +197,7 @@ def z(bench):
         runs = bench.seeds(Variant(name=f"z-{weight:g}", recipe="shakespeare-cpu", changes=changes))
         print(f"z-loss {label:6} loss {spread(map(tail, runs))}  logsumexp^2 {spread(tail(run, 'z') for run in runs)}")
         for name, points in lines.items():
-            points.append((label, color, smoothed(mean_curve(runs, name))))
+            points.append((label, color, [smoothed(curve) for curve in curves(runs, name)]))
     panels = [
         ("what the term is made of", "step", "mean logsumexp^2", lines["z"]),
         ("the loss", "step", "loss", lines["loss"]),
@@ -220,17 +224,18 @@ def packing(bench):
     for label, rows, color in (("packed", PACKED, BLUE), ("padded", PADDED, ORANGE)):
         changes = SENTENCES | rows | {"stages.steps": 200}
         runs = bench.seeds(Variant(name=f"packing-{label}", recipe="polarity", changes=changes), looks=20)
-        found[label] = curve = mean_curve(runs, "held_out", "cpu")
+        found[label] = curves(runs, "held_out", "cpu")
         # The head reads only what counts, whatever the rows; the deeper the model, the more of its work is in the rows.
         deep = Variant(name=f"packing-{label}-deep", recipe="polarity", changes=changes | DEEP)
         speeds = [speed(each) for each in (runs, bench.seeds(deep))]
         print(f"{label}: {speeds[0]:.0f} real tokens/s of one core, {speeds[1]:.0f} at depth 8")
         print(f"{label}: held-out loss {spread(run[-1]['held_out'] for run in runs)}")
-        lines.append((label, color, curve))
-    # The loss that both reach: the worse end of the two.
-    goal = max(curve[-1][1] for curve in found.values())
-    for label, curve in found.items():
-        print(f"{label}: {reached(curve, goal):.0f} s to a held-out loss of {goal:.3f}")
+        lines.append((label, color, found[label]))
+    # The loss that all reach: the worst end.
+    goal = max(curve[-1][1] for each in found.values() for curve in each)
+    for label, each in found.items():
+        took = statistics.fmean(reached(curve, goal) for curve in each)
+        print(f"{label}: {took:.0f} s to a held-out loss of {goal:.3f}")
     panels = [("one core", "processor seconds", "held-out loss", lines)]
     draw(bench.pictures / "choice-packing.png", panels, title="The same sentences in packed and in padded rows")
 
@@ -252,19 +257,20 @@ def reached(curve, goal):
 
 
 def restart(bench):
-    """Positions that begin again with each sentence of a packed row, or not; judged on one sentence in a row."""
+    """Positions that begin again with each document of a packed row, or not; judged on one document in a row."""
     panels = []
-    for kind in ("learned", "rope"):
+    for data, kind in (("polarity", "learned"), ("poems", "learned"), ("poems", "rope")):
         lines = []
         for label, again, color in (("restart", True, BLUE), ("go on", False, ORANGE)):
-            changes = (
-                SENTENCES | PACKED | {"data.restart": again, "stages.steps": 200, "model.spec.position": {"kind": kind}}
-            )
-            runs = bench.seeds(Variant(name=f"restart-{kind}-{again}", recipe="polarity", changes=changes), looks=20)
-            print(f"{kind:8} positions {label:8} held-out loss {spread(run[-1]['held_out'] for run in runs)}")
-            lines.append((label, color, mean_curve(runs, "held_out")))
-        panels.append((f"{kind} positions", "step", "held-out loss, padded rows", lines))
-    draw(bench.pictures / "choice-restart.png", panels, title="Positions of packed sentences: they restart, or go on")
+            changes = SENTENCES | PACKED | {"data.restart": again, "model.spec.position": {"kind": kind}}
+            name = f"restart-{data}-{kind}-{again}"
+            variant = Variant(name=name, recipe="polarity", changes=changes | {"stages.steps": 200}, data=data)
+            runs = bench.seeds(variant, looks=20)
+            print(f"{data:8} {kind:8} positions {label:8} held-out loss {spread(run[-1]['held_out'] for run in runs)}")
+            lines.append((label, color, curves(runs, "held_out")))
+        panels.append((f"{data}, {kind} positions", "step", "held-out loss, padded rows", lines))
+    title = "Positions of documents in packed rows: they restart, or go on to the end of the row"
+    draw(bench.pictures / "choice-restart.png", panels, title=title, across=3)
 
 
 COMPARISONS = {"norms": norms, "z": z, "packing": packing, "restart": restart}
@@ -277,6 +283,7 @@ def main():
     )
     parser.add_argument("--shakespeare", default="data/shakespeare", metavar="FOLDER")
     parser.add_argument("--polarity", default="data/polarity", metavar="FOLDER")
+    parser.add_argument("--poems", default="data/poems", metavar="FOLDER")
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--work", default="runs/choices", metavar="FOLDER")
     parser.add_argument("--pictures", default="docs/pictures", metavar="FOLDER")
