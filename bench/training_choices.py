@@ -127,7 +127,7 @@ def draw(path, panels, *, title, across=2):
     from matplotlib.figure import Figure
 
     down, across = math.ceil(len(panels) / across), min(across, len(panels))
-    figure = Figure(figsize=(5.2 * across, 3.2 * down + 0.5), dpi=150, layout="constrained")
+    figure = Figure(figsize=(max(5.2 * across, 7.5), 3.2 * down + 0.5), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
     for axes, panel in zip(figure.subplots(down, across, squeeze=False).flat, panels, strict=True):
@@ -258,19 +258,28 @@ def reached(curve, goal):
 
 def restart(bench):
     """Positions that begin again with each document of a packed row, or not; judged on one document in a row."""
-    panels = []
-    for data, kind in (("polarity", "learned"), ("poems", "learned"), ("poems", "rope")):
-        lines = []
-        for label, again, color in (("restart", True, BLUE), ("go on", False, ORANGE)):
-            changes = SENTENCES | PACKED | {"data.restart": again, "model.spec.position": {"kind": kind}}
-            name = f"restart-{data}-{kind}-{again}"
-            variant = Variant(name=name, recipe="polarity", changes=changes | {"stages.steps": 200}, data=data)
-            runs = bench.seeds(variant, looks=20)
-            print(f"{data:8} {kind:8} positions {label:8} held-out loss {spread(run[-1]['held_out'] for run in runs)}")
-            lines.append((label, color, curves(runs, "held_out")))
-        panels.append((f"{data}, {kind} positions", "step", "held-out loss, padded rows", lines))
-    title = "Positions of documents in packed rows: they restart, or go on to the end of the row"
-    draw(bench.pictures / "choice-restart.png", panels, title=title, across=3)
+    lines = []
+    for data, kind, length, color in (
+        ("polarity", "learned", 256, ORANGE), ("polarity", "learned", 1024, BLUE), ("poems", "learned", 256, GREEN),
+        ("poems", "rope", 256, INK),
+    ):  # fmt: skip
+        sizes = {"stages.length": length, "stages.batch": 1024 // length, "model.spec.context": length}
+        changes = SENTENCES | PACKED | sizes | {"stages.steps": 200, "model.spec.position": {"kind": kind}}
+        found = []
+        for again in (True, False):
+            name = f"restart-{data}-{kind}-{length}-{again}"
+            variant = Variant(name=name, recipe="polarity", changes=changes | {"data.restart": again}, data=data)
+            found.append(curves(bench.seeds(variant, looks=20), "held_out"))
+        label = f"{data}, {kind}, rows of {length}"
+        for word, runs in zip(("restart", "go on"), found, strict=True):
+            print(f"{label:32} positions {word:8} held-out loss {spread(curve[-1][1] for curve in runs)}")
+        harm = [
+            [(x, worse - better) for (x, better), (_, worse) in zip(*pair, strict=True)]
+            for pair in zip(*found, strict=True)
+        ]
+        lines.append((label, color, harm))
+    panels = [("what positions that go on cost", "step", "nats a token, on padded held-out rows", lines)]
+    draw(bench.pictures / "choice-restart.png", panels, title="Packed rows in which positions do not restart", across=1)
 
 
 COMPARISONS = {"norms": norms, "z": z, "packing": packing, "restart": restart}

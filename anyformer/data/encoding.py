@@ -18,7 +18,7 @@ from anyformer.data.sources.format import Record
 from anyformer.data.tokenizer import Tokenizer, guarded
 from anyformer.errors import DataError
 
-BATCH = 2**20
+BATCH = 2**22
 """Characters that are encoded at once: enough to keep all cores busy, and few enough to hold."""
 AHEAD = 2
 """Batches that are encoded at the same time."""
