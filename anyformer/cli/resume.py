@@ -74,7 +74,7 @@ CHECK = Command(
     summary="a run that is interrupted ends as one that is not, to the bit",
     example="""
 anyformer verify resume runs/shakespeare
-anyformer verify resume runs/shakespeare --steps 20 --scratch /data/tmp --json
+anyformer verify resume runs/shakespeare --steps 20 --scratch scratch --json
 """,
     arguments=arguments,
     run=run,
