@@ -80,7 +80,7 @@ class Surgery:
 
 
 def operate(model: Model, surgery: Surgery) -> Model:
-    """The model after the changes; the given one stays as it is, and may share memory with it."""
+    """The model after the changes, in memory of its own: what is trained in it does not reach the given one."""
     spec = surgery.spec(model.spec)
     old, new = weights(model.spec), weights(spec)
     tensors = {name: p.detach() for name, p in model.named_parameters()}
@@ -102,7 +102,7 @@ def operate(model: Model, surgery: Surgery) -> Model:
     first = next(model.parameters())
     result = empty_model(spec, first.device, first.dtype)
     for name, parameter in result.named_parameters():
-        parameter.data = made[name]
+        parameter.detach().copy_(made[name])
     return result.train(model.training)
 
 

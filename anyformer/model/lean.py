@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -21,7 +20,6 @@ from anyformer.model.paged_step import PagedStep
 from anyformer.model.stack import Stack
 from anyformer.parts import merged
 from anyformer.parts.attention import Attention, temperature
-from anyformer.parts.ffn import FeedForwardNet
 from anyformer.parts.merged import Merged
 from anyformer.parts.mixture import Heard, Mixture
 from anyformer.parts.norm import Norm
@@ -38,9 +36,9 @@ _merging = threading.Lock()
 def lean(model: Model) -> Model:
     """A model that shares all modules and parameters with `model` and gives the same answers.
 
-    Blocks that learn (in training mode, or with gradients) or have hooks run as they are. Cheap if nothing has changed
-    since the last call; parameters that were replaced, as `.to(...)` does, are merged again, and so are those of modules
-    that were exchanged.
+    Blocks that learn (in training mode, or with gradients) or have hooks run as they are, and so do maps whose weights
+    don't lie side by side. Nothing of `model` is changed, and no parameter is moved. Cheap if nothing has changed since
+    the last call; after `.to(...)`, or an exchange of modules, it is made again.
     """
     if any(True for _ in lean_blocks(model)):
         return model
@@ -53,11 +51,10 @@ def lean(model: Model) -> Model:
             return kept
         shell = copy.copy(model)
         shell._modules = dict(model._modules)
-        shared = _shared(model)
         for name, stack in model._modules.items():
             # A reversible stack runs two streams, branch by branch, and not its blocks.
             if isinstance(stack, Stack) and not stack.reversible:
-                shell._modules[name] = _lean_stack(stack, shared)
+                shell._modules[name] = _lean_stack(stack)
         _shells[model] = shell, made_of
     return shell
 
@@ -69,17 +66,10 @@ def lean_blocks(model: Model) -> Iterator[LeanBlock]:
             yield from (block for block in stack.blocks if isinstance(block, LeanBlock))
 
 
-def inputs_of(body: Attention | FeedForwardNet) -> list[nn.Module]:
-    """The maps that read the same input."""
-    own: Any = body._modules
-    names = ("q", "k", "v") if isinstance(body, Attention) else body.leaf.inputs
-    return [own[name] for name in names if own.get(name) is not None]
-
-
 class LeanBlock(Block):
     """The branches of a block, each with one product for all that reads the same input."""
 
-    def __init__(self, plain: Block, shared: set[int]) -> None:
+    def __init__(self, plain: Block) -> None:
         nn.Module.__init__(self)
         # The same modules under the same names: parameters are found where they were.
         self._modules = plain._modules
@@ -89,8 +79,8 @@ class LeanBlock(Block):
             self.cross = None
         object.__setattr__(self, "plain", plain)
         why, mix = {}, plain.attention.body
-        why["attention"] = why_not_attention(mix, shared)
-        why["ffn"] = why_not(plain.ffn.body, shared)
+        why["attention"] = why_not_attention(mix)
+        why["ffn"] = why_not(plain.ffn.body)
         self.refusals: dict[str, str] = {name: reason for name, reason in why.items() if reason is not None}
         """Why a branch runs as it is, by name."""
         self.mix = LeanAttention(plain.attention) if why["attention"] is None else None
@@ -154,7 +144,7 @@ class LeanAttention:
         body: Any = branch.body
         self.body: Attention = body
         self.branch, self.norm = branch, terms_of(branch.inner)
-        self.read, self.back = product(inputs_of(body)), product([body.o])
+        self.read, self.back = product(body.inputs()), product([body.o])
         spec, dims = body.spec, body.dims
         self.heads, self.keys, self.dim = dims.heads, 0 if body.k is None else dims.kv_heads, dims.head_dim
         self.sizes = (self.heads, self.keys, dims.kv_heads)
@@ -220,7 +210,7 @@ class LeanFeed:
     def __init__(self, branch: Branch) -> None:
         body: Any = branch.body
         self.branch, self.norm, self.leaf = branch, terms_of(branch.inner), body.leaf
-        self.read, self.back = product(inputs_of(body)), product([body.down])
+        self.read, self.back = product(body.inputs()), product([body.down])
 
     def takes(self, x_BTD: Tensor) -> bool:
         """Whether no more tokens come than may go through the network at once."""
@@ -268,23 +258,23 @@ def product(maps: list[nn.Module]) -> Product:
     return first if isinstance(first, QuantisedLinear) else Merged(linear)
 
 
-def why_not(body: Any, shared: set[int]) -> str | None:
+def why_not(body: Any) -> str | None:
     """Why an attention or a feed-forward stays as it is."""
     if isinstance(body, Mixture):
         return "each of its tokens goes to experts of its own"
-    for maps in (inputs_of(body), [body.o if isinstance(body, Attention) else body.down]):
+    for maps in (body.inputs(), [body.o if isinstance(body, Attention) else body.down]):
         if not all(isinstance(m, QuantisedLinear | Slice) for m in maps):
-            reason = merged.why_not(maps, shared)
+            reason = merged.why_not(maps)
             if reason is not None:
                 return reason
     return None
 
 
-def why_not_attention(body: Any, shared: set[int]) -> str | None:
+def why_not_attention(body: Any) -> str | None:
     """The same for an attention."""
     if body.spec.global_projections:
         return "its global tokens have projections of their own"
-    return why_not(body, shared)
+    return why_not(body)
 
 
 class LeanStack(Stack):
@@ -302,11 +292,11 @@ class LeanStack(Stack):
         return super().forward(*given, **named)
 
 
-def _lean_stack(stack: Stack, shared: set[int]) -> Stack:
+def _lean_stack(stack: Stack) -> Stack:
     shell = LeanStack(stack)
     # What somebody else put there, or listens to, runs as it is.
     blocks: Any = [
-        LeanBlock(block, shared) if isinstance(block, Block) and not any(map(_heard, block.modules())) else block
+        LeanBlock(block) if isinstance(block, Block) and not any(map(_heard, block.modules())) else block
         for block in stack.blocks
     ]
     shell._modules = {**stack._modules, "blocks": nn.ModuleList(blocks)}
@@ -321,9 +311,3 @@ def _made_of(model: Model) -> list[tuple[nn.Module, bool]]:
 
 def _heard(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
-
-
-def _shared(model: Model) -> set[int]:
-    """Addresses of parameters that more than one module uses: moving one of them would part it from the others."""
-    own = [p.data_ptr() for module in model.modules() for p in module._parameters.values() if p is not None]
-    return {address for address, count in Counter(own).items() if count > 1}

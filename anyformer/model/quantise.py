@@ -9,7 +9,7 @@ from torch import nn
 
 from anyformer.errors import CapabilityError
 from anyformer.model.block import Block
-from anyformer.model.lean import inputs_of, lean
+from anyformer.model.lean import lean
 from anyformer.model.models import Model
 from anyformer.model.stack import Stack
 from anyformer.parts.attention import Attention
@@ -66,7 +66,7 @@ def _quantise_block(block: Block, kind: str, *, whole: bool) -> None:
         else:
             continue
         names = {id(m): name for name, m in own.items()}
-        inputs = [m for m in inputs_of(body) if isinstance(m, Linear)]
+        inputs = [m for m in body.inputs() if isinstance(m, Linear)]
         groups = [inputs] if together else [[m] for m in inputs]
         last = own[back]
         for maps in [*groups, [last] if isinstance(last, Linear) else []]:

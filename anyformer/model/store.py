@@ -67,7 +67,7 @@ def load(path: str | Path, device: str | torch.device | None = None, dtype: torc
         model = empty_model(spec, place, dtype)
         if place.type != "meta":
             for name, parameter in model.named_parameters():
-                adopt(parameter, stored.read(name))
+                stored.read_into(name, parameter.detach())
     written = folder / SPEC
     if written.is_file() and written.read_bytes() != spec.to_toml().encode():
         warnings.warn(
@@ -100,11 +100,13 @@ def empty_model(spec: ModelSpec, place: torch.device, dtype: torch.dtype) -> Mod
 def adopt(parameter: torch.nn.Parameter, tensor: torch.Tensor, *, copy: bool = False) -> None:
     """Give a parameter the values of a tensor.
 
-    A tensor that fits becomes the parameter, so that it takes no memory twice. What is written to a view of a file
-    stays in memory; the file is never changed.
+    For a model that is being made, before anybody else knows of its parameters: a tensor that fits becomes the
+    parameter, so that it takes no memory twice. One whose module laid it out beside others stays there. What is written
+    to a view of a file stays in memory; the file is never changed.
     """
     fits = tensor.dtype == parameter.dtype and tensor.device == parameter.device and tensor.is_contiguous()
-    if fits and not copy:
+    alone = parameter.untyped_storage().nbytes() == parameter.nbytes
+    if fits and alone and not copy:
         parameter.data = tensor
     else:
         parameter.copy_(tensor)

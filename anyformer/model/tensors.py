@@ -67,10 +67,25 @@ class TensorFile:
         except OSError as error:
             raise CheckpointError(f"{self.file}: {name}: is damaged or can't be read: {error}") from error
 
+    def read_into(self, name: str, tensor: Tensor) -> None:
+        """Give a tensor the values of a stored one of its shape: straight from the file where its dtype allows."""
+        place = self.header.tensors[name]
+        if DTYPES.get(place.dtype) is not tensor.dtype or not tensor.is_cpu or not tensor.is_contiguous():
+            tensor.copy_(self.view(name))
+            return
+        try:
+            self._fill(place, tensor)
+        except OSError as error:
+            raise CheckpointError(f"{self.file}: {name}: is damaged or can't be read: {error}") from error
+
     def _read(self, place: Place) -> Tensor:
         made = torch.empty(place.shape, dtype=DTYPES[place.dtype])
+        self._fill(place, made)
+        return made
+
+    def _fill(self, place: Place, made: Tensor) -> None:
         if not made.numel():
-            return made
+            return
         room = _bytes(made)
         first = self.header.start + place.begin
 
@@ -84,7 +99,6 @@ class TensorFile:
 
         for _ in self._crew.map(fill, range(0, len(room), PIECE)):
             pass
-        return made
 
 
 def _bytes(tensor: Tensor) -> memoryview:

@@ -15,6 +15,7 @@ from anyformer.kernels.precision import as_given
 from anyformer.kernels.sight import Sight
 from anyformer.parts.held import Held
 from anyformer.parts.linear import Linear
+from anyformer.parts.merged import MergedInputs
 from anyformer.parts.norm import HeadsNorm
 from anyformer.parts.paged import Kept, PagedCache
 from anyformer.parts.scene import GlobalRows, Scene, Turn
@@ -26,7 +27,7 @@ from anyformer.specs.scale import evaluate
 NOTHING: dict[str, Tensor] = {}
 
 
-class Attention(nn.Module):
+class Attention(MergedInputs):
     """Self-attention, or cross-attention if it is called with a memory."""
 
     def __init__(self, spec: AttentionSpec, dims: Dims, position: Position, *, layer: int, cross: bool = False) -> None:
@@ -75,6 +76,9 @@ class Attention(nn.Module):
         if scene.globals_ is not None:
             out_BTHK = self.with_global_rows(x_BTD, out_BTHK, own, scene.globals_, scene)
         return maps["o"](out_BTHK.flatten(2))
+
+    def inputs(self) -> list[nn.Module]:
+        return [m for name in ("q", "k", "v") if (m := self._modules.get(name)) is not None]
 
     def heads_of(self, x_BTD: Tensor, project: Linear, norm: HeadsNorm | None, turn: Turn | None) -> Tensor:
         """Projected, clipped, split into heads, and normed and rotated in the spec's order."""

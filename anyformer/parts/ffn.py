@@ -11,10 +11,11 @@ from torch.utils.checkpoint import checkpoint
 
 from anyformer.parts.decisions import Draws
 from anyformer.parts.linear import Linear
+from anyformer.parts.merged import MergedInputs
 from anyformer.specs.axes import Dims, FeedForward
 
 
-class FeedForwardNet(nn.Module):
+class FeedForwardNet(MergedInputs):
     """down(combine(up(x))) or down(combine(gate(x), up(x)))."""
 
     def __init__(self, leaf: FeedForward, dims: Dims) -> None:
@@ -30,6 +31,9 @@ class FeedForwardNet(nn.Module):
             return self.answer(x_BTD, self.training)
         pieces = x_BTD.flatten(0, -2).split(chunk)
         return torch.cat([self.forgetful(piece) for piece in pieces]).view(x_BTD.shape)
+
+    def inputs(self) -> list[nn.Module]:
+        return [m for name in self.leaf.inputs if (m := self._modules.get(name)) is not None]
 
     def answer(self, x: Tensor, training: bool) -> Tensor:
         """The network, for any tokens (...,D)."""

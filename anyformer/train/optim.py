@@ -176,7 +176,7 @@ def _moved(name: str, parameter: nn.Parameter, rule: Rule, master: bool) -> Move
     weight, slots = parameter.detach(), dict[str, Tensor]()
     if master and weight.dtype.itemsize < 4:
         slots["master"] = weight = weight.to(torch.float32)
-    return Moved(name=name, parameter=parameter, weight=weight, slots=slots | rule.fresh(weight))
+    return Moved(name=name, parameter=parameter, slots=slots | rule.fresh(weight))
 
 
 def _near(key: str, known: Mapping[str, Tensor]) -> str:

@@ -26,9 +26,16 @@ class Moved:
 
     name: str
     parameter: nn.Parameter
-    weight: Tensor
-    """The parameter's own numbers, or a float32 copy of them."""
     slots: dict[str, Tensor]
+
+    @property
+    def weight(self) -> Tensor:
+        """The parameter's own numbers, or a float32 copy of them.
+
+        Looked up each time: an alias that is kept would go on being moved when the parameter lies elsewhere, as after
+        `.to(...)`, and the model would learn nothing.
+        """
+        return self.slots["master"] if "master" in self.slots else self.parameter.detach()
 
     @property
     def gradient(self) -> Tensor:

@@ -365,10 +365,8 @@ def _loaded(folder: str, spec: ModelSpec, device: torch.device, dtype: torch.dty
     """A model of the spec with the weights of a folder, which must have their shapes."""
     found = load(folder, device=device, dtype=dtype)
     check_fit(found, spec, folder)
-    # Of its own memory: a view of a file must not be trained in.
-    for parameter in found.parameters():
-        parameter.data = parameter.data.clone()
-    return restaged(found, spec)
+    # In memory of its own: a view of a file must not be trained in.
+    return restaged(found._apply(torch.clone), spec)
 
 
 def check_fit(found: Model, spec: ModelSpec, folder: str) -> None:

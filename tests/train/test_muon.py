@@ -16,7 +16,7 @@ def moved(rule, *shapes, seed=0, dtype=torch.float64):
     for i, shape in enumerate(shapes):
         p = nn.Parameter(torch.randn(shape, dtype=dtype, generator=make))
         p.grad = torch.randn(shape, dtype=dtype, generator=make)
-        found.append(Moved(name=f"p{i}", parameter=p, weight=p.detach(), slots=rule.fresh(p.detach())))
+        found.append(Moved(name=f"p{i}", parameter=p, slots=rule.fresh(p.detach())))
     return found
 
 

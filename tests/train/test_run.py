@@ -7,6 +7,7 @@ import signal
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import anyformer as af
 from anyformer.data.objectives import Objective
@@ -123,6 +124,37 @@ def test_run_speaks_when_it_is_due_with_the_averaged_weights(tmp_path, data):
     shown = af.load(tmp_path / "run")
     for a, b in zip(heard[-1], shown.parameters(), strict=True):
         assert torch.equal(a, b)
+
+
+def sample(made, step):
+    ids = torch.tensor([[1, 2, 3]])
+    return str(af.generate(made.model, ids, max_new_tokens=4, temperature=0.8, seed=step).tolist())
+
+
+def tensors(run, step):
+    return load_file(run / "checkpoints" / f"step-{step:08d}" / "model.safetensors")
+
+
+def test_run_that_takes_samples_learns_as_one_that_takes_none_to_the_bit(tmp_path, data):
+    quiet, loud = tmp_path / "quiet", tmp_path / "loud"
+    often = {"run.save_every": 3, "run.keep": 99}
+    events(text_config(data, quiet, often))
+    events(text_config(data, loud, often | {"run.sample_every": 2}), speak=sample)
+    assert files(loud, 12) == files(quiet, 12)
+    # Every matrix moves between every two checkpoints, before and after samples.
+    for before, after in ((0, 3), (3, 6), (6, 9), (9, 12)):
+        first, second = tensors(loud, before), tensors(loud, after)
+        assert [name for name in first if torch.equal(first[name], second[name])] == []
+
+
+def test_run_with_samples_evaluations_and_ema_resumes_to_the_bit(tmp_path, data):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    more = {"run.sample_every": 2, "run.eval_every": 3, "run.ema": 0.8}
+    events(text_config(data, whole, more), speak=sample)
+    for until in (3, 5, 8, None):
+        events(text_config(data, parts, more), speak=sample, until=until)
+    assert files(parts, 12) == files(whole, 12)
+    assert steps_of(parts) == steps_of(whole)
 
 
 @pytest.mark.parametrize("kind", Objective.kinds())

@@ -20,7 +20,6 @@ _kept: weakref.WeakKeyDictionary[Model, tuple[Any, Runner]] = weakref.WeakKeyDic
 
 def runner_for(model: Model, rows: int, length: int) -> Runner:
     """A runner for so many rows of so many tokens. One is kept for each model: the last that was asked for."""
-    # Merged before they are looked at, or the next call would find them elsewhere.
     shell = copy.copy(lean(model))
     weights = tuple(p.data_ptr() for p in model.parameters())
     most = -(-length // STRETCH) * STRETCH
