@@ -82,6 +82,9 @@ class Learner:
 
     def step(self, batch: Batch, *, seed: int, step: int, factor: float) -> Found:
         """Learn from one batch. What is dropped depends on (seed, step, the rows that this process reads) alone."""
+        if self.team.world == 1:
+            # Processes that share a model exchange its parameters for parts of them and back.
+            self.optimizers.check(self.model)
         device = next(self.model.parameters()).device
         rounded = self.precision.products(device)
         with torch.random.fork_rng([device] if device.type == "cuda" else []), rounded:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyformer.errors import CheckpointError, nearest
+from anyformer.errors import CheckpointError, TrainingError, nearest
 from anyformer.model.models import Model
 from anyformer.specs.weights import weights
 from anyformer.train.crew import Crew
@@ -39,6 +39,35 @@ class Optimizers:
             moved = _moved(name, parameter, self.rules[group], optim.master)
             self.groups[group].append(moved)
             self.all.append(moved)
+        self._versions = self._written()
+
+    def check(self, model: nn.Module) -> None:
+        """Refuse a model with parameters that are not moved here: they would stay as they are without a word."""
+        known = {id(parameter) for parameter in self.parameters()}
+        other = [name for name, parameter in model.named_parameters() if id(parameter) not in known]
+        if other:
+            more = f" and {len(other) - 1} more" if len(other) > 1 else ""
+            raise TrainingError(
+                f"{other[0]}{more}: replaced since the optimizers were made, so they would not be trained; load values in "
+                "place (load_state_dict without assign=True), or make new optimizers"
+            )
+
+    def follow(self) -> None:
+        """Take over what was written into parameters since the last step, where a float32 copy of them is moved."""
+        now = self._written()
+        if now == self._versions:
+            return
+        for each in self.all:
+            if "master" in each.slots:
+                weight, master = local(each.parameter.detach()), local(each.slots["master"])
+                # Averaged weights that came and went leave the same values, and the copy knows more of their digits.
+                if not torch.equal(weight, master.to(weight.dtype)):
+                    master.copy_(weight)
+        self._versions = now
+
+    def _written(self) -> list[int]:
+        """How often each parameter with a float32 copy was written."""
+        return [each.parameter._version for each in self.all if "master" in each.slots]
 
     def clip(self, limit: float = math.inf) -> Tensor:
         """Shrink all gradients so that their norm is at most `limit`; answers the norm before, without waiting for it."""
@@ -57,6 +86,7 @@ class Optimizers:
 
         Where `skip` is 1, weights and all that is remembered stay as they are to the bit, even if gradients hold NaN.
         """
+        self.follow()
         work: list[tuple[int, int]] = []
         updates = []
         for group, members in self.groups.items():
@@ -70,6 +100,7 @@ class Optimizers:
         ordered = [updates[i] for _, i in sorted(work)]
         for _ in (crew or Crew()).map(lambda update: update(), ordered):
             pass
+        self._versions = self._written()
         self.forget()
 
     def forget(self) -> None:
@@ -90,6 +121,7 @@ class Optimizers:
         own = self.state()
         check(state, own, "the optimizer's state")
         take(state, own)
+        self._versions = self._written()
 
 
 def check(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor], what: str) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import anyformer as af
-from anyformer.errors import CheckpointError
+from anyformer.errors import CheckpointError, TrainingError
 from anyformer.specs.codec import Problems, read, write
 from anyformer.specs.weights import weights
 from anyformer.train.adamw import AdamWRule
@@ -241,6 +241,35 @@ def test_master_copy_keeps_steps_that_bf16_would_lose(name):
     # Half of what separates 1 from the next smaller number is 2^-9: steps of 1e-4 never get there on their own.
     assert all((w == 1.0).all() for w in ends[False])
     assert all((w < 1.0).any() for w in ends[True])
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_master_copy_follows_weights_that_were_loaded_since_the_last_step(name):
+    model, other = af.build(SPEC, dtype=torch.bfloat16), af.build(SPEC, dtype=torch.bfloat16, seed=7)
+    optimizers = Optimizers(model, Optim(leaf=OptimKind.named(name)(), master=True))
+    fill(model)
+    optimizers.step(1e-6)
+    kept = {key: t.clone() for key, t in optimizers.state().items() if key.endswith("/master")}
+    # What comes and goes, as averaged weights do, costs the copy none of its digits.
+    values = {key: value.clone() for key, value in model.state_dict().items()}
+    model.load_state_dict(other.state_dict())
+    model.load_state_dict(values)
+    optimizers.follow()
+    assert all(torch.equal(optimizers.state()[key], t) for key, t in kept.items())
+    model.load_state_dict(other.state_dict())
+    fill(model)
+    optimizers.step(0.0)
+    for a, b in zip(model.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_optimizers_refuse_a_model_whose_parameters_were_replaced():
+    model = af.build(SPEC)
+    optimizers = Optimizers(model)
+    optimizers.check(model)
+    model.load_state_dict({name: p.clone() for name, p in model.state_dict().items()}, assign=True)
+    with pytest.raises(TrainingError, match=r"embed.tokens.weight and \d+ more: replaced since .* assign=True"):
+        optimizers.check(model)
 
 
 def test_master_copy_is_not_made_for_wide_weights():
