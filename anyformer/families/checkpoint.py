@@ -52,7 +52,13 @@ def load_published(folder: Path, device: str | torch.device | None, dtype: torch
         first = shards.tensor(placed[entries[0].theirs]).dtype
         model = empty_model(spec, place, dtype or default_dtype(place, first))
         if place.type != "meta":
-            fill(model, entries, lambda name: shards.tensor(placed[name]) if name in placed else None, str(folder))
+            fill(
+                model,
+                entries,
+                lambda name: shards.tensor(placed[name]) if name in placed else None,
+                str(folder),
+                read_into=lambda name, tensor: shards.read_into(placed[name], tensor),
+            )
             check_copies(table, entries, shards)
     return model
 
@@ -78,13 +84,20 @@ def matched(
 
 
 def fill(
-    model: Model, entries: Iterable[Entry], read: Callable[[str], Tensor | None], where: str, *, copy: bool = False
+    model: Model,
+    entries: Iterable[Entry],
+    read: Callable[[str], Tensor | None],
+    where: str,
+    *,
+    copy: bool = False,
+    read_into: Callable[[str, Tensor], None] | None = None,
 ) -> None:
     """Put every tensor of a checkpoint where it belongs: as it is where it fits, unless copies are asked for.
 
-    One that may be left out, and is, has zeros.
+    One that may be left out, and is, has zeros. `read_into` reads one past the view that `read` gives: the pages of a view
+    that is copied would stay in memory beside the copy.
     """
-    from anyformer.model.store import adopt
+    from anyformer.model.store import adopt, lies_alone
 
     parameters = dict(model.named_parameters())
     for entry in entries:
@@ -95,6 +108,15 @@ def fill(
             continue
         if not theirs.is_floating_point():
             raise CheckpointError(f"{where}: {entry.theirs}: holds {theirs.dtype}; quantised weights can't be read")
+        first = parameters[entry.ours[0]]
+        if (
+            read_into is not None
+            and entry.op.keeps(entry.shapes)
+            and theirs.dtype == first.dtype
+            and not lies_alone(first)
+        ):
+            read_into(entry.theirs, first.detach())
+            continue
         for name, part in zip(entry.ours, entry.op.split(theirs, entry.shapes), strict=True):
             place = entry.op.place(parameters[name])
             if place is parameters[name]:

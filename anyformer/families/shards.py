@@ -80,8 +80,12 @@ class Shards:
         return self.files[name].header.tensors[name].shape
 
     def tensor(self, name: str) -> Tensor:
-        """A tensor, on the CPU."""
+        """A tensor, on the CPU, as a view of its file."""
         return self.files[name].view(name)
+
+    def read_into(self, name: str, tensor: Tensor) -> None:
+        """Give a tensor the values of a stored one."""
+        self.files[name].read_into(name, tensor)
 
 
 def headers_of(folder: Path) -> dict[str, Header]:

@@ -43,6 +43,10 @@ class Op:
         """The part of one of ours that its part of theirs fills: all of it, unless there are several of theirs."""
         return ours
 
+    def keeps(self, ours: Sequence[Shape]) -> bool:
+        """Whether theirs is one of ours as it is."""
+        return False
+
 
 @dataclass(frozen=True)
 class Joined(Op):
@@ -50,6 +54,9 @@ class Joined(Op):
 
     def shape(self, ours: Sequence[Shape]) -> Shape:
         return (sum(shape[0] for shape in ours), *ours[0][1:])
+
+    def keeps(self, ours: Sequence[Shape]) -> bool:
+        return len(ours) == 1
 
     def merge(self, ours: Sequence[Tensor]) -> Tensor:
         import torch

@@ -105,11 +105,15 @@ def adopt(parameter: torch.nn.Parameter, tensor: torch.Tensor, *, copy: bool = F
     to a view of a file stays in memory; the file is never changed.
     """
     fits = tensor.dtype == parameter.dtype and tensor.device == parameter.device and tensor.is_contiguous()
-    alone = parameter.untyped_storage().nbytes() == parameter.nbytes
-    if fits and alone and not copy:
+    if fits and lies_alone(parameter) and not copy:
         parameter.data = tensor
     else:
         parameter.copy_(tensor)
+
+
+def lies_alone(parameter: torch.nn.Parameter) -> bool:
+    """Whether a parameter has a storage of its own."""
+    return parameter.untyped_storage().nbytes() == parameter.nbytes
 
 
 def check_shapes(file: Path, wanted: dict[str, tuple[int, ...]], found: dict[str, tuple[int, ...]]) -> None:
