@@ -9,7 +9,7 @@ heads, G key and value heads, K head dimension, F feed-forward width, V vocabula
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,15 +61,23 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'anyformer' has no attribute {name!r}")
 
 
-def spec(source: str | Path | Mapping[str, Any] | ModelSpec, changes: Mapping[str, Any] | None = None) -> ModelSpec:
+def spec(
+    source: str | Path | Mapping[str, Any] | ModelSpec,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    ignore_keys: Sequence[str] = (),
+) -> ModelSpec:
     """A spec from a preset's name, a path ending in .toml, a directory, plain data, or a spec; varied by `changes`.
 
-    A directory holds a spec.toml, or the config.json of a published model.
+    A directory holds a spec.toml, or the config.json of a published model, of which `ignore_keys` are taken as absent.
     """
     from anyformer.specs.model import ModelSpec
 
     if changes is not None and not isinstance(changes, Mapping):
         raise TypeError(f"changes: expected dotted names and values, such as {{'depth': 8}}, got {changes!r}")
+    folder = isinstance(source, str | Path) and Path(source).suffix != ".toml" and Path(source).is_dir()
+    if ignore_keys and not folder:
+        raise InputError(f"ignore_keys: {source} is no directory with a config.json, so there is nothing to ignore")
     if isinstance(source, ModelSpec):
         found = source
     elif isinstance(source, Mapping):
@@ -78,10 +86,10 @@ def spec(source: str | Path | Mapping[str, Any] | ModelSpec, changes: Mapping[st
         raise TypeError(f"source: expected a name, a path, a table or a ModelSpec, got {type(source).__name__}")
     elif Path(source).suffix == ".toml":
         found = ModelSpec.from_file(source)
-    elif Path(source).is_dir():
+    elif folder:
         from anyformer.families.folder import spec_of
 
-        found = spec_of(Path(source))
+        found = spec_of(Path(source), ignore_keys)
     else:
         from anyformer.families.zoo import named
 

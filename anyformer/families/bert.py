@@ -34,6 +34,7 @@ class Bert(Family, kind="bert"):
     )  # fmt: skip
     architectures = ("BertForMaskedLM", "BertForPreTraining")
     model_type = "bert"
+    before_types = True
     keys = like.keys(vocab=30522, context=512) | {
         # Sizes of the pooler of the Chinese models.
         "directionality": text("bidi"),

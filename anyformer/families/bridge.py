@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from anyformer.errors import CapabilityError, InputError
 from anyformer.families.checkpoint import family_for, fill, matched, published
 from anyformer.families.family import family_of
+from anyformer.families.keys import REMOTE
 
 if TYPE_CHECKING:
     from anyformer.model.models import Model
@@ -22,6 +23,9 @@ def from_hf(hf_model: Any) -> Model:
         raise TypeError(f"hf_model: expected a model of transformers, got {type(hf_model).__name__}")
     name = type(hf_model).__name__
     config = told.to_dict() | {"architectures": [name]}
+    if type(hf_model).__module__.startswith("transformers."):
+        # It is the library's own class, whatever code lay beside its weights.
+        config.pop(REMOTE, None)
     first = next(hf_model.parameters())
     if first.is_meta:
         raise InputError("hf_model: it is on the meta device and has no weights to take")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import CheckpointError, InputError, SpecError
 from anyformer.families.family import Family, families, family_of
+from anyformer.families.keys import without
 from anyformer.families.shards import CONFIG, CONFIG_BYTES, INDEX, SINGLE, Shards, headers_of, opened, read_json
 from anyformer.families.statemap import Entry, StateMap, uncovered
 from anyformer.files import replace_file
@@ -29,21 +31,68 @@ OURS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.ind
 """Files of an older checkpoint that a new one replaces."""
 
 
-def described(folder: Path) -> tuple[type[Family], ModelSpec]:
-    """The family and the spec of a published checkpoint, from its config.json alone."""
+def described(folder: Path, ignore_keys: Sequence[str] = ()) -> tuple[type[Family], ModelSpec]:
+    """The family and the spec of a published checkpoint, from its config.json.
+
+    Only one that names neither its class nor its type is recognised by its other keys and its tensors.
+    """
     file = folder / CONFIG
     config = read_json(file, CONFIG_BYTES)
-    family = family_of(config, str(file))
-    return family, family.spec_from(config, str(file))
+    nameless = config.get("architectures") in (None, []) and config.get("model_type") is None
+    family = recognised(config, folder, ignore_keys) if nameless else family_of(config, str(file))
+    return family, family.spec_from(config, str(file), ignore_keys)
 
 
-def load_published(folder: Path, device: str | torch.device | None, dtype: torch.dtype | None) -> Model:
+def recognised(config: Mapping[str, Any], folder: Path, ignore_keys: Sequence[str] = ()) -> type[Family]:
+    """The one family that a config and tensors without a name can belong to; the folder's name counts for nothing.
+
+    Of several, all must mean the same model, or one only be as old as such files are. A refusal says what to write.
+    """
+    try:
+        stored = {name: place.shape for held in headers_of(folder).values() for name, place in held.tensors.items()}
+    except CheckpointError:
+        stored = {}
+    fitting: dict[type[Family], ModelSpec] = {}
+    for family in sorted(families(), key=lambda family: family.second):
+        read = family.understood(without(config, ignore_keys))
+        if read.problems.found or (read.passed and not stored):
+            continue
+        try:
+            spec = family.varied(read.changes)
+            if stored:
+                table = family.weights(spec)
+                matched(table, table.entries(spec), stored, stored.__getitem__, folder, spec)
+        except (SpecError, CheckpointError):
+            continue
+        fitting[family] = spec
+    file, by = str(folder / CONFIG), "keys and tensors" if stored else "keys"
+    if not fitting:
+        return family_of(config, file)
+    if len(early := {family: spec for family, spec in fitting.items() if family.before_types}) == 1:
+        fitting = early
+    first, spec = next(iter(fitting.items()))
+    if any(spec != other for other in fitting.values()):
+        names = sorted({family.model_type for family in fitting})
+        raise SpecError(
+            [
+                f"model_type: is missing, and there are no architectures; its {by} fit {', '.join(names)}, which "
+                f'compute different things: write the right one into the file, such as "model_type": "{names[0]}"'
+            ],
+            file,
+        )
+    warnings.warn(f"{file}: names no class and no model_type; by its {by} it is {first.model_type}", stacklevel=2)
+    return first
+
+
+def load_published(
+    folder: Path, device: str | torch.device | None, dtype: torch.dtype | None, ignore_keys: Sequence[str] = ()
+) -> Model:
     """A model from a directory with a config.json and safetensors."""
     import torch
 
     from anyformer.model.store import default_dtype, empty_model
 
-    family, spec = described(folder)
+    family, spec = described(folder, ignore_keys)
     place = torch.device(device or "cpu")
     with opened(folder) as shards:
         table = family.weights(spec)

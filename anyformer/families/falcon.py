@@ -30,6 +30,16 @@ def _sizes(width: int, depth: int, heads: int, kv_heads: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _either(c: Values, old: str, new: str) -> Any:
+    """A size under its name of today, or that of the first releases."""
+    return c[new] if c[old] is None else c[old]
+
+
+def _is_new(c: Values) -> bool:
+    """Groups of heads and two norms; of the first releases only those that have them speak of `n_head_kv`."""
+    return c["new_decoder_architecture"] or (c["n_head_kv"] is not None and "new_decoder_architecture" not in c.given)
+
+
 class Falcon(Family, kind="falcon"):
     """Falcon 1 and 2, and the RefinedWeb models with ALiBi.
 
@@ -78,8 +88,10 @@ class Falcon(Family, kind="falcon"):
             note="that quotation types 71 layers, and only 60 give 11.1B; grouped keys, but one norm for both branches",
         ),
     )  # fmt: skip
-    architectures = ("FalconForCausalLM",)
+    # As code beside the weights the class was called otherwise, and so were some of its keys.
+    architectures = ("FalconForCausalLM", "RWForCausalLM")
     model_type = "falcon"
+    also_types = ("RefinedWeb", "RefinedWebModel")
     keys = ROPE_KEYS | {
         "vocab_size": whole(65024),
         "hidden_size": whole(4544),
@@ -92,6 +104,9 @@ class Falcon(Family, kind="falcon"):
         "hidden_dropout": number(0.0),
         "attention_dropout": number(0.0),
         "num_kv_heads": whole(None),
+        "n_layer": whole(None),
+        "n_head": whole(None),
+        "n_head_kv": whole(None),
         "alibi": flag(False),
         "new_decoder_architecture": flag(False),
         "multi_query": flag(True),
@@ -111,14 +126,21 @@ class Falcon(Family, kind="falcon"):
     @classmethod
     def read(cls, c: Values) -> Mapping[str, Any]:
         width = c["hidden_size"] if c["n_embed"] is None else c["n_embed"]
-        heads, kv_heads, wiring = c["num_attention_heads"], cls._kv_heads(c), cls._wiring(c)
+        for old, new in (
+            ("n_layer", "num_hidden_layers"),
+            ("n_head", "num_attention_heads"),
+            ("n_head_kv", "num_kv_heads"),
+        ):
+            if c[old] is not None and new in c.given:
+                c.refuse(old, f"stands beside {new}; keep one of them")
+        heads, kv_heads, wiring = _either(c, "n_head", "num_attention_heads"), cls._kv_heads(c), cls._wiring(c)
         place = read_rope(c, context=c["max_position_embeddings"])
         if c["alibi"]:
             place = {"position.kind": "alibi", "position.before_scale": True}
         return place | {
             "vocab": c["vocab_size"],
             "width": width,
-            "depth": c["num_hidden_layers"],
+            "depth": _either(c, "n_layer", "num_hidden_layers"),
             "context": c["max_position_embeddings"],
             "attention.heads": heads,
             "attention.kv_heads": None if kv_heads == heads else kv_heads,
@@ -136,8 +158,8 @@ class Falcon(Family, kind="falcon"):
 
     @staticmethod
     def _kv_heads(c: Values) -> int | None:
-        if c["new_decoder_architecture"]:
-            return c["num_kv_heads"]
+        if _is_new(c):
+            return _either(c, "n_head_kv", "num_kv_heads")
         if c["multi_query"]:
             return 1
         if c["num_kv_heads"] not in (None, c["num_attention_heads"]):
@@ -147,7 +169,7 @@ class Falcon(Family, kind="falcon"):
     @staticmethod
     def _wiring(c: Values) -> str:
         norms = c["num_ln_in_parallel_attn"]
-        if c["new_decoder_architecture"]:
+        if _is_new(c):
             if not c["parallel_attn"]:
                 c.refuse("parallel_attn", "false does not go with new_decoder_architecture")
             if norms not in (None, 1, 2):

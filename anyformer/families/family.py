@@ -16,13 +16,14 @@ back, and is refused by its name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-from anyformer.errors import SpecError, nearest
+from anyformer.errors import InputError, SpecError, nearest
 from anyformer.families.facts import differences
-from anyformer.families.keys import COMMON, Key, Values, read_ids, write_ids
+from anyformer.families.keys import COMMON, HARMLESS, REMOTE, Key, Values, has, read_by, read_ids, without, write_ids
 from anyformer.families.statemap import StateMap
 from anyformer.registry import OpenAxis
 from anyformer.specs.changes import vary
@@ -52,6 +53,16 @@ class Preset:
     """Whether its weights were published; otherwise no exact count can be known."""
 
 
+class Understood(NamedTuple):
+    """What a family makes of a config."""
+
+    changes: dict[str, Any]
+    """What it has otherwise than the family's base."""
+    problems: Problems
+    passed: tuple[str, ...]
+    """Keys that the public class never reads."""
+
+
 class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     """Base of the families."""
 
@@ -61,6 +72,10 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     architectures: ClassVar[tuple[str, ...]] = ()
     """Names of the public classes whose checkpoints it reads; it writes the first."""
     model_type: ClassVar[str] = ""
+    also_types: ClassVar[tuple[str, ...]] = ()
+    """What the type was called in older files."""
+    before_types: ClassVar[bool] = False
+    """It was released when configs had no `model_type` yet: one without any name is rather its than a younger family's."""
     second: ClassVar[bool] = False
     """Its class computes what an older one does; a spec that looks for a class to be saved as is offered it last."""
     keys: ClassVar[Mapping[str, Key]] = {}
@@ -76,17 +91,84 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         return ModelSpec.from_data(vary(ModelSpec, {"embed": {"kind": "tokens"}} | dict(cls.base), changes), source)
 
     @classmethod
-    def spec_from(cls, config: Mapping[str, Any], source: str = "") -> ModelSpec:
-        """The spec that a config.json describes. Every key that can't be expressed is named in one error."""
+    def spec_from(cls, config: Mapping[str, Any], source: str = "", ignore_keys: Sequence[str] = ()) -> ModelSpec:
+        """The spec that a config.json describes. Every key that can't be expressed is named in one error.
+
+        Keys that the public class never reads are passed over, with one warning that names them. `ignore_keys` are
+        taken as absent, though they would be refused; that of a nested table is a dotted name.
+        """
+        kept = without(config, ignore_keys)
+        read = cls.understood(kept)
+        if wrong := cls._idle(config, ignore_keys):
+            raise InputError(f"ignore_keys: {'; '.join(wrong)}")
+        if read.problems.found:
+            raise SpecError(read.problems.lines, source)
+        spec = cls.varied(read.changes, source)
+        if read.passed:
+            warnings.warn(
+                f"{f'{source}: ' if source else ''}passed over, as {cls.architectures[0]} never reads them: "
+                f"{', '.join(read.passed)}",
+                stacklevel=2,
+            )
+        return spec
+
+    @classmethod
+    def understood(cls, config: Mapping[str, Any]) -> Understood:
+        """What a config says, problems and all."""
         problems = Problems()
-        values = Values(config, COMMON | dict(cls.keys), problems)
+        if wrong := cls._remote(config):
+            problems.add(REMOTE, wrong)
+        given = without(config, [REMOTE])
+        values = Values(given, COMMON | dict(cls.keys), problems, read_by(cls.architectures[0]))
         changes: dict[str, Any] = {}
         if not problems.found:
             own = cls.read(values)
             changes = read_ids(values, own["vocab"]) | dict(own)
-        if problems.found:
-            raise SpecError(problems.lines, source)
-        return cls.varied(changes, source)
+        return Understood(changes, problems, tuple(values.passed))
+
+    @classmethod
+    def _remote(cls, config: Mapping[str, Any]) -> str:
+        """Why a file that names code of its own is refused; empty: it names none, or a class that this family reads.
+
+        Some classes were published as code beside the weights only. A family that lists one reads it instead.
+        """
+        told = config.get(REMOTE)
+        if told is None or told == {}:
+            return ""
+        named = [str(value) for value in (told.values() if isinstance(told, Mapping) else [told])]
+        model = str(told.get("AutoModelForCausalLM")) if isinstance(told, Mapping) else ""
+        own = [name for name in cls.architectures if read_by(name) is None and model.endswith(f".{name}")]
+        if own and config.get("architectures") == own:
+            return ""
+        return (
+            f"names code beside the weights ({', '.join(named)}), which is never run, so what it computes is not known; no "
+            f"option passes it over. If this is the plain {cls.architectures[0]}, remove {REMOTE} from the file"
+        )
+
+    @classmethod
+    def _idle(cls, config: Mapping[str, Any], ignore_keys: Sequence[str]) -> list[str]:
+        """Keys that can't be ignored: they are not there, or are read without any problem, or name code."""
+        wrong: list[str] = []
+        for key in ignore_keys:
+            if not has(config, key):
+                wrong.append(f"the file has no key {key!r}")
+            elif key.partition(".")[0] == REMOTE:
+                wrong.append(f"{REMOTE} names code, and is refused whatever is asked; remove it from the file")
+            else:
+                # What is read once all the others are gone.
+                alone = cls.understood(without(config, [other for other in ignore_keys if other != key]))
+                spare = key in alone.passed or key in HARMLESS or key.startswith("_")
+                if not spare and not alone.problems.found and not cls._fails(alone.changes):
+                    wrong.append(f"{key!r} is read and understood, so that it can't be left out")
+        return wrong
+
+    @classmethod
+    def _fails(cls, changes: Mapping[str, Any]) -> bool:
+        try:
+            cls.varied(changes)
+        except SpecError:
+            return True
+        return False
 
     @classmethod
     def hf_from(cls, spec: ModelSpec) -> dict[str, Any]:
@@ -155,15 +237,19 @@ def family_of(config: Mapping[str, Any], source: str = "") -> type[Family]:
             raise SpecError(
                 [f"architectures: {named!r} has no class that we read{nearest(str(named[0]), known)}"], source
             )
-        if kind is not None and kind != found[0].model_type:
+        if kind is not None and kind not in (found[0].model_type, *found[0].also_types):
             raise SpecError(
                 [f"model_type: {kind!r} does not go with architectures {named!r}, which are {found[0].model_type!r}"],
                 source,
             )
         return found[0]
     # Where two classes share a type, it means the first.
-    types = {family.model_type: family for family in sorted(families(), key=lambda f: f.second, reverse=True)}
+    ordered = sorted(families(), key=lambda f: f.second, reverse=True)
+    types = {name: family for family in ordered for name in (family.model_type, *family.also_types)}
     if not isinstance(kind, str) or kind not in types:
         given = "is missing" if kind is None else f"{kind!r} is unknown"
-        raise SpecError([f"model_type: {given}, and there are no architectures{nearest(str(kind), types)}"], source)
+        raise SpecError(
+            [f"model_type: {given}, and there are no architectures{nearest(str(kind), types)}; write the right one"],
+            source,
+        )
     return types[kind]

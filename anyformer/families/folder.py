@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,20 +21,29 @@ if TYPE_CHECKING:
 FORMATS = ("anyformer", "hf")
 
 
-def spec_of(folder: Path) -> ModelSpec:
-    """The spec of the model in a directory."""
+def spec_of(folder: Path, ignore_keys: Sequence[str] = ()) -> ModelSpec:
+    """The spec of the model in a directory; `ignore_keys` as in `load`."""
     settle(folder)
+    check_ignored(ignore_keys, folder)
     if (folder / "spec.toml").is_file():
         return ModelSpec.from_file(folder / "spec.toml")
     if (folder / CONFIG).is_file():
         from anyformer.families.checkpoint import described
 
-        return described(folder)[1]
+        return described(folder, ignore_keys)[1]
     weights = folder / "model.safetensors"
     if weights.is_file() and "spec" in (metadata := read_header(weights).metadata):
         # The weights of our own format carry the spec that they were saved with.
         return ModelSpec.from_toml(metadata["spec"], f"in {weights}")
     raise SpecError([f"{str(folder)!r} is a directory without a spec.toml or a config.json"])
+
+
+def check_ignored(keys: Sequence[str], folder: Path) -> None:
+    """Refuse keys to be ignored where no config.json is read."""
+    if isinstance(keys, str):
+        raise TypeError(f"ignore_keys: expected names, such as ({keys!r},), got the text {keys!r}")
+    if keys and not is_published(folder):
+        raise InputError(f"ignore_keys: {folder} has no {CONFIG} that is read, so there is nothing to ignore")
 
 
 def is_published(folder: Path) -> bool:
@@ -59,6 +69,8 @@ def load(
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
     quantize: str | None = None,
+    *,
+    ignore_keys: Sequence[str] = (),
 ) -> Model:
     """Read a model from a directory: one that `save` wrote, or a published one with config.json and safetensors.
 
@@ -68,6 +80,9 @@ def load(
 
     `dtype` defaults to the checkpoint's own on an accelerator and to float32 on a CPU. The model is in evaluation mode:
     call `model.train()` before you train it.
+
+    A published config.json with a key that changes what is computed in a way that we don't know is refused. `ignore_keys`
+    names such keys that are to be taken as absent (those of a nested table by dotted names), to go on at your own risk.
 
     `quantize="int8"` (or "int4", on CUDA) keeps the weights of large products in whole numbers: less memory, and faster
     for a few tokens at a time. Such a model reads and generates; it can't be trained or saved. `anyformer eval
@@ -86,9 +101,10 @@ def load(
         # Before the weights are read.
         place = torch.device(device or "cpu")
         check_kind(quantize, place, dtype or store.default_dtype(place, torch.float32))
-        return quantise(load(folder, device, dtype), quantize)
+        return quantise(load(folder, device, dtype, ignore_keys=ignore_keys), quantize)
+    check_ignored(ignore_keys, folder)
     if is_published(folder):
-        return load_published(folder, device, dtype).eval()
+        return load_published(folder, device, dtype, ignore_keys).eval()
     return store.load(folder, device, dtype).eval()
 
 

@@ -40,6 +40,7 @@ class GPT(Family, kind="gpt"):
     )  # fmt: skip
     architectures = ("OpenAIGPTLMHeadModel",)
     model_type = "openai-gpt"
+    before_types = True
     keys = SIZE_KEYS | {
         "vocab_size": whole(40478),
         "n_positions": whole(512),

@@ -121,6 +121,7 @@ class GPT2(Family, kind="gpt2"):
     )  # fmt: skip
     architectures = ("GPT2LMHeadModel",)
     model_type = "gpt2"
+    before_types = True
     keys = SIZE_KEYS | {
         "vocab_size": whole(50257),
         "n_inner": whole(None),

@@ -1,14 +1,19 @@
 """The keys of a published config.json: which a family reads, what an absent one means, and what is refused.
 
 Reading goes by an allow-list. A key is read by its family, or stands in HARMLESS because no logit depends on it, or is
-refused by its name: a value that nobody looked at might change the maths.
+passed over with a notice because the public class never reads it (`public_keys.json`), or is refused by its name: a
+value that nobody looked at might change the maths.
 """
 
 from __future__ import annotations
 
+import difflib
+import functools
+import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from anyformer.errors import nearest
@@ -116,7 +121,7 @@ COMMON: dict[str, Key] = {
 """What every config may hold and may change what a model computes. A family's own keys come before these."""
 
 HARMLESS = frozenset((
-    "architectures", "model_type", "auto_map", "transformers_version", "dtype", "torch_dtype", "torchscript",
+    "architectures", "model_type", "transformers_version", "dtype", "torch_dtype", "torchscript",
     "use_bfloat16", "tf_legacy_loss", "use_cache", "cache_implementation", "attn_implementation",
     "chunk_size_feed_forward", "pretraining_tp", "gradient_checkpointing", "output_attentions",
     "output_hidden_states", "output_scores", "output_logits", "return_dict", "return_dict_in_generate", "id2label",
@@ -129,22 +134,73 @@ HARMLESS = frozenset((
     "bad_words_ids", "num_return_sequences", "remove_invalid_values", "exponential_decay_length_penalty",
     "suppress_tokens", "begin_suppress_tokens",
     "transformers.js_config", "max_sequence_length", "is_llama_config", "predict_special_tokens",
+    "output_past", "eos_token_ids", "xla_device", "model_max_length", "summary_last_dropout",
+    "keys_to_ignore_at_inference", "name_or_path", "begin_forced_tokens", "renormalize_logits", "force_words_ids",
+    "penalty_alpha", "use_return_dict",
 ))  # fmt: skip
 """Keys on which no logit depends: bookkeeping, heads that we don't build, and how to generate."""
 
+REMOTE = "auto_map"
+"""The key that names code beside the weights. Nothing passes it over: what that code computes is not known here."""
+ALIKE = 0.85
+"""From here on two names are one and its misspelling (`n_embed`, `n_embd`; `layer_norm_eps`, `layer_norm_epsilon`)."""
+
+
+@functools.cache
+def public_keys() -> dict[str, Any]:
+    """What the public classes read (`docs/make_public_keys.py`)."""
+    return json.loads(Path(__file__).with_name("public_keys.json").read_text(encoding="utf-8"))
+
+
+@functools.cache
+def read_by(architecture: str) -> frozenset[str] | None:
+    """Every name that a public class, its config and what they are made of read; None: there is no such class."""
+    found = public_keys()
+    own = found["classes"].get(architecture)
+    return None if own is None else frozenset(found["every class"]) | frozenset(own)
+
+
+def without(config: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """A config less some keys; that of a nested table is a dotted name."""
+    made = dict(config)
+    for key in keys:
+        outer, _, inner = key.partition(".")
+        if inner and outer in made and isinstance(made[outer], Mapping) and key not in made:
+            made[outer] = without(made[outer], [inner])
+        else:
+            made.pop(key, None)
+    return made
+
+
+def has(config: Mapping[str, Any], key: str) -> bool:
+    """Whether a config has a key, which may be a dotted name."""
+    outer, _, inner = key.partition(".")
+    table = config.get(outer)
+    return key in config or bool(inner and isinstance(table, Mapping) and has(table, inner))
+
 
 class Values(Mapping[str, Any]):
-    """The values of a config, absent keys filled in. What can't be expressed is noted, not raised."""
+    """The values of a config, absent keys filled in. What can't be expressed is noted, not raised.
 
-    def __init__(self, config: Mapping[str, Any], keys: Mapping[str, Key], problems: Problems) -> None:
-        self.problems = problems
+    `reads` is what the public class reads (see `read_by`); a key outside of it changes nothing there. Without such a
+    class every key that is not known is refused.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        keys: Mapping[str, Key],
+        problems: Problems,
+        reads: frozenset[str] | None = None,
+    ) -> None:
+        self.problems, self.reads = problems, reads
         self.given = frozenset(config)
+        self.passed: list[str] = []
+        """Keys that the public class never reads."""
         self._values = {name: key.default for name, key in keys.items()}
         for name, value in config.items():
             if name not in keys:
-                # A name that begins with an underscore is a note of the library that wrote the file.
-                if name not in HARMLESS and not name.startswith("_"):
-                    self.refuse(name, f"is not a key that we know here{nearest(name, keys)}", "remove it")
+                self._outside(name, keys)
                 continue
             key = keys[name]
             if key.only and value not in key.only:
@@ -154,9 +210,28 @@ class Values(Mapping[str, Any]):
             else:
                 self._values[name] = value
 
+    def _outside(self, name: str, keys: Mapping[str, Key]) -> None:
+        """Pass a key over that the family does not have, or refuse it."""
+        # A name that begins with an underscore is a note of the library that wrote the file.
+        if name in HARMLESS or name.startswith("_"):
+            return
+        # A right name that is missing, and one like it that nobody reads: the file means something that would be lost.
+        absent = [key for key in keys if key not in self.given and not key.endswith("_token_id")]
+        meant = difflib.get_close_matches(name, absent, n=1, cutoff=ALIKE)
+        if self.reads is not None and name not in self.reads and not meant:
+            self.passed.append(name)
+        else:
+            self.refuse(name, f"is not a key that we know here{nearest(name, keys)}", "ignored")
+
+    def take(self, where: str, inner: Values) -> None:
+        """Note what was found in a nested table, which goes by the same rules."""
+        self.passed += [f"{where}.{name}" for name in inner.passed]
+        for path, message in inner.problems.found:
+            self.problems.add(f"{where}.{path}", message)
+
     def refuse(self, name: str, why: str, wanted: str = "") -> None:
         """Note a value that can't be expressed."""
-        advice = {"": "", "remove it": "; if it changes nothing, remove it from the file"}.get(
+        advice = {"": "", "ignored": "; if it changes nothing, go on without it: ignore_keys, --ignore-keys"}.get(
             wanted, f"; it must be {wanted}"
         )
         self.problems.add(name, f"{why}{advice}")

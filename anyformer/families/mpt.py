@@ -98,10 +98,8 @@ class MPT(Family, kind="mpt"):
 
     @classmethod
     def read(cls, c: Values) -> Mapping[str, Any]:
-        inner = Problems()
-        attention = Values(c["attn_config"] or {}, ATTENTION, inner)
-        for path, message in inner.found:
-            c.problems.add(f"attn_config.{path}", message)
+        attention = Values(c["attn_config"] or {}, ATTENTION, Problems(), c.reads)
+        c.take("attn_config", attention)
         if attention["alibi_bias_max"] != 8:
             c.refuse("attn_config.alibi_bias_max", "has no effect in the public class, which takes 8", "8")
         scale, clip, dropout = (attention[name] for name in ("softmax_scale", "clip_qkv", "attn_pdrop"))

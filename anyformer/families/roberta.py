@@ -44,6 +44,7 @@ class Roberta(Family, kind="roberta"):
     )  # fmt: skip
     architectures = ("RobertaForMaskedLM",)
     model_type = "roberta"
+    before_types = True
     keys = like.keys(vocab=50265, context=512) | {
         "pad_token_id": whole(1),
         "bos_token_id": ids(0),

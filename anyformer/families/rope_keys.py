@@ -124,11 +124,10 @@ def _read(
     *,
     key: str = "rope_theta",
 ) -> dict[str, Any]:
-    inner = Problems()
-    values = Values(given, SHARED | TYPES[kind], inner)
+    values = Values(given, SHARED | TYPES[kind], Problems(), c.reads)
     made = (
         {}
-        if inner.found
+        if values.problems.found
         else {
             "position.kind": "rope",
             "position.theta": float(_one_of(c, key, values, "rope_theta", theta)),
@@ -136,8 +135,7 @@ def _read(
             "position.scaling": _scaling(values, kind, context, original),
         }
     )
-    for path, message in inner.found:
-        c.problems.add(f"{where}.{path}", message)
+    c.take(where, values)
     return made
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from anyformer.families import llama_like as like
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Values, flag, ids, must
+from anyformer.families.keys import Values, flag, ids, must, whole
 from anyformer.families.llama import BASE, sizes
 from anyformer.families.rope_keys import read_rope, share_of, write_rope
 from anyformer.families.statemap import Rule, Slice, StateMap
@@ -57,6 +57,8 @@ class StableLM(Family, kind="stablelm"):
         "use_parallel_residual": flag(False),
         # It would act on the feed-forward only, which a spec has no place for.
         "hidden_dropout": must(0.0),
+        # Another word for the heads in released files; the public class only checks that it divides the width.
+        "num_heads": whole(None),
         "bos_token_id": ids(0),
         "eos_token_id": ids(0),
     }  # fmt: skip

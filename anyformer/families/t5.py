@@ -62,6 +62,7 @@ class T5(Family, kind="t5"):
     )  # fmt: skip
     architectures = ("T5ForConditionalGeneration", "T5WithLMHeadModel")
     model_type = "t5"
+    before_types = True
     keys = like.keys(vocab=32128, ffn=2048, depth=6, heads=8, projection="relu") | {
         "scale_decoder_outputs": flag(False, null=True),
     }

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import anyformer as af
-from anyformer.errors import CheckpointError, SpecError
+from anyformer.errors import CheckpointError, InputError, SpecError
 from anyformer.families.family import Family
 from anyformer.families.folder import load, spec_of
 from anyformer.files import inside
@@ -177,7 +177,8 @@ SAMPLES = {
     "pickle-called-safetensors": (pickle_called_safetensors, "model.safetensors"),
     "remote-code": (remote_code, "config.json"),
     "unknown-type": (configured(architectures=None, model_type="hostile"), "config.json"),
-    "unknown-key": (configured(hostile_switch=True), "config.json"),
+    "unknown-key": (configured(per_layer_config={"0": {"hidden_act": "relu"}}), "config.json"),
+    "remote-code-of-a-known-class": (configured(auto_map={"AutoModel": "hostile_model.Model"}), "config.json"),
     "type-is-a-path": (configured(architectures=None, model_type="../../etc"), "config.json"),
     "class-is-code": (configured(architectures=["__import__('os').system('id')"]), "config.json"),
     "activation-is-code": (configured(hidden_act="__import__('os').system('id')"), "config.json"),
@@ -264,11 +265,13 @@ def test_fuzzed_file_is_read_or_refused_and_runs_nothing(fuzzed, kind):
     assert found["loaded"] + found["refused"] == EXECUTIONS
 
 
-def test_released_auto_map_is_ignored_and_its_file_never_imported(good, tmp_path):
+def test_auto_map_is_refused_and_its_file_never_imported(good, tmp_path):
     shutil.copytree(good, tmp_path / "m")
     (tmp_path / "m" / "hostile.py").write_text("raise SystemExit")
     configured(auto_map={"AutoModel": "hostile.Model"})(tmp_path / "m", None)
-    assert load(tmp_path / "m").spec == load(good).spec
+    for given in ({}, {"ignore_keys": ["auto_map"]}):
+        with pytest.raises((SpecError, InputError), match="auto_map"):
+            load(tmp_path / "m", **given)
     assert "hostile" not in sys.modules
 
 

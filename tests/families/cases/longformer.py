@@ -47,7 +47,6 @@ REFUSED = {
         ({"attention_window": [4, 4]}, "attention_window: lists 2 layers, but there are 3"),
         ({"attention_window": [4, 4.5, 4]}, "attention_window: [4, 4.5, 4] is not a whole number, or a list"),
         ({"attention_mode": "tvm"}, "attention_mode: 'tvm' changes"),
-        ({"attention_dilation": [1, 1, 2]}, "attention_dilation: is not a key that we know here"),
         ({"is_decoder": True}, "is_decoder: True changes"),
     ]
 }

@@ -40,7 +40,9 @@ VARIANTS = {
 
 RELEASED = {
     "phi3small": {
-        "attention_bias": False, "attention_dropout_prob": 0.0, "auto_map": {"AutoConfig": "x.y"},
+        "attention_bias": False, "attention_dropout_prob": 0.0, "architectures": ["Phi3SmallForCausalLM"],
+        "auto_map": {"AutoConfig": "configuration_phi3_small.Phi3SmallConfig",
+                     "AutoModelForCausalLM": "modeling_phi3_small.Phi3SmallForCausalLM"},
         "embedding_dropout_prob": 0.1, "ff_dim_multiplier": None, "ffn_dropout_prob": 0.1, "gegelu_pad_to_256": True,
         "initializer_range": 0.02, "pad_sequence_to_multiple_of_64": True, "reorder_and_upcast_attn": False,
         "blocksparse_triton_kernel_block_size": 64, "rope_position_scale": 1.0, "use_cache": True,
