@@ -155,7 +155,9 @@ class GPT2(Family, kind="gpt2"):
             "n_inner": dims.ffn_width,
             "activation_function": activation_of(layer.ffn, gated=False, prefer="gelu_new"),
             "scale_attn_weights": evaluate(layer.attention.scale, dims.names()) != 1.0,
-            "scale_attn_by_inverse_layer_idx": any(l.attention.scale != layer.attention.scale for l in stack.layers),
+            "scale_attn_by_inverse_layer_idx": any(
+                other.attention.scale != layer.attention.scale for other in stack.layers
+            ),
         }
 
     @classmethod

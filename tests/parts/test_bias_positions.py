@@ -113,10 +113,25 @@ def test_alibi_before_the_scale_equals_scaling_scores_and_penalty_together():
 @pytest.mark.parametrize(
     ("buckets", "max_distance"),
     [
-        (32, 128), (32, 20), (64, 256), (8, 20), (128, 512), (20, 100), (4, 3), (16, 1000),
-        (10, 14), (10, 128), (7, 20), (30, 128), (33, 128), (5, 9),
+        (32, 128),
+        (32, 20),
+        (64, 256),
+        (8, 20),
+        (128, 512),
+        (20, 100),
+        (4, 3),
+        (16, 1000),
+        (10, 14),
+        (10, 128),
+        (7, 20),
+        (30, 128),
+        (33, 128),
+        (5, 9),
         # A distance on the border of two buckets, where the class's own rounding decides.
-        (18, 128), (19, 128), (54, 64), (83, 1000),
+        (18, 128),
+        (19, 128),
+        (54, 64),
+        (83, 1000),
     ],
 )
 def test_t5_buckets_equal_those_of_the_published_class(buckets, max_distance, bidirectional):
