@@ -25,7 +25,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="our own, or that of the published class that can hold the model (%(default)s)",
     )  # fmt: skip
     parser.add_argument(
-        "--family", metavar="KIND", help="the published class to write for, e.g. mistral (the first that fits)"
+        "--family",
+        metavar="KIND",
+        help="the published class to write for, e.g. mistral (that it was read from, or the first that fits)",
     )
     parser.add_argument("--dtype", choices=DTYPES, help="of the new weights (that of the source)")
     parser.add_argument(

@@ -62,7 +62,7 @@ def run_parity(given: argparse.Namespace) -> int:
 def _data(answer: Parity) -> dict[str, Any]:
     return {
         "model": answer.title, "reference": answer.reference, "dtype": answer.dtype, "limit": answer.limit,
-        "same": answer.same, "inputs": [_input(found) for found in answer.comparisons],
+        "reference_settings": list(answer.settings), "same": answer.same, "inputs": [_input(found) for found in answer.comparisons],
     }  # fmt: skip
 
 
@@ -84,6 +84,8 @@ def _print(answer: Parity) -> None:
     from rich.text import Text
 
     parts: list[Any] = [Text(f"{answer.title} against {answer.reference}, {answer.dtype}, limit {answer.limit:g}")]
+    told = "; ".join(("the reference is in eval mode, as from_pretrained gives it", *answer.settings))
+    parts.append(Text(told, style="dim"))
     for found in answer.comparisons:
         parts += [Text(f"\n{found.given}, {found.tokens} tokens", style="bold"), _table(found.rows)]
         parts += [Text(f"not compared: {note}", style="dim") for note in found.notes]

@@ -50,7 +50,8 @@ class Plan:
     place: Path
     format: str = "anyformer"
     family: str | None = None
-    """The published class that files of the format "hf" are for; unless given, the first that can hold the spec."""
+    """The published class that files of the format "hf" are for; unless given, the one that the model was read from, or
+    else the first that can hold the spec."""
     dtype: torch.dtype | None = None
     """Unless given, the widest that the source has."""
     surgery: Surgery = field(default_factory=Surgery)
@@ -131,7 +132,7 @@ def _family(plan: Plan, model: Model) -> tuple[str | None, str | None]:
     if plan.format != "hf":
         return None, None
     try:
-        family, _ = family_for(model.spec, plan.family)
+        family, _ = family_for(model.spec, plan.family, model.family)
     except SpecError as error:
         ways = "no file of a published class says this; --format anyformer keeps it as it is"
         raise SpecError([*error.problems, ways], error.source) from error

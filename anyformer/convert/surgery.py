@@ -101,6 +101,7 @@ def operate(model: Model, surgery: Surgery) -> Model:
         raise InputError("\n  ".join(["the weights of this model don't fit the changed spec:", *lines]))
     first = next(model.parameters())
     result = empty_model(spec, first.device, first.dtype)
+    result.family = model.family
     for name, parameter in result.named_parameters():
         parameter.detach().copy_(made[name])
     return result.train(model.training)

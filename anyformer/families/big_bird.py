@@ -1,8 +1,10 @@
 """BigBird (Zaheer et al. 2020): BERT whose tokens see the first and last block, the blocks around them and a few more.
 
-The public class draws its random blocks in training only; evaluating, it takes the first block in their place, so that
-its tokens count several times in the softmax. Here a layer sees the blocks that it was trained with, always. That class
-cuts rows into blocks, padding included; here it is documents, so that padding changes nothing.
+The public class draws its random blocks in training only; in eval mode it takes the first block in the place of each,
+so that its tokens count several times in the softmax. A model that is read here does the same in each mode; with
+`bigbird_random(..., "always")` it would see in both the blocks that it was trained with. That class cuts rows into
+blocks, padding included; here it is documents, so that padding changes nothing. And once it has read one row of no more
+than 2 `num_random_blocks` + 5 blocks, it stays with full attention for all rows after it; here every row is read alike.
 """
 
 from __future__ import annotations
@@ -23,12 +25,14 @@ SPARSE, FULL = "block_sparse", "original_full"
 
 
 def blocks(size: int, drawn: int, heads: int, context: int) -> str:
-    """The pattern of its layers: blocks at both ends, three around a token, and some that are drawn.
+    """The pattern of its layers: blocks at both ends, three around a token, and some that are drawn in training.
 
     Short documents are seen whole, as in the public class, by what the drawn ones say.
     """
     known = f"edge_blocks({size}) | chunked({size}, 1, 1)"
-    return f"{known} | bigbird_random({size}, {drawn}, {heads}, {context})" if drawn else known
+    if drawn == 0:
+        return f"{known} | bigbird_eval({size}, 0)"
+    return f"{known} | bigbird_random({size}, {drawn}, {heads}, {context}, 'training')"
 
 
 class BigBird(Family, kind="big_bird"):
@@ -103,7 +107,7 @@ class BigBird(Family, kind="big_bird"):
 
     @classmethod
     def tiny(cls) -> dict[str, Any]:
-        # No dropout: the class is compared in training.
+        # No dropout: the class is compared in training too.
         return like.tiny(
             block_size=10, num_random_blocks=1, hidden_act="gelu_new", bos_token_id=1, eos_token_id=2,
             hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,

@@ -40,15 +40,17 @@ def from_hf(hf_model: Any) -> Model:
     placed = matched(table, entries, tensors, lambda held: tuple(tensors[held].shape), Path(name), spec)
     model = empty_model(spec, first.device, first.dtype)
     fill(model, entries, lambda theirs: tensors[placed[theirs]] if theirs in placed else None, name, copy=True)
+    model.family = family.kind
     return model.train(hf_model.training)
 
 
 def to_hf(model: Model, family: str | None = None) -> Any:
     """The public class's model of ours, with the same weights, in the mode that it is in.
 
-    `family` is the kind of a family; unless given, the first that can hold the spec.
+    `family` is the kind of a family; unless given, the one that the model was read from, or else the first that can
+    hold the spec.
     """
-    found, config = family_for(model.spec, family)
+    found, config = family_for(model.spec, family, model.family)
     first = next(model.parameters())
     if first.is_meta:
         raise InputError("model: it is on the meta device and has no weights to take")

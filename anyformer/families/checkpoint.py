@@ -109,6 +109,7 @@ def load_published(
                 read_into=lambda name, tensor: shards.read_into(placed[name], tensor),
             )
             check_copies(table, entries, shards)
+    model.family = family.kind
     return model
 
 
@@ -195,10 +196,15 @@ def published(model: Model, family: type[Family]) -> Iterator[tuple[str, Tensor]
         yield entry.theirs, entry.op.merge([parameters[name].detach() for name in entry.ours])
 
 
-def family_for(spec: ModelSpec, kind: str | None = None) -> tuple[type[Family], dict[str, Any]]:
-    """The family whose files can hold a spec, the given one or the first that can, and its config.json."""
+def family_for(
+    spec: ModelSpec, kind: str | None = None, read_from: str | None = None
+) -> tuple[type[Family], dict[str, Any]]:
+    """The family whose files can hold a spec, and its config.json: the given one, or the first that can.
+
+    A model's own family, `read_from`, is asked first; if its files can't say the spec any more, a warning says so.
+    """
     found: list[tuple[type[Family], SpecError]] = []
-    for family in sorted(families(), key=lambda family: family.second):
+    for family in sorted(families(), key=lambda family: (family.kind != read_from, family.second)):
         if kind not in (None, family.kind):
             continue
         try:
@@ -207,6 +213,8 @@ def family_for(spec: ModelSpec, kind: str | None = None) -> tuple[type[Family], 
             found.append((family, error))
             continue
         if not uncovered(spec, family.weights(spec).entries(spec)):
+            if kind is None and read_from not in (None, family.kind):
+                _say_other(read_from, family, found)
             return family, config
     if not found:
         known = ", ".join(family.kind for family in families())
@@ -216,17 +224,29 @@ def family_for(spec: ModelSpec, kind: str | None = None) -> tuple[type[Family], 
     raise SpecError(error.problems, f"for a published class; the nearest is {nearest.architectures[0]}") from error
 
 
+def _say_other(kind: str, chosen: type[Family], found: list[tuple[type[Family], SpecError]]) -> None:
+    """Warn that a model is written as another class than the one it was read from."""
+    own = [(family, error) for family, error in found if family.kind == kind]
+    if own:
+        family, error = own[0]
+        why = f"{family.architectures[0]}, whose files can't say it any more ({'; '.join(error.problems)})"
+    else:
+        why = f"a model of the family {kind!r}, which is not known here"
+    warnings.warn(f"model: was read from {why}; it is written as {chosen.architectures[0]}", stacklevel=4)
+
+
 def save_published(
     model: Model, path: str | Path, *, family: str | None = None, shard_bytes: int = SHARD_BYTES
 ) -> None:
     """Write a model the way a published class saves its own: config.json and safetensors, in one file or many.
 
-    `family` is the kind of a family; unless given, the first that can hold the spec.
+    `family` is the kind of a family; unless given, the one that the model was read from, or else the first that can
+    hold the spec.
     """
     from anyformer.model.store import SPEC, write_tensors
 
     folder = Path(path)
-    chosen, config = family_for(model.spec, family)
+    chosen, config = family_for(model.spec, family, model.family)
     if any(p.is_meta for p in model.parameters()):
         raise InputError("model: it is on the meta device and has no weights to save")
     if (folder / SPEC).is_file():

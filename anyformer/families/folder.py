@@ -111,7 +111,8 @@ def load(
 def save(model: Model, path: str | Path, format: str = "anyformer") -> None:
     """Write a model into a directory, which is made if need be.
 
-    "anyformer" is our own format. "hf" is that of the published class whose files can hold the spec, for other tools.
+    "anyformer" is our own format. "hf" is that of a published class, for other tools: the one that the model was read
+    from, or, if it was built here or its spec no longer fits that class, the first whose files can hold the spec.
     """
     from anyformer.families.checkpoint import save_published
     from anyformer.model import store

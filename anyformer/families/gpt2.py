@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Values, activation_of, flag, ids, must, number, plain_ffn, text, whole
+from anyformer.families.keys import Values, activation_of, flag, ids, number, plain_ffn, text, whole
 from anyformer.families.statemap import Joined, Rule, StateMap, Transposed
 from anyformer.specs.ends import TokenHead
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.scale import evaluate
+from anyformer.specs.stacks import DEEPEST
 
 LAYER, BLOCK = "transformer.h.{i}", "decoder.blocks.{i}"
 
@@ -127,7 +128,7 @@ class GPT2(Family, kind="gpt2"):
         "n_inner": whole(None),
         "activation_function": text("gelu_new"),
         "scale_attn_weights": flag(True),
-        "scale_attn_by_inverse_layer_idx": must(False),
+        "scale_attn_by_inverse_layer_idx": flag(False),
         # It only says in which precision scores are computed.
         "reorder_and_upcast_attn": flag(False),
         "bos_token_id": ids(50256),
@@ -136,11 +137,14 @@ class GPT2(Family, kind="gpt2"):
 
     @classmethod
     def read(cls, c: Values) -> Mapping[str, Any]:
+        scale = "1/sqrt(head_dim)" if c["scale_attn_weights"] else "1"
+        by_layer = range(1, min(c["n_layer"], DEEPEST)) if c["scale_attn_by_inverse_layer_idx"] else ()
         return read_sizes(c) | {
             "ffn.kind": plain_ffn(c, "activation_function"),
             "ffn.bias": True,
             "ffn.width": None if c["n_inner"] == 4 * c["n_embd"] else c["n_inner"],
-            "attention.scale": "1/sqrt(head_dim)" if c["scale_attn_weights"] else 1.0,
+            "attention.scale": scale if c["scale_attn_weights"] else 1.0,
+            **{f"layers.{i}.attention.scale": f"{scale}/{i + 1}" for i in by_layer},
         }
 
     @classmethod
@@ -152,6 +156,9 @@ class GPT2(Family, kind="gpt2"):
             "n_inner": dims.ffn_width,
             "activation_function": activation_of(layer.ffn, gated=False, prefer="gelu_new"),
             "scale_attn_weights": evaluate(layer.attention.scale, dims.names()) != 1.0,
+            "scale_attn_by_inverse_layer_idx": any(
+                other.attention.scale != layer.attention.scale for other in stack.layers
+            ),
         }
 
     @classmethod

@@ -1,4 +1,10 @@
-"""UMT5 (Chung et al. 2023): mT5 with a bias table in every layer instead of one for all."""
+"""UMT5 (Chung et al. 2023): mT5 with a bias table in every layer instead of one for all.
+
+Its public class divides the decoder's output by the root of the width, as T5 does with a tied head. In transformers
+5.22.2 it does so whatever the file says about tying: that release sets `tie_word_embeddings` when it reads a config,
+though it leaves a head of its own in place. A model that is read here computes what that class does. To have logits
+that were trained without it, as earlier releases gave them: `spec.vary({"head.scale": 1.0})`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +25,7 @@ class UMT5(Family, kind="umt5"):
         "context": 1024,
         "position": {"kind": "t5", "buckets": 32, "max_distance": 128, "shared": False},
         "ffn": {"kind": "geglu", "form": "tanh"},
-        "head": {"kind": "lm", "tied": False},
+        "head": {"kind": "lm", "tied": False, "scale": "1/sqrt(width)"},
     }
     architectures = ("UMT5ForConditionalGeneration",)
     model_type = "umt5"
@@ -31,7 +37,7 @@ class UMT5(Family, kind="umt5"):
 
     @classmethod
     def read(cls, c: Values) -> Mapping[str, Any]:
-        return like.read(c, scaled=c["tie_word_embeddings"], context=1024)
+        return like.read(c, scaled=True, context=1024)
 
     @classmethod
     def write(cls, spec: ModelSpec) -> Mapping[str, Any]:

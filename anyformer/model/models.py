@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 class Model(nn.Module):
     """Embedding -> stack(s) -> head, all from one spec."""
 
+    family: str | None = None
+    """Kind of the family whose checkpoint it was read from, which an export asks first; None if it was built here."""
+
     def __init__(self, spec: ModelSpec) -> None:
         super().__init__()
         self.spec = spec

@@ -48,6 +48,9 @@ class Kind:
     attention: AttentionSpec
     position: Position
     pattern: Pattern
+    """In training."""
+    evaluated: Pattern
+    """In eval mode."""
     scale: float
     owner: int | None
     """Index of the position module that the stack owns, if the layers don't."""
@@ -88,6 +91,7 @@ class Stack(nn.Module):
                 attention=layer.attention,
                 position=layer.position,
                 pattern=pattern_of(stack, layer),
+                evaluated=pattern_of(stack, layer).evaluated(),
                 scale=evaluate(layer.attention.scale, d.names()),
                 owner=owner,
                 turns=layer.position.overrides("rotate"),
@@ -103,7 +107,7 @@ class Stack(nn.Module):
         """The first layer of each kind."""
         self.wants_length = any(k.position.needs_length for k in self.kinds)
         """Whether a position scheme reads a declared length."""
-        self.reads_document = any(k.pattern.needs_length for k in self.kinds)
+        self.reads_document = any(k.pattern.needs_length or k.evaluated.needs_length for k in self.kinds)
         """Whether a pattern reads the length of its document."""
         self.reads_marks = any(k.pattern.reads_marks for k in self.kinds)
         """Whether a pattern reads which tokens are marked as global."""
@@ -177,13 +181,14 @@ class Stack(nn.Module):
         keys = queries
         if cache is not None:
             keys = queries if kind.attention.mixer.stateful else kept_places(cache, first, queries)
-        sight = sight_of(kind.pattern, queries, keys, heads=kind.attention.heads, layer=kind.layer or 0)
+        pattern = kind.pattern if self.training else kind.evaluated
+        sight = sight_of(pattern, queries, keys, heads=kind.attention.heads, layer=kind.layer or 0)
         scene = self.prepare(kind, kind.position, kind.attention.mixer, x_BTD, queries, sight, cache)
         # New keys sit where the queries sit; those in the cache are turned already.
         scene.k_turn = scene.q_turn
         if kind.attention.global_projections:
             scene.globals_ = global_rows(
-                kind.pattern,
+                pattern,
                 sight,
                 scene.q_turn,
                 lambda some: self.kernel_for(kind, some, kind.position, x_BTD, cached=cache is not None),

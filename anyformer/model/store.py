@@ -35,8 +35,13 @@ def save(model: Model, path: str | Path, format: str = "anyformer") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     text = model.spec.to_toml()
     tensors = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
-    write_tensors(folder / WEIGHTS, tensors, {"format": "pt", "spec": text})
+    write_tensors(folder / WEIGHTS, tensors, metadata_of(model.spec, model.family))
     replace_file(folder / SPEC, lambda place: place.write_text(text, encoding="utf-8"))
+
+
+def metadata_of(spec: ModelSpec, family: str | None) -> dict[str, str]:
+    """What a file of weights says about its model."""
+    return {"format": "pt", "spec": spec.to_toml()} | ({} if family is None else {"family": family})
 
 
 def write_tensors(file: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
@@ -65,6 +70,8 @@ def load(path: str | Path, device: str | torch.device | None = None, dtype: torc
         if dtype is None:
             dtype = default_dtype(place, stored.view(next(iter(inventory))).dtype)
         model = empty_model(spec, place, dtype)
+        # Files that were written before families were kept have none.
+        model.family = stored.header.metadata.get("family")
         if place.type != "meta":
             for name, parameter in model.named_parameters():
                 stored.read_into(name, parameter.detach())

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from anyformer.kernels.attention import repeats
 from anyformer.kernels.choose import Kernel, Terms
 from anyformer.kernels.precision import as_given
 from anyformer.kernels.sight import Sight
@@ -158,7 +159,7 @@ class Attention(MergedInputs):
             self.scale, self.mixing, NOTHING if self.mixer is None else self.mixer.tensors(), sight, scores, values,
             self.spec.softcap, self.spec.dropout if self.training else 0.0, scene.cache is not None, None if scene.pages is None else scene.pages.scaled(scales),
         )  # fmt: skip
-        return kernel.run(q_BTHK, k_BSGK, v_BSGK, terms)
+        return repeats.attend(kernel, q_BTHK, k_BSGK, v_BSGK, terms)
 
     def needs_global_keys(self, scene: Scene) -> bool:
         """Whether keys and values for global queries are made of all tokens: for a cache, or for many such queries."""

@@ -113,6 +113,9 @@ def _mixer(stack: Stack, layer: Layer) -> Findings:
     if stack.cross and pattern.reads_marks:
         why = f"'{pattern}' reads marks, which global_mask gives to the source only; write marks=False and how many are first"
         yield Finding("attention.pattern", why, ("topology",))
+    if (pattern.repeats or pattern.evaluated().repeats) and (mixer.kind != "softmax" or a.softcap is not None):
+        why = f"'{pattern}' counts keys several times, which goes with mixer 'softmax' and without a softcap only"
+        yield Finding("attention.pattern", why, ("attention.mixer", "attention.softcap"))
     if mixer.shares_keys:
         if a.kv_heads not in (None, a.heads):
             why = f"{a.kv_heads} differs from heads={a.heads}, but mixer {mixer.kind!r} makes its keys from the queries"

@@ -48,6 +48,8 @@ class Pattern(Leaf, axis="pattern", leaves="anyformer.parts.patterns"):
     """True if layers differ though their specs are equal (a random pattern)."""
     reads_marks: ClassVar[bool] = False
     """True if the predicate reads which tokens were marked with `global_mask`."""
+    repeats: ClassVar[bool] = False
+    """True if some keys count several times in the softmax (see `extra`)."""
     counted: ClassVar[tuple[str, ...] | None] = None
     """Fields that count tokens; None: every whole number does."""
 
@@ -59,6 +61,18 @@ class Pattern(Leaf, axis="pattern", leaves="anyformer.parts.patterns"):
     def allows(self, q: Tokens, k: Tokens) -> Any:
         """Whether each query may see each key."""
         raise TypeError(f"{type(self).__name__} defines no allows()")
+
+    def extra(self, q: Tokens) -> Any:
+        """How many more times than once each query counts the keys that are repeated."""
+        return 0 * q.pos
+
+    def is_repeated(self, k: Tokens) -> Any:
+        """Which keys those are."""
+        return k.pos < 0
+
+    def evaluated(self) -> Pattern:
+        """The pattern of a model in eval mode, where that is another one than in training."""
+        return self
 
     def interval(self, pos: Any, length: int) -> tuple[Any, Any] | None:
         """First and last key position that a query at `pos` sees in a document, if they form an interval."""
@@ -154,7 +168,7 @@ class Pair(Pattern):
         self._flag(
             causal=self.joined_causal(), shift_invariant=self.first.shift_invariant and self.second.shift_invariant
         )
-        for name in ("needs_length", "per_head", "per_layer", "reads_marks"):
+        for name in ("needs_length", "per_head", "per_layer", "reads_marks", "repeats"):
             self._flag(**{name: getattr(self.first, name) or getattr(self.second, name)})
 
     def is_global(self, q: Tokens) -> Any:
@@ -162,6 +176,16 @@ class Pair(Pattern):
         if first is None or second is None:
             return second if first is None else first
         return first | second
+
+    def extra(self, q: Tokens) -> Any:
+        return (self.first if self.first.repeats else self.second).extra(q)
+
+    def is_repeated(self, k: Tokens) -> Any:
+        return (self.first if self.first.repeats else self.second).is_repeated(k)
+
+    def evaluated(self) -> Pattern:
+        first, second = self.first.evaluated(), self.second.evaluated()
+        return self if (first, second) == (self.first, self.second) else type(self)(first=first, second=second)
 
     def joined_causal(self) -> bool:
         """Whether the pair is causal."""
@@ -189,6 +213,11 @@ class Pair(Pattern):
 
     def problems(self) -> Iterator[Problem]:
         yield from self._of_halves(lambda part: part.problems())
+        if self.first.repeats and self.second.repeats:
+            yield (
+                "",
+                f"'{self.first}' and '{self.second}' both count keys several times; only one part of a pattern can",
+            )
 
     def check(self, heads: int, context: int) -> Iterator[Problem]:
         yield from self._of_halves(lambda part: part.check(heads, context))

@@ -156,10 +156,12 @@ class Setup:
         if self.meshes is not None:
             from anyformer.train.many.spread import spread
 
+            values, family = self._first_values()
             self.model = spread(
-                self.spec, self.meshes, self._first_values(), device=self.device, dtype=dtype,
+                self.spec, self.meshes, values, device=self.device, dtype=dtype,
                 autocast=config.compute.autocast != "none",
             )  # fmt: skip
+            self.model.family = family
             check_stages(self.model, self.specs, config.many.tensor)
         elif config.model.weights:
             self.model = _loaded(config.model.weights, self.spec, self.device, dtype)
@@ -199,16 +201,16 @@ class Setup:
         """Where it computes."""
         return machine(self.device, self.team.world, self._threads)
 
-    def _first_values(self) -> Callable[[str], torch.Tensor]:
-        """What each parameter begins with, whole, one at a time."""
+    def _first_values(self) -> tuple[Callable[[str], torch.Tensor], str | None]:
+        """What each parameter begins with, whole, one at a time; and the family that they were published by."""
         if self.config.model.weights:
             # On the host, where what is not asked for stays in its file.
             found = load(self.config.model.weights, device="cpu", dtype=self.precision.dtype)
             check_fit(found, self.spec, self.config.model.weights)
             held = dict(found.named_parameters())
-            return lambda name: held[name].detach()
+            return lambda name: held[name].detach(), found.family
         first = First(self.spec, weights(self.spec), self.config.run.seed)
-        return lambda name: first.value(name, self.device)
+        return lambda name: first.value(name, self.device), None
 
     def enter(self, stage: int) -> None:
         """Be ready for the steps of a stage."""
@@ -288,12 +290,12 @@ class Setup:
     def save(self, progress: Progress) -> Path:
         """Leave a checkpoint. What a finished run leaves is plain, whatever the ones before it were."""
         tables = {
-            TABLES[0]: model_table(dict(self.model.named_parameters()), self.specs[-1]),
+            TABLES[0]: model_table(dict(self.model.named_parameters()), self.specs[-1], self.model.family),
             TABLES[1]: Table(self.optimizers.state()),
         }
         public = TABLES[0]
         if self.ema is not None:
-            mean, public = model_table(self.ema.means, self.specs[-1]), TABLES[2]
+            mean, public = model_table(self.ema.means, self.specs[-1], self.model.family), TABLES[2]
             tables[public] = Table(mean.tensors, {**mean.metadata, "steps": str(int(self.ema.steps))})
         state, texts = self.state(progress).to_data(), {SPEC: self.specs[-1].to_toml()}
         contents = Contents(tables=tables, state=state, texts=texts, public=public)

@@ -69,5 +69,5 @@ def restaged(model: Model, spec: ModelSpec) -> Model:
         above, _, last = name.rpartition(".")
         modules[above]._parameters[last] = parameter
     made.train(model.training)
-    made.keeps_logits = model.keeps_logits
+    made.keeps_logits, made.family = model.keeps_logits, model.family
     return made

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from anyformer.errors import CheckpointError
 from anyformer.files import Bytes
+from anyformer.model.store import metadata_of
 from anyformer.model.tensors import DTYPES
 from anyformer.specs.model import ModelSpec
 
@@ -54,6 +55,6 @@ class Table:
                 yield memoryview(raw)
 
 
-def model_table(tensors: Mapping[str, Tensor], spec: ModelSpec) -> Table:
-    """The file that `anyformer.load` reads: weights by the names of parameters, and their spec."""
-    return Table(tensors, {"format": "pt", "spec": spec.to_toml()})
+def model_table(tensors: Mapping[str, Tensor], spec: ModelSpec, family: str | None = None) -> Table:
+    """The file that `anyformer.load` reads: weights by the names of parameters, their spec, and their family if any."""
+    return Table(tensors, metadata_of(spec, family))

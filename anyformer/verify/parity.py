@@ -7,7 +7,6 @@ a difference means another computation. In fp32 rounding grows with depth, and t
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from anyformer.errors import CheckpointError, DataError, InputError
 from anyformer.families.bridge import library, public_class, to_hf
 from anyformer.families.checkpoint import described
 from anyformer.families.folder import is_published, load
-from anyformer.families.shards import CONFIG
 from anyformer.model.models import Model
 from anyformer.specs.ends import PatchEmbed
 from anyformer.verify.lift import lifted
@@ -30,6 +28,7 @@ from anyformer.verify.lift import lifted
 LIMITS = {torch.float64: 1e-7, torch.float32: 1e-3}
 """The largest difference, max|a - b| / max|b|, that passes. A few classes keep tables of fp32: 3e-8 with Marian's sines."""
 ROWS, LENGTH = 2, 128
+LIFTED = "what the class computes in float32 whatever its weights are (norms, softmax, angles) is lifted to float64"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +71,8 @@ class Parity:
     reference: str
     dtype: str
     limit: float
+    settings: tuple[str, ...]
+    """What makes the reference compute otherwise than in a user's script."""
     comparisons: tuple[Comparison, ...]
 
     @property
@@ -127,12 +128,16 @@ def parity(
         reference=f"{type(theirs).__name__} of transformers {library().__version__}",
         dtype=str(dtype).removeprefix("torch."),
         limit=LIMITS[dtype],
+        settings=(LIFTED,) if dtype == torch.float64 else (),
         comparisons=comparisons,
     )
 
 
 def public(folder: Path, ours: Model | None, dtype: torch.dtype) -> Any:
-    """The public class's model of a folder; of our own format, from our model. No code of the folder ever runs."""
+    """The public class's model of a folder, as a user loads it; of our own format, from our model.
+
+    No code of the folder ever runs, and nothing is set on what was loaded.
+    """
     if not is_published(folder):
         with lifted(dtype):
             return to_hf(load(folder, "cpu", dtype) if ours is None else ours).eval()
@@ -144,11 +149,6 @@ def public(folder: Path, ours: Model | None, dtype: torch.dtype) -> Any:
     except (OSError, ValueError, RuntimeError, TypeError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{folder}: transformers can't load it: {first}") from error
-    if json.loads((folder / CONFIG).read_text(encoding="utf-8-sig")).get("tie_word_embeddings") is False:
-        # This release calls every T5 tied when it makes one, though it leaves the head as the file has it.
-        made.config.tie_word_embeddings = False
-    # Experts that are run together know no fp64.
-    getattr(made, "set_experts_implementation", lambda _: None)("eager")
     return made
 
 

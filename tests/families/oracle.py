@@ -63,9 +63,8 @@ def oracle(family: type[Family], config: dict[str, Any], seed: int = 0) -> Any:
         made = cls.config_class(**config, **({"attn_implementation": "eager"} if eager else {}))
         model = cls(made).double().eval()
     if not config.get("tie_word_embeddings", True) and made.tie_word_embeddings:
-        # This release ties the head of every T5, mT5 and UMT5 when it makes one, and scales UMT5's by what it says then.
+        # This release ties the head of every T5, mT5 and UMT5 when it makes one; one that it loads stays as its file is.
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
-        made.tie_word_embeddings = family.model_type != "umt5"
     with torch.no_grad():
         for module in model.modules():
             if type(module).__name__ in ROUNDED:

@@ -50,7 +50,6 @@ def read(kind: str, **changes):
         ("qwen2", {"layer_types": ["linear_attention"] * 3}, "layer_types: 'linear_attention' is a kind of layer"),
         ("gemma2", {"sliding_window": None}, "sliding_window: is missing"),
         ("gemma2", {"use_bidirectional_attention": True}, "use_bidirectional_attention: True changes"),
-        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: True changes"),
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention: True changes"),
         ("gptj", {"rotary": False}, "rotary: false has no effect"),
         ("bloom", {"apply_residual_connection_post_layernorm": True}, "apply_residual_connection_post_layernorm: True"),

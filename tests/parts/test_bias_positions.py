@@ -111,7 +111,28 @@ def test_alibi_before_the_scale_equals_scaling_scores_and_penalty_together():
 
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize(
-    ("buckets", "max_distance"), [(32, 128), (32, 20), (64, 256), (8, 20), (128, 512), (20, 100), (4, 3), (16, 1000)]
+    ("buckets", "max_distance"),
+    [
+        (32, 128),
+        (32, 20),
+        (64, 256),
+        (8, 20),
+        (128, 512),
+        (20, 100),
+        (4, 3),
+        (16, 1000),
+        (10, 14),
+        (10, 128),
+        (7, 20),
+        (30, 128),
+        (33, 128),
+        (5, 9),
+        # A distance on the border of two buckets, where the class's own rounding decides.
+        (18, 128),
+        (19, 128),
+        (54, 64),
+        (83, 1000),
+    ],
 )
 def test_t5_buckets_equal_those_of_the_published_class(buckets, max_distance, bidirectional):
     from transformers.models.t5.modeling_t5 import T5Attention
@@ -144,10 +165,11 @@ def test_t5_bias_unset_looks_both_ways_exactly_in_an_encoder(causal):
 @pytest.mark.parametrize(
     ("leaf", "field"),
     [
-        (T5Bias(buckets=2), "buckets"),
-        (T5Bias(buckets=30), "buckets"),
-        (T5Bias(buckets=3, bidirectional=False), "buckets"),
-        (T5Bias(max_distance=16), "max_distance"),
+        (T5Bias(buckets=1), "buckets"),
+        (T5Bias(buckets=3, bidirectional=True), "buckets"),
+        (T5Bias(buckets=1, bidirectional=False), "buckets"),
+        (T5Bias(max_distance=8), "max_distance"),
+        (T5Bias(max_distance=16, bidirectional=False), "max_distance"),
         (Alibi(slope_base=0.0), "slope_base"),
         (Shaw(clip=0), "clip"),
         (TransformerXL(theta=-1.0), "theta"),

@@ -10,9 +10,9 @@ from safetensors.torch import load_file, save_file
 import anyformer as af
 from anyformer.errors import InputError
 from anyformer.families.family import families
-from anyformer.verify.parity import LIMITS, difference, parity
+from anyformer.verify.parity import LIFTED, LIMITS, difference, parity, public, quiet
 from tests.families.cases import OWN
-from tests.families.oracle import oracle
+from tests.families.oracle import oracle, public_class
 
 KINDS = [family.kind for family in families() if family.kind not in OWN]
 
@@ -52,6 +52,24 @@ def test_parity_of_every_family_passes_in_every_layer(saved, kind):
         ]  # fmt: skip
     assert places[-1] == "logits"
     assert comparison.rows[-1].top1 == 1.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parity_compares_with_the_class_as_from_pretrained_gives_it(saved, kind):
+    family = next(family for family in families() if family.kind == kind)
+    with quiet():
+        reference = public(saved(kind), None, torch.float32)
+        loaded = public_class(family).from_pretrained(saved(kind), dtype=torch.float32)
+    assert type(reference) is type(loaded)
+    assert not reference.training
+    assert reference.config.to_dict() == loaded.config.to_dict()
+    theirs = loaded.state_dict()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in reference.state_dict().items())
+
+
+def test_parity_says_what_it_makes_of_the_reference(saved):
+    assert parity(saved("llama")).settings == (LIFTED,)
+    assert parity(saved("llama"), dtype=torch.float32).settings == ()
 
 
 @pytest.mark.parametrize("kind", KINDS)

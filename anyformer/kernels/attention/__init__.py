@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.kernels.attention import banded, flex, grouped, native, paged, reference, tiled
+from anyformer.kernels.attention import banded, flex, grouped, native, paged, reference, repeats, tiled
 from anyformer.kernels.choose import Choice, Kernel, Request, Terms, choose
 
 KERNELS: tuple[Kernel, ...] = (
@@ -56,7 +56,7 @@ def attend(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, *, kernel: Kernel | N
             compiling=torch.compiler.is_compiling(),
         )
         kernel = choice(request).kernel
-    return kernel.run(q_BTHK, k_BSGK, v_BSGK, given)
+    return repeats.attend(kernel, q_BTHK, k_BSGK, v_BSGK, given)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from anyformer.specs.axes import Problem
 from anyformer.specs.draws import among
@@ -22,7 +22,8 @@ PAPER = (1024, 3072, 4096)
 class BigBirdRandom(Pattern, kind="bigbird_random"):
     """k // block is one of `count` blocks that the published code draws for (layer, head, q // block).
 
-    A document of no more than 2 count + 5 blocks is seen whole, as the published model does.
+    A document of no more than 2 count + 5 blocks is seen whole, as the published model does. That model draws in
+    training only: with `drawn="training"` a model in eval mode has `bigbird_eval` instead.
     """
 
     shift_invariant = False
@@ -37,6 +38,8 @@ class BigBirdRandom(Pattern, kind="bigbird_random"):
     """Heads of the layer, which the draws go through in turn."""
     most: int
     """Tokens of the longest document (the published model's number of positions)."""
+    drawn: Literal["always", "training"] = "always"
+    """In both modes, or in training only, as in the published code, which sees the first block again in eval mode."""
     _numbers: ClassVar[str]
 
     def __post_init__(self) -> None:
@@ -67,6 +70,11 @@ class BigBirdRandom(Pattern, kind="bigbird_random"):
         place = (old * rows + row) * self.heads + q.head
         return [_look_up(self._numbers, q.layer, j, place) for j in range(self.count)]
 
+    def evaluated(self) -> Pattern:
+        from anyformer.parts.patterns.bigbird_eval import BigBirdEval
+
+        return self if self.drawn == "always" else BigBirdEval(block=self.block, count=self.count)
+
     def equation(self) -> str:
         return f"k // {self.block} in {self.count} blocks, drawn by (layer, head, q // {self.block})"
 
@@ -78,7 +86,8 @@ class BigBirdRandom(Pattern, kind="bigbird_random"):
 
     def shrunk(self, by: float) -> Pattern:
         block = max(1, round(self.block / by))
-        return BigBirdRandom(block=block, count=self.count, heads=self.heads, most=self.most // self.block * block)
+        most = self.most // self.block * block
+        return BigBirdRandom(block=block, count=self.count, heads=self.heads, most=most, drawn=self.drawn)
 
 
 def _look_up(numbers: str, layer: int, j: int, place: Any) -> Any:

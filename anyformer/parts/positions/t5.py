@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,21 +15,21 @@ if TYPE_CHECKING:
 
 
 def thresholds(buckets: int, max_distance: int) -> list[int]:
-    """The distances at which bucket 1, 2, ... begins: each distance at first, then logarithmically wider."""
+    """The distances at which bucket 1, 2, ... begins: each distance at first, then logarithmically wider.
+
+    Some distances lie exactly between two buckets (4, 8, 16 ... of 9 buckets up to 128), and rounding decides. The
+    published code divides logarithms of fp32, whatever the model's dtype, and so does this.
+    """
+    import torch
+
     exact = buckets // 2
-    starts = list(range(1, exact + 1))
-
-    def bucket_of(distance: int) -> int:
-        share = math.log(distance / exact) / math.log(max_distance / exact)
-        return exact + math.floor(share * (buckets - exact))
-
-    for bucket in range(exact + 1, buckets):
-        # Near the inverse of the formula; rounding may be off by one, so the formula itself decides.
-        distance = int(exact * (max_distance / exact) ** ((bucket - exact) / (buckets - exact))) - 1
-        while bucket_of(max(distance, 1)) < bucket:
-            distance += 1
-        starts.append(distance)
-    return starts
+    distance = torch.arange(exact, max_distance + 1, dtype=torch.float32, device="cpu")
+    share = torch.log(distance / exact) / math.log(max_distance / exact) * (buckets - exact)
+    # Where a bucket begins. The last distance of all is in the last bucket even if it was rounded out of it.
+    later = share.long().clamp(max=buckets - exact - 1).tolist()
+    later[-1] = buckets - exact - 1
+    starts = [exact + bisect.bisect_left(later, bucket) for bucket in range(1, buckets - exact)]
+    return [*range(1, exact + 1), *starts]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,11 +54,30 @@ class T5Bias(Position, kind="t5"):
         return not self.shared
 
     def problems(self) -> Iterator[Problem]:
-        least = 4 if self.bidirectional is not False else 2
-        if self.buckets < least or self.buckets % least:
-            yield "buckets", f"{self.buckets} can't be halved evenly; pick a multiple of {least}"
-        elif self.max_distance <= self.buckets // 2:
-            yield "max_distance", f"{self.max_distance} is not above buckets / 2 = {self.buckets // 2}"
+        # Unset, the direction is the stack's: only what no direction allows is known to be wrong here.
+        both = self.bidirectional is True
+        if self._per_side(both) < 2:
+            yield "buckets", f"{self.buckets} leaves less than 2 for a direction; pick at least {4 if both else 2}"
+        else:
+            yield from self._too_near(self.bidirectional is not False)
+
+    def check(self, dims: Dims) -> Iterator[Problem]:
+        both = self._both_ways(dims)
+        if self._per_side(both) < 2:
+            yield "buckets", f"{self.buckets} are {self._per_side(both)} for each direction here; pick at least 4"
+        else:
+            yield from self._too_near(both)
+
+    def _per_side(self, both: bool) -> int:
+        return self.buckets // 2 if both else self.buckets
+
+    def _too_near(self, both: bool) -> Iterator[Problem]:
+        exact = self._per_side(both) // 2
+        if self.max_distance <= exact:
+            yield (
+                "max_distance",
+                f"{self.max_distance} is not above {exact}, up to where each distance has its own bucket",
+            )
 
     def equation(self) -> str:
         return f"s_ij = scale q_i . k_j + table[bucket(i - j), h]; {self.buckets} buckets, the last from {self.max_distance}"
@@ -70,7 +90,7 @@ class T5Bias(Position, kind="t5"):
 
     def constants(self, dims: Dims) -> dict[str, Sequence[float]]:
         both = self._both_ways(dims)
-        per_side = self.buckets // 2 if both else self.buckets
+        per_side = self._per_side(both)
         return {"start": thresholds(per_side, self.max_distance), "after": [per_side if both else 0]}
 
     def scores(

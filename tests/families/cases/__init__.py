@@ -27,9 +27,7 @@ RIGHT = ("turned-values", "reformer")
 """Variants and kinds that know absolute positions while their public class takes none: padding must stand on the right."""
 WITHIN = ("one-chunk",)
 """Variants of an approximate mixer that stay within one chunk, where it is exact with a cache and without."""
-TRAINED = ("big_bird",)
-"""Kinds whose public class computes what it was trained to compute in training only; their dropout is 0 here."""
-BLOCKS = ("sparse-blocks",)
+BLOCKS = ("sparse-blocks", "few-blocks", "five-blocks")
 """Variants whose public class cuts rows into blocks, padding included, where we cut documents."""
 OWN = ("phi3small",)
 """Kinds whose class the public library does not have; one of our own stands in for it (`references.py`)."""

@@ -10,7 +10,7 @@ FACTS = {
         "/norm.embedding": True,
         "0/position.kind": "learned",
         "0/norm.attention_placement": "post",
-        "0/attention.pattern": "edge_blocks(64) | chunked(64, 1, 1) | bigbird_random(64, 3, 12, 4096)",
+        "0/attention.pattern": "edge_blocks(64) | chunked(64, 1, 1) | bigbird_random(64, 3, 12, 4096, 'training')",
         "0/attention.bias": "koqv",
         "0/ffn.kind": "gelu_tanh",
         "head.activation": "gelu_tanh",
@@ -22,6 +22,8 @@ ALSO = {"bigbird-roberta-base": "bigbird-base"}
 
 VARIANTS = {
     "sparse-blocks": {"block_size": 2, "num_random_blocks": 2, "num_hidden_layers": 4},
+    "few-blocks": {"block_size": 4, "num_random_blocks": 1},
+    "five-blocks": {"block_size": 5, "num_random_blocks": 0},
     "full": {"attention_type": "original_full", "use_bias": False, "rescale_embeddings": True, "hidden_act": "relu"},
     "untied": {"tie_word_embeddings": False, "hidden_size": 30, "num_attention_heads": 5, "num_random_blocks": 0},
 }

@@ -28,4 +28,6 @@ ALSO = {
 VARIANTS = {
     "untied": {"tie_word_embeddings": False},
     "unscaled": {"scale_attn_weights": False, "activation_function": "relu", "n_inner": None},
+    "by-layer": {"scale_attn_by_inverse_layer_idx": True},
+    "by-layer-alone": {"scale_attn_by_inverse_layer_idx": True, "scale_attn_weights": False},
 }

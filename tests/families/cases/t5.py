@@ -29,5 +29,7 @@ FACTS = {
 VARIANTS = {
     "v1.1": {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
     "silu": {"feed_forward_proj": "gated-silu", "num_decoder_layers": None, "d_kv": 8},
+    "ten-buckets": {"relative_attention_num_buckets": 10},
+    "odd-buckets": {"relative_attention_num_buckets": 7, "relative_attention_max_distance": 16},
     "odd": {"num_heads": 3, "d_kv": 16, "num_decoder_layers": 1},
 }
