@@ -18,6 +18,8 @@ from anyformer.errors import AnyformerError, DataError
 from anyformer.files import replace_file
 
 FILE = "tokenizer.json"
+SOURCE = "source_tokenizer.json"
+"""The tokenizer of the source, where that has a vocabulary of its own; FILE is then the target's."""
 END = "<|endoftext|>"
 """The one special token of tokenizers that we train: it stands between documents, and its id is 0."""
 LARGEST = 256 * 2**20
@@ -151,6 +153,12 @@ def tokenizer(path: str | Path) -> Tokenizer:
     with guarded(f"{file}: is damaged, or of a kind that the tokenizers library does not know"):
         inner = tokenizers.Tokenizer.from_str(text)
     return Tokenizer(inner)
+
+
+def source_tokenizer(folder: str | Path) -> Tokenizer | None:
+    """The tokenizer of the source in a directory, if the source has one of its own."""
+    place = Path(folder) / SOURCE
+    return tokenizer(place) if place.is_file() else None
 
 
 def train_bpe(texts: Iterable[str], vocab: int, specials: Sequence[str] = (END,)) -> Tokenizer:

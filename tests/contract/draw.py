@@ -221,6 +221,11 @@ def draw_table(rng: random.Random, topology: str) -> dict[str, Any]:
         )
         table["decoder"] = {"attention": {"pattern": pattern_text(rng, True)}} if rng.random() < 0.5 else {}
         table["encoder"] |= {"depth": rng.choice((1, 2))} if "layers" not in table and rng.random() < 0.5 else {}
+        if rng.random() < 0.5:
+            # Larger and smaller than the target's, so that an id of one side does not fit the other.
+            table["source_vocab"] = rng.choice((29, 53))
+            table["embed"]["shared"] = False
+            table["ids"]["source_pad"] = 3
     return table
 
 

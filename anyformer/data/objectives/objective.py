@@ -152,6 +152,11 @@ def first_eos(spec: ModelSpec) -> int | None:
     return spec.ids.eos[0] if spec.ids.eos else None
 
 
+def source_eos(spec: ModelSpec) -> int | None:
+    """The token that ends the source of an encoder-decoder: that of its own vocabulary, if it has one."""
+    return first_eos(spec) if spec.ids.source_eos is None else spec.ids.source_eos
+
+
 def ids_of(*given: int | None) -> Any:
     """Those that are there, as an array."""
     return np.array([i for i in given if i is not None], np.int64)
