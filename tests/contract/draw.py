@@ -221,12 +221,17 @@ def draw_table(rng: random.Random, topology: str) -> dict[str, Any]:
         )
         table["decoder"] = {"attention": {"pattern": pattern_text(rng, True)}} if rng.random() < 0.5 else {}
         table["encoder"] |= {"depth": rng.choice((1, 2))} if "layers" not in table and rng.random() < 0.5 else {}
-        if rng.random() < 0.5:
-            # Larger and smaller than the target's, so that an id of one side does not fit the other.
-            table["source_vocab"] = rng.choice((29, 53))
-            table["embed"]["shared"] = False
-            table["ids"]["source_pad"] = 3
     return table
+
+
+def two_vocabularies(spec: ModelSpec, rng: random.Random) -> ModelSpec:
+    """The spec, or that of an encoder-decoder whose source has a vocabulary of its own, as about half of them have.
+
+    It is larger or smaller than the target's, so that ids of the one do not all fit the other.
+    """
+    if spec.topology != "encoder-decoder" or rng.random() < 0.5:
+        return spec
+    return spec.vary({"source_vocab": rng.choice((29, 53)), "embed.shared": False, "ids.source_pad": 3})
 
 
 def draw(seed: int) -> ModelSpec:
@@ -235,7 +240,7 @@ def draw(seed: int) -> ModelSpec:
     topology = ("decoder", "encoder", "decoder", "encoder-decoder", "decoder")[seed % 5]
     for _ in range(400):
         try:
-            return ModelSpec.from_data(draw_table(rng, topology))
+            return two_vocabularies(ModelSpec.from_data(draw_table(rng, topology)), random.Random(-1 - seed))
         except SpecError:
             continue
     raise AssertionError(f"no valid spec in 400 draws for seed {seed}")

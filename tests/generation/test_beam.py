@@ -26,7 +26,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "long": {"num_beams": 3, "length_penalty": 2.0, "early_stopping": "never", "min_new_tokens": 5},
     "short": {"num_beams": 3, "length_penalty": -1.0, "early_stopping": "never"},
 }
-FAMILIES = ("llama", "gpt2", "opt", "bloom", "gemma2", "mistral", "t5", "transformer", "led")
+FAMILIES = ("llama", "gpt2", "opt", "bloom", "gemma2", "mistral", "t5", "transformer", "led", "fsmt")
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
