@@ -54,9 +54,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--source-vocab", type=whole(1), metavar="N",
         help="pairs: train one for the sources alone, with so many tokens; --train and --vocab are then the targets'",
     )  # fmt: skip
-    made.add_argument(
-        "--source-train", choices=KINDS, metavar="KIND", help="which kind that is (the same as --train)"
-    )
+    made.add_argument("--source-train", choices=KINDS, metavar="KIND", help="which kind that is (the same as --train)")
     made.add_argument("--source-tokenizer", metavar="PATH", help="pairs: a tokenizer.json for the sources alone")
 
     read = parser.add_argument_group("reading")
@@ -132,9 +130,7 @@ def _plan(given: argparse.Namespace) -> Plan:
             "give files to learn from, or one for each class (--label neg=FILE --label pos=FILE), not both"
         )
     trained = given.train is not None or given.source_train is not None
-    if (given.train is None and given.vocab) or (
-        not trained and (given.special or given.sentinels or given.lowercase)
-    ):
+    if (given.train is None and given.vocab) or (not trained and (given.special or given.sentinels or given.lowercase)):
         raise InputError(
             "--vocab, --special, --sentinels and --lowercase are for a tokenizer to train; add --train KIND"
         )

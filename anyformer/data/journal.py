@@ -13,7 +13,18 @@ from typing import Any
 
 from anyformer import files
 from anyformer.data.layout import Layout
-from anyformer.data.shards import INDEX, JOURNAL, NAMED, SOURCE, TOKENIZER, VERSION, Index, check_array, file_sha256, open_index
+from anyformer.data.shards import (
+    INDEX,
+    JOURNAL,
+    NAMED,
+    SOURCE,
+    TOKENIZER,
+    VERSION,
+    Index,
+    check_array,
+    file_sha256,
+    open_index,
+)
 from anyformer.data.survey import Survey
 from anyformer.data.tokenizer import Tokenizer, tokenizer
 from anyformer.errors import DataError, InputError

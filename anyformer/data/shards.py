@@ -111,7 +111,9 @@ def open_index(folder: str | Path) -> Index:
     try:
         found = json.loads(place.read_bytes())
         if found["version"] not in (VERSION, TWO):
-            raise DataError(f"{place}: is of version {found['version']!r}; this anyformer reads versions {VERSION} and {TWO}")
+            raise DataError(
+                f"{place}: is of version {found['version']!r}; this anyformer reads versions {VERSION} and {TWO}"
+            )
         made = found["tokenizer"] or {"sha256": None, "vocab": 0}
         own = found.get("source_tokenizer") or {"sha256": None, "vocab": 0, "ids": {}}
         index = Index(

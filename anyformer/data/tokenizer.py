@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, decoders, models, pre_tokenizers, processors, trainers
 
 from anyformer.errors import AnyformerError, DataError
 from anyformer.files import replace_file
@@ -103,6 +103,18 @@ class Tokenizer:
         """The id of one token, spelled as in the vocabulary."""
         with guarded("the token can't be looked up"):
             return self._inner.token_to_id(token)
+
+    def ending_with(self, token: int) -> Tokenizer:
+        """A copy whose template puts a token after a text; itself, if its own template adds something already."""
+        if self.encode("a", specials=True) != self.encode("a"):
+            return self
+        with guarded("it can't be copied"):
+            name = self._inner.id_to_token(token)
+            copy = tokenizers.Tokenizer.from_str(self._inner.to_str())
+            template = processors.TemplateProcessing(single=f"$A {name}", special_tokens=[(name, token)])
+            own = copy.post_processor
+            copy.post_processor = template if own is None else processors.Sequence([own, template])
+        return Tokenizer(copy)
 
     @property
     def inner(self) -> tokenizers.Tokenizer:

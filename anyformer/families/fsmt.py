@@ -40,7 +40,9 @@ APART = (
 )
 SEEN = "the source of ru-en as its port printed it, the other vocabulary from the number of bytes"
 JOINED = {"vocab": 42024, "embed.shared": True, "head.tied": True}
-SHARED = "one dictionary, of the size that the public config has by default, and one table, as --share-all-embeddings has it"
+SHARED = (
+    "one dictionary, of the size that the public config has by default, and one table, as --share-all-embeddings has it"
+)
 
 
 class FSMT(Family, kind="fsmt"):

@@ -45,7 +45,7 @@ def _continued(setup: Setup, tokenizer: Tokenizer) -> str:
 
 def _answered(setup: Setup, tokenizer: Tokenizer) -> str:
     """A source and what the model makes of it: the prompt, or the first held-out example."""
-    reader = setup.source_tokenizer or tokenizer
+    reader = setup.reader or tokenizer
     if setup.config.run.prompt:
         source_S = torch.tensor([list(read_prompt(setup.spec, reader, setup.config.run.prompt).ids)])
     else:

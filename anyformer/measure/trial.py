@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,11 +131,16 @@ def check_tokenizer(folder: Path, data: Path, words: Tokenizer | None, name: str
     if words is None or not (folder / name).is_file():
         return
     own = tokenizer(folder / name)
-    if own.to_json() != words.to_json():
+    if _without_template(own) != _without_template(words):
         raise DataError(
             f"{data}: its ids were made by another tokenizer ({words.vocab} tokens) than that of {folder} ({own.vocab} "
             f"tokens); tokenize again with --{'source-' if name == SOURCE else ''}tokenizer {folder / name}"
         )
+
+
+def _without_template(made: Tokenizer) -> dict[str, Any]:
+    """What makes ids. A run's tokenizer may also say what stands after a text, which is no part of the data."""
+    return {name: value for name, value in json.loads(made.to_json()).items() if name != "post_processor"}
 
 
 def objective_for(spec: ModelSpec, examples: Examples, index: Index, words: Tokenizer | None) -> Objective:

@@ -88,7 +88,9 @@ def _source(spec: ModelSpec) -> Findings:
             why = f"{value} is not a token of the source; its ids run from 0 to source_vocab - 1 = {own - 1}"
             yield Finding(path, why, ("source_vocab",))
     if spec.ids.source_pad is None and spec.ids.pad is not None and spec.ids.pad >= own:
-        why = f"is missing: ids.pad = {spec.ids.pad} is not among the {own} tokens of the source; say what fills its rows"
+        why = (
+            f"is missing: ids.pad = {spec.ids.pad} is not among the {own} tokens of the source; say what fills its rows"
+        )
         yield Finding("ids.source_pad", why, ("source_vocab", "ids.pad"))
 
 

@@ -17,6 +17,7 @@ import torch
 
 from anyformer.data.examples import Examples
 from anyformer.data.feed import Feed
+from anyformer.data.objectives.objective import source_eos
 from anyformer.data.shards import Index, open_examples, open_index
 from anyformer.data.tokenizer import SOURCE, Tokenizer
 from anyformer.errors import CapabilityError, DataError, InputError
@@ -122,6 +123,12 @@ class Setup:
                 self.valid = self._feed(self.held_out, len(config.stages) - 1)
             except DataError as error:
                 raise DataError(f"data.valid: the part {config.data.valid!r} can't be measured on: {error}") from error
+
+    @property
+    def reader(self) -> Tokenizer | None:
+        """The tokenizer of the texts that the model reads, with what it was trained to see after them."""
+        made, end = self.source_tokenizer or self.tokenizer, source_eos(self.spec)
+        return made if made is None or end is None or not self.objective.ends_source else made.ending_with(end)
 
     def open(self) -> None:
         """Read, build, and take the folder; it is made if need be."""
@@ -319,10 +326,12 @@ class Setup:
         self._write_config()
         spec = self.specs[-1].to_toml()
         replace_file(self.folder / SPEC, lambda beside: beside.write_text(spec, encoding="utf-8"))
-        if self.tokenizer is not None:
-            self.tokenizer.save(self.folder)
-        if self.source_tokenizer is not None:
-            self.source_tokenizer.save(self.folder / SOURCE)
+        if self.tokenizer is None or self.reader is None:
+            return
+        one = self.source_tokenizer is None
+        (self.reader if one else self.tokenizer).save(self.folder)
+        if not one:
+            self.reader.save(self.folder / SOURCE)
 
     def _write_config(self) -> None:
         """The config of this part of the run: where the data are, and how often to look, may have changed."""

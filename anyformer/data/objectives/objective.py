@@ -71,6 +71,8 @@ class Objective(OpenAxis, axis="objective", leaves="anyformer.data.objectives"):
     """Rows that a piece takes, which are judged together."""
     shifts: ClassVar[bool] = False
     """Whether the model compares the label of a cell with the answer of the cell before."""
+    ends_source: ClassVar[bool] = False
+    """Whether the source of an encoder-decoder is given an eos: a text must then be given one too, or it is another."""
     classes: ClassVar[str] = ""
     """The column of labels whose names the head must have room for; "" if labels are tokens or numbers."""
 

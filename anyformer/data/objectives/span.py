@@ -28,6 +28,7 @@ class Span(TextObjective, kind="span"):
     """
 
     topologies = ("encoder-decoder",)
+    ends_source = True
     heads = ("lm",)
     lanes = {"": ("input_ids",), "decoder_": ("labels",)}
     share: float = 0.15

@@ -22,6 +22,7 @@ class Translate(Objective, kind="translate"):
 
     columns = ("source", "target")
     topologies = ("encoder-decoder",)
+    ends_source = True
     heads = ("lm",)
     ways: ClassVar[tuple[Way, ...]] = ("packed", "padded")
     lanes = {"": ("input_ids",), "decoder_": ("labels",)}

@@ -30,7 +30,10 @@ RELEASED = {
 REFUSED = {
     "fsmt": [
         ({"vocab_size": 62}, "vocab_size: 62 is not tgt_vocab_size=61"),
-        ({"tie_word_embeddings": True}, "tie_word_embeddings: true is one table for source and target, but src_vocab_size=67"),
+        (
+            {"tie_word_embeddings": True},
+            "tie_word_embeddings: true is one table for source and target, but src_vocab_size=67",
+        ),
         ({"pad_token_id": 61}, "pad_token_id: 61 is not a token, and positions are counted from it"),
         ({"pad_token_id": None}, "pad_token_id: None is not a whole number"),
     ]
