@@ -11,7 +11,7 @@ from anyformer.data.shards import open_index
 from anyformer.errors import InputError
 from tests.cli.command import run
 
-WORDS = dict(zip("ab cd ef gh ij".split(), "один два три четыре пять".split(), strict=True))
+WORDS = dict(zip(["ab", "cd", "ef", "gh", "ij"], ["один", "два", "три", "четыре", "пять"], strict=True))
 CONFIG = """
 [model.spec]
 topology = "encoder-decoder"

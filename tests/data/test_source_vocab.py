@@ -132,11 +132,11 @@ def test_translation_ends_and_fills_each_side_with_its_own_ids(way):
 
 def test_batch_with_an_id_of_the_other_vocabulary_is_refused():
     wide = Examples.of({"source": [[8]], "target": [[85]]})
-    with pytest.raises(DataError, match="labels: 85 at .* is not among the 64"):
+    with pytest.raises(DataError, match=r"labels: 85 at .* is not among the 64"):
         feed_for("translate", "padded", examples=wide, batch=1, changes=TWO_VOCABULARIES).batch(0)
     narrow = Examples.of({"source": [[50]], "target": [[50]]})
     changes = {"source_vocab": 40, "embed.shared": False}
-    with pytest.raises(DataError, match="input_ids: 50 at .* is not among the 40"):
+    with pytest.raises(DataError, match=r"input_ids: 50 at .* is not among the 40"):
         feed_for("translate", "padded", examples=narrow, batch=1, changes=changes).batch(0)
 
 

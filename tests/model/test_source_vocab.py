@@ -48,7 +48,7 @@ def test_generate_reads_ids_of_the_source_and_says_those_of_the_target(model):
     assert torch.equal(said[1:], alone)
     with pytest.raises(InputError, match=r"input_ids: 53 in row 0, column 1 is not an id below source_vocab = 53"):
         af.generate(model, torch.tensor([[1, 53]]), max_new_tokens=2)
-    with pytest.raises(InputError, match="vocab|stop"):
+    with pytest.raises(InputError, match="stop: "):
         af.generate(model, SOURCE, max_new_tokens=2, stop=[40])
 
 
