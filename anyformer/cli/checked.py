@@ -68,5 +68,8 @@ def _size(spec: ModelSpec) -> str:
         f" ({a.kv_heads} of keys)" if a.kv_heads not in (None, a.heads) else ""
     )
     patterns = dict.fromkeys(str(layer.attention.pattern) for layer in layers if layer.attention.pattern is not None)
-    sizes = [f"width {spec.width}", f"{depths} layers", heads, f"vocabulary {spec.vocab}", f"context {spec.context}"]
+    vocabulary = f"vocabulary {spec.vocab}" + (
+        f" (source {spec.source_vocab})" if spec.source_vocab is not None else ""
+    )
+    sizes = [f"width {spec.width}", f"{depths} layers", heads, vocabulary, f"context {spec.context}"]
     return ", ".join([*sizes, *(["patterns " + ", ".join(patterns)] if patterns else [])])

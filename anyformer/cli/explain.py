@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from anyformer.cli.model import open_model, working
+from anyformer.cli.model import open_model, open_reader, working
 from anyformer.cli.parser import Command, add_set, whole
 from anyformer.cli.terminal import console, print_all, print_json
 from anyformer.errors import InputError
@@ -89,7 +89,8 @@ def _explain_prompt(given: argparse.Namespace) -> int:
     from anyformer.explain.prompt import look, said
 
     with working("tracing the prompt"):
-        found = look(model, tokenizer, text, name=Path(given.spec).resolve().name)
+        reader = open_reader(given.spec, model, tokenizer)
+        found = look(model, tokenizer, text, name=Path(given.spec).resolve().name, reader=reader)
     if given.json:
         print_json(found.data())
     place = given.html or (None if given.json else PAGE)

@@ -7,7 +7,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from anyformer.cli.model import FOLDER, errors, open_model, working
+from anyformer.cli.model import FOLDER, errors, open_model, open_reader, working
 from anyformer.cli.parser import Command, whole
 from anyformer.cli.sampling import add_more_sampling, add_sampling, sampling
 from anyformer.cli.terminal import print_json, say
@@ -49,7 +49,7 @@ def run(given: argparse.Namespace) -> int:
     from anyformer.generation.text.prompt import read_prompt
 
     check_model(model.spec)
-    read = read_prompt(model.spec, tokenizer, prompt)
+    read = read_prompt(model.spec, open_reader(given.model, model, tokenizer), prompt)
     room = room_for(model, len(read.ids))
     if room < given.max_new_tokens:
         sys.stderr.write(

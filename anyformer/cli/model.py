@@ -46,6 +46,20 @@ def open_model(path: str, **place: Any) -> tuple[Model, Tokenizer]:
         return load(folder, **place), tokenizer(folder)
 
 
+def open_reader(path: str, model: Model, own: Tokenizer) -> Tokenizer:
+    """The tokenizer of what a model reads: its own, unless the source has a vocabulary of its own."""
+    if model.spec.source_vocab is None:
+        return own
+    from anyformer.data.tokenizer import SOURCE, source_tokenizer
+
+    found = source_tokenizer(check_folder(path))
+    if found is None:
+        raise InputError(
+            f"{path}: the source of this model has a vocabulary of its own, and there is no {SOURCE}; put it beside the weights"
+        )
+    return found
+
+
 def errors() -> Console:
     """Standard error."""
     from rich.console import Console

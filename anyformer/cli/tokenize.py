@@ -50,6 +50,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="special tokens <extra_id_0>, ... for spans (%(default)s)",
     )
     made.add_argument("--tokenizer", metavar="PATH", help="a tokenizer.json, or a folder with one")
+    made.add_argument(
+        "--source-vocab", type=whole(1), metavar="N",
+        help="pairs: train one for the sources alone, with so many tokens; --train and --vocab are then the targets'",
+    )  # fmt: skip
+    made.add_argument("--source-train", choices=KINDS, metavar="KIND", help="which kind that is (the same as --train)")
+    made.add_argument("--source-tokenizer", metavar="PATH", help="pairs: a tokenizer.json for the sources alone")
 
     read = parser.add_argument_group("reading")
     read.add_argument(
@@ -123,10 +129,13 @@ def _plan(given: argparse.Namespace) -> Plan:
         raise InputError(
             "give files to learn from, or one for each class (--label neg=FILE --label pos=FILE), not both"
         )
-    if given.train is None and (given.vocab or given.special or given.sentinels or given.lowercase):
+    trained = given.train is not None or given.source_train is not None
+    if (given.train is None and given.vocab) or (not trained and (given.special or given.sentinels or given.lowercase)):
         raise InputError(
             "--vocab, --special, --sentinels and --lowercase are for a tokenizer to train; add --train KIND"
         )
+    if given.source_vocab and not (given.source_train or given.train):
+        raise InputError("--source-vocab is for a tokenizer to train; add --source-train KIND")
     if given.label and (given.valid or given.test):
         raise InputError("--label: files of one class have no other parts; hold out a share with --hold-out")
     if given.split and not given.hold_out:
@@ -142,18 +151,20 @@ def _plan(given: argparse.Namespace) -> Plan:
     for part in ("valid", "test"):
         if getattr(given, part):
             files[part] = tuple(find_files(getattr(given, part)))
-    training = None
-    if given.train is not None:
-        training = Training(
-            kind=given.train, vocab=given.vocab, specials=tuple(given.special), sentinels=given.sentinels,
-            lowercase=given.lowercase,
+
+    def training(kind: str | None, vocab: int | None) -> Training | None:
+        return None if kind is None else Training(
+            kind=kind, vocab=vocab, specials=tuple(given.special), sentinels=given.sentinels, lowercase=given.lowercase,
         )  # fmt: skip
+
     twice = {name for name, _ in given.column if [n for n, _ in given.column].count(name) > 1}
     if twice:
         raise InputError(f"--column: {', '.join(sorted(twice))} is given twice")
     return Plan(
-        out=out, files=files, format=_format(given, files), columns=dict(given.column), training=training,
+        out=out, files=files, format=_format(given, files), columns=dict(given.column), training=training(given.train, given.vocab),
         tokenizer=None if given.tokenizer is None else Path(given.tokenizer),
+        source_training=training(given.source_train or (given.train if given.source_vocab else None), given.source_vocab),
+        source_tokenizer=None if given.source_tokenizer is None else Path(given.source_tokenizer),
         hold_out=Fraction(str(given.hold_out or 0)), way=given.split, key=given.dedupe, shard=given.shard_tokens or SHARD,
     )  # fmt: skip
 
@@ -187,6 +198,7 @@ def _summary(index: Index, kept: int, seconds: float) -> dict[str, Any]:
         "folder": str(index.folder), "format": index.format, "columns": dict(index.columns),
         "names": {column: list(names) for column, names in index.names.items()},
         "vocab": index.vocab, "ids": dict(index.ids), "sentinels": len(index.sentinels),
+        "source_vocab": index.source_vocab, "source_ids": dict(index.source_ids),
         "parts": {
             name: {
                 "examples": part.examples, "values": dict(part.values), "bytes": part.bytes, "shards": len(part.shards),
@@ -212,10 +224,14 @@ def _print(index: Index, kept: int, seconds: float) -> None:
         values = [f"{part.values[column]:,}" for column in columns]
         table.add_row(name, f"{part.examples:,}", *values, f"{part.bytes:,}", f"{len(part.shards)}")
     total = sum(len(part.shards) for part in index.parts.values())
-    title = f"{index.folder}: {index.format}, {f'vocabulary {index.vocab:,}' if index.vocab else 'numbers'}"
+    known = f"vocabulary {index.vocab:,}" if index.vocab else "numbers"
+    known = f"vocabularies {index.source_vocab:,} and {index.vocab:,}" if index.source_vocab else known
+    title = f"{index.folder}: {index.format}, {known}"
     pieces: list[Any] = [Text(f"{title}, {seconds:.1f} s"), table]
     if index.ids:
         pieces.append(Text("special ids  " + "  ".join(f"{role} {i}" for role, i in index.ids.items())))
+    if index.source_ids:
+        pieces.append(Text("of the source  " + "  ".join(f"{role} {i}" for role, i in index.source_ids.items())))
     pieces += [Text(f"classes of {column}  {' '.join(names[:20])}") for column, names in index.names.items()]
     if kept:
         pieces.append(Text("it was there already" if kept == total else f"{kept} of {total} shards were there already"))
@@ -229,6 +245,7 @@ COMMAND = Command(
 anyformer tokenize book.txt --out data/book --train bpe --vocab 8192 --hold-out 0.1
 anyformer tokenize shakespeare.txt --out data/chars --train chars --hold-out 0.1
 anyformer tokenize pairs.tsv.gz --out data/pairs --train bpe --vocab 16000 --special '<bos>' --hold-out 0.02 --dedupe source
+anyformer tokenize en-ru.tsv --out data/en-ru --train bpe --vocab 12000 --source-vocab 8000 --hold-out 0.02
 anyformer tokenize train.conllu --valid dev.conllu --out data/tags --train wordpiece --vocab 8000
 anyformer tokenize --label neg=bad.txt --label pos=good.txt --lines --out data/mood --tokenizer data/book --hold-out 0.1
 """,

@@ -18,7 +18,7 @@ import torch
 from anyformer.convert.surgery import Surgery, operate
 from anyformer.convert.unpickle import unpickled
 from anyformer.data.tokenizer import FILE as TOKENIZER
-from anyformer.data.tokenizer import tokenizer
+from anyformer.data.tokenizer import SOURCE, tokenizer
 from anyformer.errors import InputError, SpecError
 from anyformer.families.checkpoint import family_for, save_published, was_written_here
 from anyformer.families.folder import FORMATS, load, stored_dtype
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from anyformer.model.models import Model
 
 COPIED = (
-    TOKENIZER, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "generation_config.json",
+    TOKENIZER, SOURCE, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "generation_config.json",
 )  # fmt: skip
 """Files that go along as they are: they belong to the texts, not to the weights."""
 NAMES = (SPEC, CONFIG, SINGLE, INDEX, "model-?????-of-?????.safetensors", *COPIED)

@@ -101,7 +101,7 @@ def check_values(inputs: Mapping[str, Any], spec: ModelSpec, *, classes: int | N
 
     `classes`: how many there are for whole-number labels; None where labels are real numbers.
     """
-    limits = {"input_ids": spec.vocab, "decoder_input_ids": spec.vocab}
+    limits = {"input_ids": spec.input_vocab, "decoder_input_ids": spec.vocab}
     if isinstance(spec.embed, TokenEmbed) and spec.embed.token_types:
         limits["token_types"] = spec.embed.token_types
     problems: list[str] = []

@@ -57,10 +57,17 @@ class Encoded:
 class Encoder:
     """Turns records into columns."""
 
-    def __init__(self, layout: Layout, made: Tokenizer | None, names: Mapping[str, tuple[str, ...]]) -> None:
-        self.layout, self.tokenizer = layout, made
+    def __init__(
+        self,
+        layout: Layout,
+        made: Tokenizer | None,
+        names: Mapping[str, tuple[str, ...]],
+        source: Tokenizer | None = None,
+    ) -> None:
+        """`source` encodes the column of that name, where it has a tokenizer of its own."""
+        self.layout, self.tokenizer, self.source = layout, made, source
         self._numbers = {role: {name: i for i, name in enumerate(known)} for role, known in names.items()}
-        self._dtypes = layout.dtypes(0 if made is None else ids_of(made))
+        self._dtypes = layout.dtypes(most_ids(made, source))
         self._texts = [role for role, kind in layout.kinds.items() if kind in ("tokens", "words")]
         self._aligned = "words" in layout.fields
 
@@ -125,23 +132,35 @@ class Encoder:
         """The library's answers for all texts of a batch, one after the other."""
         if self.tokenizer is None:
             return []
-        texts = [item.context + text for item in batch for text in self.layout.texts(item.values)]
         try:
             with guarded("the texts can't be encoded"):
-                # Offsets cost time, and only tags need them.
-                inner = self.tokenizer.inner
-                encode = inner.encode_batch if self._aligned else inner.encode_batch_fast
-                return encode(texts, add_special_tokens=False)
+                if self.source is None:
+                    texts = [item.context + text for item in batch for text in self.layout.texts(item.values)]
+                    return self._encode(self.tokenizer, texts)
+                each = [self._encode(self._of(role), [item.values[role] for item in batch]) for role in self._texts]
+                return [one for row in zip(*each, strict=True) for one in row]
         except DataError as error:
             raise self._blame(batch, error) from error
+
+    def _encode(self, made: Tokenizer, texts: list[str]) -> list[Any]:
+        # Offsets cost time, and only tags need them.
+        encode = made.inner.encode_batch if self._aligned else made.inner.encode_batch_fast
+        return encode(texts, add_special_tokens=False)
+
+    def _of(self, role: str) -> Tokenizer:
+        """The tokenizer of a column."""
+        made = self.source if role == "source" and self.source is not None else self.tokenizer
+        if made is None:
+            raise DataError("there is no tokenizer to encode texts with")
+        return made
 
     def _blame(self, batch: list[Item], error: DataError) -> DataError:
         """Which character of which record has no token."""
         for item in batch:
-            for text in self.layout.texts(item.values):
+            for role, text in zip(self._texts, self.layout.texts(item.values), strict=True):
                 for character in dict.fromkeys(text):
                     try:
-                        self.tokenizer.encode(character) if self.tokenizer is not None else None
+                        self._of(role).encode(character)
                     except DataError:
                         where = item.record.after(text[: text.index(character)])
                         return DataError(
@@ -202,6 +221,11 @@ def _with_text(item: Item, parts: list[str]) -> Item:
     if len(parts) > 1:
         item.values["text"] = "".join(parts)
     return item
+
+
+def most_ids(*made: Tokenizer | None) -> int:
+    """Ids of the largest vocabulary; 0 if there is none."""
+    return max((ids_of(one) for one in made if one is not None), default=0)
 
 
 def ids_of(made: Tokenizer) -> int:

@@ -206,7 +206,7 @@ class Feed:
 
     def _laid(self, name: str, lines: list[list[dict[str, Any]]], width: int, like: Any) -> Any:
         """The cells of all rows beside each other, and what stands where there are none."""
-        pad = {"input_ids": self.spec.ids.pad or 0, "labels": IGNORE}.get(name, 0)
+        pad = {"input_ids": self.spec.input_pad or 0, "labels": IGNORE}.get(name, 0)
         laid = np.full((len(lines), width, *like.shape[1:]), pad, like.dtype)
         for row, line in zip(laid, lines, strict=True):
             place = 0

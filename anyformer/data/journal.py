@@ -13,7 +13,18 @@ from typing import Any
 
 from anyformer import files
 from anyformer.data.layout import Layout
-from anyformer.data.shards import INDEX, JOURNAL, NAMED, TOKENIZER, VERSION, Index, check_array, file_sha256, open_index
+from anyformer.data.shards import (
+    INDEX,
+    JOURNAL,
+    NAMED,
+    SOURCE,
+    TOKENIZER,
+    VERSION,
+    Index,
+    check_array,
+    file_sha256,
+    open_index,
+)
 from anyformer.data.survey import Survey
 from anyformer.data.tokenizer import Tokenizer, tokenizer
 from anyformer.errors import DataError, InputError
@@ -36,6 +47,7 @@ class Journal:
             try:
                 found = json.loads(place.read_bytes())
                 self._told = {key: found[key] for key in ("asked", "survey", "tokenizer", "shards")}
+                self._told["source_tokenizer"] = found.get("source_tokenizer")
             except (ValueError, KeyError, TypeError) as error:
                 raise DataError(f"{place}: is damaged; remove the folder {folder} and begin anew") from error
 
@@ -85,14 +97,21 @@ class Journal:
 
     def tokenizer(self) -> Tokenizer | None:
         """The tokenizer of an interrupted run."""
-        place = self.folder / TOKENIZER
-        if not self._told or not place.is_file() or file_sha256(place) != self._told["tokenizer"]:
+        return self._kept(TOKENIZER, "tokenizer")
+
+    def source_tokenizer(self) -> Tokenizer | None:
+        """The source's own, if it has one."""
+        return self._kept(SOURCE, "source_tokenizer")
+
+    def _kept(self, name: str, told: str) -> Tokenizer | None:
+        place = self.folder / name
+        if not self._told or not place.is_file() or file_sha256(place) != self._told[told]:
             return None
         return tokenizer(place)
 
     @contextlib.contextmanager
     def begun(
-        self, asked: Any, survey: Survey, made: Tokenizer | None, parts: Iterable[str]
+        self, asked: Any, survey: Survey, made: Tokenizer | None, source: Tokenizer | None, parts: Iterable[str]
     ) -> Iterator[dict[str, list[dict[str, Any]]]]:
         """The shards of each part so far, in a folder that nobody else writes to meanwhile."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -107,17 +126,20 @@ class Journal:
             if _state(self.folder) != self._found:
                 # Going on from what was read before would remove shards that were finished since.
                 raise InputError(f"{self.folder}: another process wrote to it meanwhile; run the command again")
-            sha256 = None
-            if made is not None:
-                made.save(self.folder)
-                sha256 = file_sha256(self.folder / TOKENIZER)
-            told = self._told.get("shards", {}) if self._told.get("tokenizer") == sha256 else {}
+            sha256: list[str | None] = [None, None]
+            for i, (one, name) in enumerate(((made, TOKENIZER), (source, SOURCE))):
+                if one is not None:
+                    one.save(self.folder / name)
+                    sha256[i] = file_sha256(self.folder / name)
+            same = [self._told.get("tokenizer"), self._told.get("source_tokenizer")] == sha256
+            told = self._told.get("shards", {}) if same else {}
             self.shards = {part: self._whole(told.get(part, [])) for part in parts}
             found = {
                 "fields": dict(survey.layout.fields), "names": survey.names, "documents": survey.documents,
                 "characters": survey.characters,
             }  # fmt: skip
-            self._told = {"asked": asked, "survey": found, "tokenizer": sha256, "shards": self.shards}
+            self._told = {"asked": asked, "survey": found, "tokenizer": sha256[0], "shards": self.shards}
+            self._told["source_tokenizer"] = sha256[1]
             self._sweep()
             self.note()
             yield self.shards
@@ -174,7 +196,7 @@ def _check_ours(folder: Path) -> None:
         if os.path.lexists(folder):
             raise InputError(f"{folder}: is a file; give the name of a folder")
         return
-    ours = {INDEX, JOURNAL, TOKENIZER}
+    ours = {INDEX, JOURNAL, TOKENIZER, SOURCE}
     strange = sorted(
         file.name
         for file in folder.iterdir()

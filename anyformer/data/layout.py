@@ -91,9 +91,11 @@ class Layout:
             values.setdefault("label", TRIPLET)
         return values
 
-    def texts(self, values: Mapping[str, Any]) -> Iterator[str]:
-        """What a tokenizer reads of the values of a record."""
+    def texts(self, values: Mapping[str, Any], roles: Iterable[str] | None = None) -> Iterator[str]:
+        """What a tokenizer reads of the values of a record; of some roles only, if they are given."""
         for role, kind in self.kinds.items():
+            if roles is not None and role not in roles:
+                continue
             if kind == "tokens":
                 yield values[role]
             elif kind == "words":

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,14 @@ import numpy as np
 
 from anyformer.data.examples import Examples, Ragged
 from anyformer.data.tokenizer import FILE as TOKENIZER
-from anyformer.data.tokenizer import Tokenizer, tokenizer
+from anyformer.data.tokenizer import SOURCE, Tokenizer, tokenizer
 from anyformer.errors import DataError, nearest
 
 INDEX = "index.json"
 JOURNAL = "journal.json"
 VERSION = 1
+TWO = 2
+"""Version of an index with two tokenizers: who reads version 1 alone would take the target's for both."""
 PARTS = ("train", "valid", "test")
 NAMED = re.compile(r"(train|valid|test)-\d{5,}\.[a-z]+(\.bounds)?\.npy")
 """Names of the arrays of shards. Nothing else is opened, so an index can't lead out of its folder."""
@@ -65,13 +67,25 @@ class Index:
     """Name, size and sha256 of each file that the examples came from."""
     options: Mapping[str, Any]
     """What was asked for."""
+    source_vocab: int = 0
+    """How many ids the tokenizer of the column `source` has, 0 if it has none of its own; `vocab` is then the target's."""
+    source_ids: Mapping[str, int] = field(default_factory=dict)
+    """Ids of its special tokens by their role."""
+    source_sha256: str | None = None
 
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made the ids, checked against the index."""
         if self.tokenizer_sha256 is None:
             raise DataError(f"{self.folder}: holds numbers, which have no tokenizer")
-        place = self.folder / TOKENIZER
-        if not place.is_file() or file_sha256(place) != self.tokenizer_sha256:
+        return self._checked(TOKENIZER, self.tokenizer_sha256)
+
+    def source_tokenizer(self) -> Tokenizer | None:
+        """The tokenizer that made the ids of the column `source`, if that has one of its own."""
+        return None if self.source_sha256 is None else self._checked(SOURCE, self.source_sha256)
+
+    def _checked(self, name: str, sha256: str) -> Tokenizer:
+        place = self.folder / name
+        if not place.is_file() or file_sha256(place) != sha256:
             what = "is not the one that the ids were made with" if place.is_file() else "is missing"
             raise DataError(f"{place}: {what}; bring back the file, or run anyformer tokenize into a new folder")
         return tokenizer(place)
@@ -96,16 +110,20 @@ def open_index(folder: str | Path) -> Index:
         raise DataError(f"{place}: has {place.stat().st_size:,} bytes; an index of more than {LARGEST:,} is not read")
     try:
         found = json.loads(place.read_bytes())
-        if found["version"] != VERSION:
-            raise DataError(f"{place}: is of version {found['version']!r}; this anyformer reads version {VERSION}")
+        if found["version"] not in (VERSION, TWO):
+            raise DataError(
+                f"{place}: is of version {found['version']!r}; this anyformer reads versions {VERSION} and {TWO}"
+            )
         made = found["tokenizer"] or {"sha256": None, "vocab": 0}
+        own = found.get("source_tokenizer") or {"sha256": None, "vocab": 0, "ids": {}}
         index = Index(
             folder=folder, format=str(found["format"]), columns=dict(found["columns"]),
             names={c: tuple(map(str, names)) for c, names in found["names"].items()},
             parts={name: _part(part, list(found["columns"])) for name, part in found["parts"].items()},
             vocab=int(made["vocab"]), ids={r: int(i) for r, i in found["ids"].items()},
             sentinels=tuple(map(int, found["sentinels"])), tokenizer_sha256=made["sha256"],
-            inputs=tuple(found["inputs"]), options=dict(found["options"]),
+            inputs=tuple(found["inputs"]), options=dict(found["options"]), source_vocab=int(own["vocab"]),
+            source_ids={r: int(i) for r, i in own["ids"].items()}, source_sha256=own["sha256"],
         )  # fmt: skip
         for dtype in index.columns.values():
             if dtype not in ("uint16", "uint32", "int32", "float32"):

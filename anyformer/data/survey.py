@@ -37,6 +37,9 @@ class Plan:
     """The tokenizer to train on the examples to learn from, or ..."""
     tokenizer: Path | None = None
     """... the one to use."""
+    source_training: Training | None = None
+    """The same two for the column `source`, where that has a vocabulary of its own; the others are then the target's."""
+    source_tokenizer: Path | None = None
     hold_out: Fraction = Fraction(0)
     """The share of the training examples that become the part "valid"."""
     way: Way | None = None
@@ -48,6 +51,10 @@ class Plan:
     def __post_init__(self) -> None:
         if self.training is not None and self.tokenizer is not None:
             raise InputError("a tokenizer is trained or given, not both; leave out one of them")
+        if self.source_training is not None and self.source_tokenizer is not None:
+            raise InputError("a tokenizer of the source is trained or given, not both; leave out one of them")
+        if self.two and self.training is None and self.tokenizer is None:
+            raise InputError("the source has a tokenizer of its own, and the target has none; train one, or give one")
         if self.hold_out and "valid" in self.files:
             raise InputError("examples for validation are given or held out, not both; leave out one of them")
         if self.key is not None and not self.hold_out:
@@ -56,6 +63,11 @@ class Plan:
             )
         if self.key is not None and self.way == "last":
             raise InputError(f"each {self.key} is kept on one side by drawing; the last examples can't be taken")
+
+    @property
+    def two(self) -> bool:
+        """Whether source and target have a tokenizer each."""
+        return self.source_training is not None or self.source_tokenizer is not None
 
     @property
     def parts(self) -> list[str]:

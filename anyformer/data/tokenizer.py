@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, decoders, models, pre_tokenizers, processors, trainers
 
 from anyformer.errors import AnyformerError, DataError
 from anyformer.files import replace_file
 
 FILE = "tokenizer.json"
+SOURCE = "source_tokenizer.json"
+"""The tokenizer of the source, where that has a vocabulary of its own; FILE is then the target's."""
 END = "<|endoftext|>"
 """The one special token of tokenizers that we train: it stands between documents, and its id is 0."""
 LARGEST = 256 * 2**20
@@ -102,6 +104,18 @@ class Tokenizer:
         with guarded("the token can't be looked up"):
             return self._inner.token_to_id(token)
 
+    def ending_with(self, token: int) -> Tokenizer:
+        """A copy whose template puts a token after a text; itself, if its own template adds something already."""
+        if self.encode("a", specials=True) != self.encode("a"):
+            return self
+        with guarded("it can't be copied"):
+            name = self._inner.id_to_token(token)
+            copy = tokenizers.Tokenizer.from_str(self._inner.to_str())
+            template = processors.TemplateProcessing(single=f"$A {name}", special_tokens=[(name, token)])
+            own = copy.post_processor
+            copy.post_processor = template if own is None else processors.Sequence([own, template])
+        return Tokenizer(copy)
+
     @property
     def inner(self) -> tokenizers.Tokenizer:
         """The library's own, for what it knows besides ids: offsets, pairs of texts, names of tokens."""
@@ -151,6 +165,12 @@ def tokenizer(path: str | Path) -> Tokenizer:
     with guarded(f"{file}: is damaged, or of a kind that the tokenizers library does not know"):
         inner = tokenizers.Tokenizer.from_str(text)
     return Tokenizer(inner)
+
+
+def source_tokenizer(folder: str | Path) -> Tokenizer | None:
+    """The tokenizer of the source in a directory, if the source has one of its own."""
+    place = Path(folder) / SOURCE
+    return tokenizer(place) if place.is_file() else None
 
 
 def train_bpe(texts: Iterable[str], vocab: int, specials: Sequence[str] = (END,)) -> Tokenizer:

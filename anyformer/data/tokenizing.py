@@ -9,15 +9,15 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from typing import Any
 
-from anyformer.data.encoding import Encoder, ids_of
+from anyformer.data.encoding import Encoder, ids_of, most_ids
 from anyformer.data.held_out import HeldOut, find_held_out
 from anyformer.data.journal import Journal
 from anyformer.data.shard_writer import ShardWriter
-from anyformer.data.shards import PARTS, VERSION, Index
+from anyformer.data.shards import PARTS, TWO, VERSION, Index
 from anyformer.data.sources.format import Record
 from anyformer.data.survey import Plan, Progress, Report, Survey, take_survey
 from anyformer.data.tokenizer import Tokenizer, tokenizer
-from anyformer.data.training import sentinel_ids, special_ids, train_tokenizer
+from anyformer.data.training import Training, sentinel_ids, special_ids, train_tokenizer
 from anyformer.errors import DataError, InputError
 
 STEP = 2**18
@@ -39,17 +39,21 @@ def tokenize(plan: Plan, progress: Progress = lambda _: nullcontext()) -> tuple[
             survey = take_survey(plan, report)
     held = _held_out(plan, survey)
     _check_parts(plan, survey, held)
-    known = _known_tokenizer(plan, journal, survey)
+    known, source = _known_tokenizers(plan, journal, survey)
     if known is None and plan.training is not None and survey.layout.has_text:
         with progress(f"training {plan.training.kind}") as report:
-            known = _trained(plan, survey, held, report)
+            roles = [role for role in survey.layout.roles if not (plan.two and role == "source")]
+            known = _trained(plan, plan.training, survey, held, roles, report)
+    if source is None and plan.source_training is not None:
+        with progress(f"training {plan.source_training.kind} of the source") as report:
+            source = _trained(plan, plan.source_training, survey, held, ["source"], report)
     try:
-        with journal.begun(asked, survey, known, plan.parts) as shards:
+        with journal.begun(asked, survey, known, source, plan.parts) as shards:
             done = sum(map(len, shards.values()))
             for part in plan.parts:
                 with progress(f"encoding {part}") as report:
-                    _write_part(plan, survey, held, part, known, shards[part], journal.note, report)
-            return journal.finish(_index(plan, asked, survey, known, shards)), done
+                    _write_part(plan, survey, held, part, (known, source), shards[part], journal.note, report)
+            return journal.finish(_index(plan, asked, survey, known, source, shards)), done
     except OSError as error:
         whole = sum(map(len, journal.shards.values()))
         raise OSError(
@@ -69,12 +73,14 @@ def _asked(plan: Plan, progress: Progress) -> dict[str, Any]:
             inputs.append({"part": part, "name": file.name, "label": file.label, "size": size, "sha256": digest})
             if report is not None:
                 report(i + 1, len(every))
-    given = None if plan.tokenizer is None else tokenizer(plan.tokenizer)
+    given, own = (None if one is None else tokenizer(one) for one in (plan.tokenizer, plan.source_tokenizer))
     options = {
         "format": {"kind": plan.format.kind, **asdict(plan.format)},
         "columns": dict(plan.columns),
         "train": None if plan.training is None else asdict(plan.training),
         "tokenizer": None if given is None else hashlib.sha256(given.to_json().encode()).hexdigest(),
+        "source_train": None if plan.source_training is None else asdict(plan.source_training),
+        "source_tokenizer": None if own is None else hashlib.sha256(own.to_json().encode()).hexdigest(),
         "hold_out": str(plan.hold_out),
         "split": plan.way,
         "dedupe": plan.key,
@@ -113,29 +119,40 @@ def _check_parts(plan: Plan, survey: Survey, held: HeldOut | None) -> None:
         raise InputError("texts need a tokenizer: train one (--train bpe --vocab 8192) or give one (--tokenizer PATH)")
     if not survey.layout.has_text and (plan.training or plan.tokenizer):
         raise InputError("series of numbers have no tokenizer; leave out --train and --tokenizer")
+    if plan.two and set(survey.layout.roles) != {"source", "target"}:
+        raise InputError(
+            f"a tokenizer of the source is for pairs of source and target, and these examples are made of "
+            f"{' '.join(survey.layout.roles)}; leave out --source-train, --source-vocab and --source-tokenizer"
+        )
 
 
-def _known_tokenizer(plan: Plan, journal: Journal, survey: Survey) -> Tokenizer | None:
+def _known_tokenizers(plan: Plan, journal: Journal, survey: Survey) -> tuple[Tokenizer | None, Tokenizer | None]:
+    """The tokenizer, and the source's own, as far as they need not be trained."""
     if not survey.layout.has_text:
-        return None
-    return journal.tokenizer() or (None if plan.tokenizer is None else tokenizer(plan.tokenizer))
+        return None, None
+    known = journal.tokenizer() or (None if plan.tokenizer is None else tokenizer(plan.tokenizer))
+    if not plan.two:
+        return known, None
+    given = None if plan.source_tokenizer is None else tokenizer(plan.source_tokenizer)
+    return known, journal.source_tokenizer() or given
 
 
-def _trained(plan: Plan, survey: Survey, held: HeldOut | None, report: Report | None) -> Tokenizer:
+def _trained(
+    plan: Plan, training: Training, survey: Survey, held: HeldOut | None, roles: list[str], report: Report | None
+) -> Tokenizer:
+    """A tokenizer from the columns of some roles."""
     total = survey.characters["train"]
 
     def texts() -> Iterator[str]:
         seen = told = 0
         for record in _records(plan, held, "train"):
-            for text in survey.layout.texts(survey.layout.values(record)):
+            for text in survey.layout.texts(survey.layout.values(record), roles):
                 yield text
                 seen += len(text)
             if report is not None and seen >= told + STEP:
                 report(told := seen, total)
 
-    if plan.training is None:
-        raise InputError("there is no tokenizer to train")
-    return train_tokenizer(texts, plan.training)
+    return train_tokenizer(texts, training)
 
 
 def _write_part(
@@ -143,17 +160,17 @@ def _write_part(
     survey: Survey,
     held: HeldOut | None,
     part: str,
-    made: Tokenizer | None,
+    made: tuple[Tokenizer | None, Tokenizer | None],
     shards: list[dict[str, Any]],
     note: Callable[[], None],
     report: Report | None,
 ) -> None:
-    dtypes = survey.layout.dtypes(0 if made is None else ids_of(made))
+    dtypes = survey.layout.dtypes(most_ids(*made))
     writer = ShardWriter(plan.out, part, dtypes, size=plan.shard, finished=shards, done=note)
     rest = _skip(_records(plan, held, part), sum(shard["examples"] for shard in shards))
     total, seen = survey.characters[part if held is None or part == "test" else "train"], 0
     try:
-        for one in Encoder(survey.layout, made, survey.names).encode(rest):
+        for one in Encoder(survey.layout, made[0], survey.names, made[1]).encode(rest):
             writer.add(one.columns, bytes=one.bytes, more=one.more)
             seen += one.characters
             if report is not None:
@@ -171,11 +188,18 @@ def _skip(records: Iterable[Record], documents: int) -> Iterator[Record]:
 
 
 def _index(
-    plan: Plan, asked: Mapping[str, Any], survey: Survey, made: Tokenizer | None, shards: Mapping[str, list[Any]]
+    plan: Plan,
+    asked: Mapping[str, Any],
+    survey: Survey,
+    made: Tokenizer | None,
+    source: Tokenizer | None,
+    shards: Mapping[str, list[Any]],
 ) -> dict[str, Any]:
     vocab = 0 if made is None else ids_of(made)
-    sha256 = None if made is None else hashlib.sha256(made.to_json().encode()).hexdigest()
-    columns = survey.layout.dtypes(vocab)
+    sha256, own = (
+        None if one is None else hashlib.sha256(one.to_json().encode()).hexdigest() for one in (made, source)
+    )
+    columns = survey.layout.dtypes(most_ids(made, source))
     parts: dict[str, Any] = {}
     for part, some in shards.items():
         told = {
@@ -184,11 +208,15 @@ def _index(
             "values": {column: sum(shard["values"][column] for shard in some) for column in columns},
         }
         content = [columns, survey.names, sha256, told, [shard["files"] for shard in some]]
+        content += [] if own is None else [own]
         print_of = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
         parts[part] = told | {"fingerprint": print_of, "shards": some}
+    two = {} if source is None else {
+        "source_tokenizer": {"sha256": own, "vocab": ids_of(source), "ids": special_ids(source)},
+    }  # fmt: skip
     return {
-        "version": VERSION, "format": plan.format.kind, "columns": columns, "names": survey.names,
+        "version": TWO if two else VERSION, "format": plan.format.kind, "columns": columns, "names": survey.names,
         "tokenizer": None if made is None else {"sha256": sha256, "vocab": vocab},
         "ids": {} if made is None else special_ids(made), "sentinels": [] if made is None else sentinel_ids(made),
-        "parts": parts, **asked,
+        **two, "parts": parts, **asked,
     }  # fmt: skip

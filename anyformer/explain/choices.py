@@ -65,7 +65,11 @@ def topology(spec: ModelSpec) -> Choice:
 
 def vocab(spec: ModelSpec) -> Choice:
     """Tokens that are known."""
-    return Choice(key=spec.vocab, value=some(spec.vocab, "token") if spec.vocab else "no tokens", file=SPEC)
+    value, words = some(spec.vocab, "token") if spec.vocab else "no tokens", ""
+    if spec.source_vocab is not None:
+        value = f"source {some(spec.source_vocab, 'token')}, target {some(spec.vocab, 'token')}"
+        words = "Source and target have a vocabulary and a table each."
+    return Choice(key=(spec.source_vocab, spec.vocab), value=value, words=words, file=SPEC)
 
 
 def width(spec: ModelSpec) -> Choice:
@@ -126,6 +130,7 @@ def special_ids(spec: ModelSpec) -> Choice:
     """Token ids with a meaning."""
     ids = spec.ids
     named = {"pad": ids.pad, "bos": ids.bos, "eos": " ".join(map(str, ids.eos)) or None, "start": ids.start}
+    named |= {"source pad": ids.source_pad, "source eos": ids.source_eos}
     value = ", ".join(f"{name} {n}" for name, n in named.items() if n is not None)
     return Choice(key=ids, value=value or "none", file="anyformer/specs/nodes.py")
 

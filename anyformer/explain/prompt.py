@@ -67,6 +67,8 @@ class Look:
     """What the encoder of an encoder-decoder reads; `ids` is then its answer."""
     texts: dict[int, str]
     """What every token that occurs says."""
+    source_texts: dict[int, str]
+    """The same for those of the source, whose ids may mean something else."""
     predicts: str | None
     """`next`: the token after each; `same`: the token in each place; None: the head predicts no tokens."""
     layers: list[Prediction]
@@ -84,6 +86,7 @@ class Look:
             "ids": self.ids,
             "source": self.source,
             "texts": {str(token): text for token, text in self.texts.items()},
+            "source_texts": {str(token): text for token, text in self.source_texts.items()},
             "predicts": self.predicts,
             "layers": [{"name": layer.name, "top": layer.top} for layer in self.layers],
             "given": self.given,
@@ -92,14 +95,15 @@ class Look:
         }
 
 
-def look(model: Model, tokenizer: Tokenizer, text: str, *, name: str) -> Look:
-    """Trace a model on a prompt."""
+def look(model: Model, tokenizer: Tokenizer, text: str, *, name: str, reader: Tokenizer | None = None) -> Look:
+    """Trace a model on a prompt. `reader`: the tokenizer of the source, where that has a vocabulary of its own."""
     spec = model.spec
     if spec.embed.kind != "tokens":
         raise InputError(f"--prompt: this model reads {spec.embed.reads}, not a text")
     if not text.strip():
         raise InputError("--prompt: is empty; give a text")
-    source, ids = _read(model, tokenizer, text)
+    reader = reader or tokenizer
+    source, ids = _read(model, reader, text)
     predicts = {"encoder": "same"}.get(spec.topology, "next") if spec.head.predicts_tokens else None
     device = next(model.parameters()).device
     fed = torch.tensor([ids], device=device)
@@ -120,7 +124,8 @@ def look(model: Model, tokenizer: Tokenizer, text: str, *, name: str) -> Look:
         figures=_figures(model, len(ids) + len(source or ())),
         ids=ids,
         source=source,
-        texts=_texts(tokenizer, shown | set(ids) | set(source or ())),
+        texts=_texts(tokenizer, shown | set(ids)),
+        source_texts=_texts(reader, source or ()),
         predicts=predicts,
         layers=layers,
         given=_given(found.output.logits, ids, predicts),
@@ -142,8 +147,8 @@ def _read(model: Model, tokenizer: Tokenizer, text: str) -> tuple[list[int] | No
     if len(ids) > MOST:
         raise InputError(f"--prompt: {len(ids):,} tokens; a page shows at most {MOST}: shorten it")
     beyond = max(ids) if ids else 0
-    if not ids or beyond >= spec.vocab:
-        what = "has no tokens" if not ids else f"holds token {beyond}, and the model knows {spec.vocab}"
+    if not ids or beyond >= spec.input_vocab:
+        what = "has no tokens" if not ids else f"holds token {beyond}, and the model knows {spec.input_vocab}"
         raise InputError(f"--prompt: {what}; is this the tokenizer of this model?")
     if spec.topology != "encoder-decoder":
         return None, ids
@@ -229,7 +234,7 @@ def _figures(model: Model, tokens: int) -> list[tuple[str, str]]:
         ("layers", depth),
         ("heads", " or ".join(map(str, heads))),
         ("width", f"{spec.width:,}"),
-        ("vocabulary", f"{spec.vocab:,}"),
+        ("vocabulary", f"{spec.vocab:,}" if spec.source_vocab is None else f"{spec.source_vocab:,} + {spec.vocab:,}"),
         ("tokens here", f"{tokens:,}"),
     ]
 

@@ -68,10 +68,11 @@ def _article(name: str) -> str:
 
 
 def _ends(spec: ModelSpec) -> str:
-    known = f" of a vocabulary of {spec.vocab:,}" if spec.embed.reads == "input_ids" else ""
+    known = f" of a vocabulary of {spec.input_vocab:,}" if spec.embed.reads == "input_ids" else ""
     reads = spec.embed.called() + known
     tied = " from the embedding table" if getattr(spec.head, "tied", False) else ""
-    return f"It reads {reads} and answers with {spec.head.called()}{tied}."
+    other = f" of another of {spec.vocab:,}" if spec.source_vocab is not None and spec.head.predicts_tokens else ""
+    return f"It reads {reads} and answers with {spec.head.called()}{other}{tied}."
 
 
 def exemptions(spec: ModelSpec) -> list[str]:

@@ -25,6 +25,9 @@ TRAINING = ("dropout",)
 def facts(spec: ModelSpec) -> dict[str, Any]:
     """Name -> value; what belongs to a layer is called `<stack>/<layer>/<name>`."""
     found: dict[str, Any] = {name: getattr(spec, name) for name in ("topology", "vocab", "width", "context")}
+    if spec.topology == "encoder-decoder":
+        # Unset, or the target's size: the same tables.
+        found["source_vocab"] = spec.input_vocab
     sizes = {"width": spec.width, "depth": spec.depth}
     embed, head = write(spec.embed), write(spec.head)
     if isinstance(spec.embed, TokenEmbed):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from anyformer.families.family import Family
+from anyformer.families.family import Family, Preset
 from anyformer.families.keys import Values, flag, ids, table, text, texts, whole
 from anyformer.families.statemap import Rule, StateMap
 from anyformer.families.transformer import SINES, STACK_KEYS, layer_rules, read_stacks, write_stacks
@@ -21,8 +21,35 @@ def read_offset(c: Values, vocab: int) -> int:
     return pad + 1
 
 
+def _preset(pair: str, tables: Mapping[str, Any], params: int, evidence: str, note: str) -> Preset:
+    return Preset(
+        name=f"wmt19-{pair}", title=f"FAIR's WMT19 {pair} (2019)",
+        changes={
+            "width": 1024, "depth": 6, "context": 1024, "attention.heads": 16, "ffn.width": 8192, "decoder.ffn.width": 4096,
+            "ids.bos": 0, "ids.pad": 1, "ids.eos": [2], "ids.start": 2, **tables,
+        },
+        params=params, published="the paper gives no number",
+        evidence=f"sizes: the released checkpoint's bytes, which are those of its weights and of two moments; {evidence}",
+        note=note,
+    )  # fmt: skip
+
+
+APART = (
+    "the public class holds the decoder's table and the output matrix apart, and is counted as it is; in fairseq they were "
+    "one, with {} parameters fewer"
+)
+SEEN = "the source of ru-en as its port printed it, the other vocabulary from the number of bytes"
+JOINED = {"vocab": 42024, "embed.shared": True, "head.tied": True}
+SHARED = (
+    "one dictionary, of the size that the public config has by default, and one table, as --share-all-embeddings has it"
+)
+
+
 class FSMT(Family, kind="fsmt"):
-    """FSMT. A second class of the 2017 design; the 2017 presets are those of the family `transformer`."""
+    """FSMT. A second class of the 2017 design; the 2017 presets are those of the family `transformer`.
+
+    Its source may have a vocabulary of its own (English and Russian), or share the target's (English and German).
+    """
 
     base = {
         "topology": "encoder-decoder",
@@ -34,6 +61,14 @@ class FSMT(Family, kind="fsmt"):
         "head": {"kind": "lm"},
         "init": {"kind": "normal"},
     }
+    presets = (
+        _preset("en-ru", {"vocab": 31232, "source_vocab": 31640, "embed.shared": False}, 323_076_096, SEEN,
+                APART.format("31,981,568")),
+        _preset("ru-en", {"vocab": 31640, "source_vocab": 31232, "embed.shared": False}, 323_493_888, SEEN,
+                APART.format("32,399,360")),
+        _preset("en-de", JOINED, 269_746_176, SHARED, ""),
+        _preset("de-en", JOINED, 269_746_176, SHARED, ""),
+    )  # fmt: skip
     architectures = ("FSMTForConditionalGeneration",)
     model_type = "fsmt"
     keys = STACK_KEYS | {
@@ -54,20 +89,23 @@ class FSMT(Family, kind="fsmt"):
 
     @classmethod
     def read(cls, c: Values) -> Mapping[str, Any]:
-        vocab = c["src_vocab_size"]
-        for name in ("tgt_vocab_size", "vocab_size"):
-            if c[name] not in (None, vocab):
-                c.refuse(name, f"{c[name]} is not src_vocab_size={vocab}; a spec has one vocabulary")
+        source, vocab, tied = c["src_vocab_size"], c["tgt_vocab_size"], c["tie_word_embeddings"]
+        if c["vocab_size"] not in (None, vocab):
+            c.refuse("vocab_size", f"{c['vocab_size']} is not tgt_vocab_size={vocab}, of which it is another name")
+        if tied and source != vocab:
+            why = f"true is one table for source and target, but src_vocab_size={source} and tgt_vocab_size={vocab}"
+            c.refuse("tie_word_embeddings", why)
         return read_stacks(c) | {
             "vocab": vocab,
+            "source_vocab": None if source == vocab else source,
             # One table for three uses, or one for each.
-            "embed.shared": c["tie_word_embeddings"],
-            "position.offset": read_offset(c, vocab),
+            "embed.shared": tied,
+            "position.offset": read_offset(c, min(source, vocab)),
         }
 
     @classmethod
     def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        return write_stacks(spec) | {"src_vocab_size": spec.vocab, "tgt_vocab_size": spec.vocab}
+        return write_stacks(spec) | {"src_vocab_size": spec.input_vocab, "tgt_vocab_size": spec.vocab}
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
@@ -86,7 +124,7 @@ class FSMT(Family, kind="fsmt"):
     @classmethod
     def tiny(cls) -> dict[str, Any]:
         return {
-            "src_vocab_size": 61, "tgt_vocab_size": 61, "d_model": 32, "max_position_embeddings": 64,
+            "src_vocab_size": 67, "tgt_vocab_size": 61, "d_model": 32, "max_position_embeddings": 64,
             "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4, "decoder_attention_heads": 2,
             "encoder_ffn_dim": 40, "decoder_ffn_dim": 24, "langs": ["en", "de"], "pad_token_id": 1, "bos_token_id": 0,
             "eos_token_id": 2, "decoder_start_token_id": 2,

@@ -166,13 +166,14 @@ class Transformer(Family, kind="transformer"):
 
     @classmethod
     def read(cls, c: Values) -> Mapping[str, Any]:
-        vocab, target = c["vocab_size"], c["decoder_vocab_size"]
-        if target not in (None, vocab):
-            c.refuse("decoder_vocab_size", f"{target} is not vocab_size={vocab}; a spec has one vocabulary")
+        source, vocab = c["vocab_size"], c["decoder_vocab_size"] or c["vocab_size"]
+        if c["share_encoder_decoder_embeddings"] and vocab != source:
+            c.refuse("decoder_vocab_size", f"{vocab} is not vocab_size={source}, but both stacks share one table")
         if not c["share_encoder_decoder_embeddings"] and not c["tie_word_embeddings"]:
             c.refuse("share_encoder_decoder_embeddings", "false goes with tie_word_embeddings only")
         return read_stacks(c) | {
             "vocab": vocab,
+            "source_vocab": None if source == vocab else source,
             "embed.shared": c["share_encoder_decoder_embeddings"],
             "head.bias": True,
         }
@@ -180,7 +181,7 @@ class Transformer(Family, kind="transformer"):
     @classmethod
     def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
         return write_stacks(spec) | {
-            "vocab_size": spec.vocab,
+            "vocab_size": spec.input_vocab,
             "decoder_vocab_size": spec.vocab,
             "share_encoder_decoder_embeddings": isinstance(spec.embed, TokenEmbed) and spec.embed.shared,
         }

@@ -45,8 +45,9 @@ def _continued(setup: Setup, tokenizer: Tokenizer) -> str:
 
 def _answered(setup: Setup, tokenizer: Tokenizer) -> str:
     """A source and what the model makes of it: the prompt, or the first held-out example."""
+    reader = setup.reader or tokenizer
     if setup.config.run.prompt:
-        source_S = torch.tensor([list(read_prompt(setup.spec, tokenizer, setup.config.run.prompt).ids)])
+        source_S = torch.tensor([list(read_prompt(setup.spec, reader, setup.config.run.prompt).ids)])
     else:
         inputs = (setup.valid or setup.feed(0)).batch(0).inputs
         row = torch.from_numpy(inputs["input_ids"][:1])
@@ -61,7 +62,7 @@ def _answered(setup: Setup, tokenizer: Tokenizer) -> str:
     said = _generated(setup, source_S, room, None)[1:]
     # Marks of spans that were taken out are part of what is asked and answered.
     shown = bool(setup.index.sentinels)
-    return f"{tokenizer.decode(source_S[0].tolist(), specials=shown)}\n-> {tokenizer.decode(said, specials=shown)}"
+    return f"{reader.decode(source_S[0].tolist(), specials=shown)}\n-> {tokenizer.decode(said, specials=shown)}"
 
 
 def _generated(setup: Setup, ids_BT: torch.Tensor, room: int, first: tuple[int, ...] | None) -> list[int]:

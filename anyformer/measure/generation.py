@@ -171,7 +171,7 @@ def _asked(way: Way, batch: int, setting: Setting) -> bool:
 def _row(model: Model, way: Way, batch: int, prompt: int, setting: Setting, bandwidth: float) -> Row:
     like = next(model.parameters())
     generator = torch.Generator().manual_seed(0)
-    ids_BT = torch.randint(model.spec.vocab, (batch, prompt), generator=generator).to(like.device)
+    ids_BT = torch.randint(model.spec.input_vocab, (batch, prompt), generator=generator).to(like.device)
     list(times(way, model, ids_BT, min(WARM, setting.new)))
     began, rounds = time.perf_counter(), list[list[float]]()
     while len(rounds) < (setting.repeats or ROUNDS):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from anyformer.data.examples import Examples
-from anyformer.data.objectives.objective import first_eos
+from anyformer.data.objectives.objective import source_eos
 from anyformer.errors import DataError, InputError
 from anyformer.generation.asking.request import room
 from anyformer.generation.engine import generate
@@ -102,8 +102,9 @@ def translate(
     seconds = time.perf_counter() - began
     said = tuple(words.decode(ids) for ids in decoded)
     known = tuple(tuple(words.decode(ids) for ids in one.references) for one in fits)
+    reader = trial.source_tokenizer or words
     return Translated(
-        beams=beams, sources=tuple(words.decode(one.ids) for one in fits), translations=said, references=known,
+        beams=beams, sources=tuple(reader.decode(one.ids) for one in fits), translations=said, references=known,
         left_out=len(every) - len(fits), unfinished=unfinished, bleu=bleu(said, known), seconds=seconds,
     )  # fmt: skip
 
@@ -116,7 +117,7 @@ def decode(
     report: Callable[[int, int], None] | None = None,
 ) -> tuple[list[list[int]], int]:
     """Ids of each translation without the one that ends it, and how many did not end by themselves."""
-    end, device = first_eos(model.spec), next(model.parameters()).device
+    end, device = source_eos(model.spec), next(model.parameters()).device
     tail = [] if end is None else [end]
     most = room(model)[0] - 1
     cells = max(1, CELLS.get(device.type, MANY) // beams)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from anyformer.data.objectives import Objective
 from anyformer.data.packing import Packing
 from anyformer.data.shards import Index, open_examples, open_index
 from anyformer.data.tokenizer import FILE as TOKENIZER
-from anyformer.data.tokenizer import Tokenizer, tokenizer
+from anyformer.data.tokenizer import SOURCE, Tokenizer, tokenizer
 from anyformer.errors import DataError, InputError, nearest
 from anyformer.families.folder import load
 from anyformer.specs.model import ModelSpec
@@ -43,6 +44,8 @@ class Trial:
     """Those that the model, and what it is compared with, may learn from; None if the folder has none."""
     tokenizer: Tokenizer | None
     """None where the data are numbers."""
+    source_tokenizer: Tokenizer | None
+    """Of the source, where it has a vocabulary of its own."""
     data: Path
     part: str
     length: int
@@ -82,9 +85,17 @@ def open_trial(
             f"{place}: has no part {part!r}{nearest(part, index.parts)}; tokenize with --valid or --hold-out"
         )
     words = None if index.tokenizer_sha256 is None else index.tokenizer()
+    sources = index.source_tokenizer()
     check_tokenizer(folder, place, words)
+    check_tokenizer(folder, place, sources, SOURCE)
     examples = open_examples(place, part)
     model = load(folder, device, dtype)
+    if (model.spec.source_vocab is None) != (sources is None) and "source" in examples.columns:
+        has, lacks = ("data", "model") if sources is not None else ("model", "data")
+        raise DataError(
+            f"{place}: the source has a vocabulary of its own in the {has} and not in the {lacks}; give the data that "
+            f"{folder} was trained on"
+        )
     ways: dict[str, Any] = {}
     if config is None:
         found = objective_for(model.spec, examples, index, words)
@@ -99,7 +110,7 @@ def open_trial(
         ways |= {"seed": config.run.seed + STAGE * last}
     learned = config.data.train if config is not None else "train"
     return Trial(
-        model=model, objective=found, examples=examples, tokenizer=words, data=place, part=part,
+        model=model, objective=found, examples=examples, tokenizer=words, source_tokenizer=sources, data=place, part=part,
         learned=open_examples(place, learned) if learned in index.parts else None, **ways,
     )  # fmt: skip
 
@@ -115,16 +126,21 @@ def _data(folder: Path, config: Config | None, given: str | Path | None) -> Path
     return place
 
 
-def check_tokenizer(folder: Path, data: Path, words: Tokenizer | None) -> None:
+def check_tokenizer(folder: Path, data: Path, words: Tokenizer | None, name: str = TOKENIZER) -> None:
     """Refuse ids that another tokenizer made than that of the model: the figures would mean nothing."""
-    if words is None or not (folder / TOKENIZER).is_file():
+    if words is None or not (folder / name).is_file():
         return
-    own = tokenizer(folder)
-    if own.to_json() != words.to_json():
+    own = tokenizer(folder / name)
+    if _without_template(own) != _without_template(words):
         raise DataError(
             f"{data}: its ids were made by another tokenizer ({words.vocab} tokens) than that of {folder} ({own.vocab} "
-            f"tokens); tokenize again with --tokenizer {folder / TOKENIZER}"
+            f"tokens); tokenize again with --{'source-' if name == SOURCE else ''}tokenizer {folder / name}"
         )
+
+
+def _without_template(made: Tokenizer) -> dict[str, Any]:
+    """What makes ids. A run's tokenizer may also say what stands after a text, which is no part of the data."""
+    return {name: value for name, value in json.loads(made.to_json()).items() if name != "post_processor"}
 
 
 def objective_for(spec: ModelSpec, examples: Examples, index: Index, words: Tokenizer | None) -> Objective:

@@ -48,7 +48,7 @@ class Model(nn.Module):
         self.embed = embedding(spec)
         two = spec.topology == "encoder-decoder"
         apart = two and isinstance(spec.embed, TokenEmbed) and not spec.embed.shared
-        self.decoder_embed = embedding(spec) if apart else None
+        self.decoder_embed = embedding(spec, target=True) if apart else None
         for stack in spec.stacks:
             self.add_module(stack.name, Stack(spec, stack))
         embed = self.decoder_embed if apart else self.embed

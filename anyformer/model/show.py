@@ -13,7 +13,9 @@ from anyformer.specs.layers import runs
 def show(model: Any) -> str:
     """The whole model as text."""
     total = sum(p.numel() for p in model.parameters())
-    title = f"{model.spec.topology}, {total:,} parameters, vocab {model.spec.vocab}, context {model.spec.context}"
+    spec = model.spec
+    known = f"{spec.vocab}" if spec.source_vocab is None else f"{spec.source_vocab} -> {spec.vocab}"
+    title = f"{spec.topology}, {total:,} parameters, vocab {known}, context {spec.context}"
     return "\n".join([title, *_children(model, "  ")])
 
 

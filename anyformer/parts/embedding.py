@@ -32,9 +32,9 @@ class Embedding(nn.Module):
 class TokenEmbedding(nn.Module):
     """Rows of a table, scaled, projected to the model's width if the table is narrower, plus token types."""
 
-    def __init__(self, spec: ModelSpec, embed: TokenEmbed) -> None:
+    def __init__(self, spec: ModelSpec, embed: TokenEmbed, rows: int | None = None) -> None:
         super().__init__()
-        self.tokens = Embedding(spec.vocab, spec.embed_width)
+        self.tokens = Embedding(spec.input_vocab if rows is None else rows, spec.embed_width)
         self.types = Embedding(embed.token_types, types_width(spec)) if embed.token_types else None
         early = projects(spec) and embed.project == "first"
         self.project = Linear(spec.embed_width, spec.width, bias=embed.project_bias) if early else None
@@ -90,11 +90,11 @@ class SeriesEmbedding(nn.Module):
         return self.series(values_BTC)
 
 
-def embedding(spec: ModelSpec) -> nn.Module:
-    """The module for a spec's `embed`."""
+def embedding(spec: ModelSpec, *, target: bool = False) -> nn.Module:
+    """The module for a spec's `embed`; `target`: of the decoder, where that has a table of its own."""
     match spec.embed:
         case TokenEmbed() as embed:
-            return TokenEmbedding(spec, embed)
+            return TokenEmbedding(spec, embed, spec.vocab if target else None)
         case PatchEmbed() as embed:
             return PatchEmbedding(spec, embed)
         case SeriesEmbed() as embed:

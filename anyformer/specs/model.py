@@ -33,7 +33,10 @@ class ModelSpec:
 
     topology: Topology = "decoder"
     vocab: int = 0
-    """Rows of the token table and of the output; 0 only if neither end knows tokens."""
+    """Rows of the token table and of the output; 0 only if neither end knows tokens. Of an encoder-decoder: the target's."""
+    source_vocab: int | None = None
+    """Rows of the encoder's token table, where the source of an encoder-decoder has a vocabulary of its own (FSMT, Marian).
+    Unset: source and target have the same; set: each stack has a table of its own (`embed.shared` is false)."""
     width: int
     depth: int
     context: int
@@ -136,6 +139,16 @@ class ModelSpec:
             if stack.name == name:
                 return stack
         raise InputError(f"there is no stack {name!r}; a spec with topology {self.topology!r} has only its own")
+
+    @property
+    def input_vocab(self) -> int:
+        """Size of the vocabulary that `input_ids` are of: of an encoder-decoder, the source's."""
+        return self.vocab if self.source_vocab is None else self.source_vocab
+
+    @property
+    def input_pad(self) -> int | None:
+        """What fills rows of `input_ids`."""
+        return self.ids.pad if self.ids.source_pad is None else self.ids.source_pad
 
     @property
     def embed_width(self) -> int:

@@ -190,3 +190,7 @@ class SpecialIds:
     eos: tuple[int, ...] = ()
     start: int | None = None
     """What a decoder of an encoder-decoder is fed first."""
+    source_pad: int | None = None
+    """`pad` of the source, where that has a vocabulary of its own; unset: the same id."""
+    source_eos: int | None = None
+    """What ends a source, where that has a vocabulary of its own; unset: the first of `eos`."""

@@ -25,6 +25,7 @@ def check_model(spec: ModelSpec, problems: Problems) -> None:
     for findings in (
         _sizes(spec),
         _topology(spec),
+        _source(spec),
         _leaves(spec),
         _tokens(spec),
         _patches(spec),
@@ -61,6 +62,36 @@ def _sizes(spec: ModelSpec) -> Findings:
         if value is not None and not 0 <= value < spec.vocab:
             given = f"ids run from 0 to vocab - 1 = {spec.vocab - 1}" if spec.vocab > 0 else "vocab is 0"
             yield Finding(path, f"{value} is not a token; {given}", ("vocab",))
+
+
+def _source(spec: ModelSpec) -> Findings:
+    """A vocabulary of the source's own."""
+    own, ids = spec.source_vocab, {"ids.source_pad": spec.ids.source_pad, "ids.source_eos": spec.ids.source_eos}
+    if own is None:
+        for path, value in ids.items():
+            if value is not None:
+                why = "has no effect: the source has no vocabulary of its own; set source_vocab, or leave it out"
+                yield Finding(path, why, ("source_vocab",))
+        return
+    yield from at_least("source_vocab", own, 1)
+    if spec.topology != "encoder-decoder":
+        why = f"has no effect: topology {spec.topology!r} has one stack, which reads `vocab`; leave it out"
+        yield Finding("source_vocab", why, ("topology",))
+    elif isinstance(spec.embed, TokenEmbed) and spec.embed.shared:
+        why = (
+            f"true is one table for both stacks, but the source has its own vocabulary (source_vocab = {own}) beside the "
+            f"target's (vocab = {spec.vocab}); set embed.shared = false, or leave out source_vocab"
+        )
+        yield Finding("embed.shared", why, ("source_vocab", "topology", "embed.kind"))
+    for path, value in ids.items():
+        if value is not None and not 0 <= value < own:
+            why = f"{value} is not a token of the source; its ids run from 0 to source_vocab - 1 = {own - 1}"
+            yield Finding(path, why, ("source_vocab",))
+    if spec.ids.source_pad is None and spec.ids.pad is not None and spec.ids.pad >= own:
+        why = (
+            f"is missing: ids.pad = {spec.ids.pad} is not among the {own} tokens of the source; say what fills its rows"
+        )
+        yield Finding("ids.source_pad", why, ("source_vocab", "ids.pad"))
 
 
 def _topology(spec: ModelSpec) -> Findings:

@@ -51,7 +51,8 @@ def _norm(name: str, leaf: Norm, width: int) -> NamedWeights:
 def _embed(spec: ModelSpec, name: str) -> NamedWeights:
     match spec.embed:
         case TokenEmbed() as embed:
-            yield f"{name}.tokens.weight", Weight(shape=(spec.vocab, spec.embed_width), role="embedding")
+            rows = spec.vocab if name == "decoder_embed" else spec.input_vocab
+            yield f"{name}.tokens.weight", Weight(shape=(rows, spec.embed_width), role="embedding")
             if embed.token_types:
                 types = Weight(shape=(embed.token_types, types_width(spec)), role="embedding")
                 yield f"{name}.types.weight", types

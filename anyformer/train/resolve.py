@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,23 @@ from anyformer.specs.model import ModelSpec
 from anyformer.specs.paths import Table, as_table, nest
 from anyformer.train.config import ModelPart
 
-NO_IDS: Table = {"ids.pad": None, "ids.bos": None, "ids.eos": [], "ids.start": None}
+NO_IDS: Table = {
+    "ids.pad": None, "ids.bos": None, "ids.eos": [], "ids.start": None, "ids.source_pad": None, "ids.source_eos": None,
+}  # fmt: skip
 
 
-def resolved(part: ModelPart, *, vocab: int, ids: Mapping[str, int]) -> ModelSpec:
-    """The spec of a run. `vocab` and `ids` are the tokenizer's; what the config says itself goes first."""
+def resolved(
+    part: ModelPart,
+    *,
+    vocab: int,
+    ids: Mapping[str, int],
+    source_vocab: int = 0,
+    source_ids: Mapping[str, int] | None = None,
+) -> ModelSpec:
+    """The spec of a run. `vocab` and `ids` are the tokenizer's; what the config says itself goes first.
+
+    `source_vocab` and `source_ids` are those of a tokenizer that the source has of its own; 0: it has none.
+    """
     base, changes = part.base or part.weights, part.spec.written()
     if part.weights and not Path(part.weights).is_dir():
         raise InputError(f"model.weights: {part.weights}: there is no such folder; give one with a model")
@@ -26,23 +38,47 @@ def resolved(part: ModelPart, *, vocab: int, ids: Mapping[str, int]) -> ModelSpe
         found = _base(base)
         # Fresh weights know no tokens yet, so a published model's vocabulary and ids need not be kept.
         own = {"vocab": vocab} | NO_IDS if fresh and found.vocab and vocab and "vocab" not in changes else {}
+        if own and "source_vocab" not in changes:
+            two = source_vocab and found.topology == "encoder-decoder"
+            # Two vocabularies need two tables.
+            own |= {"source_vocab": source_vocab, "embed.shared": False} if two else {"source_vocab": None}
         spec = found.vary(own | changes) if own or changes else found
     else:
         table = nest(changes)
         if vocab and as_table(table.get("embed", "tokens")).get("kind", "tokens") == "tokens":
             table.setdefault("vocab", vocab)
+            if source_vocab and table.get("topology") == "encoder-decoder" and "source_vocab" not in table:
+                table["source_vocab"] = source_vocab
+                table["embed"] = {"shared": False} | as_table(table.get("embed", "tokens"))
         spec = ModelSpec.from_data(table, "[model.spec]")
     if spec.ids == type(spec.ids)() and ids:
-        spec = spec.vary({"ids": _ids(spec, ids)})
-    if vocab and spec.vocab < vocab:
-        raise SpecError(
-            [
-                f"vocab: {spec.vocab} is less than the {vocab} tokens of the data's tokenizer; leave it out of "
-                "[model.spec], or tokenize with the model's own tokenizer"
-            ],
-            "[model]",
-        )
+        spec = spec.vary({"ids": _ids(spec, ids, source_ids or {})})
+    wrong = list(_misfits(spec, vocab, source_vocab, source_ids or {}))
+    if wrong:
+        raise SpecError(wrong, "[model]")
     return spec
+
+
+def _misfits(spec: ModelSpec, vocab: int, source_vocab: int, source_ids: Mapping[str, int]) -> Iterator[str]:
+    """What of the data's tokenizers a spec can't read."""
+    advice = "leave it out of [model.spec], or tokenize with the model's own tokenizer"
+    if vocab and spec.vocab < vocab:
+        yield f"vocab: {spec.vocab} is less than the {vocab} tokens of the data's tokenizer; {advice}"
+    if source_vocab and spec.source_vocab is None:
+        if spec.topology == "encoder-decoder":
+            yield (
+                f"source_vocab: is missing, and the sources of the data have a tokenizer of their own ({source_vocab} "
+                "tokens); set it, with embed.shared = false, or tokenize without --source-vocab"
+            )
+        return
+    read = source_vocab or vocab
+    if spec.source_vocab is not None and spec.source_vocab < read:
+        yield f"source_vocab: {spec.source_vocab} is less than the {read} tokens of the source's tokenizer; {advice}"
+    if source_vocab and spec.ids.source_eos is None and "eos" not in source_ids:
+        yield (
+            "ids.source_eos: is missing, and the source's tokenizer has no token such as </s>; give its id, or train the "
+            "tokenizer with --special '</s>'"
+        )
 
 
 def _base(name: str) -> ModelSpec:
@@ -56,7 +92,7 @@ def _base(name: str) -> ModelSpec:
     return named(name)
 
 
-def _ids(spec: ModelSpec, ids: Mapping[str, int]) -> Table:
+def _ids(spec: ModelSpec, ids: Mapping[str, int], source_ids: Mapping[str, int]) -> Table:
     """The tokenizer's special tokens as a spec says them; a decoder that reads an encoder is started with pad or bos."""
     found: dict[str, Any] = {name: ids[name] for name in ("pad", "bos") if name in ids}
     if "eos" in ids:
@@ -64,4 +100,10 @@ def _ids(spec: ModelSpec, ids: Mapping[str, int]) -> Table:
     start = next((ids[name] for name in ("start", "bos", "pad", "eos") if name in ids), None)
     if spec.topology == "encoder-decoder" and start is not None:
         found["start"] = start
+    if spec.source_vocab is not None:
+        # Those that have the target's number need not be said.
+        found |= {f"source_{n}": i for n, i in source_ids.items() if n in ("pad", "eos") and i != ids.get(n)}
+        if "pad" in ids and "pad" not in source_ids and ids["pad"] >= spec.source_vocab:
+            # The source's tokenizer has no padding; what fills its rows is masked, and must be some token.
+            found["source_pad"] = 0
     return found

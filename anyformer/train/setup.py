@@ -17,8 +17,9 @@ import torch
 
 from anyformer.data.examples import Examples
 from anyformer.data.feed import Feed
+from anyformer.data.objectives.objective import source_eos
 from anyformer.data.shards import Index, open_examples, open_index
-from anyformer.data.tokenizer import Tokenizer
+from anyformer.data.tokenizer import SOURCE, Tokenizer
 from anyformer.errors import CapabilityError, DataError, InputError
 from anyformer.families.folder import load
 from anyformer.files import replace_file
@@ -64,6 +65,8 @@ class Setup:
 
     index: Index
     tokenizer: Tokenizer | None
+    source_tokenizer: Tokenizer | None
+    """Of the source, where it has a vocabulary of its own; `tokenizer` is then the target's."""
     spec: ModelSpec
     model: Model
     learner: Learner
@@ -90,7 +93,11 @@ class Setup:
         config = self.config
         self.index = open_index(config.data.folder)
         self.tokenizer = None if self.index.tokenizer_sha256 is None else self.index.tokenizer()
-        self.spec = resolved(config.model, vocab=self.index.vocab, ids=self.index.ids)
+        self.source_tokenizer = self.index.source_tokenizer()
+        self.spec = resolved(
+            config.model, vocab=self.index.vocab, ids=self.index.ids, source_vocab=self.index.source_vocab,
+            source_ids=self.index.source_ids,
+        )  # fmt: skip
         self.specs = specs_of(self.spec, config.stages)
         self.objective = config.objective.ready(self.index, self.tokenizer)
         self.examples = open_examples(config.data.folder, config.data.train)
@@ -116,6 +123,12 @@ class Setup:
                 self.valid = self._feed(self.held_out, len(config.stages) - 1)
             except DataError as error:
                 raise DataError(f"data.valid: the part {config.data.valid!r} can't be measured on: {error}") from error
+
+    @property
+    def reader(self) -> Tokenizer | None:
+        """The tokenizer of the texts that the model reads, with what it was trained to see after them."""
+        made, end = self.source_tokenizer or self.tokenizer, source_eos(self.spec)
+        return made if made is None or end is None or not self.objective.ends_source else made.ending_with(end)
 
     def open(self) -> None:
         """Read, build, and take the folder; it is made if need be."""
@@ -315,8 +328,12 @@ class Setup:
         self._write_config()
         spec = self.specs[-1].to_toml()
         replace_file(self.folder / SPEC, lambda beside: beside.write_text(spec, encoding="utf-8"))
-        if self.tokenizer is not None:
-            self.tokenizer.save(self.folder)
+        if self.tokenizer is None or self.reader is None:
+            return
+        one = self.source_tokenizer is None
+        (self.reader if one else self.tokenizer).save(self.folder)
+        if not one:
+            self.reader.save(self.folder / SOURCE)
 
     def _write_config(self) -> None:
         """The config of this part of the run: where the data are, and how often to look, may have changed."""

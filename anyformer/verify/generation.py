@@ -157,7 +157,7 @@ def _prompts(
     least = 1 if two else max(1, decoder.prefix)
     generator = torch.Generator().manual_seed(seed)
     lengths = [max(least, round(SHARES[i % len(SHARES)] * longest)) for i in range(count)]
-    made = tuple(torch.randint(spec.vocab, (n,), generator=generator).to(device) for n in lengths)
+    made = tuple(torch.randint(spec.input_vocab, (n,), generator=generator).to(device) for n in lengths)
     seen = max(lengths) if two else max(lengths) + new
     notes = () if seen > reach else (f"patterns span {reach} tokens, more than any row has here",)
     return made, notes

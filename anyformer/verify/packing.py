@@ -203,14 +203,14 @@ def _document(model: Model, length: int, seed: int) -> Document:
     """Random tokens. A target is of another length than its source."""
     spec, generator = model.spec, torch.Generator().manual_seed(seed)
 
-    def tokens(count: int) -> Tensor:
-        return torch.randint(spec.vocab, (count,), generator=generator)
+    def tokens(count: int, vocab: int = spec.vocab) -> Tensor:
+        return torch.randint(vocab, (count,), generator=generator)
 
     if spec.embed.reads == "values":
         channels: int = getattr(spec.embed, "channels", 1)
         source = torch.randn(length, channels, generator=generator, dtype=torch.float64)
     else:
-        source = tokens(length)
+        source = tokens(length, spec.input_vocab)
     target = tokens(max(1, length * 3 // 4)) if spec.topology == "encoder-decoder" else None
     answered = length if target is None else len(target)
     labels = None
@@ -224,15 +224,16 @@ def _document(model: Model, length: int, seed: int) -> Document:
 
 def _changed(model: Model, document: Document, seed: int) -> Document:
     """Another document of the same lengths, whose every token is another one."""
-    other, vocab = _document(model, len(document.source), seed), model.spec.vocab
+    other, spec = _document(model, len(document.source), seed), model.spec
 
-    def apart(now: Tensor, drawn: Tensor) -> Tensor:
+    def apart(now: Tensor, drawn: Tensor, vocab: int) -> Tensor:
         return drawn if now.is_floating_point() else (now + 1 + drawn % max(1, vocab - 1)) % vocab
 
     target = None
     if document.target is not None and other.target is not None:
-        target = apart(document.target, other.target)
-    return dataclasses.replace(document, source=apart(document.source, other.source), target=target)
+        target = apart(document.target, other.target, spec.vocab)
+    source = apart(document.source, other.source, spec.input_vocab)
+    return dataclasses.replace(document, source=source, target=target)
 
 
 def _fed(model: Model, documents: list[Document], seed: int) -> Output:

@@ -293,17 +293,24 @@ def _random(model: Model, length: int, generator: torch.Generator) -> dict[str, 
         shape = (ROWS, spec.embed.channels, spec.embed.image, spec.embed.image)
         like = next(model.parameters())
         return {"pixel_values": torch.randn(shape, generator=generator, dtype=torch.float64).to(like.dtype)}
-    ids = torch.tensor([i for i in range(spec.vocab) if i != spec.ids.pad])
 
-    def draw(tokens: int) -> Tensor:
+    def draw(tokens: int, vocab: int, pad: int | None) -> Tensor:
+        ids = torch.tensor([i for i in range(vocab) if i != pad])
         return ids[torch.randint(len(ids), (ROWS, tokens), generator=generator)]
 
-    found = {"input_ids": draw(length)}
-    return found | ({"decoder_input_ids": draw(max(1, length - 4))} if spec.topology == "encoder-decoder" else {})
+    found = {"input_ids": draw(length, spec.input_vocab, spec.input_pad)}
+    if spec.topology == "encoder-decoder":
+        found["decoder_input_ids"] = draw(max(1, length - 4), spec.vocab, spec.ids.pad)
+    return found
 
 
 def _encoded(model: Model, tokenizer: Tokenizer, text: str, length: int) -> dict[str, Tensor]:
     """The beginning of a text; an encoder-decoder is asked to repeat it."""
+    if model.spec.source_vocab is not None:
+        raise InputError(
+            "text: the source of this model has a vocabulary of its own, so one text can't be source and target; leave it "
+            "out: random ids of both are compared"
+        )
     ids = tokenizer.encode(text, specials=True)[:length]
     if not ids:
         raise DataError("the text has no tokens")

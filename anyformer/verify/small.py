@@ -82,7 +82,10 @@ def small(spec: ModelSpec) -> ModelSpec:
     draft = Draft(spec, {}, tuple(_kinds(stack.layers) for stack in spec.stacks))
     # Of the special ids only a decoder's start is something that a model can't do without.
     ids = SpecialIds(start=None if spec.ids.start is None else 0)
-    vocab = {} if spec.vocab <= VOCAB else {"vocab": VOCAB, "ids": ids}
+    vocab: dict[str, Any] = {} if spec.vocab <= VOCAB else {"vocab": VOCAB, "ids": ids}
+    if (spec.source_vocab or 0) > VOCAB:
+        # Still another size than the target's, so that the one can't pass for the other.
+        vocab |= {"source_vocab": VOCAB - 7, "ids": ids}
     draft = _first(draft, [dataclasses.replace(draft, shared=vocab)])
     # Patterns may tie their sizes to the context, so that comes before them.
     draft = _first(draft, [_shorter(draft)])

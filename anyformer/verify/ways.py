@@ -349,7 +349,7 @@ def _padded(
     others = [max(task.prompts, key=len).flip(0)] * strangers
     parts = [*(task.prompts[row] for row in rows), *others]
     width = max(map(len, parts)) + 2
-    ids_BT = torch.full((len(parts), width), rng.randrange(task.model.spec.vocab), device=parts[0].device)
+    ids_BT = torch.full((len(parts), width), rng.randrange(task.model.spec.input_vocab), device=parts[0].device)
     mask_BT = torch.zeros_like(ids_BT)
     for i, ids_T in enumerate(parts):
         place = slice(width - len(ids_T), width) if left else slice(0, len(ids_T))

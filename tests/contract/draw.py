@@ -224,13 +224,23 @@ def draw_table(rng: random.Random, topology: str) -> dict[str, Any]:
     return table
 
 
+def two_vocabularies(spec: ModelSpec, rng: random.Random) -> ModelSpec:
+    """The spec, or that of an encoder-decoder whose source has a vocabulary of its own, as about half of them have.
+
+    It is larger or smaller than the target's, so that ids of the one do not all fit the other.
+    """
+    if spec.topology != "encoder-decoder" or rng.random() < 0.5:
+        return spec
+    return spec.vary({"source_vocab": rng.choice((29, 53)), "embed.shared": False, "ids.source_pad": 3})
+
+
 def draw(seed: int) -> ModelSpec:
     """The random spec of this seed. Of every ten, six are decoders, two encoders and two encoder-decoders."""
     rng = random.Random(seed)
     topology = ("decoder", "encoder", "decoder", "encoder-decoder", "decoder")[seed % 5]
     for _ in range(400):
         try:
-            return ModelSpec.from_data(draw_table(rng, topology))
+            return two_vocabularies(ModelSpec.from_data(draw_table(rng, topology)), random.Random(-1 - seed))
         except SpecError:
             continue
     raise AssertionError(f"no valid spec in 400 draws for seed {seed}")

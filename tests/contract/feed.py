@@ -31,7 +31,7 @@ def document(spec: ModelSpec, length: int, seed: int, target: int | None = None)
     generator = torch.Generator().manual_seed(seed)
     match spec.embed.kind:
         case "tokens":
-            source = torch.randint(0, spec.vocab, (length,), generator=generator)
+            source = torch.randint(0, spec.input_vocab, (length,), generator=generator)
         case "patches":
             e: Any = spec.embed
             source = torch.randn(e.channels, e.image, e.image, generator=generator, dtype=torch.float64)

@@ -18,7 +18,7 @@ def made(changes=None, base=SPEC):
 
 
 def ids(model, length=12):
-    return torch.randint(0, model.spec.vocab, (2, length), generator=torch.Generator().manual_seed(1))
+    return torch.randint(0, model.spec.input_vocab, (2, length), generator=torch.Generator().manual_seed(1))
 
 
 @torch.no_grad()

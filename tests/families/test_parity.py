@@ -35,7 +35,7 @@ class Case:
         self.folder = folder
         self.ours = load(folder, dtype=torch.float64)
         generator = torch.Generator().manual_seed(1)
-        self.ids = torch.randint(3, self.ours.spec.vocab or 61, (2, LENGTH), generator=generator)
+        self.ids = torch.randint(3, self.ours.spec.input_vocab or 61, (2, LENGTH), generator=generator)
         self.target = torch.randint(3, self.ours.spec.vocab or 61, (2, LENGTH - 4), generator=generator)
 
     @staticmethod

@@ -35,7 +35,7 @@ def traced(kind):
     theirs.set_attn_implementation("eager")
     ours = from_hf(theirs)
     generator = torch.Generator().manual_seed(1)
-    ids = torch.randint(3, ours.spec.vocab or 61, (2, LENGTH), generator=generator)
+    ids = torch.randint(3, ours.spec.input_vocab or 61, (2, LENGTH), generator=generator)
     given = inputs(ours.spec, ids)
     if "input_ids" in given:
         mask = torch.ones(2, LENGTH, dtype=torch.long)

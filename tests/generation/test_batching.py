@@ -43,7 +43,7 @@ def requests(model: Model, rng: random.Random, count: int) -> list[dict]:
     size, hard = room(model)
     found: list[dict] = []
     for i in range(count):
-        ids = [rng.randrange(spec.vocab) for _ in range(max(least, rng.choice((1, 2, 3, 4, 7))))]
+        ids = [rng.randrange(spec.input_vocab) for _ in range(max(least, rng.choice((1, 2, 3, 4, 7))))]
         if i % 3 == 2 and not two:
             ids = found[0]["input_ids"][: rng.randint(1, 9)] + ids
         new = rng.randint(1, 14)
@@ -230,7 +230,7 @@ def test_batcher_with_same_shapes_gives_the_same_bits_in_any_company():
     model = copy.deepcopy(model_of(draw(seed))).float()
     generator = torch.Generator().manual_seed(seed)
     sizes = [7, 12, 9, 19, 8]
-    prompts = [torch.randint(0, model.spec.vocab, (n,), generator=generator).tolist() for n in sizes]
+    prompts = [torch.randint(0, model.spec.input_vocab, (n,), generator=generator).tolist() for n in sizes]
     asked = {"max_new_tokens": 6, "stop": (), "logprobs": 0}
 
     def answers(groups: list[list[int]]) -> dict[int, list[float]]:

@@ -26,14 +26,14 @@ WAYS: dict[str, dict[str, Any]] = {
     "long": {"num_beams": 3, "length_penalty": 2.0, "early_stopping": "never", "min_new_tokens": 5},
     "short": {"num_beams": 3, "length_penalty": -1.0, "early_stopping": "never"},
 }
-FAMILIES = ("llama", "gpt2", "opt", "bloom", "gemma2", "mistral", "t5", "transformer", "led")
+FAMILIES = ("llama", "gpt2", "opt", "bloom", "gemma2", "mistral", "t5", "transformer", "led", "fsmt")
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_beams_of_a_family_have_the_scores_of_its_public_class(kind):
     theirs, ours = pair(kind)
     pad = ours.spec.ids.pad or 0
-    ids, mask = prompts(ours.spec.vocab, pad)
+    ids, mask = prompts(ours.spec.input_vocab, pad)
     batch = (ids[:1], mask[:1]) if kind in ALONE else (ids, mask)
     # Tokens that beams come upon.
     often = af.generate(ours, ids[:1], max_new_tokens=NEW, stop=(), num_beams=4)[0, -NEW:].tolist()
@@ -70,7 +70,7 @@ def pad_of(model: Model) -> int:
 def test_beams_with_samplers_have_the_scores_of_the_public_class(kind):
     theirs, ours = pair(kind)
     # Of one length: the public class takes padding for something that was said.
-    ids, mask = (each[:1] for each in prompts(ours.spec.vocab, 0))
+    ids, mask = (each[:1] for each in prompts(ours.spec.input_vocab, 0))
     given = {"num_beams": 3, "repetition_penalty": 1.3, "no_repeat_ngram_size": 2, "min_new_tokens": 4}
     more = {"eos_token_id": [5], "num_return_sequences": KEPT, "output_scores": True}
     want = published(theirs, ids, mask, 0, max_new_tokens=NEW, **more, **given)

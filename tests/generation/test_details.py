@@ -74,7 +74,7 @@ def test_generate_refuses_log_probabilities_of_a_prompt_that_nothing_predicts():
 def test_n_answers_from_one_reading_are_those_of_repeated_prompts(seed):
     spec = draw(seed)
     m = model_of(spec)
-    ids, mask = IDS % spec.vocab, MASK
+    ids, mask = IDS % spec.input_vocab, MASK
     if spec.topology == "decoder" and m.decoder.prefix > 3:
         mask = None
     given = {"max_new_tokens": NEW, "temperature": 1.5, "seed": 6} | ({"rope_length": 20} if m.reads_length else {})

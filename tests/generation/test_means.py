@@ -13,7 +13,7 @@ from tests.generation.talking import talking
 def test_generate_through_torch_compile_gives_the_same_tokens():
     seed = talking(range(30), "decoder")[0]
     model = model_of(draw(seed))
-    ids = torch.randint(0, model.spec.vocab, (2, 12), generator=torch.Generator().manual_seed(seed))
+    ids = torch.randint(0, model.spec.input_vocab, (2, 12), generator=torch.Generator().manual_seed(seed))
     want = af.generate(model, ids, max_new_tokens=5, stop=())
     torch._dynamo.reset()
     assert torch.equal(af.generate(model, ids, max_new_tokens=5, stop=(), compile="eager"), want)

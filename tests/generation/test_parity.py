@@ -104,7 +104,7 @@ def prompts(vocab: int, pad: int) -> tuple[torch.Tensor, torch.Tensor]:
 def test_greedy_tokens_of_a_family_equal_those_of_its_public_class(kind):
     theirs, ours = pair(kind)
     pad = ours.spec.ids.pad or 0
-    ids, mask = prompts(ours.spec.vocab, pad)
+    ids, mask = prompts(ours.spec.input_vocab, pad)
     batches = [(ids, mask)]
     if kind in ALONE:
         batches = [(ids[i : i + 1, -n:], mask[i : i + 1, -n:]) for i, n in enumerate(PROMPTS)]

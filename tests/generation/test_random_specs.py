@@ -21,7 +21,7 @@ def prompts(spec: ModelSpec, seed: int) -> list[Tensor]:
     generator = torch.Generator().manual_seed(seed)
     # A prefix is fed at once, so no prompt may be shorter.
     least = prefix_of(spec) if spec.topology == "decoder" else 0
-    return [torch.randint(0, spec.vocab, (max(n, least),), generator=generator) for n in PROMPTS]
+    return [torch.randint(0, spec.input_vocab, (max(n, least),), generator=generator) for n in PROMPTS]
 
 
 def padded(rows: list[Tensor], *, left: bool) -> tuple[Tensor, Tensor]:

@@ -39,7 +39,7 @@ def test_guesses_of_a_random_spec_change_no_logit(seed):
     two = spec.topology == "encoder-decoder"
     generator = torch.Generator().manual_seed(seed)
     least = 0 if two else prefix_of(spec)
-    rows = [torch.randint(0, spec.vocab, (max(n, least),), generator=generator) for n in (9, 5)]
+    rows = [torch.randint(0, spec.input_vocab, (max(n, least),), generator=generator) for n in (9, 5)]
     given = {"max_new_tokens": NEW, "stop": (), "details": True} | ({"rope_length": 25} if model.reads_length else {})
     alone = [af.generate(model, row[None], **given) for row in rows]
     answers = [found.ids[0].tolist() for found in alone]
@@ -87,7 +87,7 @@ def test_generate_with_guesses_gives_the_tokens_of_plain_decoding(seed, options)
     model = model_of(spec)
     two = spec.topology == "encoder-decoder"
     least = 0 if two else prefix_of(spec)
-    ids = torch.randint(0, spec.vocab, (2, max(9, least)), generator=torch.Generator().manual_seed(seed))
+    ids = torch.randint(0, spec.input_vocab, (2, max(9, least)), generator=torch.Generator().manual_seed(seed))
     mask = torch.ones_like(ids)
     if least < 9:
         mask[1, : 9 - max(least, 6)] = 0
@@ -105,7 +105,7 @@ def test_generate_with_a_draft_serves_rows_that_have_room_for_different_numbers_
     model = model_of(af.spec(BASE))
     pattern = {"attention.pattern": f"causal | prefix({prefix})"} if prefix else {}
     draft = model_of(af.spec(BASE, {"depth": 1, **pattern}))
-    ids = torch.randint(0, model.spec.vocab, (3, 9), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(0, model.spec.input_vocab, (3, 9), generator=torch.Generator().manual_seed(0))
     mask = torch.ones_like(ids)
     mask[1, :6] = mask[2, :3] = 0
     given = {"max_new_tokens": 9, "stop": (), "attention_mask": mask}

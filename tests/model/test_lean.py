@@ -25,7 +25,7 @@ def small(**changes):
 
 
 def ids_of(model, tokens=9):
-    return torch.randint(0, model.spec.vocab, (2, tokens), generator=torch.Generator().manual_seed(0))
+    return torch.randint(0, model.spec.input_vocab, (2, tokens), generator=torch.Generator().manual_seed(0))
 
 
 def step(model, ids):

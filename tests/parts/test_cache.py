@@ -361,7 +361,8 @@ def test_cache_with_rows_in_another_order_goes_on_as_if_they_had_been_read_so(se
     spec = draw(seed)
     model, generator = model_of(spec), torch.Generator().manual_seed(seed)
     first = max(7, prefix_of(spec))
-    source, ids = (torch.randint(0, spec.vocab, (3, n), generator=generator) for n in (9, first + 6))
+    source = torch.randint(0, spec.input_vocab, (3, 9), generator=generator)
+    ids = torch.randint(0, spec.vocab, (3, first + 6), generator=generator)
     mask = torch.ones(3, 9 if spec.topology == "encoder-decoder" else first, dtype=torch.long)
     if padded:
         mask[0, :2], mask[2, -1:] = 0, 0

@@ -71,6 +71,8 @@ class Objective(OpenAxis, axis="objective", leaves="anyformer.data.objectives"):
     """Rows that a piece takes, which are judged together."""
     shifts: ClassVar[bool] = False
     """Whether the model compares the label of a cell with the answer of the cell before."""
+    ends_source: ClassVar[bool] = False
+    """Whether the source of an encoder-decoder is given an eos: a text must then be given one too, or it is another."""
     classes: ClassVar[str] = ""
     """The column of labels whose names the head must have room for; "" if labels are tokens or numbers."""
 
@@ -150,6 +152,11 @@ class Objective(OpenAxis, axis="objective", leaves="anyformer.data.objectives"):
 def first_eos(spec: ModelSpec) -> int | None:
     """The token that ends a text, if the spec names one."""
     return spec.ids.eos[0] if spec.ids.eos else None
+
+
+def source_eos(spec: ModelSpec) -> int | None:
+    """The token that ends the source of an encoder-decoder: that of its own vocabulary, if it has one."""
+    return first_eos(spec) if spec.ids.source_eos is None else spec.ids.source_eos
 
 
 def ids_of(*given: int | None) -> Any:

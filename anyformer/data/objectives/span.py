@@ -28,6 +28,7 @@ class Span(TextObjective, kind="span"):
     """
 
     topologies = ("encoder-decoder",)
+    ends_source = True
     heads = ("lm",)
     lanes = {"": ("input_ids",), "decoder_": ("labels",)}
     share: float = 0.15
@@ -52,6 +53,9 @@ class Span(TextObjective, kind="span"):
             yield "ids.start", "is missing; a decoder is fed it first"
         if not spec.ids.eos:
             yield "ids.eos", "is missing; it ends source and target"
+        if spec.source_vocab is not None:
+            why = "source and target are parts of one text, so both are of one vocabulary; leave out source_vocab"
+            yield "source_vocab", f"{spec.source_vocab} is of the source alone, but {why}"
 
     def ready(self, index: Index, tokenizer: Tokenizer | None) -> Self:
         return replace(self, sentinels=self.sentinels or tuple(index.sentinels))

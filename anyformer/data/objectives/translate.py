@@ -10,7 +10,7 @@ import numpy as np
 
 from anyformer.data.examples import Examples
 from anyformer.data.objectives.framed import fitting
-from anyformer.data.objectives.objective import Made, Objective, Setting, Way, first_eos, ids_of
+from anyformer.data.objectives.objective import Made, Objective, Setting, Way, first_eos, ids_of, source_eos
 from anyformer.data.pieces import Piece, Pieces
 from anyformer.specs.axes import Problem
 from anyformer.specs.model import ModelSpec
@@ -22,6 +22,7 @@ class Translate(Objective, kind="translate"):
 
     columns = ("source", "target")
     topologies = ("encoder-decoder",)
+    ends_source = True
     heads = ("lm",)
     ways: ClassVar[tuple[Way, ...]] = ("packed", "padded")
     lanes = {"": ("input_ids",), "decoder_": ("labels",)}
@@ -33,6 +34,9 @@ class Translate(Objective, kind="translate"):
             yield "ids.start", "is missing; a decoder is fed it first"
         if not spec.ids.eos:
             yield "ids.eos", "is missing; it ends source and target"
+        elif spec.ids.source_eos is None and spec.ids.eos[0] >= spec.input_vocab:
+            why = f"is missing: ids.eos = {spec.ids.eos[0]} is not among the {spec.input_vocab} tokens of the source"
+            yield "ids.source_eos", f"{why}; say which of them ends it"
 
     def plan(self, examples: Examples, setting: Setting) -> Pieces:
         source_N, target_N = (np.asarray(examples.lengths(column)) for column in self.columns)
@@ -44,8 +48,9 @@ class Translate(Objective, kind="translate"):
         return Pieces(i, np.zeros_like(i), source_N[i], cells, left_out=left_out)
 
     def make(self, examples: Examples, piece: Piece, setting: Setting, key: tuple[int, ...]) -> Made:
-        end = ids_of(first_eos(setting.spec))
+        ends = (source_eos(setting.spec), first_eos(setting.spec))
         source, target = (
-            np.concatenate([np.asarray(examples.read(column, piece.example), np.int64), end]) for column in self.columns
+            np.concatenate([np.asarray(examples.read(column, piece.example), np.int64), ids_of(end)])
+            for column, end in zip(self.columns, ends, strict=True)
         )
         return Made(({"input_ids": source, "labels": target},))

@@ -15,16 +15,18 @@ function make(tag, name, text) {
   return made;
 }
 
+/* A source may have a vocabulary of its own, in which an id says something else. */
+const textsOf = (list) => (list === "source" ? data.source_texts : data.texts);
 const words = { "\n": "\u21b5", "\t": "\u21e5", "\r": "\u240d" };
-function plain(token) {
-  const text = data.texts[token];
+function plain(token, texts = data.texts) {
+  const text = texts[token];
   const shown = text.replace(/[\n\t\r]/g, (sign) => words[sign]).replace(/[\u0000-\u001f\u007f-\u009f]/g, "\ufffd");
   return shown === "" ? "\u2205" : shown;
 }
 
 /* A token's text in an element: blanks at its ends are there to be seen. */
-function write(element, token) {
-  const [, before, middle, after] = plain(token).match(/^( *)([^]*?)( *)$/);
+function write(element, token, texts) {
+  const [, before, middle, after] = plain(token, texts).match(/^( *)([^]*?)( *)$/);
   element.replaceChildren();
   for (const [part, blank] of [[before, true], [middle, false], [after, true]]) {
     if (part) element.append(make("span", blank ? "blank" : "", blank ? "\u00b7".repeat(part.length) : part));
@@ -49,11 +51,12 @@ function shade(element, strength) {
 }
 
 /* Chips that choose one token: by pointer, and with the arrow keys. */
-function strip(id, ids, choose) {
-  const box = at(id);
+function strip(id, list, choose) {
+  const box = at(id), ids = lists[list];
+  const texts = textsOf(list);
   chips[id] = ids.map((token, place) => {
-    const chip = write(make(choose ? "button" : "span", "chip"), token);
-    chip.title = `${place}: ${JSON.stringify(data.texts[token])}, id ${token}`;
+    const chip = write(make(choose ? "button" : "span", "chip"), token, texts);
+    chip.title = `${place}: ${JSON.stringify(texts[token])}, id ${token}`;
     if (choose) {
       chip.type = "button";
       chip.tabIndex = -1;
@@ -80,14 +83,14 @@ function press(list, place) {
   });
 }
 
-function bars(id, pairs, marked) {
+function bars(id, pairs, marked, texts) {
   const highest = Math.max(...pairs.map((pair) => pair[1]), 1e-9);
   at(id).replaceChildren(...pairs.map(([token, share, place]) => {
     const line = make("li", token === marked ? "given" : "");
     const bar = make("span", "bar"), fill = make("i");
     fill.style.width = `${(100 * share / Math.max(highest, 0.25)).toFixed(1)}%`;
     bar.append(fill);
-    const word = write(make("span", "word"), token);
+    const word = write(make("span", "word"), token, texts);
     if (place !== undefined) word.title = `token ${place}`;
     line.append(word, bar, make("span", "number", percent(share)));
     return line;
@@ -191,8 +194,8 @@ function look(row, pin) {
   chips.to.forEach((chip, i) => shade(chip, Math.sqrt(shares[i])));
   const keys = lists[shown.columns];
   const most = shares.map((share, i) => [keys[i], share, i]).sort((a, b) => b[1] - a[1]).slice(0, 5).filter((pair) => pair[1] > 0);
-  bars("most", most);
-  at("where").textContent = `${shown.name}, head ${state.head}: token ${state.row} ${JSON.stringify(plain(lists[shown.rows][state.row]))}`;
+  bars("most", most, undefined, textsOf(shown.columns));
+  at("where").textContent = `${shown.name}, head ${state.head}: token ${state.row} ${JSON.stringify(plain(lists[shown.rows][state.row], textsOf(shown.rows)))}`;
   root.dataset.row = state.row;
   root.dataset.sum = shares.reduce((a, b) => a + b, 0).toFixed(2);
   root.dataset.most = most.length ? most[0][2] : "";
@@ -227,8 +230,8 @@ async function pick(layer, head) {
   const select = at("head");
   if (before !== state.layer || select.options.length !== shown.heads) {
     select.replaceChildren(...Array.from({ length: shown.heads }, (_, n) => new Option(n, n)));
-    strip("from", lists[shown.rows], shown.rows === "tokens" ? choose : look);
-    strip("to", lists[shown.columns]);
+    strip("from", shown.rows, shown.rows === "tokens" ? choose : look);
+    strip("to", shown.columns);
   }
   at("layer").value = state.layer;
   select.value = state.head;
@@ -326,10 +329,10 @@ async function start() {
   figures();
   mix();
   if (data.source) {
-    strip("source", data.source);
+    strip("source", "source");
     at("source").hidden = false;
   }
-  strip("tokens", data.ids, choose);
+  strip("tokens", "tokens", choose);
   data.given.forEach((given, place) => {
     if (given) chips.tokens[place].title += `; expected with ${percent(given[0])}, number ${given[1]}`;
   });

@@ -121,7 +121,7 @@ def request(
     ids = input_ids.to(device=device, dtype=torch.long)
     mask = _mask(attention_mask, ids, wrong)
     marks = _marks(global_mask, ids, model, wrong)
-    _check_range(ids, spec.vocab, wrong)
+    _check_range(ids, spec, wrong)
     longest = ids.shape[1] if mask is None else int(mask.sum(-1).max())
     two = spec.topology == "encoder-decoder"
     begun = 1 if two else longest
@@ -223,12 +223,13 @@ def _marks(marks: Any, ids: Tensor, model: Model, wrong: list[str]) -> Tensor | 
     return None
 
 
-def _check_range(ids: Tensor, vocab: int, wrong: list[str]) -> None:
+def _check_range(ids: Tensor, spec: ModelSpec, wrong: list[str]) -> None:
+    vocab, name = spec.input_vocab, "vocab" if spec.source_vocab is None else "source_vocab"
     out = (ids < 0) | (ids >= vocab)
     if bool(out.any()):
         row, column = out.nonzero()[0].tolist()
         wrong.append(
-            f"input_ids: {int(ids[row, column])} in row {row}, column {column} is not an id below vocab = {vocab}"
+            f"input_ids: {int(ids[row, column])} in row {row}, column {column} is not an id below {name} = {vocab}"
         )
 
 

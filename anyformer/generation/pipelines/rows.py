@@ -54,7 +54,7 @@ def read_rows(source: Source, inputs: Sequence[Any], *, truncation: bool, spelle
 
     `spelled`: a special token that is spelled out in a text, such as [MASK], is that token.
     """
-    inner = source.tokenizer.spelled if spelled else source.tokenizer.inner
+    inner = source.reader.spelled if spelled else source.reader.inner
     rows: list[Row] = []
     for i, given in enumerate(inputs):
         text, pair = given, None
@@ -143,7 +143,7 @@ def read_all(
     with torch.inference_mode(), reading(model):
         for batch in batches([len(row.ids) for row in rows], size):
             chosen = [rows[i] for i in batch]
-            ids, mask = padded([row.ids for row in chosen], spec.ids.pad or 0)
+            ids, mask = padded([row.ids for row in chosen], spec.input_pad or 0)
             more: dict[str, Any] = {}
             if typed:
                 more["token_types"] = source.to_device(padded([row.types for row in chosen], 0)[0])

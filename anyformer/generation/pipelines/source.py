@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import tokenizers
 import torch
 
-from anyformer.data.tokenizer import Tokenizer, tokenizer
+from anyformer.data.tokenizer import Tokenizer, source_tokenizer, tokenizer
 from anyformer.errors import InputError
 from anyformer.families.bridge import from_hf
 from anyformer.families.folder import load
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 GENERATION = "generation_config.json"
+FAIRSEQ = ("vocab-src.json", "vocab-tgt.json", "merges.txt")
+"""Files of FSMT's tokenizer."""
 SETTINGS_BYTES = 8 * 2**20
 
 
@@ -33,6 +35,8 @@ class Source:
 
     model: Model
     tokenizer: Tokenizer
+    """Of what the model says; and of what it reads, unless the source has a vocabulary of its own."""
+    source_tokenizer: Tokenizer | None = None
     labels: tuple[str, ...] = ()
     """Names of the classes; of all that the head has, or none."""
     template: ChatTemplate | None = None
@@ -42,6 +46,11 @@ class Source:
     """Ids that end an answer."""
     config: Mapping[str, Any]
     """The config.json of a published model."""
+
+    @property
+    def reader(self) -> Tokenizer:
+        """The tokenizer of the texts that the model reads."""
+        return self.source_tokenizer or self.tokenizer
 
     @property
     def device(self) -> torch.device:
@@ -77,14 +86,18 @@ def open_source(
         made = _model(model)
         if place is not None or dtype is not None:
             made = made.to(device=place, dtype=dtype)
+    own, given = _own(made, given, folder)
     read, tokens, template = _tokenizer(given, folder)
-    if read.vocab > made.spec.vocab:
-        raise InputError(
-            f"tokenizer: has {read.vocab} tokens, and the model {made.spec.vocab}; give the tokenizer that it was trained with"
-        )
+    for one, limit, which in ((read, made.spec.vocab, ""), (own, made.spec.input_vocab, "of the source ")):
+        if one is not None and one.vocab > limit:
+            raise InputError(
+                f"tokenizer: that {which}has {one.vocab} tokens, and the model {limit}; give the one that it was trained with"
+                if which
+                else f"tokenizer: has {one.vocab} tokens, and the model {limit}; give the tokenizer that it was trained with"
+            )
     config = _table(folder, CONFIG, CONFIG_BYTES)
     return Source(
-        model=made, tokenizer=read, labels=_labels(labels, config, made), template=template, tokens=tokens,
+        model=made, tokenizer=read, source_tokenizer=own, labels=_labels(labels, config, made), template=template, tokens=tokens,
         stop=_stop(made, _table(folder, GENERATION, CONFIG_BYTES)), config=config,
     )  # fmt: skip
 
@@ -106,6 +119,32 @@ def _model(given: Any) -> Model:
         return from_hf(given)
     what = "nothing" if given is None else type(given).__name__
     raise InputError(f"model: expected a folder, a name on the hub or a model, got {what}")
+
+
+def _own(model: Model, given: Any, folder: Path | None) -> tuple[Tokenizer | None, Any]:
+    """The tokenizer of the source, if it has a vocabulary of its own, and what was given for the target."""
+    two = isinstance(given, tuple | list)
+    if model.spec.source_vocab is None:
+        if two:
+            raise InputError(
+                "tokenizer: two are for a model whose source has a vocabulary of its own (source_vocab); give one"
+            )
+        return None, given
+    if two and len(given) == 2:
+        return _tokenizer(given[0], None)[0], given[1]
+    if folder is not None and given is None:
+        found = source_tokenizer(folder)
+        if found is not None:
+            return found, None
+        if (folder / FAIRSEQ[0]).is_file():
+            raise InputError(
+                f"tokenizer: {folder} holds {', '.join(FAIRSEQ)}: BPE after the Moses tokenizer, which is not served here. "
+                "Encode texts with transformers' FSMTTokenizer (it needs sacremoses) and give the ids to generate, or give "
+                "two tokenizers, tokenizer=(source, target)"
+            )
+    raise InputError(
+        "tokenizer: the source of this model has a vocabulary of its own; give two tokenizers, tokenizer=(source, target)"
+    )
 
 
 def _tokenizer(given: Any, folder: Path | None) -> tuple[Tokenizer, dict[str, str], ChatTemplate | None]:

@@ -47,7 +47,8 @@ def pipeline(
         task: text-generation, fill-mask, text-classification (sentiment-analysis), token-classification (ner),
             feature-extraction, translation (also translation_en_to_de), summarization or text2text-generation.
         model: A folder that `save` wrote, a Hugging Face directory, a name on the hub, or a model.
-        tokenizer: A tokenizer, or the path of one; None: the one in the model's folder.
+        tokenizer: A tokenizer, or the path of one; None: the one in the model's folder. Where the source has a vocabulary
+            of its own: two of them, (source, target).
         device: Where the model runs. A model that is given is moved there.
         dtype: What it computes in. A model that is given is converted.
         labels: Names of a head's classes, in their order; None: those of the config.json, else LABEL_0, LABEL_1 ...

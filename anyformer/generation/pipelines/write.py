@@ -87,7 +87,7 @@ class Writer:
 
     def _together(self, asked: Sequence[Asked], new: int | None, seed: Any, more: Mapping[str, Any]) -> list[list[int]]:
         """New ids of prompts that run at once."""
-        ids, mask = padded([each.ids for each in asked], self.source.model.spec.ids.pad or 0, left=not self.two)
+        ids, mask = padded([each.ids for each in asked], self.source.model.spec.input_pad or 0, left=not self.two)
         made = generate(
             self.source.model, self.source.to_device(ids), attention_mask=self.source.to_device(mask), details=True,
             tokenizer=self.source.tokenizer, max_new_tokens=new, seed=seed, **more,

@@ -33,6 +33,7 @@ def _data(setup: Setup) -> dict[str, str]:
         "examples to learn from": f"{part.examples:,}",
         "text": data(part.bytes) if part.bytes else "",
         "vocabulary": f"{index.vocab:,} tokens" if index.vocab else "",
+        "vocabulary of the source": f"{index.source_vocab:,} tokens" if index.source_vocab else "",
         "objective": setup.objective.kind,
         "rows": config.data.rows + (f", packed by {config.data.packing.kind}" if config.data.rows == "packed" else ""),
     }
@@ -44,6 +45,7 @@ def _data(setup: Setup) -> dict[str, str]:
     if setup.valid is not None:
         told[f"fingerprint of {config.data.valid}"] = setup.held_out.fingerprint[:SHORT]
     told["tokenizer"] = (index.tokenizer_sha256 or "")[:SHORT]
+    told["tokenizer of the source"] = (index.source_sha256 or "")[:SHORT]
     return {name: value for name, value in told.items() if value}
 
 
