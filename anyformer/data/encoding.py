@@ -129,7 +129,7 @@ class Encoder:
         try:
             with guarded("the texts can't be encoded"):
                 # Offsets cost time, and only tags need them.
-                inner = self.tokenizer.inner
+                inner = self.tokenizer.literal
                 encode = inner.encode_batch if self._aligned else inner.encode_batch_fast
                 return encode(texts, add_special_tokens=False)
         except DataError as error:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from anyformer.data.text_ids import source_ids
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import CheckpointError, DataError, InputError
 from anyformer.families.bridge import library, public_class, to_hf
@@ -304,7 +305,7 @@ def _random(model: Model, length: int, generator: torch.Generator) -> dict[str, 
 
 def _encoded(model: Model, tokenizer: Tokenizer, text: str, length: int) -> dict[str, Tensor]:
     """The beginning of a text; an encoder-decoder is asked to repeat it."""
-    ids = tokenizer.encode(text, specials=True)[:length]
+    ids = source_ids(tokenizer, text)[:length]
     if not ids:
         raise DataError("the text has no tokens")
     if max(ids) >= model.spec.vocab:
