@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -74,16 +75,18 @@ def write_tasks(place: Path) -> Path:
     return place
 
 
+@cache
 def kinds() -> dict[str, tuple[tokenizers.Tokenizer, dict[str, Any]]]:
     """Tokenizers of every kind, with and without something of their own before or after a text."""
     end = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
+    named = {"bos_token": "<s>", "eos_token": "</s>"}
     llama = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     pieces = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
     words = {"bos_token": "[CLS]", "eos_token": "[SEP]", "unk_token": "[UNK]", "pad_token": "[PAD]"}
     plain = {"tokenizer_class": "PreTrainedTokenizerFast"}
     return {
         "byte-level BPE": (byte_level(NAMES["gpt2"]), end | plain),
-        "byte-level BPE, bos": (around(byte_level(("<s>", "</s>")), "<s> $A"), llama | plain),
+        "byte-level BPE, bos": (around(byte_level(("<s>", "</s>")), "<s> $A"), named | plain),
         "sentencepiece BPE": (sentence_pieces(NAMES["llama"]), llama | plain),
         "sentencepiece BPE, bos": (around(sentence_pieces(NAMES["llama"]), "<s> $A"), llama | {"tokenizer_class": "LlamaTokenizer"}),
         "Unigram": (unigram(NAMES["xlmr"]), pieces | plain),
