@@ -41,6 +41,9 @@ TABLE = {
     "bf16-pair": Tolerance(
         2**-7, "two sums in other orders, each rounded to the 8 bits of bf16: one may be the next number, 2^-7 away"
     ),
+    "harness": Tolerance(
+        1e-4, "nats of a whole text, fp32, against another program: sums of hundreds of log-probabilities, absolute"
+    ),
     "memory": Tolerance(
         0.15, "memory of a step, estimated from shapes against counted: buffers of an operator are not known in advance"
     ),

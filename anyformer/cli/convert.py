@@ -125,7 +125,7 @@ def _print(done: Converted) -> None:
             if found is not None:
                 bits = "-" if found.bits_per_byte is None else f"{found.bits_per_byte:.4f}"
                 table.add_row(name, f"{found.tokens:,}", f"{found.perplexity:,.3f}", bits)
-        parts.append(table)
+        parts += [table, Text(done.before.rule, style="dim")]
     print_all(console(), parts)
 
 

@@ -82,7 +82,6 @@ def check_way(given: argparse.Namespace) -> None:
 
 def run_texts(given: argparse.Namespace) -> int:
     """Score each text, and all of them together."""
-    from anyformer.data.corpus import documents
     from anyformer.data.text import read_text
     from anyformer.families.folder import load
 
@@ -96,7 +95,7 @@ def run_texts(given: argparse.Namespace) -> int:
     began = time.perf_counter()
     for path, text in texts:
         with Bar(path) as bar:
-            found = score(model, tokenizer, documents(text), stride=given.stride, context=given.context, report=bar)
+            found = score(model, tokenizer, text, stride=given.stride, context=given.context, report=bar)
         scores.append((path, found))
     seconds = time.perf_counter() - began
     total = scores[0][1]
@@ -105,7 +104,7 @@ def run_texts(given: argparse.Namespace) -> int:
     loss = None if changed is None else _compared(model, changed, tokenizer, texts, given)
     if given.json:
         print_json(_data(total) | {
-            "context": total.context, "stride": total.stride, "seconds": round(seconds, 3),
+            "context": total.context, "stride": total.stride, "rule": total.rule, "seconds": round(seconds, 3),
             "texts": [{"text": path} | _data(each) for path, each in scores],
         } | ({} if loss is None else {"quantized": {"kind": given.quantize} | loss.data()}))  # fmt: skip
     else:
@@ -124,16 +123,13 @@ def _compared(
     model: Model, changed: Model, tokenizer: Tokenizer, texts: list[tuple[str, str]], given: argparse.Namespace
 ) -> Quality:
     """What the changed model loses, over all texts."""
-    from anyformer.data.corpus import documents
     from anyformer.measure.quality import compare
 
     found: list[Quality] = []
     for path, text in texts:
         with Bar(f"{path}, {given.quantize}") as bar:
             found.append(
-                compare(
-                    model, changed, tokenizer, documents(text), stride=given.stride, context=given.context, report=bar
-                )
+                compare(model, changed, tokenizer, text, stride=given.stride, context=given.context, report=bar)
             )
     total = found[0]
     for each in found[1:]:
@@ -143,7 +139,7 @@ def _compared(
 
 def _data(score: Score) -> dict[str, Any]:
     return {
-        "tokens": score.tokens, "bytes": score.bytes, "nats": score.nats, "nats_per_token": score.nats_per_token,
+        "tokens": score.tokens, "bytes": score.bytes, "documents": score.documents, "nats": score.nats, "nats_per_token": score.nats_per_token,
         "perplexity": score.perplexity, "bits_per_byte": score.bits_per_byte,
     }  # fmt: skip
 
@@ -167,8 +163,7 @@ def _print(scores: list[tuple[str, Score]], total: Score, loss: str) -> None:
             Text(name), f"{each.tokens:,}", f"{each.bytes:,}", f"{each.perplexity:,.3f}",
             Text("-" if bits is None else f"{bits:.4f}", style="bold"),
         )  # fmt: skip
-    windows = f"\nwindows of {total.context} tokens, moved by {total.stride}"
-    print_all(console(), [table, Text(windows, style="dim"), *([Text(loss)] if loss else [])])
+    print_all(console(), [table, Text(f"\n{total.rule}", style="dim"), *([Text(loss)] if loss else [])])
 
 
 COMMAND = Command(

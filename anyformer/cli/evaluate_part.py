@@ -132,6 +132,8 @@ def _row(found: Measured) -> dict[str, str]:
 
 
 def _notes(found: Measured) -> Iterator[str]:
+    if found.perplexity is not None:
+        yield found.rule
     if found.majority is not None:
         yield f"the majority always says {found.majority.name!r}, the most frequent class of what was learned from"
     if found.unigram is not None:

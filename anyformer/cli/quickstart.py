@@ -74,9 +74,9 @@ def run(given: argparse.Namespace) -> int:
     before = earlier(plan.base, place)
     compared = None if before is None else compare(before, place)
     if given.json:
-        print_json(_data(result, str(place), compared))
+        print_json(_data(result, str(place), compared) | {"rule": made.rule})
         return 0
-    _show_result(screen, result)
+    _show_result(screen, result, made.rule)
     _show_sample(made)
     if compared is not None:
         _show_comparison(screen, compared)
@@ -178,7 +178,9 @@ def _left(record: StepRecord) -> str:
     return f"{int(left) // 60}:{int(left) % 60:02} left"
 
 
-def _show_result(screen: Console, result: Result) -> None:
+def _show_result(screen: Console, result: Result, rule: str) -> None:
+    from rich.text import Text
+
     gain = 1 - result.bits_per_byte / result.gzip_bits_per_byte
     beside = f"{abs(gain):.1%} {'below' if gain >= 0 else 'above'} gzip"
     table = _table("held out", "bits per byte", "")
@@ -187,7 +189,7 @@ def _show_result(screen: Console, result: Result) -> None:
     table.add_row("[bold]this model[/]", f"[bold]{result.bits_per_byte:.3f}[/]", f"[bold]{beside}[/]")
     spent = f"{result.steps:,} steps, {result.tokens / 1e6:.2f}M tokens, {result.seconds:.0f} s"
     line = f"loss {result.loss:.3f} nats per token, perplexity {result.perplexity:.1f}, after {spent}"
-    print_all(screen, ["", table, line])
+    print_all(screen, ["", table, line, Text(rule, style="dim")])
 
 
 def _show_sample(made: Quickstart) -> None:

@@ -17,8 +17,8 @@ import torch
 
 from anyformer.convert.surgery import Surgery, operate
 from anyformer.convert.unpickle import unpickled
-from anyformer.data.tokenizer import FILE as TOKENIZER
-from anyformer.data.tokenizer import SOURCE, tokenizer
+from anyformer.convert.words import WRITTEN, write_words
+from anyformer.data.tokenizer import tokenizer
 from anyformer.errors import InputError, SpecError
 from anyformer.families.checkpoint import family_for, save_published, was_written_here
 from anyformer.families.folder import FORMATS, load, stored_dtype
@@ -32,11 +32,7 @@ if TYPE_CHECKING:
 
     from anyformer.model.models import Model
 
-COPIED = (
-    TOKENIZER, SOURCE, "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja", "generation_config.json",
-)  # fmt: skip
-"""Files that go along as they are: they belong to the texts, not to the weights."""
-NAMES = (SPEC, CONFIG, SINGLE, INDEX, "model-?????-of-?????.safetensors", *COPIED)
+NAMES = (SPEC, CONFIG, SINGLE, INDEX, "model-?????-of-?????.safetensors", *WRITTEN)
 """What the folder of a model may hold and still be replaced."""
 Report = Callable[[int, int], None]
 Progress = Callable[[str], AbstractContextManager[Report | None]]
@@ -102,9 +98,7 @@ def convert(plan: Plan, progress: Progress = lambda _: nullcontext()) -> Convert
             save_published(result, folder.path, family=family)
         else:
             save(result, folder.path)
-        for name in COPIED:
-            if (plan.source / name).is_file():
-                shutil.copyfile(inside(plan.source / name, plan.source), folder.path / name)
+        write_words(plan.source, folder.path, result.spec, format=plan.format)
         folder.commit()
     return Converted(
         place=plan.place, format=plan.format, family=family, architecture=architecture, dtype=dtype,
@@ -158,7 +152,10 @@ def summary(done: Converted) -> dict[str, Any]:
     def figures(found: Score | None) -> Any:
         if found is None:
             return None
-        return {"tokens": found.tokens, "perplexity": found.perplexity, "bits_per_byte": found.bits_per_byte}
+        return {
+            "tokens": found.tokens, "documents": found.documents, "perplexity": found.perplexity,
+            "bits_per_byte": found.bits_per_byte, "rule": found.rule,
+        }  # fmt: skip
 
     return {
         "folder": str(done.place), "format": done.format, "family": done.family, "architecture": done.architecture,

@@ -144,7 +144,8 @@ class Encoder:
 
     def _encode(self, made: Tokenizer, texts: list[str]) -> list[Any]:
         # Offsets cost time, and only tags need them.
-        encode = made.inner.encode_batch if self._aligned else made.inner.encode_batch_fast
+        inner = made.literal
+        encode = inner.encode_batch if self._aligned else inner.encode_batch_fast
         return encode(texts, add_special_tokens=False)
 
     def _of(self, role: str) -> Tokenizer:

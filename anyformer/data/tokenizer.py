@@ -1,29 +1,34 @@
-"""Tokenizers: text to ids and back, read from a tokenizer.json or trained as byte-level BPE.
+"""Tokenizers: text to ids and back, read from a published folder or a tokenizer.json, or trained as byte-level BPE.
 
-Special tokens are for programs: one that is spelled out in a text is text, and only an id can be a control token.
+Special tokens are for programs: one that is spelled out in a text is text, and only an id can be a control token. The
+exception is `text_ids`, which gives the ids of a text exactly as a published folder's own files do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, processors, trainers
 
-from anyformer.errors import AnyformerError, DataError
+from anyformer.data.tokenizer_files import (
+    FILE,
+    guarded,
+    is_published,
+    missing,
+    parsed,
+    read_file,
+    read_published,
+)
+from anyformer.errors import DataError
 from anyformer.files import replace_file
 
-FILE = "tokenizer.json"
 SOURCE = "source_tokenizer.json"
 """The tokenizer of the source, where that has a vocabulary of its own; FILE is then the target's."""
 END = "<|endoftext|>"
 """The one special token of tokenizers that we train: it stands between documents, and its id is 0."""
-LARGEST = 256 * 2**20
-"""Bytes of the largest tokenizer.json that is read."""
 SCRAP = 50_000
 """Characters of the pieces in which a corpus is counted: one long text would keep one core busy and the others idle."""
 
@@ -47,10 +52,20 @@ WORDS = "|".join(
 class Tokenizer:
     """Text to ids and back."""
 
-    def __init__(self, inner: tokenizers.Tokenizer) -> None:
+    def __init__(
+        self, inner: tokenizers.Tokenizer, *, published: bool = False, named: Mapping[str, str] | None = None,
+        splits: bool = False,
+    ) -> None:  # fmt: skip
+        """`published`: its files say what a text becomes, by `text_ids`; otherwise the spec of the run does.
+
+        `named` are special tokens by name (bos_token, ...); `splits`: those that are spelled out in a text are text for
+        `text_ids` too.
+        """
         self._inner = inner
+        self.published = published
         with guarded("it can't be used"):
-            inner.encode_special_tokens = True
+            # Either kind of text may come; the more usual one needs no copy.
+            inner.encode_special_tokens = splits or not published
             # A file may ask for either, and would silently cut or lengthen a text.
             inner.no_truncation()
             inner.no_padding()
@@ -64,17 +79,34 @@ class Tokenizer:
             """Ids of tokens that stand for one byte of a character that has no token (`<0x0A>`)."""
         self.specials: dict[str, int] = {t.content: i for i, t in sorted(added.items()) if t.special}
         """Ids of the special tokens, by name."""
+        self.named: dict[str, str] = dict(named or {})
+        """Special tokens by what they are for: bos_token, eos_token, ..."""
 
     def encode(self, text: str, *, specials: bool = False) -> list[int]:
         """Ids of a text; `specials` adds what the tokenizer's own template puts around a text."""
         with guarded("the text can't be encoded"):
-            return self._inner.encode(_whole(text), add_special_tokens=specials).ids
+            return self.literal.encode(_whole(text), add_special_tokens=specials).ids
 
     def encode_many(self, texts: Sequence[str], *, specials: bool = False) -> list[list[int]]:
         """Ids of each text, on all cores."""
         whole = [_whole(text) for text in texts]
         with guarded("the texts can't be encoded"):
-            return [e.ids for e in self._inner.encode_batch_fast(whole, add_special_tokens=specials)]
+            return [e.ids for e in self.literal.encode_batch_fast(whole, add_special_tokens=specials)]
+
+    def text_ids(self, text: str, *, specials: bool = True) -> list[int]:
+        """Ids of a text exactly as the tokenizer's own files give them.
+
+        Their template stands around it (not without `specials`), and special tokens that are spelled out in it are tokens.
+        """
+        with guarded("the text can't be encoded"):
+            return self._inner.encode(_whole(text), add_special_tokens=specials).ids
+
+    def many_text_ids(self, texts: Sequence[str]) -> list[tuple[list[int], int]]:
+        """The same of each text, on all cores, and how many of the first ids are none of the text itself."""
+        whole = [_whole(text) for text in texts]
+        with guarded("the texts can't be encoded"):
+            found = self._inner.encode_batch(whole, add_special_tokens=True)
+        return [(e.ids, next((i for i, s in enumerate(e.special_tokens_mask) if not s), len(e.ids))) for e in found]
 
     def decode(self, ids: Iterable[int], *, specials: bool = False) -> str:
         """Text of ids. Special tokens appear only if asked for; an id beyond the vocabulary has no text."""
@@ -122,12 +154,26 @@ class Tokenizer:
         return self._inner
 
     @cached_property
+    def literal(self) -> tokenizers.Tokenizer:
+        """For texts of people: special tokens that are spelled out in them are text."""
+        return self._with(splits=True)
+
+    @cached_property
     def spelled(self) -> tokenizers.Tokenizer:
-        """A copy for texts that a program has put together: special tokens that are spelled out in them are tokens."""
+        """For texts that a program has put together: special tokens that are spelled out in them are tokens."""
+        return self._with(splits=False)
+
+    def _with(self, *, splits: bool) -> tokenizers.Tokenizer:
+        if self._inner.encode_special_tokens == splits:
+            return self._inner
         with guarded("it can't be copied"):
             copy = tokenizers.Tokenizer.from_str(self._inner.to_str())
-            copy.encode_special_tokens = False
+            copy.encode_special_tokens = splits
         return copy
+
+    def id_named(self, name: str) -> int | None:
+        """The id of a special token by what it is for, such as bos_token; None if the files name none."""
+        return self.id_of(self.named[name]) if name in self.named else None
 
     def to_json(self) -> str:
         """What a tokenizer.json holds."""
@@ -147,24 +193,18 @@ class Tokenizer:
 
 
 def tokenizer(path: str | Path) -> Tokenizer:
-    """Read a tokenizer.json, or the one in a directory."""
+    """The tokenizer of a published folder, as its files say; or a tokenizer.json, alone or in a folder of ours."""
     place = Path(path)
+    folder = place if place.is_dir() else place.parent
+    if (place.is_dir() or place.name == FILE) and is_published(folder):
+        read = read_published(folder)
+        return Tokenizer(read.inner, published=True, named=read.named, splits=read.splits)
     file = place / FILE if place.is_dir() else place
     if not file.is_file():
-        what = f"there is no {FILE} in it" if place.is_dir() else "there is no such file"
-        raise DataError(f"{place}: {what}; give a {FILE} or a directory that holds one")
-    try:
-        size = file.stat().st_size
-        if size > LARGEST:
-            raise DataError(f"{file}: has {size:,} bytes; a tokenizer of more than {LARGEST:,} is not read")
-        text = file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"{file}: can't be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file}: is damaged: byte {error.start} is not UTF-8") from error
-    with guarded(f"{file}: is damaged, or of a kind that the tokenizers library does not know"):
-        inner = tokenizers.Tokenizer.from_str(text)
-    return Tokenizer(inner)
+        if place.is_dir():
+            raise DataError(missing(place))
+        raise DataError(f"{place}: there is no such file; give a {FILE} or a directory that holds one")
+    return Tokenizer(parsed(read_file(file), file))
 
 
 def source_tokenizer(folder: str | Path) -> Tokenizer | None:
@@ -230,15 +270,3 @@ def _byte_tokens(inner: tokenizers.Tokenizer) -> frozenset[int]:
     """Ids of `<0x00>` ... `<0xFF>`."""
     found = (inner.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
     return frozenset(i for i in found if i is not None)
-
-
-@contextmanager
-def guarded(what: str) -> Iterator[None]:
-    """Errors of the library as ours. Its panics are no `Exception`, and Ctrl-C must still get through."""
-    try:
-        yield
-    except (AnyformerError, KeyboardInterrupt, SystemExit, GeneratorExit):
-        raise
-    except BaseException as error:
-        first: Any = str(error).strip().splitlines() or [type(error).__name__]
-        raise DataError(f"tokenizer: {what}: {first[0]}") from error

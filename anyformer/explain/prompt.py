@@ -136,14 +136,12 @@ def look(model: Model, tokenizer: Tokenizer, text: str, *, name: str, reader: To
 
 def _read(model: Model, tokenizer: Tokenizer, text: str) -> tuple[list[int] | None, list[int]]:
     """What the encoder reads, if there are two stacks, and what the last stack reads."""
+    from anyformer.data.text_ids import source_ids
     from anyformer.generation.engine import generate
     from anyformer.generation.text.prompt import read_prompt
 
     spec = model.spec
-    if spec.topology == "encoder":
-        ids = tokenizer.encode(text, specials=True)
-    else:
-        ids = list(read_prompt(spec, tokenizer, text).ids)
+    ids = source_ids(tokenizer, text) if spec.topology == "encoder" else list(read_prompt(spec, tokenizer, text).ids)
     if len(ids) > MOST:
         raise InputError(f"--prompt: {len(ids):,} tokens; a page shows at most {MOST}: shorten it")
     beyond = max(ids) if ids else 0

@@ -14,7 +14,7 @@ from anyformer.files import settle
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 WANTED = (
     "config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json",
-    "generation_config.json", "chat_template.jinja",
+    "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt", "generation_config.json", "chat_template.jinja",
 )  # fmt: skip
 
 

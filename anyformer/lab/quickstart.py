@@ -33,7 +33,7 @@ from anyformer.model.store import save
 from anyformer.specs.model import ModelSpec
 from anyformer.train.crew import Crew
 from anyformer.train.curve import draw_curve
-from anyformer.train.evaluate import score_ids
+from anyformer.train.evaluate import score, score_ids
 from anyformer.train.guard import Guard
 from anyformer.train.learner import Learner
 from anyformer.train.loop import StepRecord, train
@@ -146,7 +146,8 @@ class Quickstart:
     def measure(self) -> Result:
         """Score the whole held-out text, beside gzip and a unigram model."""
         size, last = self.corpus.held_out_bytes, self.records[-1]
-        measured = score_ids(self.model, self.held_out, bytes=size)
+        measured = score(self.model, self.tokenizer, [document.text for document in self.corpus.held_out])
+        self.rule = measured.rule
         flat = np.fromiter(itertools.chain.from_iterable(ids[1:] for ids in self.held_out), dtype=np.int64)
         unigram = unigram_nats(self.tokens, flat, self.spec.vocab) / math.log(2) / size
         self.result = Result(
@@ -170,7 +171,7 @@ class Quickstart:
     def keep(self) -> Path:
         """Write the trained model, the result and the picture, and let the folder take its place."""
         with Metrics(self.folder.path) as metrics:
-            metrics.write(RESULT, **asdict(self.result))
+            metrics.write(RESULT, **asdict(self.result), rule=self.rule)
         self._write()
         points = [(record.tokens, self._bits(record.loss)) for record in self.records if not record.skipped]
         result = self.result

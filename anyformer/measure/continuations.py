@@ -1,4 +1,8 @@
-"""How likely a model finds one text after another, and how it goes on itself: what benchmarks with questions ask for."""
+"""How likely a model finds one text after another, and how it goes on itself: what benchmarks with questions ask for.
+
+A published folder's texts become ids as in the harness's own adapter for transformers (HFLM): what the tokenizer files
+say, unless the text begins with the bos token itself; where there is nothing before a text, the tokenizer's bos or eos.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,6 @@ import torch
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
 from anyformer.generation.engine import generate
-from anyformer.generation.text.stream import TextStream
 from anyformer.model.models import Model
 from anyformer.model.reading import reading
 from anyformer.train.evaluate import MANY, TOKENS, Reader, Window, batches, unpredicted, window_sizes
@@ -21,8 +24,13 @@ Report = Callable[[int, int], None]
 class Continuations:
     """A decoder and its tokenizer, asked about many texts at once. Rows of similar length share a batch."""
 
-    def __init__(self, model: Model, tokenizer: Tokenizer, *, tokens: int | None = None) -> None:
-        """`tokens` are read at once; unless given, as many as suit the device."""
+    def __init__(
+        self, model: Model, tokenizer: Tokenizer, *, tokens: int | None = None, prefix: int | None = None,
+        stop: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        """`tokens` are read at once; unless given, as many as suit the device. `prefix` is read where there is no text
+        before (the tokenizer's bos or eos; of a run of ours, the spec's), `stop` ends an answer beside the spec's eos.
+        """
         self.room, _ = window_sizes(model, None, None)
         if unpredicted(model) > 1:
             raise InputError(
@@ -32,26 +40,51 @@ class Continuations:
         self.model, self.words = model, tokenizer
         self.device = next(model.parameters()).device
         self.tokens = tokens or TOKENS.get(self.device.type, MANY)
-        ids = model.spec.ids
-        self.before = [] if ids.bos is None or ids.bos in ids.eos else [ids.bos]
-        """What stands before every text: a bos that is an eos too stands between texts, not before a question."""
-        first = next((i for i in (ids.bos, *ids.eos) if i is not None), None)
-        self.nothing = self.before or ([] if first is None else [first])
+        ids, named = model.spec.ids, [tokenizer.id_named(name) for name in ("bos_token", "eos_token")]
+        if prefix is not None and not 0 <= prefix < model.spec.vocab:
+            raise InputError(f"prefix_token_id: {prefix} is not an id below vocab = {model.spec.vocab}")
+        self.before = [] if tokenizer.published or ids.bos is None or ids.bos in ids.eos else [ids.bos]
+        """What stands before every text of a run of ours: a bos that is an eos too stands between texts, not before a
+        question.
+        """
+        usual = named if tokenizer.published else [*self.before, ids.bos, *ids.eos]
+        self.prefix = next((i for i in (prefix, *usual) if i is not None), None)
         """What is read where there is no text before."""
+        self.stop = tuple(dict.fromkeys((*ids.eos, *stop, *(i for i in named[1:] if i is not None))))
+        self._spelled = [] if self.prefix is None else [tokenizer.decode([self.prefix], specials=True)]
+
+    def ids(self, text: str) -> list[int]:
+        """Ids of a text that something may come after."""
+        if not self.words.published:
+            return self.before + self.words.encode(text)
+        # Who has written the first token out does not want it twice.
+        return self.words.text_ids(text, specials=not any(s and text.startswith(s) for s in self._spelled))
 
     def split(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         """Ids of both, cut where the context ends. Blanks at its end belong to the words after it."""
         bare = context.rstrip()
-        context, continuation = bare, context[len(bare) :] + continuation
-        if not context:
-            return self._nothing(), self.words.encode(continuation)
-        before = self.before + self.words.encode(context)
-        return before, (self.before + self.words.encode(context + continuation))[len(before) :]
+        blank, context, continuation = bool(context), bare, context[len(bare) :] + continuation
+        before = self.ids(context) if context or (blank and self.words.published) else []
+        if before:
+            return before, self.ids(context + continuation)[len(before) :]
+        after = self._bare(continuation)
+        first = self._nothing()
+        # A text that begins with it needs no other.
+        return (after[:1], after[1:]) if self.words.published and after[:1] == first else (first, after)
+
+    def _bare(self, text: str) -> list[int]:
+        """Ids of a text with nothing around it."""
+        return self.words.text_ids(text, specials=False) if self.words.published else self.words.encode(text)
 
     def _nothing(self) -> list[int]:
-        if not self.nothing:
-            raise InputError("this model has neither bos nor eos to begin with (ids of its spec); give a context")
-        return list(self.nothing)
+        if self.prefix is None:
+            where = (
+                "its tokenizer files name no bos_token and no eos_token" if self.words.published else "ids of its spec"
+            )
+            raise InputError(
+                f"this model has neither bos nor eos to begin with ({where}); give a context, or prefix_token_id=ID"
+            )
+        return [self.prefix]
 
     def likelihoods(self, pairs: Sequence[tuple[str, str]], report: Report | None = None) -> list[tuple[float, bool]]:
         """For each context and continuation: ln p of the continuation, and whether it is what greedy decoding says.
@@ -76,7 +109,8 @@ class Continuations:
 
     def rolling(self, texts: Sequence[str], report: Report | None = None) -> list[float]:
         """The logarithm of p of each whole text. A long one is read window by window, the last one as full as it can be."""
-        rows = [self._nothing() + self.words.encode(text) for text in texts]
+        whole = self.ids if self.words.published else self._bare
+        rows = [self._nothing() + whole(text) for text in texts]
         windows = [[*full_windows(len(row), self.room, i)] for i, row in enumerate(rows)]
         found = self._read(rows, [window for some in windows for window in some], report)
         return [-sum(found[window][0] for window in some) for some in windows]
@@ -103,7 +137,7 @@ class Continuations:
         room = self.room - new
         if room < 1:
             raise InputError(f"{new} new tokens leave no room for a context: the model is made for {self.room}")
-        ids = [(self.before + self.words.encode(text) or self._nothing())[-room:] for text in contexts]
+        ids = [(self.ids(text) or self._nothing())[-room:] for text in contexts]
         texts = [""] * len(ids)
         order, done = sorted(range(len(ids)), key=lambda i: (-len(ids[i]), i)), 0
         while done < len(order):
@@ -116,11 +150,10 @@ class Continuations:
                 mask_BT[row, width - len(ids[i]) :] = 1
             made = generate(
                 self.model, ids_BT, attention_mask=mask_BT, tokenizer=self.words, max_new_tokens=new,
-                stop=list(until) or None, details=True, **options,
+                stop=[*until, *self.stop], details=True, **options,
             )  # fmt: skip
             for i, row, count in zip(some, made.ids.tolist(), made.lengths, strict=True):
-                stream = TextStream(self.words, ids[i])
-                texts[i] = cut_at(stream.push(*row[width : width + count]) + stream.end(), until)
+                texts[i] = cut_at(self.words.decode(row[width : width + count]), until)
             done += len(some)
             if report is not None:
                 report(done, len(order))

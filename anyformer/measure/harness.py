@@ -13,7 +13,10 @@ In Python:
 
 `path` is a run, a folder of anyformer's, a Hugging Face directory or org/name. `device` and `dtype` are as in `load`;
 `batch_tokens` are read at once, whatever the harness's batch_size says: rows of similar length share a batch. A request
-that is longer than the model's context loses its beginning.
+that is longer than the model's context loses its beginning. Where there is no text before a continuation, the token
+`prefix_token_id` is read: the tokenizer's bos, or eos, unless given.
+
+A published folder gives the figures of the harness's own adapter, `--model hf`: `bench/harness.py` compares them.
 """
 
 from __future__ import annotations
@@ -82,16 +85,24 @@ def harness_model(path: str, **given: Any) -> Any:
     return harness_class()(path, **given)
 
 
-def open_continuations(path: str, *, dtype: str | None = None, batch_tokens: int | None = None, **rest: Any) -> Any:
+def open_continuations(
+    path: str,
+    *,
+    dtype: str | None = None,
+    batch_tokens: int | None = None,
+    prefix_token_id: int | None = None,
+    **rest: Any,
+) -> Any:
     """The model and tokenizer in a folder, ready to be asked."""
     import torch
 
     from anyformer.data.tokenizer import tokenizer
     from anyformer.families.folder import load
     from anyformer.families.hub import find_folder
+    from anyformer.generation.pipelines.source import stop_ids
     from anyformer.measure.continuations import Continuations
 
-    known = ("path", "dtype", "batch_tokens", *HARNESS)
+    known = ("path", "dtype", "batch_tokens", "prefix_token_id", *HARNESS)
     wrong = [f"{name} is no argument of this model{nearest(name, known)}" for name in rest if name not in HARNESS]
     if not path:
         wrong.append("path is missing: the folder of a model, such as --model_args path=runs/quickstart")
@@ -106,7 +117,8 @@ def open_continuations(path: str, *, dtype: str | None = None, batch_tokens: int
         warnings.warn(f"torch finds no CUDA device here, so the model is on the CPU and not on {device}", stacklevel=2)
         device = "cpu"
     model = load(folder, device, None if dtype is None else getattr(torch, dtype))
-    return Continuations(model, tokenizer(folder), tokens=None if batch_tokens is None else int(batch_tokens))
+    tokens, prefix = (None if each is None else int(each) for each in (batch_tokens, prefix_token_id))
+    return Continuations(model, tokenizer(folder), tokens=tokens, prefix=prefix, stop=stop_ids(model, folder))
 
 
 def answers(asked: Any, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
@@ -135,8 +147,8 @@ def read_wanted(wanted: Mapping[str, Any], room: int) -> dict[str, Any]:
     if not options.get("do_sample", bool(options.get("temperature"))):
         # Tasks say temperature 0 and mean the likeliest token.
         options = {name: value for name, value in options.items() if name not in DRAWN}
-    # At least half of the room is left to the question.
-    most = max(1, room // 2)
+    # Unless a task says otherwise, at least half of the room is left to the question.
+    most = max(1, room // 2 if said is None or new >= room else room - 1)
     if new > most and said is not None:
         warnings.warn(
             f"a task asks for {new} new tokens; this model has room for {room}, so {most} are made", stacklevel=2

@@ -15,7 +15,7 @@ from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import DataError, InputError
 from anyformer.model.models import Model
 from anyformer.model.reading import headless, reading
-from anyformer.train.evaluate import Window, cut, head_of, read_documents, unpredicted, window_sizes
+from anyformer.train.evaluate import Window, cut, head_of, perplexity, read_documents, unpredicted, window_sizes
 
 LOGITS = 2**22
 """Logits of each model that are held at once."""
@@ -51,7 +51,7 @@ class Quality:
     @property
     def perplexity(self) -> tuple[float, float]:
         """Before and after."""
-        return math.exp(min(self.before / self.tokens, 709.0)), math.exp(min(self.after / self.tokens, 709.0))
+        return perplexity(self.before, self.tokens), perplexity(self.after, self.tokens)
 
     @property
     def bits_per_byte(self) -> tuple[float, float] | None:
@@ -103,9 +103,9 @@ def compare(
     context: int | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> Quality:
-    """Both models on texts, each a document of its own, in windows as `anyformer.train.evaluate.score` cuts them."""
-    rows, size = read_documents(model, tokenizer, [texts] if isinstance(texts, str) else texts)
-    return compare_ids(model, changed, rows, bytes=size, stride=stride, context=context, report=report)
+    """Both models on a text or documents, read as `anyformer.train.evaluate.score` reads them."""
+    read = read_documents(model, tokenizer, texts)
+    return compare_ids(model, changed, read.ids, bytes=read.bytes, stride=stride, context=context, report=report)
 
 
 @torch.inference_mode()

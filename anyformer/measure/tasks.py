@@ -14,10 +14,12 @@ from torch import Tensor
 
 from anyformer.data.batch import IGNORE
 from anyformer.data.examples import Examples
+from anyformer.data.objectives.causal import NextToken, ends_of
 from anyformer.data.unigram import counted_nats
 from anyformer.errors import InputError
 from anyformer.measure.trial import Trial
 from anyformer.model.output import Output
+from anyformer.train.evaluate import perplexity
 from anyformer.train.judging import look
 from anyformer.train.precision import Precision
 
@@ -82,6 +84,8 @@ class Measured:
     where labels are hidden tokens of the text.
     """
     classes: Classes | None
+    rule: str
+    """How texts became rows: perplexities compare where this is equal."""
     seconds: float
 
     @property
@@ -100,7 +104,7 @@ class Measured:
         found: dict[str, Any] = {
             "length": self.length, "rows": self.rows, "labels": self.labels, "left_out": self.left_out,
             "shortened": self.shortened, "loss": self.loss, "perplexity": self.perplexity,
-            "bits_per_byte": self.bits_per_byte, **self.figures, "seconds": round(self.seconds, 3),
+            "bits_per_byte": self.bits_per_byte, **self.figures, "rule": self.rule, "seconds": round(self.seconds, 3),
         }  # fmt: skip
         if majority is not None:
             found["majority"] = {"class": majority.name, "accuracy": majority.accuracy, "margin": self.margin}
@@ -145,14 +149,34 @@ def measure(trial: Trial, *, length: int | None = None, report: Callable[[int, i
             majority = Majority(name=names[most], accuracy=share)
     if hides and trial.learned is not None:
         nats = counted_nats(counts(trial.learned, objective.columns[0], spec.vocab), counter.labels_L)
-        unigram = math.exp(nats / seen.labels)
+        unigram = perplexity(nats, seen.labels)
     tokens = spec.head.predicts_tokens
     return Measured(
         length=feed.length, rows=feed.rows, labels=seen.labels, left_out=feed.left_out, shortened=feed.shortened,
         loss=seen.loss, figures=seen.figures, perplexity=seen.perplexity if tokens else None,
         bits_per_byte=objective.bits_per_byte(seen.loss, trial.examples), majority=majority, unigram=unigram,
-        classes=classes, seconds=time.perf_counter() - began,
+        classes=classes, rule=rule_of(trial, feed.length), seconds=time.perf_counter() - began,
     )  # fmt: skip
+
+
+WAYS = {
+    "stream": "documents one after the other, cut into rows of {length:,} tokens, each row read by itself",
+    "packed": "documents side by side in rows of {length:,} tokens, none of which sees another; longer ones are cut",
+    "padded": "one document in each row of {length:,} tokens; longer ones are cut",
+}
+
+
+def rule_of(trial: Trial, length: int) -> str:
+    """How the examples of a part are read: in rows, as in training."""
+    spec, objective, words = trial.model.spec, trial.objective, trial.tokenizer
+    found = WAYS[trial.rows].format(length=length)
+    if isinstance(objective, NextToken):
+        ends = zip(("begun", "ended"), ends_of(spec, stream=trial.rows == "stream"), strict=True)
+        names = {
+            how: (words and words.inner.id_to_token(token)) or str(token) for how, token in ends if token is not None
+        }
+        found += "".join(f", {how} with {name}" for how, name in names.items()) or ", no bos and no eos"
+    return f"{found}; as in training"
 
 
 class _Counter:

@@ -1,16 +1,24 @@
-"""How well a model predicts texts: perplexity and bits per byte, in sliding windows."""
+"""How well a model predicts texts: perplexity and bits per byte, in sliding windows.
+
+One rule, whoever asks. A text is split into documents at lines of `<|endoftext|>`; the ids of each are those of
+`anyformer.data.text_ids`; each is read in windows of `context` tokens that move on by `stride`, and no window crosses into
+another document. The first token of a document is only read. `Score.rule` says all of it in words.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from anyformer.data.corpus import SEPARATOR
+from anyformer.data.corpus import documents as split_documents
+from anyformer.data.text_ids import begins, document_ids
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import DataError, InputError
 from anyformer.model.models import Model
@@ -23,6 +31,15 @@ MANY = 32_768
 """The same on an accelerator."""
 LOGITS = 2**22
 """Logits that are held at once."""
+
+
+GIVEN = "as given"
+"""Documents and their first tokens where only ids were given."""
+
+
+def perplexity(nats: float, tokens: float = 1) -> float:
+    """Exp of the mean nats per token: as unsure as among so many equally likely tokens."""
+    return math.exp(min(nats / tokens, 709.0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +55,10 @@ class Score:
     documents: int
     context: int
     stride: int
+    split: str = GIVEN
+    """How the text was split into documents."""
+    begin: str = GIVEN
+    """What documents begin with."""
 
     @property
     def nats_per_token(self) -> float:
@@ -47,7 +68,12 @@ class Score:
     @property
     def perplexity(self) -> float:
         """Exp of the mean nats per token: as unsure as among so many equally likely tokens."""
-        return math.exp(min(self.nats_per_token, 709.0))
+        return perplexity(self.nats, self.tokens)
+
+    @property
+    def rule(self) -> str:
+        """How it was measured: two figures compare where this is equal."""
+        return rule(self.documents, self.split, self.begin, self.context, self.stride)
 
     @property
     def bits_per_byte(self) -> float | None:
@@ -62,7 +88,19 @@ class Score:
             documents=self.documents + other.documents,
             context=self.context,
             stride=self.stride,
+            split=_both(self.split, other.split),
+            begin=_both(self.begin, other.begin),
         )
+
+
+def rule(documents: int, split: str, begin: str, context: int, stride: int) -> str:
+    """How texts were read, in words."""
+    count = f"{documents:,} document{'' if documents == 1 else 's'}"
+    return f"{count} ({split}), {begin}; windows of {context:,} tokens, moved by {stride:,}"
+
+
+def _both(first: str, second: str) -> str:
+    return first if first == second else f"{first}; {second}"
 
 
 class Window(NamedTuple):
@@ -83,33 +121,49 @@ def score(
     context: int | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> Score:
-    """Score texts, each a document of its own.
+    """Score a text, split at lines of `<|endoftext|>`, or a list of texts, each a document of its own.
 
-    A document begins with the spec's bos token; without one its first token is only read, and its bytes don't count.
-    So are the tokens of a prefix-LM's prefix, which have seen each other: what comes after them is predicted.
+    The ids of a document are those that a published folder's files say, or those that a run of ours was trained on. Its
+    first token is only read, and if it is none of bos, its bytes don't count. So are the tokens of a prefix-LM's prefix,
+    which have seen each other: what comes after them is predicted.
 
     Args:
         model: A decoder with an lm head. It runs in eval mode, and gets its mode back.
         tokenizer: The model's own.
-        texts: One text or more.
+        texts: One text, or documents.
         stride: Tokens by which a window moves on (default: half of the context). A token is predicted from at least
             context - stride tokens before it, where there are so many.
         context: Tokens that are read at once (default: the spec's context).
         report: Called after each batch with the number of tokens predicted so far, and of all.
     """
-    ids, size = read_documents(model, tokenizer, [texts] if isinstance(texts, str) else texts)
-    return score_ids(model, ids, bytes=size, stride=stride, context=context, report=report)
+    read = read_documents(model, tokenizer, texts)
+    found = score_ids(model, read.ids, bytes=read.bytes, stride=stride, context=context, report=report)
+    return replace(found, split=read.split, begin=read.begin)
 
 
-def read_documents(model: Model, tokenizer: Tokenizer, texts: Sequence[str]) -> tuple[list[list[int]], int]:
-    """The ids of documents, bos first where the spec has one, and the bytes of all that is predicted of them."""
+@dataclass(frozen=True, kw_only=True)
+class Documents:
+    """Texts as a model reads them."""
+
+    ids: list[list[int]]
+    bytes: int
+    """Of UTF-8, of all that is predicted."""
+    split: str
+    begin: str
+
+
+def read_documents(model: Model, tokenizer: Tokenizer, texts: str | Sequence[str]) -> Documents:
+    """The ids of documents, and the bytes of all that is predicted of them. One text is split where it says so."""
     head_of(model)
-    bos, skipped = model.spec.ids.bos, unpredicted(model)
-    before = [] if bos is None else [bos]
-    ids = [before + found for found in tokenizer.encode_many(texts)]
-    read = [row[len(before) : skipped] for row in ids]
-    total = sum(len(text.encode()) for text in texts)
-    return ids, total - sum(_bytes_of(tokenizer, some) for some in read if some)
+    some = split_documents(texts) if isinstance(texts, str) else list(texts)
+    split = f"split at lines of {SEPARATOR}" if isinstance(texts, str) else "each text is one"
+    skipped = unpredicted(model)
+    found = document_ids(model.spec, tokenizer, some)
+    read = [row.ids[row.before : skipped] for row in found]
+    total = sum(len(text.encode()) for text in some)
+    size = total - sum(_bytes_of(tokenizer, ids) for ids in read if ids)
+    begin = begins(model.spec, tokenizer, found)
+    return Documents(ids=[row.ids for row in found], bytes=size, split=split, begin=begin)
 
 
 def _bytes_of(tokenizer: Tokenizer, ids: list[int]) -> int:

@@ -16,6 +16,7 @@ from anyformer.model.models import Model
 from anyformer.model.output import Output
 from anyformer.model.reading import reading
 from anyformer.specs.model import ModelSpec
+from anyformer.train.evaluate import perplexity
 from anyformer.train.learner import even, on_device
 from anyformer.train.precision import Precision
 from anyformer.train.team import ALONE, Team
@@ -39,7 +40,7 @@ class Look:
     @property
     def perplexity(self) -> float:
         """Exp of the loss; of use where the loss is nats per token."""
-        return math.exp(min(self.loss, 709.0))
+        return perplexity(self.loss)
 
 
 def look(

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from anyformer.data.text_ids import source_ids
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import CheckpointError, DataError, InputError
 from anyformer.families.bridge import library, public_class, to_hf
@@ -311,7 +312,7 @@ def _encoded(model: Model, tokenizer: Tokenizer, text: str, length: int) -> dict
             "text: the source of this model has a vocabulary of its own, so one text can't be source and target; leave it "
             "out: random ids of both are compared"
         )
-    ids = tokenizer.encode(text, specials=True)[:length]
+    ids = source_ids(tokenizer, text)[:length]
     if not ids:
         raise DataError("the text has no tokens")
     if max(ids) >= model.spec.vocab:

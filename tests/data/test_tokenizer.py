@@ -9,6 +9,7 @@ import pytest
 
 import anyformer as af
 from anyformer.data import tokenizer as module
+from anyformer.data import tokenizer_files
 from anyformer.data.tokenizer import END, Tokenizer, train_bpe
 
 SHARED = Path(af.__file__).parents[2] / "shared" / "data"
@@ -154,10 +155,10 @@ def test_tokenizer_turns_a_panic_into_an_error_and_lets_an_interrupt_through(cod
         def encode(self, *_, **__):
             raise self.error
 
-    monkeypatch.setattr(code, "_inner", Inner(Panic("index out of bounds\nmore")))
+    monkeypatch.setattr(code, "literal", Inner(Panic("index out of bounds\nmore")))
     with pytest.raises(af.DataError, match=r"the text can't be encoded: index out of bounds$"):
         code.encode("x")
-    monkeypatch.setattr(code, "_inner", Inner(KeyboardInterrupt()))
+    monkeypatch.setattr(code, "literal", Inner(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt):
         code.encode("x")
 
@@ -227,7 +228,7 @@ def test_tokenizer_of_every_beginning_of_a_file_is_an_error_of_ours(tmp_path):
 
 def test_tokenizer_file_beyond_the_limit_is_not_read(tmp_path, monkeypatch, code):
     code.save(tmp_path)
-    monkeypatch.setattr(module, "LARGEST", 1000)
+    monkeypatch.setattr(tokenizer_files, "LARGEST", 1000)
     with pytest.raises(af.DataError, match="a tokenizer of more than 1,000 is not read"):
         af.tokenizer(tmp_path)
 

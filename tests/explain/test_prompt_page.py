@@ -215,7 +215,7 @@ def test_page_in_a_browser_shows_cross_attention_of_an_encoder_decoder(tmp_path)
 @pytest.mark.skipif(not STORIES.is_dir(), reason="the checkpoint stories260K is not beside this repository")
 def test_look_at_a_real_checkpoint_expects_what_it_learned():
     found = look(af.load(STORIES), af.tokenizer(STORIES), "Once upon a time, there was a little", name="stories260K")
-    assert found.texts[found.ids[0]] == "<s>"
+    # Its tokenizer files put no bos before a text.
+    assert found.texts[found.ids[0]] == " Once"
     best = [found.texts[int(each[0][0])] for each in found.layers[-1].top]
-    assert best[1:4] == [" upon", " a", " time"]
-    assert found.texts[found.ids[1]] == " Once"
+    assert best[:3] == [" upon", " a", " time"]

@@ -103,7 +103,8 @@ def test_fetching_asks_for_nothing_but_what_is_read(monkeypatch, tmp_path):
         hub.fetched("org/name")
     assert asked["allow_patterns"] == [
         "config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json",
-        "generation_config.json", "chat_template.jinja",
+        "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt", "generation_config.json",
+        "chat_template.jinja",
     ]  # fmt: skip
     (tmp_path / "config.json").write_text("{}")
     assert hub.fetched("org/name", "v1") == tmp_path

@@ -418,7 +418,8 @@ def test_pipeline_whose_task_does_not_fit_the_model_says_why(tmp_path, task, cha
 
 
 def test_pipeline_takes_tokenizers_of_every_kind_and_leaves_them_as_they_are(tmp_path):
-    model, own = small_run(tmp_path)
+    # A bos that is an eos too is no part of a prompt: a tokenizer of another library does not know of it.
+    model, own = small_run(tmp_path, {"ids": {"bos": 0, "eos": [0]}})
     inner = tokenizers.Tokenizer.from_str(own.to_json())
     inner.enable_truncation(3)
     public = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer.from_str(own.to_json()))

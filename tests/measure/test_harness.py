@@ -1,6 +1,9 @@
 """Continuations against a computation token by token, and the harness's adapter against them."""
 
+import importlib.util
 import json
+import logging
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -212,7 +215,91 @@ def test_harness_that_is_not_installed_is_named(monkeypatch):
 def test_a_published_model_goes_on_as_is_known():
     known = json.loads((STORIES / "greedy.json").read_text(encoding="utf-8"))["text"]
     asked = open_continuations(str(STORIES))
-    begin, rest = known[:40], known[40:120]
+    # Its tokenizer files add no bos, so what it is known to say after one needs it spelled out.
+    begin, rest = f"<s>{known[:40]}", known[40:120]
     assert asked.likelihoods([(begin, rest)])[0][1]
     assert not asked.likelihoods([(begin, rest[::-1])])[0][1]
-    assert (begin + asked.go_on([begin], until=[], new=60)[0]).startswith(known[:120])
+    said = asked.go_on([begin], until=[], new=60)[0]
+    assert known[40:].lstrip().startswith(said.lstrip()[:60])
+
+
+needs_harness = pytest.mark.skipif(
+    importlib.util.find_spec("lm_eval") is None, reason="lm-eval is not installed: pip install 'anyformer[harness]'"
+)
+# Asked for warnings as errors, the harness and what it imports would fail by themselves.
+theirs = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory):
+    from tests.measure.harness_peer import write_tasks
+
+    return write_tasks(tmp_path_factory.mktemp("tasks"))
+
+
+@pytest.fixture
+def offline(monkeypatch, tmp_path_factory):
+    """No network, and a cache of its own."""
+    import datasets
+
+    cache = tmp_path_factory.mktemp("cache")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", cache)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    logging.disable(logging.WARNING)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def check_same(found):
+    """Equal figures, equal answers, and every log-likelihood."""
+    assert found.furthest <= TABLE["harness"].limit
+    assert all(theirs == ours for theirs, ours in found.greedy)
+    assert all(theirs == ours for theirs, ours in found.answers)
+    for name, (theirs, ours) in found.figures.items():
+        assert ours == pytest.approx(theirs, rel=1e-6), name
+
+
+KINDS = (
+    "byte-level BPE", "byte-level BPE, bos", "sentencepiece BPE", "sentencepiece BPE, bos", "Unigram", "Unigram, bos",
+    "Unigram, bos and eos", "WordPiece", "WordPiece, bos", "WordPiece, bos and eos", "no names",
+)  # fmt: skip
+
+
+@needs_harness
+@theirs
+@pytest.mark.parametrize("name", KINDS)
+def test_harness_of_a_published_folder_has_the_figures_of_the_harness_itself(tmp_path, tasks, offline, name):
+    from tests.measure.harness_peer import compare, kinds, write_model
+
+    assert set(kinds()) == set(KINDS)
+    check_same(compare(write_model(tmp_path / "model", *kinds()[name]), tasks))
+
+
+@needs_harness
+@needs_stories
+@theirs
+@pytest.mark.parametrize("settings", [
+    {}, {"tokenizer_class": "LlamaTokenizer"}, None,
+], ids=["bos and eos named", "a class", "as it is"])  # fmt: skip
+def test_harness_of_a_real_checkpoint_has_the_figures_of_the_harness_itself(tmp_path, tasks, offline, settings):
+    from tests.measure.harness_peer import compare
+
+    folder = tmp_path / "stories"
+    folder.mkdir()
+    for file in STORIES.iterdir():
+        shutil.copyfile(file, folder / file.name)
+    if settings is not None:
+        named = {"bos_token": "<s>", "eos_token": "</s>"} | settings
+        (folder / "tokenizer_config.json").write_text(json.dumps(named))
+    check_same(compare(folder, tasks, prefix=1 if settings is None else None))
+
+
+@needs_stories
+def test_continuations_of_files_that_name_no_first_token_say_what_to_give():
+    bare = open_continuations(str(STORIES))
+    with pytest.raises(InputError, match=r"its tokenizer files name no bos_token and no eos_token.*prefix_token_id=ID"):
+        bare.likelihoods([("", "the")])
+    given = open_continuations(str(STORIES), prefix_token_id=1)
+    assert given.split("", "the")[0] == [1]
+    with pytest.raises(InputError, match="prefix_token_id: 512 is not an id below vocab = 512"):
+        open_continuations(str(STORIES), prefix_token_id=512)

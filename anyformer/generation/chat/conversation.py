@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
+from anyformer.data.text_ids import prompt_ids
 from anyformer.errors import InputError
 from anyformer.generation.asking.request import check_model, room
 from anyformer.generation.asking.stop import StopText
 from anyformer.generation.engine import generate
 from anyformer.generation.pipelines.source import Source
-from anyformer.generation.text.prompt import prompt_ids
 from anyformer.generation.text.stream import TextStream
 
 USER, ASSISTANT = "User", "Assistant"
@@ -120,7 +120,8 @@ class Chat:
     def _ids(self) -> list[int]:
         if not self.plain and self.source.template is not None:
             return self.source.template.ids(self.source.tokenizer, self.messages)
-        return [*prompt_ids(self.source.model.spec, self.source.tokenizer, transcript(self.messages))]
+        spec, words = self.source.model.spec, self.source.tokenizer
+        return [*prompt_ids(spec, words, transcript(self.messages), literal=True)]
 
 
 def transcript(messages: list[dict[str, str]]) -> str:

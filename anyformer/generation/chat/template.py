@@ -14,16 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.data.tokenizer import Tokenizer
+from anyformer.data.tokenizer_files import SETTINGS, special_tokens
 from anyformer.errors import CheckpointError, InputError
 from anyformer.families.shards import read_json
 from anyformer.files import inside
 from anyformer.generation.chat.sandbox import SANDBOX
 
-FILE, SETTINGS = "chat_template.jinja", "tokenizer_config.json"
+FILE = "chat_template.jinja"
 LARGEST = 2**20
 """Bytes of the longest template, and of a table of settings a few of them."""
-NAMED = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
-"""Names by which templates speak of special tokens."""
 MARKS = range(0xE000, 0xF8FF)
 """Characters for private use, one of which breaks the special tokens in messages."""
 
@@ -107,17 +106,6 @@ def read_template(folder: Path) -> ChatTemplate | None:
     if not isinstance(text, str) or not text.strip() or len(text) > LARGEST:
         raise CheckpointError(f"{folder}: its chat_template is not a text of at most {LARGEST:,} characters")
     return ChatTemplate(text=text, tokens=special_tokens(settings))
-
-
-def special_tokens(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Special tokens by name, from a tokenizer_config.json."""
-    found: dict[str, str] = {}
-    for name in NAMED:
-        value = settings.get(name)
-        value = value.get("content") if isinstance(value, dict) else value
-        if isinstance(value, str):
-            found[name] = value
-    return found
 
 
 def check_messages(messages: Any) -> list[dict[str, Any]]:

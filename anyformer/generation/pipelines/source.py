@@ -12,12 +12,13 @@ import tokenizers
 import torch
 
 from anyformer.data.tokenizer import Tokenizer, source_tokenizer, tokenizer
+from anyformer.data.tokenizer_files import NAMED, SETTINGS, SETTINGS_BYTES, special_tokens
 from anyformer.errors import InputError
 from anyformer.families.bridge import from_hf
 from anyformer.families.folder import load
 from anyformer.families.hub import find_folder
 from anyformer.families.shards import CONFIG, CONFIG_BYTES, read_json
-from anyformer.generation.chat.template import NAMED, SETTINGS, ChatTemplate, read_template, special_tokens
+from anyformer.generation.chat.template import ChatTemplate, read_template
 from anyformer.model.models import Model
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 GENERATION = "generation_config.json"
 FAIRSEQ = ("vocab-src.json", "vocab-tgt.json", "merges.txt")
 """Files of FSMT's tokenizer."""
-SETTINGS_BYTES = 8 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ def open_source(
     config = _table(folder, CONFIG, CONFIG_BYTES)
     return Source(
         model=made, tokenizer=read, source_tokenizer=own, labels=_labels(labels, config, made), template=template, tokens=tokens,
-        stop=_stop(made, _table(folder, GENERATION, CONFIG_BYTES)), config=config,
+        stop=stop_ids(made, folder), config=config,
     )  # fmt: skip
 
 
@@ -162,7 +162,7 @@ def _tokenizer(given: Any, folder: Path | None) -> tuple[Tokenizer, dict[str, st
         own = _table(folder, SETTINGS, SETTINGS_BYTES)
         return place, special_tokens(own), template
     if isinstance(place, tokenizers.Tokenizer):
-        return Tokenizer(tokenizers.Tokenizer.from_str(place.to_str())), {}, template
+        return Tokenizer(tokenizers.Tokenizer.from_str(place.to_str()), published=True), {}, template
     inner = getattr(place, "backend_tokenizer", None)
     if not isinstance(inner, tokenizers.Tokenizer):
         raise InputError(
@@ -173,7 +173,8 @@ def _tokenizer(given: Any, folder: Path | None) -> tuple[Tokenizer, dict[str, st
     if template is None and isinstance(text, str):
         template = ChatTemplate(text=text, tokens=named)
     # A copy: ours has other settings, and the given one stays as it is.
-    return Tokenizer(tokenizers.Tokenizer.from_str(inner.to_str())), named, template
+    copy = tokenizers.Tokenizer.from_str(inner.to_str())
+    return Tokenizer(copy, published=True, named=named), named, template
 
 
 def _table(folder: Path | None, name: str, most: int) -> dict[str, Any]:
@@ -193,9 +194,9 @@ def _labels(given: Sequence[str] | None, config: Mapping[str, Any], model: Model
     return tuple(str(named[str(i)]) for i in range(count))
 
 
-def _stop(model: Model, generation: Mapping[str, Any]) -> tuple[int, ...]:
+def stop_ids(model: Model, folder: Path | None) -> tuple[int, ...]:
     """The spec's eos ids, and those with which a chat model ends its turn."""
-    more = generation.get("eos_token_id")
+    more = _table(folder, GENERATION, CONFIG_BYTES).get("eos_token_id")
     named = more if isinstance(more, list) else [more]
     known = [i for i in named if type(i) is int and 0 <= i < model.spec.vocab]
     return tuple(dict.fromkeys((*model.spec.ids.eos, *known)))

@@ -7,6 +7,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
+from anyformer.data.text_ids import prompt_ids
 from anyformer.errors import InputError
 from anyformer.generation.asking.options import Options, read_options
 from anyformer.generation.asking.request import check_model, room
@@ -15,7 +16,6 @@ from anyformer.generation.chat.template import check_messages, is_chat
 from anyformer.generation.engine import generate
 from anyformer.generation.pipelines.rows import batches, check_size, check_text, listed, padded, read_rows
 from anyformer.generation.pipelines.source import Source
-from anyformer.generation.text.prompt import prompt_ids
 from anyformer.generation.text.stream import TextStream
 
 NEW = 256

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from anyformer.data.text_ids import prompt_ids, source_ids
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
 from anyformer.specs.model import ModelSpec
@@ -25,11 +26,9 @@ class Prompt:
 def read_prompt(spec: ModelSpec, tokenizer: Tokenizer, text: str | None) -> Prompt:
     """The prompt of a text; None lets the model begin by itself.
 
-    The tokenizer's own template decides what stands around a text. If it has none, a text begins with the bos token,
-    unless that is an eos token too: such a token stands between documents, and a prompt may be the middle of one.
-
-    The last blank of a prompt is seldom the end of a token in what a model has learned from, where it is the
-    beginning of the next word. It is taken back, and the first new token must begin with it.
+    Its ids are those of `anyformer.data.text_ids`. For a run of ours the last blank of a prompt is taken back, and the
+    first new token must begin with it: in what the model has learned from, a blank is seldom the end of a token, but the
+    beginning of the next word.
     """
     ids_of = spec.ids
     if text is None:
@@ -41,24 +40,13 @@ def read_prompt(spec: ModelSpec, tokenizer: Tokenizer, text: str | None) -> Prom
             )
         return Prompt(ids=(ids_of.bos,))
     if spec.topology == "encoder-decoder":
-        return Prompt(ids=tuple(tokenizer.encode(text, specials=True)))
-    first = _first(tokenizer) if text.endswith(BLANK) and text != BLANK else ()
+        return Prompt(ids=tuple(source_ids(tokenizer, text)))
+    # A published folder's text becomes exactly the ids that its files say.
+    takes_back = not tokenizer.published and text.endswith(BLANK) and text != BLANK
+    first = _first(tokenizer) if takes_back else ()
     if len(first) > 1:
         return Prompt(ids=prompt_ids(spec, tokenizer, text[:-1]), first=first, repeated=1)
     return Prompt(ids=prompt_ids(spec, tokenizer, text))
-
-
-def prompt_ids(spec: ModelSpec, tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    """Ids of a text that a decoder is to continue, with what stands before it and nothing that ends it."""
-    ids, bos, eos = tokenizer.encode(text, specials=True), spec.ids.bos, spec.ids.eos
-    # An eos at the end would end the text before the model has said a word.
-    while len(ids) > 1 and ids[-1] in eos:
-        ids.pop()
-    if bos is not None and bos not in eos and ids == tokenizer.encode(text):
-        ids.insert(0, bos)
-    if not ids:
-        raise InputError("the prompt has no tokens; give a text to continue")
-    return tuple(ids)
 
 
 def _first(tokenizer: Tokenizer) -> tuple[int, ...]:

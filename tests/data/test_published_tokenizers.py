@@ -1,0 +1,233 @@
+"""Ids of texts by a published folder's own tokenizer files, against AutoTokenizer on the same folder."""
+
+import json
+import shutil
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+import transformers
+from tokenizers import pre_tokenizers
+from transformers.models.auto.tokenization_auto import (
+    MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS,
+    TOKENIZER_MAPPING_NAMES,
+)
+
+import anyformer as af
+from anyformer.data.tokenizer import Tokenizer
+from anyformer.data.tokenizer_files import CLASSES, MISNAMED, REGISTERED
+from anyformer.families.shards import CONFIG
+from tests.data.published import NAMES, TEXTS, around, byte_level, sentence_pieces, unigram, word_pieces, write_folder
+from tests.data.test_tokenizer import STORIES, needs_stories
+
+LLAMA = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+END = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
+
+
+@cache
+def written(kind: str) -> str:
+    """The tokenizer.json of a kind."""
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    makers = {
+        "bytes": lambda: byte_level(NAMES["gpt2"], split=digits),
+        "neox": lambda: byte_level(NAMES["neox"]),
+        "cohere": lambda: byte_level(NAMES["cohere"], split=digits),
+        "roberta": lambda: byte_level(NAMES["roberta"]),
+        "llama": lambda: sentence_pieces(NAMES["llama"]),
+        "gemma": lambda: sentence_pieces(NAMES["gemma"], prepends=False),
+        "bert": lambda: word_pieces(NAMES["bert"]),
+        "cased": lambda: word_pieces(NAMES["bert"], lowercase=False),
+        "t5": lambda: unigram(NAMES["t5"]),
+        "xlmr": lambda: unigram(NAMES["xlmr"]),
+    }
+    return makers[kind]().to_str()
+
+
+def made(kind: str, template: str | None = None) -> tokenizers.Tokenizer:
+    inner = tokenizers.Tokenizer.from_str(written(kind))
+    return inner if template is None else around(inner, template)
+
+
+def same_ids(folder: Path) -> tuple[Tokenizer, Any]:
+    """Both tokenizers of a folder, after a look at every text with and without what stands around it."""
+    ours, theirs = af.tokenizer(folder), transformers.AutoTokenizer.from_pretrained(folder)
+    for text in TEXTS:
+        assert ours.text_ids(text) == theirs(text).input_ids, text
+        assert ours.text_ids(text, specials=False) == theirs(text, add_special_tokens=False).input_ids, text
+        assert ours.decode(ours.text_ids(text)) == theirs.decode(theirs(text).input_ids, skip_special_tokens=True), text
+    return ours, theirs
+
+
+BYTE_LEVEL = [
+    ("bytes", template, settings, name, model_type)
+    for template, settings, (name, model_type) in product(
+        (None, "<|endoftext|> $A", "$A <|endoftext|>"),
+        (END, END | {"add_bos_token": True}, END | {"add_bos_token": False, "add_eos_token": True, "add_prefix_space": True}),
+        (
+            ("", "llama"), ("GPT2Tokenizer", "llama"), ("PreTrainedTokenizerFast", "llama"), ("LlamaTokenizerFast", "llama"),
+            ("Qwen2Tokenizer", "qwen2"), ("", "qwen3"), ("PreTrainedTokenizerFast", "qwen2"), ("GPT2TokenizerFast", "phi3"),
+            ("NoSuchTokenizer", "gpt2"), ("", "starcoder2"), ("BloomTokenizerFast", "bloom"),
+        ),
+    )
+]  # fmt: skip
+SENTENCE_PIECES = [
+    ("llama", template, LLAMA | settings, name, model_type)
+    for template, settings, (name, model_type) in product(
+        (None, "<s> $A", "<s> $A </s>"),
+        ({}, {"add_bos_token": True, "legacy": True}, {"add_eos_token": True, "legacy": False}, {"add_prefix_space": False}),
+        (
+            ("", "llama"), ("LlamaTokenizer", "llama"), ("LlamaTokenizerFast", "mistral"), ("CodeLlamaTokenizer", "llama"),
+            ("PreTrainedTokenizerFast", "llama"),
+        ),
+    )
+]  # fmt: skip
+WORD_PIECES = [
+    (kind, template, settings, name, model_type)
+    for kind, template, settings, (name, model_type) in product(
+        ("bert", "cased"), (None, "[CLS] $A [SEP]"),
+        ({}, {"do_lower_case": False}, {"do_lower_case": True, "strip_accents": False}, {"tokenize_chinese_chars": False}),
+        (("", "bert"), ("BertTokenizerFast", "llama"), ("PreTrainedTokenizerFast", "llama"), ("DistilBertTokenizer", "bert")),
+    )
+]  # fmt: skip
+OTHERS = [
+    *(("gemma", t, s, n, "gemma2") for t, s, n in product((None, "<bos> $A"), ({}, {"add_bos_token": False}), ("", "GemmaTokenizer"))),
+    *(("t5", t, s, n, m) for t, s, (n, m) in product(
+        (None, "$A </s>"), ({}, {"extra_ids": 0}), (("", "t5"), ("T5TokenizerFast", "llama"), ("T5Tokenizer", "umt5"), ("PreTrainedTokenizerFast", "llama")),
+    )),
+    *(("xlmr", t, s, n, "llama") for t, s, n in product(
+        (None, "<s> $A </s>"), ({}, {"add_prefix_space": False}), ("XLMRobertaTokenizer", "PreTrainedTokenizerFast"),
+    )),
+    *(("roberta", t, s, n, m) for t, s, (n, m) in product(
+        (None, "<s> $A </s>"), ({}, {"add_prefix_space": True}), (("", "roberta"), ("BartTokenizer", "llama"), ("", "led")),
+    )),
+    *(("neox", t, s, n, m) for t, s, (n, m) in product(
+        (None, "<|endoftext|> $A"), ({}, {"add_bos_token": True}), (("", "gpt_neox"), ("GPTNeoXTokenizerFast", "llama"), ("", "mpt")),
+    )),
+    *(("cohere", t, {}, "CohereTokenizerFast", "cohere") for t in (None, "<BOS_TOKEN> $A")),
+]  # fmt: skip
+CASES = [*BYTE_LEVEL, *SENTENCE_PIECES, *WORD_PIECES, *OTHERS]
+
+
+@pytest.mark.parametrize(
+    ("kind", "template", "settings", "name", "model_type"),
+    CASES,
+    ids=lambda value: json.dumps(value) if isinstance(value, dict) else str(value),
+)
+def test_text_ids_of_a_published_folder_are_those_of_auto_tokenizer(
+    tmp_path, kind, template, settings, name, model_type
+):
+    named = {"tokenizer_class": name} if name else {}
+    same_ids(write_folder(tmp_path, made(kind, template), settings | named, model_type=model_type))
+
+
+def test_text_ids_cases_reach_every_class_that_builds_its_steps_anew():
+    registered = {REGISTERED.get(case[4], "") for case in CASES}
+    names = {case[3].removesuffix("Fast") for case in CASES} | registered
+    aliases = {"LongformerTokenizer", "ElectraTokenizer"}
+    assert set(CLASSES) - names - aliases == set()
+    for alias in aliases:
+        assert any(CLASSES[alias] is CLASSES[name] for name in names if name in CLASSES)
+
+
+def test_text_ids_table_of_classes_is_that_of_the_public_library():
+    assert {kind: TOKENIZER_MAPPING_NAMES[kind] for kind in REGISTERED} == REGISTERED
+    known = set(MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS)
+    assert set(MISNAMED) == known & set(REGISTERED)
+
+
+@needs_stories
+def test_text_ids_of_a_real_checkpoint_are_those_of_auto_tokenizer_and_have_no_bos():
+    ours, _ = same_ids(STORIES)
+    assert ours.published
+    assert ours.text_ids("Once")[0] != af.spec(STORIES).ids.bos
+
+
+@pytest.mark.parametrize("settings", [{}, {"add_bos_token": True}, {"add_bos_token": True, "add_eos_token": True}])
+@pytest.mark.parametrize(("kind", "name", "model_type"), [
+    ("bytes", "GPT2Tokenizer", "llama"), ("bytes", "", "opt"), ("neox", "GPTNeoXTokenizer", "llama"),
+    ("bytes", "Qwen2Tokenizer", "qwen2"), ("roberta", "RobertaTokenizer", "roberta"), ("bert", "BertTokenizer", "bert"),
+])  # fmt: skip
+def test_text_ids_of_files_older_than_tokenizer_json_follow_the_flags(tmp_path, kind, name, model_type, settings):
+    inner = made(kind)
+    named = {"tokenizer_class": name} if name else {}
+    folder = write_folder(tmp_path, None, (END if kind == "bytes" else {}) | settings | named, model_type=model_type)
+    inner.model.save(str(folder))
+    ours, _ = same_ids(folder)
+    assert ours.published
+    if settings and kind == "bytes":
+        assert ours.text_ids("the cat")[0] == ours.id_of("<|endoftext|>")
+
+
+def test_text_ids_know_tokens_that_only_other_files_name(tmp_path):
+    inner = made("bytes")
+    # A named token of the vocabulary is never split, nor merged with its neighbours.
+    spelled = next(name for name in sorted(inner.get_vocab()) if name.isascii() and name.isalpha() and len(name) > 2)
+    token = {
+        "content": "<|im_start|>",
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "single_word": False,
+        "special": True,
+    }
+    listed = {"added_tokens_decoder": {str(inner.get_vocab_size()): token}, "eos_token": "<|endoftext|>"}
+    one = write_folder(tmp_path / "one", inner, listed)
+    map_file = {
+        "bos_token": {"content": spelled, "lstrip": False, "normalized": False, "rstrip": False, "single_word": False}
+    }
+    two = write_folder(tmp_path / "two", inner, {}, special_tokens_map=map_file)
+    for folder in (one, two):
+        ours, theirs = same_ids(folder)
+        for text in ("<|im_start|>user", "a<|im_start|> b", f"x{spelled}y {spelled}"):
+            assert ours.text_ids(text) == theirs(text).input_ids
+        assert ours.id_named("bos_token") == theirs.bos_token_id
+        assert ours.id_named("eos_token") == theirs.eos_token_id
+
+
+def test_text_ids_of_split_special_tokens_take_them_as_text(tmp_path):
+    folder = write_folder(tmp_path, made("bytes"), END | {"split_special_tokens": True})
+    ours, _ = same_ids(folder)
+    assert 0 not in ours.text_ids("x<|endoftext|>y")
+
+
+def test_encode_of_a_published_folder_takes_special_tokens_as_text(tmp_path):
+    ours = af.tokenizer(write_folder(tmp_path, made("llama", "<s> $A"), LLAMA))
+    assert ours.text_ids("a</s>")[-1] == ours.id_of("</s>")
+    assert ours.id_of("</s>") not in ours.encode("a</s>")
+    assert ours.encode("a", specials=True) == ours.text_ids("a")
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (["tokenizer.model"], r"only tokenizer\.model; its class is LlamaTokenizer.*save_pretrained"),
+        (["spiece.model", "vocab.txt"], r"only spiece\.model, vocab\.txt.*these files are read for BertTokenizer"),
+        ([], r"there is no tokenizer\.json in it; give a tokenizer\.json or a directory"),
+    ],
+    ids=["sentencepiece", "another class", "nothing"],
+)
+def test_tokenizer_of_older_files_that_are_not_read_says_what_to_do(tmp_path, files, words):
+    write_folder(tmp_path, None, {"tokenizer_class": "LlamaTokenizer"})
+    for name in files:
+        (tmp_path / name).write_bytes(b"\n")
+    with pytest.raises(af.DataError, match=words):
+        af.tokenizer(tmp_path)
+
+
+def test_tokenizer_whose_template_names_no_token_of_the_vocabulary_is_refused(tmp_path):
+    write_folder(tmp_path, made("bytes"), {"tokenizer_class": "RobertaTokenizer"})
+    with pytest.raises(af.DataError, match=r"the vocabulary has no '<s>', '</s>', which stands around each text"):
+        af.tokenizer(tmp_path)
+
+
+def test_tokenizer_of_a_folder_of_ours_stays_that_of_a_run(tmp_path):
+    write_folder(tmp_path / "public", made("llama"), LLAMA)
+    (tmp_path / "run").mkdir()
+    shutil.copyfile(tmp_path / "public" / "tokenizer.json", tmp_path / "run" / "tokenizer.json")
+    assert af.tokenizer(tmp_path / "public").published
+    assert af.tokenizer(tmp_path / "public" / "tokenizer.json").published
+    assert not af.tokenizer(tmp_path / "run").published
+    assert not (tmp_path / "run" / CONFIG).exists()
