@@ -22,8 +22,10 @@ from anyformer.train.config import only_warned
 
 KINDS: dict[str, type | tuple[type, ...]] = {
     "step": int, "tokens": int, "seconds": (int, float), "seed": int, "data": dict, "tokenizer": str, "spec": dict,
-    "config": dict, "versions": dict, "machine": dict, "guard": dict, "digest": str,
+    "config": dict, "versions": dict, "machine": dict, "guard": dict, "digest": str, "order": int,
 }  # fmt: skip
+EARLIER = {"order": 1}
+"""What a state means that was written before it had a key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,8 @@ class RunState:
     guard: dict[str, Any]
     digest: str
     """Of the last step's batch."""
+    order: int = EARLIER["order"]
+    """The rule by which streams are cut into rows, `data.order.VERSION` when the run was begun."""
 
     def to_data(self) -> dict[str, Any]:
         """Plain data, which `from_data` reads back."""
@@ -58,6 +62,7 @@ class RunState:
     @classmethod
     def from_data(cls, data: Mapping[str, Any], source: str) -> RunState:
         """Read plain data; CheckpointError with all that is wrong."""
+        data = EARLIER | dict(data)
         problems = [f"{name}: is missing" for name in KINDS.keys() - data.keys()]
         problems += [f"{name}: is unknown" for name in data.keys() - KINDS.keys()]
         problems += [
@@ -65,11 +70,17 @@ class RunState:
             for name, kind in KINDS.items()
             if name in data and (not isinstance(data[name], kind) or isinstance(data[name], bool))
         ]
-        counts = ((name, data.get(name)) for name in ("step", "tokens", "seed"))
+        counts = ((name, data.get(name)) for name in ("step", "tokens", "seed", "order"))
         problems += [f"{name}: {count} is below 0" for name, count in counts if isinstance(count, int) and count < 0]
         if problems:
             raise CheckpointError("\n  ".join([f"{source} is no state of a run:", *sorted(problems)]))
         return cls(**{each.name: data[each.name] for each in fields(cls)})
+
+
+def order_of(state: Mapping[str, Any]) -> int:
+    """The rule by which streams are cut, as a state says that nobody has checked yet."""
+    found = (EARLIER | dict(state))["order"]
+    return found if isinstance(found, int) else EARLIER["order"]
 
 
 def spec_table(spec: ModelSpec) -> dict[str, Any]:

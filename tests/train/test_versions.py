@@ -13,8 +13,7 @@ import anyformer as af
 from anyformer.cli.main import main as anyformer
 from anyformer.train.config import Config
 from anyformer.train.report import About, Report
-from tests.assets.make import BATCHES, VERSIONS, finish
-from tests.data.feeding import feed_for
+from tests.assets.make import VERSIONS, digests, finish
 from tests.tolerances import assert_close
 
 KEPT = sorted(VERSIONS.iterdir())
@@ -49,7 +48,9 @@ def test_run_of_an_earlier_version_goes_on_as_that_version_would(version, run, t
     ]
     for name in ("loss", "gradient_norm"):
         assert_close("elsewhere", column(found["steps"], name), column(wanted["steps"], name))
-    assert_close("elsewhere", torch.tensor(found["held_out"]), torch.tensor(wanted["held_out"]))
+    if "order" in EXPECTED[version] or run != "stream":
+        # Before that, the tail of a held-out stream was not measured on.
+        assert_close("elsewhere", torch.tensor(found["held_out"]), torch.tensor(wanted["held_out"]))
     assert found["norms"].keys() == wanted["norms"].keys()
     for table, norms in wanted["norms"].items():
         assert found["norms"][table].keys() == norms.keys()
@@ -81,8 +82,8 @@ def test_metrics_of_an_earlier_version_become_a_report(version, run):
 
 @pytest.mark.parametrize(("version", "kind"), STREAMS)
 def test_stream_of_an_earlier_version_has_the_same_batches(version, kind):
-    feed = feed_for(kind, "stream", length=24, batch=3)
-    assert [feed.batch(step).digest for step in range(BATCHES)] == EXPECTED[version]["batches"][kind]
+    found = EXPECTED[version]
+    assert digests(kind, found.get("order", 1)) == found["batches"][kind]
 
 
 @pytest.mark.parametrize(("version", "family"), SPECS)
