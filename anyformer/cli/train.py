@@ -90,6 +90,7 @@ def _train(config: Config, given: argparse.Namespace) -> int:
         first = made.setup.team.first
         live = Live(made, stretches(made.setup), peak(made.setup), quiet=given.json or not first)
         stack.enter_context(live)
+        made.measuring = live.measuring
         live.begin()
         for event in made.events():
             if isinstance(event, Stopped):
@@ -135,12 +136,12 @@ def _told(made: Run, end: dict[str, Any], given: argparse.Namespace) -> None:
 
 def _before(made: Run) -> dict[str, Any]:
     """The end of a run that was finished before."""
-    from anyformer.train.metrics import read_metrics
+    from anyformer.train.metrics import finals, read_metrics
 
     found: dict[str, Any] = {}
     for step in read_metrics(made.folder, "step")[-1:]:
         found |= {name: step.get(name) for name in ("tokens", "seconds", "loss")}
-    for look in read_metrics(made.folder, "look")[-1:]:
+    for look in finals(made.folder)[-1:]:
         figures = look.get("figures") or {}
         found["held_out"] = {"loss": look.get("loss"), "bits_per_byte": look.get("bits_per_byte"), **figures}
     return found
