@@ -128,7 +128,10 @@ def _told(made: Run, end: dict[str, Any], given: argparse.Namespace) -> None:
             held = end.get("held_out", {}).get("loss")
             result = "" if held is None else f", with a held-out loss of {held:.4f}"
             line = f"{made.folder} is finished: {made.total:,} steps{result}. Nothing was done."
+            more = made.config.stages[-1].steps + made.total
+            name = f"stages.{len(made.config.stages) - 1}.steps"
             out.print(line, markup=False, soft_wrap=True)
+            out.print(f"Give it more steps: {again} --set {name}={more}", markup=False, soft_wrap=True)
         out.print(f"Look at it: {made.folder / FILE}", markup=False, soft_wrap=True)
         if made.setup.spec.head.predicts_tokens and made.setup.spec.topology != "encoder":
             out.print(f"Go on: anyformer generate {folder}", markup=False, soft_wrap=True)

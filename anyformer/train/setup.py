@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -35,6 +36,7 @@ from anyformer.train.compiled import compiled
 from anyformer.train.config import Config, identity
 from anyformer.train.crew import Crew
 from anyformer.train.ema import Ema
+from anyformer.train.extension import Totals, extension
 from anyformer.train.guard import Guard
 from anyformer.train.learner import Learner
 from anyformer.train.lock import Lock
@@ -82,6 +84,7 @@ class Setup:
         self.meshes: Meshes | None = None
         """How a model is spread over the team; None on a process of its own."""
         self.folder = Path(config.run.folder)
+        self.totals: Totals = []
         self._stage = -1
         self._threads: int | None = None
         self._crew: Crew | None = None
@@ -255,6 +258,7 @@ class Setup:
             tokenizer=self.index.tokenizer_sha256 or "", spec=spec_table(self.spec), config=identity(self.config),
             versions=versions(), machine=self.machine(), guard=self.learner.guard.state(),
             digest=progress.batch, order=self.order,
+            totals=self.totals,
         )  # fmt: skip
 
     def restore(self) -> tuple[Progress, Path | None]:
@@ -267,7 +271,11 @@ class Setup:
                     self._write_papers()
             return Progress(), None
         before = RunState.from_data(found.state, str(found.folder))
-        check_resume(before, now, self.folder)
+        longer = extension(before, self.config)
+        check_resume(before, now, self.folder, () if longer is None else longer.keys)
+        if longer is not None and longer.words:
+            warnings.warn(f"{self.folder} {longer.words}", stacklevel=2)
+        self.totals = before.totals if longer is None else longer.totals
         if before.order != self.order:
             # A newer checkpoint, which is damaged, said otherwise.
             self.order, self._feeds = before.order, {}
