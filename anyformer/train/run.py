@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -34,8 +33,6 @@ from anyformer.train.stopping import Stopping
 
 Speak = Callable[[Setup, int], str]
 """Lets the model say something after a step; what generates is not known here."""
-LOOKS, SAVES = 20, 10
-"""So often in a run, unless the config says otherwise."""
 
 
 class Interrupted(Exception):
@@ -160,8 +157,7 @@ class Run:
     def _due(self, step: int, end: int) -> tuple[bool, bool, bool]:
         """Whether to look, to save and to speak after a step."""
         run, last = self.config.run, step == self.total
-        looks = run.eval_every or max(1, math.ceil(self.total / LOOKS))
-        saves = run.save_every or max(1, math.ceil(self.total / SAVES))
+        looks, saves = run.looks_every(self.total), run.saves_every(self.total)
         measured = self.setup.valid is not None
         speaks = self.speak is not None and bool(run.sample_every and step % run.sample_every == 0)
         # What is due at the end is done after it.
