@@ -1,10 +1,12 @@
 """Runs that are killed and interrupted at random times: what is lost, and whether they end as one that was not.
 
-    python bench/kills.py [--kills 200] [--signals 40] [--seed 0]
+    python bench/kills.py [--kills 200] [--signals 40] [--samples] [--seed 0]
 
-A small run on a CPU is started in a child process, killed by SIGKILL after a random time, and started again by the same
-config, until it gets to its end; then a new one begins. Its last weights, optimizer state and losses are compared with
-those of a run that nothing happened to. After each kill the newest checkpoint must verify, and none may be partial or
+A small run on a CPU with a mean of its weights and looks at held-out rows is started in a child process, killed by
+SIGKILL after a random time, and started again by the same config, until it gets to its end; then a new one begins. Its
+last weights, mean, optimizer state, losses, held-out losses and samples are compared to the bit with those of a run that
+nothing happened to. With --samples it also speaks every few steps, and is compared with a third run that neither looks
+nor speaks: what only reads a model must change nothing that is learned. After each kill the newest checkpoint must verify, and none may be partial or
 older than one that was there before. Then SIGTERM and SIGINT are sent at random times: each must end in a checkpoint of
 the last step. Children are forked from one process that has everything imported. Exit status 1 if anything was lost.
 """
@@ -26,6 +28,7 @@ from pathlib import Path
 import torch
 
 from anyformer.cli.main import main as anyformer
+from anyformer.lab.training import training
 from anyformer.train.checkpoint import newest
 from anyformer.train.config import Config
 from anyformer.train.events import Stopped
@@ -57,8 +60,17 @@ save_every = 4
 """
 
 
-def config(data, run):
-    return Config.from_toml(CONFIG, changes={"data.folder": str(data), "run.folder": str(run)})
+SAMPLES = {"run.eval_every": 5, "run.sample_every": 3, "run.sample_tokens": 12}
+"""Looks and samples fall between checkpoints, on them, and together."""
+
+
+def config(data, run, changes=None):
+    return Config.from_toml(CONFIG, changes={"data.folder": str(data), "run.folder": str(run)} | (changes or {}))
+
+
+def running(made):
+    """With whom speaks, if somebody does."""
+    return training(made) if made.run.sample_every else Run(made)
 
 
 def start(made):
@@ -71,7 +83,7 @@ def start(made):
     status = 1
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        with Run(made) as run:
+        with running(made) as run:
             status = 0
             for event in run.events():
                 if isinstance(event, Stopped):
@@ -89,9 +101,21 @@ def held(run, step):
     return {file.name: file.read_bytes() for file in folder.glob("*.safetensors")} | {"guard": state["guard"]}
 
 
+def lines(run, *events):
+    found = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in found if line["event"] in events]
+
+
 def losses(run):
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [(line["step"], line["loss"], line["batch"]) for line in lines if line["event"] == "step"]
+    return [(line["step"], line["loss"], line["batch"]) for line in lines(run, "step")]
+
+
+def differs(run, reference, step):
+    """What of a run is not to the bit as in another: tables of its last checkpoint, losses, held-out losses, samples."""
+    one, other = held(run, step), held(reference, step)
+    found = [name for name in sorted(one.keys() | other.keys()) if one.get(name) != other.get(name)]
+    found += ["losses"] if losses(run) != losses(reference) else []
+    return found + [each for each in ("look", "final", "sample") if lines(run, each) != lines(reference, each)]
 
 
 def whole(run, faults):
@@ -100,12 +124,12 @@ def whole(run, faults):
     return -1 if found is None else found.step
 
 
-def kill(room, data, reference, kills, draw, longest):
+def kill(room, data, reference, kills, draw, longest, changes):
     done = lost = differ = runs = 0
     faults: list[str] = []
     while done < kills:
         run, before = room / f"run{runs}", -1
-        made = config(data, run)
+        made = config(data, run, changes)
         while True:
             child = start(made)
             time.sleep(draw.uniform(0, longest))
@@ -121,7 +145,10 @@ def kill(room, data, reference, kills, draw, longest):
                 break
             done += 1
         runs += 1
-        differ += held(run, made.steps) != held(reference, made.steps) or losses(run) != losses(reference)
+        wrong = differs(run, reference, made.steps)
+        differ += bool(wrong)
+        if wrong:
+            print(f"  run {runs} differs in {', '.join(wrong)}", flush=True)
         print(
             f"  {done} kills, {runs} runs to their end, {lost} lost, {len(faults)} partial, {differ} different",
             flush=True,
@@ -129,14 +156,14 @@ def kill(room, data, reference, kills, draw, longest):
     return {"kills": done, "runs": runs, "lost": lost, "partial": len(faults), "different": differ}
 
 
-def interrupt(room, data, count, draw, longest):
+def interrupt(room, data, count, draw, longest, changes):
     seconds, lost, early, over = [], 0, 0, 0
     faults: list[str] = []
     i = 0
     while len(seconds) < count:
         i += 1
         run = room / f"stop{i}"
-        made = config(data, run)
+        made = config(data, run, changes)
         child = start(made)
         time.sleep(draw.uniform(0, longest))
         number = draw.choice([signal.SIGTERM, signal.SIGINT])
@@ -156,6 +183,8 @@ def interrupt(room, data, count, draw, longest):
             assert code == 128 + number, code
             seconds.append(spent)
             lost += losses(run)[-1][0] - whole(run, faults)
+    if not seconds:
+        return {"signals": i, "stopped": 0, "steps_lost": lost, "partial": len(faults)}
     seconds.sort()
     return {
         "signals": i, "before_it_began": early, "after_its_end": over, "stopped": len(seconds),
@@ -168,6 +197,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--signals", type=int, default=40)
+    parser.add_argument("--samples", action="store_true", help="speak every 3 steps, look every 5")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -181,17 +211,37 @@ def main():
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
             argv = ["tokenize", str(room / "text.txt"), "--out", str(data), "--train", "chars", "--lines"]
             assert anyformer([*argv, "--hold-out", "0.1"]) == 0
+        changes = SAMPLES if given.samples else {}
         began = time.perf_counter()
         # In this process, so that what is loaded late is there already in every child.
-        with Run(config(data, reference)) as run:
+        with running(config(data, reference, changes)) as run:
             for _ in run.events():
                 pass
-        alone = time.perf_counter() - began
-        print(f"a run of {config(data, reference).steps} steps takes {alone:.1f} s; seed {given.seed}", flush=True)
-        found = kill(room, data, reference, given.kills, draw, 0.6 * alone)
-        found |= {"stops": interrupt(room, data, given.signals, draw, 0.9 * alone)}
+        alone, steps = time.perf_counter() - began, config(data, reference).steps
+        print(f"a run of {steps} steps takes {alone:.1f} s; seed {given.seed}", flush=True)
+        found = {}
+        if given.samples:
+            with Run(config(data, room / "silent", {"run.eval_every": 10**6})) as run:
+                for _ in run.events():
+                    pass
+            one, other = held(reference, steps), held(room / "silent", steps)
+            wrong = [name for name in one if one[name] != other[name]]
+            wrong += ["losses"] if losses(reference) != losses(room / "silent") else []
+            print(
+                f"with looks and samples, and without: {', '.join(wrong) + ' differ' if wrong else 'the same'}",
+                flush=True,
+            )
+            found |= {"changed_by_looking": wrong}
+        found |= kill(room, data, reference, given.kills, draw, 0.6 * alone, changes)
+        found |= {"stops": interrupt(room, data, given.signals, draw, 0.9 * alone, changes)}
     print(json.dumps(found, indent=1))
-    sound = not (found["lost"] or found["partial"] or found["different"] or found["stops"]["steps_lost"])
+    sound = not (
+        found.get("changed_by_looking")
+        or found["lost"]
+        or found["partial"]
+        or found["different"]
+        or found["stops"]["steps_lost"]
+    )
     sys.exit(0 if sound else 1)
 
 

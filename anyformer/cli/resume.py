@@ -38,7 +38,7 @@ def run(given: argparse.Namespace) -> int:
 def _data(answer: Resume) -> dict[str, Any]:
     return {
         "run": answer.run, "from_step": answer.begin, "interrupted_at": answer.middle, "to_step": answer.end,
-        "same": answer.same, "notes": list(answer.notes),
+        "same": answer.same, "advice": answer.advice or None, "device": answer.device, "notes": list(answer.notes),
         "rows": [
             {"name": row.name, "compared": row.compared, "difference": finite(row.difference), "first": row.first or None}
             for row in answer.rows
@@ -66,7 +66,8 @@ def _page(answer: Resume) -> Iterator[Any]:
     if answer.same:
         yield Text("\nan interrupted run ends as an uninterrupted one, to the bit", style="bold green")
     else:
-        yield Text("\nan interrupted run ends otherwise. On CUDA, set compute.deterministic = true", style="bold red")
+        yield Text("\nan interrupted run ends otherwise", style="bold red")
+        yield Text(answer.advice)
 
 
 CHECK = Command(

@@ -90,6 +90,7 @@ def _train(config: Config, given: argparse.Namespace) -> int:
         first = made.setup.team.first
         live = Live(made, stretches(made.setup), peak(made.setup), quiet=given.json or not first)
         stack.enter_context(live)
+        made.measuring = live.measuring
         live.begin()
         for event in made.events():
             if isinstance(event, Stopped):
@@ -127,7 +128,10 @@ def _told(made: Run, end: dict[str, Any], given: argparse.Namespace) -> None:
             held = end.get("held_out", {}).get("loss")
             result = "" if held is None else f", with a held-out loss of {held:.4f}"
             line = f"{made.folder} is finished: {made.total:,} steps{result}. Nothing was done."
+            more = made.config.stages[-1].steps + made.total
+            name = f"stages.{len(made.config.stages) - 1}.steps"
             out.print(line, markup=False, soft_wrap=True)
+            out.print(f"Give it more steps: {again} --set {name}={more}", markup=False, soft_wrap=True)
         out.print(f"Look at it: {made.folder / FILE}", markup=False, soft_wrap=True)
         if made.setup.spec.head.predicts_tokens and made.setup.spec.topology != "encoder":
             out.print(f"Go on: anyformer generate {folder}", markup=False, soft_wrap=True)
@@ -135,12 +139,12 @@ def _told(made: Run, end: dict[str, Any], given: argparse.Namespace) -> None:
 
 def _before(made: Run) -> dict[str, Any]:
     """The end of a run that was finished before."""
-    from anyformer.train.metrics import read_metrics
+    from anyformer.train.metrics import finals, read_metrics
 
     found: dict[str, Any] = {}
     for step in read_metrics(made.folder, "step")[-1:]:
         found |= {name: step.get(name) for name in ("tokens", "seconds", "loss")}
-    for look in read_metrics(made.folder, "look")[-1:]:
+    for look in finals(made.folder)[-1:]:
         figures = look.get("figures") or {}
         found["held_out"] = {"loss": look.get("loss"), "bits_per_byte": look.get("bits_per_byte"), **figures}
     return found

@@ -64,9 +64,18 @@ def _page(setup: Setup, found: Forecast, device: str, room: int) -> list[Any]:
         f"{count.params:,} parameters, {setup.config.steps:,} steps, {units.short(tokens)} tokens, "
         f"{units.flops(found.flops)} in all.", "", held, "",
         f"About {duration(found.seconds)} on {device}: products run at {units.short(found.rate, 'FLOP/s')}, of which a "
-        f"step is expected to reach {found.efficiency:.0%} ({units.short(speed, 'FLOP/s')}).",
+        f"step is expected to reach {found.efficiency:.0%} ({units.short(speed, 'FLOP/s')}). Of these: "
+        + ", ".join(f"{name} {duration(seconds)}" for name, seconds in found.parts().items()) + ".",
     ]  # fmt: skip
+    if found.looks.count:
+        sample = f"{found.looks.rows:,} of {found.looks.all_rows:,} held-out rows {found.looks.count:,} times"
+        whole = ", and on all of them at the end" if found.looks.rows < found.looks.all_rows else ""
+        lines.append(f"Measured on {sample}{whole}.")
     for i, each in enumerate(found.stretches):
+        if each.repeated:
+            lines.append(
+                f"Stage {i + 1}: every token is read in each epoch, {each.repeated:,} twice to fill the last row."
+            )
         if each.left_out or each.shortened:
             lines.append(f"Stage {i + 1}: {each.left_out:,} examples are left out, {each.shortened:,} lose their end.")
     if fits:
@@ -89,5 +98,5 @@ def _data(setup: Setup, found: Forecast, device: str, room: int) -> dict[str, An
     return {
         "params": setup.spec.count().params, "steps": setup.config.steps, "stages": stages, "flops": found.flops,
         "memory": {"total": found.memory.total, "free": room, "stage": found.stage, **found.memory.parts()},
-        "seconds": found.seconds, "rate": found.rate, "efficiency": found.efficiency, "device": device,
+        "seconds": found.seconds, "seconds_by_part": found.parts(), "held_out": asdict(found.looks), "rate": found.rate, "efficiency": found.efficiency, "device": device,
     }  # fmt: skip

@@ -38,6 +38,7 @@ class Live:
             self.silent = not (self.screen.is_terminal and made.setup.team.first)
         self.lively = self.screen.is_terminal and not self.silent
         self.bar: Any = None
+        self.looking: Any = None
         self.loss: float | None = None
         self.tenths = 0
         self.spent: collections.deque[tuple[int, int, float]] = collections.deque(maxlen=WINDOW)
@@ -113,7 +114,18 @@ class Live:
         if event.bits_per_byte is not None:
             figures.append(f"{event.bits_per_byte:.4f} bits per byte")
         figures += [f"{name.replace('_', ' ')} {value:.4g}" for name, value in event.figures.items()]
-        self.say("  ".join([*figures, *(["(all of it)"] if event.final else [])]))
+        self.say("  ".join([*figures, *(["(all held-out rows)"] if event.final else [])]))
+
+    def measuring(self, done: int, total: int) -> None:
+        """Held-out rows are measured on; the bar of the run waits below."""
+        if self.bar is None:
+            return
+        if self.looking is None:
+            self.looking = self.bar.add_task("held-out rows", total=total, left="")
+        self.bar.update(self.looking, completed=done, left=f"{done:,}/{total:,}")
+        if done >= total:
+            self.bar.remove_task(self.looking)
+            self.looking = None
 
     def speed(self) -> tuple[float, float] | None:
         """Tokens and steps of each second lately."""

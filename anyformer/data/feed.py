@@ -11,12 +11,14 @@ from anyformer.data.batch import IGNORE, Batch, check_values
 from anyformer.data.examples import Examples
 from anyformer.data.objectives.objective import Made, Objective, Setting
 from anyformer.data.objectives.text import TextObjective
-from anyformer.data.order import Order, Visit
+from anyformer.data.order import VERSION, Order, Visit
 from anyformer.data.packing.packing import Packed, Packing
 from anyformer.data.stream import Stream
 from anyformer.errors import DataError, nearest
 from anyformer.specs.model import ModelSpec
 
+DRAW = 53
+"""Seed of the rows that are measured on while a run goes on: whatever the run's own seed, they are the same."""
 MULTIPLE = 8
 """Padded rows are so many cells long, or a multiple of it: few shapes, which hardware likes."""
 
@@ -24,8 +26,9 @@ MULTIPLE = 8
 class Feed:
     """Batches by number. Nothing depends on the batches that were asked for before.
 
-    rows="stream": documents end to end, cut into rows at another offset in each epoch. rows="packed": several documents
-    in a row, which `segments` keeps apart. rows="padded": one document in a row, padded on the right.
+    rows="stream": documents end to end in a circle, cut into rows at another place in each epoch; every token is read in
+    each. rows="packed": several documents in a row, which `segments` keeps apart. rows="padded": one document in a row,
+    padded on the right.
     """
 
     def __init__(
@@ -41,15 +44,20 @@ class Feed:
         packing: Packing | None = None,
         restart: bool = True,
         multiple: int = MULTIPLE,
+        version: int = VERSION,
     ) -> None:
         """`packing` says which documents share packed rows (None: best fit). `restart=False` numbers the positions of a
         packed row from 0 to its end, as if it were one document: what is usually a mistake. `multiple` is what the
-        width of padded rows is rounded up to; with `length` all of them are equally wide.
+        width of padded rows is rounded up to; with `length` all of them are equally wide. `version` is the rule of
+        `data.order.VERSION`, for a run that was begun by an earlier one.
         """
         self.examples, self.objective, self.spec = examples, objective, spec
         self.length, self.batch_size, self.seed = length, batch, seed
         self.way, self.restart, self.multiple = rows, restart, multiple
         self.packing = packing or _best_fit()
+        self.version = version
+        self.repeated = 0
+        """Tokens of a stream that an epoch reads twice, to fill its last row."""
         self._setting = Setting(spec=spec, length=length)
         self._check()
         self._stream: Stream | None = None
@@ -69,6 +77,8 @@ class Feed:
         for name, value in (("length", self.length), ("batch", self.batch_size), ("multiple", self.multiple)):
             if value < 1:
                 problems.append(f"{name}: {value} is not at least 1")
+        if not 1 <= self.version <= VERSION:
+            problems.append(f"version: {self.version} is not from 1 to {VERSION}; a later anyformer began this run")
         if objective.shifts and self.length == 1:
             problems.append("length: 1 leaves no token to predict from the one before it; it must be at least 2")
         if self.length > spec.context:
@@ -92,10 +102,14 @@ class Feed:
                 f"the text to learn from has {len(stream)} tokens, and one row takes {room} (length); "
                 "give a longer text or a shorter length"
             )
-        # One row is given up for the offset, unless there is only one.
-        self.rows = max((len(stream) - room) // room, 1)
-        spare = min(len(stream) - self.rows * room, room - 1)
-        self._stream, self._order = stream, Order(self.rows, seed=self.seed, offsets=spare + 1)
+        if self.version == 1:
+            # One row is given up for the offset, unless there is only one.
+            self.rows = max((len(stream) - room) // room, 1)
+            offsets = min(len(stream) - self.rows * room, room - 1) + 1
+        else:
+            self.rows, offsets = -(-len(stream) // room), len(stream)
+            self.repeated = self.rows * room - len(stream)
+        self._stream, self._order = stream, Order(self.rows, seed=self.seed, offsets=offsets)
         self._widths = {lane: int(cells) for lane, cells in objective.cells(np.int64(room), self._setting).items()}
         self.left_out = self.shortened = 0
         self.waste = 0.0
@@ -144,26 +158,45 @@ class Feed:
         visits = self._order.visits(step * self.batch_size, self.batch_size)
         return self._collate([self._made(visit) for visit in visits], step)
 
+    def swept(self, few: int = 0) -> int:
+        """How many rows `sweep` reads."""
+        rows = -(-len(self._stream) // self._room) if self._stream is not None else self.rows
+        return min(few * self.batch_size, rows) if few else rows
+
+    def sample(self, count: int) -> list[int]:
+        """So many rows that stand for all: one is drawn from each of as many equal stretches of them.
+
+        Packed rows stand in the order of their longest documents, so the first ones are unlike the rest; one of each
+        stretch is as mixed as all. Only the number of rows decides which they are.
+        """
+        rows, draw = self.swept(), np.random.default_rng((DRAW, count))
+        bounds = [rows * i // count for i in range(count + 1)]
+        return [int(draw.integers(first, last)) for first, last in zip(bounds, bounds[1:], strict=False)]
+
     def sweep(self, multiple: int = 1, *, few: int = 0) -> Iterator[Batch]:
         """Every row once, in its own order and with the same draws each time, to measure on.
 
         The last batch has what is left; with `multiple` it is filled up to a multiple of that with rows that hold
-        nothing, so that ranks can share it. `few`: only so many batches, spread over all of them.
+        nothing, so that ranks can share it. The last row of a stream ends with it, and is padded. `few`: only so many
+        batches, of a `sample` of the rows.
         """
-        rows = len(self._stream) // self._room if self._stream is not None else self.rows
-        firsts = range(0, rows, self.batch_size)
-        chosen = [len(firsts) * i // few for i in range(few)] if 0 < few < len(firsts) else range(len(firsts))
-        for step, first in ((i, firsts[i]) for i in chosen):
-            units = [self._made(Visit(0, row, 0)) for row in range(first, min(first + self.batch_size, rows))]
+        count = self.swept(few)
+        rows = self.sample(count) if count < self.swept() else range(count)
+        for step, first in enumerate(range(0, count, self.batch_size)):
+            units = [self._made(Visit(0, row, 0), whole=False) for row in rows[first : first + self.batch_size]]
             units += [[] for _ in range(-len(units) % multiple)]
             yield self._collate(units, step)
 
-    def _made(self, visit: Visit) -> list[Made]:
-        """What one row holds. Draws depend on seed, epoch and what is read, not on who shares the row or the batch."""
+    def _made(self, visit: Visit, *, whole: bool = True) -> list[Made]:
+        """What one row holds. Draws depend on seed, epoch and what is read, not on who shares the row or the batch.
+
+        A row of a stream is `whole`, if need be with tokens of its beginning, or ends with the stream.
+        """
         key = (self.seed, visit.epoch)
         if self._stream is not None and isinstance(self.objective, TextObjective):
-            start = visit.offset + visit.row * self._room
-            ids_N = self._stream.read(start, start + self._room)
+            start = (visit.offset + visit.row * self._room) % len(self._stream)
+            stop = start + self._room
+            ids_N = self._stream.read(start, stop if whole else min(stop, len(self._stream)))
             return [Made((self.objective.dress(ids_N, self._setting, (*key, start)),))]
         items = [visit.row] if self._packed is None else self._packed.row(visit.row).tolist()
         pieces = [self._pieces.piece(i) for i in items]
@@ -177,6 +210,8 @@ class Feed:
         inputs: dict[str, Any] = {}
         tokens_U = np.zeros(len(units), np.int64)
         lines = [[made.rows[i] for made in unit] for unit in units for i in range(objective.fan)]
+        # Rows of a stream are full, but for the one that ends it where every token is measured on once.
+        masked = self.way != "stream" or any(len(unit) and self._short(unit[0]) for unit in units)
         for lane, names in objective.lanes.items():
             counts = [[len(cells[names[0]]) for cells in line] for line in lines]
             width = self._width(lane, max(map(sum, counts)))
@@ -186,7 +221,7 @@ class Feed:
                     inputs[name] = self._laid(name, lines, width, found[0])
             filled = np.array([sum(count) for count in counts])
             tokens_U += filled.reshape(len(units), -1).sum(1)
-            if self.way != "stream":
+            if masked:
                 inputs[f"{lane}attention_mask"] = (np.arange(width) < filled[:, None]).astype(np.int64)
             if self.way == "packed":
                 inputs[f"{lane}segments"] = _segments(counts, width)
@@ -197,6 +232,10 @@ class Feed:
             inputs["labels"] = np.stack(answers)
         check_values(inputs, self.spec, classes=objective.answers(self.spec))
         return Batch(inputs, step, tokens_U, self._counted(inputs["labels"], tokens_U))
+
+    def _short(self, made: Made) -> bool:
+        """Whether a row of a stream has cells that hold nothing."""
+        return any(len(made.rows[0][names[0]]) < self._widths[lane] for lane, names in self.objective.lanes.items())
 
     def _width(self, lane: str, widest: int) -> int:
         """Cells of a row. Streams and packed rows are always equally wide."""
@@ -244,6 +283,7 @@ class Feed:
             "waste": self.waste,
             "left_out": self.left_out,
             "shortened": self.shortened,
+            "repeated": self.repeated,
         }
 
 

@@ -8,6 +8,15 @@ import numpy as np
 
 from anyformer.errors import DataError
 
+VERSION = 2
+"""The rule by which a stream is cut into the rows of an epoch, which a run keeps to its end.
+
+1: rows begin at an offset of less than a row, and what is left of the stream before and after them is not read: up to
+two rows of tokens in each epoch, and where one row is all there is, the same ones each time.
+2: the stream is a circle, cut anywhere; every token is read in each epoch, and the last row is filled up with the tokens
+that the first one began with.
+"""
+
 
 class Visit(NamedTuple):
     """One row of one epoch."""

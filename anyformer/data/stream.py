@@ -24,7 +24,12 @@ class Stream:
         return int(self._ends_N[-1]) if len(self._ends_N) else 0
 
     def read(self, start: int, stop: int) -> Any:
-        """The ids from one place to another, int64."""
+        """The ids from one place to another, int64. The end is followed by the beginning: places go once around at most."""
+        if stop > len(self):
+            return np.concatenate([self._read(start, len(self)), self._read(0, stop - len(self))])
+        return self._read(start, stop)
+
+    def _read(self, start: int, stop: int) -> Any:
         parts: list[Any] = []
         i = int(np.searchsorted(self._ends_N, start, side="right"))
         while start < stop:

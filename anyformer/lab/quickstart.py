@@ -179,7 +179,9 @@ class Quickstart:
             self.folder.path / CURVE,
             title=f"{result.bits_per_byte:.2f} bits per byte on {result.corpus}, {result.params:,} parameters",
             train=points,
-            held_out=[*self.glimpses, (result.tokens, result.bits_per_byte)],
+            # A glimpse is of a few rows, each token seen with less before it: no point of the same line.
+            held_out=self.glimpses,
+            final=[(result.tokens, result.bits_per_byte)],
             yardsticks={"gzip -9": result.gzip_bits_per_byte, "unigram": result.unigram_bits_per_byte},
         )
         self.folder.commit()

@@ -124,16 +124,11 @@ def measure(trial: Trial, *, length: int | None = None, report: Callable[[int, i
     # What an encoder is asked for is a token of the text itself, so how often it occurs there is a fair guess.
     hides = spec.topology == "encoder" and spec.head.predicts_tokens
     counter = _Counter(answers or 0, pairs=bool(objective.classes), labels=hides)
-    read = 0
 
     def watch(out: Output, inputs: dict[str, Tensor]) -> None:
-        nonlocal read
         counter.take(out, inputs["labels"])
-        read += len(next(iter(inputs.values()))) // objective.fan
-        if report is not None:
-            report(min(read, feed.rows), feed.rows)
 
-    seen = look(model, feed, objective, precision=Precision(), watch=watch)
+    seen = look(model, feed, objective, precision=Precision(), watch=watch, report=report)
     if not seen.labels:
         raise InputError(f"{trial.data}: the part {trial.part!r} has no label that counts, so nothing can be measured")
     if not math.isfinite(seen.loss):
@@ -152,7 +147,7 @@ def measure(trial: Trial, *, length: int | None = None, report: Callable[[int, i
         unigram = perplexity(nats, seen.labels)
     tokens = spec.head.predicts_tokens
     return Measured(
-        length=feed.length, rows=feed.rows, labels=seen.labels, left_out=feed.left_out, shortened=feed.shortened,
+        length=feed.length, rows=seen.rows, labels=seen.labels, left_out=feed.left_out, shortened=feed.shortened,
         loss=seen.loss, figures=seen.figures, perplexity=seen.perplexity if tokens else None,
         bits_per_byte=objective.bits_per_byte(seen.loss, trial.examples), majority=majority, unigram=unigram,
         classes=classes, rule=rule_of(trial, feed.length), seconds=time.perf_counter() - began,

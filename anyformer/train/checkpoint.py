@@ -88,6 +88,19 @@ def steps_in(run: Path) -> dict[int, Path]:
     return dict(sorted(((int(match[1]), each) for match, each in named if match), reverse=True))
 
 
+def last_state(run: Path) -> dict[str, Any] | None:
+    """What state.json of the newest checkpoint says, before anything else of it is looked at; None: there is none."""
+    for folder in steps_in(run).values():
+        try:
+            if (folder / STATE).stat().st_size <= TEXT:
+                found = json.loads((folder / STATE).read_bytes())
+                if isinstance(found, dict):
+                    return found
+        except (OSError, ValueError, RecursionError):
+            continue
+    return None
+
+
 def write(run: Path, step: int, contents: Contents, keep: int = 2) -> Path:
     """Save a checkpoint; its folder. Whatever goes wrong, the ones before it are as they were."""
     if keep < 2:

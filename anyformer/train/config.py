@@ -35,6 +35,8 @@ from anyformer.train.rates import Optim
 from anyformer.train.schedule import Schedule
 
 ROWS = Literal["stream", "packed", "padded"]
+LOOKS, SAVES = 20, 10
+"""So often in a run, unless the config says otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +66,7 @@ class DataPart:
     """What `anyformer tokenize` is given to make that folder if it is not there: files and options, without --out."""
     rows: ROWS = "packed"
     """packed: whole documents side by side, none sees another; padded: one document in each row; stream: all documents
-    one after the other, cut anywhere."""
+    one after the other in a circle, cut anywhere, every token read in each epoch."""
     packing: Packing = default(Packing, "best_fit")
     restart: bool = True
     """Whether positions begin again with each document of a packed row."""
@@ -182,7 +184,8 @@ class RunPart:
     eval_every: int = 0
     """Steps between looks at the valid part; 0: twenty looks in the run."""
     eval_batches: int = 8
-    """Batches of such a look; 0: the whole part."""
+    """Batches of such a look, of rows that are drawn once from the whole part and are the same in every look and for every
+    seed; 0, or more than there are: the whole part. At the end the whole part is measured in any case."""
     save_every: int = 0
     """Steps between checkpoints; 0: ten in the run."""
     keep: int = 2
@@ -194,6 +197,14 @@ class RunPart:
     """What a sample begins with."""
     log: tuple[str, ...] = ()
     """Loggers besides metrics.jsonl: tensorboard, wandb, trackio."""
+
+    def looks_every(self, total: int) -> int:
+        """Steps between looks in a run of so many."""
+        return self.eval_every or max(1, -(-total // LOOKS))
+
+    def saves_every(self, total: int) -> int:
+        """Steps between checkpoints in a run of so many."""
+        return self.save_every or max(1, -(-total // SAVES))
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong with this part on its own."""

@@ -29,10 +29,14 @@ def draw_curve(
     title: str,
     train: Sequence[Point],
     held_out: Sequence[Point],
+    final: Sequence[Point] = (),
     yardsticks: Mapping[str, float],
     unit: str = "bits per byte",
 ) -> None:
-    """Write a PNG. Points are (tokens, value); yardsticks are level lines with a name."""
+    """Write a PNG. Points are (tokens, value); yardsticks are level lines with a name.
+
+    `held_out` is measured on a sample, and `final` on all of the held-out part: these are no points of the same line.
+    """
     # The figure is made without pyplot: no window system is asked, and nothing is left behind in global state.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -46,8 +50,12 @@ def draw_curve(
         axes.plot(*zip(*smoothed(train), strict=True), color=ACCENT, linewidth=1.8, label="training rows, smoothed")
     if held_out:
         axes.plot(*zip(*held_out, strict=True), "o-", color=INK, markersize=4, linewidth=1.2, label="held out")
-    right = max((x for x, _ in (*train, *held_out)), default=1.0)
-    values = [y for _, y in (*smoothed(train), *held_out)] + list(yardsticks.values())
+    if final:
+        axes.plot(
+            *zip(*final, strict=True), "D", color="#c05621", markersize=7, label="held out, all of it", clip_on=False
+        )
+    right = max((x for x, _ in (*train, *held_out, *final)), default=1.0)
+    values = [y for _, y in (*smoothed(train), *held_out, *final)] + list(yardsticks.values())
     low, high = _view(values)
     for name, value in yardsticks.items():
         if low <= value <= high:
@@ -64,7 +72,7 @@ def draw_curve(
     axes.grid(color="#e6eaf2", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=9, loc="upper right", ncols=3)
+    axes.legend(frameon=False, fontsize=9, loc="upper right", ncols=2)
     figure.savefig(path, format="png")
 
 

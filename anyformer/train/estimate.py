@@ -23,6 +23,10 @@ on a busy machine. Compiled: of decoders with 124M and 1.2B on an H200, in bf16;
 two thirds of that. Small models on a GPU reach less."""
 TRAINING = 3
 """A training step does so many times the arithmetic of a forward pass; what is recomputed does not count as done."""
+SPOKEN = {"cpu": 1e-3, "cuda": 2e-4}
+"""Seconds in which a layer makes a token of a sample: launching its small products takes most of them."""
+SAVED = 0.05, 2e8
+"""Seconds that a checkpoint takes at least, and bytes that are hashed, written and synced in each further one."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
 

@@ -42,8 +42,12 @@ class Looked:
     figures: dict[str, float]
     labels: int
     bits_per_byte: float | None
+    rows: int
+    """Rows that were read."""
+    all_rows: int
+    """Rows of the held-out part: two points are of one curve if both numbers are the same."""
     final: bool = False
-    """Whether it was of the whole held-out part, at the end."""
+    """Whether it is the word on the whole held-out part, at the end, and no point of the curve."""
 
 
 @dataclass(frozen=True, kw_only=True)

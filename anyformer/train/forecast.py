@@ -8,7 +8,20 @@ from weakref import WeakKeyDictionary
 import torch
 
 from anyformer.train.config import Compute
-from anyformer.train.estimate import DTYPES, Cure, Load, Memory, cures, efficiency, memory, product_rate, step_flops
+from anyformer.train.estimate import (
+    DTYPES,
+    SAVED,
+    SPOKEN,
+    TRAINING,
+    Cure,
+    Load,
+    Memory,
+    cures,
+    efficiency,
+    memory,
+    product_rate,
+    step_flops,
+)
 from anyformer.train.precision import Precision
 from anyformer.train.setup import Setup
 
@@ -37,6 +50,8 @@ class Stretch:
     """Examples that are too long or empty."""
     shortened: int
     """Examples that lose their end."""
+    repeated: int = 0
+    """Tokens of a stream that an epoch reads twice, to fill its last row."""
 
     @property
     def flops_per_token(self) -> float:
@@ -69,6 +84,7 @@ def _stretch(setup: Setup, number: int) -> Stretch:
         first=sum(each.steps for each in stages[:number]), steps=stage.steps, cells=cells, flops=flops, rows=feed.rows,
         words=f"length {stage.length:,}, {stage.batch:,} rows", waste=feed.waste,
         epochs=stage.steps * stage.batch / feed.rows, left_out=feed.left_out, shortened=feed.shortened,
+        repeated=feed.repeated,
     )  # fmt: skip
 
 
@@ -84,6 +100,52 @@ def load_of(setup: Setup, stage: int, device: torch.device) -> Load:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Looks:
+    """What is measured on while a run goes on, and at its end."""
+
+    count: int = 0
+    """Looks at the sample."""
+    rows: int = 0
+    """Of each."""
+    all_rows: int = 0
+    """Of the held-out part, all of which are read once more at the end if the sample is smaller."""
+    flops: float = 0.0
+    """Of all of it."""
+
+
+def looks_of(setup: Setup) -> Looks:
+    """Those of a run whose data are read."""
+    run, total, valid = setup.config.run, setup.config.steps, setup.valid
+    if valid is None:
+        return Looks()
+    batch = next(valid.sweep())
+    flops, _ = step_flops(setup.specs[-1], batch.inputs)
+    rows, every = valid.swept(run.eval_batches), valid.swept()
+    # The last one is at the end, whether or not it is due there.
+    count = (total - 1) // run.looks_every(total) + 1
+    read = count * rows + (every if rows < every else 0)
+    return Looks(count=count, rows=rows, all_rows=every, flops=flops / TRAINING / batch.units * read)
+
+
+def _spoken(setup: Setup, device: torch.device) -> float:
+    """Seconds of samples: those on the way, and the one at the end."""
+    run, total, spec = setup.config.run, setup.config.steps, setup.spec
+    if setup.tokenizer is None or not spec.head.predicts_tokens or spec.topology == "encoder":
+        return 0.0
+    count = 1 + ((total - 1) // run.sample_every if run.sample_every else 0)
+    layers = len(spec.stacks[-1].layers)
+    return count * min(run.sample_tokens, spec.context) * layers * SPOKEN[device.type]
+
+
+def _saved(setup: Setup, sizes: Memory) -> float:
+    """Seconds of checkpoints: one before the first step, those on the way, and the last."""
+    run, total = setup.config.run, setup.config.steps
+    count = 1 + -(-total // run.saves_every(total))
+    least, speed = SAVED
+    return count * (least + (sizes.weights + sizes.optimizer + sizes.average) / speed)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Forecast:
     """All of it."""
 
@@ -96,16 +158,30 @@ class Forecast:
     rate: float
     """FLOP/s of a large product on this device."""
     efficiency: float
+    looks: Looks
+    spoken: float
+    """Seconds of all samples."""
+    saved: float
+    """Seconds of all checkpoints."""
 
     @property
     def flops(self) -> float:
         """Of the whole run."""
         return sum(float(each.flops) * each.steps for each in self.stretches)
 
+    def parts(self) -> dict[str, float]:
+        """Seconds that each part of the run is expected to take on one process."""
+        speed = self.rate * self.efficiency
+        named = {
+            "steps": self.flops / speed, "held-out loss": self.looks.flops / speed, "samples": self.spoken,
+            "checkpoints": self.saved,
+        }  # fmt: skip
+        return {name: seconds for name, seconds in named.items() if seconds}
+
     @property
     def seconds(self) -> float:
-        """That the steps are expected to take on one process."""
-        return self.flops / (self.rate * self.efficiency)
+        """That all of it is expected to take."""
+        return sum(self.parts().values())
 
     def cures(self) -> list[Cure]:
         """What would take less memory."""
@@ -121,6 +197,7 @@ def forecast(setup: Setup, device: torch.device) -> Forecast:
     return Forecast(
         stretches=stretches(setup), memory=sizes[stage], stage=stage, load=loads[stage],
         rate=_rate(compute, device), efficiency=efficiency(device.type, compute),
+        looks=looks_of(setup), spoken=_spoken(setup, device), saved=_saved(setup, sizes[stage]),
     )  # fmt: skip
 
 

@@ -35,7 +35,10 @@ class Look:
     labels: int
     figures: dict[str, float]
     """What else the objective knows, such as accuracy."""
-    batches: int
+    rows: int
+    """Rows that were read."""
+    all_rows: int
+    """Rows that there are: fewer were read if they are a sample."""
 
     @property
     def perplexity(self) -> float:
@@ -52,17 +55,20 @@ def look(
     batches: int = 0,
     team: Team = ALONE,
     watch: Callable[[Output, dict[str, torch.Tensor]], None] | None = None,
+    report: Callable[[int, int], None] | None = None,
 ) -> Look:
-    """Read some rows, always the same ones, with nothing dropped; 0: all rows once.
+    """Read so many batches of a sample of the rows, always the same ones, with nothing dropped; 0: all rows once.
 
-    `watch` is shown what the model answered to each piece of a batch, and what it was asked.
+    `watch` is shown what the model answered to each piece of a batch, and what it was asked. `report` is called at the
+    beginning and after each batch with the number of rows that were read, and of those that will be.
     """
     device = next(model.parameters()).device
     sums: dict[str, torch.Tensor] = {}
-    count = 0
+    read, total = 0, feed.swept(batches)
+    tell = report if report is not None else lambda *_: None
+    tell(read, total)
     with reading(model), with_logits(model), unsmoothed(model), torch.no_grad(), precision.step(device):
         for batch in feed.sweep(team.readers, few=batches):
-            count += 1
             for part in few(team.share(batch), model.spec):
                 inputs = on_device(part, device)
                 terms, out = objective.answer(model, inputs)
@@ -73,11 +79,13 @@ def look(
                 for name, pair in found.items():
                     row = torch.tensor(pair, dtype=torch.float64)
                     sums[name] = sums[name] + row if name in sums else row
+            read = min(read + batch.units, total)
+            tell(read, total)
     totals = {name: team.total(row.to(device)).tolist() for name, row in sums.items()}
     # The mean of nothing is no number: 0 would be the best loss of all.
     means = {name: total / counted if counted else math.nan for name, (total, counted) in totals.items()}
     labels = int(totals["loss"][1])
-    return Look(loss=means.pop("loss"), labels=labels, figures=means, batches=count)
+    return Look(loss=means.pop("loss"), labels=labels, figures=means, rows=total, all_rows=feed.swept())
 
 
 def few(batch: Batch, spec: ModelSpec) -> list[Batch]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -57,6 +58,23 @@ def sound(value: Any) -> Any:
 def read_metrics(folder: Path, event: str) -> list[dict[str, Any]]:
     """All records of one event. Lines that are no records, such as a last one cut short, are passed over."""
     return [record for record in records(folder) if record.get("event") == event]
+
+
+def is_final(record: Mapping[str, Any]) -> bool:
+    """Whether a record is of the whole held-out part at the end of a run: the event `final`, and before there was one
+    the last `look`, which was marked.
+    """
+    return record.get("event") == "final" or (record.get("event") == "look" and bool(record.get("final")))
+
+
+def points(folder: Path) -> list[dict[str, Any]]:
+    """The held-out curve: measurements on a sample of the rows."""
+    return [record for record in read_metrics(folder, "look") if not is_final(record)]
+
+
+def finals(folder: Path) -> list[dict[str, Any]]:
+    """Measurements on the whole held-out part: one, and one more for each time that a finished run was given steps."""
+    return [record for record in records(folder) if is_final(record)]
 
 
 def trim(folder: Path, step: int) -> None:

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -23,7 +22,7 @@ from anyformer.train.events import Event, Looked, Resumed, Saved, Spoke, Step, S
 from anyformer.train.judging import look
 from anyformer.train.learner import Found
 from anyformer.train.loggers import Logger, Told, services
-from anyformer.train.metrics import Metrics, read_metrics, trim
+from anyformer.train.metrics import Metrics, finals, points, trim
 from anyformer.train.progress import Progress
 from anyformer.train.report import About, Report
 from anyformer.train.report.about import about_of
@@ -34,8 +33,6 @@ from anyformer.train.stopping import Stopping
 
 Speak = Callable[[Setup, int], str]
 """Lets the model say something after a step; what generates is not known here."""
-LOOKS, SAVES = 20, 10
-"""So often in a run, unless the config says otherwise."""
 
 
 class Interrupted(Exception):
@@ -67,6 +64,8 @@ class Run:
         self.config, self.speak, self.about, self.loggers = config, speak, about, tuple(loggers)
         self.total = config.steps
         self.setup = Setup(config)
+        self.measuring: Callable[[int, int], None] | None = None
+        """Called while held-out rows are measured on, with the number that is done and that of all."""
 
     @property
     def folder(self) -> Path:
@@ -92,7 +91,7 @@ class Run:
         made.enter(place_of(self.config.stages, max(progress.step - 1, 0)).number)
         if place is not None and made.team.first:
             trim(self.folder, progress.step)
-        measured = any(seen.get("final") for seen in read_metrics(self.folder, "look"))
+        measured = any(seen.get("step") == self.total for seen in finals(self.folder))
         # By the first process's files: all must do the same, and others may read too early, or other disks.
         unmeasured = end == self.total and not made.team.told(measured)
         told = self._told(progress, new=progress.step < end or unmeasured)
@@ -136,8 +135,9 @@ class Run:
             made.saver.wait()
             if unmeasured and not stop:
                 # After the last checkpoint: whatever happens now, the run is over, and only this is done again.
-                if made.valid is not None and (seen := self._look(metrics, progress, asked)) is not None:
-                    yield seen
+                if made.valid is not None:
+                    for seen in self._last_looks(metrics, progress, asked):
+                        yield seen
                 if self.speak is not None and not stop:
                     yield self._say(metrics, progress)
                 metrics.tell("end", step=progress.step)
@@ -157,8 +157,7 @@ class Run:
     def _due(self, step: int, end: int) -> tuple[bool, bool, bool]:
         """Whether to look, to save and to speak after a step."""
         run, last = self.config.run, step == self.total
-        looks = run.eval_every or max(1, math.ceil(self.total / LOOKS))
-        saves = run.save_every or max(1, math.ceil(self.total / SAVES))
+        looks, saves = run.looks_every(self.total), run.saves_every(self.total)
         measured = self.setup.valid is not None
         speaks = self.speak is not None and bool(run.sample_every and step % run.sample_every == 0)
         # What is due at the end is done after it.
@@ -197,9 +196,28 @@ class Run:
             skipped=read.skipped, memory=made.memory(),
         )  # fmt: skip
 
-    def _look(self, metrics: Metrics, progress: Progress, stop: Callable[[], bool]) -> Looked | None:
-        """Measure on the held-out part: some of it, and at the end all of it. None if a stop came between."""
-        made, final = self.setup, progress.step == self.total
+    def _last_looks(self, metrics: Metrics, progress: Progress, stop: Callable[[], bool]) -> Iterator[Looked]:
+        """The last point of the curve, and the whole held-out part: once, if the sample is all of it."""
+        made, few = self.setup, self.config.run.eval_batches
+        if made.valid is None:
+            return
+        pointed = any(seen.get("step") == self.total for seen in points(self.folder))
+        last = None
+        if not made.team.told(pointed):
+            last = self._look(metrics, progress, stop)
+            if last is None:
+                return
+            yield last
+        if last is not None and made.valid.swept(few) == made.valid.swept():
+            yield self._looked(metrics, replace(last, final=True))
+        elif (seen := self._look(metrics, progress, stop, final=True)) is not None:
+            yield seen
+
+    def _look(
+        self, metrics: Metrics, progress: Progress, stop: Callable[[], bool], *, final: bool = False
+    ) -> Looked | None:
+        """Measure on a sample of the held-out part, or on all of it. None if a stop came between."""
+        made = self.setup
         if made.valid is None:
             raise TypeError("there is nothing to look at")
         batches = 0 if final else self.config.run.eval_batches
@@ -211,15 +229,20 @@ class Run:
         with contextlib.suppress(Interrupted), made.averaged():
             seen = look(
                 made.model, made.valid, made.objective, precision=made.precision, batches=batches, team=made.team,
-                watch=between,
+                watch=between, report=self.measuring,
             )  # fmt: skip
             event = Looked(
                 step=progress.step, tokens=progress.tokens, loss=seen.loss, figures=seen.figures, labels=seen.labels,
-                bits_per_byte=made.bits_per_byte(seen.loss), final=final,
+                bits_per_byte=made.bits_per_byte(seen.loss), rows=seen.rows, all_rows=seen.all_rows, final=final,
             )  # fmt: skip
-            metrics.write("look", **asdict(event))
-            return event
+            return self._looked(metrics, event)
         return None
+
+    def _looked(self, metrics: Metrics, event: Looked) -> Looked:
+        """Write it down: a point of the curve, or the word on the whole part, which is none."""
+        values = {name: value for name, value in asdict(event).items() if name != "final"}
+        metrics.write("final" if event.final else "look", **values)
+        return event
 
     def _say(self, metrics: Metrics, progress: Progress) -> Spoke:
         made = self.setup

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import resource
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ import torch
 from anyformer.data.examples import Examples
 from anyformer.data.feed import Feed
 from anyformer.data.objectives.objective import source_eos
+from anyformer.data.order import VERSION
 from anyformer.data.shards import Index, open_examples, open_index
 from anyformer.data.tokenizer import SOURCE, Tokenizer
 from anyformer.errors import CapabilityError, DataError, InputError
@@ -30,11 +32,12 @@ from anyformer.specs.model import ModelSpec
 from anyformer.specs.nodes import mixer_of
 from anyformer.specs.weights import weights
 from anyformer.train.captured import Captured
-from anyformer.train.checkpoint import FOLDER, Contents, Found, name_of, resume, verify
+from anyformer.train.checkpoint import FOLDER, Contents, Found, last_state, name_of, resume, verify
 from anyformer.train.compiled import compiled
 from anyformer.train.config import Config, identity
 from anyformer.train.crew import Crew
 from anyformer.train.ema import Ema
+from anyformer.train.extension import Totals, extension
 from anyformer.train.guard import Guard
 from anyformer.train.learner import Learner
 from anyformer.train.lock import Lock
@@ -50,7 +53,7 @@ from anyformer.train.recompute import recompute
 from anyformer.train.resolve import resolved
 from anyformer.train.saver import Saver
 from anyformer.train.stages import restaged, specs_of
-from anyformer.train.state import RunState, check_resume, machine, spec_table, versions
+from anyformer.train.state import RunState, check_resume, machine, order_of, spec_table, versions
 from anyformer.train.tables import Table, model_table
 from anyformer.train.team import ALONE, Team
 
@@ -75,6 +78,8 @@ class Setup:
     precision: Precision
     valid: Feed | None
     ema: Ema | None
+    order: int
+    """The rule by which the rows of a stream are cut: `data.order.VERSION` of when the run was begun."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -82,6 +87,7 @@ class Setup:
         self.meshes: Meshes | None = None
         """How a model is spread over the team; None on a process of its own."""
         self.folder = Path(config.run.folder)
+        self.totals: Totals = []
         self._stage = -1
         self._threads: int | None = None
         self._crew: Crew | None = None
@@ -91,6 +97,9 @@ class Setup:
     def read(self) -> None:
         """The data and the architecture, checked against each other; nothing is written."""
         config = self.config
+        begun = last_state(self.folder)
+        # A run keeps the order of batches that it was begun with, whatever the rule is by now.
+        self.order = self.team.told(VERSION if begun is None else order_of(begun))
         self.index = open_index(config.data.folder)
         self.tokenizer = None if self.index.tokenizer_sha256 is None else self.index.tokenizer()
         self.source_tokenizer = self.index.source_tokenizer()
@@ -120,7 +129,7 @@ class Setup:
                 )
             self.held_out = open_examples(config.data.folder, config.data.valid)
             try:
-                self.valid = self._feed(self.held_out, len(config.stages) - 1)
+                self.valid = self._feed(self.held_out, len(config.stages) - 1, VERSION)
             except DataError as error:
                 raise DataError(f"data.valid: the part {config.data.valid!r} can't be measured on: {error}") from error
 
@@ -242,15 +251,16 @@ class Setup:
 
     def feed(self, stage: int) -> Feed:
         """The batches of a stage. Those of two are kept: a plan of packed rows takes time, and memory."""
-        found = self._feeds.pop(stage, None) or self._feed(self.examples, stage)
+        found = self._feeds.pop(stage, None) or self._feed(self.examples, stage, self.order)
         self._feeds = dict([*self._feeds.items()][-1:]) | {stage: found}
         return found
 
-    def _feed(self, examples: Examples, stage: int) -> Feed:
+    def _feed(self, examples: Examples, stage: int, version: int) -> Feed:
         data, sizes = self.config.data, self.config.stages[stage]
         return Feed(
             examples, self.objective, spec=self.specs[stage], length=sizes.length, batch=sizes.batch,
             seed=self.config.run.seed + STAGE * stage, rows=data.rows, packing=data.packing, restart=data.restart,
+            version=version,
         )  # fmt: skip
 
     def state(self, progress: Progress) -> RunState:
@@ -262,7 +272,8 @@ class Setup:
             step=progress.step, tokens=progress.tokens, seconds=progress.seconds, seed=self.config.run.seed, data=data,
             tokenizer=self.index.tokenizer_sha256 or "", spec=spec_table(self.spec), config=identity(self.config),
             versions=versions(), machine=self.machine(), guard=self.learner.guard.state(),
-            digest=progress.batch,
+            digest=progress.batch, order=self.order,
+            totals=self.totals,
         )  # fmt: skip
 
     def restore(self) -> tuple[Progress, Path | None]:
@@ -275,7 +286,14 @@ class Setup:
                     self._write_papers()
             return Progress(), None
         before = RunState.from_data(found.state, str(found.folder))
-        check_resume(before, now, self.folder)
+        longer = extension(before, self.config)
+        check_resume(before, now, self.folder, () if longer is None else longer.keys)
+        if longer is not None and longer.words:
+            warnings.warn(f"{self.folder} {longer.words}", stacklevel=2)
+        self.totals = before.totals if longer is None else longer.totals
+        if before.order != self.order:
+            # A newer checkpoint, which is damaged, said otherwise.
+            self.order, self._feeds = before.order, {}
         with self.team.first_alone() as first:
             if first:
                 self._write_config()

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import platform
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,11 @@ from anyformer.train.config import only_warned
 
 KINDS: dict[str, type | tuple[type, ...]] = {
     "step": int, "tokens": int, "seconds": (int, float), "seed": int, "data": dict, "tokenizer": str, "spec": dict,
-    "config": dict, "versions": dict, "machine": dict, "guard": dict, "digest": str,
+    "config": dict, "versions": dict, "machine": dict, "guard": dict, "digest": str, "order": int,
+    "totals": list,
 }  # fmt: skip
+EARLIER: dict[str, Any] = {"order": 1, "totals": []}
+"""What a state means that was written before it had a key."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,10 @@ class RunState:
     guard: dict[str, Any]
     digest: str
     """Of the last step's batch."""
+    order: int = 1
+    """The rule by which streams are cut into rows, `data.order.VERSION` when the run was begun."""
+    totals: list[list[int]] = field(default_factory=list)
+    """From which step on the schedule was that of a run of how many steps; empty: never of another number."""
 
     def to_data(self) -> dict[str, Any]:
         """Plain data, which `from_data` reads back."""
@@ -58,6 +65,7 @@ class RunState:
     @classmethod
     def from_data(cls, data: Mapping[str, Any], source: str) -> RunState:
         """Read plain data; CheckpointError with all that is wrong."""
+        data = EARLIER | dict(data)
         problems = [f"{name}: is missing" for name in KINDS.keys() - data.keys()]
         problems += [f"{name}: is unknown" for name in data.keys() - KINDS.keys()]
         problems += [
@@ -65,11 +73,20 @@ class RunState:
             for name, kind in KINDS.items()
             if name in data and (not isinstance(data[name], kind) or isinstance(data[name], bool))
         ]
-        counts = ((name, data.get(name)) for name in ("step", "tokens", "seed"))
+        totals = data["totals"] if isinstance(data["totals"], list) else []
+        if not all(isinstance(each, list) and [*map(type, each)] == [int, int] for each in totals):
+            problems.append(f"totals: {totals!r:.60} are not pairs of a step and a number of steps")
+        counts = ((name, data.get(name)) for name in ("step", "tokens", "seed", "order"))
         problems += [f"{name}: {count} is below 0" for name, count in counts if isinstance(count, int) and count < 0]
         if problems:
             raise CheckpointError("\n  ".join([f"{source} is no state of a run:", *sorted(problems)]))
         return cls(**{each.name: data[each.name] for each in fields(cls)})
+
+
+def order_of(state: Mapping[str, Any]) -> int:
+    """The rule by which streams are cut, as a state says that nobody has checked yet."""
+    found = (EARLIER | dict(state))["order"]
+    return found if isinstance(found, int) else EARLIER["order"]
 
 
 def spec_table(spec: ModelSpec) -> dict[str, Any]:
@@ -168,12 +185,18 @@ def _short(a: str, b: str, most: int = 80) -> tuple[str, str]:
     return short[0], short[1]
 
 
-def check_resume(old: RunState, new: RunState, run: Path) -> None:
-    """Refuse to continue a run as another one, naming every key; warn of what may change the last bits only."""
+def check_resume(old: RunState, new: RunState, run: Path, allowed: Collection[str] = ()) -> None:
+    """Refuse to continue a run as another one, naming every key; warn of what may change the last bits only.
+
+    `allowed`: names of the config, or of parts of it, that may differ.
+    """
     found = differences(old, new)
-    if found.refused:
+    refused = [
+        line for line in found.refused if not line.startswith(tuple(f"{name}{end}" for name in allowed for end in ":."))
+    ]
+    if refused:
         raise CheckpointError(
-            "\n  ".join([f"{run} was begun otherwise, and can't be continued like this:", *found.refused])
+            "\n  ".join([f"{run} was begun otherwise, and can't be continued like this:", *refused])
             + "\nSet these back to continue it, or give run.folder another name to begin a new run"
         )
     if found.changed:

@@ -25,8 +25,10 @@ from anyformer.train.config import Config
 from anyformer.train.events import Saved, Step
 from anyformer.train.metrics import read_metrics
 from anyformer.train.run import Run
+from anyformer.train.setup import device_of
 
 CONFIG = "config.toml"
+LOGGED = "losses in metrics.jsonl"
 STEPS = 8
 Report = Callable[[int, int], None]
 
@@ -61,11 +63,57 @@ class Resume:
     end: int
     rows: tuple[Row, ...]
     notes: tuple[str, ...]
+    device: str = "cpu"
+    """Where both copies were trained."""
+    deterministic: bool = False
+    """Whether the config asks for kernels that repeat (compute.deterministic)."""
 
     @property
     def same(self) -> bool:
         """Whether all that was compared is the same to the bit."""
         return all(row.same for row in self.rows)
+
+    @property
+    def advice(self) -> str:
+        """What a difference means, and what to do about it; empty if there is none."""
+        wrong = {row.name: row for row in self.rows if not row.same}
+        if not wrong:
+            return ""
+        if "batches" in wrong:
+            return (
+                f"The batches themselves differ from {wrong['batches'].first} on, and a batch depends on the data, the seed "
+                "and the step alone: were the data written to meanwhile? An objective or packing of your own must draw "
+                "from its key only"
+            )
+        if [*wrong] == [LOGGED]:
+            kernels = (
+                " On CUDA they do only with compute.deterministic = true"
+                if self.device != "cpu" and not self.deterministic
+                else ""
+            )
+            return (
+                f"The interrupted copy ends as the other one; it is the run's own log that says otherwise from "
+                f"{wrong[LOGGED].first} on. Those steps were made by other code, other threads or another machine, or the log "
+                f"was changed.{kernels}"
+            )
+        if self.device != "cpu" and not self.deterministic:
+            return (
+                "Kernels on this device need not give the same bits twice: set compute.deterministic = true and "
+                "check again"
+            )
+        lost = ", ".join(name for name in wrong if name in self.held) or ", ".join(wrong)
+        where = "A CPU gives the same bits each time" if self.device == "cpu" else "Kernels were deterministic"
+        return (
+            f"{where}, so something is not kept in a checkpoint or not taken up from it; look at {lost}. An optimizer, "
+            "objective or part of your own may hold a state that is not among its tensors; otherwise this is a fault of "
+            "anyformer, which we want to hear of"
+        )
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """Names of what is compared in checkpoints."""
+        measured = ("batches", "losses", "gradient norms", LOGGED)
+        return tuple(row.name for row in self.rows if row.name not in measured)
 
 
 def resume(
@@ -114,10 +162,13 @@ def resume(
     if notes:
         notes.append("so the steps that the run logged are not compared")
     elif overlap:
-        rows.append(_losses("losses in metrics.jsonl", straight, {step: logged[step] for step in overlap}))
+        rows.append(_losses(LOGGED, straight, {step: logged[step] for step in overlap}))
     else:
         notes.append(f"the run has logged none of the steps {begin + 1} to {end} yet, so its log is not compared")
-    return Resume(run=str(run), begin=begin, middle=middle, end=end, rows=tuple(rows), notes=tuple(notes))
+    return Resume(
+        run=str(run), begin=begin, middle=middle, end=end, rows=tuple(rows), notes=tuple(notes),
+        device=device_of(config.compute.device).type, deterministic=config.compute.deterministic,
+    )  # fmt: skip
 
 
 def _config(run: Path) -> Config:

@@ -115,28 +115,109 @@ def test_feed_labels_that_cross_a_document_do_not_count_in_the_model_either():
     assert_close("same", other.total, terms.total)
 
 
-def test_feed_of_a_stream_cuts_rows_at_another_offset_each_epoch():
+def streamed(documents):
+    """What a stream of documents is, with bos and eos."""
+    return np.array([i for document in documents for i in [1, *document, 2]])
+
+
+def test_feed_of_a_stream_is_a_circle_cut_at_another_place_each_epoch():
     draw = np.random.default_rng(0)
     documents = [draw.integers(8, 40, n).tolist() for n in (30, 3, 0, 100, 17, 64, 5)]
     feed = feed_for("causal", "stream", length=16, batch=3, examples=Examples.of({"tokens": documents}))
-    stream = np.array([i for document in documents for i in [1, *document, 2]])
-    rows = (len(stream) - 16) // 16
+    stream = streamed(documents)
+    rows = -(-len(stream) // 16)
     assert feed.rows == rows
     visits = []
     for epoch in range(4):
         draw = np.random.default_rng((7, epoch))
-        offset = int(draw.integers(min(len(stream) - rows * 16, 15) + 1))
-        visits += [stream[s : s + 16] for s in offset + 16 * draw.permutation(rows)]
+        offset = int(draw.integers(len(stream)))
+        visits += [np.take(stream, range(s, s + 16), mode="wrap") for s in offset + 16 * draw.permutation(rows)]
     for step in range(len(visits) // 3):
         assert np.array_equal(feed.batch(step).inputs["input_ids"], np.stack(visits[3 * step : 3 * step + 3]))
     assert set(feed.batch(0).inputs) == {"input_ids", "labels"}
     assert feed.waste == 0
 
 
+STREAMED = [kind for kind, way in EVERY if way == "stream"]
+TAILED = Examples.of({"tokens": [np.random.default_rng(1).integers(8, 40, n) for n in (50, 57)]})
+"""A stream that no row divides."""
+
+
+def places_read(feed, monkeypatch):
+    """Counts, for each token of a stream, how often it is read from here on."""
+    counts = np.zeros(len(feed._stream), np.int64)
+    read = feed._stream.read
+
+    def noted(start, stop):
+        np.add.at(counts, np.arange(start, stop) % len(counts), 1)
+        return read(start, stop)
+
+    monkeypatch.setattr(feed._stream, "read", noted)
+    return counts
+
+
+@pytest.mark.parametrize("tokens", [23, 24, 25, 47, 48, 100, 499])
+@pytest.mark.parametrize("kind", STREAMED)
+def test_feed_of_a_stream_reads_every_token_in_each_epoch(kind, tokens, monkeypatch):
+    draw = np.random.default_rng(tokens)
+    lengths = [tokens] if tokens < 30 else [tokens // 3, tokens - tokens // 3]
+    examples = Examples.of({"tokens": [draw.integers(8, 40, n) for n in lengths]})
+    length = min(24, tokens - 4) if kind == "span" else 24
+    feed = feed_for(kind, "stream", length=length, batch=1, examples=examples)
+    for epoch in range(3):
+        with monkeypatch.context() as patch:
+            counts = places_read(feed, patch)
+            for i in range(feed.rows):
+                feed.batch(epoch * feed.rows + i)
+        assert counts.min() == 1
+        assert counts.sum() - len(counts) == feed.repeated < feed._room
+        assert counts.max() <= 2
+
+
+def test_feed_of_a_stream_of_1535_tokens_leaves_none_out(monkeypatch):
+    """Rows of 512 have no place for the last 511 tokens beside two rows; they are read all the same."""
+    examples = Examples.of({"tokens": [np.random.default_rng(0).integers(8, 40, 1533)]})
+    feed = feed_for("causal", "stream", length=512, batch=1, examples=examples, changes={"context": 512})
+    counts = places_read(feed, monkeypatch)
+    for step in range(feed.rows):
+        feed.batch(step)
+    assert (len(counts), feed.rows, feed.repeated, int((counts == 0).sum())) == (1535, 3, 1, 0)
+
+
+@pytest.mark.parametrize("kind", STREAMED)
+def test_sweep_of_a_stream_reads_every_token_once_with_a_short_last_row(kind, monkeypatch):
+    feed = feed_for(kind, "stream", batch=3, examples=TAILED)
+    counts = places_read(feed, monkeypatch)
+    batches = list(feed.sweep())
+    assert set(counts) == {1}
+    assert len(counts) % feed._room
+    assert "attention_mask" not in batches[0].inputs
+    assert batches[-1].inputs["attention_mask"].sum(1).min() < feed._widths[""]
+    model = model_for(feed)
+    for batch in batches:
+        assert int(feed.objective.loss(model, tensors(batch)).label_count) == batch.labels
+
+
+def test_sweep_of_a_stream_predicts_its_tail_as_if_it_stood_alone():
+    """The padding of the last row is seen by nobody."""
+    for kind in STREAMED:
+        feed = feed_for(kind, "stream", batch=1, examples=TAILED)
+        last = tensors(list(feed.sweep())[-1])
+        model = model_for(feed)
+        kept = {lane: int(last[f"{lane}attention_mask"].sum()) for lane in feed.objective.lanes}
+        short = {
+            name: tensor[:, : kept["decoder_" if name in ("labels",) and "decoder_" in kept else ""]]
+            for name, tensor in last.items()
+            if not name.endswith("attention_mask")
+        }
+        whole, alone = (feed.objective.loss(model, given).total for given in (last, short))
+        assert_close("promise", whole, alone)
+
+
 def test_feed_of_a_stream_has_one_id_between_documents_if_both_ends_are_the_same():
     examples = Examples.of({"tokens": [[8, 9], [10, 11, 12]]})
     feed = feed_for("causal", "stream", length=7, batch=1, examples=examples, changes={"ids.bos": 2})
-    assert feed.batch(0).inputs["input_ids"].tolist() == [[2, 8, 9, 2, 10, 11, 12]]
+    assert next(feed.sweep()).inputs["input_ids"].tolist() == [[2, 8, 9, 2, 10, 11, 12]]
 
 
 @pytest.mark.parametrize("kind", PACKED)
@@ -282,10 +363,32 @@ def test_feed_way_that_an_objective_does_not_have_is_refused(kind):
             feed_for(kind, way)
 
 
-def test_sweep_of_few_batches_is_spread_over_all_of_them():
-    feed = feed_for("causal", "padded", batch=2)
+@pytest.mark.parametrize(("kind", "way"), EVERY)
+def test_sweep_of_few_batches_is_a_fixed_draw_of_one_row_from_each_stretch(kind, way):
+    feed = feed_for(kind, way, batch=2, examples=examples_for(make(kind), count=40))
+    assert feed.swept() > 6
+    chosen = feed.sample(6)
+    assert chosen == feed_for(kind, way, batch=2, seed=8, examples=examples_for(make(kind), count=40)).sample(6)
+    for i, row in enumerate(chosen):
+        assert feed.swept() * i // 6 <= row < feed.swept() * (i + 1) // 6
+    few = list(feed.sweep(few=3))
+    assert [batch.units for batch in few] == [2, 2, 2]
     every = [batch.digest for batch in feed.sweep()]
-    few = [(batch.step, batch.digest) for batch in feed.sweep(few=3)]
-    assert len(every) == 6
-    assert few == [(0, every[0]), (2, every[2]), (4, every[4])]
     assert [batch.digest for batch in feed.sweep(few=99)] == every
+    assert feed.swept(3) == 6
+    assert feed.swept(99) == feed.swept()
+
+
+def test_sweep_of_few_batches_is_not_of_the_longest_documents():
+    """Best fit puts the longest documents into the first rows: these alone say nothing of the rest."""
+    draw = np.random.default_rng(3)
+    documents = [draw.integers(8, 40, n) for n in np.minimum(draw.geometric(0.1, 1500) + 1, 60)]
+    feed = feed_for("causal", "packed", length=64, batch=4, examples=Examples.of({"tokens": documents}))
+
+    def documents_per_row(batches):
+        return np.mean([batch.inputs["segments"].max(1).mean() for batch in batches])
+
+    whole, first = documents_per_row(feed.sweep()), documents_per_row([next(iter(feed.sweep()))])
+    assert first < 0.5 * whole
+    for few in (2, 4, 8, 16):
+        assert abs(documents_per_row(feed.sweep(few=few)) - whole) < 0.1 * whole

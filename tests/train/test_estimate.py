@@ -13,6 +13,7 @@ from anyformer.measure.memory import used
 from anyformer.train.config import Compute
 from anyformer.train.estimate import Cure, cures, efficiency, memory, product_rate, step_flops
 from anyformer.train.forecast import forecast, load_of, stretches
+from anyformer.train.run import Run
 from anyformer.train.setup import Setup
 from anyformer.train.shortage import advice, explained, is_shortage
 from tests.tolerances import TABLE
@@ -181,8 +182,28 @@ def test_forecast_counts_stages_epochs_and_flops(ready):
     assert one.epochs == 12 * 8 / setup.feed(0).rows
     assert 0 < one.waste < 1
     assert found.flops == 12 * one.flops
-    assert found.seconds == pytest.approx(found.flops / found.rate / found.efficiency)
+    parts = found.parts()
+    assert parts["steps"] == pytest.approx(found.flops / found.rate / found.efficiency)
+    assert found.seconds == pytest.approx(sum(parts.values()))
     assert stretches(setup) is stretches(setup)
+
+
+def test_forecast_counts_every_row_that_will_be_measured_on(tmp_path, monkeypatch):
+    """Against the run itself: the rows that it reads, and their arithmetic as a third of training's."""
+    seen = []
+    config = text_config(text_data(tmp_path / "data"), tmp_path / "run", {"stages.batch": 2})
+    with Run(config) as run:
+        found = forecast(run.setup, CPU)
+        run.measuring = lambda done, total: seen.append(total) if not done else None
+        list(run.events())
+        whole = run.setup.valid.swept()
+        batch = next(run.setup.valid.sweep())
+    assert seen == [2, 2, 2, whole]
+    assert (found.looks.count, found.looks.rows, found.looks.all_rows) == (3, 2, whole)
+    each = step_flops(run.setup.spec, batch.inputs)[0] / 3 / batch.units
+    assert found.looks.flops == pytest.approx(each * sum(seen))
+    assert found.parts()["held-out loss"] == pytest.approx(found.looks.flops / found.rate / found.efficiency)
+    assert found.parts()["checkpoints"] > 0
 
 
 def test_product_rate_is_that_of_a_machine():

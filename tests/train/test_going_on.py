@@ -38,7 +38,7 @@ def test_run_whose_last_look_was_lost_measures_the_model_of_its_last_stage(tmp_p
     first = [event for event in events(config) if isinstance(event, Looked)][-1]
     file = tmp_path / "run" / "metrics.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
-    file.write_text("".join(json.dumps(line) + "\n" for line in lines if not line.get("final")))
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines if line["event"] != "final"))
     again = [event for event in events(config) if isinstance(event, Looked)]
     assert [event.loss for event in again] == [first.loss]
 

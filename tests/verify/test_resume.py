@@ -11,7 +11,7 @@ from anyformer.errors import CheckpointError, InputError
 from anyformer.train import run as running
 from anyformer.train.optim import Optimizers
 from anyformer.train.run import Run
-from anyformer.verify.resume import resume
+from anyformer.verify.resume import Resume, Row, resume
 from tests.train.small_data import text_config, text_data
 
 
@@ -46,6 +46,7 @@ def test_resume_of_a_sound_run_is_exact_and_leaves_it_alone(run, tmp_path):
     assert all(row.compared for row in answer.rows)
     assert ticks[-1] == (8, 8)
     assert answer.notes == ()
+    assert answer.advice == ""
     assert content(run) == before
     assert os.listdir(scratch) == []
 
@@ -69,6 +70,9 @@ def test_resume_that_forgets_the_optimizer_is_found_out(run, monkeypatch):
     assert "batches" not in wrong
     assert {"model", "optimizer"} <= wrong.keys()
     assert wrong["model"].difference > 0
+    assert "A CPU gives the same bits each time" in answer.advice
+    assert "look at ema, model, optimizer" in answer.advice
+    assert "CUDA" not in answer.advice
 
 
 def test_resume_of_a_run_whose_log_says_otherwise_is_found_out(run):
@@ -80,6 +84,8 @@ def test_resume_of_a_run_whose_log_says_otherwise_is_found_out(run):
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
     answer = resume(run, steps=4)
     assert [row.first for row in answer.rows if not row.same] == ["step 10"]
+    assert "the run's own log that says otherwise from step 10 on" in answer.advice
+    assert "CUDA" not in answer.advice
 
 
 def test_resume_elsewhere_is_compared_with_itself_and_not_with_the_log(run, monkeypatch):
@@ -91,6 +97,27 @@ def test_resume_elsewhere_is_compared_with_itself_and_not_with_the_log(run, monk
     assert any(f"machine.threads: was {threads - 1}, is {threads}" in note for note in answer.notes)
 
 
+FOUND = {
+    "batches": "The batches themselves differ from step 9 on",
+    "model": "not taken up from it; look at model",
+    "losses in metrics.jsonl": "the run's own log",
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+@pytest.mark.parametrize(("device", "deterministic"), [("cpu", False), ("cuda", False), ("cuda", True)])
+def test_advice_fits_the_device_and_what_was_found(name, device, deterministic):
+    rows = [Row(name=each, compared=1, difference=0.0) for each in ("batches", "losses", "model", "optimizer")]
+    rows = [row for row in rows if row.name != name] + [Row(name=name, compared=1, difference=1.0, first="step 9")]
+    answer = Resume(
+        run="r", begin=8, middle=10, end=12, rows=tuple(rows), notes=(), device=device, deterministic=deterministic
+    )
+    helps = device == "cuda" and not deterministic and name != "batches"
+    assert ("compute.deterministic = true" in answer.advice) == helps
+    if not helps or name != "model":
+        assert FOUND[name] in answer.advice
+
+
 def test_resume_says_what_it_needs(tmp_path, run):
     with pytest.raises(InputError, match=r"holds no config.toml, so it is no folder of a run"):
         resume(tmp_path)
@@ -99,6 +126,16 @@ def test_resume_says_what_it_needs(tmp_path, run):
     (run / "checkpoints" / "step-00000008" / "state.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"no whole checkpoint with two steps or more to go\n.*has 2 bytes"):
         resume(run)
+
+
+def test_command_on_a_cpu_does_not_advise_settings_of_cuda(run, capsys, monkeypatch):
+    state = Optimizers.state
+    monkeypatch.setattr(Optimizers, "state", lambda self: {n: t.clone() for n, t in state(self).items()})
+    assert main(["verify", "resume", str(run), "--steps", "4"]) == 1
+    out = " ".join(capsys.readouterr().out.split())
+    assert "an interrupted run ends otherwise" in out
+    assert "look at ema, model, optimizer" in out
+    assert "CUDA" not in out
 
 
 def test_command_prints_a_table_and_ends_with_the_status(run, capsys):

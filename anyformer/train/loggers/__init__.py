@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Protocol
 from anyformer.errors import AnyformerError, CapabilityError, InputError, nearest
 from anyformer.registry import OpenAxis
 
-GROUPS = {"step": "train", "look": "valid", "save": "save"}
+GROUPS = {"step": "train", "look": "valid", "final": "final", "save": "save"}
 """Where the numbers of an event stand in a list of curves."""
-SPENT = ("step", "stage", "labels", "final")
+SPENT = ("step", "stage", "labels", "rows", "all_rows", "final")
 """Numbers of an event that are no curve."""
 
 
@@ -24,7 +24,9 @@ class Logger(Protocol):
         ...
 
     def log(self, event: str, values: Mapping[str, Any]) -> None:
-        """Something happened; `values["step"]` says when. Events are `step`, `look`, `sample` and `save`."""
+        """Something happened; `values["step"]` says when. Events are `step`, `look` (a sample of the
+        held-out part), `final` (all of it), `sample` and `save`.
+        """
         ...
 
     def end(self) -> None:

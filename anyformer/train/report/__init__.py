@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from anyformer.files import replace_file
-from anyformer.train.metrics import records
+from anyformer.train.metrics import is_final, records
 from anyformer.train.report.series import Series
 
 FILE = "report.html"
@@ -68,6 +68,9 @@ class Report:
         self.folder, self.about = folder, about
         self.steps = Series()
         self.looks: list[Mapping[str, Any]] = []
+        """Points of held-out curves, each of a sample of the rows."""
+        self.finals: list[Mapping[str, Any]] = []
+        """The whole held-out part, at the end."""
         self.samples: list[Mapping[str, Any]] = []
         self._new = False
 
@@ -88,13 +91,32 @@ class Report:
             self.write()
 
     def _keep(self, event: str, values: Mapping[str, Any]) -> None:
-        self._new = self._new or event in ("step", "look", "sample")
+        self._new = self._new or event in ("step", "look", "final", "sample")
         if event == "step":
             self.steps.add(values)
+        elif is_final({**values, "event": event}):
+            self.finals.append(values)
         elif event == "look":
             self.looks.append(values)
         elif event == "sample":
             self.samples.append(values)
+
+    def curve(self) -> list[Mapping[str, Any]]:
+        """Points that can be compared with the newest one: those of the same rows."""
+        return [seen for seen in self.looks if _rows(seen) == _rows(self.looks[-1])]
+
+    def other_curves(self) -> list[list[Mapping[str, Any]]]:
+        """Points of other rows, those of a curve together: run.eval_batches was another, or the version of anyformer."""
+        kinds = dict.fromkeys(_rows(seen) for seen in self.looks)
+        found = [[seen for seen in self.looks if _rows(seen) == kind] for kind in kinds]
+        return [seen for seen in found if _rows(seen[0]) != _rows(self.looks[-1])]
+
+    def newest(self) -> Mapping[str, Any] | None:
+        """What is known best of the held-out part: of all of it, if that is not older than the curve's last point."""
+        looks, finals = self.looks[-1:], self.finals[-1:]
+        if finals and (not looks or finals[0]["step"] >= looks[0]["step"]):
+            return finals[0]
+        return looks[0] if looks else None
 
     def write(self) -> None:
         """Write report.html beside the run's other files, and loss.png if the run is over; each as a whole or not at all."""
@@ -117,6 +139,14 @@ class Report:
         tokens_N = self.steps.column("tokens")
         draw_curve(
             place, title=f"{self.about.name}: {headline(self)}", train=thinned(tokens_N, self.steps.column("loss"), 2000),
-            held_out=[(look["tokens"], look["loss"]) for look in self.looks if look.get("loss") is not None],
-            yardsticks={}, unit="loss (nats)",
+            held_out=_points(self.curve()), final=_points(self.finals), yardsticks={}, unit="loss (nats)",
         )  # fmt: skip
+
+
+def _rows(look: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Which rows a look was at. Before these were written down, it was at some of the first."""
+    return look.get("rows"), look.get("all_rows")
+
+
+def _points(looks: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    return [(look["tokens"], look["loss"]) for look in looks if look.get("loss") is not None]

@@ -22,6 +22,8 @@ class Line:
     points: Points
     style: str
     dots: bool = False
+    joined: bool = True
+    """Whether neighbours are joined by a line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +136,8 @@ class Chart:
         return [(x, y) for x, y in points if math.isfinite(y) and (y > 0 or not self.log)]
 
     def _stroke(self, scale: _Scale, line: Line) -> str:
+        if not line.joined:
+            return ""
         return f'<polyline class="{line.style}" points="{scale.points(self._sound(line.points))}"/>'
 
     def _dots(self, scale: _Scale, line: Line) -> list[str]:

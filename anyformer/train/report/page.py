@@ -6,7 +6,7 @@ import base64
 import hashlib
 import html
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -48,7 +48,7 @@ def headline(report: Report) -> str:
     """The result in a few words."""
     done, total = _done(report), report.about.total
     spent = f"after {done:,} steps" if done >= total else f"at step {done:,} of {total:,}"
-    look = report.looks[-1] if report.looks else None
+    look = report.newest()
     if look is None or look.get("loss") is None:
         return f"loss {plain(report.steps.last('loss'))} {spent}"
     if look.get("bits_per_byte") is not None:
@@ -73,12 +73,14 @@ def _figures(report: Report) -> str:
     steps, about = report.steps, report.about
     seconds, tokens = steps.last("seconds"), steps.last("tokens")
     speed = tokens / seconds if seconds > 0 else math.nan
-    look: Mapping[str, Any] = report.looks[-1] if report.looks else {}
+    look: Mapping[str, Any] = report.newest() or {}
     held = look.get("loss")
-    # A last look at the whole held-out part can't be compared with those at some of it.
-    best = None if look.get("final") else min((n for seen in report.looks if (n := seen.get("loss"))), default=None)
+    # The whole held-out part can't be compared with a sample of it.
+    final = any(look is each for each in report.finals)
+    best = None if final else min((n for seen in report.curve() if (n := seen.get("loss"))), default=None)
     found = {
         "held-out loss": None if held is None else f"{held:.4f}",
+        "held-out rows": _rows_of(look),
         "best held-out loss": None if best is None or held is None or best >= held else f"{best:.4f}",
         "training loss": f"{steps.smooth('loss')[-1][1]:.4f}" if steps.smooth("loss") else None,
         "parameters": units.params(about.params),
@@ -96,12 +98,11 @@ def _figures(report: Report) -> str:
 def _charts(report: Report) -> Iterator[str]:
     steps, about = report.steps, report.about
     stages = [(each.first, each.words) for each in about.stretches if len(about.stretches) > 1]
-    held = [(look["step"], look["loss"]) for look in report.looks if look.get("loss") is not None]
     common: dict[str, Any] = {"total": about.total, "marks": stages}
     train = Line(name="training rows, smoothed", points=steps.smooth("loss"), style="train")
-    valid = Line(name="held out", points=held, style="valid", dots=True)
     faults = steps.skips()
-    yield _chart(Chart(title="Loss", lines=[train, valid], band=steps.band("loss"), faults=faults, wide=True, **common))
+    held = _held_out(report, lambda look: look.get("loss"))
+    yield _chart(Chart(title="Loss", lines=[train, *held], band=steps.band("loss"), faults=faults, wide=True, **common))
     charts = [
         Chart(title="Learning rate", unit=lambda v: f"{v:g}", from_zero=True,
               lines=[Line(name="factor on the peak", points=steps.curve("rate"), style="train")], **common),
@@ -113,19 +114,45 @@ def _charts(report: Report) -> Iterator[str]:
               lines=[Line(name="at most so far", points=steps.curve("memory"), style="train")], **common),
     ]  # fmt: skip
     for name in _others(report):
-        points = [(look["step"], value) for look in report.looks if (value := _figure(look, name)) is not None]
-        line = Line(name="held out", points=points, style="valid", dots=True)
-        charts.append(Chart(title=name.replace("_", " ").capitalize(), lines=[line], **common))
+        lines = _held_out(report, lambda look, name=name: _figure(look, name))
+        charts.append(Chart(title=name.replace("_", " ").capitalize(), lines=lines, **common))
     for name in [name for name in steps.terms if name not in ("total", "cross_entropy", "squared_error")][:FIGURES]:
         line = Line(name="term of the loss", points=steps.smooth(name), style="train")
         charts.append(Chart(title=name.replace("_", " ").capitalize(), lines=[line], **common))
     yield from (_chart(chart) for chart in charts if not chart.empty)
 
 
+def _held_out(report: Report, value: Callable[[Mapping[str, Any]], float | None]) -> list[Line]:
+    """A figure of held-out rows: its curve, what was measured on other rows, and all of them at the end."""
+
+    def points(looks: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
+        return [(look["step"], found) for look in looks if (found := value(look)) is not None]
+
+    sample = report.curve()
+    part = f", {words}" if sample and (words := _rows_of(sample[-1])) else ""
+    others = [
+        Line(name="held out, other rows", points=points(looks), style="other", dots=True)
+        for looks in report.other_curves()
+    ]
+    return [
+        *others,
+        Line(name=f"held out{part}", points=points(sample), style="valid", dots=True),
+        Line(name="held out, all rows", points=points(report.finals), style="final", dots=True, joined=False),
+    ]
+
+
+def _rows_of(look: Mapping[str, Any]) -> str | None:
+    """How many of the rows a look was at."""
+    rows, every = look.get("rows"), look.get("all_rows")
+    if not isinstance(rows, int) or not isinstance(every, int):
+        return None
+    return f"all {every:,} rows" if rows == every else f"{rows:,} of {every:,} rows"
+
+
 def _others(report: Report) -> list[str]:
     """Figures of looks beside the loss."""
     names: dict[str, None] = {}
-    for look in report.looks:
+    for look in (*report.looks, *report.finals):
         names |= dict.fromkeys(["bits_per_byte"] if look.get("bits_per_byte") is not None else [])
         names |= dict.fromkeys(look.get("figures") or {})
     return list(names)[:FIGURES]
