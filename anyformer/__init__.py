@@ -61,6 +61,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'anyformer' has no attribute {name!r}")
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def spec(
     source: str | Path | Mapping[str, Any] | ModelSpec,
     changes: Mapping[str, Any] | None = None,

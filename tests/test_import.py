@@ -63,3 +63,14 @@ def test_listing_the_kinds_of_an_axis_loads_neither_torch_nor_numpy(axis: str):
 def test_building_is_what_loads_torch():
     code = "import anyformer; assert anyformer.build"
     assert "torch" in fresh(code)["heavy"]
+
+
+def test_listing_the_names_of_the_package_shows_all_public_ones_without_torch():
+    code = "import anyformer; missing = {*anyformer.__all__, *anyformer._LAZY} - {*dir(anyformer)}; assert not missing, missing"
+    assert fresh(code)["heavy"] == []
+
+
+def test_every_listed_name_of_the_package_is_there():
+    assert {*anyformer._LAZY} <= {*anyformer.__all__}
+    for name in anyformer.__all__:
+        assert getattr(anyformer, name) is not None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from anyformer.cli.parser import Command, add_set, whole
 from anyformer.cli.terminal import console, print_all, print_json
@@ -13,6 +13,7 @@ from anyformer.errors import InputError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from anyformer.explain.axes import Axis
     from anyformer.explain.difference import Change, Difference
 
 
@@ -26,40 +27,76 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--context", type=whole(1), metavar="N", help="tokens to count at (default: the shorter context of the two)"
     )
+    parser.add_argument(
+        "--all", action="store_true", help="also what is the same: every axis, and every field with its default"
+    )
     parser.add_argument("--json", action="store_true", help="everything as one JSON document")
 
 
 def run(given: argparse.Namespace) -> int:
     """Compare two specs."""
     import anyformer
-    from anyformer.explain.difference import difference
+    from anyformer.explain.difference import difference, without_effect
 
     if given.second is None and not given.changes:
         raise InputError("diff compares two specs; name a second one, or change the first by --set NAME=VALUE")
     first = anyformer.spec(given.first)
-    second = anyformer.spec(given.second or given.first, dict(given.changes))
+    unchanged = anyformer.spec(given.second or given.first)
+    changes = dict(given.changes)
+    second = unchanged.vary(changes) if changes else unchanged
     varied = " ".join(f"{name}={value}" for name, value in given.changes)
     names = given.first, " ".join(filter(None, (given.second or given.first, varied and f"with {varied}")))
     found = difference(first, second, names, given.context)
+    idle = without_effect(unchanged, changes)
     if given.json:
-        print_json(found.data())
+        print_json(found.data() | {"without_effect": idle})
         return 0
-    print_all(console(), _page(found))
+    print_all(console(), _page(found, idle, changes, everything=given.all))
     return 0
 
 
-def _page(found: Difference) -> Iterator[RenderableType]:
+def _page(found: Difference, idle: list[str], changes: dict[str, Any], *, everything: bool) -> Iterator[RenderableType]:
     from rich.text import Text
+
+    from anyformer.explain.words import some
 
     yield Text(found.headline, style="bold")
     if found.axes:
-        yield _axes(found)
+        yield _axes(found.names, found.axes)
+    for name in idle:
+        yield Text(f"{name}={changes[name]} changes nothing: it is so already")
+    same = f"{some(len(found.same), 'axis', 'axes')} {'is' if len(found.same) == 1 else 'are'} the same"
+    if everything:
+        yield Text(f"\n{same}", style="bold")
+        yield _axes(found.names, found.same)
+        equal = sum(field.same for field in found.fields)
+        told = (
+            f"\n{some(len(found.fields), 'field')}, {equal} of them the same (none: unset, and derived if it is a size)"
+        )
+        yield Text(told, style="bold")
+        yield _fields(found)
+    elif found.same:
+        yield Text(f"\n{same}: {', '.join(a.name for a, _ in found.same)} (--all shows them)", style="dim")
     tokens = " and ".join(f"{n:,}" for n in dict.fromkeys(found.contexts))
     yield Text(f"\nAt {tokens} tokens", style="bold")
     yield _costs(found)
 
 
-def _axes(found: Difference) -> RenderableType:
+def _fields(found: Difference) -> RenderableType:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2), expand=True)
+    for ratio in (2, 2, 2):
+        table.add_column(ratio=ratio, overflow="fold")
+    table.add_column(no_wrap=True)
+    for field in found.fields:
+        values = (Text("-" if value is None else str(value)) for value in (field.before, field.after))
+        table.add_row(field.name, *values, "same" if field.same else "")
+    return table
+
+
+def _axes(names: tuple[str, str], pairs: Sequence[tuple[Axis, Axis]]) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
@@ -67,8 +104,8 @@ def _axes(found: Difference) -> RenderableType:
     table.add_column(no_wrap=True)
     table.add_column(ratio=1)
     table.add_column(ratio=1)
-    table.add_row("", *(Text(name, style="bold") for name in found.names))
-    for a, b in found.axes:
+    table.add_row("", *(Text(name, style="bold") for name in names))
+    for a, b in pairs:
         table.add_row(a.name, *(Text("\n".join(_lines(axis.value))) for axis in (a, b)))
     return table
 
@@ -112,6 +149,7 @@ COMMAND = Command(
 anyformer diff llama-7b llama-3-8b
 anyformer diff llama-3-8b --set attention.kv_heads=1 --set position.kind=alibi
 anyformer diff gpt2-small model.toml --context 512
+anyformer diff llama-3-8b qwen3-8b --all
 """,
     arguments=arguments,
     run=run,

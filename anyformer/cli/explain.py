@@ -24,7 +24,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--context", type=whole(1), nargs="+", action="extend", default=[], metavar="N",
         help="lengths in tokens to count at (default: a few up to the spec's own)",
     )  # fmt: skip
-    parser.add_argument("--layer", type=whole(0), metavar="N", help="only the layers that are like this one")
+    parser.add_argument(
+        "--layer", type=whole(0), metavar="N",
+        help="only the layers that are like this one; with --prompt the layer that the page shows first, counted from 0 "
+        "(of an encoder-decoder: of the decoder)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--head", type=whole(0), metavar="N", help="with --prompt: the attention head that the page shows first, from 0"
+    )
     parser.add_argument(
         "--machine", metavar="NAME", help="whose speed says what sets the pace: a100, h100, h200 (h200)"
     )
@@ -44,6 +51,8 @@ def run(given: argparse.Namespace) -> int:
         return _explain_prompt(given)
     if given.html is not None:
         raise InputError("--html: a page is about a prompt; add --prompt TEXT")
+    if given.head is not None:
+        raise InputError("--head: it is chosen on the page about a prompt; add --prompt TEXT")
     import anyformer
     from anyformer.explain.machines import machine
     from anyformer.explain.report import preset_of, report
@@ -76,7 +85,7 @@ def run(given: argparse.Namespace) -> int:
 def _explain_prompt(given: argparse.Namespace) -> int:
     """Write the page about a prompt, or its data."""
     options = {"--set": given.changes, "--context": given.context, "--machine": given.machine, "--png": given.png}
-    idle = [name for name, value in options.items() if value] + (["--layer"] if given.layer is not None else [])
+    idle = [name for name, value in options.items() if value]
     if idle:
         raise InputError(f"{', '.join(idle)}: not with --prompt, which looks at a trained model as it is")
     text = given.prompt
@@ -89,8 +98,8 @@ def _explain_prompt(given: argparse.Namespace) -> int:
     from anyformer.explain.prompt import look, said
 
     with working("tracing the prompt"):
-        reader = open_reader(given.spec, model, tokenizer)
-        found = look(model, tokenizer, text, name=Path(given.spec).resolve().name, reader=reader)
+        name, reader = Path(given.spec).resolve().name, open_reader(given.spec, model, tokenizer)
+        found = look(model, tokenizer, text, name=name, reader=reader, layer=given.layer, head=given.head)
     if given.json:
         print_json(found.data())
     place = given.html or (None if given.json else PAGE)
@@ -109,6 +118,7 @@ anyformer explain llama-3-8b
 anyformer explain llama-3-8b --set attention.kv_heads=1 --context 4096 65536
 anyformer explain model.toml --png model.png
 anyformer explain runs/quickstart --prompt "def main(" --html main.html
+anyformer explain runs/quickstart --prompt "def main(" --layer 2 --head 1
 """,
     arguments=arguments,
     run=run,

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from anyformer.errors import InputError
+from anyformer.errors import InputError, SpecError
 from anyformer.explain.axes import Axis, axes_of
 from anyformer.explain.costs import DTYPE, STORED, check_contexts, decodes, usual_contexts
 from anyformer.explain.words import some
+from anyformer.specs.codec import write
 from anyformer.specs.count import Count, dtype_bytes
 from anyformer.specs.model import ModelSpec
+from anyformer.specs.paths import listed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,12 +35,30 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Field:
+    """A field of a spec as both have it, by its dotted name; None where one has no such field."""
+
+    name: str
+    before: Any
+    after: Any
+
+    @property
+    def same(self) -> bool:
+        """Whether both have the same value, written or by default."""
+        return self.before == self.after
+
+
+@dataclass(frozen=True, kw_only=True)
 class Difference:
     """Two specs side by side."""
 
     names: tuple[str, str]
     axes: tuple[tuple[Axis, Axis], ...]
     """The axes that differ."""
+    same: tuple[tuple[Axis, Axis], ...]
+    """Those that mean the same in both, however they are written."""
+    fields: tuple[Field, ...]
+    """Every field of either, with defaults."""
     contexts: tuple[int, int]
     """At how many tokens each is counted."""
     changes: tuple[Change, ...]
@@ -56,6 +76,8 @@ class Difference:
             "names": list(self.names),
             "differ": len(self.axes),
             "axes": [{"axis": a.name, "values": [a.value, b.value]} for a, b in self.axes],
+            "same": [{"axis": a.name, "values": [a.value, b.value]} for a, b in self.same],
+            "fields": [{"field": f.name, "values": [f.before, f.after], "same": f.same} for f in self.fields],
             "contexts": list(self.contexts),
             "costs": [
                 {"name": c.name, "unit": c.unit, "part": c.part, "values": [c.before, c.after], "ratio": c.ratio}
@@ -66,14 +88,37 @@ class Difference:
 
 def difference(first: ModelSpec, second: ModelSpec, names: tuple[str, str], context: int | None = None) -> Difference:
     """Compare two specs, at a context of both (default: the shorter of their own)."""
-    pairs = zip(axes_of(first), axes_of(second), strict=True)
+    pairs = [(a, b, a.same(b)) for a, b in zip(axes_of(first), axes_of(second), strict=True)]
     contexts = _contexts(first, second, context)
     return Difference(
         names=names,
-        axes=tuple((a, b) for a, b in pairs if not a.same(b)),
+        axes=tuple((a, b) for a, b, same in pairs if not same),
+        same=tuple((a, b) for a, b, same in pairs if same),
+        fields=_fields(first, second),
         contexts=contexts,
         changes=tuple(_changes(first.count(), second.count(), contexts)),
     )
+
+
+def without_effect(spec: ModelSpec, changes: Mapping[str, Any]) -> list[str]:
+    """The changes that leave a spec as it is, each for itself: it has that value already, written or by default."""
+    idle: list[str] = []
+    for name, value in changes.items():
+        try:
+            varied = spec.vary({name: value})
+        except SpecError:
+            # It is possible only together with another.
+            continue
+        if all(a.same(b) for a, b in zip(axes_of(spec), axes_of(varied), strict=True)):
+            idle.append(name)
+    return idle
+
+
+def _fields(first: ModelSpec, second: ModelSpec) -> tuple[Field, ...]:
+    """All fields of two specs; a size that is unset, and so derived, says none."""
+    before, after = ({".".join(path): value for path, value in listed(write(s, whole=True))} for s in (first, second))
+    names = sorted(dict.fromkeys([*before, *after]), key=lambda name: ("." in name, name.split(".")[0]))
+    return tuple(Field(name=name, before=before.get(name), after=after.get(name)) for name in names)
 
 
 def _contexts(first: ModelSpec, second: ModelSpec, context: int | None) -> tuple[int, int]:

@@ -73,6 +73,8 @@ class Picture:
             words.append(f"drawn as {self.drawn}: sizes / {number(self.divided)}")
         if self.marked:
             words.append(f"tokens {' and '.join(map(str, self.marked))} marked")
+        elif self.pattern.reads_marks:
+            words.append("no token marked")
         return ", ".join(words)
 
 
@@ -88,8 +90,9 @@ def picture(
     largest = max(pattern.sizes(), default=1)
     by = 1.0 if largest <= tokens // 2 else largest / (tokens // 4)
     drawn = pattern if by == 1 else pattern.shrunk(by)
-    # One at the beginning and one inside, as in Longformer's figure.
-    marked = (0, tokens * 5 // 8) if pattern.reads_marks else ()
+    # One at the beginning and one inside, as in Longformer's figure; but where the pattern itself names the global tokens,
+    # a marked one more would look as if it were of their number.
+    marked = (0, tokens * 5 // 8) if pattern.reads_marks and not pattern.reach().first else ()
     panels: dict[str, Cells] = {}
     for head in range(heads if pattern.per_head else 1):
         cells = grid(drawn, tokens, documents, head=head, layer=layer, marked=marked)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from anyformer.data.tokenizer import Tokenizer
     from anyformer.model.models import Model
     from anyformer.model.trace import Trace
+    from anyformer.specs.model import ModelSpec
 
 MOST = 256
 """Tokens that a page shows."""
@@ -76,6 +77,8 @@ class Look:
     given: list[list[float] | None]
     """By token, probability and rank that the model gave to the one that the text has there."""
     attention: list[Weights]
+    first: tuple[int, int] = (0, 0)
+    """What is shown first: a place in `attention`, and one of its heads."""
     notes: list[str] = field(default_factory=list)
 
     def data(self) -> dict[str, Any]:
@@ -91,13 +94,27 @@ class Look:
             "layers": [{"name": layer.name, "top": layer.top} for layer in self.layers],
             "given": self.given,
             "attention": [vars(weights) for weights in self.attention],
+            "first": {"attention": self.first[0], "head": self.first[1]},
             "notes": self.notes,
         }
 
 
-def look(model: Model, tokenizer: Tokenizer, text: str, *, name: str, reader: Tokenizer | None = None) -> Look:
-    """Trace a model on a prompt. `reader`: the tokenizer of the source, where that has a vocabulary of its own."""
+def look(
+    model: Model,
+    tokenizer: Tokenizer,
+    text: str,
+    *,
+    name: str,
+    reader: Tokenizer | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+) -> Look:
+    """Trace a model on a prompt. `layer` and `head` are what is shown first, and then never left out for want of room;
+    of an encoder-decoder they are the decoder's. `reader` is the tokenizer of the source, where that has a vocabulary of
+    its own.
+    """
     spec = model.spec
+    _check_first(spec, layer, head)
     if spec.embed.kind != "tokens":
         raise InputError(f"--prompt: this model reads {spec.embed.reads}, not a text")
     if not text.strip():
@@ -113,7 +130,7 @@ def look(model: Model, tokenizer: Tokenizer, text: str, *, name: str, reader: To
     last = spec.stacks[-1]
     found = model.trace(**given, residuals=["*.embed", "*.residual*"] if predicts else None, attention="all")
     layers = list(_layers(found, last.name, last.depth)) if predicts else []
-    attention, notes = _weights(found, two=source is not None)
+    attention, shown_first, notes = _weights(found, f"{last.name}.{layer or 0}.attention", two=source is not None)
     if source is not None:
         notes.append(f"The decoder reads its own answer: the likeliest token after each, {ANSWER} at most.")
     if not predicts:
@@ -130,8 +147,23 @@ def look(model: Model, tokenizer: Tokenizer, text: str, *, name: str, reader: To
         layers=layers,
         given=_given(found.output.logits, ids, predicts),
         attention=attention,
+        first=(shown_first, head or 0) if layer is not None or head is not None else (0, 0),
         notes=notes,
     )
+
+
+def _check_first(spec: ModelSpec, layer: int | None, head: int | None) -> None:
+    """Refuse a layer or a head that the model does not have."""
+    stack = spec.stacks[-1]
+    whose = f"the {stack.name}" if len(spec.stacks) > 1 else "the model"
+    wrong = []
+    if layer is not None and not 0 <= layer < stack.depth:
+        wrong.append(f"--layer: {layer} is not a layer; {whose} has {some(stack.depth, 'layer')}, counted from 0")
+    heads = stack.layers[layer if layer is not None and not wrong else 0].attention.heads
+    if head is not None and not 0 <= head < heads:
+        wrong.append(f"--head: {head} is not a head; a layer has {some(heads, 'head')}, counted from 0")
+    if wrong:
+        raise InputError("; ".join(wrong))
 
 
 def _read(model: Model, tokenizer: Tokenizer, text: str) -> tuple[list[int] | None, list[int]]:
@@ -192,11 +224,13 @@ def _given(logits: Tensor | None, ids: Sequence[int], predicts: str | None) -> l
     return found
 
 
-def _weights(found: Trace, *, two: bool) -> tuple[list[Weights], list[str]]:
-    """Attention of every layer, or of as many as there is room for, evenly spread."""
+def _weights(found: Trace, first: str, *, two: bool) -> tuple[list[Weights], int, list[str]]:
+    """Attention of every layer, or of as many as there is room for, evenly spread; and where among them the first one is."""
     packed: list[Weights] = []
+    wanted = 0
     for name, heads in found.heads.items():
         stack, layer, kind, _ = name.split(".")
+        wanted = len(packed) if name.startswith(f"{first}.") else wanted
         encoder = two and stack == "encoder"
         title = f"{stack} {layer}" if two else f"layer {layer}"
         packed.append(
@@ -211,10 +245,9 @@ def _weights(found: Trace, *, two: bool) -> tuple[list[Weights], list[str]]:
     step, kept = 1, packed
     while sum(len(each.data) for each in kept) > ROOM and len(kept) > 1:
         step += 1
-        kept = packed[::step]
-    if step == 1:
-        return packed, []
-    return kept, [f"Attention of {len(kept)} of {len(packed)} layers: all of them would make the page too large."]
+        kept = packed[wanted % step :: step]
+    left = f"Attention of {len(kept)} of {len(packed)} layers: all of them would make the page too large."
+    return kept, wanted // step, [] if step == 1 else [left]
 
 
 def _bytes(weights_HTS: Tensor) -> str:

@@ -15,7 +15,7 @@ from anyformer.explain.machines import Machine
 from anyformer.explain.sketch import sketch
 from anyformer.explain.summary import exemptions, summary
 from anyformer.families.family import Preset
-from anyformer.families.zoo import presets
+from anyformer.families.zoo import known
 from anyformer.specs.model import ModelSpec
 
 
@@ -76,9 +76,8 @@ class Report:
 
 def preset_of(source: str) -> Preset | None:
     """The preset that a source names, if it is no file and no directory."""
-    if Path(source).suffix == ".toml" or Path(source).is_dir() or source not in presets():
-        return None
-    return presets()[source][1]
+    found = None if Path(source).suffix == ".toml" or Path(source).is_dir() else known(source)
+    return found and found[1]
 
 
 def report(

@@ -14,7 +14,7 @@ from anyformer.specs.model import ModelSpec
 
 def _preset(size: str, width: int, depth: int, heads: int, params: int, published: str, note: str) -> Preset:
     return Preset(
-        name=f"bert-{size}", title=f"BERT {size} (2018)",
+        name=f"bert-{size}", hub=(f"google-bert/bert-{size}-uncased",), title=f"BERT {size} (2018)",
         changes={"width": width, "depth": depth, "attention.heads": heads},
         params=params, published=published,
         evidence="the publisher's notes and two other projects; the count of the body was recorded by another library",

@@ -19,6 +19,7 @@ def _preset(
 ) -> Preset:
     return Preset(
         name=f"bloom-{size}",
+        hub=("bigscience/bloom" if size == "176b" else f"bigscience/bloom-{size}",),
         title=f"BLOOM {size.upper()} (2022)",
         changes={
             "width": width, "depth": depth, "attention.heads": heads, "vocab": 250880,

@@ -16,12 +16,14 @@ back, and is refused by its name.
 
 from __future__ import annotations
 
+import difflib
+import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
-from anyformer.errors import InputError, SpecError, nearest
+from anyformer.errors import InputError, SpecError
 from anyformer.families.facts import differences
 from anyformer.families.keys import COMMON, HARMLESS, REMOTE, Key, Values, has, read_by, read_ids, without, write_ids
 from anyformer.families.statemap import StateMap
@@ -38,6 +40,8 @@ class Preset:
     name: str
     also: tuple[str, ...] = ()
     """Other names under which people look for it."""
+    hub: tuple[str, ...] = ()
+    """Repositories of the Hugging Face hub that hold it; the part after the slash is a name of it too."""
     title: str
     """What it is called in print, with its year."""
     changes: Mapping[str, Any] = field(default_factory=dict)
@@ -235,7 +239,7 @@ def family_of(config: Mapping[str, Any], source: str = "") -> type[Family]:
         found = [known[name] for name in named if isinstance(name, str) and name in known]
         if not found:
             raise SpecError(
-                [f"architectures: {named!r} has no class that we read{nearest(str(named[0]), known)}"], source
+                [f"architectures: {named!r} has no class that we read{_near_class(str(named[0]), known)}"], source
             )
         if kind is not None and kind not in (found[0].model_type, *found[0].also_types):
             raise SpecError(
@@ -249,7 +253,28 @@ def family_of(config: Mapping[str, Any], source: str = "") -> type[Family]:
     if not isinstance(kind, str) or kind not in types:
         given = "is missing" if kind is None else f"{kind!r} is unknown"
         raise SpecError(
-            [f"model_type: {given}, and there are no architectures{nearest(str(kind), types)}; write the right one"],
+            [
+                f"model_type: {given}, and there are no architectures{_near_class(str(kind), types)}; write the right one"
+            ],
             source,
         )
     return types[kind]
+
+
+def _near_class(name: str, known: Iterable[str]) -> str:
+    """A clause with the class that is spelled nearly so, and all that there are.
+
+    Classes end alike (ForCausalLM), and a number makes another family of one: neither makes two names near.
+    """
+
+    def stem(text: str) -> str:
+        return re.sub(r"(For[A-Z]\w*|LMHeadModel|Model|_for_\w+)$", "", text).lower()
+
+    numbers = re.findall(r"\d+", name)
+    alike: dict[str, str] = {}
+    for option in known:
+        if re.findall(r"\d+", option) == numbers:
+            alike.setdefault(stem(option), option)
+    match = difflib.get_close_matches(stem(name), alike, n=1, cutoff=0.8)
+    hint = f"; did you mean {alike[match[0]]!r}?" if match else ";"
+    return f"{hint} (known: {', '.join(sorted(known))})"

@@ -42,6 +42,7 @@ class Gemma(Family, kind="gemma"):
     presets = (
         Preset(
             name="gemma-2b", title="Gemma 2B (2024)",
+            hub=("google/gemma-2b",),
             changes=sizes(2048, 18, 8, 1, 16384, 256000, 8192) | IDS | {"attention.head_dim": 256},
             params=2_506_172_416,
             published="2,506,172,416 in released files",
@@ -50,6 +51,7 @@ class Gemma(Family, kind="gemma"):
         ),
         Preset(
             name="gemma-7b", title="Gemma 7B (2024)",
+            hub=("google/gemma-7b",),
             changes=sizes(3072, 28, 16, 16, 24576, 256000, 8192) | IDS | {"attention.head_dim": 256},
             params=8_537_680_896,
             published="8,537,680,896 in released files",

@@ -48,6 +48,7 @@ class Gemma2(Family, kind="gemma2"):
     presets = (
         Preset(
             name="gemma-2-2b", title="Gemma 2 2B (2024)",
+            hub=("google/gemma-2-2b",),
             changes=sizes(2304, 26, 8, 4, 9216, 256000, 8192) | TRAITS | {"attention.head_dim": 256},
             params=2_614_341_888,
             published="2,614,341,888 in released files",
@@ -56,6 +57,7 @@ class Gemma2(Family, kind="gemma2"):
         ),
         Preset(
             name="gemma-2-9b", title="Gemma 2 9B (2024)",
+            hub=("google/gemma-2-9b",),
             changes=sizes(3584, 42, 16, 8, 14336, 256000, 8192) | TRAITS | {"attention.head_dim": 256},
             params=9_241_705_984,
             published="9,241,705,984 in released files",
@@ -64,6 +66,7 @@ class Gemma2(Family, kind="gemma2"):
         ),
         Preset(
             name="gemma-2-27b", title="Gemma 2 27B (2024)",
+            hub=("google/gemma-2-27b",),
             changes=sizes(4608, 46, 32, 16, 36864, 256000, 8192)
             | TRAITS
             | {"attention.head_dim": 128, "attention.scale": "1/sqrt(144)"},

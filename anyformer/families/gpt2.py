@@ -87,7 +87,8 @@ def write_sizes(spec: ModelSpec) -> dict[str, Any]:
 def _preset(size: str, width: int, depth: int, heads: int, params: int, published: str, note: str = "") -> Preset:
     return Preset(
         name=f"gpt2-{size}",
-        also=(f"gpt-2-{size}", *(("gpt-2",) if size == "small" else ())),
+        also=(f"gpt-2-{size}", *(("gpt2", "gpt-2") if size == "small" else ())),
+        hub=(f"openai-community/gpt2{'' if size == 'small' else f'-{size}'}",),
         title=f"GPT-2 {size} (2019)",
         changes={"width": width, "depth": depth, "attention.heads": heads},
         params=params,

@@ -28,6 +28,7 @@ def _pythia(
 ) -> Preset:
     return Preset(
         name=f"pythia-{size}",
+        hub=(f"EleutherAI/pythia-{size}",),
         title=f"Pythia {size.upper()} (2023)",
         changes={
             "width": width, "depth": depth, "attention.heads": heads, "vocab": vocab, "context": 2048,
@@ -54,7 +55,7 @@ class GPTNeoX(Family, kind="gpt_neox"):
     }
     presets = (
         Preset(
-            name="gpt-neox-20b", title="GPT-NeoX 20B (2022)",
+            name="gpt-neox-20b", hub=("EleutherAI/gpt-neox-20b",), title="GPT-NeoX 20B (2022)",
             changes={
                 "width": 6144, "depth": 44, "attention.heads": 64, "ffn.kind": "gelu_tanh", "ffn.width": 24576,
                 "ffn.bias": True, "vocab": 50432, "context": 2048,

@@ -29,7 +29,7 @@ class GPTJ(Family, kind="gptj"):
     }
     presets = (
         Preset(
-            name="gpt-j-6b", title="GPT-J 6B (2021)",
+            name="gpt-j-6b", hub=("EleutherAI/gpt-j-6b",), title="GPT-J 6B (2021)",
             changes={
                 "width": 4096, "depth": 28, "attention.heads": 16, "vocab": 50400, "context": 2048,
                 "ids.bos": 50256, "ids.eos": [50256],

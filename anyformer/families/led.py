@@ -25,7 +25,8 @@ ENCODER = "led.encoder.layers.{i}.self_attn"
 
 def _preset(size: str, width: int, depth: int, heads: int, params: int, published: str) -> Preset:
     return Preset(
-        name=f"led-{size}", also=(f"led-{size}-16384",), title=f"LED {size} (2020)",
+        name=f"led-{size}", also=(f"led-{size}-16384",), hub=(f"allenai/led-{size}-16384",),
+        title=f"LED {size} (2020)",
         changes={
             "width": width, "depth": depth, "attention.heads": heads, "encoder.attention.pattern": local(1024),
             "decoder.position.length": 1024,

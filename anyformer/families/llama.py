@@ -51,6 +51,7 @@ class Llama(Family, kind="llama"):
     presets = (
         Preset(
             name="llama-7b", title="LLaMA 7B (2023)", changes=sizes(4096, 32, 32, 32, 11008, 32000, 2048) | FIRST,
+            hub=("huggyllama/llama-7b",),
             params=6_738_415_616,
             published="6,738,415,616 in released files; the paper rounds to 6.7B",
             evidence=THREE,
@@ -58,6 +59,7 @@ class Llama(Family, kind="llama"):
         ),
         Preset(
             name="llama-13b", title="LLaMA 13B (2023)", changes=sizes(5120, 40, 40, 40, 13824, 32000, 2048) | FIRST,
+            hub=("huggyllama/llama-13b",),
             params=13_015_864_320,
             published="13,015,864,320 in released files of the same shapes; the paper rounds to 13.0B",
             evidence=THREE,
@@ -72,6 +74,7 @@ class Llama(Family, kind="llama"):
         ),
         Preset(
             name="llama-65b", title="LLaMA 65B (2023)", changes=sizes(8192, 80, 64, 64, 22016, 32000, 2048) | FIRST,
+            hub=("huggyllama/llama-65b",),
             params=65_285_660_672,
             published="65,285,660,672 in the log of another implementation; the paper prints 65.2B",
             evidence=THREE,
@@ -79,6 +82,7 @@ class Llama(Family, kind="llama"):
         ),
         Preset(
             name="llama-2-7b", title="Llama 2 7B (2023)", changes=sizes(4096, 32, 32, 32, 11008, 32000, 4096) | IDS,
+            hub=("meta-llama/Llama-2-7b-hf",),
             params=6_738_415_616,
             published="6,738,415,616 in released files",
             evidence=THREE,
@@ -86,12 +90,14 @@ class Llama(Family, kind="llama"):
         ),
         Preset(
             name="llama-2-13b", title="Llama 2 13B (2023)", changes=sizes(5120, 40, 40, 40, 13824, 32000, 4096) | IDS,
+            hub=("meta-llama/Llama-2-13b-hf",),
             params=13_015_864_320,
             published="13,015,864,320 in released files of the same shapes",
             evidence=THREE,
         ),
         Preset(
             name="llama-2-70b", title="Llama 2 70B (2023)", changes=sizes(8192, 80, 64, 8, 28672, 32000, 4096) | IDS,
+            hub=("meta-llama/Llama-2-70b-hf",),
             params=68_976_648_192,
             published="68,976,648,192 in released copies",
             evidence=THREE,
@@ -99,18 +105,21 @@ class Llama(Family, kind="llama"):
         ),
         Preset(
             name="llama-3-8b", title="Llama 3 8B (2024)", changes=sizes(4096, 32, 32, 8, 14336, 128256, 8192) | THIRD,
+            hub=("meta-llama/Meta-Llama-3-8B",),
             params=8_030_261_248,
             published="8,030,261,248 in released files",
             evidence=THREE,
         ),
         Preset(
             name="llama-3-70b", title="Llama 3 70B (2024)", changes=sizes(8192, 80, 64, 8, 28672, 128256, 8192) | THIRD,
+            hub=("meta-llama/Meta-Llama-3-70B",),
             params=70_553_706_496,
             published="70,553,706,496 in released files",
             evidence=THREE,
         ),
         Preset(
             name="llama-3.1-8b", title="Llama 3.1 8B (2024)",
+            hub=("meta-llama/Llama-3.1-8B", "meta-llama/Meta-Llama-3.1-8B",),
             changes=sizes(4096, 32, 32, 8, 14336, 128256, 131072) | THIRD | scaled(8.0),
             params=8_030_261_248,
             published="8,030,261,248 in released files",
@@ -118,6 +127,7 @@ class Llama(Family, kind="llama"):
         ),
         Preset(
             name="llama-3.1-70b", title="Llama 3.1 70B (2024)",
+            hub=("meta-llama/Llama-3.1-70B", "meta-llama/Meta-Llama-3.1-70B",),
             changes=sizes(8192, 80, 64, 8, 28672, 128256, 131072) | THIRD | scaled(8.0),
             params=70_553_706_496,
             published="70,553,706,496 in released files",
@@ -125,6 +135,7 @@ class Llama(Family, kind="llama"):
         ),
         Preset(
             name="llama-3.1-405b", title="Llama 3.1 405B (2024)",
+            hub=("meta-llama/Llama-3.1-405B", "meta-llama/Meta-Llama-3.1-405B",),
             changes=sizes(16384, 126, 128, 8, 53248, 128256, 131072) | THIRD | scaled(8.0),
             params=405_853_388_800,
             published="405,853,388,800 in released files",
@@ -132,6 +143,7 @@ class Llama(Family, kind="llama"):
         ),
         Preset(
             name="llama-3.2-1b", title="Llama 3.2 1B (2024)",
+            hub=("meta-llama/Llama-3.2-1B",),
             changes=sizes(2048, 16, 32, 8, 8192, 128256, 131072) | THIRD | scaled(32.0) | {"head.tied": True},
             params=1_235_814_400,
             published="1,235,814,400 in released files; one library lists 1,498,482,688, as if the head were its own",
@@ -139,6 +151,7 @@ class Llama(Family, kind="llama"):
         ),
         Preset(
             name="llama-3.2-3b", title="Llama 3.2 3B (2024)",
+            hub=("meta-llama/Llama-3.2-3B",),
             changes=sizes(3072, 28, 24, 8, 8192, 128256, 131072) | THIRD | scaled(32.0) | {"head.tied": True},
             params=3_212_749_824,
             published="3,212,749,824 in released files; one library lists 3,606,752,256, as if the head were its own",
@@ -146,6 +159,7 @@ class Llama(Family, kind="llama"):
         ),
         Preset(
             name="deepseek-7b", title="DeepSeek LLM 7B (2023)",
+            hub=("deepseek-ai/deepseek-llm-7b-base",),
             changes=sizes(4096, 30, 32, 32, 11008, 102400, 4096) | {"norm.eps": 1e-6},
             params=6_910_365_696,
             published="6,910,365,696 in released files of a later model of the same shapes",
@@ -154,6 +168,7 @@ class Llama(Family, kind="llama"):
         ),
         Preset(
             name="deepseek-67b", title="DeepSeek LLM 67B (2023)",
+            hub=("deepseek-ai/deepseek-llm-67b-base",),
             changes=sizes(8192, 95, 64, 8, 22016, 102400, 4096) | {"norm.eps": 1e-6},
             params=67_425_001_472,
             published="the publisher rounds to 67B; no exact count was found",
@@ -162,6 +177,7 @@ class Llama(Family, kind="llama"):
         ),
         Preset(
             name="yi-6b", title="Yi 6B (2023)",
+            hub=("01-ai/Yi-6B",),
             changes=sizes(4096, 32, 32, 4, 11008, 64000, 4096) | {"position.theta": 5e6},
             params=6_061_035_520,
             published="6,061,035,520 in released files",
@@ -170,6 +186,7 @@ class Llama(Family, kind="llama"):
         ),
         Preset(
             name="yi-34b", title="Yi 34B (2023)",
+            hub=("01-ai/Yi-34B",),
             changes=sizes(7168, 60, 56, 8, 20480, 64000, 4096) | {"position.theta": 5e6},
             params=34_388_917_248,
             published="34,388,917,248 in released files",
@@ -178,6 +195,7 @@ class Llama(Family, kind="llama"):
         ),
         Preset(
             name="smollm2-135m", title="SmolLM2 135M (2024)",
+            hub=("HuggingFaceTB/SmolLM2-135M",),
             changes=sizes(576, 30, 9, 3, 1536, 49152, 8192) | {"position.theta": 1e5, "head.tied": True},
             params=134_515_008,
             published="134,515,008 in released files",
@@ -186,6 +204,7 @@ class Llama(Family, kind="llama"):
         ),
         Preset(
             name="smollm2-360m", title="SmolLM2 360M (2024)",
+            hub=("HuggingFaceTB/SmolLM2-360M",),
             changes=sizes(960, 32, 15, 5, 2560, 49152, 8192) | {"position.theta": 1e5, "head.tied": True},
             params=361_821_120,
             published="361,821,120 in released files",
@@ -194,6 +213,7 @@ class Llama(Family, kind="llama"):
         ),
         Preset(
             name="smollm2-1.7b", title="SmolLM2 1.7B (2024)",
+            hub=("HuggingFaceTB/SmolLM2-1.7B",),
             changes=sizes(2048, 24, 32, 32, 8192, 49152, 8192) | {"position.theta": 130000.0, "head.tied": True},
             params=1_711_376_384,
             published="1,711,376,384 in released files",

@@ -59,7 +59,8 @@ def global_rules(theirs: str, ours: str) -> Sequence[Rule]:
 
 def _preset(size: str, width: int, depth: int, heads: int, params: int, published: str) -> Preset:
     return Preset(
-        name=f"longformer-{size}", also=(f"longformer-{size}-4096",), title=f"Longformer {size} (2020)",
+        name=f"longformer-{size}", also=(f"longformer-{size}-4096",), hub=(f"allenai/longformer-{size}-4096",),
+        title=f"Longformer {size} (2020)",
         changes={"width": width, "depth": depth, "attention.heads": heads, "attention.pattern": local(512)},
         params=params, published=published,
         evidence="the window from the public class, names from the publisher's notes; other sizes are those of RoBERTa, "

@@ -22,6 +22,7 @@ class Mistral(Family, kind="mistral"):
     presets = (
         Preset(
             name="mistral-7b-v0.1", also=("mistral-7b",), title="Mistral 7B v0.1 (2023)",
+            hub=("mistralai/Mistral-7B-v0.1",),
             changes=sizes(4096, 32, 32, 8, 14336, 32000, 32768)
             | {"attention.pattern": "window(4096)", "ids.bos": 1, "ids.eos": [2]},
             params=7_241_732_096,
@@ -31,6 +32,7 @@ class Mistral(Family, kind="mistral"):
         ),
         Preset(
             name="mistral-7b-v0.3", title="Mistral 7B v0.3 (2024)",
+            hub=("mistralai/Mistral-7B-v0.3",),
             changes=sizes(4096, 32, 32, 8, 14336, 32768, 32768)
             | {"position.theta": 1e6, "ids.bos": 1, "ids.eos": [2]},
             params=7_248_023_552,

@@ -205,7 +205,7 @@ def _preset(
     kinds = {FULL: {"position.theta": 160000.0}, LOCAL: {"position.theta": 10000.0}}
     names = ["local" if i % 3 else "global" for i in range(depth)]
     return Preset(
-        name=f"modernbert-{size}", title=f"ModernBERT {size} (2024)",
+        name=f"modernbert-{size}", hub=(f"answerdotai/ModernBERT-{size}",), title=f"ModernBERT {size} (2024)",
         changes={
             "width": width, "depth": depth, "attention.heads": heads, "ffn.width": ffn, "vocab": 50368, "context": 8192,
             "ids.pad": 50283, "ids.eos": [50282], "ids.bos": 50281,

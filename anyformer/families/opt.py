@@ -27,6 +27,7 @@ def _preset(
 ) -> Preset:
     return Preset(
         name=f"opt-{size}",
+        hub=(f"facebook/opt-{size}",) if size != "175b" else (),
         title=f"OPT {size.upper()} (2022)",
         changes={
             "width": width, "depth": depth, "attention.heads": heads, "vocab": 50272, "context": 2048,

@@ -31,7 +31,7 @@ class Phi(Family, kind="phi"):
     }
     presets = (
         Preset(
-            name="phi-1.5", also=("phi-1_5",), title="Phi-1.5 (2023)",
+            name="phi-1.5", hub=("microsoft/phi-1_5",), also=("phi-1_5",), title="Phi-1.5 (2023)",
             changes={"width": 2048, "depth": 24, "attention.heads": 32},
             params=1_418_270_720,
             published="1,418,270,720 in released files",
@@ -39,7 +39,7 @@ class Phi(Family, kind="phi"):
             note="Phi-1 has the same shapes, as generally known",
         ),
         Preset(
-            name="phi-2", title="Phi-2 (2023)",
+            name="phi-2", hub=("microsoft/phi-2",), title="Phi-2 (2023)",
             changes={
                 "width": 2560, "depth": 32, "attention.heads": 32, "position.fraction": 0.4,
                 "ids.bos": 50256, "ids.eos": [50256],

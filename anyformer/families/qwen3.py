@@ -22,6 +22,7 @@ TIED = {"head.tied": True}
 def _preset(size: str, changes: Mapping[str, Any], params: int, note: str = "") -> Preset:
     return Preset(
         name=f"qwen3-{size}",
+        hub=(f"Qwen/Qwen3-{size.upper()}",),
         also=(f"qwen-3-{size}",),
         title=f"Qwen3 {size.upper()} (2025)",
         changes={"attention.head_dim": 128, "position.theta": 1e6} | dict(changes),

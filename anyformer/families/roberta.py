@@ -16,7 +16,7 @@ from anyformer.specs.model import ModelSpec
 
 def _preset(size: str, width: int, depth: int, heads: int, params: int, published: str) -> Preset:
     return Preset(
-        name=f"roberta-{size}", title=f"RoBERTa {size} (2019)",
+        name=f"roberta-{size}", hub=(f"FacebookAI/roberta-{size}",), title=f"RoBERTa {size} (2019)",
         changes={"width": width, "depth": depth, "attention.heads": heads},
         params=params, published=published,
         evidence="sizes from the publisher's training code, the vocabulary from the public class; eps 1e-5 is what the "

@@ -22,6 +22,7 @@ def _preset(
     second = size.startswith("v1.1-")
     return Preset(
         name=f"t5-{size}",
+        hub=(f"google/t5-{size.replace('v1.1', 'v1_1')}" if second else f"google-t5/t5-{size}",),
         title=f"T5 {size.replace('v1.1-', '1.1 ')} ({2020 if second else 2019})",
         changes=like.sizes(width, depth, heads, head_dim, ffn, 32128) | (GATED if second else {}),
         params=params,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
 
 from anyformer.errors import InputError
 from anyformer.families.family import Family, Preset
@@ -37,6 +38,18 @@ def presets() -> dict[str, tuple[type[Family], Preset]]:
     return found
 
 
+@functools.cache
+def _by_key() -> dict[str, tuple[type[Family], Preset]]:
+    """What `find` knows, in small letters: names, other names, and repositories of the hub with and without their owner."""
+    found = {name.lower(): made for name, made in presets().items()}
+    for family, preset in presets().values():
+        for repository in preset.hub:
+            for key in (repository.lower(), repository.lower().partition("/")[2]):
+                if found.setdefault(key, (family, preset))[1] is not preset:
+                    raise TypeError(f"{repository!r} of preset {preset.name!r} is a name of {found[key][1].name!r}")
+    return found
+
+
 def zoo() -> tuple[str, ...]:
     """Every name that `anyformer.spec` knows."""
     return tuple(presets())
@@ -48,16 +61,36 @@ def named(name: str) -> ModelSpec:
     return family.spec(preset)
 
 
+def known(name: str) -> tuple[type[Family], Preset] | None:
+    """The family and the preset of a name, in any case; None: there is none."""
+    return _by_key().get(name.lower())
+
+
 def find(name: str) -> tuple[type[Family], Preset]:
-    """The family and the preset of a name; the nearest names if there is none."""
-    found = presets().get(name)
-    if found is not None:
-        return found
+    """The family and the preset of a name; what else may be meant if there is none."""
     lower = name.lower()
+    if found := known(name):
+        return found
     undisclosed = UNDISCLOSED_TOO.get(lower, lower)
     if undisclosed in UNDISCLOSED:
         raise InputError(f"{name!r} has no preset: {UNDISCLOSED[undisclosed]}")
-    close = difflib.get_close_matches(lower, presets(), n=3, cutoff=0.5)
+    wider = _beginning(lower)
+    if len(wider) > 1:
+        raise InputError(f"{name!r} is the name of several presets; say which: {', '.join(wider)}")
+    close = wider or _near(lower)
     hint = f"; the nearest presets are {', '.join(close)}" if len(close) > 1 else ""
     hint = f"; the nearest preset is {close[0]}" if len(close) == 1 else hint
     raise InputError(f"{name!r} is no preset, no .toml file and no directory{hint}; all of them: anyformer zoo")
+
+
+def _beginning(name: str) -> list[str]:
+    """Presets whose name goes on after this one: sizes of llama-3, but not llama-33b, which is another number."""
+    end = re.compile(rf"{re.escape(name.rstrip('-_. '))}(?![a-z0-9])")
+    return [own for own, (_, preset) in presets().items() if own == preset.name and end.match(own)]
+
+
+def _near(name: str) -> list[str]:
+    """Names that are spelled alike and have a number in common, if there is one: 3 and 33 are as far apart as 3 and 7."""
+    numbers = {*re.findall(r"\d+", name)}
+    alike = [own for own in presets() if not numbers or numbers & {*re.findall(r"\d+", own)}]
+    return difflib.get_close_matches(name.partition("/")[2] or name, alike, n=3, cutoff=0.5)

@@ -15,18 +15,34 @@ from anyformer.specs.weights import projects, types_width
 
 
 class Embedding(nn.Module):
-    """Row `id` of a table (rows, width)."""
+    """Row `id` of a table (rows, width). `name` and `limit` are what a message calls the ids and the number of rows."""
 
-    def __init__(self, rows: int, width: int) -> None:
+    def __init__(self, rows: int, width: int, *, name: str = "ids", limit: str = "rows", advice: str = "") -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(rows, width))
+        self.words = name, limit, advice
 
     def forward(self, ids: Tensor) -> Tensor:
-        return F.embedding(ids, self.weight)
+        if torch.compiler.is_compiling():
+            return F.embedding(ids, self.weight)
+        try:
+            return F.embedding(ids, self.weight)
+        except IndexError as error:
+            # Values are looked at only after the look-up itself has failed, so a good one costs nothing more.
+            name, limit, advice = self.words
+            rows = self.weight.shape[0]
+            raise outside(name, ids, rows, f"{limit} = {rows}{advice}") from error
 
     def extra_repr(self) -> str:
         rows, width = self.weight.shape
         return f"{rows} x {width}"
+
+
+def outside(name: str, ids: Tensor, rows: int, limit: str) -> InputError:
+    """The error for a number that names no row of a table, with the place of the first such."""
+    place = ((ids < 0) | (ids >= rows)).nonzero()[0].tolist()
+    where = "row {}, column {}".format(*place) if len(place) == 2 else f"place {place}"
+    return InputError(f"{name}: {int(ids[tuple(place)])} in {where} is not from 0 to below {limit}")
 
 
 class TokenEmbedding(nn.Module):
@@ -34,8 +50,12 @@ class TokenEmbedding(nn.Module):
 
     def __init__(self, spec: ModelSpec, embed: TokenEmbed, rows: int | None = None) -> None:
         super().__init__()
-        self.tokens = Embedding(spec.input_vocab if rows is None else rows, spec.embed_width)
-        self.types = Embedding(embed.token_types, types_width(spec)) if embed.token_types else None
+        self.tokens = Embedding(
+            spec.input_vocab if rows is None else rows, spec.embed_width, name="token ids", limit="vocab",
+            advice="; make ids with this model's own tokenizer, anyformer.tokenizer(folder)",
+        )  # fmt: skip
+        kinds, names = embed.token_types, {"name": "token_types", "limit": "embed.token_types"}
+        self.types = Embedding(kinds, types_width(spec), **names) if kinds else None
         early = projects(spec) and embed.project == "first"
         self.project = Linear(spec.embed_width, spec.width, bias=embed.project_bias) if early else None
         self.scale = evaluate(embed.scale, {"width": spec.width, "depth": spec.depth})

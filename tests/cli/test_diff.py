@@ -53,6 +53,40 @@ def test_diff_set_applies_to_the_second(capsys):
     assert data["names"] == ["llama-3-8b", "llama-7b with width=8192"]
 
 
+def test_diff_names_what_is_the_same_and_says_how_to_see_it(capsys):
+    from anyformer.explain.axes import ORDER
+
+    done, data = (run(capsys, "diff", "llama-3-8b", "llama-3.1-8b", *more) for more in ((), ("--json",)))
+    said = " ".join(done.out.split())
+    same = [each["axis"] for each in data.json["same"]]
+    assert sorted([*same, *(each["axis"] for each in data.json["axes"])]) == sorted(ORDER)
+    assert f"{len(same)} axes are the same: {', '.join(same)} (--all shows them)" in said
+
+
+def test_diff_of_what_one_writes_and_the_other_has_by_default_is_listed_as_the_same(capsys, tmp_path):
+    spec = spec_named("llama")
+    (tmp_path / "a.toml").write_text(spec.to_toml())
+    short = spec.to_toml().replace('layout = "half"\n', "").replace("fraction = 1.0\n", "")
+    assert short != spec.to_toml()
+    (tmp_path / "b.toml").write_text(short)
+    paths = str(tmp_path / "a.toml"), str(tmp_path / "b.toml")
+    done, data = run(capsys, "diff", *paths, "--all"), run(capsys, "diff", *paths, "--json").json
+    assert data["differ"] == 0
+    fields = {each["field"]: each for each in data["fields"]}
+    assert fields["position.fraction"] == {"field": "position.fraction", "values": [1.0, 1.0], "same": True}
+    assert all(each["same"] for each in fields.values())
+    lines = [line.split() for line in done.out.splitlines()]
+    assert ["position.fraction", "1.0", "1.0", "same"] in lines
+    assert any(line[:1] == ["mixer"] for line in lines)
+
+
+def test_diff_says_of_a_change_that_it_is_none(capsys):
+    given = ("diff", "llama-3-8b", "--set", "attention.kv_heads=8", "--set", "head.tied=true")
+    done, data = run(capsys, *given), run(capsys, *given, "--json").json
+    assert "attention.kv_heads=8 changes nothing: it is so already" in done.out
+    assert data["without_effect"] == ["attention.kv_heads"]
+
+
 def test_diff_counts_at_the_context_that_is_given(capsys):
     default = run(capsys, "diff", "llama-7b", "llama-3-8b", "--json").json
     given = run(capsys, "diff", "llama-7b", "llama-3-8b", "--context", "100", "--json").json

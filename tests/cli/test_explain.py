@@ -129,7 +129,11 @@ def test_explain_of_images_has_one_length_and_no_cache(capsys, tmp_path):
         (("explain", "llama-3-8b", "--context", "0"), "0 is not at least 1"),
         (("explain", "llama-3-8b", "--html", "x.html"), "add --prompt TEXT"),
         (("explain", "llama-3-8b", "--prompt", "x"), "there is no such folder"),
-        (("explain", "x", "--prompt", "x", "--layer", "0", "--set", "depth=1"), "--set, --layer: not with --prompt"),
+        (("explain", "x", "--prompt", "x", "--png", "x.png", "--set", "depth=1"), "--set, --png: not with --prompt"),
+        (
+            ("explain", "llama-3-8b", "--head", "1"),
+            "--head: it is chosen on the page about a prompt; add --prompt TEXT",
+        ),
     ],
 )
 def test_explain_of_bad_input_teaches(capsys, argv, says):
@@ -219,3 +223,16 @@ def test_explain_of_a_prompt_as_json_writes_a_page_only_if_asked(capsys, tmp_pat
     assert alone.json == both.json
     assert alone.json["name"] == "run"
     assert [path.name for path in tmp_path.glob("*.html")] == ["it.html"]
+
+
+def test_explain_of_a_prompt_shows_the_layer_and_the_head_that_are_asked_for_first(capsys, tmp_path, monkeypatch):
+    small_run(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    done = run(capsys, "explain", "run", "--prompt", "the cat sat", "--layer", "1", "--head", "1", "--json")
+    assert (done.status, done.json["first"]) == (0, {"attention": 1, "head": 1})
+    assert done.json["attention"][1]["name"] == "layer 1"
+    assert run(capsys, "explain", "run", "--prompt", "the cat sat", "--head", "1").status == 0
+    wrong = run(capsys, "explain", "run", "--prompt", "the cat sat", "--layer", "9", "--head", "9")
+    assert wrong.status == 2
+    assert "--layer: 9 is not a layer; the model has 2 layers" in wrong.err
+    assert "--head: 9 is not a head" in wrong.err

@@ -93,6 +93,16 @@ def test_picture_of_marks_shows_some_and_says_which():
     assert not picture(parse("window(2) | global_tokens(1, False)")).marked
 
 
+@pytest.mark.parametrize("text", ["global_tokens({})", "symmetric_window(2) | global_tokens({})"])
+@pytest.mark.parametrize("first", [1, 2, 5])
+def test_picture_of_first_global_tokens_draws_as_many_as_the_pattern_says(text, first):
+    made = picture(parse(text.format(first)))
+    whole = made.cells.all(1) & made.cells.all(0)
+    assert whole.sum() == first
+    assert whole[:first].all()
+    assert made.caption == f"{text.format(first)}, no token marked"
+
+
 def test_picture_of_a_random_pattern_is_that_of_its_layer():
     first, second = (picture(parse("random_blocks(2, 2)"), layer=layer) for layer in (0, 1))
     assert (first.cells != second.cells).any()

@@ -219,3 +219,20 @@ def test_look_at_a_real_checkpoint_expects_what_it_learned():
     assert found.texts[found.ids[0]] == " Once"
     best = [found.texts[int(each[0][0])] for each in found.layers[-1].top]
     assert best[:3] == [" upon", " a", " time"]
+
+
+def test_look_keeps_the_layer_that_is_shown_first_where_others_are_left_out(made, monkeypatch):
+    monkeypatch.setattr(prompt, "ROOM", 100)
+    found = look(*made, TEXT, name="small", layer=1, head=1)
+    assert ([weights.name for weights in found.attention], found.first) == (["layer 1"], (0, 1))
+
+
+def test_look_at_an_encoder_decoder_shows_a_layer_of_the_decoder_first(tmp_path):
+    found = look(*small_run(tmp_path, {"topology": "encoder-decoder", "ids.start": 0}), TEXT, name="small", layer=1)
+    assert found.attention[found.first[0]].name == "decoder 1, attention"
+
+
+@in_a_browser
+def test_page_opens_at_the_layer_and_the_head_that_were_asked_for(made, tmp_path):
+    told, _ = browse(page(look(*made, TEXT, name="small", layer=1, head=1)), tmp_path)
+    assert (told["ready"], told["selected"]) == ("yes", "1.1")

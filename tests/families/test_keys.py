@@ -321,3 +321,24 @@ def test_tensors_without_a_rule_are_named():
     spec = family.spec_from(family.tiny())
     table = StateMap(rules=(Rule("model.embed_tokens.weight", "embed.tokens.weight"),))
     assert "decoder.final_norm.weight" in uncovered(spec, table.entries(spec))
+
+
+@pytest.mark.parametrize(
+    ("config", "near"),
+    [
+        ({"architectures": ["DeepseekV3ForCausalLM"]}, None),
+        ({"architectures": ["Gemma4ForCausalLM"]}, None),
+        ({"architectures": ["FooForSequenceClassification"]}, None),
+        ({"model_type": "deepseek_v3"}, None),
+        ({"architectures": ["LlammaForCausalLM"]}, "LlamaForCausalLM"),
+        ({"architectures": ["llamaForCausalLM"]}, "LlamaForCausalLM"),
+        ({"model_type": "lama"}, "llama"),
+    ],
+)
+def test_unknown_class_is_answered_with_near_spellings_only_and_all_that_are_read(config, near):
+    with pytest.raises(SpecError) as info:
+        family_of(config)
+    text = str(info.value)
+    assert (f"did you mean {near!r}?" in text) == (near is not None)
+    assert ("did you mean" in text) == (near is not None)
+    assert all((kind.architectures[0] if "architectures" in config else kind.model_type) in text for kind in families())

@@ -75,6 +75,48 @@ def test_preset_is_found_by_its_other_names(other, name):
     assert af.spec(other) == af.spec(name)
 
 
+HUB = [(repository, preset.name) for _, preset in {p.name: (f, p) for f, p in presets().values()}.values()
+       for repository in preset.hub]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*NAMES, *ALSO])
+def test_preset_is_found_in_any_case(name):
+    assert find(name.upper()) == find(name)
+
+
+@pytest.mark.parametrize(("repository", "name"), HUB)
+def test_preset_is_found_by_its_repository_on_the_hub_with_and_without_its_owner(repository, name):
+    assert find(repository)[1].name == find(repository.split("/")[1])[1].name == name
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ("gpt2", "gpt2-small"), ("gpt2-medium", "gpt2-medium"), ("gpt2-xl", "gpt2-xl"), ("Llama-3-8B", "llama-3-8b"),
+        ("meta-llama/Meta-Llama-3-8B", "llama-3-8b"), ("Mistral-7B-v0.1", "mistral-7b-v0.1"),
+        ("bert-base-uncased", "bert-base"), ("facebook/opt-125m", "opt-125m"), ("Qwen/Qwen3-8B", "qwen3-8b"),
+    ],
+)  # fmt: skip
+def test_names_that_newcomers_write_are_known(given, name):
+    assert af.spec(given) == af.spec(name)
+
+
+def test_repository_of_somebody_else_is_not_taken_for_a_preset():
+    with pytest.raises(InputError, match="the nearest presets are llama-3-8b"):
+        af.spec("someone/llama-3-8b")
+
+
+def test_beginning_of_several_names_is_answered_with_their_sizes_and_no_other_number():
+    with pytest.raises(InputError) as info:
+        af.spec("llama-3")
+    sizes = [name for name in NAMES if name.startswith(("llama-3-", "llama-3."))]
+    assert str(info.value) == f"'llama-3' is the name of several presets; say which: {', '.join(sizes)}"
+    for name in ("llama-3-7b", "llama-3.3-70b", "Llama-3-9B", "llama3"):
+        with pytest.raises(InputError) as info:
+            af.spec(name)
+        assert "llama-33b" not in str(info.value)
+
+
 def test_unknown_name_is_answered_in_one_line_with_the_nearest_presets():
     with pytest.raises(InputError) as info:
         af.spec("lama-7b")

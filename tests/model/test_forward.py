@@ -569,3 +569,25 @@ def test_encoder_states_with_a_global_mask_are_refused():
     states = model(ids(1, 9, 1), decoder_input_ids=ids(1, 3, 2)).encoder_states
     with pytest.raises(InputError, match="global_mask: it belongs to the encoder's input"):
         model(encoder_states=states, decoder_input_ids=ids(1, 3, 2), global_mask=torch.ones(1, 9, dtype=torch.long))
+
+
+@pytest.mark.parametrize("wrong", [37, 99, -1])
+def test_ids_outside_the_vocabulary_are_named_with_their_place_and_the_vocabulary(wrong):
+    model, x = make(), ids(2, 5)
+    x[1, 3] = wrong
+    for call in (model, model.trace):
+        with pytest.raises(InputError, match=rf"{wrong} in row 1, column 3 .*vocab = 37.*tokenizer"):
+            call(x)
+
+
+def test_token_types_outside_their_table_are_named_with_their_place():
+    model, x = make(embed={"kind": "tokens", "token_types": 2}), ids(1, 4)
+    with pytest.raises(InputError, match=r"token_types: 2 in row 0, column 1 .*embed\.token_types = 2"):
+        model(x, token_types=torch.tensor([[0, 2, 1, 1]]))
+
+
+def test_positions_beyond_a_learned_table_are_named_with_its_length():
+    model, x = make(position={"kind": "learned"}), ids(1, 4)
+    limit = model.spec.context
+    with pytest.raises(InputError, match=rf"positions: {limit} in row 0, column 3 .*{limit} learned positions"):
+        model(x, positions=torch.arange(limit - 3, limit + 1)[None])

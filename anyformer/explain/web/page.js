@@ -3,7 +3,7 @@ const root = document.documentElement;
 const at = (id) => document.getElementById(id);
 const data = JSON.parse(at("data").textContent);
 const lists = { tokens: data.ids, source: data.source || [] };
-const state = { token: data.ids.length - 1, pinned: data.ids.length - 1, layer: 0, head: 0, row: 0 };
+const state = { token: data.ids.length - 1, pinned: data.ids.length - 1, layer: data.first.attention, head: data.first.head, row: 0 };
 const unpacked = new Map();
 const chips = { tokens: [], source: [], from: [], to: [] };
 const thumbs = [];

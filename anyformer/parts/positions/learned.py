@@ -39,4 +39,14 @@ class Learned(Position, kind="learned"):
         }
 
     def embed(self, own: Mapping[str, Tensor], pos_BT: Tensor, like: Tensor) -> Tensor:
-        return own["table"][pos_BT + self.offset].to(like.dtype)
+        import torch
+
+        if torch.compiler.is_compiling():
+            return own["table"][pos_BT + self.offset].to(like.dtype)
+        try:
+            return own["table"][pos_BT + self.offset].to(like.dtype)
+        except IndexError as error:
+            from anyformer.parts.embedding import outside
+
+            count = own["table"].shape[0] - self.offset
+            raise outside("positions", pos_BT, count, f"{count}: there are {count} learned positions") from error

@@ -18,6 +18,7 @@ FACTS = {
 }
 
 ALSO = {
+    "gpt2": "gpt2-small",
     "gpt-2": "gpt2-small",
     "gpt-2-small": "gpt2-small",
     "gpt-2-medium": "gpt2-medium",
