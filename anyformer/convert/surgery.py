@@ -188,8 +188,9 @@ def _scaling(spec: ModelSpec, kind: str, factor: float) -> dict[str, Any] | None
     known = [k for k in RopeScaling.kinds() if (other := RopeScaling.named(k)) and _simple(other)]
     if leaf is None or not _simple(leaf):
         raise InputError(f"rope-scaling: {kind!r} is none of {', '.join(known)}, none; for others use --set")
-    position = next(layer.position for layer in _all(spec) if isinstance(layer.position, Rope))
-    original = getattr(position.scaling, "original", spec.context)
+    # Without any RoPE it is refused where the layers are looked for.
+    scalings = [layer.position.scaling for layer in _all(spec) if isinstance(layer.position, Rope)]
+    original = getattr(next(iter(scalings), None), "original", spec.context)
     more = {"original": original} if "original" in fields_of(leaf) else {}
     return {"kind": kind, "factor": factor} | more
 

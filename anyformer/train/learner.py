@@ -118,7 +118,7 @@ class Learner:
 
     def _by_crew(self, parts: list[Batch], labels: int, device: torch.device) -> Sums:
         """The same with a thread for each piece. What they find is added in a fixed order, so a step repeats to the bit."""
-        parameters = list(self.optimizers.parameters())
+        parameters = [p for p in self.optimizers.parameters() if p.requires_grad]
 
         def work(part: Batch) -> tuple[LossTerms, float, tuple[Tensor | None, ...]]:
             weight = part.labels / max(labels, 1)
@@ -130,7 +130,9 @@ class Learner:
             _add(sums, terms, weight)
             for parameter, gradient in zip(parameters, found, strict=True):
                 if gradient is not None:
-                    parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+                    parameter.grad = (
+                        _laid(gradient, parameter) if parameter.grad is None else parameter.grad.add_(gradient)
+                    )
         return sums
 
     def _loss(self, part: Batch, device: torch.device) -> LossTerms:
@@ -157,6 +159,15 @@ def mixed(*numbers: int) -> int:
 def even(units: int, least: int) -> int:
     """The fewest equal parts that are at least so many."""
     return next((parts for parts in range(min(least, units), units) if units % parts == 0), units)
+
+
+def _laid(gradient: Tensor, parameter: Tensor) -> Tensor:
+    """A gradient in the layout of its parameter, as a backward pass leaves it: a fused update reads both number by number,
+    so one that comes transposed would move the wrong weights.
+    """
+    if gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter, requires_grad=False).copy_(gradient)
 
 
 def _add(sums: Sums, terms: LossTerms, weight: float) -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.model.models import Model
 from anyformer.model.output import Output
+from anyformer.model.reading import reading
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.weights import silent
 from anyformer.verify.small import span
@@ -136,7 +137,20 @@ def packing(
     lengths = [max(1, round(SHARES[i % len(SHARES)] * longest)) for i in range(documents)]
     made = [_document(model, n, seed * 1000 + i) for i, n in enumerate(lengths)]
     others = [_changed(model, each, seed * 1000 + 500 + i) for i, each in enumerate(made)]
-    model = model.eval()
+    with reading(model):
+        return _packing(model, made, others, seed=seed, notes=notes, report=report)
+
+
+def _packing(
+    model: Model,
+    made: list[Document],
+    others: list[Document],
+    *,
+    seed: int,
+    notes: tuple[str, ...],
+    report: Report | None,
+) -> Packing:
+    documents = len(made)
     done, total = 0, 2 * documents + 3
 
     def step() -> None:
@@ -282,9 +296,10 @@ def _trained(model: Model, documents: list[Document], seed: int) -> tuple[list[T
         total = (out.hidden[0] * torch.cat([each.weights for each in documents])).sum()
     else:
         total = out.losses["cross_entropy"] * out.label_count
-    parameters = list(model.parameters())
-    found = torch.autograd.grad(total, parameters, allow_unused=True)
-    gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+    learned = [p for p in model.parameters() if p.requires_grad]
+    found = torch.autograd.grad(total, learned, allow_unused=True) if learned else ()
+    by_parameter = {id(p): g for p, g in zip(learned, found, strict=True) if g is not None}
+    gradients = [by_parameter.get(id(p), torch.zeros_like(p)) for p in model.parameters()]
     return _split(out, documents), float(total.detach()), gradients
 
 

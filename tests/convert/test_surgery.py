@@ -200,3 +200,9 @@ def test_surgery_leaves_the_given_model_alone():
     before = {name: p.clone() for name, p in model.named_parameters()}
     operate(model, Surgery(kv_heads=1, window=4, theta=3.0))
     assert all(torch.equal(before[name], p) for name, p in model.named_parameters())
+
+
+@pytest.mark.parametrize("scaling", [("linear", 2.0), ("none", 1.0)])
+def test_rope_scaling_of_a_model_without_rope_is_refused(scaling):
+    with pytest.raises(InputError, match="rope-scaling: no layer of this model has RoPE; its positions are alibi"):
+        operate(made({"position.kind": "alibi"}), Surgery(scaling=scaling))

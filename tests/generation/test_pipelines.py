@@ -407,6 +407,11 @@ def test_pipeline_with_an_unknown_task_names_the_nearest():
         ("translation", {}, "translation: needs an encoder-decoder, and this model is a decoder"),
         ("text-generation", {"topology": "encoder"}, "an encoder reads a text at once and continues none"),
         ("text-generation", {"topology": "encoder-decoder", "ids": {"start": 0}}, "use text2text-generation"),
+        (
+            "token-classification",
+            {"topology": "encoder-decoder", "ids": {"start": 0}, "head": {"kind": "token", "labels": 3}},
+            "token-classification: the head of an encoder-decoder answers for the tokens of its decoder",
+        ),
         ("summarization", {"topology": "encoder"}, "an encoder reads a text at once"),
         ("text-generation", {"head": {"kind": "none"}}, "a 'none' head predicts no tokens"),
     ],

@@ -180,3 +180,14 @@ def test_small_of_a_spec_that_can_not_be_narrowed_keeps_what_it_must():
     assert made.attention.heads == 8
     assert made.stacks[0].layers[0].attention.heads == 8
     assert span(made) <= 16
+
+
+def test_packing_leaves_the_modes_and_gradients_of_the_model_as_they_were():
+    model = model_of({"block.dropout": 0.1}).train()
+    model.decoder.blocks[0].eval().requires_grad_(False)
+    model.head.weight.grad = torch.ones_like(model.head.weight)
+    modes = [module.training for module in model.modules()]
+    assert packing(model, documents=2).passed
+    assert [module.training for module in model.modules()] == modes
+    assert [name for name, p in model.named_parameters() if p.grad is not None] == ["head.weight"]
+    assert torch.equal(model.head.weight.grad, torch.ones_like(model.head.weight))

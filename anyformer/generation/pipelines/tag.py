@@ -39,6 +39,11 @@ class TokenClassification:
             raise InputError(
                 f"token-classification: needs a head that answers for each token (token), and this model's is {head.kind!r}"
             )
+        if source.model.spec.topology == "encoder-decoder":
+            raise InputError(
+                "token-classification: the head of an encoder-decoder answers for the tokens of its decoder, and not for "
+                "those of the text; use an encoder or a decoder"
+            )
         self.source = source
         model: Any = source.tokenizer.inner.model
         self.unknown = source.token("unk_token", str(getattr(model, "unk_token", None) or "[UNK]"))
