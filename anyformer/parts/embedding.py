@@ -51,7 +51,8 @@ class TokenEmbedding(nn.Module):
     def __init__(self, spec: ModelSpec, embed: TokenEmbed, rows: int | None = None) -> None:
         super().__init__()
         self.tokens = Embedding(
-            spec.input_vocab if rows is None else rows, spec.embed_width, name="token ids", limit="vocab",
+            spec.input_vocab if rows is None else rows, spec.embed_width, name="token ids",
+            limit="source_vocab" if rows is None and spec.source_vocab is not None else "vocab",
             advice="; make ids with this model's own tokenizer, anyformer.tokenizer(folder)",
         )  # fmt: skip
         kinds, names = embed.token_types, {"name": "token_types", "limit": "embed.token_types"}
