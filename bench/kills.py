@@ -227,12 +227,21 @@ def main():
             one, other = held(reference, steps), held(room / "silent", steps)
             wrong = [name for name in one if one[name] != other[name]]
             wrong += ["losses"] if losses(reference) != losses(room / "silent") else []
-            print(f"with looks and samples, and without: {', '.join(wrong) + ' differ' if wrong else 'the same'}", flush=True)
+            print(
+                f"with looks and samples, and without: {', '.join(wrong) + ' differ' if wrong else 'the same'}",
+                flush=True,
+            )
             found |= {"changed_by_looking": wrong}
         found |= kill(room, data, reference, given.kills, draw, 0.6 * alone, changes)
         found |= {"stops": interrupt(room, data, given.signals, draw, 0.9 * alone, changes)}
     print(json.dumps(found, indent=1))
-    sound = not (found.get("changed_by_looking") or found["lost"] or found["partial"] or found["different"] or found["stops"]["steps_lost"])
+    sound = not (
+        found.get("changed_by_looking")
+        or found["lost"]
+        or found["partial"]
+        or found["different"]
+        or found["stops"]["steps_lost"]
+    )
     sys.exit(0 if sound else 1)
 
 

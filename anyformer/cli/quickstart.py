@@ -68,7 +68,11 @@ def run(given: argparse.Namespace) -> int:
             for _ in _progress(screen, made, quiet=given.json):
                 pass
             if made.late and not given.json:
-                _line(screen, "time", "longer than asked for: getting ready and measuring take most of it; give more --minutes")
+                _line(
+                    screen,
+                    "time",
+                    "longer than asked for: getting ready and measuring take most of it; give more --minutes",
+                )
             with contextlib.nullcontext() if given.json else screen.status("measuring on the held-out text"):
                 result = made.measure()
                 place = made.keep()

@@ -73,7 +73,9 @@ def _page(setup: Setup, found: Forecast, device: str, room: int) -> list[Any]:
         lines.append(f"Measured on {sample}{whole}.")
     for i, each in enumerate(found.stretches):
         if each.repeated:
-            lines.append(f"Stage {i + 1}: every token is read in each epoch, {each.repeated:,} twice to fill the last row.")
+            lines.append(
+                f"Stage {i + 1}: every token is read in each epoch, {each.repeated:,} twice to fill the last row."
+            )
         if each.left_out or each.shortened:
             lines.append(f"Stage {i + 1}: {each.left_out:,} examples are left out, {each.shortened:,} lose their end.")
     if fits:

@@ -66,7 +66,9 @@ class Quickstart:
     spec: ModelSpec
     model: Model
 
-    def __init__(self, plan: Plan, *, began: float | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self, plan: Plan, *, began: float | None = None, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         """`began`: when it was asked for, by the clock; a budget in seconds is of all that is done from then on."""
         self.plan, self.clock = plan, clock
         self.began = clock() if began is None else began

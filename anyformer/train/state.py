@@ -191,7 +191,9 @@ def check_resume(old: RunState, new: RunState, run: Path, allowed: Collection[st
     `allowed`: names of the config, or of parts of it, that may differ.
     """
     found = differences(old, new)
-    refused = [line for line in found.refused if not line.startswith(tuple(f"{name}{end}" for name in allowed for end in ":."))]
+    refused = [
+        line for line in found.refused if not line.startswith(tuple(f"{name}{end}" for name in allowed for end in ":."))
+    ]
     if refused:
         raise CheckpointError(
             "\n  ".join([f"{run} was begun otherwise, and can't be continued like this:", *refused])
