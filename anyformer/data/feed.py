@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -171,7 +172,7 @@ class Feed:
         """
         rows, draw = self.swept(), np.random.default_rng((DRAW, count))
         bounds = [rows * i // count for i in range(count + 1)]
-        return [int(draw.integers(first, last)) for first, last in zip(bounds, bounds[1:], strict=False)]
+        return [int(draw.integers(first, last)) for first, last in itertools.pairwise(bounds)]
 
     def sweep(self, multiple: int = 1, *, few: int = 0) -> Iterator[Batch]:
         """Every row once, in its own order and with the same draws each time, to measure on.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from anyformer.files import NewFolder
 from anyformer.generation.engine import generate
 from anyformer.generation.text.prompt import read_prompt
 from anyformer.generation.text.stream import TextStream
-from anyformer.lab.plan import Plan
+from anyformer.lab.plan import LEAST, Plan, left_for_steps
 from anyformer.lab.result import RESULT, Result
 from anyformer.model.build import build
 from anyformer.model.models import Model
@@ -31,6 +32,7 @@ from anyformer.model.store import SPEC as SPEC_FILE
 from anyformer.model.store import WEIGHTS as WEIGHTS_FILE
 from anyformer.model.store import save
 from anyformer.specs.model import ModelSpec
+from anyformer.train.budget import Budget
 from anyformer.train.crew import Crew
 from anyformer.train.curve import draw_curve
 from anyformer.train.evaluate import score, score_ids
@@ -49,6 +51,8 @@ FILES = (SPEC_FILE, WEIGHTS_FILE, TOKENIZER_FILE, METRICS_FILE, CURVE)
 GLIMPSES = 20
 """How often a run looks at the held-out text, for the curve."""
 GLIMPSE_ROWS = 16
+KEEPING = 3.0
+"""Seconds in which the model is kept, the picture drawn and a sample spoken."""
 
 
 class Quickstart:
@@ -62,8 +66,14 @@ class Quickstart:
     spec: ModelSpec
     model: Model
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan = plan
+    def __init__(
+        self, plan: Plan, *, began: float | None = None, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        """`began`: when it was asked for, by the clock; a budget in seconds is of all that is done from then on."""
+        self.plan, self.clock = plan, clock
+        self.began = clock() if began is None else began
+        self.steps_seconds: float | None = None
+        """Seconds that the budget leaves for steps and looks; None: it is a number of steps, or not known yet."""
         # Problems of the spec come before any work.
         self.wanted = plan.spec()
         self.device = device_of(plan.device or "")
@@ -117,7 +127,10 @@ class Quickstart:
                 model=self.model, objective=self.feed.objective, optimizers=Optimizers(self.model, self.plan.optim),
                 precision=Precision(), guard=Guard(), crew=crew,
             )  # fmt: skip
-            steps = train(learner, self.feed, schedule=self.plan.schedule, budget=self.plan.budget, seed=self.plan.seed)
+            budget, clock = self._allotted()
+            steps = train(
+                learner, self.feed, schedule=self.plan.schedule, budget=budget, seed=self.plan.seed, clock=clock
+            )
             for record in steps:
                 self.records.append(record)
                 metrics.write("step", **asdict(record))
@@ -129,6 +142,28 @@ class Quickstart:
                     metrics.write("glimpse", step=record.step, tokens=record.tokens, bits_per_byte=bits)
         if not self.records:
             raise InputError("there was no step to train; give more minutes or steps")
+
+    def _allotted(self) -> tuple[Budget, Callable[[], float] | None]:
+        """What the steps may take: of a budget in seconds, what getting ready and measuring at the end leave of it."""
+        whole = self.plan.budget.seconds
+        if whole is None:
+            return self.plan.budget, None
+        # The first glimpse loads what later ones find ready.
+        for _ in range(2):
+            first = self.clock()
+            self._glimpse()
+            spent = self.clock() - first
+        now, context = self.clock(), self.spec.context
+        # In windows that move on by half of their length, every token is read about twice.
+        windows = sum(2 * len(ids) for ids in self.held_out) / (GLIMPSE_ROWS * (context + 1))
+        self.steps_seconds = left_for_steps(whole, now - self.began, spent * windows + KEEPING)
+        return Budget(seconds=self.steps_seconds), lambda: self.clock() - now
+
+    @property
+    def late(self) -> bool:
+        """Whether the run will take longer than was asked for, as its steps have their least share."""
+        whole = self.plan.budget.seconds
+        return whole is not None and self.steps_seconds is not None and self.steps_seconds <= LEAST * whole
 
     def _glimpse(self) -> float:
         """Bits per byte on a few rows of the held-out text: a point of the curve, not the final word."""

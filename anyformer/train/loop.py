@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from anyformer.data.feed import Feed
@@ -34,13 +34,29 @@ class StepRecord:
     """Loss or gradient were not finite, so the weights were left as they were."""
 
 
-def train(learner: Learner, feed: Feed, *, schedule: Schedule, budget: Budget, seed: int) -> Iterator[StepRecord]:
-    """Train until the budget is spent. The caller may look at the model between steps: that time does not count."""
+def train(
+    learner: Learner,
+    feed: Feed,
+    *,
+    schedule: Schedule,
+    budget: Budget,
+    seed: int,
+    clock: Callable[[], float] | None = None,
+) -> Iterator[StepRecord]:
+    """Train until the budget is spent.
+
+    The caller may look at the model between steps. That time does not count, unless `clock` says so: the seconds of the
+    budget that are gone, asked for after each step.
+    """
     model = learner.model
     model.train()
     step = tokens = 0
     seconds = 0.0
-    while (progress := budget.progress(step, seconds)) < 1.0:
+
+    def over() -> float:
+        return budget.progress(step, seconds if clock is None else clock())
+
+    while (progress := over()) < 1.0:
         begun = time.perf_counter()
         batch, rate = feed.batch(step), schedule.at(progress)
         with with_logits(model, keep=False):
@@ -50,7 +66,7 @@ def train(learner: Learner, feed: Feed, *, schedule: Schedule, budget: Budget, s
         seconds += time.perf_counter() - begun
         yield StepRecord(
             step=step, loss=found.loss, gradient_norm=found.norm, rate=rate, tokens=tokens, seconds=seconds,
-            progress=budget.progress(step, seconds), skipped=found.skipped,
+            progress=over(), skipped=found.skipped,
         )  # fmt: skip
         fault = learner.guard.settle(
             found.skipped,

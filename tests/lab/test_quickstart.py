@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 
 import anyformer as af
 from anyformer.errors import DataError, SpecError
+from anyformer.lab import quickstart as quickstarting
 from anyformer.lab.plan import SPEC, Plan
 from anyformer.lab.quickstart import Quickstart
 from anyformer.lab.result import compare, earlier, read_result
@@ -46,6 +47,61 @@ def quickstart(**more):
         made.measure()
         made.keep()
     return made, records
+
+
+class Clock:
+    """Time passes only when somebody asks for it, and when it is let pass."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        self.now += 0.5
+        return self.now
+
+
+def test_quickstart_by_the_clock_counts_getting_ready_looks_and_the_last_measurement(here, monkeypatch):
+    clock = Clock()
+    made = Quickstart(Plan(text="foxes.txt", budget=Budget(seconds=600.0), changes=SMALL), clock=clock)
+    glimpse, score_ids = Quickstart._glimpse, quickstarting.score_ids
+
+    def slow(self):
+        clock.now += 4.0
+        return glimpse(self)
+
+    def measured(model, documents, **more):
+        if "bytes" in more:
+            clock.now += 4.0 * sum(2 * len(ids) for ids in documents) / (16 * 33)
+        return score_ids(model, documents, **more)
+
+    monkeypatch.setattr(Quickstart, "_glimpse", slow)
+    monkeypatch.setattr(quickstarting, "score_ids", measured)
+    with made.folder:
+        made.read()
+        made.prepare()
+        clock.now += 100.0
+        records = list(made.train())
+        made.measure()
+        made.keep()
+    spent = clock.now - made.began
+    # A look may begin just before the end.
+    assert 570.0 < spent < 610.0
+    assert records[-1].progress == 1.0
+    assert not made.late
+
+
+def test_quickstart_whose_time_is_gone_before_it_begins_still_trains_and_says_so(here):
+    clock = Clock()
+    made = Quickstart(Plan(text="foxes.txt", budget=Budget(seconds=20.0), changes=SMALL), clock=clock)
+    with made.folder:
+        made.read()
+        made.prepare()
+        clock.now += 100.0
+        assert len(list(made.train())) > 1
+        made.measure()
+        made.keep()
+    assert made.late
+    assert made.steps_seconds == 5.0
 
 
 def test_quickstart_default_is_a_modern_decoder_of_one_to_three_million_parameters():

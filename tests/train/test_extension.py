@@ -54,7 +54,7 @@ def test_run_given_more_steps_ends_as_if_they_had_been_asked_for_from_the_start(
 def test_run_whose_schedule_knows_its_end_goes_on_and_says_what_the_rate_does(tmp_path, data):
     events(text_config(data, tmp_path / "run"))
     longer = text_config(data, tmp_path / "run", {"stages.steps": 20})
-    with pytest.warns(UserWarning) as heard:
+    with pytest.warns(UserWarning, match="goes on to 20 steps") as heard:
         told = events(longer)
     said = [str(each.message) for each in heard]
     assert len(said) == 1
