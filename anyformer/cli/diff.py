@@ -55,9 +55,7 @@ def run(given: argparse.Namespace) -> int:
     return 0
 
 
-def _page(
-    found: Difference, idle: list[str], changes: dict[str, Any], *, everything: bool
-) -> Iterator[RenderableType]:
+def _page(found: Difference, idle: list[str], changes: dict[str, Any], *, everything: bool) -> Iterator[RenderableType]:
     from rich.text import Text
 
     from anyformer.explain.words import some
@@ -72,7 +70,9 @@ def _page(
         yield Text(f"\n{same}", style="bold")
         yield _axes(found.names, found.same)
         equal = sum(field.same for field in found.fields)
-        told = f"\n{some(len(found.fields), 'field')}, {equal} of them the same (none: unset, and derived if it is a size)"
+        told = (
+            f"\n{some(len(found.fields), 'field')}, {equal} of them the same (none: unset, and derived if it is a size)"
+        )
         yield Text(told, style="bold")
         yield _fields(found)
     elif found.same:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,21 @@ from anyformer.families.folder import spec_of
 from anyformer.families.zoo import named
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.paths import Table, as_table, nest
-from anyformer.train.config import ModelPart
+from anyformer.specs.weights import weights
+from anyformer.train.config import ModelPart, Stage
 
+UNKNOWN = 2**20
+"""A vocabulary that no special token is beyond."""
 NO_IDS: Table = {"ids.pad": None, "ids.bos": None, "ids.eos": [], "ids.start": None}
 
 
-def resolved(part: ModelPart, *, vocab: int, ids: Mapping[str, int]) -> ModelSpec:
-    """The spec of a run. `vocab` and `ids` are the tokenizer's; what the config says itself goes first."""
+def resolved(part: ModelPart, *, vocab: int | None, ids: Mapping[str, int]) -> ModelSpec:
+    """The spec of a run. `vocab` and `ids` are the tokenizer's; what the config says itself goes first.
+
+    Where there are no data yet (None), the vocabulary that the config leaves to them is taken for a large one.
+    """
+    known, vocab = vocab is not None, UNKNOWN if vocab is None else vocab
     base, changes = part.base or part.weights, part.spec.written()
-    if part.weights and not Path(part.weights).is_dir():
-        raise InputError(f"model.weights: {part.weights}: there is no such folder; give one with a model")
     fresh = not part.weights and not Path(base).is_dir()
     if base:
         found = _base(base)
@@ -34,7 +39,7 @@ def resolved(part: ModelPart, *, vocab: int, ids: Mapping[str, int]) -> ModelSpe
         spec = ModelSpec.from_data(table, "[model.spec]")
     if spec.ids == type(spec.ids)() and ids:
         spec = spec.vary({"ids": _ids(spec, ids)})
-    if vocab and spec.vocab < vocab:
+    if known and vocab and spec.vocab < vocab:
         raise SpecError(
             [
                 f"vocab: {spec.vocab} is less than the {vocab} tokens of the data's tokenizer; leave it out of "
@@ -43,6 +48,29 @@ def resolved(part: ModelPart, *, vocab: int, ids: Mapping[str, int]) -> ModelSpe
             "[model]",
         )
     return spec
+
+
+def specs_of(spec: ModelSpec, stages: Sequence[Stage]) -> list[ModelSpec]:
+    """The architecture of each stage, or all that is wrong with them in one SpecError."""
+    wrong: list[str] = []
+    found: list[ModelSpec] = []
+    shapes = {name: weight.shape for name, weight in weights(spec).items()}
+    for i, stage in enumerate(stages):
+        try:
+            changed = spec.vary(stage.spec.written()) if stage.spec.items else spec
+        except SpecError as error:
+            wrong += [f"stages[{i}].spec.{problem}" for problem in error.problems]
+            continue
+        have = {name: weight.shape for name, weight in weights(changed).items()}
+        differ = sorted(name for name in shapes.keys() | have.keys() if shapes.get(name) != have.get(name))
+        if differ:
+            wrong.append(f"stages[{i}].spec: changes the shape of {', '.join(differ[:3])}; a stage keeps all weights")
+        if stage.length > changed.context:
+            wrong.append(f"stages[{i}].length: {stage.length} is more than the context, {changed.context}")
+        found.append(changed)
+    if wrong:
+        raise SpecError(wrong, "the stages of a run")
+    return found
 
 
 def _base(name: str) -> ModelSpec:

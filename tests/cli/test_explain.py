@@ -130,7 +130,10 @@ def test_explain_of_images_has_one_length_and_no_cache(capsys, tmp_path):
         (("explain", "llama-3-8b", "--html", "x.html"), "add --prompt TEXT"),
         (("explain", "llama-3-8b", "--prompt", "x"), "there is no such folder"),
         (("explain", "x", "--prompt", "x", "--png", "x.png", "--set", "depth=1"), "--set, --png: not with --prompt"),
-        (("explain", "llama-3-8b", "--head", "1"), "--head: it is chosen on the page about a prompt; add --prompt TEXT"),
+        (
+            ("explain", "llama-3-8b", "--head", "1"),
+            "--head: it is chosen on the page about a prompt; add --prompt TEXT",
+        ),
     ],
 )
 def test_explain_of_bad_input_teaches(capsys, argv, says):
