@@ -17,8 +17,8 @@ from anyformer.errors import DataError, InputError, nearest
 from anyformer.families.folder import load
 from anyformer.specs.model import ModelSpec
 from anyformer.train.config import ROWS, Config
-from anyformer.train.setup import STAGE
 from anyformer.train.resolve import specs_of
+from anyformer.train.setup import STAGE
 from anyformer.train.stages import restaged
 
 if TYPE_CHECKING:

@@ -42,8 +42,8 @@ from anyformer.train.many.mesh import Meshes
 from anyformer.train.many.restage import check_stages, restage
 from anyformer.train.many.start import joined
 from anyformer.train.many.store import fill, gathered_contents, save_parts
-from anyformer.train.optim import Optimizers
 from anyformer.train.needs import Needs, needs
+from anyformer.train.optim import Optimizers
 from anyformer.train.precision import Precision
 from anyformer.train.progress import Progress
 from anyformer.train.recompute import recompute

@@ -21,6 +21,8 @@ SHOWN = 6
 """Samples that are shown at once; the others on request."""
 FIGURES = 4
 """Other figures of looks, and terms of the loss, that have a chart of their own."""
+UNITS = {"accuracy": "share that is right", "bleu": "BLEU (0 to 100)"}
+"""What goes up a chart of these figures; of others, their names."""
 
 
 def page(report: Report) -> str:
@@ -101,24 +103,37 @@ def _charts(report: Report) -> Iterator[str]:
     train = Line(name="training rows, smoothed", points=steps.smooth("loss"), style="train")
     valid = Line(name="held out", points=held, style="valid", dots=True)
     faults = steps.skips()
-    yield _chart(Chart(title="Loss", lines=[train, valid], band=steps.band("loss"), faults=faults, wide=True, **common))
+    loss = "squared error" if "squared_error" in steps.terms else "loss (nats per label)"
+    yield _chart(
+        Chart(
+            title="Loss",
+            measure=loss,
+            lines=[train, valid],
+            band=steps.band("loss"),
+            faults=faults,
+            wide=True,
+            **common,
+        )
+    )
     charts = [
-        Chart(title="Learning rate", unit=lambda v: f"{v:g}", from_zero=True,
+        Chart(title="Learning rate", measure="factor on the peak", unit=lambda v: f"{v:g}", from_zero=True,
               lines=[Line(name="factor on the peak", points=steps.curve("rate"), style="train")], **common),
-        Chart(title="Gradient norm", log=True, faults=faults, band=steps.band("gradient_norm"),
+        Chart(title="Gradient norm", measure="norm", log=True, faults=faults, band=steps.band("gradient_norm"),
               lines=[Line(name="before clipping", points=steps.smooth("gradient_norm"), style="train")], **common),
-        Chart(title="Speed", unit=units.short, from_zero=True,
+        Chart(title="Speed", measure="tokens per second", unit=units.short, from_zero=True,
               lines=[Line(name="tokens/s", points=steps.speed(), style="train")], **common),
-        Chart(title="Memory", unit=units.data, from_zero=True,
+        Chart(title="Memory", measure="bytes in use at most", unit=units.data, from_zero=True,
               lines=[Line(name="at most so far", points=steps.curve("memory"), style="train")], **common),
     ]  # fmt: skip
     for name in _others(report):
         points = [(look["step"], value) for look in report.looks if (value := _figure(look, name)) is not None]
         line = Line(name="held out", points=points, style="valid", dots=True)
-        charts.append(Chart(title=name.replace("_", " ").capitalize(), lines=[line], **common))
+        words = name.replace("_", " ")
+        charts.append(Chart(title=words.capitalize(), measure=UNITS.get(name, words), lines=[line], **common))
     for name in [name for name in steps.terms if name not in ("total", "cross_entropy", "squared_error")][:FIGURES]:
         line = Line(name="term of the loss", points=steps.smooth(name), style="train")
-        charts.append(Chart(title=name.replace("_", " ").capitalize(), lines=[line], **common))
+        words = name.replace("_", " ")
+        charts.append(Chart(title=words.capitalize(), measure=words, lines=[line], **common))
     yield from (_chart(chart) for chart in charts if not chart.empty)
 
 
