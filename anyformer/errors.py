@@ -5,8 +5,13 @@ A message says where (a dotted path), what was given, what is allowed, and what 
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable, Sequence
+import errno
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 
 class AnyformerError(Exception):
@@ -45,6 +50,48 @@ class TrainingError(AnyformerError, RuntimeError):
 
 class DataError(AnyformerError, ValueError):
     """A corpus or a tokenizer that can't be used."""
+
+
+ADVICE: dict[int, str] = {
+    errno.ENOSPC: "make room on that disk, or choose another place",
+    errno.EDQUOT: "your quota there is used up: make room, or choose another place",
+    errno.EACCES: "this user has no permission there: change it (chmod, chown), or choose another place",
+    errno.EPERM: "this user has no permission there: change it (chmod, chown), or choose another place",
+    errno.EROFS: "nothing can be written there: choose another place, or mount it for writing",
+    errno.EIO: "the disk reports a fault: check it, or choose another place",
+    errno.EFBIG: "its file system, or a limit of this process (ulimit -f), allows no file of that size",
+    errno.EMFILE: "this process has too many files open: raise the limit (ulimit -n)",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+"""What to do about an error of the file system, by its number; of others there is nothing to be said."""
+
+
+def file_fault(error: OSError, place: str | Path | None = None) -> str:
+    """An error of the file system as text: which file, what happened, and advice that fits."""
+    named = error.filename if error.filename is not None else place
+    what = error.strerror or str(error)
+    where = "" if named is None or str(named) in what else f"{os.fsdecode(named)}: "
+    advice = ADVICE.get(error.errno or 0, "")
+    return f"{where}{what}{f'; {advice}' if advice else ''}"
+
+
+def fault_of(text: str, place: str | Path) -> OSError | None:
+    """The error of the file system that another library tells in words, such as "... (os error 28)"; None: it is none."""
+    match = re.search(r"os error (\d+)", text)
+    number = int(match[1]) if match else next((each for each in ADVICE if os.strerror(each) in text), None)
+    return None if number is None else OSError(number, os.strerror(number), str(place))
+
+
+@contextlib.contextmanager
+def naming(place: str | Path, *, instead: str | Path | None = None) -> Iterator[None]:
+    """Let errors of the file system that name no file, as those of a write do, or only `instead`, name this one."""
+    try:
+        yield
+    except OSError as error:
+        # One without a number has its words only, which a name would take the place of.
+        if error.errno is not None and error.filename in (None, None if instead is None else str(instead)):
+            error.filename = str(place)
+        raise
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from anyformer.errors import CheckpointError, InputError
+from anyformer.errors import CheckpointError, InputError, file_fault, naming
 
 Bytes = bytes | memoryview
 
@@ -80,15 +80,16 @@ def write_new(place: Path, pieces: Iterable[Bytes]) -> Written:
     It is seen while it grows: write it where nobody looks, and rename that.
     """
     size, digest = 0, hashlib.sha256()
-    handle = DISK.create(place)
-    try:
-        for piece in pieces:
-            DISK.write(handle, piece)
-            digest.update(piece)
-            size += memoryview(piece).nbytes
-    finally:
-        os.close(handle)
-    DISK.sync(place)
+    with naming(place):
+        handle = DISK.create(place)
+        try:
+            for piece in pieces:
+                DISK.write(handle, piece)
+                digest.update(piece)
+                size += memoryview(piece).nbytes
+        finally:
+            os.close(handle)
+        DISK.sync(place)
     return Written(size, digest.hexdigest())
 
 
@@ -97,22 +98,28 @@ def share_file(source: Path, place: Path) -> None:
     beside = place.with_name(f".{place.name}.tmp-{os.getpid()}")
     sweep(place)
     DISK.remove(beside)
-    try:
+    with naming(place, instead=beside):
         try:
-            DISK.link(source, beside)
-        except OSError:
-            # Some file systems know no second names, and some allow only so many.
-            with source.open("rb") as stored:
-                write_new(beside, iter(lambda: stored.read(2**24), b""))
-        DISK.rename(beside, place)
-        DISK.sync(place.parent)
-    finally:
-        DISK.remove(beside)
+            try:
+                DISK.link(source, beside)
+            except OSError:
+                # Some file systems know no second names, and some allow only so many.
+                with source.open("rb") as stored:
+                    write_new(beside, iter(lambda: stored.read(2**24), b""))
+            DISK.rename(beside, place)
+            DISK.sync(place.parent)
+        finally:
+            DISK.remove(beside)
 
 
 def replace_file(place: Path, write: Callable[[Path], object]) -> None:
     """Write a file beside its place, sync it, and rename it over the old one."""
     beside = place.with_name(f".{place.name}.tmp-{os.getpid()}")
+    with naming(place, instead=beside):
+        _replace(place, beside, write)
+
+
+def _replace(place: Path, beside: Path, write: Callable[[Path], object]) -> None:
     try:
         # Some writers make files that only their owner can read; it should be as readable as any other new file.
         beside.touch()
@@ -156,9 +163,7 @@ class NewFolder:
             DISK.remove(self.path)
             DISK.folder(self.path)
         except OSError as error:
-            raise InputError(
-                f"{self.place}: can't be written: {error.filename}: {error.strerror}; pick another folder"
-            ) from error
+            raise InputError(f"{self.place}: can't be written: {file_fault(error)}") from error
         return self
 
     def _check(self) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from anyformer import files
-from anyformer.errors import InputError
+from anyformer.errors import InputError, fault_of, file_fault
 from anyformer.files import NewFolder, replace_file, settle
 
 SAVE = """
@@ -142,8 +142,9 @@ def test_file_that_fails_to_be_written_leaves_the_old_one(tmp_path):
         beside.write_text("ha")
         raise OSError(errno.ENOSPC, "no space left")
 
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(OSError, match="no space") as info:
         replace_file(place, half)
+    assert info.value.filename == str(place)
     assert (place.read_text(), os.listdir(tmp_path)) == ("old", ["spec.toml"])
     replace_file(place, lambda beside: beside.write_text(json.dumps("new")))
     assert (place.read_text(), os.listdir(tmp_path)) == ('"new"', ["spec.toml"])
@@ -211,3 +212,67 @@ def test_file_can_be_read_by_whom_any_new_file_can(tmp_path):
 
     replace_file(tmp_path / "file", private)
     assert (tmp_path / "file").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+FAULTS = [
+    (errno.ENOSPC, "make room"), (errno.EDQUOT, "make room"), (errno.EACCES, "no permission"), (errno.EPERM, "no permission"),
+    (errno.EROFS, "mount it for writing"), (errno.EIO, "the disk reports a fault"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("number", "advice"), FAULTS)
+def test_file_fault_says_which_file_what_happened_and_advice_that_fits(number, advice):
+    said = file_fault(OSError(number, os.strerror(number), "runs/x/model.safetensors"))
+    assert said.startswith(f"runs/x/model.safetensors: {os.strerror(number)}; ")
+    assert [words for words in dict.fromkeys(words for _, words in FAULTS) if words in said] == [advice]
+
+
+def test_file_fault_without_a_name_takes_that_of_the_place():
+    assert file_fault(OSError(errno.ENOSPC, "No space"), "a/b").startswith("a/b: No space; ")
+    assert file_fault(OSError("odd")) == "odd"
+
+
+def test_file_fault_told_in_words_by_another_library_is_known():
+    found = fault_of("Error while serializing: I/O error: No space left on device (os error 28)", "x")
+    assert (found.errno, found.filename) == (errno.ENOSPC, "x")
+    assert fault_of("Permission denied", "x").errno == errno.EACCES
+    assert fault_of("invalid header", "x") is None
+
+
+class FullDisk(files.Disk):
+    """A disk that fails at one kind of call, in the way that the kernel does: a write knows no name."""
+
+    def __init__(self, call: str, number: int) -> None:
+        self.call, self.number = call, number
+
+    def write(self, handle: int, piece: files.Bytes) -> None:
+        if self.call == "write":
+            raise OSError(self.number, os.strerror(self.number))
+        super().write(handle, piece)
+
+    def sync(self, path: Path) -> None:
+        if self.call == "sync":
+            raise OSError(self.number, os.strerror(self.number))
+        super().sync(path)
+
+
+@pytest.mark.parametrize("call", ["write", "sync"])
+def test_new_file_that_fails_names_itself(tmp_path, monkeypatch, call):
+    monkeypatch.setattr(files, "DISK", FullDisk(call, errno.ENOSPC))
+    with pytest.raises(OSError, match="No space") as info:
+        files.write_new(tmp_path / "weights", [b"x"])
+    assert info.value.filename == str(tmp_path / "weights")
+
+
+def test_new_folder_where_permission_is_missing_says_so_and_never_to_make_room(tmp_path, monkeypatch):
+    class Closed(files.Disk):
+        def folder(self, path: Path) -> None:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    monkeypatch.setattr(files, "DISK", Closed())
+    with (
+        pytest.raises(InputError, match="Permission denied; this user has no permission there") as info,
+        NewFolder(tmp_path / "run", {"a"}),
+    ):
+        pass
+    assert "make room" not in str(info.value)

@@ -14,7 +14,7 @@ from anyformer.cli.model import FOLDER, check_folder, errors, working
 from anyformer.cli.parser import Command
 from anyformer.cli.sampling import add_sampling, sampling
 from anyformer.cli.terminal import say
-from anyformer.errors import AnyformerError, InputError, nearest
+from anyformer.errors import AnyformerError, InputError, file_fault, nearest
 
 if TYPE_CHECKING:
     from anyformer.generation.chat.conversation import Chat
@@ -178,7 +178,7 @@ class Talk:
         except FileExistsError:
             self._tell(f"/save: {name} is there already; give another name")
         except OSError as error:
-            self._tell(f"/save: {name}: {error.strerror}")
+            self._tell(f"/save: {file_fault(error, name)}")
         else:
             self._tell(f"wrote {len(self.chat.messages)} messages into {name}")
         return True

@@ -24,7 +24,7 @@ from anyformer.cli import (
     zoo,
 )
 from anyformer.cli.parser import Command, Parser, add_command
-from anyformer.errors import AnyformerError, DataError, InputError, SpecError
+from anyformer.errors import AnyformerError, DataError, InputError, SpecError, file_fault
 
 COMMANDS: tuple[Command, ...] = (
     quickstart.COMMAND,
@@ -74,8 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        return _failed(f"{where}{error.strerror or error}", 1)
+        return _failed(file_fault(error), 1)
     except (MemoryError, RuntimeError) as error:
         # torch reports a lack of memory as a RuntimeError, in words that depend on the device.
         if not isinstance(error, MemoryError) and not re.search(

@@ -20,9 +20,14 @@ if TYPE_CHECKING:
     from anyformer.lab.plan import Plan
     from anyformer.lab.quickstart import Quickstart
     from anyformer.lab.result import Comparison, Result
+    from anyformer.train.budget import Budget
     from anyformer.train.loop import StepRecord
 
-MINUTES = 2.0
+MINUTES, MOST_MINUTES = 2.0, 5.0
+LEAST_STEPS = 500
+"""Two idle cores make about 660 steps in the usual time. A machine that makes fewer than these is given more time."""
+NOTICED = 0.1
+"""The share of the usual time after which its speed is known well enough to say so."""
 SHORTCUTS = {
     "position": ("position.kind", "KIND", "how it knows where a token is: alibi, learned, t5, none, ..."),
     "norm_placement": ("norm.placement", "WHERE", "where norms stand: pre, post, sandwich, output"),
@@ -37,7 +42,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
                         "instead of the source of Python's standard library")  # fmt: skip
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--minutes", type=number(above=0), default=None, metavar="M",
-                        help=f"how long it may take, getting ready and measuring included (default {MINUTES:g})")  # fmt: skip
+                        help=f"how long it may take, getting ready and measuring included (default {MINUTES:g}; where the "
+                        f"machine is slow or busy, up to {MOST_MINUTES:g} until {LEAST_STEPS} steps are made)")  # fmt: skip
     length.add_argument("--steps", type=whole(1), default=None, metavar="N",
                         help="train so many steps instead: the same on every run, to the bit")  # fmt: skip
     for option, (_, metavar, words) in SHORTCUTS.items():
@@ -84,7 +90,7 @@ def run(given: argparse.Namespace) -> int:
     if given.json:
         print_json(_data(result, str(place), compared) | {"rule": made.rule})
         return 0
-    _show_result(screen, result, made.rule)
+    _show_result(screen, result, made.rule, made.allotted)
     _show_sample(made)
     if compared is not None:
         _show_comparison(screen, compared)
@@ -109,8 +115,12 @@ def _plan(given: argparse.Namespace) -> Plan:
         if getattr(given, option) is not None:
             changes[path] = getattr(given, option)
     changes |= dict(given.changes)
-    minutes = MINUTES if given.minutes is None else given.minutes
-    budget = Budget(steps=given.steps) if given.steps else Budget(seconds=60 * minutes)
+    if given.steps:
+        budget = Budget(steps=given.steps)
+    elif given.minutes is not None:
+        budget = Budget(seconds=60 * given.minutes)
+    else:
+        budget = Budget(seconds=60 * MINUTES, least_steps=LEAST_STEPS, most_seconds=60 * MOST_MINUTES)
     return Plan(text=given.text, budget=budget, changes=changes, out=given.out, device=given.device, seed=given.seed)
 
 
@@ -158,7 +168,7 @@ def _progress(screen: Console, made: Quickstart, *, quiet: bool) -> Iterator[Ste
             return
     if not screen.is_terminal:
         tenths = 0
-        for record in made.train():
+        for record in _noticing(screen, made):
             if int(record.progress * 10) > tenths:
                 tenths = int(record.progress * 10)
                 screen.print(f"  {_numbers(record, screen.width)}  {_left(record)}")
@@ -170,9 +180,38 @@ def _progress(screen: Console, made: Quickstart, *, quiet: bool) -> Iterator[Ste
                    console=screen)  # fmt: skip
     with bar:
         task = bar.add_task("training", total=1.0, left="")
-        for record in made.train():
+        for record in _noticing(screen, made):
             bar.update(task, completed=record.progress, description=_numbers(record, screen.width), left=_left(record))
             yield record
+
+
+def _noticing(screen: Console, made: Quickstart) -> Iterator[StepRecord]:
+    """The steps of a run; as soon as it is clear that they are slow, say what is done about it."""
+    said = False
+    for record in made.train():
+        budget = made.allotted
+        usual = budget.seconds or 0.0
+        if budget.least_steps and not said and record.seconds >= NOTICED * usual:
+            expected = budget.expected(record.step, record.seconds)
+            if expected > 1.1 * usual:
+                said = True
+                screen.print(_slow(record, budget, expected), markup=False, soft_wrap=True)
+        yield record
+
+
+def _slow(record: StepRecord, budget: Budget, expected: float) -> str:
+    pace = (
+        f"{record.step / record.seconds:.2g} steps/s where {budget.least_steps / (budget.seconds or 1):.2g} are needed"
+    )
+    return (
+        f"slow: the machine is busy or small, or the model large: {pace}. Training takes about {_clock(expected)} instead of "
+        f"{_clock(budget.seconds or 0)}, so that it makes {budget.least_steps} steps, and at most "
+        f"{_clock(budget.most_seconds or 0)}; --minutes sets another time"
+    )
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
 def _numbers(record: StepRecord, width: int) -> str:
@@ -183,10 +222,10 @@ def _numbers(record: StepRecord, width: int) -> str:
 
 def _left(record: StepRecord) -> str:
     left = record.seconds * (1 - record.progress) / max(record.progress, 1e-6)
-    return f"{int(left) // 60}:{int(left) % 60:02} left"
+    return f"{_clock(left)} left"
 
 
-def _show_result(screen: Console, result: Result, rule: str) -> None:
+def _show_result(screen: Console, result: Result, rule: str, budget: Budget) -> None:
     from rich.text import Text
 
     gain = 1 - result.bits_per_byte / result.gzip_bits_per_byte
@@ -197,7 +236,19 @@ def _show_result(screen: Console, result: Result, rule: str) -> None:
     table.add_row("[bold]this model[/]", f"[bold]{result.bits_per_byte:.3f}[/]", f"[bold]{beside}[/]")
     spent = f"{result.steps:,} steps, {result.tokens / 1e6:.2f}M tokens, {result.seconds:.0f} s"
     line = f"loss {result.loss:.3f} nats per token, perplexity {result.perplexity:.1f}, after {spent}"
-    print_all(screen, ["", table, line, Text(rule, style="dim")])
+    print_all(screen, ["", table, line, *_after(result, budget), Text(rule, style="dim")])
+
+
+def _after(result: Result, budget: Budget) -> list[str]:
+    """What a run that was given more time has made of it."""
+    if not budget.least_steps or result.seconds <= 1.1 * (budget.seconds or 0):
+        return []
+    if result.steps >= budget.least_steps:
+        return [f"The machine was slow or busy: it took {result.seconds:.0f} s instead of {budget.seconds:.0f} s."]
+    return [
+        f"The machine was slow or busy: {result.steps} of {budget.least_steps} steps were made in {result.seconds:.0f} s, the "
+        "most that is given. Expect a worse model than on an idle one; more time: --minutes 15"
+    ]
 
 
 def _show_sample(made: Quickstart) -> None:

@@ -6,11 +6,14 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
+from anyformer.errors import naming
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from rich.console import Console, RenderableType
 
+STDOUT = "standard output"
 PIPE_WIDTH = 100
 CONTROLS = {code: "\N{REPLACEMENT CHARACTER}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 """What a model writes must not command the terminal."""
@@ -34,12 +37,14 @@ def print_all(out: Console, parts: Iterable[RenderableType]) -> None:
     with out.capture() as caught:
         for part in parts:
             out.print(part)
-    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in caught.get().splitlines()))
+    with naming(STDOUT):
+        sys.stdout.write("".join(f"{line.rstrip()}\n" for line in caught.get().splitlines()))
 
 
 def print_json(answer: Any) -> None:
     """One JSON document."""
-    sys.stdout.write(json.dumps(answer, indent=2, allow_nan=False) + "\n")
+    with naming(STDOUT):
+        sys.stdout.write(json.dumps(answer, indent=2, allow_nan=False) + "\n")
 
 
 def finite(value: float) -> float | None:
@@ -52,5 +57,6 @@ def say(text: str) -> None:
     if sys.stdout.isatty():
         text = text.translate(CONTROLS)
     encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
-    sys.stdout.flush()
+    with naming(STDOUT):
+        sys.stdout.write(text.encode(encoding, "replace").decode(encoding))
+        sys.stdout.flush()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from anyformer import files
 from anyformer.data.examples import Ragged
 from anyformer.data.shards import file_sha256
+from anyformer.errors import naming
 
 BUFFER = 2**20
 """Values that are collected before they go to the disk."""
@@ -36,12 +38,17 @@ class GrowingArray:
         self._kept: list[Any] = []
         self._waiting = 0
         files.DISK.remove(self._beside)
-        self._handle: int | None = files.DISK.create(self._beside)
-        try:
-            files.DISK.write(self._handle, npy_header(dtype, 0))
-        except BaseException:
-            self.drop()
-            raise
+        with self._naming():
+            self._handle: int | None = files.DISK.create(self._beside)
+            try:
+                files.DISK.write(self._handle, npy_header(dtype, 0))
+            except BaseException:
+                self.drop()
+                raise
+
+    def _naming(self) -> AbstractContextManager[None]:
+        """Errors name the file that is being made."""
+        return naming(self.place, instead=self._beside)
 
     def add(self, values_N: Any) -> None:
         """More values at the end."""
@@ -54,20 +61,22 @@ class GrowingArray:
     def _flush(self) -> None:
         if self._waiting and self._handle is not None:
             whole_N: Any = np.ascontiguousarray(np.concatenate(self._kept), np.dtype(self.dtype).newbyteorder("<"))
-            files.DISK.write(self._handle, memoryview(whole_N).cast("B"))
+            with self._naming():
+                files.DISK.write(self._handle, memoryview(whole_N).cast("B"))
         self._kept, self._waiting = [], 0
 
     def finish(self) -> dict[str, Any]:
         """Take the place: what an index says of the file."""
         self._flush()
-        if self._handle is not None:
-            os.lseek(self._handle, 0, os.SEEK_SET)
-            files.DISK.write(self._handle, npy_header(self.dtype, self.length))
-            os.close(self._handle)
-            self._handle = None
-        files.DISK.sync(self._beside)
-        told = {"file": self.place.name, "size": self._beside.stat().st_size, "sha256": file_sha256(self._beside)}
-        files.DISK.rename(self._beside, self.place)
+        with self._naming():
+            if self._handle is not None:
+                os.lseek(self._handle, 0, os.SEEK_SET)
+                files.DISK.write(self._handle, npy_header(self.dtype, self.length))
+                os.close(self._handle)
+                self._handle = None
+            files.DISK.sync(self._beside)
+            told = {"file": self.place.name, "size": self._beside.stat().st_size, "sha256": file_sha256(self._beside)}
+            files.DISK.rename(self._beside, self.place)
         return told
 
     def drop(self) -> None:

@@ -56,11 +56,8 @@ def tokenize(plan: Plan, progress: Progress = lambda _: nullcontext()) -> tuple[
             return journal.finish(_index(plan, asked, survey, known, source, shards)), done
     except OSError as error:
         whole = sum(map(len, journal.shards.values()))
-        raise OSError(
-            error.errno,
-            f"{error.strerror}; {whole} whole shards are kept: make room, and the same command goes on after them",
-            str(plan.out),
-        ) from error
+        after = f"{whole} whole shards are kept, and the same command goes on after them"
+        raise OSError(error.errno, f"{error.strerror}; {after}", str(error.filename or plan.out)) from error
 
 
 def _asked(plan: Plan, progress: Progress) -> dict[str, Any]:

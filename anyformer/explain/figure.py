@@ -6,7 +6,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anyformer.errors import InputError
+from anyformer.errors import InputError, naming
 from anyformer.explain.costs import Cost
 from anyformer.explain.grid import Picture, picture
 from anyformer.explain.report import Report
@@ -42,7 +42,8 @@ def save(report: Report, path: str | Path) -> None:
     ending = Path(path).suffix.removeprefix(".").lower()
     if ending not in known:
         raise InputError(f"{str(path)!r} ends in no known picture format; write e.g. {Path(path).stem or 'model'}.png")
-    figure.savefig(path, dpi=150, facecolor=PAPER)
+    with naming(path):
+        figure.savefig(path, dpi=150, facecolor=PAPER)
 
 
 def make(report: Report) -> Figure:

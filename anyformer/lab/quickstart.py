@@ -6,7 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -74,6 +74,8 @@ class Quickstart:
         self.began = clock() if began is None else began
         self.steps_seconds: float | None = None
         """Seconds that the budget leaves for steps and looks; None: it is a number of steps, or not known yet."""
+        self.allotted = plan.budget
+        """The budget of the steps alone, once it is known."""
         # Problems of the spec come before any work.
         self.wanted = plan.spec()
         self.device = device_of(plan.device or "")
@@ -156,8 +158,14 @@ class Quickstart:
         now, context = self.clock(), self.spec.context
         # In windows that move on by half of their length, every token is read about twice.
         windows = sum(2 * len(ids) for ids in self.held_out) / (GLIMPSE_ROWS * (context + 1))
-        self.steps_seconds = left_for_steps(whole, now - self.began, spent * windows + KEEPING)
-        return Budget(seconds=self.steps_seconds), lambda: self.clock() - now
+        before, after, most = now - self.began, spent * windows + KEEPING, self.plan.budget.most_seconds
+        self.steps_seconds = left_for_steps(whole, before, after)
+        self.allotted = replace(
+            self.plan.budget,
+            seconds=self.steps_seconds,
+            most_seconds=None if most is None else left_for_steps(most, before, after),
+        )
+        return self.allotted, lambda: self.clock() - now
 
     @property
     def late(self) -> bool:

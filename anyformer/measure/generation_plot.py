@@ -6,6 +6,7 @@ import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from anyformer.errors import naming
 from anyformer.measure.plot import COLOURS, FAINT, INK, MARKS, PAPER, check_path, shown_seconds
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 def save(table: Table, path: str | Path) -> None:
     """Draw a table into a file; its ending says the format."""
     check_path(path)
-    make(table).savefig(path, dpi=150, facecolor=PAPER)
+    with naming(path):
+        make(table).savefig(path, dpi=150, facecolor=PAPER)
 
 
 def make(table: Table) -> Figure:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anyformer.errors import InputError
+from anyformer.errors import InputError, naming
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +33,8 @@ def check_path(path: str | Path) -> None:
 def save(table: Table, path: str | Path) -> None:
     """Draw a table into a file; its ending says the format."""
     check_path(path)
-    make(table).savefig(path, dpi=150, facecolor=PAPER)
+    with naming(path):
+        make(table).savefig(path, dpi=150, facecolor=PAPER)
 
 
 def make(table: Table) -> Figure:

@@ -18,8 +18,9 @@ from anyformer.errors import DataError, InputError, nearest
 from anyformer.families.folder import load
 from anyformer.specs.model import ModelSpec
 from anyformer.train.config import ROWS, Config
+from anyformer.train.resolve import specs_of
 from anyformer.train.setup import STAGE
-from anyformer.train.stages import restaged, specs_of
+from anyformer.train.stages import restaged
 
 if TYPE_CHECKING:
     import torch

@@ -13,7 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
-from anyformer.errors import CheckpointError, InputError
+from anyformer.errors import CheckpointError, InputError, fault_of, file_fault
 from anyformer.files import replace_file
 from anyformer.model.build import allocate
 from anyformer.model.models import Model
@@ -49,7 +49,9 @@ def write_tensors(file: Path, tensors: dict[str, torch.Tensor], metadata: dict[s
     try:
         replace_file(file, lambda place: save_file(tensors, place, metadata))
     except SafetensorError as error:
-        raise CheckpointError(f"{file}: can't be written: {error}") from error
+        fault = fault_of(str(error), file)
+        what = f"{file}: can't be written: {error}" if fault is None else file_fault(fault)
+        raise CheckpointError(what) from error
 
 
 def load(path: str | Path, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Model:

@@ -178,8 +178,26 @@ def _read_axis(axis: type[OpenAxis], data: Any, path: str, problems: Problems, b
     leaf = axis.named(kind)
     if leaf is None:
         problems.add(join(path, "kind"), f"{kind!r} is unknown{nearest(kind, axis.kinds())}")
+        _read_rest(axis, {k: v for k, v in table.items() if k != "kind"}, path, problems, beside)
         return MISSING
     return _read_node(leaf, {k: v for k, v in table.items() if k != "kind"}, path, problems, beside)
+
+
+def _read_rest(axis: type[OpenAxis], table: Table, path: str, problems: Problems, beside: Iterable[str]) -> None:
+    """Note what is wrong beside a kind that is unknown: names that no kind has, values that none of them can read."""
+    leaves = [fields_of(leaf) for kind in axis.kinds() if (leaf := axis.named(kind)) is not None]
+    for name, value in table.items():
+        trials: list[Problems] = []
+        for fields in leaves:
+            if name in fields:
+                trials.append(Problems())
+                read(fields[name][0], value, join(path, name), trials[-1])
+        if not trials:
+            names = {known for fields in leaves for known in fields}
+            problems.add(join(path, name), f"is unknown{nearest(name, {*names, *beside})}")
+        elif all(trial.found for trial in trials):
+            for found in trials[0].found:
+                problems.add(*found)
 
 
 def _read_pattern(text: str, path: str, problems: Problems) -> Any:

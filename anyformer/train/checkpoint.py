@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from anyformer import files
-from anyformer.errors import CheckpointError
+from anyformer.errors import CheckpointError, file_fault
 from anyformer.files import Written, alive, inside, share_file, sweep, write_new
 from anyformer.model.store import WEIGHTS
 from anyformer.model.tensors import TensorFile
@@ -127,8 +127,8 @@ def write(run: Path, step: int, contents: Contents, keep: int = 2) -> Path:
             delete(run, old)
     except OSError as error:
         raise CheckpointError(
-            f"{place}: the checkpoint can't be saved: {f'{error.filename}: ' if error.filename else ''}"
-            f"{error.strerror or error}. {_before(run, step)} Make room or repair the disk, and the same command continues"
+            f"{place}: the checkpoint can't be saved: {file_fault(error)}. {_before(run, step)} After that the same command "
+            "continues"
         ) from error
     return place
 
@@ -224,7 +224,7 @@ def resume(run: Path) -> Found | None:
         try:
             share_file(found.folder / found.public, run / WEIGHTS)
         except OSError as error:
-            raise CheckpointError(f"{run / WEIGHTS}: can't be written: {error.strerror}") from error
+            raise CheckpointError(f"{run / WEIGHTS}: can't be written: {file_fault(error)}") from error
     return found
 
 

@@ -30,6 +30,7 @@ from anyformer.specs.codec import MISSING, Problems, draft, read_fields, write
 from anyformer.specs.layers import Overrides
 from anyformer.specs.nodes import default
 from anyformer.specs.paths import Table
+from anyformer.train.familiar import in_our_words
 from anyformer.train.loggers import unknown_services
 from anyformer.train.rates import Optim
 from anyformer.train.schedule import Schedule
@@ -243,17 +244,28 @@ class Config:
     @classmethod
     def from_data(cls, data: Mapping[str, Any], source: str = "") -> Config:
         """Read plain data. Every problem is named in one InputError."""
-        problems = Problems()
+        return cls._read(data, source, Problems())
+
+    @classmethod
+    def _read(cls, data: Mapping[str, Any], source: str, problems: Problems) -> Config:
+        if isinstance(data.get("stages"), Mapping):
+            problems.add("stages", "is one table, and there may be several; write [[stages]], with two brackets")
+            data = {**data, "stages": [data["stages"]]}
         values = read_fields(cls, data, "", problems) or {}
         config = cls(**draft(cls, values))
         for path, part in config.parts():
-            if not problems.touches(path):
-                for name, message in part.problems():
-                    problems.add(f"{path}.{name}" if name else path, message)
+            for name, message in part.problems():
+                place = f"{path}.{name}" if name else path
+                # A field that could not be read has a stand-in, of which nothing is to be said.
+                if not problems.touches(place):
+                    problems.add(place, message)
         if not config.stages and values.get("stages") is not MISSING:
             problems.add("stages", "there is none; write [[stages]] with steps, length and batch")
         if problems.found:
-            raise InputError("\n  ".join([f"{source or 'the config'} can't be used:", *problems.lines]))
+            from anyformer.train.needs import needs
+
+            lines = [*map(in_familiar_words, problems.lines), *needs(config, problems.touches).lines]
+            raise InputError("\n  ".join([f"{source or 'the config'} can't be used:", *lines]))
         return config
 
     @classmethod
@@ -263,7 +275,8 @@ class Config:
             data = tomllib.loads(text)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{source or 'the config'} is not TOML: {error}") from error
-        return cls.from_data(_changed(cls, data, changes or {}, source), source)
+        problems = Problems()
+        return cls._read(_changed(cls, data, changes or {}, problems), source, problems)
 
     @classmethod
     def from_file(cls, path: str | Path, changes: Mapping[str, Any] | None = None) -> Config:
@@ -303,19 +316,31 @@ class Config:
         return tomli_w.dumps(self.to_data())
 
 
-def _changed(root: type[Config], data: Table, changes: Mapping[str, Any], source: str) -> Table:
+def in_familiar_words(line: str) -> str:
+    """A problem, with what a familiar name is called here in the place of names that are spelled like it."""
+    path, unknown, rest = line.partition(": is unknown")
+    ours = in_our_words(path) if unknown else None
+    return line if ours is None else f"{path}: is unknown; here it is {ours}"
+
+
+def _changed(root: type[Config], data: Table, changes: Mapping[str, Any], problems: Problems) -> Table:
     """Plain data with dotted changes; `stages.0.steps` is of the first stage, `stages.steps` of every one."""
     plain = {path: value for path, value in changes.items() if not path.startswith("stages.")}
     table = merge(root, data, plain)
     stages = table.get("stages", [])
+    if not isinstance(stages, list) or not all(isinstance(stage, dict) for stage in stages):
+        # What is wrong with them is said where they are read.
+        return table
     for path, value in changes.items():
         if path in plain:
             continue
         _, place, *rest = path.split(".")
         chosen = stages if not place.isdigit() else stages[int(place) : int(place) + 1]
         name = ".".join(rest if place.isdigit() else [place, *rest])
-        if not isinstance(stages, list) or not chosen or not name:
-            raise InputError(f"{path}: {source or 'the config'} has {len(stages)} stages; write stages.0.steps=100")
+        if not chosen or not name:
+            many = f"{len(stages)} stage{'' if len(stages) == 1 else 's'}"
+            problems.add(path, f"the config has {many}, counted from 0; write stages.0.steps=100")
+            continue
         for stage in chosen:
             stage |= merge(Stage, stage, {name: value})
     return table

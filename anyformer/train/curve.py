@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from anyformer.errors import naming
+
 Point = tuple[float, float]
 
 INK, FAINT, ACCENT = "#1f2430", "#b9c3d6", "#2b6cb0"
@@ -73,7 +75,8 @@ def draw_curve(
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=9, loc="upper right", ncols=2)
-    figure.savefig(path, format="png")
+    with naming(path):
+        figure.savefig(path, format="png")
 
 
 def _view(values: Sequence[float]) -> tuple[float, float]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from anyformer.errors import naming
 from anyformer.files import replace_file
 from anyformer.train.loggers import Told
 
@@ -29,8 +30,9 @@ class Metrics:
         """Add one record. JSON has no NaN: a number that is not finite is written as null."""
         if self._file is None:
             return
-        self._file.write(json.dumps({"event": event, **sound(values)}, allow_nan=False) + "\n")
-        self._file.flush()
+        with naming(self._file.name):
+            self._file.write(json.dumps({"event": event, **sound(values)}, allow_nan=False) + "\n")
+            self._file.flush()
         self._told.log(event, values)
 
     def tell(self, event: str, **values: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,11 @@ from anyformer.families.folder import spec_of
 from anyformer.families.zoo import named
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.paths import Table, as_table, nest
-from anyformer.train.config import ModelPart
+from anyformer.specs.weights import weights
+from anyformer.train.config import ModelPart, Stage
 
+UNKNOWN = 2**20
+"""A vocabulary that no special token is beyond."""
 NO_IDS: Table = {
     "ids.pad": None, "ids.bos": None, "ids.eos": [], "ids.start": None, "ids.source_pad": None, "ids.source_eos": None,
 }  # fmt: skip
@@ -21,18 +24,18 @@ NO_IDS: Table = {
 def resolved(
     part: ModelPart,
     *,
-    vocab: int,
+    vocab: int | None,
     ids: Mapping[str, int],
     source_vocab: int = 0,
     source_ids: Mapping[str, int] | None = None,
 ) -> ModelSpec:
     """The spec of a run. `vocab` and `ids` are the tokenizer's; what the config says itself goes first.
 
+    Where there are no data yet (None), the vocabulary that the config leaves to them is taken for a large one.
     `source_vocab` and `source_ids` are those of a tokenizer that the source has of its own; 0: it has none.
     """
+    known, vocab = vocab is not None, UNKNOWN if vocab is None else vocab
     base, changes = part.base or part.weights, part.spec.written()
-    if part.weights and not Path(part.weights).is_dir():
-        raise InputError(f"model.weights: {part.weights}: there is no such folder; give one with a model")
     fresh = not part.weights and not Path(base).is_dir()
     if base:
         found = _base(base)
@@ -53,7 +56,7 @@ def resolved(
         spec = ModelSpec.from_data(table, "[model.spec]")
     if spec.ids == type(spec.ids)() and ids:
         spec = spec.vary({"ids": _ids(spec, ids, source_ids or {})})
-    wrong = list(_misfits(spec, vocab, source_vocab, source_ids or {}))
+    wrong = list(_misfits(spec, vocab if known else 0, source_vocab, source_ids or {}))
     if wrong:
         raise SpecError(wrong, "[model]")
     return spec
@@ -79,6 +82,29 @@ def _misfits(spec: ModelSpec, vocab: int, source_vocab: int, source_ids: Mapping
             "ids.source_eos: is missing, and the source's tokenizer has no token such as </s>; give its id, or train the "
             "tokenizer with --special '</s>'"
         )
+
+
+def specs_of(spec: ModelSpec, stages: Sequence[Stage]) -> list[ModelSpec]:
+    """The architecture of each stage, or all that is wrong with them in one SpecError."""
+    wrong: list[str] = []
+    found: list[ModelSpec] = []
+    shapes = {name: weight.shape for name, weight in weights(spec).items()}
+    for i, stage in enumerate(stages):
+        try:
+            changed = spec.vary(stage.spec.written()) if stage.spec.items else spec
+        except SpecError as error:
+            wrong += [f"stages[{i}].spec.{problem}" for problem in error.problems]
+            continue
+        have = {name: weight.shape for name, weight in weights(changed).items()}
+        differ = sorted(name for name in shapes.keys() | have.keys() if shapes.get(name) != have.get(name))
+        if differ:
+            wrong.append(f"stages[{i}].spec: changes the shape of {', '.join(differ[:3])}; a stage keeps all weights")
+        if stage.length > changed.context:
+            wrong.append(f"stages[{i}].length: {stage.length} is more than the context, {changed.context}")
+        found.append(changed)
+    if wrong:
+        raise SpecError(wrong, "the stages of a run")
+    return found
 
 
 def _base(name: str) -> ModelSpec:

@@ -20,7 +20,7 @@ from anyformer.data.examples import Examples
 from anyformer.data.feed import Feed
 from anyformer.data.objectives.objective import source_eos
 from anyformer.data.order import VERSION
-from anyformer.data.shards import Index, open_examples, open_index
+from anyformer.data.shards import Index, open_examples
 from anyformer.data.tokenizer import SOURCE, Tokenizer
 from anyformer.errors import CapabilityError, DataError, InputError
 from anyformer.families.folder import load
@@ -46,13 +46,13 @@ from anyformer.train.many.mesh import Meshes
 from anyformer.train.many.restage import check_stages, restage
 from anyformer.train.many.start import joined
 from anyformer.train.many.store import fill, gathered_contents, save_parts
+from anyformer.train.needs import Needs, needs
 from anyformer.train.optim import Optimizers
 from anyformer.train.precision import Precision
 from anyformer.train.progress import Progress
 from anyformer.train.recompute import recompute
-from anyformer.train.resolve import resolved
 from anyformer.train.saver import Saver
-from anyformer.train.stages import restaged, specs_of
+from anyformer.train.stages import restaged
 from anyformer.train.state import RunState, check_resume, machine, order_of, spec_table, versions
 from anyformer.train.tables import Table, model_table
 from anyformer.train.team import ALONE, Team
@@ -96,37 +96,15 @@ class Setup:
 
     def read(self) -> None:
         """The data and the architecture, checked against each other; nothing is written."""
-        config = self.config
         begun = last_state(self.folder)
         # A run keeps the order of batches that it was begun with, whatever the rule is by now.
         self.order = self.team.told(VERSION if begun is None else order_of(begun))
-        self.index = open_index(config.data.folder)
-        self.tokenizer = None if self.index.tokenizer_sha256 is None else self.index.tokenizer()
-        self.source_tokenizer = self.index.source_tokenizer()
-        self.spec = resolved(
-            config.model, vocab=self.index.vocab, ids=self.index.ids, source_vocab=self.index.source_vocab,
-            source_ids=self.index.source_ids,
-        )  # fmt: skip
-        self.specs = specs_of(self.spec, config.stages)
-        self.objective = config.objective.ready(self.index, self.tokenizer)
-        self.examples = open_examples(config.data.folder, config.data.train)
-        wrong = [f"{path}: {what}" for path, what in self.objective.problems(self.spec, self.examples)]
-        wrong += [
-            f"stages[{i}].batch: {stage.batch} rows can't be shared out over {self.team.readers} processes; pick a "
-            f"multiple of {self.team.readers}"
-            for i, stage in enumerate(config.stages)
-            if stage.batch % self.team.readers
-        ]
-        wrong += misfits(config.many, config.compute, self.specs)
-        if wrong:
-            raise InputError("\n  ".join(["the model, the data and the objective don't fit each other:", *wrong]))
+        config, found = self.config, needs(self.config)
+        if found.index is not None and found.spec is not None and config.data.train in found.index.parts:
+            self._fit(found, found.index, found.spec)
+        self.index, self.spec, self.specs = found.ready()
         self.valid = None
         if config.data.valid:
-            if config.data.valid not in self.index.parts:
-                raise DataError(
-                    f"{config.data.folder}: has no part {config.data.valid!r} to measure on, only "
-                    f'{", ".join(self.index.parts)}; tokenize with --valid or --hold-out, or set data.valid to ""'
-                )
             self.held_out = open_examples(config.data.folder, config.data.valid)
             try:
                 self.valid = self._feed(self.held_out, len(config.stages) - 1, VERSION)
@@ -138,6 +116,26 @@ class Setup:
         """The tokenizer of the texts that the model reads, with what it was trained to see after them."""
         made, end = self.source_tokenizer or self.tokenizer, source_eos(self.spec)
         return made if made is None or end is None or not self.objective.ends_source else made.ending_with(end)
+
+    def _fit(self, found: Needs, index: Index, spec: ModelSpec) -> None:
+        """The tokenizer, the objective and the examples, and whether they fit the architecture and the machine."""
+        config, readers = self.config, self.team.readers
+        with found.noting("data.folder"):
+            self.tokenizer = None if index.tokenizer_sha256 is None else index.tokenizer()
+            self.source_tokenizer = index.source_tokenizer()
+            self.examples = open_examples(config.data.folder, config.data.train)
+            self.objective = config.objective.ready(index, self.tokenizer)
+            wrong = [f"{path}: {what}" for path, what in self.objective.problems(spec, self.examples)]
+            wrong += [
+                f"stages[{i}].batch: {stage.batch} rows can't be shared out over {readers} processes; pick a multiple of "
+                f"{readers}"
+                for i, stage in enumerate(config.stages)
+                if stage.batch % readers
+            ]
+            wrong += misfits(config.many, config.compute, found.specs)
+            if wrong:
+                title = "the model, the data and the objective don't fit each other:"
+                found.add(InputError("\n  ".join([title, *wrong])), wrong)
 
     def open(self) -> None:
         """Read, build, and take the folder; it is made if need be."""

@@ -7,11 +7,10 @@ from typing import NamedTuple
 
 from torch import nn
 
-from anyformer.errors import InputError, SpecError
+from anyformer.errors import InputError
 from anyformer.model.models import Model
 from anyformer.model.store import empty_model
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.weights import weights
 from anyformer.train.config import Stage
 
 
@@ -33,29 +32,6 @@ def place_of(stages: Sequence[Stage], step: int) -> Place:
             return Place(index, stage, step - first)
         first += stage.steps
     raise InputError("there is no stage")
-
-
-def specs_of(spec: ModelSpec, stages: Sequence[Stage]) -> list[ModelSpec]:
-    """The architecture of each stage, or all that is wrong with them in one SpecError."""
-    wrong: list[str] = []
-    found: list[ModelSpec] = []
-    shapes = {name: weight.shape for name, weight in weights(spec).items()}
-    for i, stage in enumerate(stages):
-        try:
-            changed = spec.vary(stage.spec.written()) if stage.spec.items else spec
-        except SpecError as error:
-            wrong += [f"stages[{i}].spec.{problem}" for problem in error.problems]
-            continue
-        have = {name: weight.shape for name, weight in weights(changed).items()}
-        differ = sorted(name for name in shapes.keys() | have.keys() if shapes.get(name) != have.get(name))
-        if differ:
-            wrong.append(f"stages[{i}].spec: changes the shape of {', '.join(differ[:3])}; a stage keeps all weights")
-        if stage.length > changed.context:
-            wrong.append(f"stages[{i}].length: {stage.length} is more than the context, {changed.context}")
-        found.append(changed)
-    if wrong:
-        raise SpecError(wrong, "the stages of a run")
-    return found
 
 
 def restaged(model: Model, spec: ModelSpec) -> Model:

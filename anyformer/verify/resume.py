@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyformer.errors import CheckpointError, InputError
+from anyformer.errors import CheckpointError, InputError, file_fault
 from anyformer.train.checkpoint import FOLDER, Found, name_of, steps_in, verify
 from anyformer.train.config import Config
 from anyformer.train.events import Saved, Step
@@ -154,8 +154,8 @@ def resume(
             rows += _held(*(verify(copy / FOLDER / name_of(end), end) for copy in copies))
     except OSError as error:
         raise CheckpointError(
-            f"{error.filename or scratch or tempfile.gettempdir()}: {error.strerror or error}; the copies take twice the room of a checkpoint: give "
-            "--scratch a folder that has it"
+            f"{file_fault(error, scratch or tempfile.gettempdir())}; the copies take twice the room of a checkpoint, in the "
+            "folder that --scratch names"
         ) from error
     logged = {record.get("step"): record for record in read_metrics(place, "step")}
     overlap = [step for step in straight if step in logged]

@@ -90,6 +90,7 @@ def test_main_into_a_full_device_fails_in_one_line():
         )  # fmt: skip
     assert done.returncode == 1
     assert "No space left" in done.stderr
+    assert "make room" in done.stderr
     assert "Traceback" not in done.stderr
 
 

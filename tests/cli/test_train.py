@@ -199,6 +199,14 @@ def test_train_given_something_wrong_says_what_and_writes_nothing(tmp_path, conf
     assert not (tmp_path / "runs").exists()
 
 
+def test_train_with_a_wrong_spec_says_so_before_it_makes_data(tmp_path, config, capsys):
+    (tmp_path / "text.txt").write_text("some text " * 100)
+    more = ("data.folder=later", "data.make=text.txt --train chars", "model.spec.width=7")
+    ran = run(capsys, "train", config, *(part for each in more for part in ("--set", each)))
+    assert (ran.status, "does not divide width=7" in ran.err) == (2, True), ran.err
+    assert not (tmp_path / "later").exists()
+
+
 def test_train_help_shows_examples(capsys):
     ran = run(capsys, "train", "--help")
     assert ran.status == 0

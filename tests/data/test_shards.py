@@ -248,6 +248,9 @@ def test_tokenize_stopped_at_every_call_goes_on_to_the_same_bytes(small_plan, mo
         if how == "full":
             assert "No space left on device" in str(caught.value)
             assert "the same command goes on" in str(caught.value)
+            named = Path(caught.value.filename)
+            assert named == plan.out or named.parent == plan.out
+            assert ".tmp-" not in named.name
             assert not [name for name in content(plan.out) if ".tmp-" in name], "nothing half written stays"
         monkeypatch.setattr(files, "DISK", Deadly(10**9, Killed()))
         _, done = tokenize(plan)

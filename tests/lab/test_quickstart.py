@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -366,11 +367,39 @@ def test_command_on_a_full_disk_ends_in_one_line_and_keeps_the_earlier_run(here,
     ran = run(capsys, "quickstart", "--text", "foxes.txt", "--steps", "2", *FLAGS)
     assert ran.status == 1
     assert ran.err.startswith("anyformer: ")
-    assert ran.err.endswith("No space left on device\n")
+    assert "model.safetensors: No space left on device; make room on that disk" in ran.err
+    assert len(ran.err.splitlines()) == 1
     assert ("step" in ran.out) == bool(when)
     assert read_result(made.plan.place) == before
     assert os.listdir("runs") == [made.plan.place.name]
     af.load(made.plan.place)
+
+
+@pytest.mark.parametrize(
+    ("pace", "steps", "words"),
+    [
+        (0.1, 100, []),
+        (0.4, 50, ["slow: the machine is busy", "about 0:20 instead of 0:10", "it took 20 s instead of 10 s"]),
+        (1.0, 30, ["slow: the machine is busy", "at most 0:30", "30 of 50 steps were made in 30 s", "--minutes"]),
+    ],
+    ids=["idle", "busy", "very busy"],
+)
+def test_command_on_a_slow_machine_takes_more_time_up_to_a_limit_and_says_so(
+    here, capsys, monkeypatch, pace, steps, words
+):
+    monkeypatch.setattr("anyformer.cli.quickstart.MINUTES", 10 / 60)
+    monkeypatch.setattr("anyformer.cli.quickstart.MOST_MINUTES", 30 / 60)
+    monkeypatch.setattr("anyformer.cli.quickstart.LEAST_STEPS", 50)
+    # Read twice in a step: each takes as long as the test says.
+    ticks = itertools.count()
+    clock = SimpleNamespace(perf_counter=lambda: -(-next(ticks) // 2) * pace)
+    monkeypatch.setattr("anyformer.train.loop.time", clock)
+    ran = run(capsys, "quickstart", "--text", "foxes.txt", *FLAGS)
+    assert ran.status == 0, ran.err
+    assert read_result(Path("runs") / os.listdir("runs")[0]).steps == pytest.approx(steps, abs=1)
+    said = " ".join(ran.out.split())
+    assert [part for part in words if part not in said] == []
+    assert ("slow" in said) == bool(words)
 
 
 def test_spec_of_quickstart_reads_as_the_library_reads_any_spec():

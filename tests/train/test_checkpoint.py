@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import anyformer as af
 from anyformer import files
-from anyformer.errors import CheckpointError
+from anyformer.errors import ADVICE, CheckpointError
 from anyformer.train import checkpoint
 from anyformer.train.checkpoint import Contents, newest, resume, write
 from anyformer.train.many.store import fill
@@ -170,7 +170,8 @@ def test_first_save_killed_at_every_call_is_none_or_whole(tmp_path, model, monke
 
 
 @pytest.mark.parametrize(
-    ("error", "lasting"), [(errno.ENOSPC, False), (errno.EIO, False), (errno.ENOSPC, True), (errno.EROFS, True)]
+    ("error", "lasting"),
+    [(errno.ENOSPC, False), (errno.EIO, False), (errno.ENOSPC, True), (errno.EROFS, True), (errno.EACCES, True)],
 )
 def test_save_on_a_failing_disk_says_so_and_keeps_what_was(tmp_path, model, monkeypatch, error, lasting):
     """R4: at each call; only a second name for a file, for which a copy can stand in, may fail unnoticed."""
@@ -187,8 +188,9 @@ def test_save_on_a_failing_disk_says_so_and_keeps_what_was(tmp_path, model, monk
         monkeypatch.setattr(files, "DISK", disk)
         told = failure(run, new)
         assert not told or all(
-            part in told for part in (os.strerror(error), "can't be saved", "same command continues")
+            part in told for part in (os.strerror(error), "can't be saved", "same command continues", ADVICE[error])
         )
+        assert not told or error == errno.ENOSPC or "room" not in told.lower()
         unnoticed += not told and disk.calls >= at
         monkeypatch.setattr(files, "DISK", QuickDisk())
         assert whole(run) in (2, 3)

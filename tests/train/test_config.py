@@ -1,11 +1,15 @@
 """The config of a run: read, changed from outside, written back, and refused with every problem at once."""
 
+import re
+
 import pytest
 
 from anyformer.data.objectives import Objective
 from anyformer.data.packing import Packing
 from anyformer.errors import InputError
 from anyformer.train.config import Config, identity
+from anyformer.train.familiar import FAMILIAR
+from anyformer.train.needs import needs
 from anyformer.train.rates import OptimKind
 from anyformer.train.schedule import Schedule
 
@@ -110,3 +114,86 @@ def test_identity_holds_what_is_learned_and_not_where_or_how_often_one_looks():
     for name, value in {"run.seed": 1, "optim.matrices": 0.1, "stages.batch": 8, "compute.dtype": "float64",
                         "objective.kind": "masked", "schedule.kind": "cosine", "run.clip": 2.0}.items():  # fmt: skip
         assert identity(Config.from_toml(TEXT, changes={name: value})) != plain, name
+
+
+WRONG = """
+[model.spec]
+width = 63
+depth = 2
+context = 32
+attention = { heads = 4 }
+position = { kind = "ropee", thta = 3 }
+[data]
+folder = "nowhere"
+[optim]
+kind = "adam"
+lr = 0.001
+tables = -1
+matrices = "fast"
+[[stages]]
+steps = 0
+length = 8
+batch_size = 4
+[run]
+folder = "runs/x"
+sed = 3
+keep = 1
+"""
+
+
+def test_config_names_keys_types_values_spec_and_files_in_one_message(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as caught:
+        Config.from_toml(WRONG, "mine.toml", {"stages.3.steps": 4, "learning_rate": 0.1})
+    told = str(caught.value).splitlines()
+    for part in (
+        "stages.3.steps: the config has 1 stage", "optim.kind: 'adam' is unknown; did you mean 'adamw'?",
+        "optim.lr: is unknown; here it is optim.matrices, optim.tables and optim.vectors", "optim.tables: -1 is not at least 0",
+        "learning_rate: is unknown; here it is optim.matrices", "optim.matrices: 'fast' is not a finite number",
+        "stages[0].steps: 0 is not at least 1", "stages[0].batch_size: is unknown; here it is batch in [[stages]]",
+        "run.sed: is unknown; did you mean 'seed'?", "run.keep: 1 is not at least 2", "data.folder: nowhere: there is no such",
+        "model.spec.position.kind: 'ropee' is unknown; did you mean 'rope'?", "model.spec.attention.heads: 4 does not divide",
+        "model.spec.position.thta: is unknown; did you mean 'theta'?",
+    ):  # fmt: skip
+        assert [line for line in told if line.strip().startswith(part)], (part, told)
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIAR))
+def test_config_answers_a_familiar_name_with_its_own(name):
+    with pytest.raises(InputError) as caught:
+        Config.from_toml(TEXT, changes={name: 1})
+    assert f"{name}: is unknown; here it is {FAMILIAR[name]}" in str(caught.value)
+
+
+def test_familiar_names_lead_to_fields_that_there_are():
+    config = Config.from_toml(TEXT)
+    spec = {"depth", "width", "vocab", "attention"}
+    for words in set(FAMILIAR.values()):
+        for path in re.findall(r"\b(?:model|data|optim|schedule|compute|run)\.[a-z_.]+\b", words):
+            part, name, *_ = path.split(".")
+            known = {*vars(getattr(config, part)), *vars(config.optim.leaf), "kind"}
+            assert name in known, path
+            assert name != "spec" or path.split(".")[2] in spec, path
+        for name in re.findall(r"(\w+) in \[\[stages\]\]", words):
+            assert hasattr(config.stages[0], name), name
+
+
+def test_config_with_one_table_of_stages_says_two_brackets_and_looks_inside():
+    with pytest.raises(InputError) as caught:
+        Config.from_toml(WRONG.replace("[[stages]]", "[stages]"))
+    assert "stages: is one table, and there may be several; write [[stages]]" in str(caught.value)
+    assert "stages[0].steps: 0 is not at least 1" in str(caught.value)
+
+
+def test_config_without_problems_of_its_own_is_told_of_spec_data_and_weights_at_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = Config.from_toml(TEXT, changes={"model.spec.width": 7, "stages.1.spec.attention.heads": 5})
+    with pytest.raises(InputError) as caught:
+        needs(config).settle()
+    told = str(caught.value)
+    assert "data.folder: tokens: there is no such folder" in told
+    assert "model.spec.attention.heads: 12 does not divide width=7" in told
+    base = Config.from_toml(TEXT, changes={"model.base": "lama-7b"})
+    assert any(line.startswith("model.base: 'lama-7b' is no preset") for line in needs(base).lines)
+    weights = Config.from_toml(TEXT, changes={"model.weights": "none"})
+    assert "model.weights: none: there is no such folder; give one with a model" in needs(weights).lines

@@ -218,3 +218,24 @@ def test_crew_is_one_beside_a_device_and_no_larger_than_the_work():
     assert Crew.on(torch.device("cuda"), 8).size == 1
     assert Crew.on(torch.device("cpu"), 1).size == 1
     assert 1 <= Crew.on(torch.device("cpu"), 99).size <= 4
+
+
+def test_budget_by_the_clock_with_least_steps_ends_on_time_on_a_fast_machine_and_later_on_a_slow_one():
+    budget = Budget(seconds=100.0, least_steps=500, most_seconds=300.0)
+
+    def end(speed: float) -> tuple[int, float]:
+        step, before = 0, 0.0
+        while (progress := budget.progress(step, step / speed)) < 1:
+            assert progress >= before
+            before, step = progress, step + 1
+        return step, step / speed
+
+    assert end(10.0) == (1000, 100.0)
+    assert end(5.0) == (500, 100.0)
+    assert end(2.5) == (500, 200.0)
+    assert end(1.0) == (300, 300.0)
+    assert budget.expected(25, 10.0) == pytest.approx(200.0)
+    assert budget.words == "100 s, or 500 steps in at most 300 s"
+    for odd in ({"least_steps": 3, "seconds": 1.0}, {"steps": 3, "least_steps": 2, "most_seconds": 2.0}):
+        with pytest.raises(TypeError, match="go together"):
+            Budget(**odd)

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import html
 import json
 import math
 import re
@@ -226,9 +227,26 @@ def test_chart_ticks_are_within_the_span_and_few(low, high):
     assert all(low <= tick <= high for tick in log_ticks(max(low, 1e-9), high))
 
 
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("log", [False, True])
+def test_chart_labels_both_axes_within_the_drawing(wide, log):
+    line = Line(name="a", points=[(1, 2.0), (9, 3.0)], style="train")
+    drawn = Chart(title="x", measure="nats < 3", lines=[line], total=10, wide=wide, log=log).svg()
+    width, height = map(float, re.search(r'viewBox="0 0 (\d+) (\d+)"', drawn).groups())
+    across = re.search(r'class="across" x="([\d.]+)" y="([\d.]+)"[^>]*>step<', drawn)
+    up = re.search(r'class="up" x="([\d.]+)" y="([\d.]+)"[^>]*rotate\(-90 [^>]*>([^<]*)<', drawn)
+    assert 0 < float(across[1]) < width
+    assert float(across[2]) < height
+    assert 0 < float(up[2]) < height
+    assert html.unescape(up[3]) == ("nats < 3, log scale" if log else "nats < 3")
+
+
 def test_chart_of_one_point_and_of_none_is_drawn():
-    assert "<circle" in Chart(title="x", lines=[Line(name="a", points=[(1, 2.0)], style="train")], total=10).svg()
-    assert Chart(title="x", lines=[Line(name="a", points=[], style="train")], total=10).empty
+    assert (
+        "<circle"
+        in Chart(title="x", measure="y", lines=[Line(name="a", points=[(1, 2.0)], style="train")], total=10).svg()
+    )
+    assert Chart(title="x", measure="y", lines=[Line(name="a", points=[], style="train")], total=10).empty
 
 
 @pytest.mark.parametrize(("text", "short"), [("3.00 GB", "3 GB"), ("1.50 M", "1.5 M"), ("500 k", "500 k"), ("0", "0")])

@@ -15,8 +15,9 @@ from anyformer.data.tokenizer import train_bpe
 from anyformer.errors import CapabilityError, CheckpointError, DataError, InputError, SpecError, TrainingError
 from anyformer.train.config import Config
 from anyformer.train.events import Looked, Resumed, Saved, Spoke, Step, Stopped
+from anyformer.train.resolve import specs_of
 from anyformer.train.run import Run
-from anyformer.train.stages import place_of, restaged, specs_of
+from anyformer.train.stages import place_of, restaged
 from tests.data.feeding import INDEX, examples_for, make, spec_for
 from tests.train.small_data import text_config, text_data, text_examples, write_data
 

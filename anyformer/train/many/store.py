@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyformer.errors import CheckpointError
+from anyformer.errors import CheckpointError, file_fault
 from anyformer.files import Written, write_new
 from anyformer.model.store import WEIGHTS
 from anyformer.model.tensors import DTYPES, TensorFile
@@ -33,7 +33,7 @@ from anyformer.train.team import Team
 Parts = dict[str, dict[str, tuple[Tensor, tuple[int, ...]]]]
 """By table and name what one process writes, and where it begins in the whole."""
 PARTS = "parts.json"
-MAKE_ROOM = "Make room or repair the disk, and the same command continues from the checkpoint before"
+CONTINUES = "After that the same command continues from the checkpoint before"
 
 
 def gathered_contents(contents: Contents, team: Team) -> Contents:
@@ -78,7 +78,7 @@ def _write_mine(made: Path, tables: Mapping[str, Table], team: Team) -> None:
     if team.any(fault is not None):
         why = "another process could not write its part; its own message says why"
         if fault is not None:
-            why = f"the part of this process can't be saved: {fault.strerror or fault}. {MAKE_ROOM}"
+            why = f"the part of this process can't be saved: {file_fault(fault)}. {CONTINUES}"
         raise CheckpointError(f"{made}: {why}") from fault
 
 

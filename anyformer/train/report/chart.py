@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from anyformer.specs.units import short
 
 Points = Sequence[tuple[float, float]]
-LEFT, RIGHT, TOP, BOTTOM = 60, 22, 12, 28
+LEFT, RIGHT, TOP, BOTTOM = 80, 22, 12, 44
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,8 @@ class Chart:
     """What is drawn."""
 
     title: str
+    measure: str
+    """What goes up the drawing, with its unit."""
     lines: Sequence[Line]
     total: int
     """Steps of the whole run: a run that goes on leaves room."""
@@ -52,7 +54,7 @@ class Chart:
 
     def svg(self) -> str:
         """The drawing."""
-        width, height = (1060, 330) if self.wide else (520, 200)
+        width, height = (1060, 346) if self.wide else (520, 216)
         low, high = self._span()
         scale = _Scale(width=width, height=height, total=self.total, low=low, high=high, log=self.log)
         parts = [*self._axes(scale), *self._marks(scale)]
@@ -85,7 +87,7 @@ class Chart:
             for line in self.lines
             if line.points
         ]
-        return f"{self.title} over {self.total:,} steps: {'; '.join(ends)}"
+        return f"{self.title} ({self.measure}) over {self.total:,} steps: {'; '.join(ends)}"
 
     def _span(self) -> tuple[float, float]:
         values = sorted(
@@ -116,6 +118,12 @@ class Chart:
                 x = scale.x(value)
                 parts.append(f'<text x="{x:.1f}" y="{base + 18}" text-anchor="middle">{count(value)}</text>')
         parts.append(f'<line class="axis" x1="{LEFT}" x2="{scale.width - RIGHT}" y1="{base}" y2="{base}"/>')
+        across, up = (LEFT + scale.width - RIGHT) / 2, (TOP + base) / 2
+        parts.append(f'<text class="across" x="{across:.1f}" y="{scale.height - 6}" text-anchor="middle">step</text>')
+        label = html.escape(f"{self.measure}, log scale" if self.log else self.measure)
+        parts.append(
+            f'<text class="up" x="14" y="{up:.1f}" text-anchor="middle" transform="rotate(-90 14 {up:.1f})">{label}</text>'
+        )
         return parts
 
     def _marks(self, scale: _Scale) -> list[str]:

@@ -21,6 +21,8 @@ SHOWN = 6
 """Samples that are shown at once; the others on request."""
 FIGURES = 4
 """Other figures of looks, and terms of the loss, that have a chart of their own."""
+UNITS = {"accuracy": "share that is right", "bleu": "BLEU (0 to 100)"}
+"""What goes up a chart of these figures; of others, their names."""
 
 
 def page(report: Report) -> str:
@@ -101,24 +103,29 @@ def _charts(report: Report) -> Iterator[str]:
     common: dict[str, Any] = {"total": about.total, "marks": stages}
     train = Line(name="training rows, smoothed", points=steps.smooth("loss"), style="train")
     faults = steps.skips()
+    loss = "squared error" if "squared_error" in steps.terms else "loss (nats per label)"
     held = _held_out(report, lambda look: look.get("loss"))
-    yield _chart(Chart(title="Loss", lines=[train, *held], band=steps.band("loss"), faults=faults, wide=True, **common))
+    lines = [train, *held]
+    yield _chart(
+        Chart(title="Loss", measure=loss, lines=lines, band=steps.band("loss"), faults=faults, wide=True, **common)
+    )
     charts = [
-        Chart(title="Learning rate", unit=lambda v: f"{v:g}", from_zero=True,
+        Chart(title="Learning rate", measure="factor on the peak", unit=lambda v: f"{v:g}", from_zero=True,
               lines=[Line(name="factor on the peak", points=steps.curve("rate"), style="train")], **common),
-        Chart(title="Gradient norm", log=True, faults=faults, band=steps.band("gradient_norm"),
+        Chart(title="Gradient norm", measure="norm", log=True, faults=faults, band=steps.band("gradient_norm"),
               lines=[Line(name="before clipping", points=steps.smooth("gradient_norm"), style="train")], **common),
-        Chart(title="Speed", unit=units.short, from_zero=True,
+        Chart(title="Speed", measure="tokens per second", unit=units.short, from_zero=True,
               lines=[Line(name="tokens/s", points=steps.speed(), style="train")], **common),
-        Chart(title="Memory", unit=units.data, from_zero=True,
+        Chart(title="Memory", measure="bytes in use at most", unit=units.data, from_zero=True,
               lines=[Line(name="at most so far", points=steps.curve("memory"), style="train")], **common),
     ]  # fmt: skip
     for name in _others(report):
-        lines = _held_out(report, lambda look, name=name: _figure(look, name))
-        charts.append(Chart(title=name.replace("_", " ").capitalize(), lines=lines, **common))
+        lines, words = _held_out(report, lambda look, name=name: _figure(look, name)), name.replace("_", " ")
+        charts.append(Chart(title=words.capitalize(), measure=UNITS.get(name, words), lines=lines, **common))
     for name in [name for name in steps.terms if name not in ("total", "cross_entropy", "squared_error")][:FIGURES]:
         line = Line(name="term of the loss", points=steps.smooth(name), style="train")
-        charts.append(Chart(title=name.replace("_", " ").capitalize(), lines=[line], **common))
+        words = name.replace("_", " ")
+        charts.append(Chart(title=words.capitalize(), measure=words, lines=[line], **common))
     yield from (_chart(chart) for chart in charts if not chart.empty)
 
 
