@@ -16,8 +16,8 @@ from typing import Any
 PAGE = Path(__file__).resolve().parent / "parity.md"
 HEAD = """# Parity with the published implementations
 
-Every family is held against its public class of transformers {version}, for the class's small config (`tiny`) and for
-every switch that a published config may turn. Both sides get random weights in every tensor, biases and gains too, and
+Every family is held against its public class of transformers {version} in eval mode, for the class's small config
+(`tiny`) and for every switch that a published config may turn. Both sides get random weights in every tensor, biases and gains too, and
 compute in fp64, with the class's own fp32 lifted; a difference is max|a - b| / max|b| of the logits, and the tests allow
 {limit:g}. Sequences are longer than every window, chunk and trained length of the small config.
 
@@ -26,6 +26,33 @@ compute in fp64, with the class's own fp32 lifted; a difference is max|a - b| / 
 - **cached**: fed in two parts with our cache, against the class without one.
 - **round trip**: tensors and config there and back, equal to the last bit, also through two shards that the class
   loads itself.
+
+Beside this table, every case is compared as a user would: `from_pretrained` of the folder against `af.load` of it, both
+in fp32, with nothing else set (`tests/families/test_as_loaded.py`). What the fp64 tests set on the reference beyond that:
+
+- what a class computes in fp32 whatever its weights are (norms, softmax, angles) is lifted to fp64;
+- the tables of sines that Marian and RoFormer round to fp32 hold the fp64 numbers of the same formula;
+- Gemma 2 runs eager attention, the one that caps its scores; FSMT reads a whole target with `use_cache=False`, since its
+  decoder masks nothing when it keeps a cache;
+- T5, mT5 and UMT5 get a head of their own where the config says so: the class ties every one that it makes anew, though
+  it leaves those that it loads as they are.
+
+`anyformer verify parity` compares with the class as `from_pretrained` gives it, and prints that fp32 was lifted.
+
+Where the public class computes something surprising, a loaded model does the same:
+
+- **BigBird** draws its random blocks in training only. In eval mode the first block stands in for each of them and
+  counts several times. Both modes are compared. Not followed: the class cuts rows into blocks, padding included; stays
+  with full attention after one short row; fails beyond 5 blocks if none is drawn; and at 1,024 tokens in training may
+  count a block twice.
+- **UMT5** divides the decoder's output by the root of the width, whether its head is tied or not.
+- **T5's buckets**: the class rounds in fp32 where a distance lies between two buckets, and so do we; lifted to fp64, the
+  reference may put such a distance (16 of 18 buckets up to 128) into the next one.
+- **Sine tables** that Marian, FSMT and RoFormer store are read by their classes; a file whose table is not the formula is
+  refused. No class reads any other tensor that is left out here (`tests/families/test_left_out.py`): `inv_freq`, causal
+  masks and `masked_bias`, `position_ids` and `token_type_ids`, GPT-J's `embed_positions`, Reformer's mask values,
+  poolers, the next-sentence head, ViT's mask token, the second of two biases of an untied masked-LM head, and the bias
+  of T5's first cross-attention.
 
 A dash means that the case does not apply: an encoder has no cache, and where angles depend on the length the public
 classes take that of the longest row. To check a checkpoint of your own, layer by layer:

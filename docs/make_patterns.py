@@ -61,8 +61,14 @@ KINDS = {
     "bigbird_random": Example(
         "chunked(2, 1, 1) | bigbird_random(2, 2, 4, 64)",
         "BigBird, as its published code draws",
-        note="At 1,024 tokens the published code may draw a block that it sees anyway and then counts it twice; "
+        note="The released models draw in training only, `bigbird_random(64, 3, 12, 4096, 'training')`; in eval mode they "
+        "have `bigbird_eval` in its place. At 1,024 tokens the published code may draw a block that it sees anyway and then counts it twice; "
         "here a key counts once.",
+    ),
+    "bigbird_eval": Example(
+        "chunked(1, 1, 1) | bigbird_eval(1, 2)",
+        "BigBird, as its published code reads in eval mode",
+        note="The picture shows which keys are seen, not that those of the first block count `count` more times.",
     ),
     "block_sparse": Example("block_sparse(2, 3, 4, 1)", "Phi-3-small, as `block_sparse(64, 16, 8, 1)`"),
     "heads": Example(
@@ -75,7 +81,9 @@ MODELS = {
     "Sparse Transformer, strided": Example("window(128) | causal & strided(128)", "both sets in each head"),
     "Sparse Transformer, fixed": Example("causal & fixed(128, 8)", "both sets in each head"),
     "GPT-3's local layers": Example("window(256)", "every other layer; the rest is `causal`"),
-    "BigBird": Example("chunked(64, 1, 1) | edge_blocks(64) | bigbird_random(64, 3, 12, 4096)", "every layer"),
+    "BigBird": Example(
+        "chunked(64, 1, 1) | edge_blocks(64) | bigbird_random(64, 3, 12, 4096, 'training')", "every layer, in training"
+    ),
     "Phi-3-small": Example("block_sparse(64, 16, 8, 1)", "every other layer; the rest is `causal`"),
     "Reformer's local layers": Example("causal & chunked(64, 1)", "as a decoder; an encoder has `chunked(64, 1)`"),
     "a window with sinks": Example(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import CapabilityError, InputError
-from anyformer.families.checkpoint import family_for, fill, matched, published
+from anyformer.families.checkpoint import check_computed, family_for, fill, matched, published
 from anyformer.families.family import family_of
 from anyformer.families.keys import REMOTE
 
@@ -38,6 +38,7 @@ def from_hf(hf_model: Any) -> Model:
     table = family.weights(spec)
     entries = table.entries(spec)
     placed = matched(table, entries, tensors, lambda held: tuple(tensors[held].shape), Path(name), spec)
+    check_computed(table, tensors, lambda name: tensors[name].detach(), name)
     model = empty_model(spec, first.device, first.dtype)
     fill(model, entries, lambda theirs: tensors[placed[theirs]] if theirs in placed else None, name, copy=True)
     model.family = family.kind

@@ -109,6 +109,7 @@ def load_published(
                 read_into=lambda name, tensor: shards.read_into(placed[name], tensor),
             )
             check_copies(table, entries, shards)
+            check_computed(table, shards.files, shards.tensor, str(folder))
     model.family = family.kind
     return model
 
@@ -187,6 +188,18 @@ def check_copies(table: StateMap, entries: list[Entry], shards: Shards) -> None:
                 f"{shards.folder}: {copy} differs from {placed[name]}, but {CONFIG} says that they are one; "
                 "if they are not, set tie_word_embeddings to false there"
             )
+
+
+def check_computed(table: StateMap, stored: Iterable[str], read: Callable[[str], Tensor], where: str) -> None:
+    """A table that is computed here and read from the file by the public class must be the one that is computed."""
+    names = list(stored)
+    for pattern, sines in table.computed.items():
+        for name in names:
+            if re.fullmatch(pattern, name) and (why := sines.differs(read(name))) is not None:
+                raise CheckpointError(
+                    f"{where}: {name}: {why}. The public class would read it, and here positions are computed, so the "
+                    "model would be another one; if the table is damaged, take it out of the file"
+                )
 
 
 def published(model: Model, family: type[Family]) -> Iterator[tuple[str, Tensor]]:

@@ -8,7 +8,7 @@ from typing import Any
 from anyformer.families.family import Family, Preset
 from anyformer.families.keys import Values, flag, ids, table, text, texts, whole
 from anyformer.families.statemap import Rule, StateMap
-from anyformer.families.transformer import SINES, STACK_KEYS, layer_rules, read_stacks, write_stacks
+from anyformer.families.transformer import SINES, STACK_KEYS, layer_rules, read_stacks, sines, write_stacks
 from anyformer.specs.ends import TokenEmbed
 from anyformer.specs.model import ModelSpec
 
@@ -118,6 +118,7 @@ class FSMT(Family, kind="fsmt"):
             rules=(*rules, Rule(output, "head.weight"), *layer_rules()),
             copies={source: target, output: target} if one else {},
             ignored=SINES,
+            computed=sines(spec),
             prefix="model.",
         )
 

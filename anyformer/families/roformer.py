@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import bert_like as like
 from anyformer.families.family import Family, Preset
 from anyformer.families.keys import Key, Values, flag, whole
-from anyformer.families.statemap import Rule, StateMap
+from anyformer.families.statemap import Rule, Sines, StateMap
 from anyformer.parts.positions.rope import Rope
 from anyformer.specs.model import ModelSpec
 
@@ -46,7 +47,12 @@ def write(spec: ModelSpec) -> dict[str, Any]:
 def weights(spec: ModelSpec) -> StateMap:
     """The table of tensors of both classes."""
     project = Rule("roformer.embeddings_project.{p}", f"{spec.stacks[-1].name}.project.{{p}}")
-    return like.weights(spec, "roformer", project, ignored=(r"(roformer\.)?encoder\.embed_positions\.weight",))
+    stack, table = spec.stacks[-1], r"(roformer\.)?encoder\.embed_positions\.weight"
+    layer = stack.layers[0]
+    # The angles of its rotation, which the public class reads from the file.
+    frequency = layer.position.constants(spec.dims(layer, stack)).get("frequency", ())
+    found = like.weights(spec, "roformer", project, ignored=(table,))
+    return dataclasses.replace(found, computed={table: Sines(tuple(frequency))})
 
 
 def tiny(**more: Any) -> dict[str, Any]:

@@ -184,6 +184,29 @@ class Entry:
         return math.prod(self.shape)
 
 
+@dataclass(frozen=True)
+class Sines:
+    """A table that a public class reads from its file and that is computed here: row p is [sin(p f) | cos(p f)]."""
+
+    frequency: tuple[float, ...]
+    first: int = 0
+    """The first row that a token can have."""
+
+    def differs(self, stored: Tensor) -> str | None:
+        """How a stored table differs from it, beyond rounding; None if it does not."""
+        import torch
+
+        if stored.dim() != 2 or stored.shape[1] != 2 * len(self.frequency) or not stored.is_floating_point():
+            return f"has shape {tuple(stored.shape)} and {stored.dtype}, not {2 * len(self.frequency)} numbers in a row"
+        place = torch.arange(self.first, stored.shape[0], dtype=torch.float64, device=stored.device)
+        angle = place[:, None] * torch.tensor(self.frequency, dtype=torch.float64, device=stored.device)
+        gap = (torch.cat((angle.sin(), angle.cos()), -1) - stored[self.first :].double()).abs()
+        # Files have it in 16 bits or in fp32, whose angles are off by up to 6e-8 for each position.
+        limit = 2 * torch.finfo(stored.dtype).eps + 2.0**-22 * max(stored.shape[0], 1)
+        worst = float(gap.max()) if gap.numel() else 0.0
+        return None if worst <= limit else f"differs from the sines by up to {worst:.2g}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class StateMap:
     """A family's table for one spec."""
@@ -192,7 +215,11 @@ class StateMap:
     copies: Mapping[str, str] = field(default_factory=dict)
     """A name under which files may hold a tensor once more -> the name in the rules, e.g. that of a tied head."""
     ignored: tuple[str, ...] = ()
-    """Patterns of names that hold nothing learned, or nothing that this model uses."""
+    """Patterns of names that hold nothing learned, or nothing that this model uses; the public class reads none of them
+    from its file but those in `computed`.
+    """
+    computed: Mapping[str, Sines] = field(default_factory=dict)
+    """Patterns among those that the public class does read -> what must stand there, since we compute it."""
     zeros: tuple[str, ...] = ()
     """Names that files may leave out where the tensor is 0, as the public class does."""
     prefix: str = ""

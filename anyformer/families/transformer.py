@@ -11,13 +11,22 @@ from typing import Any
 
 from anyformer.families.family import Family, Preset
 from anyformer.families.keys import Values, activation_of, flag, ids, must, number, plain_ffn, text, whole
-from anyformer.families.statemap import Row, Rule, StateMap
+from anyformer.families.statemap import Row, Rule, Sines, StateMap
 from anyformer.specs.ends import TokenEmbed, TokenHead
 from anyformer.specs.model import ModelSpec
 
 BODY = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
 SINES = (r"(model\.)?(encoder|decoder)\.embed_positions\.weight",)
 """Tables that are computed."""
+
+
+def sines(spec: ModelSpec) -> dict[str, Sines]:
+    """What must stand in those tables: the public classes read them."""
+    stack = spec.stacks[0]
+    layer = stack.layers[0]
+    frequency = layer.position.constants(spec.dims(layer, stack)).get("frequency", ())
+    return {SINES[0]: Sines(tuple(frequency), getattr(layer.position, "offset", 0))}
+
 
 STACK_KEYS = {
     "max_position_embeddings": whole(1024),
@@ -198,7 +207,9 @@ class Transformer(Family, kind="transformer"):
         else:
             rules.append(Rule("model.encoder.embed_tokens.weight", "embed.tokens.weight"))
             rules.append(Rule("model.decoder.embed_tokens.weight", "decoder_embed.tokens.weight"))
-        return StateMap(rules=(*rules, *layer_rules()), copies=copies, ignored=SINES, prefix="model.")
+        return StateMap(
+            rules=(*rules, *layer_rules()), copies=copies, ignored=SINES, computed=sines(spec), prefix="model."
+        )
 
     @classmethod
     def tiny(cls) -> dict[str, Any]:

@@ -138,3 +138,16 @@ def test_bigbird_eval_of_a_short_document_sees_it_whole_and_once():
     assert not leaf.extra(q).any()
     q = q._replace(pos=torch.arange(19)[:, None], length=19)
     assert leaf.extra(q).flatten().tolist() == [0] * 2 + [2] * 16 + [0]
+
+
+@pytest.mark.parametrize(("block", "count"), [(3, 1), (2, 0), (1, 2)])
+def test_bigbird_eval_equals_its_definition_at_every_length(block, count):
+    leaf = BigBirdEval(block=block, count=count)
+    for length in range(1, 40):
+        last = (length - 1) // block
+        found = leaf.allows(Tokens(torch.arange(length)[:, None], length=length), Tokens(torch.arange(length)[None]))
+        wanted = [
+            [last < 2 * count + 5 or (0 < q // block < last and k < block) for k in range(length)]
+            for q in range(length)
+        ]
+        assert torch.as_tensor(found).expand(length, length).tolist() == wanted

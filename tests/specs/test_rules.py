@@ -83,6 +83,10 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {**BOTH, "decoder": {"attention": {"pattern": "causal & (window(3) | global_tokens(2))"}}},
         "decoder.attention.pattern: 'causal & (window(3) | global_tokens(2))' reads marks, which global_mask gives to the "
         "source only; write marks=False and how many are first"),
+    "repeated keys under a cap": (
+        {"topology": "encoder", "attention.pattern": "bigbird_eval(4, 1) | symmetric_window(2)", "attention.softcap": 5.0},
+        "attention.pattern: 'bigbird_eval(4, 1) | symmetric_window(2)' counts keys several times, which goes with mixer "
+        "'softmax' and without a softcap only"),
     "shared keys in groups": (
         {"attention.mixer": "lsh"},
         "attention.kv_heads: 2 differs from heads=4, but mixer 'lsh' makes its keys from the queries"),
