@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,7 @@ def open_trial(
     data: str | Path | None = None,
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
+    ignore_keys: Sequence[str] = (),
 ) -> Trial:
     """A model's folder and a part of its data (train, valid or test).
 
@@ -84,7 +86,7 @@ def open_trial(
     words = None if index.tokenizer_sha256 is None else index.tokenizer()
     check_tokenizer(folder, place, words)
     examples = open_examples(place, part)
-    model = load(folder, device, dtype)
+    model = load(folder, device, dtype, ignore_keys=ignore_keys)
     ways: dict[str, Any] = {}
     if config is None:
         found = objective_for(model.spec, examples, index, words)
