@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyformer.cli.machine import DTYPES, clock, device_of
 from anyformer.cli.model import Bar, working
-from anyformer.cli.parser import Command, add_set, whole
+from anyformer.cli.parser import Command, add_ignore_keys, add_set, whole
 from anyformer.cli.terminal import console, print_all, print_json
 from anyformer.errors import InputError
 
@@ -35,6 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "of 24 million parameters)",
     )  # fmt: skip
     add_set(parser)
+    add_ignore_keys(parser)
     parser.add_argument(
         "--lengths", type=whole(1), nargs="+", default=LENGTHS, metavar="T", help="tokens of the prompt (32 128 384)"
     )
@@ -93,8 +94,12 @@ def _model(given: argparse.Namespace, device: str) -> Model:
     if folder is not None and folder.is_dir() and _has_weights(folder):
         if changes:
             raise InputError(f"--set: {given.model} holds weights, which belong to its spec as it is; leave --set out")
-        return af.load(folder, device, wanted)
-    spec = af.spec(SMALL[0], SMALL[1] | changes) if given.model is None else af.spec(given.model, changes)
+        return af.load(folder, device, wanted, ignore_keys=given.ignore_keys)
+    name, changes = (
+        SMALL[0] if given.model is None else given.model,
+        (SMALL[1] if given.model is None else {}) | changes,
+    )
+    spec = af.spec(name, changes, ignore_keys=given.ignore_keys)
     _check_memory(spec.count().params * wanted.itemsize, device)
     return af.build(spec, device=device, dtype=wanted, seed=0).eval()
 

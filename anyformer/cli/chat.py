@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anyformer.cli.model import FOLDER, check_folder, errors, working
-from anyformer.cli.parser import Command
+from anyformer.cli.parser import Command, add_ignore_keys
 from anyformer.cli.sampling import add_sampling, sampling
 from anyformer.cli.terminal import say
 from anyformer.errors import AnyformerError, InputError, file_fault, nearest
@@ -37,6 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--plain", action="store_true",
         help="write the conversation as 'User: ...' and 'Assistant: ...', for a base model without a chat template",
     )  # fmt: skip
+    add_ignore_keys(parser)
     add_sampling(parser, new=512)
 
 
@@ -66,7 +67,7 @@ def _open(given: argparse.Namespace) -> Chat:
             raise InputError(
                 f"{given.model}: {BASE}. Continue texts with anyformer generate, or try a plain transcript with --plain"
             )
-        source = open_source(folder, None, device=None, dtype=None, labels=None)
+        source = open_source(folder, None, device=None, dtype=None, labels=None, ignore_keys=given.ignore_keys)
         return Chat(source, system=given.system, plain=given.plain)
 
 

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anyformer.cli.parser import add_set
+from anyformer.cli.parser import add_ignore_keys, add_set
 from anyformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     """The arguments that say which model."""
     parser.add_argument("spec", metavar="SPEC", help="the name of a preset, a .toml file or a directory")
     add_set(parser)
+    add_ignore_keys(parser)
     parser.add_argument(
         "--full", action="store_true", help="in its own size; otherwise a large spec without weights is made small"
     )
@@ -54,7 +55,7 @@ def checked_model(
         )
     kind = getattr(torch, dtype)
     if stored:
-        return load(folder, device, kind), "its own weights"
+        return load(folder, device, kind, ignore_keys=given.ignore_keys), "its own weights"
     model = randomise(build(made, dtype=kind, seed=given.seed), given.seed).to(device)
     return model, f"{f'made small: {_size(made)}; ' if shrinks else ''}random weights"
 

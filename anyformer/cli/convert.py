@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from anyformer.cli.model import Bar, working
-from anyformer.cli.parser import Command, add_set, number, whole
+from anyformer.cli.parser import Command, add_ignore_keys, add_set, number, whole
 from anyformer.cli.terminal import console, print_all, print_json
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--unsafe-pickle", action="store_true",
         help="read .bin or .pt weights, in a process of its own; only from somebody whom you trust",
     )  # fmt: skip
+    add_ignore_keys(parser)
     parser.add_argument("--json", action="store_true", help="what was done as one JSON document")
     surgery = parser.add_argument_group("surgery", "each changes the model; train it a little more afterwards")
     surgery.add_argument(
@@ -98,7 +99,7 @@ def run(given: argparse.Namespace) -> int:
             Plan(
                 source=source, place=Path(given.place), format=given.format, family=given.family,
                 dtype=None if given.dtype is None else getattr(torch, given.dtype), surgery=surgery, text=text,
-                unsafe_pickle=given.unsafe_pickle,
+                unsafe_pickle=given.unsafe_pickle, ignore_keys=tuple(given.ignore_keys),
             ),
             progress=Bar,
         )  # fmt: skip

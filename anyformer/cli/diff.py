@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anyformer.cli.parser import Command, add_set, whole
+from anyformer.cli.parser import Command, add_ignore_keys, add_set, whole
 from anyformer.cli.terminal import console, print_all, print_json
 from anyformer.errors import InputError
 
@@ -24,6 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "second", metavar="SPEC", nargs="?", help="what to compare it with (default: itself, changed by --set)"
     )
     add_set(parser)
+    add_ignore_keys(parser)
     parser.add_argument(
         "--context", type=whole(1), metavar="N", help="tokens to count at (default: the shorter context of the two)"
     )
@@ -40,8 +42,11 @@ def run(given: argparse.Namespace) -> int:
 
     if given.second is None and not given.changes:
         raise InputError("diff compares two specs; name a second one, or change the first by --set NAME=VALUE")
-    first = anyformer.spec(given.first)
-    unchanged = anyformer.spec(given.second or given.first)
+    # Of a preset beside a folder, the folder has the keys.
+    alone = [Path(name).is_dir() for name in (given.first, given.second or given.first)]
+    ignored = [given.ignore_keys if folder or not any(alone) else () for folder in alone]
+    first = anyformer.spec(given.first, ignore_keys=ignored[0])
+    unchanged = anyformer.spec(given.second or given.first, ignore_keys=ignored[1])
     changes = dict(given.changes)
     second = unchanged.vary(changes) if changes else unchanged
     varied = " ".join(f"{name}={value}" for name, value in given.changes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyformer.cli.machine import DTYPES, device_of
 from anyformer.cli.model import FOLDER, Bar, check_folder, open_model
-from anyformer.cli.parser import Command, whole
+from anyformer.cli.parser import Command, add_ignore_keys, whole
 from anyformer.cli.terminal import console, print_json
 from anyformer.errors import InputError
 
@@ -27,6 +27,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 (cuda where there is one)")
     parser.add_argument("--dtype", choices=DTYPES, help="of the weights (float32 on a CPU, else their own)")
+    add_ignore_keys(parser)
     parser.add_argument("--json", action="store_true", help="the figures as one JSON document")
     texts = parser.add_argument_group("a text", "perplexity and bits per byte of a decoder")
     texts.add_argument(
@@ -113,10 +114,11 @@ def run_texts(given: argparse.Namespace) -> int:
 
 
 def place_of(given: argparse.Namespace) -> dict[str, Any]:
-    """Device and dtype, as `load` takes them."""
+    """Device, dtype and keys to ignore, as `load` takes them."""
     import torch
 
-    return {"device": device_of(given.device), "dtype": None if given.dtype is None else getattr(torch, given.dtype)}
+    dtype = None if given.dtype is None else getattr(torch, given.dtype)
+    return {"device": device_of(given.device), "dtype": dtype, "ignore_keys": given.ignore_keys}
 
 
 def _compared(

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from anyformer.cli.model import open_model, open_reader, working
-from anyformer.cli.parser import Command, add_set, whole
+from anyformer.cli.parser import Command, add_ignore_keys, add_set, whole
 from anyformer.cli.terminal import console, print_all, print_json
 from anyformer.errors import InputError
 
@@ -20,6 +20,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "spec", metavar="SPEC", help="the name of a preset, a .toml file or a directory; with --prompt a trained model"
     )
     add_set(parser)
+    add_ignore_keys(parser)
     parser.add_argument(
         "--context", type=whole(1), nargs="+", action="extend", default=[], metavar="N",
         help="lengths in tokens to count at (default: a few up to the spec's own)",
@@ -58,7 +59,7 @@ def run(given: argparse.Namespace) -> int:
     from anyformer.explain.report import preset_of, report
 
     found = report(
-        anyformer.spec(given.spec, dict(given.changes)),
+        anyformer.spec(given.spec, dict(given.changes), ignore_keys=given.ignore_keys),
         machine(given.machine or "h200"),
         name=given.spec,
         preset=preset_of(given.spec),
@@ -93,7 +94,7 @@ def _explain_prompt(given: argparse.Namespace) -> int:
         from anyformer.data.text import read_text
 
         text = read_text(STDIN).removesuffix("\n").removesuffix("\r")
-    model, tokenizer = open_model(given.spec)
+    model, tokenizer = open_model(given.spec, ignore_keys=given.ignore_keys)
     from anyformer.explain.html import save
     from anyformer.explain.prompt import look, said
 

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from anyformer.cli.model import FOLDER, errors, open_model, open_reader, working
-from anyformer.cli.parser import Command, whole
+from anyformer.cli.parser import Command, add_ignore_keys, whole
 from anyformer.cli.sampling import add_more_sampling, add_sampling, sampling
 from anyformer.cli.terminal import print_json, say
 from anyformer.errors import InputError
@@ -37,6 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="search with N hypotheses beside each other, instead of drawing; shown when it is done",
     )  # fmt: skip
     parser.add_argument("--n", type=whole(1), default=1, metavar="N", help="so many texts, shown when they are done")
+    add_ignore_keys(parser)
     parser.add_argument("--json", action="store_true", help="the text and its figures as one JSON document, at the end")
 
 
@@ -44,7 +45,7 @@ def run(given: argparse.Namespace) -> int:
     """Generate."""
     prompt = _prompt(given.prompt)
     options = _options(given)
-    model, tokenizer = open_model(given.model)
+    model, tokenizer = open_model(given.model, ignore_keys=given.ignore_keys)
     from anyformer.generation.asking.request import check_model
     from anyformer.generation.text.prompt import read_prompt
 

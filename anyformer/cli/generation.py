@@ -41,7 +41,7 @@ def run(given: argparse.Namespace) -> int:
     """Check, print, and say by the exit status whether every way gives the same tokens."""
     import anyformer
 
-    spec = anyformer.spec(given.spec, dict(given.changes))
+    spec = anyformer.spec(given.spec, dict(given.changes), ignore_keys=given.ignore_keys)
     with working(f"building {given.spec}"):
         from anyformer.generation.asking.request import check_model
         from anyformer.verify.generation import equality

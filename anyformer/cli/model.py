@@ -37,7 +37,7 @@ def check_folder(path: str) -> Path:
 
 
 def open_model(path: str, **place: Any) -> tuple[Model, Tokenizer]:
-    """The model and the tokenizer in a folder; `place` says on which device and in which dtype."""
+    """The model and the tokenizer in a folder; `place` says on which device and in which dtype, as `load` takes it."""
     folder = check_folder(path)
     with working(f"reading {path}"):
         from anyformer.data.tokenizer import tokenizer

@@ -30,7 +30,7 @@ def run(given: argparse.Namespace) -> int:
     """Check, print, and say by the exit status whether documents in one row leave each other alone."""
     import anyformer
 
-    spec = anyformer.spec(given.spec, dict(given.changes))
+    spec = anyformer.spec(given.spec, dict(given.changes), ignore_keys=given.ignore_keys)
     with working(f"building {given.spec}"):
         from anyformer.verify.packing import check_packs, packing
 

@@ -100,6 +100,22 @@ def add_set(parser: argparse.ArgumentParser, what: str = "the spec", example: st
     )  # fmt: skip
 
 
+def add_ignore_keys(parser: argparse.ArgumentParser) -> None:
+    """The option `--ignore-keys a,b.c`, for every command that reads the folder of a model."""
+    parser.add_argument(
+        "--ignore-keys", action="extend", default=[], metavar="A,B.C", dest="ignore_keys", type=_names,
+        help="take these keys of a published config.json as absent, though they would be refused; at your own risk",
+    )  # fmt: skip
+
+
+def _names(text: str) -> list[str]:
+    """Names between commas."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of keys, such as attn_gate,rope_scaling.odd")
+    return names
+
+
 def change_text(name: str, value: Any) -> str:
     """A change as --set reads it back."""
     plain = f"{name}={value}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyformer.cli import generation, packing, resume
 from anyformer.cli.model import working
-from anyformer.cli.parser import Command, Parser, add_command, whole
+from anyformer.cli.parser import Command, Parser, add_command, add_ignore_keys, whole
 from anyformer.cli.terminal import console, finite, print_all, print_json
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def parity_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--length", type=whole(1), metavar="N", help="tokens of a row (128, or the context if shorter)")
     parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="of the random ids (%(default)s)")
+    add_ignore_keys(parser)
     parser.add_argument("--json", action="store_true", help="the table as one JSON document")
 
 
@@ -51,6 +52,7 @@ def run_parity(given: argparse.Namespace) -> int:
         answer = parity(
             folder, against=against, text=text, tokenizer=None if text is None else tokenizer(folder),
             dtype=getattr(torch, given.dtype), length=given.length, seed=given.seed,
+            ignore_keys=given.ignore_keys,
         )  # fmt: skip
     if given.json:
         print_json(_data(answer))

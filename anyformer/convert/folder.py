@@ -54,6 +54,8 @@ class Plan:
     text: str | None = None
     """Scored before and after."""
     unsafe_pickle: bool = False
+    ignore_keys: tuple[str, ...] = ()
+    """Keys of the source's config.json that are taken as absent (see `load`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +81,7 @@ def convert(plan: Plan, progress: Progress = lambda _: nullcontext()) -> Convert
     with readable(plan) as source:
         stored = stored_dtype(source)
         exact = torch.promote_types(stored, torch.float32) if plan.surgery or plan.text is not None else stored
-        model = load(source, "cpu", exact)
+        model = load(source, "cpu", exact, ignore_keys=plan.ignore_keys)
     changed = operate(model, plan.surgery) if plan.surgery else model
     family, architecture = _family(plan, changed)
     words = tokenizer(plan.source) if plan.text is not None else None

@@ -32,15 +32,21 @@ OURS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.ind
 
 
 def described(folder: Path, ignore_keys: Sequence[str] = ()) -> tuple[type[Family], ModelSpec]:
-    """The family and the spec of a published checkpoint, from its config.json.
+    """The family and the spec of a published checkpoint, from its config.json."""
+    file = folder / CONFIG
+    config = read_json(file, CONFIG_BYTES)
+    family = family_in(folder, ignore_keys)
+    return family, family.spec_from(config, str(file), ignore_keys)
+
+
+def family_in(folder: Path, ignore_keys: Sequence[str] = ()) -> type[Family]:
+    """The family of a published checkpoint.
 
     Only one that names neither its class nor its type is recognised by its other keys and its tensors.
     """
-    file = folder / CONFIG
-    config = read_json(file, CONFIG_BYTES)
+    config = read_json(folder / CONFIG, CONFIG_BYTES)
     nameless = config.get("architectures") in (None, []) and config.get("model_type") is None
-    family = recognised(config, folder, ignore_keys) if nameless else family_of(config, str(file))
-    return family, family.spec_from(config, str(file), ignore_keys)
+    return recognised(config, folder, ignore_keys) if nameless else family_of(config, str(folder / CONFIG))
 
 
 def recognised(config: Mapping[str, Any], folder: Path, ignore_keys: Sequence[str] = ()) -> type[Family]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,6 +72,7 @@ def open_trial(
     data: str | Path | None = None,
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
+    ignore_keys: Sequence[str] = (),
 ) -> Trial:
     """A model's folder and a part of its data (train, valid or test).
 
@@ -90,7 +92,7 @@ def open_trial(
     check_tokenizer(folder, place, words)
     check_tokenizer(folder, place, sources, SOURCE)
     examples = open_examples(place, part)
-    model = load(folder, device, dtype)
+    model = load(folder, device, dtype, ignore_keys=ignore_keys)
     if (model.spec.source_vocab is None) != (sources is None) and "source" in examples.columns:
         has, lacks = ("data", "model") if sources is not None else ("model", "data")
         raise DataError(

@@ -7,7 +7,7 @@ a difference means another computation. In fp32 rounding grows with depth, and t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ from anyformer.data.text_ids import source_ids
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import CheckpointError, DataError, InputError
 from anyformer.families.bridge import library, public_class, to_hf
-from anyformer.families.checkpoint import described
+from anyformer.families.checkpoint import family_in
 from anyformer.families.folder import is_published, load
 from anyformer.model.models import Model
 from anyformer.specs.ends import PatchEmbed
@@ -91,6 +91,7 @@ def parity(
     dtype: torch.dtype = torch.float64,
     length: int | None = None,
     seed: int = 0,
+    ignore_keys: Sequence[str] = (),
 ) -> Parity:
     """Compare the model in a folder with what the public library makes of the same folder, or of another one.
 
@@ -102,11 +103,12 @@ def parity(
         dtype: float64 or float32, for both sides.
         length: Tokens of a row (default: 128, or the context if that is shorter).
         seed: Of the random ids.
+        ignore_keys: Keys of the folder's config.json that are taken as absent here; the public library reads them.
     """
     if dtype not in LIMITS:
         raise InputError(f"dtype: {dtype} is none of {', '.join(map(str, LIMITS))}")
     library()
-    ours = load(folder, "cpu", dtype)
+    ours = load(folder, "cpu", dtype, ignore_keys=ignore_keys)
     reads = ours.spec.embed.reads
     if reads not in ("input_ids", "pixel_values") or ours.head is None:
         raise InputError(
@@ -142,7 +144,7 @@ def public(folder: Path, ours: Model | None, dtype: torch.dtype) -> Any:
     if not is_published(folder):
         with lifted(dtype):
             return to_hf(load(folder, "cpu", dtype) if ours is None else ours).eval()
-    family, _ = described(folder)
+    family = family_in(folder)
     cls = public_class(family.architectures[0])
     try:
         with lifted(dtype):

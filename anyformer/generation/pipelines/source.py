@@ -74,14 +74,20 @@ class Source:
 
 
 def open_source(
-    model: Any, given: Any, *, device: Any, dtype: torch.dtype | None, labels: Sequence[str] | None
+    model: Any,
+    given: Any,
+    *,
+    device: Any,
+    dtype: torch.dtype | None,
+    labels: Sequence[str] | None,
+    ignore_keys: Sequence[str] = (),
 ) -> Source:
     """What `pipeline` was given, checked."""
     place = _device(device)
     folder: Path | None = None
     if isinstance(model, str | Path):
         folder = find_folder(model)
-        made = load(folder, place, dtype)
+        made = load(folder, place, dtype, ignore_keys=ignore_keys)
     else:
         made = _model(model)
         if place is not None or dtype is not None:
