@@ -208,8 +208,21 @@ def check_computed(table: StateMap, stored: Iterable[str], read: Callable[[str],
                 )
 
 
+def check_exportable(model: Model) -> None:
+    """Refuse a quantised model: no file of a published class holds our whole numbers."""
+    from anyformer.parts.quantised import is_quantised
+
+    if is_quantised(model):
+        raise InputError(
+            "model: it is quantised, and published classes have no files for that; export the model that it was made "
+            "from, or the weights that its whole numbers stand for: save it, then anyformer convert SAVED OUT "
+            "--dequantize --format hf"
+        )
+
+
 def published(model: Model, family: type[Family]) -> Iterator[tuple[str, Tensor]]:
     """Tensors of a model under the family's names."""
+    check_exportable(model)
     parameters = dict(model.named_parameters())
     for entry in family.weights(model.spec).entries(model.spec):
         yield entry.theirs, entry.op.merge([parameters[name].detach() for name in entry.ours])
@@ -264,6 +277,7 @@ def save_published(
     """
     from anyformer.model.store import SPEC, write_tensors
 
+    check_exportable(model)
     folder = Path(path)
     chosen, config = family_for(model.spec, family, model.family)
     if any(p.is_meta for p in model.parameters()):

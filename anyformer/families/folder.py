@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from anyformer.model.models import Model
+    from anyformer.model.quantised_store import Recipe
 
 FORMATS = ("anyformer", "hf")
 
@@ -84,9 +86,9 @@ def load(
     A published config.json with a key that changes what is computed in a way that we don't know is refused. `ignore_keys`
     names such keys that are to be taken as absent (those of a nested table by dotted names), to go on at your own risk.
 
-    `quantize="int8"` (or "int4", on CUDA) keeps the weights of large products in whole numbers: less memory, and faster
-    for a few tokens at a time. Such a model reads and generates; it can't be trained or saved. `anyformer eval
-    --quantize` says what it costs in quality.
+    `quantize="int8"` (or "int4") keeps the weights of large products in whole numbers: less memory, and faster for a few
+    tokens at a time. Such a model reads and generates; it can't be trained. `save` writes it as it is, and what it wrote
+    is read without `quantize`. `anyformer eval --quantize` says what it costs in quality.
     """
     from anyformer.families.checkpoint import load_published
     from anyformer.model import store
@@ -99,32 +101,54 @@ def load(
         from anyformer.parts.quantised import check_kind
 
         # Before the weights are read.
-        place = torch.device(device or "cpu")
-        check_kind(quantize, place, dtype or store.default_dtype(place, torch.float32))
-        return quantise(load(folder, device, dtype, ignore_keys=ignore_keys), quantize)
+        check_kind(quantize, torch.device(device or "cpu"))
+        held = quantisation_of(folder)
+        if held is not None:
+            raise InputError(
+                f"quantize: {folder} holds {held.kind} weights already; leave quantize out, or quantise the model that it "
+                "was made from"
+            )
+        return told_if_slow(quantise(load(folder, device, dtype, ignore_keys=ignore_keys), quantize))
     check_ignored(ignore_keys, folder)
     if is_published(folder):
         return load_published(folder, device, dtype, ignore_keys).eval()
-    return store.load(folder, device, dtype).eval()
+    return told_if_slow(store.load(folder, device, dtype).eval())
+
+
+def told_if_slow(model: Model) -> Model:
+    """The model, with a warning if its weights have no fast product where it is."""
+    from anyformer.parts.quantised import QuantisedLinear
+
+    kinds = {m.kind for m in model.modules() if isinstance(m, QuantisedLinear)}
+    if "int4" in kinds and next(model.parameters()).device.type == "cpu":
+        warnings.warn(
+            "int4 weights on a CPU are unpacked for every product: they save memory, and a token takes many times as long "
+            "as in float32. For speed take int8 (quantize='int8'), or a CUDA device.",
+            stacklevel=3,
+        )
+    return model
+
+
+def quantisation_of(folder: Path) -> Recipe | None:
+    """How the weights of a folder of ours are quantised; None if they are not."""
+    from anyformer.model.quantised_store import stored_recipe
+    from anyformer.model.store import WEIGHTS
+
+    file = folder / WEIGHTS
+    return stored_recipe(file) if not is_published(folder) and file.is_file() else None
 
 
 def save(model: Model, path: str | Path, format: str = "anyformer") -> None:
     """Write a model into a directory, which is made if need be.
 
-    "anyformer" is our own format. "hf" is that of a published class, for other tools: the one that the model was read
+    "anyformer" is our own format, for quantised models too. "hf" is that of a published class, for other tools: the one that the model was read
     from, or, if it was built here or its spec no longer fits that class, the first whose files can hold the spec.
     """
     from anyformer.families.checkpoint import save_published
     from anyformer.model import store
-    from anyformer.parts.quantised import is_quantised
 
     if format not in FORMATS:
         raise InputError(f"format: {format!r} is unknown (known: {', '.join(FORMATS)})")
-    if is_quantised(model):
-        raise InputError(
-            "model: it was quantised, and its weights are rounded; save the one that it was made from, and quantise it "
-            "again when it is loaded (quantize=)"
-        )
     if format == "hf":
         save_published(model, path)
     else:

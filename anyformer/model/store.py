@@ -18,6 +18,7 @@ from anyformer.files import replace_file
 from anyformer.model.build import allocate
 from anyformer.model.models import Model
 from anyformer.model.tensors import TensorFile
+from anyformer.parts.quantised import is_quantised
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.weights import weights
 
@@ -34,8 +35,14 @@ def save(model: Model, path: str | Path, format: str = "anyformer") -> None:
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     text = model.spec.to_toml()
-    tensors = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
-    write_tensors(folder / WEIGHTS, tensors, metadata_of(model.spec, model.family))
+    more: dict[str, str] = {}
+    if is_quantised(model):
+        from anyformer.model.quantised_store import contents
+
+        tensors, more = contents(model)
+    else:
+        tensors = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
+    write_tensors(folder / WEIGHTS, tensors, metadata_of(model.spec, model.family) | more)
     replace_file(folder / SPEC, lambda place: place.write_text(text, encoding="utf-8"))
 
 
@@ -54,11 +61,20 @@ def write_tensors(file: Path, tensors: dict[str, torch.Tensor], metadata: dict[s
         raise CheckpointError(what) from error
 
 
-def load(path: str | Path, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> Model:
+def load(
+    path: str | Path,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    *,
+    dequantise: bool = False,
+) -> Model:
     """Read a model from a directory that `save` wrote.
 
-    `dtype` defaults to the checkpoint's own on an accelerator and to float32 on a CPU.
+    `dtype` defaults to the checkpoint's own on an accelerator and to float32 on a CPU. A quantised model comes back
+    quantised; with `dequantise` as a plain one, with the weights that its whole numbers stand for.
     """
+    from anyformer.model import quantised_store
+
     folder = Path(path)
     file = folder / WEIGHTS
     if not file.is_file():
@@ -66,6 +82,13 @@ def load(path: str | Path, device: str | torch.device | None = None, dtype: torc
     place = torch.device(device or "cpu")
     with TensorFile(file) as stored:
         spec = _spec_of(stored.header.metadata, file)
+        recipe = quantised_store.parsed(stored.header.metadata, file)
+        if recipe is not None:
+            read = quantised_store.load_dequantised if dequantise else quantised_store.load
+            _warn_of_another_spec(folder, spec)
+            model = read(stored, spec, recipe, place, dtype)
+            model.family = stored.header.metadata.get("family")
+            return model
         inventory = weights(spec)
         shapes = {name: held.shape for name, held in stored.header.tensors.items()}
         check_shapes(file, {name: w.shape for name, w in inventory.items()}, shapes)
@@ -77,14 +100,18 @@ def load(path: str | Path, device: str | torch.device | None = None, dtype: torc
         if place.type != "meta":
             for name, parameter in model.named_parameters():
                 stored.read_into(name, parameter.detach())
+    _warn_of_another_spec(folder, spec)
+    return model
+
+
+def _warn_of_another_spec(folder: Path, spec: ModelSpec) -> None:
     written = folder / SPEC
     if written.is_file() and written.read_bytes() != spec.to_toml().encode():
         warnings.warn(
             f"{written} is not the spec that {WEIGHTS} was saved with; the model is built from the latter. "
             "To change a spec, load it, vary it and build.",
-            stacklevel=2,
+            stacklevel=3,
         )
-    return model
 
 
 def _spec_of(metadata: dict[str, str], file: Path) -> ModelSpec:

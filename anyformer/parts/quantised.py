@@ -3,51 +3,73 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from anyformer.errors import CapabilityError, InputError
 from anyformer.kernels import few
-from anyformer.kernels.few import NormTerms
-from anyformer.kernels.few.quantised import int4_linear, int8_linear, quantise_int4, quantise_int8
-from anyformer.kernels.few.rows import int8_rows_linear
+from anyformer.kernels.few import NormTerms, rows
+from anyformer.kernels.few.quantised import (
+    dequantise_int4,
+    dequantise_int8,
+    int4_linear,
+    int8_linear,
+    quantise_int4,
+    quantise_int8,
+)
 
 KINDS = ("int8", "int4")
-GROUP = 128
-"""Inputs that share a scale of int4 weights, if they divide; else the largest power of two that does, from 16 on."""
+GROUPS = (128, 64, 32, 16)
+"""How many inputs share a scale of int4 weights: the first that divides them."""
+
+
+class Numbers(NamedTuple):
+    """A quantised matrix (out, in): int8 numbers, or bytes of two int4 ones, and the scales of its rows or groups."""
+
+    data_OI: Tensor
+    scale: Tensor
+    kind: str
+    group: int
+    """Inputs that share a scale; 0: all of a row."""
+
+    def rows(self, start: int, end: int) -> Numbers:
+        """Some outputs of it."""
+        return self._replace(data_OI=self.data_OI[start:end], scale=self.scale[start:end])
+
+    def floats(self, dtype: torch.dtype) -> Tensor:
+        """The weights (out, in) that it stands for."""
+        if self.group:
+            return dequantise_int4(self.data_OI, self.scale, self.group, dtype)
+        return dequantise_int8(self.data_OI, self.scale, dtype)
 
 
 class QuantisedLinear(nn.Module):
-    """x W^T + b with W (out, in) in whole numbers: a drop-in for Linear.
+    """x W^T + b with W (out, in) in whole numbers: a drop-in for Linear. Activations stay as they are.
 
-    On a CPU int8 weights meet activations that are quantised row by row; on CUDA activations stay as they are.
+    On a CPU a few rows at a time make a second copy of int8 numbers, in the layout that their product reads fastest.
     """
 
     data_OI: Tensor
     scale: Tensor
     bias: Tensor | None
 
-    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, kind: str) -> None:
+    def __init__(self, numbers: Numbers, bias_O: Tensor | None) -> None:
         super().__init__()
-        out, into = weight_OI.shape
-        self.kind, self.shape, self.group = kind, (into, out), 0
-        if kind == "int4":
-            self.group = next((g for g in (GROUP, 64, 32, 16) if into % g == 0), 0)
-            if not self.group:
-                raise CapabilityError(
-                    f"int4: {into} inputs are no multiple of 16, which share a scale; load it with quantize='int8'"
-                )
-            data, scale = quantise_int4(weight_OI, self.group)
-        else:
-            data, scale = quantise_int8(weight_OI)
-            if weight_OI.device.type == "cpu":
-                scale = scale / 127
-        # Not saved: a quantised model is made from the one that was.
-        self.register_buffer("data_OI", data, persistent=False)
-        self.register_buffer("scale", scale, persistent=False)
+        self.kind, self.group = numbers.kind, numbers.group
+        out, held = numbers.data_OI.shape
+        self.shape = (held if numbers.kind == "int8" else 2 * held, out)
+        # A model is saved under the names of its parameters (`model.quantised_store`), whatever was merged here.
+        self.register_buffer("data_OI", numbers.data_OI, persistent=False)
+        self.register_buffer("scale", numbers.scale, persistent=False)
         self.register_buffer("bias", None if bias_O is None else bias_O.detach().clone(), persistent=False)
+        self._packed: Any = None
+
+    @property
+    def numbers(self) -> Numbers:
+        """The weights."""
+        return Numbers(self.data_OI, self.scale, self.kind, self.group)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.product(x) if x.dim() == 2 else self.product(x.flatten(0, -2)).unflatten(0, x.shape[:-1])
@@ -62,8 +84,15 @@ class QuantisedLinear(nn.Module):
         own: Any = self._buffers  # See Attention.forward.
         data, scale, bias = own["data_OI"], own["scale"], own["bias"]
         if self.group:
-            return int4_linear(x_NI, data, scale, self.group, bias)
-        return int8_rows_linear(x_NI, data, scale, bias) if x_NI.is_cpu else int8_linear(x_NI, data, scale, bias)
+            way = rows.int4_by_tiles if x_NI.is_cpu else int4_linear
+            return way(x_NI, data, scale, self.group, bias)
+        if not x_NI.is_cpu:
+            return int8_linear(x_NI, data, scale, bias)
+        if rows.serves_digits(x_NI) and rows.pays_to_pack(data):
+            if self._packed is None:
+                self._packed = rows.pack(data, scale)
+            return rows.by_digits(x_NI, self._packed, bias)
+        return rows.by_tiles(x_NI, data, scale, bias)
 
     def read(self, x_ND: Tensor, norm: NormTerms | None) -> Tensor:
         """What it gives for the normed input."""
@@ -78,13 +107,16 @@ class QuantisedLinear(nn.Module):
         return True
 
     def _apply(self, fn: Any, recurse: bool = True) -> nn.Module:
-        here = self.data_OI.device
-        there = fn(self.data_OI[:0]).device
-        if there.type != here.type:
-            raise CapabilityError(
-                f"a quantised model stays on its device, {here}: load it again with device={str(there)!r}"
-            )
-        return super()._apply(fn, recurse)
+        """Move it. A dtype is for activations and the bias: another rounding of the scales would be other weights."""
+        self._packed = None
+        kept = self.scale
+        super()._apply(fn, recurse)
+        self.scale = kept.to(self.data_OI.device)
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy is made of: it packs its numbers itself."""
+        return {**self.__dict__, "_packed": None}
 
     def extra_repr(self) -> str:
         return f"{self.shape[0]} -> {self.shape[1]}, {self.kind}" + (", bias" if self.bias is not None else "")
@@ -104,13 +136,31 @@ class Slice(nn.Module):
         return f"{self.whole.shape[0]} -> {self.end - self.start}"
 
 
-def merge(maps: Sequence[tuple[Tensor, Tensor | None]], kind: str) -> QuantisedLinear:
-    """Weights and biases one below the other, quantised."""
-    weight = torch.cat([weight.detach() for weight, _ in maps]) if len(maps) > 1 else maps[0][0].detach()
+def numbers_of(weight_OI: Tensor, kind: str) -> Numbers:
+    """Weights (out, in), quantised."""
+    if kind == "int8":
+        return Numbers(*quantise_int8(weight_OI), kind, 0)
+    into = weight_OI.shape[1]
+    group = next((g for g in GROUPS if into % g == 0), 0)
+    if not group:
+        raise CapabilityError(
+            f"int4: {into} inputs are no multiple of {GROUPS[-1]}, which share a scale; take quantize='int8'"
+        )
+    return Numbers(*quantise_int4(weight_OI, group), kind, group)
+
+
+def stacked(parts: Sequence[Numbers], biases: Sequence[Tensor | None]) -> QuantisedLinear:
+    """One map of several, one below the other: all read the same input."""
+    first = parts[0]
+    if len(parts) > 1:
+        data, scale = (torch.cat(found) for found in ([p.data_OI for p in parts], [p.scale for p in parts]))
+        first = Numbers(data, scale, first.kind, first.group)
     bias = None
-    if any(b is not None for _, b in maps):
-        bias = torch.cat([w.new_zeros(w.shape[0]) if b is None else b.detach() for w, b in maps])
-    return QuantisedLinear(weight, bias, kind)
+    known = next((b for b in biases if b is not None), None)
+    if known is not None:
+        outs = [p.data_OI.shape[0] for p in parts]
+        bias = torch.cat([known.new_zeros(n) if b is None else b.detach() for n, b in zip(outs, biases, strict=True)])
+    return QuantisedLinear(first, bias)
 
 
 def is_quantised(model: nn.Module) -> bool:
@@ -118,13 +168,9 @@ def is_quantised(model: nn.Module) -> bool:
     return any(isinstance(m, QuantisedLinear) for m in model.modules())
 
 
-def check_kind(kind: str, device: torch.device, dtype: torch.dtype) -> None:
+def check_kind(kind: str, device: torch.device) -> None:
     """Refuse what can't be done on a device."""
     if kind not in KINDS:
         raise InputError(f"quantize: {kind!r} is unknown (known: {', '.join(KINDS)})")
     if device.type == "meta":
         raise CapabilityError("quantize: a model on the meta device has no weights")
-    if kind == "int4" and device.type != "cuda":
-        raise CapabilityError(f"quantize: int4 is for CUDA, and the model is on {device}; take 'int8'")
-    if device.type == "cpu" and dtype != torch.float32:
-        raise CapabilityError(f"quantize: int8 on a CPU computes in float32, not in {dtype}; leave dtype out")
