@@ -307,7 +307,7 @@ class Config:
 
 def in_familiar_words(line: str) -> str:
     """A problem, with what a familiar name is called here in the place of names that are spelled like it."""
-    path, unknown, rest = line.partition(": is unknown")
+    path, unknown, _ = line.partition(": is unknown")
     ours = in_our_words(path) if unknown else None
     return line if ours is None else f"{path}: is unknown; here it is {ours}"
 
