@@ -10,7 +10,7 @@ import difflib
 import errno
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 
 
@@ -83,7 +83,7 @@ def fault_of(text: str, place: str | Path) -> OSError | None:
 
 
 @contextlib.contextmanager
-def naming(place: str | Path, *, instead: str | Path | None = None) -> Iterator[None]:
+def naming(place: str | Path, *, instead: str | Path | None = None) -> Generator[None, None, None]:
     """Let errors of the file system that name no file, as those of a write do, or only `instead`, name this one."""
     try:
         yield
