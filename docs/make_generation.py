@@ -40,7 +40,8 @@ TAIL = """
 ## Keys and values in 8 bits
 
 A pool with `storage="int8"` is another model, a little: keys and values are rounded to 8 bits, with a scale for each head
-of a token. `bench/kv_int8.py` reads windows of 512 tokens through both kinds of pool, 16 tokens at a time, in fp32:
+of a token. `bench/kv_int8.py` reads windows of 512 tokens through both kinds of pool, 16 tokens at a time, in fp32.
+The windows run across documents, so their perplexity is not that of `anyformer eval`:
 
 | model | tokens | bytes of the pool | perplexity | same first choice | mean KL, nats |
 |---|---|---|---|---|---|

@@ -140,7 +140,7 @@ def _unigram(*, words: bool) -> Steps:
     return build
 
 
-GPT2_END = dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>")
+GPT2_END: dict[str, str] = dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>")
 ROBERTA = {
     "bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>", "unk_token": "<unk>",
     "pad_token": "<pad>", "mask_token": "<mask>",
