@@ -20,13 +20,14 @@ def thresholds(buckets: int, max_distance: int) -> list[int]:
     Some distances lie exactly between two buckets (4, 8, 16 ... of 9 buckets up to 128), and rounding decides. The
     published code divides logarithms of fp32, whatever the model's dtype, and so does this.
     """
-    import torch
+    import numpy as np
 
     exact = buckets // 2
-    distance = torch.arange(exact, max_distance + 1, dtype=torch.float32, device="cpu")
-    share = torch.log(distance / exact) / math.log(max_distance / exact) * (buckets - exact)
+    distance = np.arange(exact, max_distance + 1, dtype=np.float32)
+    width = np.float32(math.log(max_distance / exact))
+    share = np.log(distance / np.float32(exact)) / width * np.float32(buckets - exact)
     # Where a bucket begins. The last distance of all is in the last bucket even if it was rounded out of it.
-    later = share.long().clamp(max=buckets - exact - 1).tolist()
+    later = np.minimum(share.astype(np.int64), buckets - exact - 1).tolist()
     later[-1] = buckets - exact - 1
     starts = [exact + bisect.bisect_left(later, bucket) for bucket in range(1, buckets - exact)]
     return [*range(1, exact + 1), *starts]
