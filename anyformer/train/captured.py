@@ -7,15 +7,17 @@ found.
 
 from __future__ import annotations
 
+import gc
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from anyformer.data.batch import Batch
 from anyformer.errors import CapabilityError
+from anyformer.kernels.cuda_graph import CaptureError, Recorder, attempt
 from anyformer.model.reversible import replays_dropout
 from anyformer.train.learner import Found, Learner, Sums, mixed
 
@@ -31,25 +33,26 @@ class Captured:
     """Steps of a learner by replay. What is dropped, learned and skipped is what the learner itself would do.
 
     Learning rates are float32 on the device here, so the last bits are not those of a learner on its own; two runs by
-    replay agree in all bits, and so does one that is resumed.
+    replay agree in all bits, and so does one that is resumed. Where a step can't be recorded the learner does it, from
+    the very state that it would have had, and a warning says why.
     """
 
-    def __init__(self, learner: Learner) -> None:
+    def __init__(self, learner: Learner, recorder: Callable[[torch.device], Recorder] = Recorder) -> None:
         self.learner = learner
         self.device = next(learner.model.parameters()).device
-        self._recorded: dict[Shapes, _Recorded] = {}
+        self._recorded: dict[Shapes, _Recorded | None] = {}
+        """None: steps of this shape could not be recorded."""
         self._model: Any = None
-        self._memory: Any = None
+        self._new, self._recorder = recorder, None
 
     def step(self, batch: Batch, *, seed: int, step: int, factor: float) -> Found:
         """Learn from one batch."""
         learner = self.learner
         recorded = self._of(batch)
+        if recorded is None:
+            return learner.step(batch, seed=seed, step=step, factor=factor)
         recorded.load(batch, factor)
-        with torch.random.fork_rng([self.device]):
-            # A replay draws by the generator's seed at that moment, as launched kernels do.
-            torch.manual_seed(mixed(seed, step, learner.team.reader))
-            recorded.learn.replay()
+        recorded.learn.replay(mixed(seed, step, learner.team.reader))
         skip = learner.guard.judge(recorded.terms["total"], recorded.norm)
         recorded.skip.copy_(skip)
         recorded.move.replay()
@@ -65,18 +68,42 @@ class Captured:
         if wrong:
             raise CapabilityError(f"compute.capture: {wrong}, or set compute.capture = false")
 
-    def _of(self, batch: Batch) -> _Recorded:
+    def _of(self, batch: Batch) -> _Recorded | None:
         if self._model is not self.learner.model:
             # Another stage: its passes are others.
-            self._recorded, self._model = {}, self.learner.model
+            self._recorded, self._model, self._recorder = {}, self.learner.model, None
         shapes = tuple((name, a.shape, a.dtype.str) for name, a in sorted(batch.inputs.items()))
         if shapes not in self._recorded:
+            if len(self._recorded) == MOST and None in self._recorded.values():
+                # Nobody is helped by a refusal of a run that goes on without.
+                return None
             self.check(batch)
-            if not self._recorded:
-                # A pool whose last graph is gone is gone too, and its handle can't be used again.
-                self._memory = torch.cuda.graph_pool_handle()
-            self._recorded[shapes] = _Recorded(self.learner, batch, self.device, self._memory)
+            self._recorded[shapes] = self._try(batch)
         return self._recorded[shapes]
+
+    def _try(self, batch: Batch) -> _Recorded | None:
+        if self._recorder is None:
+            self._recorder = self._new(self.device)
+        parameters = list(self.learner.optimizers.parameters())
+        before = [parameter.grad for parameter in parameters]
+        self.learner.optimizers.forget()
+        try:
+            with attempt("compute.capture: a step of this model"):
+                return _Recorded(self.learner, batch, self.device, self._recorder)
+        except CaptureError as error:
+            why = str(error)
+        finally:
+            for parameter, gradient in zip(parameters, before, strict=True):
+                parameter.grad = gradient
+        if not any(self._recorded.values()):
+            # A pool whose last graph is gone is gone too, and its handle can't be used again.
+            self._recorder = None
+        # What the attempt held is free now, and the step that follows may need it.
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        warnings.warn(f"{why}; training goes on without. Set compute.capture = false to not try it", stacklevel=2)
+        return None
 
 
 def why_not(learner: Learner, batch: Batch, device: torch.device) -> str:
@@ -95,7 +122,7 @@ def why_not(learner: Learner, batch: Batch, device: torch.device) -> str:
 class _Recorded:
     """Two graphs for batches of one shape, and the tensors that they read and write."""
 
-    def __init__(self, learner: Learner, batch: Batch, device: torch.device, memory: Any) -> None:
+    def __init__(self, learner: Learner, batch: Batch, device: torch.device, recorder: Recorder) -> None:
         self.learner, self.device = learner, device
         self.inputs = {name: torch.from_numpy(a).to(device) for name, a in batch.inputs.items()}
         self.factor = torch.zeros((), device=device)
@@ -103,16 +130,13 @@ class _Recorded:
         self.skip = torch.ones((), dtype=torch.bool, device=device)
         self.terms: Sums = {}
         self.norm = self.factor
-        stream = torch.cuda.Stream(device)
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.random.fork_rng([device]), torch.cuda.stream(stream):
-            for _ in range(WARM):
-                self._learn()
-                self._move()
-        torch.cuda.current_stream(device).wait_stream(stream)
-        torch.cuda.synchronize(device)
-        self.learn = self._capture(self._learn, memory)
-        self.move = self._capture(self._move, memory)
+        recorder.warm(self._both, WARM)
+        self.learn = recorder.record(self._learn)
+        self.move = recorder.record(self._move)
+
+    def _both(self) -> None:
+        self._learn()
+        self._move()
 
     def _learn(self) -> None:
         """Gradients of the mean loss, clipped, and what they are."""
@@ -128,22 +152,9 @@ class _Recorded:
     def _move(self) -> None:
         self.learner.optimizers.step(self.factor, None, self.skip)
 
-    def _capture(self, work: Callable[[], None], memory: Any) -> Any:
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph, pool=memory):
-                work()
-        except RuntimeError as error:
-            first = str(error).strip().splitlines()[0]
-            raise CapabilityError(
-                f"compute.capture: a step of this model waits for its device, so it can't be recorded ({first}); "
-                "set compute.capture = false"
-            ) from error
-        return graph
-
     def load(self, batch: Batch, factor: float) -> None:
         """Lay out what the next replay reads, without waiting."""
         for name, array in batch.inputs.items():
-            held: Tensor = self.inputs[name]
-            held.copy_(torch.from_numpy(array).pin_memory(), non_blocking=True)
+            held, given = self.inputs[name], torch.from_numpy(array)
+            held.copy_(given.pin_memory() if held.is_cuda else given, non_blocking=True)
         self.factor.fill_(factor)

@@ -1,5 +1,7 @@
 """Rows in pages are read as rows in a cache are: the same logits, one after the other, forked and flowing."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -7,13 +9,16 @@ from anyformer.generation.asking.options import read_options
 from anyformer.generation.asking.request import request
 from anyformer.generation.readers.paged import Paged
 from anyformer.generation.readers.static import Cached
+from anyformer.generation.running import runner as running
 from anyformer.generation.running.capture import Draw
 from anyformer.generation.samplers.draw import keys
+from anyformer.kernels.cuda_graph import Recorder
 from anyformer.model.reading import reading
 from tests.contract.contracts import model_of
 from tests.contract.draw import draw
 from tests.generation.talking import talking
 from tests.generation.test_random_specs import padded, prompts
+from tests.kernels.recording import FAULTS, FakeDevice, untouched
 from tests.tolerances import assert_close
 
 NEW = 6
@@ -75,3 +80,41 @@ def test_flow_chooses_what_single_steps_choose(seed):
             found.append(torch.stack(new, 1))
             reader.close()
     assert torch.equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "interrupt"])
+def test_decode_steps_that_can_not_be_recorded_are_launched_and_one_line_says_so(fault, monkeypatch):
+    device = FakeDevice(fault)
+
+    class Failing(Recorder):
+        def __init__(self, _):
+            super().__init__(device)
+
+        def record(self, work):
+            return super().record(device.failing(work))
+
+    monkeypatch.setattr(running, "Recorder", Failing)
+    spec = draw(talking(range(12))[0])
+    model = model_of(spec)
+    wish = asked(model, prompts(spec, 0))
+    with reading(model), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found: list[list[torch.Tensor]] = []
+        for captures in (False, True):
+            reader = Paged(model, wish)
+            reader.runner.captures = captures
+            steps = [reader.begin()]
+            for _ in range(NEW - 1):
+                steps.append(reader.go_on(steps[-1].argmax(-1)).clone())
+            found.append(steps)
+            reader.close()
+    for want, got in zip(*found, strict=True):
+        assert_close("same", got, want)
+    lines = [str(each.message) for each in caught]
+    assert len(lines) == 1
+    assert lines[0].startswith("generate: a step of this model can't be recorded as a CUDA graph (CUDA error: ")
+    assert "launched one by one" in lines[0]
+    assert untouched(device)
+    assert device.held == 0
+    reader.runner.pool.check()
+    assert not reader.runner.captures

@@ -1,5 +1,7 @@
 """Steps by replay: the learner's own on a CUDA device; and a reason where they can't be recorded."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,8 @@ import anyformer as af
 from anyformer.data.batch import Batch
 from anyformer.data.objectives import Objective
 from anyformer.errors import CapabilityError
+from anyformer.kernels.cuda_graph import Recorder
+from anyformer.train import captured
 from anyformer.train.captured import Captured, why_not
 from anyformer.train.guard import Guard
 from anyformer.train.learner import Learner
@@ -15,8 +19,10 @@ from anyformer.train.optim import Optimizers
 from anyformer.train.precision import Precision
 from anyformer.train.team import Team
 from tests.contract.draw import BASE
+from tests.kernels.recording import FAULTS, FakeDevice, untouched
 from tests.tolerances import assert_close
 
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are recorded on CUDA only")
 SPEC = af.spec(BASE | {"vocab": 16, "context": 16})
 CUDA = torch.device("cuda")
 
@@ -46,7 +52,7 @@ def test_captured_step_names_why_it_can_not_be_recorded():
     assert why_not(learner(micro=4), batch(0), CUDA) == ""
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are recorded on CUDA only")
+@needs_cuda
 def test_captured_steps_are_the_steps_of_the_learner_and_repeat_to_the_bit():
     spec = SPEC.vary({"block.dropout": 0.2})
     plain, *others = (learner("cuda", spec) for _ in range(3))
@@ -71,3 +77,128 @@ def test_captured_steps_are_the_steps_of_the_learner_and_repeat_to_the_bit():
             assert plain.step(batch(0), seed=3, step=0, factor=1.0).read().loss == found[0].loss
             for a, b in zip(plain.model.parameters(), others[0].model.parameters(), strict=True):
                 assert_close("single", a, b)
+
+
+def states(each):
+    return [*each.model.parameters(), *each.model.buffers(), *each.optimizers.state().values()]
+
+
+def go_on(plain, tried, stepper, lengths):
+    """Steps of a learner that never tried and of one that did; both must be the same to the bit, host draws included."""
+    for step, length in enumerate(lengths):
+        found = []
+        for each, one in ((plain, plain), (tried, stepper)):
+            torch.manual_seed(step)
+            found.append((one.step(batch(step, length), seed=3, step=step, factor=0.5).read(), torch.rand(2)))
+            assert all(p.grad is None for p in each.model.parameters())
+        assert found[0][0] == found[1][0]
+        assert torch.equal(found[0][1], found[1][1])
+        assert all(torch.equal(a, b) for a, b in zip(states(plain), states(tried), strict=True))
+
+
+class FailingRecorder(Recorder):
+    """One whose work fails where its device says so."""
+
+    def record(self, work):
+        return super().record(self.on.failing(work))
+
+
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_captured_step_that_fails_is_done_without_and_says_so_once(fault, nth, monkeypatch):
+    monkeypatch.setattr(captured, "why_not", lambda *_: "")
+    spec = SPEC.vary({"block.dropout": 0.2})
+    plain, tried = learner(spec=spec), learner(spec=spec)
+    devices = []
+
+    def recorder(_):
+        # Every attempt fails, in the first graph or in the second.
+        devices.append(FakeDevice(fault, nth))
+        return FailingRecorder(devices[-1])
+
+    stepper = Captured(tried, recorder)
+    if fault == "interrupt":
+        before = [t.clone() for t in states(tried)]
+        with pytest.raises(KeyboardInterrupt):
+            stepper.step(batch(0), seed=3, step=0, factor=0.5)
+        assert all(torch.equal(a, b) for a, b in zip(before, states(tried), strict=True))
+    else:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            go_on(plain, tried, stepper, [16, 16, 12, 16, 12])
+        lines = [str(each.message) for each in caught]
+        assert len(lines) == 2, "one for each shape of batches"
+        for line in lines:
+            assert line.startswith(
+                "compute.capture: a step of this model can't be recorded as a CUDA graph (CUDA error: "
+            )
+            assert line.endswith("training goes on without. Set compute.capture = false to not try it")
+            assert "more lines" not in line
+    assert all(untouched(device) and device.held == 0 for device in devices)
+
+
+def test_captured_steps_of_many_shapes_that_fail_are_not_refused(monkeypatch):
+    monkeypatch.setattr(captured, "why_not", lambda *_: "")
+    stepper = Captured(learner(), lambda _: FailingRecorder(FakeDevice("work")))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for length in range(2, 16):
+            stepper.step(batch(0, length), seed=0, step=0, factor=0.5)
+
+
+def test_captured_step_keeps_gradients_that_somebody_left(monkeypatch):
+    monkeypatch.setattr(captured, "why_not", lambda *_: "")
+    tried = learner()
+    stepper = Captured(tried, lambda _: FailingRecorder(FakeDevice("invalid")))
+    first = next(tried.model.parameters())
+    first.grad = torch.full_like(first, 2.0)
+    with pytest.warns(UserWarning, match="training goes on"):
+        assert stepper._try(batch(0)) is None
+    assert torch.equal(first.grad, torch.full_like(first, 2.0))
+    assert sum(p.grad is not None for p in tried.model.parameters()) == 1
+
+
+class Faulty:
+    """An objective that does what no capture allows."""
+
+    def __init__(self, fault):
+        self.plain, self.fault = Objective.named("causal")(), fault
+
+    def __getattr__(self, name):
+        return getattr(self.plain, name)
+
+    def loss(self, model, inputs):
+        terms = self.plain.loss(model, inputs)
+        if torch.cuda.is_current_stream_capturing():
+            if self.fault == "item":
+                terms.total.item()
+            elif self.fault == "memory":
+                torch.empty(2**50, device="cuda", dtype=torch.uint8)
+            elif self.fault == "generator":
+                torch.rand(4, device="cuda", generator=torch.Generator("cuda"))
+            else:
+                raise ZeroDivisionError("in the middle")
+        return terms
+
+
+@needs_cuda
+@pytest.mark.parametrize("fault", ["item", "memory", "generator", "exception"])
+def test_captured_step_on_cuda_that_fails_is_done_without_and_leaves_the_process_usable(fault):
+    spec = SPEC.vary({"block.dropout": 0.2})
+    plain, tried, well = (learner("cuda", spec) for _ in range(3))
+    tried.objective = Faulty(fault)
+    torch.cuda.manual_seed(5)
+    wanted = torch.rand(4, device="cuda")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        go_on(plain, tried, Captured(tried), [16, 12, 16])
+    assert len([each for each in caught if "training goes on" in str(each.message)]) == 2
+    assert torch.cuda.current_stream() == torch.cuda.default_stream()
+    torch.cuda.manual_seed(5)
+    assert torch.equal(torch.rand(4, device="cuda"), wanted)
+    # Another learner's steps are recorded as if nothing had been.
+    stepper = Captured(well)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert stepper.step(batch(0), seed=3, step=0, factor=0.5).read().loss > 0
+    assert all(stepper._recorded.values())

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from anyformer.generation.samplers.vector import Work, choose, work
+from anyformer.kernels.cuda_graph import Recorder
 from anyformer.kernels.largest import largest
 from anyformer.model.models import Model
 from anyformer.parts.paged import PagedCache
@@ -41,7 +42,14 @@ class Captured:
     """The graph of a step for `rows` rows."""
 
     def __init__(
-        self, model: Model, body: Model, pool: Pool, rows: int, kind: Work, memory: Any, tenants: Sequence[Tenant] = ()
+        self,
+        model: Model,
+        body: Model,
+        pool: Pool,
+        rows: int,
+        kind: Work,
+        recorder: Recorder,
+        tenants: Sequence[Tenant] = (),
     ) -> None:
         self.model, self.body, self.pool, self.rows = model, body, pool, rows
         self.kind: Work = kind
@@ -58,16 +66,8 @@ class Captured:
         self.logits_BV = torch.empty(0, device=device)
         self.loaded: tuple[Any, ...] = ()
         self.draw: Draw | None = None
-        self.graph = torch.cuda.CUDAGraph()
-        stream = torch.cuda.Stream(device)
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
-            # Kernels are compiled and libraries take their memory before the capture.
-            self._work()
-        torch.cuda.current_stream(device).wait_stream(stream)
-        torch.cuda.synchronize(device)
-        with torch.cuda.graph(self.graph, pool=memory):
-            self._work()
+        recorder.warm(self._work)
+        self.graph = recorder.record(self._work)
 
     def _work(self) -> None:
         given: Any = {self.name: self.ids_B[:, None]}

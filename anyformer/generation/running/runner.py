@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch.nn import functional as F
 from anyformer.errors import InputError
 from anyformer.generation.running.capture import Captured, Draw
 from anyformer.generation.samplers.vector import Work, choose
+from anyformer.kernels.cuda_graph import CaptureError, Recorder, attempt
 from anyformer.model.lean import lean
 from anyformer.model.models import Model
 from anyformer.model.reading import headless
@@ -44,7 +46,7 @@ class Runner:
         self.captures = pool.device.type == "cuda" if captures is None else captures
         self.same_shapes, self.chunk = same_shapes, max(chunk, pool.prefix, 1)
         self._captured: dict[Any, Captured] = {}
-        self._memory: Any = None
+        self._recorder: Recorder | None = None
 
     @torch.inference_mode()
     def read(self, tenants: Sequence[Tenant], ids: Sequence[Sequence[int]], **source: Any) -> Tensor:
@@ -90,8 +92,8 @@ class Runner:
     @torch.inference_mode()
     def step(self, tenants: Sequence[Tenant], ids_B: Tensor) -> Tensor:
         """Read one more token of each tenant; logits (B,V) after it, which the next step may overwrite."""
-        if self.captures:
-            captured = self._for(tenants, "greedy")
+        captured = self._for(tenants, "greedy")
+        if captured is not None:
             captured.load(tenants, ids_B, None)
             captured.run(tenants)
             return captured.logits_BV[: len(tenants)]
@@ -116,12 +118,12 @@ class Runner:
         """Read these tokens and what is chosen after them, `steps` times: the ids (B,) that were chosen, and whether the
         rows' logits were finite, both on the host. On CUDA the device does not wait for whoever looks at them.
         """
-        if not self.captures:
-            yield from self._plain_flow(tenants, ids_B, steps, draw)
-            return
         if not steps:
             return
         captured = self._for(tenants, draw.work)
+        if captured is None:
+            yield from self._plain_flow(tenants, ids_B, steps, draw)
+            return
         waiting: list[tuple[Tensor, Tensor, torch.cuda.Event]] = []
         for i in range(steps):
             captured.load(tenants, ids_B if i == 0 else None, draw)
@@ -154,8 +156,10 @@ class Runner:
         head: Any = self.model.head
         return head(hidden)
 
-    def _for(self, tenants: Sequence[Tenant], kind: Work) -> Captured:
-        """The captured step for so many rows; of an encoder-decoder, for these sources."""
+    def _for(self, tenants: Sequence[Tenant], kind: Work) -> Captured | None:
+        """The captured step for so many rows; of an encoder-decoder, for these sources. None: steps are launched."""
+        if not self.captures:
+            return None
         sources = tuple(tenants) if self.two else ()
         # Rows that fill up a batch have no source.
         rows = self.pool.seats if self.same_shapes else len(sources) or _bucket(len(tenants))
@@ -166,8 +170,15 @@ class Runner:
                 self._captured = {k: found for k, found in self._captured.items() if k[2] == key[2]}
             if not self._captured:
                 # A pool whose last graph is gone is gone too, and its handle can't be used again.
-                self._memory = torch.cuda.graph_pool_handle()
-            self._captured[key] = Captured(self.model, self.body, self.pool, rows, kind, self._memory, sources)
+                self._recorder = Recorder(self.pool.device)
+            try:
+                with attempt("generate: a step of this model"):
+                    args = self.model, self.body, self.pool, rows, kind, self._recorder, sources
+                    self._captured[key] = Captured(*args)
+            except CaptureError as error:
+                self.captures, self._captured, self._recorder = False, {}, None
+                warnings.warn(f"{error}; its kernels are launched one by one, which is slower", stacklevel=2)
+                return None
         return self._captured[key]
 
 

@@ -1,0 +1,201 @@
+"""Recording a CUDA graph so that a failure leaves everything as it was, and has one error that says why.
+
+A recording that torch gives up leaves three things behind: the default random generator, which believes that it is still
+being captured and refuses every draw from then on; the current stream, which stays the one of the capture; and the
+allocator, which keeps the graph's pool open. So a recording draws from a random state of its own, which a failure may
+ruin, its stream is left whatever happens, and its pool is closed by hand.
+
+What makes a recording fail that went well before is mostly the rest of the process: Python's collector, which frees
+events and graphs of others in its midst (torch has stopped to collect before a capture), or another thread that asks the
+device for memory. The collector therefore rests meanwhile, and only this thread is held to the rules of a capture.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, Protocol
+
+import torch
+
+from anyformer.errors import CapabilityError
+
+
+class CaptureError(CapabilityError):
+    """Work that could not be recorded. Nothing of the attempt is left, and the work can be done without a graph."""
+
+
+class Device(Protocol):
+    """What a recording asks of a device, in one place, so that a test can let each of it fail."""
+
+    memory: Any
+    """The pool that graphs of one recorder share."""
+
+    def settle(self) -> None:
+        """Wait for all work, and give back memory that nobody holds."""
+        ...
+
+    def aside(self) -> AbstractContextManager[object]:
+        """For a while another stream than the default one is the current one."""
+        ...
+
+    def join(self, *, begin: bool) -> None:
+        """That stream waits for the current one (`begin`), or the current one for it."""
+        ...
+
+    def forked(self) -> AbstractContextManager[object]:
+        """Random states of host and device are afterwards what they were."""
+        ...
+
+    def default(self) -> Any:
+        """The device's default random generator."""
+        ...
+
+    def generator(self) -> Any:
+        """A random generator of the same kind."""
+        ...
+
+    def graph(self) -> Any:
+        """An empty graph."""
+        ...
+
+    def close(self) -> bool:
+        """Close the pool if it is still open for allocations, and let go of it; whether it was open."""
+        ...
+
+
+class CudaDevice:
+    """A CUDA device, with a stream and a pool for recordings."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+        self.stream = torch.cuda.Stream(self.device)
+        self.memory: Any = torch.cuda.graph_pool_handle()
+
+    def settle(self) -> None:
+        torch.cuda.synchronize(self.device)
+        torch.cuda.empty_cache()
+
+    def aside(self) -> AbstractContextManager[object]:
+        return torch.cuda.stream(self.stream)
+
+    def join(self, *, begin: bool) -> None:
+        current = torch.cuda.current_stream(self.device)
+        first, then = (current, self.stream) if begin else (self.stream, current)
+        then.wait_stream(first)
+
+    def forked(self) -> AbstractContextManager[object]:
+        return torch.random.fork_rng([self.device])
+
+    def default(self) -> torch.Generator:
+        return torch.cuda.default_generators[self.device.index]
+
+    def generator(self) -> torch.Generator:
+        return torch.Generator(self.device)
+
+    def graph(self) -> Any:
+        return torch.cuda.CUDAGraph()
+
+    def close(self) -> bool:
+        # A capture that ended well has closed it, and torch then says that it is not open.
+        native: Any = torch._C
+        try:
+            native._cuda_endAllocateToPool(self.device.index, self.memory)
+        except RuntimeError:
+            return False
+        native._cuda_releasePool(self.device.index, self.memory)
+        return True
+
+
+class Graph:
+    """Recorded work, and the random state that it draws from."""
+
+    def __init__(self, graph: Any, state: Any) -> None:
+        self._graph, self._state = graph, state
+
+    def replay(self, seed: int | None = None) -> None:
+        """Do the work again. What it draws is what the default generator would give after `manual_seed(seed)`."""
+        if seed is not None:
+            self._state.manual_seed(seed)
+        self._graph.replay()
+
+
+class Recorder:
+    """Records work on one device; its graphs share their memory."""
+
+    def __init__(self, device: torch.device | Device) -> None:
+        self.on: Device = CudaDevice(device) if isinstance(device, torch.device) else device
+
+    def warm(self, work: Callable[[], None], times: int = 1) -> None:
+        """Do the work on the recording's stream: kernels are compiled, and libraries take their memory there.
+
+        No random state moves by it.
+        """
+        self.on.join(begin=True)
+        try:
+            with self.on.forked(), self.on.aside():
+                for _ in range(times):
+                    work()
+        finally:
+            self.on.join(begin=False)
+        self.on.settle()
+
+    def record(self, work: Callable[[], None]) -> Graph:
+        """The work as a graph; CaptureError if it can't be one. Nothing is computed by it."""
+        graph, state = self.on.graph(), self.on.generator()
+        self.on.settle()
+        with _resting(), self.on.forked(), _drawing(self.on.default(), state), self.on.aside():
+            try:
+                # Other threads may do what they want meanwhile.
+                graph.capture_begin(pool=self.on.memory, capture_error_mode="thread_local")
+                work()
+                graph.capture_end()
+            except BaseException:
+                self._abandon(graph)
+                raise
+        return Graph(graph, state)
+
+    def _abandon(self, graph: Any) -> None:
+        """End a capture that failed at any point. Each of these may find that there is nothing left to do."""
+        with suppress(RuntimeError):
+            graph.capture_end()
+        self.on.close()
+        with suppress(RuntimeError):
+            graph.reset()
+
+
+@contextmanager
+def attempt(what: str) -> Iterator[None]:
+    """Whatever goes wrong in here is a CaptureError of one line; an interrupt stays one."""
+    try:
+        yield
+    except Exception as error:
+        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CaptureError(f"{what} can't be recorded as a CUDA graph ({first})") from error
+
+
+@contextmanager
+def _drawing(default: Any, state: Any) -> Iterator[None]:
+    """For a while the default generator has another state; its own is put back untouched.
+
+    The very object is put back: graphs that others recorded draw from it.
+    """
+    before = default.graphsafe_get_state()
+    default.graphsafe_set_state(state)
+    try:
+        yield
+    finally:
+        default.graphsafe_set_state(before)
+
+
+@contextmanager
+def _resting() -> Iterator[None]:
+    """Python's collector does nothing meanwhile."""
+    works = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if works:
+            gc.enable()
