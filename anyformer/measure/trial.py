@@ -46,13 +46,13 @@ class Trial:
     """Those that the model, and what it is compared with, may learn from; None if the folder has none."""
     tokenizer: Tokenizer | None
     """None where the data are numbers."""
-    source_tokenizer: Tokenizer | None
-    """Of the source, where it has a vocabulary of its own."""
     data: Path
     part: str
     length: int
     batch: int
     rows: ROWS
+    source_tokenizer: Tokenizer | None = None
+    """Of the source, where it has a vocabulary of its own."""
     packing: Packing | None = None
     restart: bool = True
     seed: int = 0

@@ -16,6 +16,7 @@ PATCHES = {"topology": "encoder", "embed": {"kind": "patches", "image": 8, "patc
 SERIES = {"topology": "encoder", "vocab": 0, "embed": {"kind": "series"}}
 REGRESSION = {"topology": "encoder", "head": {"kind": "regression"}}
 BOTH = {"topology": "encoder-decoder"}
+TWO = {**BOTH, "embed": {"kind": "tokens", "shared": False}, "source_vocab": 50}
 SCALE = "give a number or a formula of sqrt, *, / and"
 
 CASES: dict[str, tuple[dict[str, Any], str]] = {
@@ -40,6 +41,26 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "no vocabulary": ({"vocab": None}, "vocab: is missing; a model that reads or predicts tokens needs their number"),
     "no vocabulary to predict": (
         {**SERIES, "head": "lm"}, "vocab: is missing; a model that reads or predicts tokens needs their number"),
+    "empty source vocabulary": ({**TWO, "source_vocab": 0}, "source_vocab: 0 is not at least 1"),
+    "source vocabulary of one stack": (
+        {"source_vocab": 50},
+        "source_vocab: has no effect: topology 'decoder' has one stack, which reads `vocab`; leave it out"),
+    "one table for two vocabularies": (
+        {**BOTH, "source_vocab": 50},
+        "embed.shared: true is one table for both stacks, but the source has its own vocabulary (source_vocab = 50) beside "
+        "the target's (vocab = 32); set embed.shared = false, or leave out source_vocab"),
+    "source pad beyond its vocabulary": (
+        {**TWO, "ids.source_pad": 50},
+        "ids.source_pad: 50 is not a token of the source; its ids run from 0 to source_vocab - 1 = 49"),
+    "source eos below 0": (
+        {**TWO, "ids.source_eos": -1},
+        "ids.source_eos: -1 is not a token of the source; its ids run from 0 to source_vocab - 1 = 49"),
+    "pad that the source does not have": (
+        {**TWO, "source_vocab": 20, "ids.pad": 30},
+        "ids.source_pad: is missing: ids.pad = 30 is not among the 20 tokens of the source; say what fills its rows"),
+    "source pad of one vocabulary": (
+        {**BOTH, "ids.source_pad": 3},
+        "ids.source_pad: has no effect: the source has no vocabulary of its own; set source_vocab, or leave it out"),
     "embed leaf": (
         {**PATCHES, "embed.patch": 3},
         "embed.patch: 3 does not tile an image of 8 pixels; pick a divisor of it"),

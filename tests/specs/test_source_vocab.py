@@ -1,9 +1,6 @@
 """A vocabulary of the source's own: what a spec says of it, counts with it, and refuses."""
 
-import pytest
-
 import anyformer as af
-from anyformer.errors import SpecError
 from anyformer.families.facts import differences
 from anyformer.specs.model import ModelSpec
 from anyformer.train.many.division import cuts
@@ -56,30 +53,3 @@ def test_source_vocab_is_a_difference_between_specs_and_its_own_size_alone_is_no
     spec = af.spec(TWO)
     assert differences(spec, spec.vary({"source_vocab": 54})) == [("source_vocab", 53, 54)]
     assert differences(spec.vary({"source_vocab": 37}), spec.vary({"source_vocab": None})) == []
-
-
-@pytest.mark.parametrize(
-    ("changes", "lines"),
-    [
-        ({"source_vocab": 0}, ["source_vocab: 0 is not at least 1"]),
-        ({"source_vocab": True}, ["source_vocab: True is not a whole number"]),
-        ({"embed.shared": True},
-         ["embed.shared: true is one table for both stacks, but the source has its own vocabulary (source_vocab = 53) "
-          "beside the target's (vocab = 37); set embed.shared = false, or leave out source_vocab"]),
-        ({"topology": "decoder", "embed.shared": True},
-         ["source_vocab: has no effect: topology 'decoder' has one stack, which reads `vocab`; leave it out"]),
-        ({"ids.source_pad": 53},
-         ["ids.source_pad: 53 is not a token of the source; its ids run from 0 to source_vocab - 1 = 52"]),
-        ({"ids.source_eos": -1},
-         ["ids.source_eos: -1 is not a token of the source; its ids run from 0 to source_vocab - 1 = 52"]),
-        ({"ids.pad": 36, "source_vocab": 30},
-         ["ids.source_pad: is missing: ids.pad = 36 is not among the 30 tokens of the source; say what fills its rows"]),
-        ({"source_vocab": None, "ids.source_pad": 3},
-         ["ids.source_pad: has no effect: the source has no vocabulary of its own; set source_vocab, or leave it out"]),
-        ({"ids.pad": 40}, ["ids.pad: 40 is not a token; ids run from 0 to vocab - 1 = 36"]),
-    ],
-)  # fmt: skip
-def test_source_vocab_that_can_not_be_is_refused(changes, lines):
-    with pytest.raises(SpecError) as info:
-        af.spec(TWO, changes)
-    assert list(info.value.problems) == lines
