@@ -28,6 +28,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--family", metavar="KIND", help="the published class to write for, e.g. mistral (the first that fits)"
     )
     parser.add_argument("--dtype", choices=DTYPES, help="of the new weights (that of the source)")
+    whole_numbers = parser.add_mutually_exclusive_group()
+    whole_numbers.add_argument(
+        "--quantize", choices=("int8", "int4"), help="weights of large products in 8 or 4 bits, in our own format"
+    )
+    whole_numbers.add_argument(
+        "--dequantize", action="store_true",
+        help="of a quantised folder, the weights that its whole numbers stand for, e.g. for --format hf",
+    )  # fmt: skip
     parser.add_argument(
         "--unsafe-pickle", action="store_true",
         help="read .bin or .pt weights, in a process of its own; only from somebody whom you trust",
@@ -96,7 +104,7 @@ def run(given: argparse.Namespace) -> int:
             Plan(
                 source=source, place=Path(given.place), format=given.format, family=given.family,
                 dtype=None if given.dtype is None else getattr(torch, given.dtype), surgery=surgery, text=text,
-                unsafe_pickle=given.unsafe_pickle,
+                quantize=given.quantize, dequantize=given.dequantize, unsafe_pickle=given.unsafe_pickle,
             ),
             progress=Bar,
         )  # fmt: skip
@@ -111,9 +119,13 @@ def _print(done: Converted) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from anyformer.specs import units
+
     kind = "our own format" if done.architecture is None else f"files of {done.architecture} ({done.family})"
     dtype = str(done.dtype).removeprefix("torch.")
-    parts: list[Any] = [Text(f"{done.place}: {kind}, {done.params:,} parameters, {dtype}")]
+    weights = dtype if done.quantized is None else f"{done.quantized} weights and {dtype}"
+    line = f"{done.place}: {kind}, {done.params:,} parameters, {weights}, {units.data(done.bytes)}"
+    parts: list[Any] = [Text(line)]
     if done.before is not None:
         table = Table.grid(padding=(0, 2, 0, 0))
         for justify in ("left", "right", "right", "right"):
@@ -134,6 +146,7 @@ COMMAND = Command(
 anyformer convert runs/quickstart exported --format hf
 anyformer convert path/to/llama llama-gqa --kv-heads 8 --text notes.txt
 anyformer convert path/to/llama longer --rope-scaling yarn:4 --positions 32768 --format hf
+anyformer convert runs/quickstart small --quantize int8
 anyformer convert --unsafe-pickle path/with/pytorch_model.bin safe --format hf
 """,
     arguments=arguments,
