@@ -21,11 +21,12 @@ from anyformer.data.tokenizer import FILE as TOKENIZER
 from anyformer.data.tokenizer import tokenizer
 from anyformer.errors import InputError, SpecError
 from anyformer.families.checkpoint import family_for, save_published, was_written_here
-from anyformer.families.folder import FORMATS, load, load_dequantised, quantisation_of, stored_dtype
+from anyformer.families.folder import FORMATS, load, quantisation_of, stored_dtype
 from anyformer.families.shards import CONFIG, INDEX, SINGLE
 from anyformer.files import NewFolder, inside
 from anyformer.model.quantise import quantise
 from anyformer.model.store import SPEC, save
+from anyformer.model.store import load as load_own
 from anyformer.parts.quantised import check_kind
 from anyformer.train.evaluate import Score, score
 
@@ -91,7 +92,10 @@ def convert(plan: Plan, progress: Progress = lambda _: nullcontext()) -> Convert
     with readable(plan) as source:
         stored = stored_dtype(source)
         exact = torch.promote_types(stored, torch.float32) if plan.surgery or plan.text is not None else stored
-        model = load_dequantised(source, "cpu", exact) if plan.dequantize else load(source, "cpu", exact)
+        if not plan.unsafe_pickle and quantisation_of(source) is not None:
+            model = load_own(source, "cpu", exact, dequantise=plan.dequantize).eval()
+        else:
+            model = load(source, "cpu", exact)
     changed = operate(model, plan.surgery) if plan.surgery else model
     family, architecture = _family(plan, changed)
     words = tokenizer(plan.source) if plan.text is not None else None

@@ -99,15 +99,6 @@ def load(
     return told_if_slow(store.load(folder, device, dtype).eval())
 
 
-def load_dequantised(
-    path: str | Path, device: str | torch.device | None = None, dtype: torch.dtype | None = None
-) -> Model:
-    """A plain model of a quantised folder, with the weights that its whole numbers stand for."""
-    from anyformer.model import store
-
-    return store.load(find_folder(path), device, dtype, dequantise=True).eval()
-
-
 def told_if_slow(model: Model) -> Model:
     """The model, with a warning if its weights have no fast product where it is."""
     from anyformer.parts.quantised import QuantisedLinear

@@ -197,9 +197,7 @@ def _matrix(module: nn.Module) -> tuple[int, int]:
     return out, into
 
 
-def _check(
-    stored: TensorFile, asked: Recipe, known: dict[str, tuple[int, int]]
-) -> dict[str, tuple[int, ...]]:
+def _check(stored: TensorFile, asked: Recipe, known: dict[str, tuple[int, int]]) -> dict[str, tuple[int, ...]]:
     """The shapes of packed weights and scales; refused where the recipe, the spec and the dtypes don't fit."""
     held, wanted, problems = stored.header.tensors, {}, []
     for name in asked.targets:

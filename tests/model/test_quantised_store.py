@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 
 import anyformer as af
 from anyformer.errors import CheckpointError, InputError
-from anyformer.families.folder import load_dequantised
 from anyformer.model.quantise import HEAD, install, products, quantise
 from anyformer.model.quantised_store import KEY
+from anyformer.model.store import load
 from anyformer.parts.heads import TokenLogits
 from anyformer.parts.mixture import Mixture
 from anyformer.parts.quantised import is_quantised, numbers_of
@@ -122,7 +122,7 @@ def test_quantised_folder_dequantised_is_a_plain_model_with_the_same_answers(tie
     plain = randomise(af.build(af.spec(BASE, {"head": {"kind": "lm", "tied": tied}})), 0).eval()
     small = quantise(copy.deepcopy(plain), "int8")
     af.save(small, tmp_path)
-    back = load_dequantised(tmp_path)
+    back = load(tmp_path, dequantise=True)
     assert not is_quantised(back)
     assert dict(back.named_parameters()).keys() == dict(plain.named_parameters()).keys()
     with torch.no_grad():
