@@ -10,6 +10,7 @@ time, which other programs disturb less than the clock. Printed: milliseconds in
 import argparse
 import copy
 import time
+from functools import partial
 
 import torch
 
@@ -70,7 +71,7 @@ def decoding(model, rows, steps):
 
     def run():
         for _ in range(4):
-            model(token, cache=cache).logits
+            model(token, cache=cache)
 
     return run
 
@@ -91,22 +92,22 @@ def main():
         for name in args.shapes:
             plain, small = pair(name)
             for rows in ROWS:
-                times = best_of(rounds, args.threads, decoding(plain, rows, 16), decoding(small, rows, 16))
+                times = best_of(4 * rounds, args.threads, decoding(plain, rows, 16), decoding(small, rows, 16))
                 said(f"{name}, a token of {rows} rows", [t / 4 for t in times])
             ids = torch.randint(0, plain.spec.vocab, WHOLE)
             bodies = [headless(plain), headless(small)]
-            few = max(2, rounds // 3)
+            few = max(3, rounds // 2)
             said(
                 f"{name}, {WHOLE[0]} x {WHOLE[1]} tokens, states",
-                best_of(few, args.threads, *(lambda m=m: m(ids) for m in bodies)),
+                best_of(few, args.threads, *(partial(m, ids) for m in bodies)),
             )
             said(
                 f"{name}, {WHOLE[0]} x {WHOLE[1]} tokens, logits",
-                best_of(few, args.threads, *(lambda m=m: m(ids) for m in (plain, small))),
+                best_of(few, args.threads, *(partial(m, ids) for m in (plain, small))),
             )
             if not args.quick:
                 text = torch.randint(0, plain.spec.vocab, (4096,)).tolist()
-                runs = (lambda m=m: score_ids(m, [text], context=256) for m in (plain, small))
+                runs = (partial(score_ids, m, [text], context=256) for m in (plain, small))
                 said(f"{name}, scoring 4,096 tokens (eval)", best_of(few, args.threads, *runs))
 
 

@@ -30,6 +30,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="the published class to write for, e.g. mistral (that it was read from, or the first that fits)",
     )
     parser.add_argument("--dtype", choices=DTYPES, help="of the new weights (that of the source)")
+    whole_numbers = parser.add_mutually_exclusive_group()
+    whole_numbers.add_argument(
+        "--quantize", choices=("int8", "int4"), help="weights of large products in 8 or 4 bits, in our own format"
+    )
+    whole_numbers.add_argument(
+        "--dequantize", action="store_true",
+        help="of a quantised folder, the weights that its whole numbers stand for, e.g. for --format hf",
+    )  # fmt: skip
     parser.add_argument(
         "--unsafe-pickle", action="store_true",
         help="read .bin or .pt weights, in a process of its own; only from somebody whom you trust",
@@ -99,7 +107,8 @@ def run(given: argparse.Namespace) -> int:
             Plan(
                 source=source, place=Path(given.place), format=given.format, family=given.family,
                 dtype=None if given.dtype is None else getattr(torch, given.dtype), surgery=surgery, text=text,
-                unsafe_pickle=given.unsafe_pickle, ignore_keys=tuple(given.ignore_keys),
+                quantize=given.quantize, dequantize=given.dequantize, unsafe_pickle=given.unsafe_pickle,
+                ignore_keys=tuple(given.ignore_keys),
             ),
             progress=Bar,
         )  # fmt: skip
@@ -114,9 +123,13 @@ def _print(done: Converted) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from anyformer.specs import units
+
     kind = "our own format" if done.architecture is None else f"files of {done.architecture} ({done.family})"
     dtype = str(done.dtype).removeprefix("torch.")
-    parts: list[Any] = [Text(f"{done.place}: {kind}, {done.params:,} parameters, {dtype}")]
+    weights = dtype if done.quantized is None else f"{done.quantized} weights and {dtype}"
+    line = f"{done.place}: {kind}, {done.params:,} parameters, {weights}, {units.data(done.bytes)}"
+    parts: list[Any] = [Text(line)]
     if done.before is not None:
         table = Table.grid(padding=(0, 2, 0, 0))
         for justify in ("left", "right", "right", "right"):
@@ -137,6 +150,7 @@ COMMAND = Command(
 anyformer convert runs/quickstart exported --format hf
 anyformer convert path/to/llama llama-gqa --kv-heads 8 --text notes.txt
 anyformer convert path/to/llama longer --rope-scaling yarn:4 --positions 32768 --format hf
+anyformer convert runs/quickstart small --quantize int8
 anyformer convert --unsafe-pickle path/with/pytorch_model.bin safe --format hf
 """,
     arguments=arguments,

@@ -36,7 +36,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     texts.add_argument(
         "--context", type=whole(1), metavar="N", help="tokens that are read at once (the model's context)"
     )
-    texts.add_argument("--quantize", choices=["int8"], help="say also what it loses with weights of 8 bits")
+    texts.add_argument(
+        "--quantize", choices=["int8", "int4"], help="say also what it loses with weights of 8 or 4 bits"
+    )
     part = parser.add_argument_group(
         "a part of its data", "what the model was trained for, by the objective of its run"
     )

@@ -21,10 +21,13 @@ from anyformer.convert.words import WRITTEN, write_words
 from anyformer.data.tokenizer import tokenizer
 from anyformer.errors import InputError, SpecError
 from anyformer.families.checkpoint import family_for, save_published, was_written_here
-from anyformer.families.folder import FORMATS, load, stored_dtype
+from anyformer.families.folder import FORMATS, load, quantisation_of, stored_dtype
 from anyformer.families.shards import CONFIG, INDEX, SINGLE
 from anyformer.files import NewFolder, inside
+from anyformer.model.quantise import quantise
 from anyformer.model.store import SPEC, save
+from anyformer.model.store import load as load_own
+from anyformer.parts.quantised import check_kind
 from anyformer.train.evaluate import Score, score
 
 if TYPE_CHECKING:
@@ -50,6 +53,10 @@ class Plan:
     else the first that can hold the spec."""
     dtype: torch.dtype | None = None
     """Unless given, the widest that the source has."""
+    quantize: str | None = None
+    """int8 or int4: weights of large products in whole numbers, in our own format."""
+    dequantize: bool = False
+    """The weights of a quantised source as the floating-point numbers that they stand for."""
     surgery: Surgery = field(default_factory=Surgery)
     text: str | None = None
     """Scored before and after."""
@@ -68,6 +75,9 @@ class Converted:
     architecture: str | None
     dtype: torch.dtype
     params: int
+    quantized: str | None
+    bytes: int
+    """Of the new weights on disk."""
     before: Score | None
     after: Score | None
 
@@ -81,7 +91,10 @@ def convert(plan: Plan, progress: Progress = lambda _: nullcontext()) -> Convert
     with readable(plan) as source:
         stored = stored_dtype(source)
         exact = torch.promote_types(stored, torch.float32) if plan.surgery or plan.text is not None else stored
-        model = load(source, "cpu", exact, ignore_keys=plan.ignore_keys)
+        if not plan.unsafe_pickle and quantisation_of(source) is not None:
+            model = load_own(source, "cpu", exact, dequantise=plan.dequantize).eval()
+        else:
+            model = load(source, "cpu", exact, ignore_keys=plan.ignore_keys)
     changed = operate(model, plan.surgery) if plan.surgery else model
     family, architecture = _family(plan, changed)
     words = tokenizer(plan.source) if plan.text is not None else None
@@ -95,6 +108,12 @@ def convert(plan: Plan, progress: Progress = lambda _: nullcontext()) -> Convert
                 scores[i] = score(each, words, plan.text, context=context, report=report)
     dtype = stored if plan.dtype is None else plan.dtype
     result = changed.to(dtype)
+    if plan.quantize is not None:
+        result = quantise(result, plan.quantize)
+        if words is not None and plan.text is not None:
+            with progress("after") as report:
+                scores[1] = score(result.to(exact), words, plan.text, context=context, report=report)
+            result = result.to(dtype)
     with NewFolder(plan.place, NAMES) as folder:
         if plan.format == "hf":
             save_published(result, folder.path, family=family)
@@ -102,9 +121,11 @@ def convert(plan: Plan, progress: Progress = lambda _: nullcontext()) -> Convert
             save(result, folder.path)
         write_words(plan.source, folder.path, result.spec, format=plan.format)
         folder.commit()
+    held = quantisation_of(plan.place) if plan.format == "anyformer" else None
     return Converted(
         place=plan.place, format=plan.format, family=family, architecture=architecture, dtype=dtype,
-        params=changed.spec.count().params, before=scores[0], after=scores[1],
+        params=changed.spec.count().params, quantized=None if held is None else held.kind,
+        bytes=sum(file.stat().st_size for file in plan.place.glob("*.safetensors")), before=scores[0], after=scores[1],
     )  # fmt: skip
 
 
@@ -115,11 +136,34 @@ def _check(plan: Plan) -> None:
         raise InputError(f"family: {plan.family!r} is for the format hf; our own holds every spec")
     if plan.dtype is not None and not plan.dtype.is_floating_point:
         raise InputError(f"dtype: {plan.dtype} can't hold weights; pick a floating-point one")
+    _check_quantised(plan)
     if plan.place.resolve() == plan.source.resolve():
         raise InputError(f"{plan.place}: is the source itself; give another folder")
     if plan.place.is_dir() and any(plan.place.iterdir()) and not was_written_here(plan.place):
         raise InputError(
             f"{plan.place}: is there already, and anyformer did not write it, so it is left alone; give another folder"
+        )
+
+
+def _check_quantised(plan: Plan) -> None:
+    """Refuse what can't be done with whole numbers, before anything is read."""
+    held = None if plan.unsafe_pickle else quantisation_of(plan.source)
+    if plan.quantize is not None:
+        check_kind(plan.quantize, torch.device("cpu"))
+        if plan.format != "anyformer":
+            raise InputError("quantize: files of published classes don't hold our whole numbers; leave out --format hf")
+    if plan.dequantize and held is None:
+        raise InputError(f"dequantize: the weights of {plan.source} are not quantised; leave it out")
+    if held is None or plan.dequantize:
+        return
+    asked = {
+        "--quantize": plan.quantize is not None, "--format hf": plan.format == "hf", "surgery": bool(plan.surgery),
+    }  # fmt: skip
+    wrong = [name for name, is_asked in asked.items() if is_asked]
+    if wrong:
+        raise InputError(
+            f"{', '.join(wrong)}: {plan.source} holds {held.kind} weights; convert the model that it was made from, or "
+            "add --dequantize, which takes the weights that its whole numbers stand for"
         )
 
 
@@ -161,6 +205,7 @@ def summary(done: Converted) -> dict[str, Any]:
 
     return {
         "folder": str(done.place), "format": done.format, "family": done.family, "architecture": done.architecture,
-        "dtype": str(done.dtype).removeprefix("torch."), "params": done.params, "before": figures(done.before),
+        "dtype": str(done.dtype).removeprefix("torch."), "params": done.params, "quantized": done.quantized,
+        "bytes": done.bytes, "before": figures(done.before),
         "after": figures(done.after),
     }  # fmt: skip

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import shutil
+import warnings
 
 import pytest
 import torch
@@ -305,3 +306,52 @@ def test_unsafe_pickle_without_pickles_says_so(capsys, source, tmp_path):
 def test_convert_help_has_an_example_for_each_use(capsys):
     out = run(capsys, "convert", "--help").out
     assert "anyformer convert path/to/llama llama-gqa --kv-heads 8 --text notes.txt" in out
+
+
+def converted(capsys, *argv):
+    return run(capsys, "convert", *map(str, argv))
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_convert_quantize_writes_a_folder_that_loads_as_the_model_quantised_in_memory(tmp_path, text, kind, capsys):
+    wide = {
+        "width": 32,
+        "attention": {"heads": 4, "kv_heads": 4, "head_dim": 8},
+        "ffn": {"kind": "swiglu", "width": 48},
+    }
+    small_run(tmp_path / "run", LLAMA | wide)
+    done = converted(capsys, tmp_path / "run", tmp_path / "small", "--quantize", kind, "--text", text, "--json")
+    assert done.status == 0, done.err
+    found = done.json
+    weights = tmp_path / "small" / "model.safetensors"
+    assert (found["quantized"], found["dtype"], found["bytes"]) == (kind, "float32", weights.stat().st_size)
+    assert found["bytes"] < (tmp_path / "run" / "model.safetensors").stat().st_size
+    assert found["before"]["perplexity"] != found["after"]["perplexity"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        saved, made = af.load(tmp_path / "small"), af.load(tmp_path / "run", quantize=kind)
+    ids = torch.arange(9)[None]
+    with torch.no_grad():
+        assert torch.equal(saved(ids).logits, made(ids).logits)
+    assert af.tokenizer(tmp_path / "small").encode(TEXT) == af.tokenizer(tmp_path / "run").encode(TEXT)
+    assert f"{kind} weights and float32" in converted(capsys, tmp_path / "small", tmp_path / "copy").out
+
+
+def test_convert_of_a_quantised_folder_teaches_the_way_and_dequantizes_when_asked(source, tmp_path, capsys):
+    small = tmp_path / "small"
+    assert converted(capsys, source, small, "--quantize", "int8").status == 0
+    for asked in (["--format", "hf"], ["--quantize", "int8"], ["--kv-heads", "1"]):
+        refused = converted(capsys, small, tmp_path / "out", *asked)
+        assert refused.status == 2
+        assert "holds int8 weights; convert the model that it was made from, or add --dequantize" in refused.err
+    assert not (tmp_path / "out").exists()
+    assert converted(capsys, small, tmp_path / "out", "--dequantize", "--format", "hf").status == 0
+    ids = torch.arange(9)[None]
+    with torch.no_grad():
+        gap = af.load(tmp_path / "out")(ids).logits - af.load(small)(ids).logits
+    assert gap.abs().max() < 1e-4
+    assert "are not quantised" in converted(capsys, source, tmp_path / "no", "--dequantize").err
+    assert (
+        "leave out --format hf"
+        in converted(capsys, source, tmp_path / "no", "--quantize", "int8", "--format", "hf").err
+    )

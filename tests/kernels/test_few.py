@@ -1,4 +1,4 @@
-"""Products of few tokens: each call against the operations that it stands for, and int8 rows that keep to themselves."""
+"""Products of few tokens: each call against the operations that it stands for."""
 
 import pytest
 import torch
@@ -6,8 +6,6 @@ from torch.nn import functional as F
 
 from anyformer.kernels import few
 from anyformer.kernels.few import NormTerms, shared
-from anyformer.kernels.few.quantised import quantise_int8
-from anyformer.kernels.few.rows import int8_rows_linear
 from anyformer.parts.ffns.gated import Swiglu
 from anyformer.parts.ffns.plain import Gelu
 from anyformer.parts.norms.layernorm import LayerNorm
@@ -53,35 +51,6 @@ def test_rms_norm_of_one_row_on_a_cpu_is_that_of_many_rows():
     with torch.no_grad():
         alone = torch.cat([RMSNorm().apply(row[None], own) for row in x])
         assert_close("formula", alone, RMSNorm().apply(x, own))
-
-
-def test_int8_rows_give_the_product_of_whole_numbers():
-    x, weight = drawn(5, 40, dtype=torch.float32), drawn(9, 40, dtype=torch.float32, seed=1)
-    data, scale = quantise_int8(weight)
-    whole = (x / x.abs().amax(-1, keepdim=True) * 127).round()
-    exact = whole.double() @ data.double().T * scale.double() * x.abs().amax(-1, keepdim=True).double() / 127
-    bias = drawn(9, dtype=torch.float32, seed=2)
-    assert_close("single", int8_rows_linear(x, data, scale / 127, bias), (exact + bias).float())
-    # Whole numbers of 8 bits keep about two digits.
-    error = (exact - x.double() @ weight.double().T).abs().max() / exact.abs().max()
-    assert 1e-4 < error < 2e-2
-
-
-def test_int8_rows_are_the_same_alone_and_beside_a_much_larger_row():
-    x = drawn(6, 40, dtype=torch.float32)
-    x[3] *= 1e4
-    data, scale = quantise_int8(drawn(9, 40, dtype=torch.float32, seed=1))
-    together = int8_rows_linear(x, data, scale, None)
-    alone = torch.cat([int8_rows_linear(row[None], data, scale, None) for row in x])
-    assert_close("single", alone, together)
-    assert_close("single", alone[0], together[0])
-
-
-@pytest.mark.parametrize("rows", ROWS)
-def test_int8_rows_of_zeros_give_the_bias(rows):
-    data, scale = quantise_int8(drawn(9, 40, dtype=torch.float32))
-    bias = drawn(9, dtype=torch.float32, seed=2)
-    assert torch.equal(int8_rows_linear(torch.zeros(rows, 40), data, scale, bias), bias.expand(rows, -1))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 4, 16, 64])

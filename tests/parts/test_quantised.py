@@ -11,7 +11,7 @@ from anyformer.measure.quality import compare, compare_ids
 from anyformer.model.lean import lean
 from anyformer.model.quantise import quantise
 from anyformer.parts.linear import Linear
-from anyformer.parts.quantised import QuantisedLinear
+from anyformer.parts.quantised import QuantisedLinear, numbers_of
 from anyformer.train.evaluate import score
 from tests.cli.small_run import TEXT, small_run
 from tests.contract.contracts import randomise
@@ -49,7 +49,7 @@ def test_int8_model_of_every_shape_answers_nearly_as_the_original(name):
         found = difference(logits(small, ids), logits(plain, ids))
         # The blocks call nothing but whole numbers, however they are called.
         maps = [m for n, m in small.named_modules() if isinstance(m, Linear) and "blocks" in n and "global_" not in n]
-    assert 1e-4 < found < 0.08
+    assert 1e-4 < found < 0.05
     assert maps == []
     assert small.head.quantised is not None
 
@@ -80,17 +80,13 @@ def run(tmp_path_factory):
     return folder
 
 
-def test_load_quantised_gives_a_model_that_reads_and_is_not_saved(run, tmp_path):
+def test_load_quantised_gives_a_model_that_reads(run):
     plain, small, tokenizer = af.load(run), af.load(run, quantize="int8"), af.tokenizer(run)
     found = compare(plain, small, tokenizer, TEXT)
     assert found.before == pytest.approx(score(plain, tokenizer, TEXT).nats, rel=1e-6)
     assert found.after == pytest.approx(score(small, tokenizer, TEXT).nats, rel=1e-5)
     assert 0 < found.mean_kl < 0.05
     assert 0.7 < found.agreement <= 1
-    for format in ("anyformer", "hf"):
-        with pytest.raises(InputError, match="it was quantised, and its weights are rounded; save the one"):
-            af.save(small, tmp_path, format=format)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_quality_of_a_model_against_itself_is_no_loss(run):
@@ -106,17 +102,11 @@ def test_quality_of_a_model_against_itself_is_no_loss(run):
 def test_quantise_refuses_what_it_cannot_do_with_the_reason(run):
     with pytest.raises(InputError, match=r"quantize: 'int3' is unknown \(known: int8, int4\)"):
         af.load(run, quantize="int3")
-    with pytest.raises(CapabilityError, match="int4 is for CUDA, and the model is on cpu; take 'int8'"):
-        af.load(run, quantize="int4")
-    with pytest.raises(CapabilityError, match=r"computes in float32, not in torch\.float64; leave dtype out"):
-        af.load(run, dtype=torch.float64, quantize="int8")
     with pytest.raises(CapabilityError, match="on the meta device has no weights"):
         af.load(run, device="meta", quantize="int8")
     small = af.load(run, quantize="int8")
     with pytest.raises(CapabilityError, match="is quantised already"):
         quantise(small, "int8")
-    with pytest.raises(CapabilityError, match="stays on its device, cpu: load it again with device='meta'"):
-        small.to("meta")
     x = torch.zeros(1, small.spec.width, requires_grad=True)
     with pytest.raises(CapabilityError, match="a quantised model can't learn"):
         small.decoder.blocks[0].ffn.body.down.product(x)
@@ -124,7 +114,7 @@ def test_quantise_refuses_what_it_cannot_do_with_the_reason(run):
 
 def test_int4_linear_of_odd_widths_is_refused():
     with pytest.raises(CapabilityError, match="int4: 20 inputs are no multiple of 16"):
-        QuantisedLinear(torch.randn(4, 20), None, "int4")
-    wide = QuantisedLinear(torch.randn(4, 96), torch.randn(4), "int4")
+        numbers_of(torch.randn(4, 20), "int4")
+    wide = QuantisedLinear(numbers_of(torch.randn(4, 96), "int4"), torch.randn(4))
     assert wide.group == 32
     assert wide(torch.randn(2, 3, 96)).shape == (2, 3, 4)
