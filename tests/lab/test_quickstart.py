@@ -23,6 +23,7 @@ from anyformer.lab.quickstart import Quickstart
 from anyformer.lab.result import compare, earlier, read_result
 from anyformer.train.budget import Budget
 from anyformer.train.evaluate import score
+from anyformer.train.learner import Learner
 from tests.cli.command import run
 
 SMALL = {"width": 16, "depth": 1, "context": 32, "vocab": 300, "attention.heads": 2, "attention.kv_heads": 1}
@@ -390,10 +391,21 @@ def test_command_on_a_slow_machine_takes_more_time_up_to_a_limit_and_says_so(
     monkeypatch.setattr("anyformer.cli.quickstart.MINUTES", 10 / 60)
     monkeypatch.setattr("anyformer.cli.quickstart.MOST_MINUTES", 30 / 60)
     monkeypatch.setattr("anyformer.cli.quickstart.LEAST_STEPS", 50)
-    # Read twice in a step: each takes as long as the test says.
-    ticks = itertools.count()
-    clock = SimpleNamespace(perf_counter=lambda: -(-next(ticks) // 2) * pace)
-    monkeypatch.setattr("anyformer.train.loop.time", clock)
+    monkeypatch.setattr("anyformer.lab.quickstart.KEEPING", 0.0)
+    # Nothing takes time but the steps, and each of them as long as the test says.
+    now, step = [0.0], Learner.step
+
+    def clock():
+        return now[0]
+
+    def slow(learner, *given, **more):
+        now[0] += pace
+        return step(learner, *given, **more)
+
+    monkeypatch.setattr(Learner, "step", slow)
+    monkeypatch.setitem(Quickstart.__init__.__kwdefaults__, "clock", clock)
+    for place in ("train.loop", "cli.quickstart"):
+        monkeypatch.setattr(f"anyformer.{place}.time", SimpleNamespace(perf_counter=clock))
     ran = run(capsys, "quickstart", "--text", "foxes.txt", *FLAGS)
     assert ran.status == 0, ran.err
     assert read_result(Path("runs") / os.listdir("runs")[0]).steps == pytest.approx(steps, abs=1)

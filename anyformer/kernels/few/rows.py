@@ -39,13 +39,14 @@ MANY, WIDE_TILE = 512, 1 << 21
 TINY = 1e-30
 """Below every largest activation of a row that is not all 0."""
 ENGINES = ("x86", "fbgemm")
+OPERATORS = ("linear_prepack", "linear_with_input_q_dq_qweight_dq_output_fp32")
 
 
 @cache
 def packs() -> bool:
     """Whether this build of torch has fbgemm's products: on x86, by its quantised operators."""
     ops: Any = torch.ops.quantized
-    return hasattr(ops, "linear_prepack") and hasattr(ops, "linear_with_input_q_dq_qweight_dq_output_fp32")
+    return all(getattr(ops, name, None) is not None for name in OPERATORS)
 
 
 def pays_to_pack(data_OI: Tensor) -> bool:
