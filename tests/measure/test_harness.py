@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import logging
+import math
 import shutil
 from types import SimpleNamespace
 
@@ -256,7 +257,11 @@ def check_same(found):
     assert all(theirs == ours for theirs, ours in found.greedy)
     assert all(theirs == ours for theirs, ours in found.answers)
     for name, (theirs, ours) in found.figures.items():
-        assert ours == pytest.approx(theirs, rel=1e-6), name
+        if "rolling" in name:
+            # Made of the log-likelihoods, perplexities by an exponential: in logs they are as near as those.
+            assert abs(math.log(ours) - math.log(theirs)) <= TABLE["harness"].limit, name
+        else:
+            assert ours == theirs, name
 
 
 KINDS = (
