@@ -77,7 +77,8 @@ def parsed(metadata: dict[str, str], file: Path) -> Recipe | None:
         raise CheckpointError(
             f"{file}: {KEY}: is of version {told.get('version')!r:.40}, and this anyformer reads {VERSION}; update anyformer"
         )
-    kind, targets = told.get("kind"), told.get("targets")
+    kind: Any = told.get("kind")
+    targets: Any = told.get("targets")
     problems = []
     if kind not in KINDS:
         problems.append(f"kind: {kind!r:.40} is unknown (known: {', '.join(KINDS)})")
@@ -86,7 +87,7 @@ def parsed(metadata: dict[str, str], file: Path) -> Recipe | None:
     elif len(set(targets)) < len(targets):
         problems.append("targets: names a parameter twice")
     if not problems:
-        wanted = asdict(recipe(str(kind), targets))
+        wanted = asdict(recipe(kind, targets))
         problems += [
             f"{name}: {told.get(name)!r:.40}; of {kind} it is {wanted.get(name)!r}"
             for name in sorted(told.keys() | wanted.keys())

@@ -88,10 +88,11 @@ class QuantisedLinear(nn.Module):
             return way(x_NI, data, scale, self.group, bias)
         if not x_NI.is_cpu:
             return int8_linear(x_NI, data, scale, bias)
-        if rows.serves_digits(x_NI) and rows.pays_to_pack(data):
-            if self._packed is None:
+        if rows.serves_digits(x_NI):
+            if self._packed is None and rows.pays_to_pack(data):
                 self._packed = rows.pack(data, scale)
-            return rows.by_digits(x_NI, self._packed, bias)
+            if self._packed is not None:
+                return rows.by_digits(x_NI, self._packed, bias)
         return rows.by_tiles(x_NI, data, scale, bias)
 
     def read(self, x_ND: Tensor, norm: NormTerms | None) -> Tensor:

@@ -39,19 +39,25 @@ MANY, WIDE_TILE = 512, 1 << 21
 TINY = 1e-30
 """Below every largest activation of a row that is not all 0."""
 ENGINES = ("x86", "fbgemm")
-OPERATORS = ("linear_prepack", "linear_with_input_q_dq_qweight_dq_output_fp32")
+
+
+def packs() -> bool:
+    """Whether fbgemm's products can be had: this torch has them, on x86, and nobody chose another engine."""
+    return torch.backends.quantized.engine in ENGINES and _has_operators()
 
 
 @cache
-def packs() -> bool:
-    """Whether this build of torch has fbgemm's products: on x86, by its quantised operators."""
+def _has_operators() -> bool:
     ops: Any = torch.ops.quantized
-    return all(getattr(ops, name, None) is not None for name in OPERATORS)
+    try:
+        return all((ops.linear_prepack, ops.linear_with_input_q_dq_qweight_dq_output_fp32))
+    except AttributeError:
+        return False
 
 
 def pays_to_pack(data_OI: Tensor) -> bool:
     """Whether a few rows are faster with a packed copy of these numbers."""
-    return data_OI.is_cpu and data_OI.numel() >= LEAST and packs() and torch.backends.quantized.engine in ENGINES
+    return data_OI.is_cpu and data_OI.numel() >= LEAST and packs()
 
 
 def pack(data_OI: Tensor, scale_O: Tensor) -> Any:
@@ -60,8 +66,8 @@ def pack(data_OI: Tensor, scale_O: Tensor) -> Any:
     with warnings.catch_warnings():
         # torch means to drop this way of making them; `packs` will notice.
         warnings.simplefilter("ignore")
-        make: Any = torch._make_per_channel_quantized_tensor
-        return torch.ops.quantized.linear_prepack(make(data_OI, scale_O.double(), zeros_O, 0), None)
+        made = torch.ops.aten._make_per_channel_quantized_tensor(data_OI, scale_O.double(), zeros_O, 0)
+        return torch.ops.quantized.linear_prepack(made, None)
 
 
 def serves_digits(x_NI: Tensor) -> bool:
