@@ -168,13 +168,14 @@ class Runner:
             if self.two:
                 # What was captured for other sources would stay for ever, and nobody asks for it again.
                 self._captured = {k: found for k, found in self._captured.items() if k[2] == key[2]}
-            if not self._captured:
+            if self._recorder is None or not self._captured:
                 # A pool whose last graph is gone is gone too, and its handle can't be used again.
                 self._recorder = Recorder(self.pool.device)
             try:
                 with attempt("generate: a step of this model"):
-                    args = self.model, self.body, self.pool, rows, kind, self._recorder, sources
-                    self._captured[key] = Captured(*args)
+                    self._captured[key] = Captured(
+                        self.model, self.body, self.pool, rows, kind, self._recorder, sources
+                    )
             except CaptureError as error:
                 self.captures, self._captured, self._recorder = False, {}, None
                 warnings.warn(f"{error}; its kernels are launched one by one, which is slower", stacklevel=2)
