@@ -19,6 +19,7 @@ from anyformer.model.output import Output
 from anyformer.model.reading import reading
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.weights import silent
+from anyformer.train.judging import with_logits
 from anyformer.verify.small import span
 
 SAME = 1e-9
@@ -137,7 +138,8 @@ def packing(
     lengths = [max(1, round(SHARES[i % len(SHARES)] * longest)) for i in range(documents)]
     made = [_document(model, n, seed * 1000 + i) for i, n in enumerate(lengths)]
     others = [_changed(model, each, seed * 1000 + 500 + i) for i, each in enumerate(made)]
-    with reading(model):
+    # The term that is compared is one of several, and alone it has gradients only beside the logits.
+    with reading(model), with_logits(model):
         return _packing(model, made, others, seed=seed, notes=notes, report=report)
 
 

@@ -121,3 +121,13 @@ def test_means_that_do_not_go_together_are_refused_at_once():
         af.generate(model, torch.zeros(1, 12, dtype=torch.long), draft=model, lookup=True, use_cache=False, guesses=0)
     for name in ("draft", "use_cache", "guesses"):
         assert f"{name}: " in str(caught.value)
+
+
+def test_generate_with_a_draft_in_training_mode_drops_nothing_and_draws_nothing():
+    model = model_of(af.spec(BASE))
+    draft = af.build(af.spec(BASE, {"depth": 1, "block.dropout": 0.5}), dtype=torch.float64).train()
+    ids, state = torch.tensor([[5, 17, 3]]), torch.get_rng_state()
+    found = af.generate(model, ids, max_new_tokens=8, draft=draft, guesses=3)
+    assert torch.equal(found, af.generate(model, ids, max_new_tokens=8))
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(module.training for module in draft.modules())

@@ -11,6 +11,7 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.generation.running.runner import Runner
 from anyformer.model.models import Model
+from anyformer.model.reading import reading
 from anyformer.parts.pool import Tenant
 
 RUNS = (4, 3, 2)
@@ -72,6 +73,7 @@ class DraftModel:
         """`choose` takes logits (B,V), the rows and the number of each row's tokens so far."""
         if model.spec.topology != "decoder":
             raise InputError("draft: guesses are made by a decoder; give one with the same vocabulary")
+        self.model = model
         decoder: Any = model.decoder
         limit: int | None = decoder.limit
         self.length = length if limit is None else min(length, limit)
@@ -82,7 +84,11 @@ class DraftModel:
         """By row: the tokens that its tenant has read."""
 
     def guess(self, rows: Sequence[int], so_far: Sequence[list[int]], most: Sequence[int]) -> list[list[int]]:
-        """What the smaller model would say."""
+        """What the smaller model would say; it runs in eval mode, and gets its mode back."""
+        with reading(self.model):
+            return self._guess(rows, so_far, most)
+
+    def _guess(self, rows: Sequence[int], so_far: Sequence[list[int]], most: Sequence[int]) -> list[list[int]]:
         found: list[list[int]] = [[] for _ in rows]
         # A prefix that is read both ways must be there as a whole.
         least = max(1, self.runner.pool.prefix)
