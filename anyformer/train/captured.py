@@ -43,14 +43,17 @@ class Captured:
         self._recorded: dict[Shapes, _Recorded | None] = {}
         """None: steps of this shape could not be recorded."""
         self._model: Any = None
+        self._places: list[int] = []
         self._new, self._recorder = recorder, None
 
     def step(self, batch: Batch, *, seed: int, step: int, factor: float) -> Found:
         """Learn from one batch."""
         learner = self.learner
+        learner.optimizers.check(learner.model)
         recorded = self._of(batch)
         if recorded is None:
             return learner.step(batch, seed=seed, step=step, factor=factor)
+        learner.optimizers.follow()
         recorded.load(batch, factor)
         recorded.learn.replay(mixed(seed, step, learner.team.reader))
         skip = learner.guard.judge(recorded.terms["total"], recorded.norm)
@@ -69,9 +72,10 @@ class Captured:
             raise CapabilityError(f"compute.capture: {wrong}, or set compute.capture = false")
 
     def _of(self, batch: Batch) -> _Recorded | None:
-        if self._model is not self.learner.model:
-            # Another stage: its passes are others.
-            self._recorded, self._model, self._recorder = {}, self.learner.model, None
+        places = [parameter.data_ptr() for parameter in self.learner.optimizers.parameters()]
+        if self._model is not self.learner.model or self._places != places:
+            # Another stage, whose passes are others; or the weights lie elsewhere, and a replay would read their old place.
+            self._recorded, self._model, self._recorder, self._places = {}, self.learner.model, None, places
         shapes = tuple((name, a.shape, a.dtype.str) for name, a in sorted(batch.inputs.items()))
         if shapes not in self._recorded:
             if len(self._recorded) == MOST and None in self._recorded.values():

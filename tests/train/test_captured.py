@@ -202,3 +202,22 @@ def test_captured_step_on_cuda_that_fails_is_done_without_and_leaves_the_process
         warnings.simplefilter("error")
         assert stepper.step(batch(0), seed=3, step=0, factor=0.5).read().loss > 0
     assert all(stepper._recorded.values())
+
+
+@needs_cuda
+def test_captured_steps_after_samples_and_moved_weights_are_those_of_a_learner_that_did_neither():
+    quiet, loud = (learner("cuda") for _ in range(2))
+    steppers = Captured(quiet), Captured(loud)
+    ids = torch.arange(4, device="cuda")[None]
+    for step in range(6):
+        if step == 2:
+            af.generate(loud.model.eval(), ids, max_new_tokens=3)
+            loud.model.train()
+        if step == 4:
+            # As a device and back do: the same parameters, in other memory.
+            loud.model._apply(torch.clone)
+        before = {name: p.detach().clone() for name, p in loud.model.named_parameters()}
+        found = [each.step(batch(step), seed=3, step=step, factor=0.5).read() for each in steppers]
+        assert found[0] == found[1]
+        assert [name for name, p in loud.model.named_parameters() if torch.equal(p, before[name])] == []
+        assert all(torch.equal(a, b) for a, b in zip(states(quiet), states(loud), strict=True))
