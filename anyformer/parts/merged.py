@@ -33,6 +33,12 @@ class MergedInputs(nn.Module):
         lay_out(self.inputs(), filled=filled)
         return self
 
+    def __copy__(self) -> Any:
+        # A shallow copy shares the projections with their owner, who alone may move them: __setstate__ would.
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        return made
+
     def __setstate__(self, state: Any) -> None:
         # A copy and an unpickled module come here when their projections are whole again, each in a storage of its own.
         super().__setstate__(state)

@@ -105,6 +105,18 @@ def test_generate_trace_and_evaluation_move_no_parameter():
     assert places(model) == before
 
 
+def test_shallow_copy_of_an_owner_moves_no_parameter():
+    model = small()
+    # Parameters that were replaced lie apart, and stay there.
+    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+    before, ids = places(model), torch.tensor([[1, 2, 3, 4]])
+    for owner in owners(model):
+        assert copy.copy(owner).inputs() == owner.inputs()
+    model.trace(ids)
+    af.generate(model, ids, max_new_tokens=2)
+    assert places(model) == before
+
+
 def test_merged_biases_leave_zeros_where_a_map_has_none():
     model = small()
     block = next(lean_blocks(lean(model)))
