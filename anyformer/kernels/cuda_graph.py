@@ -12,7 +12,9 @@ device for memory. The collector therefore rests meanwhile, and only this thread
 
 from __future__ import annotations
 
+import functools
 import gc
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Protocol
@@ -65,12 +67,22 @@ class Device(Protocol):
         ...
 
 
+ONE = threading.RLock()
+"""One thread records at a time: all recordings of a device share a stream."""
+
+
+@functools.cache
+def _stream(index: int) -> torch.cuda.Stream:
+    """The stream of a device's recordings. Libraries keep a workspace for every stream that they have seen."""
+    return torch.cuda.Stream(torch.device("cuda", index))
+
+
 class CudaDevice:
     """A CUDA device, with a stream and a pool for recordings."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
-        self.stream = torch.cuda.Stream(self.device)
+        self.stream = _stream(self.device.index)
         self.memory: Any = torch.cuda.graph_pool_handle()
 
     def settle(self) -> None:
@@ -132,20 +144,21 @@ class Recorder:
 
         No random state moves by it.
         """
-        self.on.join(begin=True)
-        try:
-            with self.on.forked(), self.on.aside():
-                for _ in range(times):
-                    work()
-        finally:
-            self.on.join(begin=False)
-        self.on.settle()
+        with ONE:
+            self.on.join(begin=True)
+            try:
+                with self.on.forked(), self.on.aside():
+                    for _ in range(times):
+                        work()
+            finally:
+                self.on.join(begin=False)
+            self.on.settle()
 
     def record(self, work: Callable[[], None]) -> Graph:
         """The work as a graph; CaptureError if it can't be one. Nothing is computed by it."""
         graph, state = self.on.graph(), self.on.generator()
         self.on.settle()
-        with _resting(), self.on.forked(), _drawing(self.on.default(), state), self.on.aside():
+        with ONE, _resting(), self.on.forked(), _drawing(self.on.default(), state), self.on.aside():
             try:
                 # Other threads may do what they want meanwhile.
                 graph.capture_begin(pool=self.on.memory, capture_error_mode="thread_local")

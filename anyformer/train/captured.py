@@ -86,13 +86,13 @@ class Captured:
         return self._recorded[shapes]
 
     def _try(self, batch: Batch) -> _Recorded | None:
-        if self._recorder is None:
-            self._recorder = self._new(self.device)
         parameters = list(self.learner.optimizers.parameters())
         before = [parameter.grad for parameter in parameters]
         self.learner.optimizers.forget()
         try:
             with attempt("compute.capture: a step of this model"):
+                if self._recorder is None:
+                    self._recorder = self._new(self.device)
                 return _Recorded(self.learner, batch, self.device, self._recorder)
         except CaptureError as error:
             why = str(error)

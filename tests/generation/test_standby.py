@@ -57,7 +57,7 @@ def test_captured_step_seats_a_tenant_that_has_read_as_much_as_the_last_one():
 def test_captured_steps_of_an_encoder_decoder_have_its_sources_and_no_row_more(monkeypatch):
     made = []
     monkeypatch.setattr(runner, "Captured", lambda *given: made.append(given) or len(made))
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(runner, "Recorder", lambda device: None)
     for topology, rows in (("encoder-decoder", [3, 2]), ("decoder", [4, 2])):
         model = af.build(af.spec(BASE, {"topology": topology, "ids.start": 0}))
         own = runner.Runner(model, model.new_pool(3, 16), captures=True)

@@ -168,11 +168,11 @@ class Runner:
             if self.two:
                 # What was captured for other sources would stay for ever, and nobody asks for it again.
                 self._captured = {k: found for k, found in self._captured.items() if k[2] == key[2]}
-            if self._recorder is None or not self._captured:
-                # A pool whose last graph is gone is gone too, and its handle can't be used again.
-                self._recorder = Recorder(self.pool.device)
             try:
                 with attempt("generate: a step of this model"):
+                    if self._recorder is None or not self._captured:
+                        # A pool whose last graph is gone is gone too, and its handle can't be used again.
+                        self._recorder = Recorder(self.pool.device)
                     self._captured[key] = Captured(
                         self.model, self.body, self.pool, rows, kind, self._recorder, sources
                     )
