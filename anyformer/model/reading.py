@@ -12,7 +12,6 @@ from torch import nn
 
 from anyformer.model.models import Model
 
-
 _readers: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 """How many read a module that was in training mode before: streams may overlap, and threads too."""
 _counting = threading.Lock()
