@@ -1,6 +1,5 @@
 """One walk: actions drawn by its seed, everything looked at after each; and the shortest walk that still fails."""
 
-import contextlib
 import os
 import random
 import traceback
@@ -134,8 +133,11 @@ def acted(world: World, name: str, rng: random.Random) -> tuple[list[Violation],
     # The compiler keeps threads of its own.
     if threads() - alive and not world.compiles:
         found.append(Violation("surroundings", "threads were left behind"))
-    with contextlib.suppress(Violation):
+    try:
         found += world.check(before, chosen.changes)
+    except Exception as error:
+        found.append(Violation("raised", f"{type(error).__name__} while everything was looked at: {error}"))
+        trace = trace or "".join(traceback.format_exception(error))
     found = [violation for violation in found if violation.kind not in ignored]
     if not found:
         try:

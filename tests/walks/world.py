@@ -170,8 +170,6 @@ class Picture:
     keys: dict[str, list[str]]
     buffers: dict[str, Tensor]
     ways: list[Any]
-    modes: dict[str, bool]
-    trained: dict[str, bool]
     spec: ModelSpec
     keeps_logits: bool
 
@@ -188,8 +186,6 @@ class Picture:
             keys={name: sorted(vars(module)) for name, module in modules.items()},
             buffers={name: b.detach().clone() for name, b in model.named_buffers()},
             ways=[getattr(module, "way", None) for module in modules.values()],
-            modes={name: module.training for name, module in modules.items()},
-            trained={name: p.requires_grad for name, p in named.items()},
             spec=model.spec,
             keeps_logits=model.keeps_logits,
         )  # fmt: skip
