@@ -99,9 +99,9 @@ def convert(plan: Plan, progress: Progress = lambda _: nullcontext()) -> Convert
     family, architecture = _family(plan, changed)
     words = tokenizer(plan.source) if plan.text is not None else None
     scores: list[Score | None] = [None, None]
+    # Both are read in windows that the smaller one can hold, or the figures could not be compared.
+    context = min(model.spec.context, changed.spec.context)
     if words is not None and plan.text is not None:
-        # Both are read in windows that the smaller one can hold, or the figures could not be compared.
-        context = min(model.spec.context, changed.spec.context)
         pairs = [("before", model)] + ([("after", changed)] if plan.surgery else [])
         for i, (name, each) in enumerate(pairs):
             with progress(name) as report:

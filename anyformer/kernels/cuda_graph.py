@@ -185,6 +185,8 @@ def attempt(what: str) -> Iterator[None]:
         yield
     except Exception as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        if "legacy stream" in first:
+            first += "; somebody holds what was computed from a parameter with gradients, a loss or a clone: detach it"
         raise CaptureError(f"{what} can't be recorded as a CUDA graph ({first})") from error
 
 

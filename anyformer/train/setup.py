@@ -28,6 +28,7 @@ from anyformer.files import replace_file
 from anyformer.model.build import First, build
 from anyformer.model.models import Model
 from anyformer.model.store import SPEC
+from anyformer.parts.quantised import is_quantised
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.nodes import mixer_of
 from anyformer.specs.weights import weights
@@ -406,6 +407,11 @@ def _loaded(folder: str, spec: ModelSpec, device: torch.device, dtype: torch.dty
 
 def check_fit(found: Model, spec: ModelSpec, folder: str) -> None:
     """Refuse a model whose parameters are not those of a spec."""
+    if is_quantised(found):
+        raise InputError(
+            f"model.weights: {folder} is quantised, and whole numbers can't learn; begin from the model that it was made "
+            "from, or from what anyformer convert --dequantize makes of it"
+        )
     have = {name: tuple(p.shape) for name, p in found.named_parameters()}
     want = {name: weight.shape for name, weight in weights(spec).items()}
     wrong = sorted(name for name in have.keys() | want.keys() if have.get(name) != want.get(name))

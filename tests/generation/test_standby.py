@@ -6,9 +6,10 @@ import weakref
 import torch
 
 import anyformer as af
+from anyformer.generation.readers.paged import Paged
 from anyformer.generation.running import runner
 from anyformer.generation.running.capture import Captured
-from anyformer.generation.running.standby import dismiss, runner_for
+from anyformer.generation.running.standby import dismiss, give_back, runner_for
 from anyformer.parts.paged import PagedCache
 from tests.contract.draw import BASE
 
@@ -27,6 +28,19 @@ def test_runner_of_a_model_is_kept_until_weights_move_or_it_is_dismissed():
     assert runner_for(model, 3, 10) is not now
     dismiss(model)
     assert runner_for(model, 2, 10).pool.seats == 2
+
+
+def test_runner_that_somebody_has_is_not_given_to_another_before_it_is_given_back():
+    model, first, second = small(), Paged.__new__(Paged), Paged.__new__(Paged)
+    one = runner_for(model, 1, 10, first)
+    two = runner_for(model, 1, 10, second)
+    assert one is not two
+    give_back(two)
+    assert runner_for(model, 1, 10, first) is two
+    # Whoever is gone has nothing.
+    del first
+    gc.collect()
+    assert runner_for(model, 1, 10, second) is two
 
 
 def test_runner_of_a_model_does_not_keep_it_alive():

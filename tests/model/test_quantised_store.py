@@ -18,6 +18,7 @@ from anyformer.model.store import load
 from anyformer.parts.heads import TokenLogits
 from anyformer.parts.mixture import Mixture
 from anyformer.parts.quantised import is_quantised, numbers_of
+from anyformer.train.setup import check_fit
 from tests.contract.contracts import randomise
 from tests.contract.draw import BASE, draw
 from tests.contract.feed import alone, document
@@ -205,6 +206,8 @@ def test_quantised_folder_is_not_quantised_again_exported_or_trained(saved, tmp_
     with pytest.raises(InputError, match="it is quantised, and published classes have no files for that"):
         af.save(small, tmp_path / "hf", format="hf")
     assert not (tmp_path / "hf").exists()
+    with pytest.raises(InputError, match="is quantised, and whole numbers can't learn"):
+        check_fit(small, small.spec, str(saved))
     assert not any(p.requires_grad for p in small.parameters())
 
 

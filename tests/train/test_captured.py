@@ -63,7 +63,8 @@ def test_captured_steps_are_the_steps_of_the_learner_and_repeat_to_the_bit():
             for each in others:
                 with torch.no_grad():
                     each.model.get_parameter("decoder.final_norm.weight").fill_(float("nan"))
-        before = [t.clone() for t in (*others[0].model.parameters(), *others[0].optimizers.state().values())]
+        # Without their graphs: one that lives would tie a parameter to the default stream.
+        before = [t.detach().clone() for t in (*others[0].model.parameters(), *others[0].optimizers.state().values())]
         found = [each.step(batch(step, length), seed=3, step=step, factor=0.5**step).read() for each in replays]
         assert [each.skipped for each in found] == [step >= 3] * 2
         after = [[*each.model.parameters(), *each.optimizers.state().values()] for each in others]

@@ -261,7 +261,9 @@ def trace(world: World, rng: random.Random) -> None:
 def measure_perplexity(world: World, rng: random.Random) -> None:
     """Against the twin's plain passes."""
     length = max(8, world.prefix + 3)
-    documents = [[rng.randrange(world.spec.vocab) for _ in range(length)] for _ in range(2)]
+    documents = [
+        [rng.randrange(min(world.spec.vocab, world.spec.input_vocab)) for _ in range(length)] for _ in range(2)
+    ]
     found = score_ids(world.model, documents)
     if not world.exact or world.model.reads_length or found.context < length - 1:
         return
@@ -280,6 +282,9 @@ class _Feed:
 
     def __init__(self, batch: Any) -> None:
         self.batch = batch
+
+    def swept(self, few: int = 0) -> int:
+        return self.batch.units
 
     def sweep(self, readers: int, few: int = 0) -> list[Any]:
         return [self.batch]
@@ -426,7 +431,7 @@ def ask_what_is_refused(world: World, rng: random.Random) -> None:
         lambda: world.read(model, inputs, labels=torch.zeros(1, 1, 1, 1)),
     ]
     if world.talks:
-        far = torch.full((1, 3), world.spec.vocab + 5, device=world.device)
+        far = torch.full((1, 3), max(world.spec.vocab, world.spec.input_vocab) + 5, device=world.device)
         calls += [
             lambda: af.generate(model, far, max_new_tokens=2),
             lambda: af.generate(model, world.prompts(rng), temperature=-1.0),

@@ -383,7 +383,9 @@ class World:
         """Prompts (or sources) of one length."""
         length = max(rng.randint(2, 6), self.prefix)
         generator = torch.Generator().manual_seed(rng.randrange(2**31))
-        return torch.randint(0, self.spec.vocab, (rows, length), generator=generator).to(self.device)
+        return torch.randint(0, min(self.spec.vocab, self.spec.input_vocab), (rows, length), generator=generator).to(
+            self.device
+        )
 
     # What the twin says.
 

@@ -11,7 +11,7 @@ from anyformer.errors import InputError
 from anyformer.generation.asking.request import Request
 from anyformer.generation.readers.static import check_prefix
 from anyformer.generation.running.capture import Draw
-from anyformer.generation.running.standby import runner_for
+from anyformer.generation.running.standby import give_back, runner_for
 from anyformer.model.models import Model
 from anyformer.parts.pool import Tenant
 
@@ -23,7 +23,7 @@ class Paged:
         self.model, self.asked = model, asked
         self.two = model.spec.topology == "encoder-decoder"
         check_prefix(model, asked)
-        self.runner = runner_for(model, asked.prompt_BT.shape[0] * asked.plan.options.n, asked.total)
+        self.runner = runner_for(model, asked.prompt_BT.shape[0] * asked.plan.options.n, asked.total, self)
         self.states_BTD: Tensor | None = None
         """The prompt's states, if its log-probabilities were asked for."""
         self.tenants: list[Tenant] = []
@@ -87,3 +87,4 @@ class Paged:
         for tenant in self.tenants:
             self.runner.pool.release(tenant)
         self.tenants = []
+        give_back(self.runner)

