@@ -3,12 +3,16 @@
 import functools
 
 from anyformer.specs import ModelSpec
+from tests.contract.contracts import prefix_of
 from tests.contract.draw import draw
 
 
 def talks(spec: ModelSpec) -> bool:
     """Whether a spec can continue a text."""
-    return spec.topology != "encoder" and spec.embed.reads == "input_ids" and spec.head.predicts_tokens
+    if spec.topology == "encoder" or spec.embed.reads != "input_ids" or not spec.head.predicts_tokens:
+        return False
+    # A decoder that begins with its start token can't be fed the whole of a prefix at once.
+    return spec.topology == "decoder" or prefix_of(spec) <= 1
 
 
 @functools.cache

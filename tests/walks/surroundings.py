@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+THEIRS = ("CUDA_", "TRITON_", "TORCHINDUCTOR_", "TORCH_")
 GLOBAL_HOOKS = (
     "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
     "_global_module_registration_hooks", "_global_parameter_registration_hooks", "_global_buffer_registration_hooks",
@@ -50,7 +51,8 @@ def surroundings() -> dict[str, Any]:
         "dispatch modes": torch._C._len_torch_dispatch_stack(),
         "warning filters": tuple(warnings.filters),
         "the working directory": os.getcwd(),
-        "the environment": dict(os.environ),
+        # What CUDA and the compilers of kernels note there when they are first used is theirs.
+        "the environment": {name: value for name, value in os.environ.items() if not name.startswith(THEIRS)},
         "the signal handler": signal.getsignal(signal.SIGINT),
     }  # fmt: skip
     if torch.cuda.is_initialized():
@@ -59,6 +61,7 @@ def surroundings() -> dict[str, Any]:
     return found
 
 
-def threads() -> set[int | None]:
+def threads() -> set[str]:
     """Python's threads that are alive, but for the one that watches other libraries' progress bars."""
-    return {thread.ident for thread in threading.enumerate() if type(thread).__name__ != "TMonitor"}
+    alive = (thread for thread in threading.enumerate() if type(thread).__name__ != "TMonitor")
+    return {f"{thread.name} ({thread.ident})" for thread in alive}

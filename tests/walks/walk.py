@@ -131,8 +131,8 @@ def acted(world: World, name: str, rng: random.Random) -> tuple[list[Violation],
         if now[what] != value and what not in drawn_from:
             found.append(Violation("surroundings", f"{what} changed"))
     # The compiler keeps threads of its own.
-    if threads() - alive and not world.compiles:
-        found.append(Violation("surroundings", "threads were left behind"))
+    if (more := threads() - alive) and not world.compiles:
+        found.append(Violation("surroundings", f"threads were left behind: {', '.join(sorted(more))}"))
     try:
         found += world.check(before, chosen.changes)
     except Exception as error:
