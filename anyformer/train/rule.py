@@ -42,7 +42,11 @@ class Moved:
         """What this process holds of the gradient, in the numbers of what is moved."""
         if self.parameter.grad is None:
             raise TypeError(f"{self.name} has no gradient")
-        return local(self.parameter.grad).to(self.weight.dtype)
+        found, weight = local(self.parameter.grad), local(self.weight)
+        if found.stride() != weight.stride():
+            # A fused kernel goes through both by their memory, whatever their strides say.
+            return torch.empty_like(weight).copy_(found)
+        return found.to(weight.dtype)
 
     def finish(self) -> None:
         """Round the copy that was moved into the parameter."""

@@ -263,6 +263,20 @@ def test_master_copy_follows_weights_that_were_loaded_since_the_last_step(name):
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("name", KINDS)
+def test_gradient_in_another_layout_moves_a_weight_as_the_same_one_in_its_own(name):
+    one, two = (af.build(SPEC) for _ in range(2))
+    for model in (one, two):
+        fill(model)
+    for p in two.parameters():
+        if p.dim() == 2:
+            p.grad = p.grad.T.contiguous().T
+    for model in (one, two):
+        Optimizers(model, kind(name)).step(1.0)
+    for a, b in zip(one.parameters(), two.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
 def test_optimizers_refuse_a_model_whose_parameters_were_replaced():
     model = af.build(SPEC)
     optimizers = Optimizers(model)
