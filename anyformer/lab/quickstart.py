@@ -33,7 +33,7 @@ from anyformer.model.store import WEIGHTS as WEIGHTS_FILE
 from anyformer.model.store import save
 from anyformer.specs.model import ModelSpec
 from anyformer.train.budget import Budget
-from anyformer.train.crew import Crew
+from anyformer.train.crew import Crew, draws
 from anyformer.train.curve import draw_curve
 from anyformer.train.evaluate import score, score_ids
 from anyformer.train.guard import Guard
@@ -43,7 +43,7 @@ from anyformer.train.metrics import FILE as METRICS_FILE
 from anyformer.train.metrics import Metrics
 from anyformer.train.optim import Optimizers
 from anyformer.train.precision import Precision
-from anyformer.train.setup import device_of, draws
+from anyformer.train.setup import device_of
 
 CURVE = "loss.png"
 FILES = (SPEC_FILE, WEIGHTS_FILE, TOKENIZER_FILE, METRICS_FILE, CURVE)

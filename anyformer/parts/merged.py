@@ -29,9 +29,15 @@ class MergedInputs(nn.Module):
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         # What was on the meta device has no values to keep.
         filled = not any(p.is_meta for m in self.inputs() for p in m.parameters())
+        before = self._places()
         super()._apply(fn, recurse)
-        lay_out(self.inputs(), filled=filled)
+        # A cast to what they are moves nothing, and neither does this: somebody may hold their memory.
+        if not filled or self._places() != before:
+            lay_out(self.inputs(), filled=filled)
         return self
+
+    def _places(self) -> list[int]:
+        return [p.data_ptr() for m in self.inputs() for p in m.parameters()]
 
     def __copy__(self) -> Any:
         # A shallow copy shares the projections with their owner, who alone may move them: __setstate__ would.

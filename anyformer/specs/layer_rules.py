@@ -116,6 +116,9 @@ def _mixer(stack: Stack, layer: Layer) -> Findings:
     if (pattern.repeats or pattern.evaluated().repeats) and (mixer.kind != "softmax" or a.softcap is not None):
         why = f"'{pattern}' counts keys several times, which goes with mixer 'softmax' and without a softcap only"
         yield Finding("attention.pattern", why, ("attention.mixer", "attention.softcap"))
+    if (pattern.repeats or pattern.evaluated().repeats) and layer.position.reads_probs():
+        why = f"'{pattern}' counts keys several times, which position {layer.position.kind!r}, with vectors on values, does not"
+        yield Finding("attention.pattern", why, ("position.kind",))
     if mixer.shares_keys:
         if a.kv_heads not in (None, a.heads):
             why = f"{a.kv_heads} differs from heads={a.heads}, but mixer {mixer.kind!r} makes its keys from the queries"

@@ -8,12 +8,15 @@ way on each core meet once in a step, so a busy core costs no more than its shar
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
+
+from anyformer.specs.model import ModelSpec
+from anyformer.specs.nodes import mixer_of
 
 Item = TypeVar("Item")
 Made = TypeVar("Made")
@@ -67,3 +70,20 @@ class Crew:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None
             torch.set_num_threads(self._cores)
+
+
+def draws(spec: ModelSpec) -> bool:
+    """Whether training this spec draws random numbers: some dropout is not 0, or attention is not exact."""
+
+    def found(node: Any) -> bool:
+        if isinstance(node, Mapping):
+            return any((name == "dropout" and value) or found(value) for name, value in node.items())
+        return isinstance(node, list | tuple) and any(map(found, node))
+
+    mixers = (
+        mixer_of(layer.attention, cross=cross)
+        for stack in spec.stacks
+        for layer in stack.layers
+        for cross in ((False, True) if stack.cross else (False,))
+    )
+    return found(spec.to_data()) or not all(mixer.exact for mixer in mixers)

@@ -9,7 +9,7 @@ import contextlib
 import resource
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,12 @@ from anyformer.model.models import Model
 from anyformer.model.store import SPEC
 from anyformer.parts.quantised import is_quantised
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.nodes import mixer_of
 from anyformer.specs.weights import weights
 from anyformer.train.captured import Captured
 from anyformer.train.checkpoint import FOLDER, Contents, Found, last_state, name_of, resume, verify
 from anyformer.train.compiled import compiled
 from anyformer.train.config import Config, identity
-from anyformer.train.crew import Crew
+from anyformer.train.crew import Crew, draws
 from anyformer.train.ema import Ema
 from anyformer.train.extension import Totals, extension
 from anyformer.train.guard import Guard
@@ -435,20 +434,3 @@ def device_of(name: str) -> torch.device:
         first = str(error).splitlines()[0]
         raise CapabilityError(f"device {name!r} can't be used here: {first}; leave it out, or give cpu") from error
     return device
-
-
-def draws(spec: ModelSpec) -> bool:
-    """Whether training this spec draws random numbers: some dropout is not 0, or attention is not exact."""
-
-    def found(node: Any) -> bool:
-        if isinstance(node, Mapping):
-            return any((name == "dropout" and value) or found(value) for name, value in node.items())
-        return isinstance(node, list | tuple) and any(map(found, node))
-
-    mixers = (
-        mixer_of(layer.attention, cross=cross)
-        for stack in spec.stacks
-        for layer in stack.layers
-        for cross in ((False, True) if stack.cross else (False,))
-    )
-    return found(spec.to_data()) or not all(mixer.exact for mixer in mixers)

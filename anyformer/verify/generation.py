@@ -195,7 +195,7 @@ def _same(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def _difference(a: Tensor, b: Tensor) -> float:
-    a, b = a.double(), b.double()
+    a, b = a.double().cpu(), b.double().cpu()
     if not (a.isfinite().all() and b.isfinite().all()):
         return float("inf")
     return float((a - b).abs().max() / b.abs().max().clamp(min=1e-300))

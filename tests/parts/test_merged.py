@@ -117,6 +117,15 @@ def test_shallow_copy_of_an_owner_moves_no_parameter():
     assert places(model) == before
 
 
+def test_cast_to_what_they_are_moves_no_parameter():
+    model = small()
+    model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()}, assign=True)
+    before = places(model)
+    model.to(torch.float32).to("cpu").float()
+    assert places(model) == before
+    assert set(refusals(model.double())) == {None}
+
+
 def test_merged_biases_leave_zeros_where_a_map_has_none():
     model = small()
     block = next(lean_blocks(lean(model)))

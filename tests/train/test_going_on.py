@@ -12,12 +12,11 @@ import anyformer as af
 from anyformer.errors import CheckpointError, DataError
 from anyformer.train import saver as saving
 from anyformer.train.config import Config
-from anyformer.train.crew import Crew
+from anyformer.train.crew import Crew, draws
 from anyformer.train.events import Looked, Step
 from anyformer.train.precision import Precision
 from anyformer.train.run import Run
 from anyformer.train.saver import Saver
-from anyformer.train.setup import draws
 from tests.train.small_data import text_config, text_data, text_examples, write_data
 
 WINDOWED = {"stages.spec": {"attention": {"pattern": "causal & window(2)"}}}

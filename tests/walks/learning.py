@@ -21,9 +21,8 @@ from anyformer.model.reversible import replays_dropout
 from anyformer.specs import ModelSpec
 from anyformer.specs.weights import weights
 from anyformer.train.captured import Captured, why_not
-from anyformer.train.crew import Crew
+from anyformer.train.crew import Crew, draws
 from anyformer.train.learner import on_device
-from anyformer.train.setup import draws
 from anyformer.train.stages import restaged
 from tests.contract.contracts import answers
 from tests.walks.actions import WHOLE, action

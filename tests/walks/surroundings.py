@@ -64,4 +64,6 @@ def surroundings() -> dict[str, Any]:
 def threads() -> set[str]:
     """Python's threads that are alive, but for the one that watches other libraries' progress bars."""
     alive = (thread for thread in threading.enumerate() if type(thread).__name__ != "TMonitor")
+    # Inductor's own, which stay for the next kernel.
+    alive = (thread for thread in alive if not thread.name.startswith(("InductorSubproc", "subproc_worker")))
     return {f"{thread.name} ({thread.ident})" for thread in alive}
