@@ -18,7 +18,7 @@ from tests.tolerances import TABLE
 STEPS = 10
 SERVED = ("position", "mixer", "ffn", "head", "embed", "rope scaling")
 """Axes whose kinds are all compared."""
-SEEDS = (2, 7, 11, 19, 49, 59, 73, 93, 163)
+SEEDS = (2, 7, 11, 19, 49, 61, 73, 98, 163)
 """Random specs whose products two processes can share: decoders, encoders, encoder-decoders, reversible ones."""
 ROOT = Path(__file__).parents[2]
 BASE = {"vocab": 37, "width": 24, "depth": 2, "context": 32, "attention": {"heads": 6, "kv_heads": 2, "head_dim": 4},
