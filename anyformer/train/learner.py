@@ -88,7 +88,7 @@ class Learner:
         device = next(self.model.parameters()).device
         rounded = self.precision.products(device)
         with torch.random.fork_rng([device] if device.type == "cuda" else []), rounded:
-            torch.manual_seed(mixed(seed, step, self.team.reader))
+            _seed(device, mixed(seed, step, self.team.reader))
             terms = self._gradients(batch, device)
         terms = self.team.totals(terms)
         norm = self.optimizers.clip(self.clip or math.inf)
@@ -154,6 +154,14 @@ def mixed(*numbers: int) -> int:
     for number in numbers:
         seed = (seed * 1_000_003 + number) % 2**63
     return seed
+
+
+def _seed(device: torch.device, seed: int) -> None:
+    """Seed what a step on a device draws from, and no other device's generator."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
 
 
 def even(units: int, least: int) -> int:
