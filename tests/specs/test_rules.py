@@ -108,6 +108,10 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
         {"topology": "encoder", "attention.pattern": "bigbird_eval(4, 1) | symmetric_window(2)", "attention.softcap": 5.0},
         "attention.pattern: 'bigbird_eval(4, 1) | symmetric_window(2)' counts keys several times, which goes with mixer "
         "'softmax' and without a softcap only"),
+    "repeated keys with vectors on values": (
+        {"topology": "encoder", "attention.pattern": "bigbird_eval(4, 1) | symmetric_window(2)", "position": "shaw"},
+        "attention.pattern: 'bigbird_eval(4, 1) | symmetric_window(2)' counts keys several times, which position 'shaw', with "
+        "vectors on values, does not"),
     "shared keys in groups": (
         {"attention.mixer": "lsh"},
         "attention.kv_heads: 2 differs from heads=4, but mixer 'lsh' makes its keys from the queries"),
