@@ -44,6 +44,7 @@ from anyformer.train.metrics import Metrics
 from anyformer.train.optim import Optimizers
 from anyformer.train.precision import Precision
 from anyformer.train.setup import device_of
+from anyformer.train.stopping import Stopping
 
 CURVE = "loss.png"
 FILES = (SPEC_FILE, WEIGHTS_FILE, TOKENIZER_FILE, METRICS_FILE, CURVE)
@@ -124,7 +125,9 @@ class Quickstart:
         # routers choose is asked of whole batches.
         alone = draws(self.spec) or self.spec.loss.balance
         crew = Crew(1) if alone else Crew.on(self.device, self.plan.batch)
-        with Metrics(self.folder.path) as metrics, crew:
+        # A flag, because an exception out of a signal handler can be lost in somebody else's code (numpy's modules lose
+        # it while they are imported).
+        with Stopping(quiet=True) as stopping, Metrics(self.folder.path) as metrics, crew:
             learner = Learner(
                 model=self.model, objective=self.feed.objective, optimizers=Optimizers(self.model, self.plan.optim),
                 precision=Precision(), guard=Guard(), crew=crew,
@@ -137,11 +140,13 @@ class Quickstart:
                 self.records.append(record)
                 metrics.write("step", **asdict(record))
                 yield record
+                stopping.raise_if_asked()
                 if record.progress * GLIMPSES >= looks + 1 and record.progress < 1:
                     looks = int(record.progress * GLIMPSES)
                     bits = self._glimpse()
                     self.glimpses.append((record.tokens, bits))
                     metrics.write("glimpse", step=record.step, tokens=record.tokens, bits_per_byte=bits)
+            stopping.raise_if_asked()
         if not self.records:
             raise InputError("there was no step to train; give more minutes or steps")
 

@@ -44,6 +44,11 @@ class Stopping:
         """What a first signal does."""
         self.signal = signal.Signals(number)
 
+    def raise_if_asked(self) -> None:
+        """For loops with nothing to save: what the signal would have raised, but between two steps."""
+        if self.signal is not None:
+            raise KeyboardInterrupt if self.signal == signal.SIGINT else SystemExit(self.status)
+
     def __enter__(self) -> Stopping:
         if threading.current_thread() is threading.main_thread():
             for each in SIGNALS:

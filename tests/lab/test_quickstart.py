@@ -329,14 +329,17 @@ def started(here, *flags: str) -> subprocess.Popen[str]:
     return process
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_command_stopped_in_the_middle_leaves_the_earlier_run_usable(here, how):
     made, _ = quickstart(budget=Budget(steps=2))
     place = made.plan.place
     before = {file.name: file.read_bytes() for file in place.iterdir()}
     process = started(here, "--minutes", "5")
     process.send_signal(how)
-    _, err = process.communicate(timeout=60)
+    try:
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
     assert {file.name: file.read_bytes() for file in place.iterdir()} == before
     af.load(place)
     if how == signal.SIGINT:
@@ -344,6 +347,8 @@ def test_command_stopped_in_the_middle_leaves_the_earlier_run_usable(here, how):
         assert len(err.strip().splitlines()) == 1
         assert f"stopped; {place} is as it was before" in err
         assert os.listdir("runs") == [place.name]
+    elif how == signal.SIGTERM:
+        assert (process.returncode, err, os.listdir("runs")) == (143, "", [place.name])
     else:
         # What the killed run left goes with the next one.
         quickstart(budget=Budget(steps=2))

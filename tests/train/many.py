@@ -224,8 +224,8 @@ def same_answer(spec, made, tensor: int, kind: str = "none") -> dict:
     for (name, p), q in zip(model.named_parameters(), plain.parameters(), strict=True):
         if q.grad is not None:
             found = whole(p.grad) if p.grad is not None else torch.zeros_like(q)
-            # What is zero by mathematics is noise on both sides.
-            size = scale if name in quiet else float(q.grad.abs().max())
+            # What is zero by mathematics is noise on both sides; what is exactly zero (dead ReLU features) has no size.
+            size = scale if name in quiet else float(q.grad.abs().max()) or scale
             worst = max(worst, float((found - q.grad).abs().max()) / size)
         elif p.grad is not None and float(whole(p.grad).abs().max()) > 0:
             return {"error": f"{name} has a gradient that the plain model has not"}
