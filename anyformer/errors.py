@@ -99,5 +99,5 @@ def nearest(name: str, known: Iterable[str]) -> str:
     options = sorted(known)
     by_lower = {option.lower(): option for option in options}
     match = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
-    hint = f"; did you mean {by_lower[match[0]]!r}?" if match else ";"
+    hint = f"; did you mean {by_lower[match[0]]!r}?" if match else ""
     return f"{hint} (known: {', '.join(options) or 'nothing'})"

@@ -29,7 +29,7 @@ def _preset(pair: str, tables: Mapping[str, Any], params: int, evidence: str, no
             "ids.bos": 0, "ids.pad": 1, "ids.eos": [2], "ids.start": 2, **tables,
         },
         params=params, published="the paper gives no number",
-        evidence=f"sizes: the released checkpoint's bytes, which are those of its weights and of two moments; {evidence}",
+        evidence=evidence,
         note=note,
     )  # fmt: skip
 
@@ -38,10 +38,14 @@ APART = (
     "the public class holds the decoder's table and the output matrix apart, and is counted as it is; in fairseq they were "
     "one, with {} parameters fewer"
 )
-SEEN = "the source of ru-en as its port printed it, the other vocabulary from the number of bytes"
+SEEN = (
+    "sizes: the released checkpoint's bytes, which are those of its weights and of two moments; vocabularies: the source "
+    "of ru-en as its port printed it, the other one from the number of bytes"
+)
 JOINED = {"vocab": 42024, "embed.shared": True, "head.tied": True}
 SHARED = (
-    "one dictionary, of the size that the public config has by default, and one table, as --share-all-embeddings has it"
+    "sizes: as the same paper's English and Russian; one dictionary and one table, as --share-all-embeddings has it, of the "
+    "size that the public config has by default; not checked against the released file"
 )
 
 

@@ -94,7 +94,7 @@ class Pool:
         }
         wrong = [f"{name}: a pool needs at least 1, got {n}" for name, n in numbers.items() if n < 1]
         if storage not in STORAGES:
-            wrong.append(f"storage: {storage!r} is unknown; known: {', '.join(STORAGES)}")
+            wrong.append(f"storage: {storage!r} is unknown (known: {', '.join(STORAGES)})")
         if wrong:
             raise InputError("; ".join(wrong))
         self.rooms, self.seats, self.length, self.size, self.chunk = rooms, seats, length, size, chunk

@@ -380,7 +380,7 @@ def test_bytes_of_a_prefill_are_weights_activations_and_the_cache():
     [
         (lambda c: c.kv_bytes(8, "bfloat61"), "dtype 'bfloat61' is unknown; did you mean 'bfloat16'?"),
         (lambda c: c.bytes_moved("decoding", 8), "phase 'decoding' is unknown; did you mean 'decode'?"),
-        (lambda c: c.phase_flops("serve", 8), "phase 'serve' is unknown; (known: decode, prefill, train)"),
+        (lambda c: c.phase_flops("serve", 8), "phase 'serve' is unknown (known: decode, prefill, train)"),
         (lambda c: c.flops(8, source=8), "source is for encoder-decoders; topology is 'decoder'"),
         (lambda c: c.flops(0), "context must be at least 1, got 0"),
         (lambda c: c.kv_bytes(8, batch=0), "batch must be at least 1, got 0"),

@@ -110,8 +110,8 @@ def test_group_may_unset_what_the_spec_sets():
         ({"order": "-1 local", "local": {}},
          ["layers.order: '-1 local' can't be read; write items such as '5 local', 'global' or 'rest local', with "
           "commas between"]),
-        ({"order": "a", "a": {}, "b": {}}, ["layers.b: is a group that layers.order does not name; (known: a)"]),
-        ({"order": "4 a, 0 b", "a": {}, "b": {}}, ["layers.b: is a group that layers.order does not name; (known: a)"]),
+        ({"order": "a", "a": {}, "b": {}}, ["layers.b: is a group that layers.order does not name (known: a)"]),
+        ({"order": "4 a, 0 b", "a": {}, "b": {}}, ["layers.b: is a group that layers.order does not name (known: a)"]),
         ({"a": {"ffn": {"width": 8}}},
          ["layers.a: is a group, but nothing says which layers are in it; set layers.order, or number a layer"]),
         ({"4": {}}, ["layers.4: there is no layer 4; layers are 0 to 3"]),

@@ -98,8 +98,8 @@ def test_axes_do_not_see_each_others_kinds(package):
         ("alibbi", ["rope", "alibi"], "; did you mean 'alibi'? (known: alibi, rope)"),
         ("ROPE", ["rope", "alibi"], "; did you mean 'rope'? (known: alibi, rope)"),
         ("swiglu", ["SwiGLU"], "; did you mean 'SwiGLU'? (known: SwiGLU)"),
-        ("zzz", ["rope", "alibi"], "; (known: alibi, rope)"),
-        ("zzz", [], "; (known: nothing)"),
+        ("zzz", ["rope", "alibi"], " (known: alibi, rope)"),
+        ("zzz", [], " (known: nothing)"),
     ],
 )
 def test_nearest_names_one_spelling_and_lists_all(name: str, known: list[str], clause: str):

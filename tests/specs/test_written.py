@@ -181,7 +181,7 @@ def test_unknown_key_at_any_level_is_refused_with_the_nearest(path: str, right: 
 
 def test_unknown_key_without_a_near_one_lists_all_that_are_known():
     known = "balance, label_smoothing, router_z, z"
-    assert problems_with({"loss.focus": 1}) == [f"loss.focus: is unknown; (known: {known})"]
+    assert problems_with({"loss.focus": 1}) == [f"loss.focus: is unknown (known: {known})"]
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_unknown_key_without_a_near_one_lists_all_that_are_known():
         ("topology", "encodr", "topology: 'encodr' is unknown; did you mean 'encoder'?"),
         ("norm.placement", "sandwhich", "norm.placement: 'sandwhich' is unknown; did you mean 'sandwich'?"),
         ("attention.pattern", "windw(4)", "attention.pattern: 'windw' is unknown; did you mean 'window'?"),
-        ("init", "xavier", f"init.kind: 'xavier' is unknown; (known: {', '.join(Init.kinds())})"),
+        ("init", "xavier", f"init.kind: 'xavier' is unknown (known: {', '.join(Init.kinds())})"),
     ],
 )
 def test_unknown_kind_is_refused_with_the_nearest(path: str, value: str, line: str):

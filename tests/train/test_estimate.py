@@ -22,7 +22,7 @@ from tests.train.small_data import text_config, text_data
 CPU = torch.device("cpu")
 SIZES = {
     "model.spec.width": 64, "model.spec.depth": 3, "model.spec.context": 128, "stages.length": 128, "stages.batch": 8,
-    "compute.threads": 1,
+    "compute.threads": 1, "compute.device": "cpu",
 }  # fmt: skip
 CASES = {
     "plain": {},
