@@ -148,7 +148,7 @@ ALIKE = 0.85
 
 @functools.cache
 def public_keys() -> dict[str, Any]:
-    """What the public classes read (`docs/make_public_keys.py`)."""
+    """What the public classes read (`docs/make.py`)."""
     return json.loads(Path(__file__).with_name("public_keys.json").read_text(encoding="utf-8"))
 
 

@@ -142,7 +142,7 @@ def test_eval_says_what_is_wrong(run, texts, tmp_path, capsys, arguments, status
 def test_eval_as_a_process_reads_standard_input_and_prints_plain_text(run):
     done = subprocess.run(
         [sys.executable, "-m", "anyformer", "eval", str(run), "-"],
-        input=TEXT.encode(), capture_output=True, cwd=ROOT, check=False, timeout=120,
+        input=TEXT.encode(), capture_output=True, cwd=ROOT, check=False, timeout=900,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"bits per byte" in done.stdout

@@ -160,11 +160,9 @@ def test_explain_draws_a_png(capsys, tmp_path, name):
     ],
     ids=["zoo", "explain", "explain-128k", "diff"],
 )  # fmt: skip
-def test_command_takes_less_than_a_second_without_torch_or_matplotlib(command):
+def test_command_that_needs_no_model_loads_neither_torch_nor_matplotlib(command):
     code = f"from anyformer.cli.main import main; assert main({command!r}) == 0"
-    runs = [fresh(code) for _ in range(2)]
-    assert all(not {"torch", "matplotlib", "transformers"} & set(found["heavy"]) for found in runs)
-    assert min(found["seconds"] for found in runs) < 1
+    assert not {"torch", "matplotlib", "transformers"} & {*fresh(code)}
 
 
 def on_terminal(*argv: str, columns: int) -> str:

@@ -119,7 +119,7 @@ def test_tokenize_with_so_many_workers_starts_so_many_threads(book, tmp_path):
         pytest.skip("threads are counted in /proc")
     asked = ["tokenize", book, "--out", str(tmp_path / "out"), "--train", "bpe", "--vocab", "300", "--workers", "3"]
     done = subprocess.run(
-        [sys.executable, "-c", code, *asked], capture_output=True, text=True, timeout=120,
+        [sys.executable, "-c", code, *asked], capture_output=True, text=True, timeout=900,
         # Pipelines of transformers, in another test, forbid threads to whatever comes after them.
         env={k: v for k, v in os.environ.items() if k != "TOKENIZERS_PARALLELISM"} | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip

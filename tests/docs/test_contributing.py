@@ -150,7 +150,7 @@ def python(code: str, *paths: object, cwd: object = ROOT) -> subprocess.Complete
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
-        env=environment, cwd=str(cwd), capture_output=True, text=True, timeout=120,
+        env=environment, cwd=str(cwd), capture_output=True, text=True, timeout=900,
     )  # fmt: skip
 
 
@@ -172,7 +172,7 @@ def test_plugin_is_picked_up_by_the_contract_tests(site):
     tests = ["-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "tests/contract/test_contracts.py"]
     done = subprocess.run(
         [sys.executable, *tests, "-k", "kerple and (keeps_promise or one_graph)"],
-        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120,
+        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert f"{len(CONTRACTS) + 1} passed" in done.stdout, done.stdout
 

@@ -45,7 +45,7 @@ def watched(*argv):
     """What the process tells, once it has ended by itself."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.families.watched", *map(str, argv)],
-        cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)

@@ -14,6 +14,7 @@ from anyformer.parts.norms.layernorm import LayerNorm
 from anyformer.parts.norms.rmsnorm import RMSNorm
 from tests.tolerances import assert_close
 
+pytestmark = pytest.mark.cuda(required=False)
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = {
     "fused": torch.float32,
@@ -187,7 +188,7 @@ def test_few_on_a_cpu_is_plain_torch():
     assert_close("same", few.norm_linear_combine(x, norm, w, b, leaf), inner)
 
 
-@pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
+@pytest.mark.cuda
 @pytest.mark.parametrize("count", [1, 2, 4, 5, 64])
 def test_few_on_cuda_equals_plain_in_a_captured_graph(count):
     torch.use_deterministic_algorithms(False)

@@ -29,7 +29,7 @@ PATTERNS = [
     "causal & (window(30) | random_tokens(3, 0, True))",
 ]  # fmt: skip
 ROWS = ("alone", "packed", "padded")
-gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="its kernels with gradients run on CUDA only")
+gpu = pytest.mark.cuda
 
 
 def pattern(text):

@@ -23,6 +23,7 @@ from anyformer.specs.keep import Keep
 from anyformer.specs.patterns import Tokens, parse
 from tests.tolerances import assert_close
 
+pytestmark = pytest.mark.cuda(required=False)
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 runs = pytest.mark.skipif(
@@ -172,7 +173,7 @@ def test_paged_kernel_matches_its_reference(name):
     compare(CASES[name])
 
 
-@pytest.mark.skipif(not CUDA, reason="sizes of real models take minutes without CUDA")
+@pytest.mark.cuda
 @pytest.mark.parametrize("name", ON_CUDA)
 def test_paged_kernel_matches_its_reference_at_the_sizes_of_models(name):
     compare(ON_CUDA[name])

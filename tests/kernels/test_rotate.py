@@ -19,6 +19,7 @@ from anyformer.parts.positions.rope import Rope
 from anyformer.specs.axes import Norm
 from tests.tolerances import assert_close
 
+pytestmark = pytest.mark.cuda(required=False)
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 runs = pytest.mark.skipif(
@@ -135,7 +136,7 @@ def test_rotate_kernel_matches_the_plain_way(name):
     compare(CASES[name])
 
 
-@pytest.mark.skipif(not CUDA, reason="bf16 at the sizes of models is for CUDA")
+@pytest.mark.cuda
 @pytest.mark.parametrize("name", ON_CUDA)
 def test_rotate_kernel_matches_the_plain_way_at_the_sizes_of_models(name):
     compare(ON_CUDA[name])

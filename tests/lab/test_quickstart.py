@@ -316,12 +316,12 @@ def command(*flags: str) -> list[str]:
     return [sys.executable, "-m", "anyformer", "quickstart", "--text", "foxes.txt", *FLAGS, *flags]
 
 
-def started(here, *flags: str) -> subprocess.Popen[str]:
+def started(launch, here, *flags: str) -> subprocess.Popen[str]:
     """A run that has begun to train."""
     environment = os.environ | {"PYTHONPATH": str(Path(af.__file__).parents[1])}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen(command(*flags), cwd=here, env=environment, text=True, **pipes)
-    deadline = time.monotonic() + 60
+    process = launch(command(*flags), cwd=here, env=environment, text=True, **pipes)
+    deadline = time.monotonic() + 600
     while not list((here / "runs").glob(".*.tmp-*/metrics.jsonl")):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
@@ -330,16 +330,13 @@ def started(here, *flags: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_command_stopped_in_the_middle_leaves_the_earlier_run_usable(here, how):
+def test_command_stopped_in_the_middle_leaves_the_earlier_run_usable(launch, here, how):
     made, _ = quickstart(budget=Budget(steps=2))
     place = made.plan.place
     before = {file.name: file.read_bytes() for file in place.iterdir()}
-    process = started(here, "--minutes", "5")
+    process = started(launch, here, "--minutes", "5")
     process.send_signal(how)
-    try:
-        _, err = process.communicate(timeout=60)
-    finally:
-        process.kill()
+    _, err = process.communicate(timeout=900)
     assert {file.name: file.read_bytes() for file in place.iterdir()} == before
     af.load(place)
     if how == signal.SIGINT:

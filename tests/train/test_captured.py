@@ -22,7 +22,7 @@ from tests.contract.draw import BASE
 from tests.kernels.recording import FAULTS, FakeDevice, untouched
 from tests.tolerances import assert_close
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are recorded on CUDA only")
+needs_cuda = pytest.mark.cuda
 SPEC = af.spec(BASE | {"vocab": 16, "context": 16})
 CUDA = torch.device("cuda")
 

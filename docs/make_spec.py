@@ -1,4 +1,4 @@
-"""Write the reference tables of docs/spec.md from the dataclasses of the spec: `python docs/make_spec_reference.py`.
+"""Write the reference tables of docs/spec.md from the dataclasses of the spec.
 
 A field's meaning is the string literal under it, in its class or the nearest base that has one. Nothing here knows a
 kind or a field by name, except for the few in MEANINGS that their class leaves to the reader.
@@ -43,7 +43,7 @@ from anyformer.specs.codec import fields_of, inline_of, optional
 from anyformer.specs.scale import Scale
 
 PAGE = Path(__file__).resolve().parent / "spec.md"
-BEGIN, END = "<!-- reference: begin (docs/make_spec_reference.py) -->\n", "<!-- reference: end -->\n"
+BEGIN, END = "<!-- reference: begin (docs/make.py) -->\n", "<!-- reference: end -->\n"
 
 SECTIONS: tuple[tuple[str, str, tuple[type[Any], ...]], ...] = (
     ("", "The top level", (ModelSpec,)),
@@ -303,5 +303,6 @@ def updated(page: str) -> str:
     return f"{before}{BEGIN}\n{reference()}{END}{after}"
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Write the page."""
     PAGE.write_text(updated(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The axes of a spec, as the README shows them: a table, and a picture (`python docs/axes.py`)."""
+"""The axes of a spec, as the README shows them: a table, and a picture."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from anyformer.parts.positions.rope_scaling import RopeScaling
 from anyformer.specs import Embed, FeedForward, Head, Init, Mixer, Norm, Pattern, Position
 from anyformer.specs.nodes import Placement, Topology, Wiring
 
+README = Path(__file__).resolve().parents[1] / "README.md"
+BEGIN, END = "<!-- axes: begin (docs/make.py) -->\n", "<!-- axes: end -->\n"
 PICTURE = Path(__file__).resolve().parent / "pictures" / "axes.png"
 INK, LINE, WASH, ACCENT = "#1f2430", "#8795b0", "#eef2f9", "#2b6cb0"
 
@@ -136,6 +138,15 @@ def draw(path: Path) -> None:
     figure.savefig(path, metadata={"Description": written()})
 
 
-if __name__ == "__main__":
+def updated(page: str) -> str:
+    """The README with its table between the marks."""
+    before, rest = page.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}{table()}{END}{after}"
+
+
+def main() -> None:
+    """Write the table, and draw the picture."""
+    README.write_text(updated(README.read_text(encoding="utf-8")), encoding="utf-8")
     PICTURE.parent.mkdir(exist_ok=True)
     draw(PICTURE)

@@ -1,4 +1,4 @@
-"""Write the reference tables of docs/training.md from the dataclasses of the config: `python docs/make_training_reference.py`.
+"""Write the reference tables of docs/training.md from the dataclasses of the config.
 
 A field's meaning is the string literal under it; MEANINGS has those of the few that leave it to the reader.
 """
@@ -10,7 +10,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-import make_spec_reference as spec
+import make_spec as spec
 
 from anyformer.data.objectives import Objective
 from anyformer.data.packing import Packing
@@ -59,7 +59,7 @@ MEANINGS = {
 
 def marks(name: str) -> tuple[str, str]:
     """The lines between which a generated part of the page stands."""
-    return f"<!-- {name}: begin (docs/make_training_reference.py) -->\n", f"<!-- {name}: end -->\n"
+    return f"<!-- {name}: begin (docs/make.py) -->\n", f"<!-- {name}: end -->\n"
 
 
 def said(node: type[Any]) -> str:
@@ -108,5 +108,6 @@ def updated(page: str) -> str:
     return page
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Write the page."""
     PAGE.write_text(updated(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
