@@ -171,7 +171,7 @@ def plainest(kind: str) -> str:
     """A kind with the smallest numbers from 2 on for what it needs to be told."""
     leaf = Pattern.named(kind)
     needed = {name: hint for name, (hint, field) in fields_of(leaf).items() if required(field)}
-    for numbers in itertools.product(range(2, 9), repeat=len(needed)):
+    for numbers in itertools.product((*range(2, 9), 64), repeat=len(needed)):
         given = {name: hint(n) if hint in (int, bool) else get_args(hint)[0]
                  for (name, hint), n in zip(needed.items(), numbers, strict=True)}  # fmt: skip
         made = leaf(**given)
