@@ -19,7 +19,7 @@ from anyformer.errors import DataError, nearest
 from anyformer.specs.model import ModelSpec
 
 DRAW = 53
-"""Seed of the rows that are measured on while a run goes on: whatever the run's own seed, they are the same."""
+"""Seed of what is measured on: whatever the run's own seed, the rows and what is masked in them are the same."""
 MULTIPLE = 8
 """Padded rows are so many cells long, or a multiple of it: few shapes, which hardware likes."""
 

@@ -139,8 +139,8 @@ class _Rows:
         """Choose tokens, one in each row at a time."""
         reader, looks = self.reader, self.details or self.plan.stop_texts or not self.plan.usual
         try:
-            with reading(self.model):
-                yield from self._flow(reader) if isinstance(reader, Paged) and not looks else self._steps()
+            steps = self._flow(reader) if isinstance(reader, Paged) and not looks else self._steps()
+            yield from reading(self.model).handing(steps)
         finally:
             reader.close()
 

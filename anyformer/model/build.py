@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from anyformer.errors import InputError
 from anyformer.model.models import Model
+from anyformer.parts.merged import allocating
 from anyformer.specs.axes import Normal, Weight
 from anyformer.specs.ends import TokenHead
 from anyformer.specs.model import ModelSpec
@@ -46,7 +47,8 @@ def allocate(model: Model, device: str | torch.device) -> Model:
 
     As `to_empty`, which would import a quarter of a second's worth of symbolic algebra.
     """
-    return model._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device=device))
+    with allocating():
+        return model._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device=device))
 
 
 def check_inventory(model: nn.Module, inventory: dict[str, Weight]) -> None:

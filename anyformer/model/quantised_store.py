@@ -178,7 +178,7 @@ def _read(
     for name in asked.targets:
         scale = stored.read(name + SCALE).to(place)
         group = shapes[name][1] // scale.shape[1] if asked.kind == "int4" else 0
-        numbers[name] = Numbers(stored.view(name + PACKED).to(place), scale, asked.kind, group)
+        numbers[name] = Numbers(stored.read(name + PACKED).to(place), scale, asked.kind, group)
     if place.type != "meta":
         allocate(model, place)
         for name, parameter in model.named_parameters():

@@ -8,7 +8,9 @@ weights lie side by side, and runs map by map where they don't.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,17 +29,15 @@ class MergedInputs(nn.Module):
         raise TypeError(f"{type(self).__name__} must name its projections of one input")
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        # What was on the meta device has no values to keep.
-        filled = not any(p.is_meta for m in self.inputs() for p in m.parameters())
         before = self._places()
         super()._apply(fn, recurse)
         # A cast to what they are moves nothing, and neither does this: somebody may hold their memory.
-        if not filled or self._places() != before:
-            lay_out(self.inputs(), filled=filled)
+        if self._places() != before:
+            lay_out(self.inputs())
         return self
 
-    def _places(self) -> list[int]:
-        return [p.data_ptr() for m in self.inputs() for p in m.parameters()]
+    def _places(self) -> list[int | None]:
+        return [None if p.is_meta else p.data_ptr() for m in self.inputs() for p in m.parameters()]
 
     def __copy__(self) -> Any:
         # A shallow copy shares the projections with their owner, who alone may move them: __setstate__ would.
@@ -51,7 +51,20 @@ class MergedInputs(nn.Module):
         lay_out(self.inputs())
 
 
-def lay_out(maps: Sequence[nn.Module], *, filled: bool = True) -> None:
+_empty = threading.local()
+
+
+@contextmanager
+def allocating() -> Iterator[None]:
+    """While parameters are allocated that nobody has filled: their owner need not copy what they hold."""
+    _empty.now = True
+    try:
+        yield
+    finally:
+        _empty.now = False
+
+
+def lay_out(maps: Sequence[nn.Module]) -> None:
     """Put the weights of these maps one below the other in one storage, unless they are, or can't be.
 
     For the module that owns them, when it materialises: whoever holds a parameter's memory then holds nothing.
@@ -61,9 +74,9 @@ def lay_out(maps: Sequence[nn.Module], *, filled: bool = True) -> None:
         return
     # Not inference tensors, even if this is called where gradients are off for good: they are parameters.
     with torch.inference_mode(False), torch.no_grad():
-        _place([m.weight for m in linear], [m.weight.shape[0] for m in linear], filled)
+        _place([m.weight for m in linear], [m.weight.shape[0] for m in linear])
         if any(m.bias is not None for m in linear):
-            _place([m.bias for m in linear], [m.weight.shape[0] for m in linear], filled)
+            _place([m.bias for m in linear], [m.weight.shape[0] for m in linear])
 
 
 class Merged:
@@ -114,7 +127,7 @@ def _why_apart(maps: Sequence[nn.Module]) -> str | None:
     for m in maps:
         if type(m) is not Linear:
             return f"it has a {type(m).__name__} for a Linear"
-        if m._parameters["weight"] is None:
+        if m._parameters.get("weight") is None:
             return "its weights are elsewhere, or still to come"
         for p in m.parameters():
             if type(p) is not nn.Parameter or type(p.data) is not Tensor:
@@ -129,11 +142,14 @@ def _why_apart(maps: Sequence[nn.Module]) -> str | None:
     return None
 
 
-def _place(parts: Sequence[nn.Parameter | None], rows: Sequence[int], filled: bool) -> None:
+def _place(parts: Sequence[nn.Parameter | None], rows: Sequence[int]) -> None:
     """Make the parts views of one new tensor; where there is none, zeros."""
     like = next(p for p in parts if p is not None)
     make = torch.empty if all(p is not None for p in parts) else torch.zeros
     whole = make((sum(rows), *like.shape[1:]), dtype=like.dtype, device=like.device)
+    filled = not getattr(_empty, "now", False)
+    if whole.is_cpu and any(p is not None and p.is_shared() for p in parts):
+        whole.share_memory_()
     for p, part in zip(parts, whole.split(list(rows)), strict=True):
         if p is not None:
             if filled and not p.is_meta:

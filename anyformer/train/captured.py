@@ -42,8 +42,8 @@ class Captured:
         self.device = next(learner.model.parameters()).device
         self._recorded: dict[Shapes, _Recorded | None] = {}
         """None: steps of this shape could not be recorded."""
-        self._model: Any = None
-        self._places: list[int] = []
+        self._in: list[Any] = []
+        """What a recording has in it beside the batch's shape."""
         self._new, self._recorder = recorder, None
 
     def step(self, batch: Batch, *, seed: int, step: int, factor: float) -> Found:
@@ -53,7 +53,6 @@ class Captured:
         recorded = self._of(batch)
         if recorded is None:
             return learner.step(batch, seed=seed, step=step, factor=factor)
-        learner.optimizers.follow()
         recorded.load(batch, factor)
         recorded.learn.replay(mixed(seed, step, learner.team.reader))
         skip = learner.guard.judge(recorded.terms["total"], recorded.norm)
@@ -72,10 +71,11 @@ class Captured:
             raise CapabilityError(f"compute.capture: {wrong}, or set compute.capture = false")
 
     def _of(self, batch: Batch) -> _Recorded | None:
-        places = [parameter.data_ptr() for parameter in self.learner.optimizers.parameters()]
-        if self._model is not self.learner.model or self._places != places:
-            # Another stage, whose passes are others; or the weights lie elsewhere, and a replay would read their old place.
-            self._recorded, self._model, self._recorder, self._places = {}, self.learner.model, None, places
+        baked = self._baked()
+        if self._in != baked:
+            # Another stage, whose passes are others; or weights lie elsewhere, where a replay would not look; or somebody
+            # froze a parameter or changed a setting.
+            self._recorded, self._recorder, self._in = {}, None, baked
         shapes = tuple((name, a.shape, a.dtype.str) for name, a in sorted(batch.inputs.items()))
         if shapes not in self._recorded:
             if len(self._recorded) == MOST and None in self._recorded.values():
@@ -84,6 +84,12 @@ class Captured:
             self.check(batch)
             self._recorded[shapes] = self._try(batch)
         return self._recorded[shapes]
+
+    def _baked(self) -> list[Any]:
+        learner = self.learner
+        own = [(p.data_ptr(), p.requires_grad) for p in learner.model.parameters()]
+        modes = [module.training for module in learner.model.modules()]
+        return [learner.model, learner.optimizers, learner.objective, learner.precision, learner.clip, own, modes]
 
     def _try(self, batch: Batch) -> _Recorded | None:
         parameters = list(self.learner.optimizers.parameters())

@@ -39,7 +39,6 @@ class Optimizers:
             moved = _moved(name, parameter, self.rules[group], optim.master)
             self.groups[group].append(moved)
             self.all.append(moved)
-        self._versions = self._written()
 
     def check(self, model: nn.Module) -> None:
         """Refuse a model with parameters that are not moved here: they would stay as they are without a word."""
@@ -53,21 +52,14 @@ class Optimizers:
             )
 
     def follow(self) -> None:
-        """Take over what was written into parameters since the last step, where a float32 copy of them is moved."""
-        now = self._written()
-        if now == self._versions:
-            return
+        """Take over what was written into parameters since the last step, where a float32 copy of them is moved.
+
+        Number by number, since no counter knows what went through `.data`; where they agree the copy has more digits.
+        """
         for each in self.all:
             if "master" in each.slots:
                 weight, master = local(each.parameter.detach()), local(each.slots["master"])
-                # Averaged weights that came and went leave the same values, and the copy knows more of their digits.
-                if not torch.equal(weight, master.to(weight.dtype)):
-                    master.copy_(weight)
-        self._versions = now
-
-    def _written(self) -> list[int]:
-        """How often each parameter with a float32 copy was written."""
-        return [each.parameter._version for each in self.all if "master" in each.slots]
+                master.copy_(torch.where(weight == master.to(weight.dtype), master, weight.to(master.dtype)))
 
     def clip(self, limit: float = math.inf) -> Tensor:
         """Shrink all gradients so that their norm is at most `limit`; answers the norm before, without waiting for it."""
@@ -100,7 +92,6 @@ class Optimizers:
         ordered = [updates[i] for _, i in sorted(work)]
         for _ in (crew or Crew()).map(lambda update: update(), ordered):
             pass
-        self._versions = self._written()
         self.forget()
 
     def forget(self) -> None:
@@ -121,7 +112,6 @@ class Optimizers:
         own = self.state()
         check(state, own, "the optimizer's state")
         take(state, own)
-        self._versions = self._written()
 
 
 def check(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor], what: str) -> None:

@@ -22,7 +22,7 @@ from anyformer.train.events import Event, Looked, Resumed, Saved, Spoke, Step, S
 from anyformer.train.judging import look
 from anyformer.train.learner import Found
 from anyformer.train.loggers import Logger, Told, services
-from anyformer.train.metrics import Metrics, finals, points, trim
+from anyformer.train.metrics import Metrics, finals, points, read_metrics, trim
 from anyformer.train.progress import Progress
 from anyformer.train.report import About, Report
 from anyformer.train.report.about import about_of
@@ -91,7 +91,8 @@ class Run:
         made.enter(place_of(self.config.stages, max(progress.step - 1, 0)).number)
         if place is not None and made.team.first:
             trim(self.folder, progress.step)
-        measured = any(seen.get("step") == self.total for seen in finals(self.folder))
+        last = finals(self.folder) if made.valid is not None else read_metrics(self.folder, "sample")
+        measured = any(seen.get("step") == self.total for seen in last)
         # By the first process's files: all must do the same, and others may read too early, or other disks.
         unmeasured = end == self.total and not made.team.told(measured)
         told = self._told(progress, new=progress.step < end or unmeasured)

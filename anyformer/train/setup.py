@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from anyformer.data.examples import Examples
-from anyformer.data.feed import Feed
+from anyformer.data.feed import DRAW, Feed
 from anyformer.data.objectives.objective import source_eos
 from anyformer.data.order import VERSION
 from anyformer.data.shards import Index, open_examples
@@ -107,7 +107,8 @@ class Setup:
         if config.data.valid:
             self.held_out = open_examples(config.data.folder, config.data.valid)
             try:
-                self.valid = self._feed(self.held_out, len(config.stages) - 1, VERSION)
+                # Rows, and what is masked in them, are the same in every run, so that their figures can be compared.
+                self.valid = self._feed(self.held_out, len(config.stages) - 1, VERSION, seed=DRAW)
             except DataError as error:
                 raise DataError(f"data.valid: the part {config.data.valid!r} can't be measured on: {error}") from error
 
@@ -253,11 +254,12 @@ class Setup:
         self._feeds = dict([*self._feeds.items()][-1:]) | {stage: found}
         return found
 
-    def _feed(self, examples: Examples, stage: int, version: int) -> Feed:
+    def _feed(self, examples: Examples, stage: int, version: int, seed: int | None = None) -> Feed:
         data, sizes = self.config.data, self.config.stages[stage]
+        own = self.config.run.seed + STAGE * stage
         return Feed(
             examples, self.objective, spec=self.specs[stage], length=sizes.length, batch=sizes.batch,
-            seed=self.config.run.seed + STAGE * stage, rows=data.rows, packing=data.packing, restart=data.restart,
+            seed=own if seed is None else seed, rows=data.rows, packing=data.packing, restart=data.restart,
             version=version,
         )  # fmt: skip
 
@@ -295,6 +297,7 @@ class Setup:
         with self.team.first_alone() as first:
             if first:
                 self._write_config()
+                self._write_spec()
         fill(found, TABLES[0], dict(self.model.named_parameters()))
         fill(found, TABLES[1], self.optimizers.state())
         if self.ema is not None:
@@ -342,8 +345,7 @@ class Setup:
     def _write_papers(self) -> None:
         """What the folder says about itself: the resolved spec and config, and the tokenizer."""
         self._write_config()
-        spec = self.specs[-1].to_toml()
-        replace_file(self.folder / SPEC, lambda beside: beside.write_text(spec, encoding="utf-8"))
+        self._write_spec()
         if self.tokenizer is None or self.reader is None:
             return
         one = self.source_tokenizer is None
@@ -353,9 +355,11 @@ class Setup:
 
     def _write_config(self) -> None:
         """The config of this part of the run: where the data are, and how often to look, may have changed."""
-        place, text = self.folder / CONFIG, self.config.to_toml()
-        if not place.is_file() or place.read_bytes() != text.encode():
-            replace_file(place, lambda beside: beside.write_text(text, encoding="utf-8"))
+        _write(self.folder / CONFIG, self.config.to_toml())
+
+    def _write_spec(self) -> None:
+        """The spec of the last stage, which may have been added since."""
+        _write(self.folder / SPEC, self.specs[-1].to_toml())
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
@@ -394,6 +398,12 @@ class Setup:
     def close(self, error: BaseException | None = None) -> None:
         """Let go of the folder and of everything that was changed for this run, because of an error if there is one."""
         self._open.__exit__(type(error) if error is not None else None, error, None)
+
+
+def _write(place: Path, text: str) -> None:
+    """Write a text whole, unless it is there."""
+    if not place.is_file() or place.read_bytes() != text.encode():
+        replace_file(place, lambda beside: beside.write_text(text, encoding="utf-8"))
 
 
 def _loaded(folder: str, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> Model:

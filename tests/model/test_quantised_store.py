@@ -220,3 +220,19 @@ def test_int4_on_a_cpu_says_that_it_is_slow(tmp_path):
     with pytest.warns(UserWarning, match="int4 weights on a CPU"):
         found = af.load(tmp_path / "small")
     assert torch.equal(answer(found), answer(small))
+
+
+def test_quantised_model_is_no_view_of_its_file(saved):
+    from anyformer.parts.quantised import QuantisedLinear
+
+    model = af.load(saved)
+    before = {
+        name: module.data_OI.clone() for name, module in model.named_modules() if isinstance(module, QuantisedLinear)
+    }
+    with (saved / "model.safetensors").open("r+b") as file:
+        file.seek(0, 2)
+        size = file.tell()
+        file.seek(size // 2)
+        file.write(b"\x55" * (size // 2))
+    for name, data in before.items():
+        assert torch.equal(model.get_submodule(name).data_OI, data), name

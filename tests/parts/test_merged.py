@@ -169,3 +169,35 @@ def test_replaced_parameter_switches_to_plain_products_with_the_same_answer():
     assert all(block.refusals == {} for block in others)
     with torch.no_grad():
         assert_close("promise", lean(model)(ids).logits, model(ids).logits)
+
+
+def test_owner_keeps_values_that_a_function_gives_to_parameters_on_the_meta_device():
+    model = af.build(af.spec(BASE), device="meta")
+    model._apply(lambda t: torch.full_like(t, 2.0, device="cpu"))
+    assert all((p == 2).all() for p in model.parameters())
+    part = af.build(af.spec(BASE), device="meta")
+    body = part.decoder.blocks[0].attention.body
+    body.q.weight = torch.nn.Parameter(torch.full(body.q.weight.shape, 3.0))
+    part._apply(lambda t: torch.zeros_like(t, device="cpu") if t.is_meta else t)
+    assert (body.q.weight == 3).all()
+    assert (body.k.weight == 0).all()
+
+
+def test_owner_whose_map_was_pruned_is_moved_and_runs():
+    from torch.nn.utils import prune
+
+    model = small()
+    prune.random_unstructured(model.decoder.blocks[0].attention.body.q, "weight", 0.5)
+    ids = torch.arange(6)[None]
+    with torch.no_grad():
+        wanted = model(ids).logits
+        assert_close("fused", model.to(torch.float64)(ids).logits.float(), wanted)
+    assert af.generate(model, ids, max_new_tokens=2).shape == (1, 8)
+
+
+def test_owner_that_lays_out_anew_keeps_shared_memory_shared():
+    model = small()
+    body = model.decoder.blocks[0].attention.body
+    body.q.weight = torch.nn.Parameter(body.q.weight.detach().clone())
+    model.share_memory()
+    assert all(p.is_shared() for p in model.parameters())

@@ -118,3 +118,12 @@ def test_int4_linear_of_odd_widths_is_refused():
     wide = QuantisedLinear(numbers_of(torch.randn(4, 96), "int4"), torch.randn(4))
     assert wide.group == 32
     assert wide(torch.randn(2, 3, 96)).shape == (2, 3, 4)
+
+
+def test_int8_linear_takes_no_rows_and_rows_in_any_layout():
+    linear = QuantisedLinear(
+        numbers_of(torch.randn(640, 640, generator=torch.Generator().manual_seed(0)), "int8"), None
+    )
+    x = torch.randn(640, 3, generator=torch.Generator().manual_seed(1))
+    assert linear(x[:, :0].t()).shape == (0, 640)
+    assert torch.equal(linear(x.t()), linear(x.t().contiguous()))

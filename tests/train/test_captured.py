@@ -138,6 +138,37 @@ def test_captured_step_that_fails_is_done_without_and_says_so_once(fault, nth, m
     assert all(untouched(device) and device.held == 0 for device in devices)
 
 
+def froze(learner):
+    learner.model.embed.requires_grad_(False)
+
+
+def clipped(learner):
+    learner.clip = 0.125
+
+
+def evaluated(learner):
+    learner.model.eval()
+
+
+def renewed(learner):
+    learner.optimizers = Optimizers(learner.model)
+
+
+@pytest.mark.parametrize("change", [froze, clipped, evaluated, renewed])
+def test_captured_step_is_recorded_anew_where_what_is_baked_in_has_changed(change, monkeypatch):
+    monkeypatch.setattr(captured, "why_not", lambda *_: "")
+    made = learner()
+    stepper = Captured(made, lambda _: Recorder(FakeDevice()))
+    stepper.step(batch(0), seed=3, step=0, factor=0.5)
+    (first,) = stepper._recorded.values()
+    stepper.step(batch(1), seed=3, step=1, factor=0.5)
+    assert [*stepper._recorded.values()] == [first]
+    change(made)
+    stepper.step(batch(2), seed=3, step=2, factor=0.5)
+    (second,) = stepper._recorded.values()
+    assert second is not first
+
+
 def test_captured_steps_of_many_shapes_that_fail_are_not_refused(monkeypatch):
     monkeypatch.setattr(captured, "why_not", lambda *_: "")
     stepper = Captured(learner(), lambda _: FailingRecorder(FakeDevice("work")))

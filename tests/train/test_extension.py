@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 
+import anyformer as af
 from anyformer.cli.main import main
 from anyformer.errors import CheckpointError
 from anyformer.train.config import Config
@@ -135,3 +136,14 @@ def test_command_on_a_finished_run_says_how_it_is_given_more_steps(tmp_path, dat
     assert main(["train", str(file), "--set", "compute.threads=1", "--set", "stages.steps=14", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["status"], told["step"]) == ("finished", 14)
+
+
+def test_run_given_a_stage_of_another_spec_says_so_in_its_folder(tmp_path, data):
+    first = staged(data, tmp_path / "run", (4, 16))
+    events(first)
+    changed = {"steps": 2, "length": 16, "batch": 4, "spec": {"attention.pattern": "window(6)"}}
+    stages = first.to_data()["stages"]
+    events(Config.from_data({**first.to_data(), "stages": [*stages, changed]}))
+    model = af.load(tmp_path / "run")
+    assert str(model.spec.attention.pattern) == "window(6)"
+    assert af.spec(tmp_path / "run") == model.spec

@@ -84,6 +84,17 @@ def test_points_of_a_curve_are_of_the_same_rows_whatever_the_seed(tmp_path, data
     assert digests(1) == digests(2)
 
 
+def test_masked_rows_that_are_measured_are_masked_alike_whatever_the_seed_and_the_stages(tmp_path, data):
+    def digests(seed, stages):
+        changes = {"run.seed": seed, "objective.kind": "masked", "objective.mask": 3, "model.spec.topology": "encoder"}
+        config = text_config(data, tmp_path / f"run{seed}{stages}", changes).to_data()
+        config["stages"] = [*config["stages"]] * stages
+        with Run(Config.from_data(config)) as run:
+            return [batch.digest for batch in run.setup.valid.sweep(few=2)]
+
+    assert digests(1, 1) == digests(2, 1) == digests(1, 2)
+
+
 def test_held_out_part_that_is_small_is_measured_whole_at_each_point_and_once_at_the_end(tmp_path, monkeypatch):
     import anyformer.train.run as running
 

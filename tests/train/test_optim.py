@@ -243,6 +243,32 @@ def test_master_copy_keeps_steps_that_bf16_would_lose(name):
     assert all((w < 1.0).any() for w in ends[True])
 
 
+def by_vector(model, values):
+    torch.nn.utils.vector_to_parameters(
+        torch.cat([values[n].flatten() for n, _ in model.named_parameters()]), model.parameters()
+    )
+
+
+LOADS = {
+    "load_state_dict": lambda model, values: model.load_state_dict(values),
+    "data.copy_": lambda model, values: [p.data.copy_(values[n]) for n, p in model.named_parameters()],
+    "data =": lambda model, values: [setattr(p, "data", values[n].clone()) for n, p in model.named_parameters()],
+    "vector_to_parameters": by_vector,
+}
+
+
+@pytest.mark.parametrize("how", LOADS)
+def test_master_copy_follows_weights_however_they_were_written(how):
+    model, other = af.build(SPEC, dtype=torch.bfloat16), af.build(SPEC, dtype=torch.bfloat16, seed=7)
+    optimizers = Optimizers(model, Optim(master=True))
+    fill(model)
+    optimizers.step(1e-6)
+    LOADS[how](model, other.state_dict())
+    fill(model)
+    optimizers.step(0.0)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_master_copy_follows_weights_that_were_loaded_since_the_last_step(name):
     model, other = af.build(SPEC, dtype=torch.bfloat16), af.build(SPEC, dtype=torch.bfloat16, seed=7)

@@ -16,6 +16,7 @@ from anyformer.errors import CapabilityError, CheckpointError, DataError, InputE
 from anyformer.train.config import Config
 from anyformer.train.events import Looked, Resumed, Saved, Spoke, Step, Stopped
 from anyformer.train.resolve import specs_of
+from anyformer.train.metrics import read_metrics
 from anyformer.train.run import Run
 from anyformer.train.stages import place_of, restaged
 from tests.data.feeding import INDEX, examples_for, make, spec_for
@@ -308,3 +309,10 @@ def test_run_asked_to_stop_saves_and_tells(tmp_path, data):
     whole = text_config(data, tmp_path / "whole")
     events(whole)
     assert files(tmp_path / "run", 12) == files(tmp_path / "whole", 12)
+
+
+def test_finished_run_without_a_held_out_part_takes_its_last_sample_once(tmp_path, data):
+    config = text_config(data, tmp_path / "run", {"data.valid": "", "run.sample_every": 6})
+    for _ in range(3):
+        events(config, speak=sample)
+    assert [seen["step"] for seen in read_metrics(tmp_path / "run", "sample")] == [6, 12]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import anyformer as af
 from anyformer.convert.surgery import Surgery, operate
 from anyformer.data.batch import Batch
-from anyformer.errors import AnyformerError, CapabilityError
+from anyformer.errors import AnyformerError
 from anyformer.families.checkpoint import family_for
 from anyformer.model.models import Model
 from anyformer.model.reversible import replays_dropout
@@ -27,7 +27,7 @@ from anyformer.train.stages import restaged
 from tests.contract.contracts import answers
 from tests.walks.actions import WHOLE, action
 from tests.walks.specs import is_published
-from tests.walks.world import Side, World, drawing, require, same
+from tests.walks.world import Side, Violation, World, drawing, require, same
 
 STEP = {"values", "grads"}
 
@@ -107,13 +107,10 @@ def train_captured(world: World, rng: random.Random) -> None:
             side.captured = Captured(side.learner)
     if why_not(world.live.learner, world.batch(0), world.device):
         return
-    try:
-        _step(world, rng, *((s, s.captured.step) for s in sides if s.captured is not None), replayed=True)
-    except CapabilityError:
-        # A step that waits for its device can't be recorded; what was tried left no trace but gradients.
-        for side in sides:
-            side.captured = None
-            side.model.zero_grad(set_to_none=True)
+    _step(world, rng, *((s, s.captured.step) for s in sides if s.captured is not None), replayed=True)
+    for side in sides:
+        if side.captured is not None and not all(side.captured._recorded.values()):
+            raise Violation("capture", "a step was not recorded, and was done without")
 
 
 @action(weight=3, when=lambda w: any(p.requires_grad for p in w.model.parameters()), changes=STEP)

@@ -73,7 +73,7 @@ def pack(data_OI: Tensor, scale_O: Tensor) -> Any:
 
 def serves_digits(x_NI: Tensor) -> bool:
     """Whether rows are few, and of a dtype that three digits hold."""
-    return x_NI.shape[0] <= MOST and x_NI.dtype == torch.float32 and not torch.compiler.is_compiling()
+    return 0 < x_NI.shape[0] <= MOST and x_NI.dtype == torch.float32 and not torch.compiler.is_compiling()
 
 
 def by_digits(x_NI: Tensor, packed: Any, bias_O: Tensor | None) -> Tensor:
@@ -90,7 +90,7 @@ def by_digits(x_NI: Tensor, packed: Any, bias_O: Tensor | None) -> Tensor:
     digits_3NI = rounded_3NI.clone()
     digits_3NI[1:].sub_(rounded_3NI[:-1], alpha=BASE)
     product: Any = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
-    parts = product(digits_3NI.view(-1, into), 1.0, ZERO, packed)
+    parts = product(digits_3NI.reshape(-1, into), 1.0, ZERO, packed)
     y_NO = torch.mv(parts.view(3, -1).t(), down_3).view(rows, -1).mul_(most_N1)
     return y_NO if bias_O is None else y_NO.add_(bias_O)
 
