@@ -15,8 +15,8 @@ from anyformer.data.tokenizer import train_bpe
 from anyformer.errors import CapabilityError, CheckpointError, DataError, InputError, SpecError, TrainingError
 from anyformer.train.config import Config
 from anyformer.train.events import Looked, Resumed, Saved, Spoke, Step, Stopped
-from anyformer.train.resolve import specs_of
 from anyformer.train.metrics import read_metrics
+from anyformer.train.resolve import specs_of
 from anyformer.train.run import Run
 from anyformer.train.stages import place_of, restaged
 from tests.data.feeding import INDEX, examples_for, make, spec_for
