@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from anyformer.errors import InputError
 from anyformer.model.models import Model
-from anyformer.parts.merged import allocating
+from anyformer.parts.fused_linear import allocating
 from anyformer.specs.axes import Normal, Weight
 from anyformer.specs.ends import TokenHead
 from anyformer.specs.model import ModelSpec

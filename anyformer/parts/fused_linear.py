@@ -1,9 +1,10 @@
-"""Merged maps: projections that read the same input as one product, over one storage that holds all their weights.
+"""Fused projections: those that read the same input as one product, over one storage that holds all their weights.
 
 The module that owns the projections lays their weights one below the other when it materialises: when it is allocated,
 moved or cast, deep-copied, unpickled. Parameters are views of that storage, so nothing is kept twice, and names,
-checkpoints and optimizers see plain parameters. Nobody else ever moves a parameter: a product is merged where the
-weights lie side by side, and runs map by map where they don't.
+checkpoints and optimizers see plain parameters. Nobody else ever moves a parameter. A pass in which nothing learns runs
+one product where the weights lie side by side, with the norm before and the residual behind it; every other pass, and
+everything that was replaced or has a hook, runs map by map.
 """
 
 from __future__ import annotations
@@ -19,14 +20,39 @@ from torch import Tensor, nn
 from anyformer.kernels import few
 from anyformer.kernels.few import NormTerms
 from anyformer.parts.linear import Linear
+from anyformer.parts.norm import Norm
+from anyformer.parts.quantised import QuantisedLinear, Slice
+from anyformer.specs.axes import FeedForward
 
 
-class MergedInputs(nn.Module):
-    """A module that owns projections of one input, and keeps their weights in one storage."""
+class FusedInputs(nn.Module):
+    """A module that owns projections of one input and one back, and keeps the weights of the former in one storage."""
+
+    apart: str | None = None
+    """Why its projections never run as one product, if they don't."""
+    _fused: Fused | None = None
 
     def inputs(self) -> list[nn.Module]:
         """The projections that read the same input, in the order of their weights."""
         raise TypeError(f"{type(self).__name__} must name its projections of one input")
+
+    def output(self) -> nn.Module:
+        """The projection back."""
+        raise TypeError(f"{type(self).__name__} must name its projection back")
+
+    def fused(self, x: Tensor, norm: nn.Module | None = None) -> Fused | None:
+        """The fused products, if this pass may run them on `norm(x)`; None: it runs map by map."""
+        if self.training or self.apart is not None or torch.compiler.is_compiling():
+            return None
+        found, seen = self._fused, _seen([*self.inputs(), self.output()])
+        if found is None or found.seen != seen:
+            found = self._fused = Fused(self, seen)
+        if found.why_not is not None or (torch.is_grad_enabled() and not found.quantised):
+            return None
+        # Autocast is about plain products, and a hook is about the module that it was put on.
+        if torch.is_autocast_enabled(x.device.type) or has_hooks(*found.maps):
+            return None
+        return found if norm is None or (type(norm) is Norm and not has_hooks(norm)) else None
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         before = self._places()
@@ -34,6 +60,7 @@ class MergedInputs(nn.Module):
         # A cast to what they are moves nothing, and neither does this: somebody may hold their memory.
         if self._places() != before:
             lay_out(self.inputs())
+        self._fused = None
         return self
 
     def _places(self) -> list[int | None]:
@@ -44,6 +71,9 @@ class MergedInputs(nn.Module):
         made = type(self).__new__(type(self))
         made.__dict__.update(self.__dict__)
         return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_fused": None}
 
     def __setstate__(self, state: Any) -> None:
         # A copy and an unpickled module come here when their projections are whole again, each in a storage of its own.
@@ -70,7 +100,7 @@ def lay_out(maps: Sequence[nn.Module]) -> None:
     For the module that owns them, when it materialises: whoever holds a parameter's memory then holds nothing.
     """
     linear: Any = maps
-    if len(maps) < 2 or _why_apart(maps) is not None or _merged_parts(linear) is not None:
+    if len(maps) < 2 or _why_apart(maps) is not None or _side_by_side(linear) is not None:
         return
     # Not inference tensors, even if this is called where gradients are off for good: they are parameters.
     with torch.inference_mode(False), torch.no_grad():
@@ -79,27 +109,47 @@ def lay_out(maps: Sequence[nn.Module]) -> None:
             _place([m.bias for m in linear], [m.weight.shape[0] for m in linear])
 
 
-class Merged:
+class Fused:
+    """One product for all projections of an input, and one back, as long as what they were made of is the same."""
+
+    def __init__(self, owner: FusedInputs, seen: list[Any] | None) -> None:
+        inputs, output = owner.inputs(), owner.output()
+        self.maps, self.seen = (*inputs, output), seen
+        self.why_not = why_not(inputs) or why_not([output])
+        self.quantised = False
+        if self.why_not is None:
+            self.read, self.back = _product(inputs), _product([output])
+            self.quantised = isinstance(self.read, QuantisedLinear)
+
+    def project(self, x_BTD: Tensor, norm: Norm | None) -> Tensor:
+        """What all input projections give for the normed input, side by side."""
+        y_NO = self.read.read(x_BTD.reshape(-1, x_BTD.shape[-1]), terms_of(norm))
+        return y_NO.view(*x_BTD.shape[:-1], -1)
+
+    def combine(self, x_BTD: Tensor, norm: Norm | None, leaf: FeedForward) -> Tensor:
+        """The inner activations of a feed-forward."""
+        x_ND, read = x_BTD.reshape(-1, x_BTD.shape[-1]), self.read
+        if isinstance(read, FusedLinear):
+            return few.norm_linear_combine(x_ND, terms_of(norm), read.weight_OI, read.bias_O, leaf)
+        return leaf.combine(*read.read(x_ND, terms_of(norm)).chunk(len(leaf.inputs), -1))
+
+    def output(self, x: Tensor, residual_BTD: Tensor | None, shape: Sequence[int], *, inplace: bool = False) -> Tensor:
+        """What the projection back gives (shape), added to the residual if there is one, which may be written over."""
+        x_NI = x.reshape(-1, self.back.shape[0])
+        if residual_BTD is None:
+            return self.back.read(x_NI, None).view(*shape)
+        return self.back.add(x_NI, residual_BTD.reshape(-1, residual_BTD.shape[-1]), over=inplace).view(residual_BTD.shape)
+
+
+class FusedLinear:
     """The weights of one or more maps, one below the other, as their owner laid them out."""
 
     def __init__(self, maps: Sequence[Linear]) -> None:
-        self.maps = tuple(maps)
-        found = _merged_parts(maps)
+        found = _side_by_side(maps)
         if found is None:
             raise TypeError("these maps don't lie side by side; see why_not")
         self.weight_OI, self.bias_O = found
-
-    def holds(self) -> bool:
-        """Whether the parameters still are where they were."""
-        at = 0
-        for m in self.maps:
-            out = m.weight.shape[0]
-            if not _same(m.weight, self.weight_OI[at : at + out]):
-                return False
-            if m.bias is not None and (self.bias_O is None or not _same(m.bias, self.bias_O[at : at + out])):
-                return False
-            at += out
-        return True
+        self.shape = (self.weight_OI.shape[1], self.weight_OI.shape[0])
 
     def read(self, x_ND: Tensor, norm: NormTerms | None) -> Tensor:
         """What all maps give for the normed input, side by side."""
@@ -110,14 +160,50 @@ class Merged:
         return few.linear_add(x_NI, self.weight_OI, self.bias_O, residual_NO, over=over)
 
 
+def has_hooks(*modules: nn.Module) -> bool:
+    """Whether somebody listens to one of these modules, or to all there are."""
+    everywhere = torch.nn.modules.module
+    if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
+        return True
+    return any(module._forward_hooks or module._forward_pre_hooks for module in modules)
+
+
+def terms_of(norm: Norm | None) -> NormTerms | None:
+    """As kernels read a norm: its parameters are looked up at each call."""
+    own: Any = None if norm is None else norm._parameters
+    return None if norm is None else NormTerms(norm.leaf, own)
+
+
+def _seen(maps: Sequence[nn.Module]) -> list[Any]:
+    """What a product was made of: the modules, and where their parameters lie."""
+    found: list[Any] = []
+    for m in maps:
+        found.append(m)
+        for p in m._parameters.values():
+            # A distributed tensor has no place of its own.
+            found.append(p if p is None or type(p) is not nn.Parameter else p.data_ptr())
+    return found
+
+
+def _product(maps: Sequence[nn.Module]) -> FusedLinear | QuantisedLinear:
+    """One product for all of these maps, which `why_not` has passed."""
+    first: Any = maps[0]
+    if isinstance(first, Slice):
+        return first.whole
+    linear: Any = maps
+    return first if isinstance(first, QuantisedLinear) else FusedLinear(linear)
+
+
 def why_not(maps: Sequence[nn.Module]) -> str | None:
     """Why these maps can't be one product; None if they can."""
+    if all(isinstance(m, QuantisedLinear | Slice) for m in maps):
+        return None
     reason = _why_apart(maps)
     if reason is None:
         linear: Any = maps
         if any(p.is_meta for m in linear for p in m.parameters()):
             return "it is on the meta device and has no weights"
-        if _merged_parts(linear) is None:
+        if _side_by_side(linear) is None:
             return "its weights don't lie side by side: a parameter was replaced, or several modules use it"
     return reason
 
@@ -157,7 +243,7 @@ def _place(parts: Sequence[nn.Parameter | None], rows: Sequence[int]) -> None:
             p.data = part
 
 
-def _merged_parts(maps: Sequence[Linear]) -> tuple[Tensor, Tensor | None] | None:
+def _side_by_side(maps: Sequence[Linear]) -> tuple[Tensor, Tensor | None] | None:
     """Weights and biases as one tensor each, if they lie side by side."""
     if len(maps) == 1:
         bias = maps[0].bias
@@ -189,8 +275,3 @@ def _joined(parts: Sequence[nn.Parameter | None], rows: Sequence[int]) -> Tensor
             return None
         at += count * size
     return like.detach().as_strided(shape, (size, 1) if len(shape) > 1 else (1,), 0)
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    """Whether two tensors are one."""
-    return a.data_ptr() == b.data_ptr() and a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
