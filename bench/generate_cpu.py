@@ -19,7 +19,6 @@ import transformers
 from core import best_of
 
 import anyformer as af
-from anyformer.model.lean import lean
 from anyformer.model.quantise import quantise
 from anyformer.model.reading import headless
 
@@ -92,7 +91,7 @@ def decoding(name, new, rounds, read):
 def cached_and_not(prompt, new, runs):
     """100 new tokens after 400 with and without a cache: the same kernels, and logits of the last token only."""
     _, ours, _ = pair(SHAPES["124M GPT-2"])
-    body, model = headless(lean(ours)), lean(ours)
+    body, model = headless(ours), ours
     ids = torch.randint(0, ours.spec.vocab, (1, prompt))
 
     def with_cache(steps):

@@ -15,7 +15,6 @@ from functools import partial
 import torch
 
 import anyformer as af
-from anyformer.model.lean import lean
 from anyformer.model.quantise import quantise
 from anyformer.model.reading import headless
 from anyformer.train.evaluate import score_ids
@@ -53,7 +52,7 @@ def best_of(rounds, threads, *runs):
 
 def pair(name):
     plain = af.build(af.spec(SHAPES[name] | {"head": {"kind": "lm", "tied": name != "124M"}}), seed=0).eval()
-    return lean(plain), quantise(copy.deepcopy(plain), "int8")
+    return plain, quantise(copy.deepcopy(plain), "int8")
 
 
 def said(what, times):

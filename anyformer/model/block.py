@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from anyformer.parts.attention import Attention
 from anyformer.parts.ffn import FeedForwardNet
 from anyformer.parts.ffns.moe import Moe
+from anyformer.parts.fused_linear import FusedInputs, has_hooks
 from anyformer.parts.mixture import Heard, Mixture
 from anyformer.parts.norm import Norm
 from anyformer.parts.positions.none import NoPosition
@@ -45,18 +46,33 @@ class Branch(nn.Module):
 
     def forward(self, x_BTD: Tensor, *args: Any) -> Tensor:
         """What this branch adds to the residual, in a reversible block: it has no norm after the add."""
-        parts: Any = self._modules  # See Attention.forward.
+        parts: Any = self._modules  # See Attention.attend.
         inner = parts.get("inner")
         y_BTD = parts["body"](x_BTD if inner is None else inner(x_BTD), *args)
         return y_BTD if self.bare else self.answer(y_BTD)
 
-    def onto(self, x_BTD: Tensor, *args: Any) -> Tensor:
+    def onto(self, x_BTD: Tensor, *args: Any, inplace: bool = False) -> Tensor:
         """The residual after this branch was added to it, in a serial block."""
-        parts: Any = self._modules  # See Attention.forward.
-        inner, after = parts.get("inner"), parts.get("after")
-        y_BTD = parts["body"](x_BTD if inner is None else inner(x_BTD), *args)
-        x_BTD = x_BTD + (y_BTD if self.bare else self.answer(y_BTD))
+        parts: Any = self._modules  # See Attention.attend.
+        after = parts.get("after")
+        x_BTD = self.add(x_BTD, x_BTD, *args, norm=parts.get("inner"), inplace=inplace)
         return x_BTD if after is None else after(x_BTD)
+
+    def add(
+        self, residual_BTD: Tensor, x_BTD: Tensor, *args: Any, norm: Norm | None = None, inplace: bool = False
+    ) -> Tensor:
+        """The residual, and on it what the body makes of `norm(x)`; `inplace`: nobody reads the residual again.
+
+        The body gets norm and residual, so that it may fuse them with its products; not one that somebody else put
+        there, or listens to: it reads and answers what it always did.
+        """
+        body: Any = self._modules["body"]
+        if not isinstance(body, FusedInputs) or has_hooks(body):
+            y_BTD = body(x_BTD if norm is None else norm(x_BTD), *args)
+            return residual_BTD + (y_BTD if self.bare else self.answer(y_BTD))
+        if self.bare:
+            return body(x_BTD, *args, norm=norm, residual_BTD=residual_BTD, inplace=inplace)
+        return residual_BTD + self.answer(body(x_BTD, *args, norm=norm))
 
     def answer(self, y_BTD: Tensor) -> Tensor:
         """What the body's result adds to the residual."""
@@ -139,11 +155,12 @@ class Block(nn.Module):
     ) -> Any:
         """What `compute` answers first; a router adds to `heard`."""
         if self.serial:
-            branches: Any = self._modules  # See Attention.forward.
+            branches: Any = self._modules  # See Attention.attend.
             x_BTD = branches["attention"].onto(x_BTD, scene)
             if self.cross is not None:
                 x_BTD = self.cross.onto(x_BTD, cross_scene, memory_BSD)
-            return branches["ffn"].onto(x_BTD, *self.told(scene, heard))
+            # What the first branch made is nobody else's.
+            return branches["ffn"].onto(x_BTD, *self.told(scene, heard), inplace=True)
         if self.wiring == "reversible":
             if isinstance(x_BTD, Tensor):
                 raise TypeError("a reversible block runs two streams: give both")
@@ -151,12 +168,12 @@ class Block(nn.Module):
         mix, ffn = self.attention, self.ffn
         # In parallel the attention branch owns what is shared: the norm on the input and the one after the add.
         seen = x_BTD if mix.inner is None else mix.inner(x_BTD)
-        total = x_BTD + mix.answer(mix.body(seen, scene))
+        total = mix.add(x_BTD, seen, scene)
         if self.cross is not None:
-            read = seen if self.cross.inner is None else self.cross.inner(x_BTD)
-            total = total + self.cross.answer(self.cross.body(read, cross_scene, memory_BSD))
-        read = seen if ffn.inner is None else ffn.inner(x_BTD)
-        total = total + ffn.answer(ffn.body(read, *self.told(scene, heard)))
+            read = seen if self.cross.inner is None else x_BTD
+            total = self.cross.add(total, read, cross_scene, memory_BSD, norm=self.cross.inner)
+        read = seen if ffn.inner is None else x_BTD
+        total = ffn.add(total, read, *self.told(scene, heard), norm=ffn.inner, inplace=True)
         return total if mix.after is None else mix.after(total)
 
     def told(self, scene: Scene, heard: Heard | None = None) -> tuple[Any, ...]:

@@ -10,7 +10,6 @@ from torch import nn
 
 from anyformer.errors import CapabilityError
 from anyformer.model.block import Block
-from anyformer.model.lean import lean
 from anyformer.model.models import Model
 from anyformer.model.stack import Stack
 from anyformer.parts.attention import Attention
@@ -73,7 +72,7 @@ def products(model: Model) -> Iterator[Maps]:
 
 
 def _of_body(body: nn.Module, path: str, *, whole: bool) -> Iterator[Maps]:
-    """`whole`: maps that read the same input become one, as the lean block runs them."""
+    """`whole`: maps that read the same input become one, as the block runs them."""
     if isinstance(body, Attention):
         # Global tokens have projections of their own, which are few; and then a block calls each of the others.
         together, back = whole and not body.cross and not body.spec.global_projections, "o"
@@ -105,7 +104,7 @@ def install(model: Model, numbers: Mapping[str, Numbers]) -> Model:
             # The table of a tied head is still looked up; one of its own is of no more use.
             head.register_parameter("weight", None)
     model.requires_grad_(False).eval()
-    return lean(model)
+    return model
 
 
 def _exchange(body: nn.Module, names: list[str], parts: list[Numbers]) -> None:

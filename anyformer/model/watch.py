@@ -105,7 +105,8 @@ class _Onto:
     branch: Branch
     name: str
 
-    def __call__(self, x_BTD: Tensor, *args: Any) -> Tensor:
+    def __call__(self, x_BTD: Tensor, *args: Any, inplace: bool = False) -> Tensor:
+        # Not in place, whoever asks for it: what was kept before must stay.
         out = Branch.onto(self.branch, x_BTD, *args)
         self.watch.keep(self.name, out)
         return out

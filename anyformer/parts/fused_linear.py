@@ -138,7 +138,9 @@ class Fused:
         x_NI = x.reshape(-1, self.back.shape[0])
         if residual_BTD is None:
             return self.back.read(x_NI, None).view(*shape)
-        return self.back.add(x_NI, residual_BTD.reshape(-1, residual_BTD.shape[-1]), over=inplace).view(residual_BTD.shape)
+        return self.back.add(x_NI, residual_BTD.reshape(-1, residual_BTD.shape[-1]), over=inplace).view(
+            residual_BTD.shape
+        )
 
 
 class FusedLinear:
@@ -197,7 +199,8 @@ def _product(maps: Sequence[nn.Module]) -> FusedLinear | QuantisedLinear:
 def why_not(maps: Sequence[nn.Module]) -> str | None:
     """Why these maps can't be one product; None if they can."""
     if all(isinstance(m, QuantisedLinear | Slice) for m in maps):
-        return None
+        wholes = {getattr(m, "whole", m) for m in maps}
+        return None if len(wholes) == 1 else "its projections were quantised one by one"
     reason = _why_apart(maps)
     if reason is None:
         linear: Any = maps

@@ -81,7 +81,7 @@ class QuantisedLinear(nn.Module):
                 "a quantised model can't learn: its weights are whole numbers; train the model that it was made from, or "
                 "call it in torch.no_grad()"
             )
-        own: Any = self._buffers  # See Attention.forward.
+        own: Any = self._buffers  # See Attention.attend.
         data, scale, bias = own["data_OI"], own["scale"], own["bias"]
         if self.group:
             way = rows.int4_by_tiles if x_NI.is_cpu else int4_linear

@@ -405,7 +405,7 @@ def test_step_that_fails_can_be_made_again(topology, monkeypatch):
         assert_close("same", run(break_at)[:, 3:], run(None)[:, 3:])
 
 
-def interrupted(self, x):
+def interrupted(self, x, **more):
     raise KeyboardInterrupt
 
 

@@ -154,7 +154,7 @@ def test_trace_of_global_tokens_shows_what_their_own_projections_see(monkeypatch
     weights, body = found["encoder.0.attention.probs"], model.encoder.blocks[0].attention.body
     x = model.encoder.blocks[0].attention.inner(found["encoder.embed"])
     with torch.no_grad():
-        q, k = (body.heads_of(x, part, None, None) for part in (body.global_q, body.global_k))
+        q, k = (body.heads_of(part(x), None, None) for part in (body.global_q, body.global_k))
         score = torch.einsum("bthk,bshk->bhts", q, k.repeat_interleave(2, 2)) * body.scale
     chosen = marks.bool()[:, None, :, None].expand(weights.shape)
     assert_close("kernel", weights[chosen], score.softmax(-1)[chosen])

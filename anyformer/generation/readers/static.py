@@ -9,7 +9,6 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.generation.asking.request import Request
-from anyformer.model.lean import lean
 from anyformer.model.models import Model
 from anyformer.model.reading import headless
 from anyformer.parts.cache import Cache
@@ -20,7 +19,6 @@ class Cached:
 
     def __init__(self, model: Model, asked: Request, *, step: Any = None) -> None:
         """`step` is called instead of the model for single tokens; None: the model itself."""
-        model = lean(model)
         self.model, self.asked, self.step = model, asked, model if step is None else step
         rows, width = asked.prompt_BT.shape
         self.two = model.spec.topology == "encoder-decoder"

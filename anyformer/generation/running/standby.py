@@ -8,7 +8,6 @@ import weakref
 from typing import Any
 
 from anyformer.generation.running.runner import Runner
-from anyformer.model.lean import lean
 from anyformer.model.models import Model
 
 STRETCH = 1024
@@ -42,7 +41,7 @@ def give_back(runner: Runner) -> None:
 
 
 def _found(model: Model, rows: int, length: int) -> Runner:
-    shell = copy.copy(lean(model))
+    shell = copy.copy(model)
     weights = tuple(p.data_ptr() for p in model.parameters())
     most = -(-length // STRETCH) * STRETCH
     kept = _kept.get(model)
