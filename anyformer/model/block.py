@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from anyformer.parts.attention import Attention
 from anyformer.parts.ffn import FeedForwardNet
 from anyformer.parts.ffns.moe import Moe
-from anyformer.parts.fused_linear import FusedInputs, has_hooks
+from anyformer.parts.fused_linear import GLOBAL_HOOKS, GLOBAL_PRE_HOOKS, FusedInputs
 from anyformer.parts.mixture import Heard, Mixture
 from anyformer.parts.norm import Norm
 from anyformer.parts.positions.none import NoPosition
@@ -67,7 +67,8 @@ class Branch(nn.Module):
         there, or listens to: it reads and answers what it always did.
         """
         body: Any = self._modules["body"]
-        if not isinstance(body, FusedInputs) or has_hooks(body):
+        listens = body._forward_hooks or body._forward_pre_hooks or GLOBAL_HOOKS or GLOBAL_PRE_HOOKS
+        if listens or not isinstance(body, FusedInputs):
             y_BTD = body(x_BTD if norm is None else norm(x_BTD), *args)
             return residual_BTD + (y_BTD if self.bare else self.answer(y_BTD))
         if self.bare:

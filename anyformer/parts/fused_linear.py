@@ -10,7 +10,7 @@ everything that was replaced or has a hook, runs map by map.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +23,11 @@ from anyformer.parts.linear import Linear
 from anyformer.parts.norm import Norm
 from anyformer.parts.quantised import QuantisedLinear, Slice
 from anyformer.specs.axes import FeedForward
+
+
+GLOBAL_HOOKS = torch.nn.modules.module._global_forward_hooks
+GLOBAL_PRE_HOOKS = torch.nn.modules.module._global_forward_pre_hooks
+"""Torch's own: somebody listens to every module there is."""
 
 
 class FusedInputs(nn.Module):
@@ -44,15 +49,20 @@ class FusedInputs(nn.Module):
         """The fused products, if this pass may run them on `norm(x)`; None: it runs map by map."""
         if self.training or self.apart is not None or torch.compiler.is_compiling():
             return None
-        found, seen = self._fused, _seen([*self.inputs(), self.output()])
-        if found is None or found.seen != seen:
-            found = self._fused = Fused(self, seen)
+        found = self._fused
+        if found is None or not found.holds(self._modules):
+            found = self._fused = Fused(self)
         if found.why_not is not None or (torch.is_grad_enabled() and not found.quantised):
             return None
-        # Autocast is about plain products, and a hook is about the module that it was put on.
-        if torch.is_autocast_enabled(x.device.type) or has_hooks(*found.maps):
+        # Autocast is about plain products, and a hook about the module that it was put on.
+        if torch.is_autocast_enabled(x.device.type) or GLOBAL_HOOKS or GLOBAL_PRE_HOOKS:
             return None
-        return found if norm is None or (type(norm) is Norm and not has_hooks(norm)) else None
+        for m in found.maps:
+            if m._forward_hooks or m._forward_pre_hooks:
+                return None
+        if norm is not None and (type(norm) is not Norm or norm._forward_hooks or norm._forward_pre_hooks):
+            return None
+        return found
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         before = self._places()
@@ -112,35 +122,61 @@ def lay_out(maps: Sequence[nn.Module]) -> None:
 class Fused:
     """One product for all projections of an input, and one back, as long as what they were made of is the same."""
 
-    def __init__(self, owner: FusedInputs, seen: list[Any] | None) -> None:
+    def __init__(self, owner: FusedInputs) -> None:
         inputs, output = owner.inputs(), owner.output()
-        self.maps, self.seen = (*inputs, output), seen
+        self.maps = (*inputs, output)
+        self.seen = [(name, m, _places(m)) for name, m in owner._modules.items() if m is not None and m in self.maps]
+        """The projections under their names, and where their parameters lie."""
         self.why_not = why_not(inputs) or why_not([output])
         self.quantised = False
         if self.why_not is None:
             self.read, self.back = _product(inputs), _product([output])
             self.quantised = isinstance(self.read, QuantisedLinear)
 
+    def holds(self, modules: Mapping[str, nn.Module | None]) -> bool:
+        """Whether the same projections are there, and their parameters where they were."""
+        for name, m, places in self.seen:
+            own = m._parameters
+            if modules.get(name) is not m or len(own) != len(places):
+                return False
+            for p, place in zip(own.values(), places, strict=True):
+                if p is None:
+                    if place is not None:
+                        return False
+                # One of another type, such as one that is spread over devices, has no place.
+                elif type(p) is not nn.Parameter or p.data_ptr() != place:
+                    return False
+        return True
+
     def project(self, x_BTD: Tensor, norm: Norm | None) -> Tensor:
         """What all input projections give for the normed input, side by side."""
-        y_NO = self.read.read(x_BTD.reshape(-1, x_BTD.shape[-1]), terms_of(norm))
+        terms = None if norm is None else NormTerms(norm.leaf, norm._parameters)
+        x_ND, read = x_BTD.reshape(-1, x_BTD.shape[-1]), self.read
+        if isinstance(read, FusedLinear):
+            y_NO = few.norm_linear(x_ND, terms, read.weight_OI, read.bias_O)
+        else:
+            y_NO = read.read(x_ND, terms)
         return y_NO.view(*x_BTD.shape[:-1], -1)
 
     def combine(self, x_BTD: Tensor, norm: Norm | None, leaf: FeedForward) -> Tensor:
         """The inner activations of a feed-forward."""
+        terms = None if norm is None else NormTerms(norm.leaf, norm._parameters)
         x_ND, read = x_BTD.reshape(-1, x_BTD.shape[-1]), self.read
         if isinstance(read, FusedLinear):
-            return few.norm_linear_combine(x_ND, terms_of(norm), read.weight_OI, read.bias_O, leaf)
-        return leaf.combine(*read.read(x_ND, terms_of(norm)).chunk(len(leaf.inputs), -1))
+            return few.norm_linear_combine(x_ND, terms, read.weight_OI, read.bias_O, leaf)
+        return leaf.combine(*read.read(x_ND, terms).chunk(len(leaf.inputs), -1))
 
     def output(self, x: Tensor, residual_BTD: Tensor | None, shape: Sequence[int], *, inplace: bool = False) -> Tensor:
         """What the projection back gives (shape), added to the residual if there is one, which may be written over."""
-        x_NI = x.reshape(-1, self.back.shape[0])
-        if residual_BTD is None:
-            return self.back.read(x_NI, None).view(*shape)
-        return self.back.add(x_NI, residual_BTD.reshape(-1, residual_BTD.shape[-1]), over=inplace).view(
-            residual_BTD.shape
-        )
+        back = self.back
+        x_NI = x.reshape(-1, back.shape[0])
+        if isinstance(back, FusedLinear):
+            if residual_BTD is not None:
+                residual_NO = residual_BTD.reshape(-1, shape[-1])
+                return few.linear_add(x_NI, back.weight_OI, back.bias_O, residual_NO, over=inplace).view(shape)
+            return few.norm_linear(x_NI, None, back.weight_OI, back.bias_O).view(shape)
+        y_BTD = back.product(x_NI).view(shape)
+        return y_BTD if residual_BTD is None else residual_BTD + y_BTD
 
 
 class FusedLinear:
@@ -153,22 +189,6 @@ class FusedLinear:
         self.weight_OI, self.bias_O = found
         self.shape = (self.weight_OI.shape[1], self.weight_OI.shape[0])
 
-    def read(self, x_ND: Tensor, norm: NormTerms | None) -> Tensor:
-        """What all maps give for the normed input, side by side."""
-        return few.norm_linear(x_ND, norm, self.weight_OI, self.bias_O)
-
-    def add(self, x_NI: Tensor, residual_NO: Tensor, *, over: bool = False) -> Tensor:
-        """The residual with what the map gives; `over`: it may be written over."""
-        return few.linear_add(x_NI, self.weight_OI, self.bias_O, residual_NO, over=over)
-
-
-def has_hooks(*modules: nn.Module) -> bool:
-    """Whether somebody listens to one of these modules, or to all there are."""
-    everywhere = torch.nn.modules.module
-    if everywhere._global_forward_hooks or everywhere._global_forward_pre_hooks:
-        return True
-    return any(module._forward_hooks or module._forward_pre_hooks for module in modules)
-
 
 def terms_of(norm: Norm | None) -> NormTerms | None:
     """As kernels read a norm: its parameters are looked up at each call."""
@@ -176,15 +196,9 @@ def terms_of(norm: Norm | None) -> NormTerms | None:
     return None if norm is None else NormTerms(norm.leaf, own)
 
 
-def _seen(maps: Sequence[nn.Module]) -> list[Any]:
-    """What a product was made of: the modules, and where their parameters lie."""
-    found: list[Any] = []
-    for m in maps:
-        found.append(m)
-        for p in m._parameters.values():
-            # A distributed tensor has no place of its own.
-            found.append(p if p is None or type(p) is not nn.Parameter else p.data_ptr())
-    return found
+def _places(m: nn.Module) -> list[int | None]:
+    """Where the parameters of a map lie; None: there is none, or one that has no place of its own."""
+    return [p.data_ptr() if type(p) is nn.Parameter else None for p in m._parameters.values()]
 
 
 def _product(maps: Sequence[nn.Module]) -> FusedLinear | QuantisedLinear:

@@ -99,14 +99,6 @@ class QuantisedLinear(nn.Module):
         """What it gives for the normed input."""
         return self.product(x_ND if norm is None else few.norm(x_ND, norm))
 
-    def add(self, x_NI: Tensor, residual_NO: Tensor, *, over: bool = False) -> Tensor:
-        """The residual with what the map gives."""
-        return residual_NO + self.product(x_NI)
-
-    def holds(self) -> bool:
-        """Whether it is what it was made for: nothing moves its numbers from outside."""
-        return True
-
     def _apply(self, fn: Any, recurse: bool = True) -> nn.Module:
         """Move it. A dtype is for activations and the bias: another rounding of the scales would be other weights."""
         self._packed = None

@@ -29,9 +29,19 @@ what is fused, then what at least keeps no pair in memory, then what serves ever
 """
 
 
+_chosen: dict[Request, Choice] = {}
+MOST = 4096
+"""Requests whose kernel is remembered."""
+
+
 def choice(request: Request) -> Choice:
     """The kernel for a request, with the refusals of the faster ones; without pages, none that reads them is asked."""
-    return choose(request, [kernel for kernel in KERNELS if request.paged or not kernel.reads_pages])
+    found = None if request.compiling else _chosen.get(request)
+    if found is None:
+        found = choose(request, [kernel for kernel in KERNELS if request.paged or not kernel.reads_pages])
+        if not request.compiling and len(_chosen) < MOST:
+            _chosen[request] = found
+    return found
 
 
 def attend(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, *, kernel: Kernel | None = None, **terms: Any) -> Tensor:

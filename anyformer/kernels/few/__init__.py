@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from torch import Tensor
+from torch.nn import functional as F
 
-from anyformer.kernels.few import products, reference, shared
+from anyformer.kernels.few import products, shared
 from anyformer.specs.axes import FeedForward, Norm
 
 
@@ -24,10 +25,13 @@ class NormTerms(NamedTuple):
 
 def norm_linear(x_ND: Tensor, norm: NormTerms | None, weight_OD: Tensor, bias_O: Tensor | None) -> Tensor:
     """norm(x) W^T + b, (N,O); without a norm x W^T + b."""
-    if shared.serves(x_ND, weight_OD):
-        return shared.linear(x_ND if norm is None else norm.leaf.apply(x_ND, norm.own), weight_OD, bias_O)
-    done = products.norm_linear(x_ND, norm, weight_OD, bias_O) if x_ND.is_cuda else None
-    return reference.norm_linear(x_ND, norm, weight_OD, bias_O) if done is None else done
+    if x_ND.is_cuda:
+        done = products.norm_linear(x_ND, norm, weight_OD, bias_O)
+        if done is not None:
+            return done
+    x_ND = x_ND if norm is None else norm.leaf.apply(x_ND, norm.own)
+    way = shared.linear if shared.serves(x_ND, weight_OD) else F.linear
+    return way(x_ND, weight_OD, bias_O)
 
 
 def norm_linear_combine(
@@ -48,10 +52,12 @@ def linear_add(
     x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None, residual_NO: Tensor, *, over: bool = False
 ) -> Tensor:
     """Residual + x W^T + b, (N,O). `over`: the residual may be written over, and may be what comes back."""
-    if shared.serves(x_NI, weight_OI):
-        return residual_NO + shared.linear(x_NI, weight_OI, bias_O)
-    done = products.linear_add(x_NI, weight_OI, bias_O, residual_NO, over=over) if x_NI.is_cuda else None
-    return reference.linear_add(x_NI, weight_OI, bias_O, residual_NO) if done is None else done
+    if x_NI.is_cuda:
+        done = products.linear_add(x_NI, weight_OI, bias_O, residual_NO, over=over)
+        if done is not None:
+            return done
+    way = shared.linear if shared.serves(x_NI, weight_OI) else F.linear
+    return residual_NO + way(x_NI, weight_OI, bias_O)
 
 
 def norm(x: Tensor, terms: NormTerms) -> Tensor:
