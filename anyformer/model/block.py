@@ -147,25 +147,27 @@ class Block(nn.Module):
     ) -> Any:
         """The block itself."""
         heard: Heard = []
-        x_BTD = self.residual(x_BTD, scene, cross_scene, memory_BSD, heard)
-        # As values and not left in a list that was given: what is recomputed or compiled may change nothing else.
-        return (x_BTD, *heard[0]) if listen else x_BTD
-
-    def residual(
-        self, x_BTD: Any, scene: Scene, cross_scene: Scene | None, memory_BSD: Tensor | None, heard: Heard
-    ) -> Any:
-        """What `compute` answers first; a router adds to `heard`."""
+        told = (scene, heard) if self.routes else ()
         if self.serial:
             branches: Any = self._modules  # See Attention.attend.
             x_BTD = branches["attention"].onto(x_BTD, scene)
             if self.cross is not None:
                 x_BTD = self.cross.onto(x_BTD, cross_scene, memory_BSD)
             # What the first branch made is nobody else's.
-            return branches["ffn"].onto(x_BTD, *self.told(scene, heard), inplace=True)
-        if self.wiring == "reversible":
+            x_BTD = branches["ffn"].onto(x_BTD, *told, inplace=True)
+        elif self.wiring == "reversible":
             if isinstance(x_BTD, Tensor):
                 raise TypeError("a reversible block runs two streams: give both")
-            return couple(self.couplings(scene, cross_scene, memory_BSD), x_BTD)
+            x_BTD = couple(self.couplings(scene, cross_scene, memory_BSD), x_BTD)
+        else:
+            x_BTD = self.parallel(x_BTD, scene, cross_scene, memory_BSD, told)
+        # As values and not left in a list that was given: what is recomputed or compiled may change nothing else.
+        return (x_BTD, *heard[0]) if listen else x_BTD
+
+    def parallel(
+        self, x_BTD: Tensor, scene: Scene, cross_scene: Scene | None, memory_BSD: Tensor | None, told: tuple[Any, ...]
+    ) -> Tensor:
+        """The residual after branches that all read it as it came."""
         mix, ffn = self.attention, self.ffn
         # In parallel the attention branch owns what is shared: the norm on the input and the one after the add.
         seen = x_BTD if mix.inner is None else mix.inner(x_BTD)
@@ -174,12 +176,8 @@ class Block(nn.Module):
             read = seen if self.cross.inner is None else x_BTD
             total = self.cross.add(total, read, cross_scene, memory_BSD, norm=self.cross.inner)
         read = seen if ffn.inner is None else x_BTD
-        total = ffn.add(total, read, *self.told(scene, heard), norm=ffn.inner, inplace=True)
+        total = ffn.add(total, read, *told, norm=ffn.inner, inplace=True)
         return total if mix.after is None else mix.after(total)
-
-    def told(self, scene: Scene, heard: Heard | None = None) -> tuple[Any, ...]:
-        """What the feed-forward is given beside its input."""
-        return (scene, heard) if self.routes else ()
 
     def couplings(
         self, scene: Scene, cross_scene: Scene | None = None, memory_BSD: Tensor | None = None
@@ -188,7 +186,7 @@ class Block(nn.Module):
         reads: list[tuple[Branch, tuple[Any, ...]]] = [(self.attention, (scene,))]
         if self.cross is not None:
             reads.append((self.cross, (cross_scene, memory_BSD)))
-        reads.append((self.ffn, self.told(scene)))
+        reads.append((self.ffn, (scene, None) if self.routes else ()))
         return [Coupling(i % 2, branch, args) for i, (branch, args) in enumerate(reads)]
 
     def extra_repr(self) -> str:

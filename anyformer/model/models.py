@@ -253,22 +253,23 @@ class Model(nn.Module):
     ) -> Places:
         """Where the tokens of an input are, after a look at the shapes."""
         batch, tokens = x.shape[:2]
-        check_per_token(f"{prefix}attention_mask", mask, batch, tokens)
-        check_per_token(f"{prefix}segments", segments, batch, tokens)
-        check_whole(f"{prefix}segments", segments)
-        check_positions(positions, batch, tokens)
-        check_per_token("global_mask", marks, batch, tokens)
-        if marks is not None and not stack.reads_marks:
-            raise InputError("global_mask: no pattern of this model reads it; write one with global_tokens")
+        if mask is not None or positions is not None or segments is not None or marks is not None:
+            check_per_token(f"{prefix}attention_mask", mask, batch, tokens)
+            check_per_token(f"{prefix}segments", segments, batch, tokens)
+            check_whole(f"{prefix}segments", segments)
+            check_positions(positions, batch, tokens)
+            check_per_token("global_mask", marks, batch, tokens)
+            if marks is not None and not stack.reads_marks:
+                raise InputError("global_mask: no pattern of this model reads it; write one with global_tokens")
         used, seen = 0, None
         if cache is not None:
             cache.check(self.rooms, batch, x)
-            if 0 < cache.used < stack.prefix:
+            used, seen, declared = cache.used, cache.seen_B if cache.ragged else None, cache.declared_length
+            if 0 < used < stack.prefix:
                 raise InputError(
                     f"the first {stack.prefix} tokens see each other both ways, so a cache is fed them at once, but it "
-                    f"was fed {cache.used}; give a longer prompt, or recompute each step (use_cache=False)"
+                    f"was fed {used}; give a longer prompt, or recompute each step (use_cache=False)"
                 )
-            used, seen, declared = cache.used, cache.seen_B if cache.ragged else None, cache.declared_length
         places = place(
             batch, tokens, x.device, mask_BT=mask, positions=positions, segments_BT=segments, before=used, before_B=seen
         )

@@ -227,8 +227,8 @@ class Stack(nn.Module):
         if kind.turns and kind.owner is not None and position is kind.position:
             kept = cache.angles[kind.owner] if cache is not None and cache.angles else None
             if kept is not None and cache is not None and places.plain:
-                end = cache.used + like.shape[1]
-                angles = tuple([part[:, cache.used : end] for part in kept])
+                begin = cache.used
+                angles = tuple([part[:, begin : begin + like.shape[1]] for part in kept])
             elif kept is not None and isinstance(cache, PagedCache):
                 angles = tuple([part[0][places.pos_BT] for part in kept])
             else:

@@ -19,7 +19,7 @@ from anyformer.parts.fused_linear import FusedInputs, terms_of
 from anyformer.parts.held import Held
 from anyformer.parts.linear import Linear
 from anyformer.parts.norm import HeadsNorm, Norm
-from anyformer.parts.paged import Kept, PagedCache
+from anyformer.parts.paged import PagedCache
 from anyformer.parts.positions.rope import Rope
 from anyformer.parts.scene import GlobalRows, Scene, Turn
 from anyformer.specs.axes import Dims, Mixing, Position, Where
@@ -86,7 +86,7 @@ class Attention(FusedInputs):
         fused = self.fused(x_BTD, norm)
         if fused is None:
             out_BTHK = self.attend(x_BTD if norm is None else norm(x_BTD), scene, memory_BSD)
-            y_BTD = self._modules["o"](out_BTHK.flatten(2))
+            y_BTD = self.output()(out_BTHK.flatten(2))
             return y_BTD if residual_BTD is None else residual_BTD + y_BTD
         qkv_BTO = fused.project(x_BTD, norm)
         if scene.pages is not None and self.stores:
@@ -107,7 +107,7 @@ class Attention(FusedInputs):
         q_BTHK = self.tempered(q_BTHK, scene.sight)
         k_BSGK, v_BSGK, *own = self.keys_values(x_BTD, scene, q_BTHK)
         if scene.cache is not None and self.early:
-            k_BSGK, v_BSGK, *own = self.keep(scene.cache, scene, k_BSGK, v_BSGK, *own)
+            k_BSGK, v_BSGK, *own = scene.cache.extend(self.layer, k_BSGK, v_BSGK, *own, paged=scene.pages is not None)
         out_BTHK = self.attend_kept(q_BTHK, k_BSGK, v_BSGK, scene, own)
         if scene.globals_ is None:
             return out_BTHK
@@ -115,11 +115,12 @@ class Attention(FusedInputs):
 
     def attend_heads(self, q_BTHK: Tensor, k_BTGK: Tensor | None, v_BTGK: Tensor, scene: Scene) -> Tensor:
         """The same from heads of all three; without keys the queries are their own."""
-        q_BTHK = self.tempered(q_BTHK, scene.sight)
+        if self.spec.temperature is not None:
+            q_BTHK = self.tempered(q_BTHK, scene.sight)
         k_BTGK = q_BTHK if k_BTGK is None else k_BTGK
         own: Sequence[Tensor] = ()
         if scene.cache is not None and self.early:
-            k_BTGK, v_BTGK, *own = self.keep(scene.cache, scene, k_BTGK, v_BTGK)
+            k_BTGK, v_BTGK, *own = scene.cache.extend(self.layer, k_BTGK, v_BTGK, paged=scene.pages is not None)
         return self.attend_kept(q_BTHK, k_BTGK, v_BTGK, scene, own)
 
     def attend_kept(
@@ -226,12 +227,6 @@ class Attention(FusedInputs):
             self.heads_of(self.global_v(x_BSD), self.v_norm, v_turn),
         )
 
-    def keep(self, cache: Kept, scene: Scene, *new: Tensor) -> tuple[Tensor, ...]:
-        """What a step sees of this layer, its own tokens stored."""
-        if isinstance(cache, PagedCache):
-            return cache.extend(self.layer, *new, paged=scene.pages is not None)
-        return cache.extend(self.layer, *new)
-
     def remember(self, memory_BSD: Tensor | None, scene: Scene) -> tuple[Tensor, ...]:
         """Keys and values of the encoder's states, computed once for a cache."""
         cache = scene.cache
@@ -265,7 +260,9 @@ class Attention(FusedInputs):
             self.scale, self.mixing, NOTHING if self.mixer is None else self.mixer.tensors(), sight, scores, values,
             self.spec.softcap, self.spec.dropout if self.training else 0.0, scene.cache is not None, None if scene.pages is None else scene.pages.scaled(scales),
         )  # fmt: skip
-        return repeats.attend(kernel, q_BTHK, k_BSGK, v_BSGK, terms)
+        if sight.pattern.repeats:
+            return repeats.attend(kernel, q_BTHK, k_BSGK, v_BSGK, terms)
+        return kernel.run(q_BTHK, k_BSGK, v_BSGK, terms)
 
     def needs_global_keys(self, scene: Scene) -> bool:
         """Whether keys and values for global queries are made of all tokens: for a cache, or for many such queries."""

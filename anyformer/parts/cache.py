@@ -135,8 +135,10 @@ class Cache:
         """
         return self.shelf_of[layer].found
 
-    def extend(self, layer: int, *new: Tensor) -> tuple[Tensor, ...]:
+    def extend(self, layer: int, *new: Tensor, paged: bool = False) -> tuple[Tensor, ...]:
         """Store a layer's new keys and values (B,T,heads,dim); all that this step may see of it (B,S,heads,dim)."""
+        if paged:
+            raise TypeError("this cache has no pages that a kernel could read")
         shelf = self.shelf_of[layer]
         if isinstance(shelf, Ring) and not shelf.in_place():
             self.spoiled = True

@@ -24,7 +24,6 @@ from anyformer.parts.norm import Norm
 from anyformer.parts.quantised import QuantisedLinear, Slice
 from anyformer.specs.axes import FeedForward
 
-
 GLOBAL_HOOKS = torch.nn.modules.module._global_forward_hooks
 GLOBAL_PRE_HOOKS = torch.nn.modules.module._global_forward_pre_hooks
 """Torch's own: somebody listens to every module there is."""
@@ -150,7 +149,8 @@ class Fused:
 
     def project(self, x_BTD: Tensor, norm: Norm | None) -> Tensor:
         """What all input projections give for the normed input, side by side."""
-        terms = None if norm is None else NormTerms(norm.leaf, norm._parameters)
+        own: Any = None if norm is None else norm._parameters
+        terms = None if norm is None else NormTerms(norm.leaf, own)
         x_ND, read = x_BTD.reshape(-1, x_BTD.shape[-1]), self.read
         if isinstance(read, FusedLinear):
             y_NO = few.norm_linear(x_ND, terms, read.weight_OI, read.bias_O)
@@ -160,7 +160,8 @@ class Fused:
 
     def combine(self, x_BTD: Tensor, norm: Norm | None, leaf: FeedForward) -> Tensor:
         """The inner activations of a feed-forward."""
-        terms = None if norm is None else NormTerms(norm.leaf, norm._parameters)
+        own: Any = None if norm is None else norm._parameters
+        terms = None if norm is None else NormTerms(norm.leaf, own)
         x_ND, read = x_BTD.reshape(-1, x_BTD.shape[-1]), self.read
         if isinstance(read, FusedLinear):
             return few.norm_linear_combine(x_ND, terms, read.weight_OI, read.bias_O, leaf)
