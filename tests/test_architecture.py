@@ -12,6 +12,8 @@ import pytest
 
 import anyformer
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(anyformer.__file__).parent
 LAYERS = [
     "errors", "registry", "files", "specs", "kernels", "parts", "model", "families", "data", "train", "generation",

@@ -10,6 +10,8 @@ import pytest
 import anyformer
 from tests.specs.small import small
 
+pytestmark = pytest.mark.quick
+
 HERE = Path(anyformer.__file__).parent.parent
 REPORT = """
 import json, sys

@@ -12,6 +12,8 @@ from anyformer.cli.main import COMMANDS
 from tests.cli.command import run
 from tests.test_import import fresh
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(af.__file__).parents[1]
 
 

@@ -101,6 +101,7 @@ def test_fused_inputs_of_a_random_spec_lie_side_by_side_and_stay_there(seed):
     assert places(model) == before
 
 
+@pytest.mark.quick
 def test_generate_trace_and_evaluation_move_no_parameter():
     model = small()
     before, ids = places(model), torch.tensor([[1, 2, 3, 4]])
@@ -387,6 +388,7 @@ def test_module_that_was_put_in_the_place_of_a_part_runs(part):
         assert_close("promise", model(ids).logits, wanted)
 
 
+@pytest.mark.quick
 def test_fused_products_follow_weights_however_they_are_written():
     model = small(attention={"heads": 6}).double()
     ids, other = ids_of(model), randomise(af.build(af.spec(BASE, {"attention": {"heads": 6}}), dtype=torch.float64), 7)

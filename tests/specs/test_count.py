@@ -16,6 +16,8 @@ from anyformer.specs.patterns import Pattern
 from anyformer.specs.weights import weights
 from tests.specs.small import small
 
+pytestmark = pytest.mark.quick
+
 LLAMA = {
     "vocab": 128256, "width": 4096, "depth": 32, "context": 8192, "attention": {"heads": 32, "kv_heads": 8},
     "position": {"kind": "rope", "theta": 500000.0}, "ffn": {"kind": "swiglu", "width": 14336}, "norm": {"eps": 1e-5},

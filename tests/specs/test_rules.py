@@ -12,6 +12,8 @@ from anyformer.specs import Mixer, ModelSpec, Pattern, findings, layer_rules, ru
 from anyformer.specs.findings import divisors
 from tests.specs.small import data_with, problems_of, problems_with, small
 
+pytestmark = pytest.mark.quick
+
 PATCHES = {"topology": "encoder", "embed": {"kind": "patches", "image": 8, "patch": 4}}
 SERIES = {"topology": "encoder", "vocab": 0, "embed": {"kind": "series"}}
 REGRESSION = {"topology": "encoder", "head": {"kind": "regression"}}

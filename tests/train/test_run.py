@@ -48,6 +48,7 @@ def data(tmp_path):
     return text_data(tmp_path / "data")
 
 
+@pytest.mark.quick
 def test_run_learns_looks_saves_and_leaves_a_model_that_loads(tmp_path, data):
     told = events(text_config(data, tmp_path / "run", {"stages.steps": 40}))
     losses = [event.loss for event in told if isinstance(event, Step)]
@@ -137,6 +138,7 @@ def tensors(run, step):
     return load_file(run / "checkpoints" / f"step-{step:08d}" / "model.safetensors")
 
 
+@pytest.mark.quick
 def test_run_that_takes_samples_learns_as_one_that_takes_none_to_the_bit(tmp_path, data):
     quiet, loud = tmp_path / "quiet", tmp_path / "loud"
     often = {"run.save_every": 3, "run.keep": 99}
