@@ -38,6 +38,9 @@ from anyformer.families.shards import CONFIG, CONFIG_BYTES, read_json
 from anyformer.files import inside
 
 FILE, SETTINGS, NAMES, ADDED = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+RUN = "spec.toml"
+MARK, PUBLISHED = "anyformer", {"published": True}
+"""What `convert` writes into the settings of a folder in our own format that it made from a published one."""
 LARGEST = 256 * 2**20
 """Bytes of the largest tokenizer.json or vocabulary that is read."""
 SETTINGS_BYTES = 8 * 2**20
@@ -65,8 +68,24 @@ def public_tokenizers() -> dict[str, Any]:
 
 
 def is_published(folder: Path) -> bool:
-    """Whether a folder's files say what a text becomes; otherwise it is a run of ours, and its spec does."""
-    return any((folder / name).is_file() for name in (CONFIG, SETTINGS))
+    """Whether a folder's files say what a text becomes; otherwise it is a run of ours, and its spec does.
+
+    A folder with a spec is a run, unless `anyformer convert` made it from a published one and marked its settings: a
+    tokenizer_config.json that somebody put there for its chat template does not change what a text becomes.
+    """
+    if not (folder / RUN).is_file():
+        return any((folder / name).is_file() for name in (CONFIG, SETTINGS))
+    settings = _table(folder, SETTINGS, SETTINGS_BYTES)
+    if settings.get(MARK) == PUBLISHED:
+        return True
+    if "tokenizer_class" in settings:
+        warnings.warn(
+            f"{folder}: {SETTINGS} names a tokenizer_class, but a folder with a {RUN} reads {FILE} as its training did. "
+            "If it was converted from a published folder by an earlier version, convert that again; otherwise take "
+            "tokenizer_class out",
+            stacklevel=3,
+        )
+    return False
 
 
 def read_published(folder: Path) -> Read:
