@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from anyformer.cli.model import Bar, working
-from anyformer.cli.parser import Command, add_ignore_keys, add_set, number, whole
+from anyformer.cli.parser import Command, add_ignore_keys, add_set, number, together, whole
 from anyformer.cli.terminal import console, print_all, print_json
 
 if TYPE_CHECKING:
@@ -91,8 +91,9 @@ def run(given: argparse.Namespace) -> int:
     from anyformer.data.text import read_text
     from anyformer.families.hub import find_folder
 
-    text = None if given.text is None else read_text(given.text)
-    source = find_folder(given.source)
+    source, text = together(
+        lambda: find_folder(given.source), lambda: None if given.text is None else read_text(given.text)
+    )
     # A text has bars of its own, and one terminal shows one thing at a time.
     with working(f"converting {given.source}") if text is None else nullcontext():
         import torch
