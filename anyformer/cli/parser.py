@@ -61,10 +61,10 @@ class Parser(argparse.ArgumentParser):
                 raise
             self.wrong.append(str(error))
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(self, *args: Any, **named: Any) -> Any:
         """As argparse does, but for values that are wrong: they are named together."""
         self.wrong = []
-        found = super().parse_known_args(args, namespace)
+        found = super().parse_known_args(*args, **named)
         if self.wrong:
             self.error("")
         return found
