@@ -62,7 +62,9 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    # Not what this file needs for itself; modules that are loaded are there too.
+    loaded = {name for name, value in globals().items() if getattr(value, "__name__", "") == f"{__name__}.{name}"}
+    return sorted({*__all__, *loaded, *(name for name in globals() if name.startswith("__"))})
 
 
 def spec(
@@ -77,6 +79,8 @@ def spec(
     """
     from anyformer.specs.model import ModelSpec
 
+    if isinstance(source, str) and not source.strip():
+        raise InputError("the name is empty; give that of a preset, a .toml file or a directory (. is this one)")
     if changes is not None and not isinstance(changes, Mapping):
         raise TypeError(f"changes: expected dotted names and values, such as {{'depth': 8}}, got {changes!r}")
     folder = isinstance(source, str | Path) and Path(source).suffix != ".toml" and Path(source).is_dir()

@@ -19,6 +19,7 @@ MAKERS = {
     "patterns": "docs/patterns.md and its pictures",
     "packed_rows": "docs/pictures/packed-rows.png",
     "public_keys": "anyformer/families/public_keys.json, from the source of the pinned transformers",
+    "public_tokenizers": "anyformer/data/public_tokenizers.json, from the same",
     "parity": "docs/parity.md, from the parity tests",
     "generation": "docs/generation-equality.md, from `verify generation`",
 }
@@ -26,7 +27,7 @@ MAKERS = {
 
 def main() -> int:
     """Make what is asked for; 1 if a page names something that fails."""
-    lines = "\n".join(f"  {name:12} {what}" for name, what in MAKERS.items())
+    lines = "\n".join(f"  {name:17} {what}" for name, what in MAKERS.items())
     reader = argparse.ArgumentParser("python docs/make.py", epilog=f"names:\n{lines}",
                                      formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
     reader.add_argument("names", nargs="*", metavar="NAME", help="what to make; nothing: all")

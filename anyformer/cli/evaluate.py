@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from anyformer.cli.machine import DTYPES, device_of
 from anyformer.cli.model import FOLDER, Bar, check_folder, open_model
-from anyformer.cli.parser import Command, add_ignore_keys, whole
+from anyformer.cli.parser import Command, add_ignore_keys, together, whole
 from anyformer.cli.terminal import console, print_json
 from anyformer.errors import InputError
 
@@ -23,7 +24,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("model", metavar="MODEL", help=FOLDER)
     parser.add_argument(
-        "texts", metavar="TEXT", nargs="*", help="a file of UTF-8 text, also gzipped (.gz), or - for standard input"
+        "texts",
+        metavar="TEXT",
+        nargs="*",
+        default=[],
+        help="a file of UTF-8 text, also gzipped (.gz), or - for standard input",
     )
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 (cuda where there is one)")
     parser.add_argument("--dtype", choices=DTYPES, help="of the weights (float32 on a CPU, else their own)")
@@ -88,8 +93,11 @@ def run_texts(given: argparse.Namespace) -> int:
     from anyformer.data.text import read_text
     from anyformer.families.folder import load
 
-    texts = [(str(path), read_text(path)) for path in given.texts]
-    place = place_of(given)
+    # All that can be wrong before anything is read.
+    _, place, *read = together(
+        lambda: check_folder(given.model), lambda: place_of(given), *(partial(read_text, path) for path in given.texts)
+    )
+    texts = [(str(path), text) for path, text in zip(given.texts, read, strict=True)]
     model, tokenizer = open_model(given.model, **place)
     changed = load(check_folder(given.model), **place, quantize=given.quantize) if given.quantize else None
     from anyformer.train.evaluate import score

@@ -9,7 +9,7 @@ from anyformer.errors import InputError, nearest
 from anyformer.explain.choices import heads_name
 from anyformer.explain.groups import Group, groups
 from anyformer.families.family import Family, Preset
-from anyformer.families.zoo import UNDISCLOSED, presets
+from anyformer.families.zoo import UNDISCLOSED, known, presets
 
 TOPOLOGIES = ("decoder", "encoder", "encoder-decoder")
 
@@ -54,10 +54,11 @@ def catalogue(text: str = "") -> list[Entry]:
     """Every preset, or those that match a text, by topology and then in the order of the families' files."""
     distinct = {preset.name: (family, preset) for family, preset in presets().values()}
     entries = [_entry(family, preset) for family, preset in distinct.values()]
-    found = [entry for entry in entries if entry.matches(text)]
+    meant = known(text)
+    found = [entry for entry in entries if entry.matches(text) or (meant is not None and entry.name == meant[1].name)]
     if not found and not undisclosed(text):
-        known = [name for entry in entries for name in (entry.name, *entry.also)]
-        raise InputError(f"{text!r} matches no preset{nearest(text, known)}")
+        names = [name for entry in entries for name in (entry.name, *entry.also)]
+        raise InputError(f"{text!r} matches no preset{nearest(text, names)}")
     return sorted(found, key=lambda entry: TOPOLOGIES.index(entry.topology))
 
 

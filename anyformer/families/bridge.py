@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anyformer.errors import CapabilityError, InputError
-from anyformer.families.checkpoint import check_computed, family_for, fill, matched, published
+from anyformer.errors import CapabilityError, CheckpointError, InputError
+from anyformer.families.checkpoint import check_computed, differing, family_for, fill, matched, published, untying
 from anyformer.families.family import family_of
 from anyformer.families.keys import REMOTE
 
@@ -37,6 +37,18 @@ def from_hf(hf_model: Any) -> Model:
     spec = family.spec_from(config, name)
     table = family.weights(spec)
     entries = table.entries(spec)
+    if differ := differing(table, entries, tensors, lambda held: tensors[held].detach()):
+        # What the model holds counts, where a spec can say it: the config may say that tables are one that are not.
+        changes = untying(family, config, tensors, lambda held: tensors[held].detach())
+        if not changes:
+            pairs = ", ".join(f"{copy} differs from {first}" for copy, first in differ.items())
+            raise CheckpointError(
+                f"{name}: {pairs}, and a spec of {family.kind} has one tensor for both; tie them, or train with them tied"
+            )
+        config |= changes
+        spec = family.spec_from(config, name)
+        table = family.weights(spec)
+        entries = table.entries(spec)
     placed = matched(table, entries, tensors, lambda held: tuple(tensors[held].shape), Path(name), spec)
     check_computed(table, tensors, lambda name: tensors[name].detach(), name)
     model = empty_model(spec, first.device, first.dtype)

@@ -128,7 +128,7 @@ def test_explain_of_images_has_one_length_and_no_cache(capsys, tmp_path):
         (("explain", "llama-3-8b", "--contexts", "3"), "did you mean '--context'?"),
         (("explain", "llama-3-8b", "--context", "0"), "0 is not at least 1"),
         (("explain", "llama-3-8b", "--html", "x.html"), "add --prompt TEXT"),
-        (("explain", "llama-3-8b", "--prompt", "x"), "there is no such folder"),
+        (("explain", "llama-3-8b", "--prompt", "x"), "is a preset: an architecture without weights"),
         (("explain", "x", "--prompt", "x", "--png", "x.png", "--set", "depth=1"), "--set, --png: not with --prompt"),
         (
             ("explain", "llama-3-8b", "--head", "1"),
