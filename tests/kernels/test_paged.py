@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from anyformer.errors import InputError
+from anyformer.kernels import attention
 from anyformer.kernels.attention import choice, paged, reference
 from anyformer.kernels.choose import Request, Terms
 from anyformer.kernels.pages import Pages
@@ -280,6 +281,7 @@ def test_paged_without_triton_leaves_the_request_to_others(monkeypatch):
 
 def test_paged_is_asked_first_and_only_about_pages(monkeypatch):
     monkeypatch.setattr(paged, "has_triton", lambda: True)
+    monkeypatch.setattr(attention, "_chosen", {})
     assert choice(ASKED).kernel.name == "paged"
     assert "paged" not in dict(choice(dataclasses.replace(ASKED, paged=False)).refusals)
 

@@ -171,7 +171,7 @@ def test_attention_dropout_acts_in_training_only():
 class Recorder:
     """Stands where a cache stands, and notes what it is given."""
 
-    def extend(self, layer, *new):
+    def extend(self, layer, *new, paged=False):
         self.kept = (layer, *new)
         return *new, None, None
 
