@@ -4,6 +4,7 @@ Each check is a function of a directory, so that it can be shown to catch a viol
 """
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,7 +38,13 @@ def sources(root: Path) -> Iterator[tuple[str, str, ast.Module]]:
     """Name, text and tree of every file below a package."""
     for path in sorted(root.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        yield path.relative_to(root).as_posix(), text, ast.parse(text)
+        yield path.relative_to(root).as_posix(), text, parsed(text)
+
+
+@functools.cache
+def parsed(text: str) -> ast.Module:
+    """A file's tree, which several checks read."""
+    return ast.parse(text)
 
 
 def imported(root: Path, name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:
