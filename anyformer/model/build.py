@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from anyformer.errors import InputError
 from anyformer.model.models import Model
+from anyformer.parts.drawing import drawn
 from anyformer.specs.axes import Normal, Weight
 from anyformer.specs.ends import TokenHead
 from anyformer.specs.model import ModelSpec
@@ -95,8 +96,4 @@ class First:
 def draw(rule: Normal, weight: Weight, device: torch.device, seed: int, name: str) -> Tensor:
     """A tensor from the generator that belongs to (seed, name)."""
     generator = torch.Generator(device).manual_seed((seed * 1_000_003 + zlib.crc32(name.encode())) % 2**63)
-    tensor = torch.empty(weight.shape, dtype=torch.float32, device=device)
-    if rule.cut is None:
-        return tensor.normal_(0.0, rule.std, generator=generator)
-    bound = rule.cut * rule.std
-    return nn.init.trunc_normal_(tensor, 0.0, rule.std, -bound, bound, generator=generator)
+    return drawn(rule, weight.shape, device, generator)

@@ -1,0 +1,1 @@
+"""Optimizers for plain training loops, the schedules and the rules behind them."""
