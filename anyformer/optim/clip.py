@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from anyformer.errors import InputError
 from anyformer.optim.rule import lists, local
 
 
@@ -89,3 +90,15 @@ def settled(parameter: nn.Parameter) -> Tensor | None:
     if isinstance(gradient, DTensor) and isinstance(data, DTensor) and gradient.placements != data.placements:
         parameter.grad = gradient = gradient.redistribute(placements=data.placements)
     return gradient
+
+
+def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float = math.inf) -> Tensor:
+    """Shrink all gradients together so that their norm is at most `max_norm`; answers the norm before, as a tensor.
+
+    As torch.nn.utils.clip_grad_norm_, with sums in float32 whatever the gradients' dtype. Without a limit it only
+    measures. A norm that is not finite makes every gradient NaN: look at it before the step.
+    """
+    if isinstance(max_norm, bool) or not max_norm > 0:
+        raise InputError(f"clip_grad_norm_: max_norm {max_norm!r} is not above 0")
+    given: Any = [parameters] if isinstance(parameters, Tensor) else parameters
+    return clip(given, max_norm)
