@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,8 @@ from anyformer.specs.axes import Normal, Weight
 from anyformer.specs.ends import TokenHead
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.weights import weights
+
+Built = TypeVar("Built", bound=nn.Module)
 
 
 def build(
@@ -42,8 +45,8 @@ def build(
     return model
 
 
-def allocate(model: Model, device: str | torch.device) -> Model:
-    """Move a model from the meta device to a real one; its parameters are still to be filled.
+def allocate(model: Built, device: str | torch.device) -> Built:
+    """Move a module from the meta device to a real one; its parameters are still to be filled.
 
     As `to_empty`, which would import a quarter of a second's worth of symbolic algebra.
     """
