@@ -54,6 +54,7 @@ class Attention(Part):
         v_norm: bool | Node | None = None,
         clip_qkv: float | None = None,
         dropout: float = 0.0,
+        global_projections: bool = False,
         cross: bool = False,
         context: int | None = None,
         device: torch.device | str | None = None,
@@ -67,7 +68,7 @@ class Attention(Part):
         node = {
             "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "pattern": pattern, "mixer": mixer,
             "bias": letters(bias), "scale": scale, "softcap": softcap, "temperature": temperature, "qk_norm": qk_norm,
-            "v_norm": v_norm, "clip_qkv": clip_qkv, "dropout": dropout,
+            "v_norm": v_norm, "clip_qkv": clip_qkv, "dropout": dropout, "global_projections": global_projections,
             "cross_position": True if cross and not none else None,
         }  # fmt: skip
         source, name = "af.nn.Attention", "cross" if cross else "attention"
@@ -88,6 +89,7 @@ class Attention(Part):
         positions: Tensor | None = None,
         attention_mask: Tensor | None = None,
         segments: Tensor | None = None,
+        global_mask: Tensor | None = None,
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
     ) -> Tensor:
@@ -96,16 +98,18 @@ class Attention(Part):
         mask: (queries, keys) or (batch or 1, heads or 1, queries, keys); boolean, True where a query may see a key, or
         numbers that are added to the scores. pattern: another one for this call. Not both: a mask stands for a pattern.
         positions: (batch, tokens) or (tokens,), by default 0, 1, 2 ... of the real tokens. attention_mask: (batch, tokens),
-        1 = real, of padded rows; segments: (batch, tokens), equal = the same document, of packed ones; both go with a
-        pattern. memory: (batch, keys, width), what cross-attention reads, with memory_mask (batch, keys), 1 = real.
+        1 = real, of padded rows; segments: (batch, tokens), equal = the same document, of packed ones; global_mask: (batch,
+        tokens), 1 = global, for a pattern with global_tokens; all three go with a pattern. memory: (batch, keys, width), what cross-attention reads, with memory_mask (batch, keys), 1 = real.
         """
         source, dims = "af.nn.Attention", self.layer.dims
         check_rows(source, "x", x, dims.width)
         check_tokens_arguments(x, positions, attention_mask, segments)
         if self.body.cross:
-            if memory is None or pattern is not None:
+            given = {"pattern": pattern, "segments": segments, "global_mask": global_mask}
+            idle = [f"{name}: has no effect" for name, value in given.items() if value is not None]
+            if memory is None or idle:
                 raise InputError(
-                    f"{source}: {'memory: is missing' if memory is None else 'pattern: has no effect'}; it was made with "
+                    f"{source}: {', '.join(['memory: is missing'] if memory is None else idle)}; it was made with "
                     "cross=True, so it reads all of memory=, (batch, keys, width), that mask= or memory_mask= leaves"
                 )
             scene = memory_scene(source, self.body, x, memory, mask, memory_mask, positions, attention_mask)
@@ -113,10 +117,11 @@ class Attention(Part):
         if memory is not None or memory_mask is not None:
             raise InputError(f"{source}: memory: only an attention that was made with cross=True reads one")
         used = pattern_of_call(source, self.body, self.layer.pattern, pattern, mask)
+        check_global(source, used, global_mask, x)
         if mask is not None:
             check_mask(source, mask, x, dims.heads, x.shape[1])
         places = placed(
-            x, self.body, used, attention_mask=attention_mask, positions=positions, segments=segments
+            x, self.body, used, attention_mask=attention_mask, positions=positions, segments=segments, global_mask=global_mask
         )  # fmt: skip
         return self.body(x, self_scene(self.body, used, x, places, mask))
 
@@ -162,6 +167,15 @@ def check_mask(source: str, mask: Any, x: Tensor, heads: int, keys: int) -> None
         raise InputError("\n  ".join([f"{source}:", *wrong]))
 
 
+def check_global(source: str, pattern: Pattern, global_mask: Tensor | None, x: Tensor) -> None:
+    """Refuse marks that nobody reads."""
+    check_per_token("global_mask", global_mask, *x.shape[:2])
+    if global_mask is not None and not pattern.reads_marks:
+        raise InputError(
+            f"{source}: global_mask: the pattern '{pattern}' has no global tokens; write '{pattern} | global_tokens'"
+        )
+
+
 def pattern_of_call(
     source: str, body: Body, own: Pattern, pattern: str | Pattern | None, mask: Tensor | None
 ) -> Pattern:
@@ -174,6 +188,8 @@ def pattern_of_call(
         )
     if mask is not None and not body.mixing.weighs:
         raise InputError(f"{source}: mask: mixer {body.mixing.kind!r} follows patterns only; give pattern= instead")
+    if mask is not None and body.global_q is not None:
+        raise InputError(f"{source}: mask: global_projections go by the pattern's global tokens; give pattern= instead")
     if pattern is None:
         return own
     found = as_pattern(pattern, source)

@@ -12,6 +12,7 @@ from anyformer.errors import InputError
 from anyformer.model.block import Block as Body
 from anyformer.nn.attention import (
     Node,
+    check_global,
     check_mask,
     check_position,
     check_tokens_arguments,
@@ -102,12 +103,13 @@ class Block(Part):
         positions: Tensor | None = None,
         attention_mask: Tensor | None = None,
         segments: Tensor | None = None,
+        global_mask: Tensor | None = None,
         memory: Tensor | None = None,
         memory_mask: Tensor | None = None,
     ) -> Any:
         """The residual after the block, (batch, tokens, width); of block={"wiring": "reversible"} both streams, as a pair.
 
-        The arguments are those of `Attention`; mask, pattern, attention_mask and segments are for the self-attention.
+        The arguments are those of `Attention`; mask, pattern, segments and global_mask are for the self-attention.
         """
         source, body, dims = "af.nn.Block", self._attention, self.layer.dims
         streams = x if self.body.wiring == "reversible" else (x,)
@@ -118,10 +120,11 @@ class Block(Part):
         first = streams[0]
         check_tokens_arguments(first, positions, attention_mask, segments)
         used = pattern_of_call(source, body, self.layer.pattern, pattern, mask)
+        check_global(source, used, global_mask, first)
         if mask is not None:
             check_mask(source, mask, first, dims.heads, first.shape[1])
         places = placed(
-            first, body, used, attention_mask=attention_mask, positions=positions, segments=segments
+            first, body, used, attention_mask=attention_mask, positions=positions, segments=segments, global_mask=global_mask
         )  # fmt: skip
         scene, crossing = self_scene(body, used, first, places, mask), None
         if self.body.cross is not None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anyformer.errors import SpecError
+from anyformer.kernels.constants import constant
 from anyformer.parts.patterns.full import Full
 from anyformer.specs.axes import Dims, Weight
 from anyformer.specs.codec import Problems, read
@@ -82,8 +83,27 @@ def one_layer(
     return OneLayer(spec, stack, layer, spec.dims(layer, stack), Full() if pattern is None else pattern)
 
 
+_read: dict[str, Pattern] = {}
+"""Patterns by their text, so that a call does not parse one that was parsed before."""
+
+
 def as_pattern(given: Any, source: str) -> Pattern:
     """A pattern from its text, such as "causal & window(128)", or itself."""
+    if isinstance(given, str):
+        _remember(given, source)
+        return _read[given]
+    return _checked(given, source)
+
+
+@constant
+def _remember(text: str, source: str) -> bool:
+    """Parse a text, also while a call is traced, where a parser can't be."""
+    if text not in _read:
+        _read[text] = _checked(text, source)
+    return True
+
+
+def _checked(given: Any, source: str) -> Pattern:
     problems = Problems()
     pattern = read(Pattern, given, "pattern", problems)
     if not problems.found:
