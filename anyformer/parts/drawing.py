@@ -20,7 +20,7 @@ def drawn(
 
 
 @torch.no_grad()
-def redraw(parameter: nn.Parameter, std: float) -> None:
+def redraw(parameter: Tensor, std: float) -> None:
     """Fill a parameter as the house does by default: a normal cut at 3 sigma. On the meta device nothing happens."""
     if not parameter.is_meta:
         parameter.copy_(drawn(Normal(std=std, cut=3.0), tuple(parameter.shape), parameter.device))

@@ -34,7 +34,8 @@ class Embedding(nn.Embedding):
         """Fresh rows of variance 1, cut at 3 sigma."""
         redraw(self.weight, 1.0)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
+        ids = input
         if torch.compiler.is_compiling():
             return F.embedding(ids, self.weight)
         try:

@@ -6,6 +6,8 @@ spec's init.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -29,8 +31,13 @@ class Linear(nn.Linear):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
+    def forward(self, input: Tensor) -> Tensor:
+        own: Any = self._parameters
+        if own.get("weight") is not None and "bias" in own:
+            # Past nn.Module.__getattr__, which takes longer than a small product's own call.
+            return F.linear(input, own["weight"], own["bias"])
+        # Parametrised, pruned or elsewhere: whoever took a parameter away left an attribute of its name.
+        return F.linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         out, into = self.weight.shape

@@ -157,7 +157,7 @@ def _merged_parts(maps: Sequence[Linear]) -> tuple[Tensor, Tensor | None] | None
     return None if bias is None else (weight, bias)
 
 
-def _joined(parts: Sequence[nn.Parameter | None], rows: Sequence[int]) -> Tensor | None:
+def _joined(parts: Sequence[Tensor | None], rows: Sequence[int]) -> Tensor | None:
     """The tensor that `_place` made, if the parts are still its views: they fill a storage that has room for no more."""
     like = next(p for p in parts if p is not None)
     shape = (sum(rows), *like.shape[1:])

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn.utils import prune
 
 from anyformer.parts.embedding import Embedding
 from anyformer.parts.linear import Linear
@@ -82,3 +83,19 @@ def test_linear_weight_and_bias_can_be_parametrized_and_replaced():
     assert_close("formula", linear(x), plain)
     linear.register_parameter("bias", torch.nn.Parameter(torch.ones(3, dtype=torch.float64)))
     assert_close("formula", linear(x), plain + 1)
+
+
+def test_linear_bias_alone_can_be_parametrized_and_pruned():
+    linear, x = randomised(Linear(5, 3, bias=True)), random(2, 5, seed=9)
+    weight, bias = linear.weight.detach().clone(), linear.bias.detach().clone()
+
+    class Twice(torch.nn.Module):
+        def forward(self, it):
+            return 2 * it
+
+    torch.nn.utils.parametrize.register_parametrization(linear, "bias", Twice())
+    assert_close("formula", linear(x), x @ weight.T + 2 * bias)
+    prune.random_unstructured(linear, "weight", amount=0.5)
+    assert_close("formula", linear(x), x @ (weight * linear.weight_mask).T + 2 * bias)
+    swapped = torch.func.functional_call(Linear(5, 3).double(), {"weight": 3 * weight}, (x,))
+    assert_close("formula", swapped, 3 * x @ weight.T)
