@@ -114,7 +114,8 @@ def _why_apart(maps: Sequence[nn.Module]) -> str | None:
     for m in maps:
         if type(m) is not Linear:
             return f"it has a {type(m).__name__} for a Linear"
-        if m._parameters["weight"] is None:
+        if m._parameters.get("weight") is None or "bias" not in m._parameters:
+            # Also where it is parametrised or pruned, and computed of others for each call.
             return "its weights are elsewhere, or still to come"
         for p in m.parameters():
             if type(p) is not nn.Parameter or type(p.data) is not Tensor:
