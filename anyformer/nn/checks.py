@@ -60,8 +60,10 @@ def mask_problems(mask: Any, batch: int, heads: int, queries: int, keys: int) ->
 
 def spread(mask: Tensor, queries: int, keys: int) -> Tensor:
     """A mask that was checked as (B or 1, H or 1, T, S)."""
-    mask = mask[None, None] if mask.dim() == 2 else mask
-    return mask.expand(-1, -1, queries, keys)
+    whole = mask[None, None] if mask.dim() == 2 else mask
+    found = whole.expand(-1, -1, queries, keys)
+    # Kernels read along the keys, one number after the other.
+    return found if whole.shape[-1] == keys else found.contiguous()
 
 
 def check_tokens(source: str, x: Any, width: int) -> None:

@@ -12,6 +12,7 @@ import anyformer as af
 from anyformer.errors import InputError, SpecError
 from anyformer.kernels.attention import choice
 from anyformer.kernels.choose import Request
+from anyformer.nn.scene import placed, self_scene
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.full import Full
 from anyformer.specs import Position
@@ -55,7 +56,7 @@ def same(ours, theirs, tensors):
 
 
 @pytest.mark.parametrize(
-    "shape", [(T, T), (1, 1, T, T), (B, 1, T, T), (1, HEADS, T, T), (B, HEADS, T, T), (B, 1, 1, T)]
+    "shape", [(T, T), (1, 1, T, T), (B, 1, T, T), (1, HEADS, T, T), (B, HEADS, T, T), (B, 1, 1, T), (T, 1)]
 )
 def test_attention_with_a_boolean_mask_equals_torchs(shape):
     tensors, mask = qkv(), random_mask(*shape)
@@ -135,6 +136,37 @@ def test_attention_mask_finer_than_its_queries_is_not_rounded():
     mask = 1e-3 * random(T, T, seed=5).float()
     want = sdpa(*(t.float() for t in tensors), attn_mask=mask)
     assert_close("bf16", af.attention(*tensors, mask=mask), want)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(T, T), (B, 1, 1, T), (B, HEADS, T, T)])
+def test_attention_with_a_mask_on_cuda_equals_the_cpus(shape, dtype):
+    mask = random_mask(*shape)
+    if shape[-2] == T:
+        mask[..., 4, :] = False
+    want = af.attention(*(t.detach() for t in qkv()), mask=mask)
+    tensors = [t.detach().to("cuda", dtype) for t in qkv()]
+    added = torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, -math.inf)
+    for given in (mask, added):
+        found = af.attention(*tensors, mask=given.cuda()).cpu()
+        assert_close("fused" if dtype == torch.float32 else "bf16-pair", found, want)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kind", [af.optim.AdamW, af.optim.Muon])
+def test_optimizers_on_cuda_move_parameters_and_resume(kind):
+    parameter = torch.nn.Parameter(torch.randn(8, 16, device="cuda", dtype=torch.bfloat16))
+    parameter.grad = torch.randn_like(parameter)
+    optimizer = kind([parameter], lr=0.1)
+    optimizer.step()
+    twin = torch.nn.Parameter(parameter.detach().clone())
+    other = kind([twin], lr=0.1)
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    twin.grad = parameter.grad.clone()
+    optimizer.step()
+    other.step()
+    assert torch.equal(parameter, twin)
 
 
 def test_attention_dropout_drops_weights_at_every_call():
@@ -258,6 +290,26 @@ def test_attention_part_with_a_mask_equals_projections_and_torchs_function(shape
         # A bias on all keys moves no weight: its gradient is what rounding leaves.
         if name != "body.k.bias":
             assert_close("kernel", a, b)
+
+
+@pytest.mark.parametrize("position", [kind for kind in INSIDE if Position.named(kind)().biases()])
+def test_attention_part_additive_mask_is_added_beside_a_position_bias(position):
+    made, x, mask = part(position=position), random(B, T, 24), random_mask(B, 1, T, T)
+    added = torch.zeros(mask.shape, dtype=torch.float64).masked_fill(~mask, -math.inf)
+    assert_close("kernel", made(x, added), made(x, mask))
+    assert not torch.allclose(made(x, mask), part()(x, mask))
+
+
+@pytest.mark.parametrize(("dtype", "kernel"), [(torch.float32, "reference"), (torch.bfloat16, "sdpa")])
+def test_attention_part_mask_finer_than_its_tokens_is_not_rounded(dtype, kernel):
+    made, x = (
+        af.nn.Attention(24, 6, device="meta", dtype=torch.bfloat16),
+        torch.empty(B, T, 24, device="meta").bfloat16(),
+    )
+    scene = self_scene(
+        made.body, Full(), x, placed(x, made.body, Full()), torch.empty(T, T, device="meta", dtype=dtype)
+    )
+    assert scene.kernel.name == kernel
 
 
 def test_attention_part_reads_a_memory():
