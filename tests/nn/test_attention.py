@@ -153,22 +153,6 @@ def test_attention_with_a_mask_on_cuda_equals_the_cpus(shape, dtype):
         assert_close("fused" if dtype == torch.float32 else "bf16-pair", found, want)
 
 
-@pytest.mark.cuda
-@pytest.mark.parametrize("kind", [af.optim.AdamW, af.optim.Muon])
-def test_optimizers_on_cuda_move_parameters_and_resume(kind):
-    parameter = torch.nn.Parameter(torch.randn(8, 16, device="cuda", dtype=torch.bfloat16))
-    parameter.grad = torch.randn_like(parameter)
-    optimizer = kind([parameter], lr=0.1)
-    optimizer.step()
-    twin = torch.nn.Parameter(parameter.detach().clone())
-    other = kind([twin], lr=0.1)
-    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    twin.grad = parameter.grad.clone()
-    optimizer.step()
-    other.step()
-    assert torch.equal(parameter, twin)
-
-
 def test_attention_dropout_drops_weights_at_every_call():
     q, k, v = qkv()
     torch.manual_seed(0)

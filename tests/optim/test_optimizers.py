@@ -343,3 +343,19 @@ def test_sparse_gradients_are_refused_with_advice():
     table(torch.tensor([1, 2])).sum().backward()
     with pytest.raises(CapabilityError, match="sparse=False"):
         af.optim.AdamW(table.parameters()).step()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("kind", [af.optim.AdamW, af.optim.Muon])
+def test_optimizers_on_cuda_move_parameters_and_resume(kind):
+    parameter = nn.Parameter(torch.randn(8, 16, device="cuda", dtype=torch.bfloat16))
+    parameter.grad = torch.randn_like(parameter)
+    optimizer = kind([parameter], lr=0.1)
+    optimizer.step()
+    twin = nn.Parameter(parameter.detach().clone())
+    other = kind([twin], lr=0.1)
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    twin.grad = parameter.grad.clone()
+    optimizer.step()
+    other.step()
+    assert torch.equal(parameter, twin)
