@@ -64,7 +64,8 @@ class Attention(Part):
             raise InputError(
                 "af.nn.Attention: pattern: attention to a memory sees all of it; give mask= or memory_mask= in the call"
             )
-        none = position == "none" or (isinstance(position, Position) and position.kind == "none")
+        kind = position.kind if isinstance(position, Position) else position
+        none = (kind.get("kind") if isinstance(kind, Mapping) else kind) == "none"
         node = {
             "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "pattern": pattern, "mixer": mixer,
             "bias": letters(bias), "scale": scale, "softcap": softcap, "temperature": temperature, "qk_norm": qk_norm,

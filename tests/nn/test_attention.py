@@ -296,6 +296,12 @@ def test_attention_part_mask_finer_than_its_tokens_is_not_rounded(dtype, kernel)
     assert scene.kernel.name == kernel
 
 
+@pytest.mark.parametrize("none", ["none", {"kind": "none"}, Position.named("none")()], ids=str)
+def test_attention_part_to_a_memory_without_a_position_in_any_spelling(none):
+    made, x, memory = part(cross=True, position=none), random(B, T, 24), random(B, 5, 24, seed=1)
+    assert_close("kernel", made(x, memory=memory), by_hand(made, x, memory=memory))
+
+
 def test_attention_part_reads_a_memory():
     made, x, memory = part(cross=True), random(B, T, 24), random(B, 5, 24, seed=1)
     assert_close("kernel", made(x, memory=memory), by_hand(made, x, memory=memory))
