@@ -24,6 +24,7 @@ from anyformer.errors import (
 )
 
 if TYPE_CHECKING:
+    from anyformer import nn, optim
     from anyformer.data.tokenizer import tokenizer
     from anyformer.families.bridge import from_hf, to_hf
     from anyformer.families.folder import load, save
@@ -32,15 +33,18 @@ if TYPE_CHECKING:
     from anyformer.generation.pipelines.tasks import pipeline
     from anyformer.model.build import build
     from anyformer.model.models import Model
+    from anyformer.nn.functional import attention
     from anyformer.specs import ModelSpec
 
 __version__ = "0.1.0"
 __all__ = [
     "AnyformerError", "CapabilityError", "CheckpointError", "DataError", "InputError", "Model", "ModelSpec", "SpecError",
-    "TrainingError", "build", "from_hf", "generate", "load", "pipeline", "save", "spec", "to_hf", "tokenizer", "zoo",
+    "TrainingError", "attention", "build", "from_hf", "generate", "load", "nn", "optim", "pipeline", "save", "spec",
+    "to_hf", "tokenizer", "zoo",
 ]  # fmt: skip
 
 _LAZY = {
+    "attention": "anyformer.nn.functional",
     "build": "anyformer.model.build",
     "from_hf": "anyformer.families.bridge",
     "generate": "anyformer.generation.engine",
@@ -53,11 +57,15 @@ _LAZY = {
     "Model": "anyformer.model.models",
     "ModelSpec": "anyformer.specs.model",
 }
+_PACKAGES = ("nn", "optim")
+"""Packages of public names of their own."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
+    if name in _PACKAGES:
+        return importlib.import_module(f"anyformer.{name}")
     raise AttributeError(f"module 'anyformer' has no attribute {name!r}")
 
 

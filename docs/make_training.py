@@ -15,10 +15,10 @@ import make_spec as spec
 from anyformer.data.objectives import Objective
 from anyformer.data.packing import Packing
 from anyformer.explain.words import words_of
+from anyformer.optim.schedule import Schedule
 from anyformer.registry import OpenAxis
 from anyformer.train.config import Compute, DataPart, GuardPart, Many, ModelPart, RunPart, Stage
 from anyformer.train.rates import Decay, Optim, OptimKind
-from anyformer.train.schedule import Schedule
 
 PAGE = Path(__file__).resolve().parent / "training.md"
 

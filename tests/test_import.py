@@ -58,6 +58,17 @@ def test_listing_the_kinds_of_an_axis_loads_neither_torch_nor_numpy(axis: str):
     assert fresh(f"from anyformer.specs import {axis}; assert {axis}.kinds()") == []
 
 
+def test_reading_schedules_loads_neither_torch_nor_numpy():
+    assert fresh("import anyformer.optim; from anyformer.optim.schedule import Schedule; assert Schedule.kinds()") == []
+
+
+@pytest.mark.parametrize("name", ["nn.RMSNorm", "optim.AdamW", "attention"])
+def test_parts_alone_load_torch_when_they_are_first_used(name: str):
+    loaded = fresh(f"import anyformer; assert {name.split('.')[0]!r} in dir(anyformer); assert anyformer.{name}")
+    assert "torch" in loaded
+    assert "transformers" not in loaded
+
+
 def test_building_is_what_loads_torch():
     code = "import anyformer; assert anyformer.build"
     assert "torch" in fresh(code)

@@ -46,6 +46,8 @@ class Request:
     """A prompt or its continuation is read, of a length that may never come again."""
     paged: bool = False
     """Keys lie in pages of a pool, and few queries meet them."""
+    masked: bool = False
+    """A mask of the caller's own stands for the pattern."""
 
 
 Own = Mapping[str, Tensor]
@@ -87,6 +89,8 @@ class Kernel(NamedTuple):
     """Makes what all layers of a pass share, from their sight and the reach of the score table (see `Position.reach`)."""
     reads_pages: bool = False
     """Keys and values are a pool, and `terms.pages` says where those of each row lie."""
+    reads_masks: bool = False
+    """It serves any mask that a caller gives, and not only patterns (see `Sight.given`)."""
 
 
 class Choice(NamedTuple):

@@ -34,6 +34,10 @@ class Sight:
     heads: int = 1
     layer: int = 0
     shape: Shape = "pattern"
+    given: Tensor | None = None
+    """A mask of the caller's own, (B or 1, H or 1, T, S), which stands for the pattern: True where a query may see a key, or
+    numbers that are added to its score after the soft-cap. Only for kernels that read masks.
+    """
     notes: dict[Any, Any] = field(default_factory=dict, repr=False)
     """What kernels derived from it, made once for all layers."""
     shut: bool = False
@@ -51,9 +55,18 @@ class Sight:
 
     def mask(self) -> Tensor | None:
         """(B or 1, H or 1, T, S), True where a query may see a key; None if it always may. Made once."""
-        if self.shape == "none":
+        if self.shape == "none" or (self.added() is not None and self.valid_BS is None):
             return None
         return self.once("mask", lambda: self.part(WHOLE, WHOLE))
+
+    def added(self) -> Tensor | None:
+        """What the caller's own mask adds to scores, if it is one of numbers."""
+        return self.given if self.given is not None and self.given.is_floating_point() else None
+
+    def adds_wider(self, dtype: torch.dtype) -> bool:
+        """Whether numbers of a mask would be rounded in this dtype."""
+        added = self.added()
+        return added is not None and torch.promote_types(added.dtype, dtype) != dtype
 
     def once(self, name: Any, make: Callable[[], Any]) -> Any:
         """What `make` gives, made at the first call with this name: layers share a sight.
@@ -77,7 +90,10 @@ class Sight:
         (B or 1, H or 1, n, T, S) of n pieces.
         """
         q, k = self._side(self.q, rows, -1), self._side(self.k, columns, -2)
-        allowed = self.pattern.allows(q, k)
+        if self.given is not None and self.added() is None:
+            allowed: Any = self.given[..., rows, :][..., columns]
+        else:
+            allowed = self.pattern.allows(q, k)
         if not isinstance(self.q.document, int):
             allowed = allowed & (q.document == k.document)
         if self.valid_BS is not None:

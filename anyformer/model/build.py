@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import zlib
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from anyformer.errors import InputError
 from anyformer.model.models import Model
+from anyformer.parts.drawing import drawn
 from anyformer.parts.fused_linear import allocating
 from anyformer.specs.axes import Normal, Weight
 from anyformer.specs.ends import TokenHead
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.weights import weights
+
+Built = TypeVar("Built", bound=nn.Module)
 
 
 def build(
@@ -42,8 +46,8 @@ def build(
     return model
 
 
-def allocate(model: Model, device: str | torch.device) -> Model:
-    """Move a model from the meta device to a real one; its parameters are still to be filled.
+def allocate(model: Built, device: str | torch.device) -> Built:
+    """Move a module from the meta device to a real one; its parameters are still to be filled.
 
     As `to_empty`, which would import a quarter of a second's worth of symbolic algebra.
     """
@@ -97,8 +101,4 @@ class First:
 def draw(rule: Normal, weight: Weight, device: torch.device, seed: int, name: str) -> Tensor:
     """A tensor from the generator that belongs to (seed, name)."""
     generator = torch.Generator(device).manual_seed((seed * 1_000_003 + zlib.crc32(name.encode())) % 2**63)
-    tensor = torch.empty(weight.shape, dtype=torch.float32, device=device)
-    if rule.cut is None:
-        return tensor.normal_(0.0, rule.std, generator=generator)
-    bound = rule.cut * rule.std
-    return nn.init.trunc_normal_(tensor, 0.0, rule.std, -bound, bound, generator=generator)
+    return drawn(rule, weight.shape, device, generator)

@@ -28,9 +28,11 @@ from anyformer.parts.embedding import TokenEmbedding, embedding
 from anyformer.parts.heads import Asked, gather, head_module
 from anyformer.parts.paged import Kept, PagedCache
 from anyformer.parts.pool import Pool
+from anyformer.specs.axes import Weight
 from anyformer.specs.ends import RegressionHead, TokenEmbed, TokenHead
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.rooms import rooms
+from anyformer.specs.weights import weights
 
 if TYPE_CHECKING:
     from anyformer.model.trace import Trace
@@ -96,6 +98,10 @@ class Model(nn.Module):
             return run(given)
         with torch.no_grad():
             return run(given)
+
+    def inventory(self) -> dict[str, Weight]:
+        """What each parameter is for, by name."""
+        return weights(self.spec)
 
     def new_cache(self, batch: int, length: int, *, rope_length: int | None = None, chunk: int = 1) -> Cache:
         """An empty cache for `length` tokens in each of `batch` rows, on the model's device and in its dtype.

@@ -231,7 +231,8 @@ def _why_apart(maps: Sequence[nn.Module]) -> str | None:
     for m in maps:
         if type(m) is not Linear:
             return f"it has a {type(m).__name__} for a Linear"
-        if m._parameters.get("weight") is None:
+        if m._parameters.get("weight") is None or "bias" not in m._parameters:
+            # Also where it is parametrised or pruned, and computed of others for each call.
             return "its weights are elsewhere, or still to come"
         for p in m.parameters():
             if type(p) is not nn.Parameter or type(p.data) is not Tensor:
@@ -277,7 +278,7 @@ def _side_by_side(maps: Sequence[Linear]) -> tuple[Tensor, Tensor | None] | None
     return None if bias is None else (weight, bias)
 
 
-def _joined(parts: Sequence[nn.Parameter | None], rows: Sequence[int]) -> Tensor | None:
+def _joined(parts: Sequence[Tensor | None], rows: Sequence[int]) -> Tensor | None:
     """The tensor that `_place` made, if the parts are still its views: they fill a storage that has room for no more."""
     like = next(p for p in parts if p is not None)
     shape = (sum(rows), *like.shape[1:])

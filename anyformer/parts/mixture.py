@@ -24,7 +24,8 @@ Heard = list[tuple[Tensor, Tensor]]
 class Router(Linear):
     """x W^T (+ b) in promote(dtype, float32), also under autocast: a rounded logit sends a token elsewhere."""
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
+        x = input
         exact = torch.promote_types(x.dtype, torch.float32)
         bias = None if self.bias is None else self.bias.to(exact)
         with as_given(x):

@@ -24,6 +24,7 @@ from typing import Any, Literal
 from anyformer.data.objectives import Objective
 from anyformer.data.packing import Packing
 from anyformer.errors import InputError
+from anyformer.optim.schedule import Schedule
 from anyformer.specs.axes import Problem
 from anyformer.specs.changes import merge
 from anyformer.specs.codec import MISSING, Problems, draft, read_fields, write
@@ -33,7 +34,6 @@ from anyformer.specs.paths import Table
 from anyformer.train.familiar import in_our_words
 from anyformer.train.loggers import unknown_services
 from anyformer.train.rates import Optim
-from anyformer.train.schedule import Schedule
 
 ROWS = Literal["stream", "packed", "padded"]
 LOOKS, SAVES = 20, 10

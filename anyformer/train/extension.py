@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from anyformer.optim.schedule import Schedule
 from anyformer.train.config import Config
-from anyformer.train.schedule import Schedule
 from anyformer.train.state import RunState
 
 Totals = list[list[int]]

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from anyformer.data.feed import Feed
+from anyformer.optim.schedule import Schedule
 from anyformer.train.budget import Budget
 from anyformer.train.judging import with_logits
 from anyformer.train.learner import Learner
-from anyformer.train.schedule import Schedule
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from anyformer.errors import CheckpointError, TrainingError, nearest
 from anyformer.model.models import Model
+from anyformer.optim.clip import clip, settled
+from anyformer.optim.roles import GROUPS, Group, group_of
+from anyformer.optim.rule import Moved, Pace, Rule, moved
 from anyformer.specs.weights import weights
 from anyformer.train.crew import Crew
-from anyformer.train.rates import GROUPS, Group, Optim, group_of
-from anyformer.train.rule import Moved, Pace, Rule, lists, local
+from anyformer.train.rates import Optim
 
 NAMED = 5
 """So many keys of a state that does not fit are named."""
@@ -36,9 +37,9 @@ class Optimizers:
         inventory = weights(model.spec)
         for name, parameter in model.named_parameters():
             group = group_of(inventory[name].role)
-            moved = _moved(name, parameter, self.rules[group], optim.master)
-            self.groups[group].append(moved)
-            self.all.append(moved)
+            each = moved(name, parameter, self.rules[group], master=optim.master)
+            self.groups[group].append(each)
+            self.all.append(each)
 
     def check(self, model: nn.Module) -> None:
         """Refuse a model with parameters that are not moved here: they would stay as they are without a word."""
@@ -52,26 +53,13 @@ class Optimizers:
             )
 
     def follow(self) -> None:
-        """Take over what was written into parameters since the last step, where a float32 copy of them is moved.
-
-        Number by number, since no counter knows what went through `.data`; where they agree the copy has more digits.
-        """
+        """Take over what was written into parameters since the last step, where a float32 copy of them is moved."""
         for each in self.all:
-            if "master" in each.slots:
-                weight, master = local(each.parameter.detach()), local(each.slots["master"])
-                master.copy_(torch.where(weight == master.to(weight.dtype), master, weight.to(master.dtype)))
+            each.refresh()
 
     def clip(self, limit: float = math.inf) -> Tensor:
         """Shrink all gradients so that their norm is at most `limit`; answers the norm before, without waiting for it."""
-        gradients = [g for p in self.parameters() if (g := _settled(p)) is not None]
-        if not gradients:
-            return torch.zeros((), device=self.all[0].parameter.device)
-        norm = total_norm(gradients)
-        if limit != math.inf:
-            # As torch does it: never up, and the tiny number keeps 0 / 0 away.
-            factor = (limit / (norm + 1e-6)).clamp(max=1.0)
-            lists._foreach_mul_([local(g) for g in gradients], factor)
-        return norm
+        return clip(self.parameters(), limit)
 
     def step(self, factor: float | Tensor, crew: Crew | None = None, skip: Tensor | None = None) -> None:
         """Move the parameters with all learning rates at `factor` of their peak, and forget the gradients.
@@ -82,10 +70,10 @@ class Optimizers:
         work: list[tuple[int, int]] = []
         updates = []
         for group, members in self.groups.items():
-            moved = [each for each in members if _settled(each.parameter) is not None]
-            if moved:
+            going = [each for each in members if settled(each.parameter) is not None]
+            if going:
                 pace = Pace(rate=self.optim.rate(group) * factor, decay=getattr(self.optim.decay, group), skip=skip)
-                for size, update in self.rules[group].updates(moved, pace):
+                for size, update in self.rules[group].updates(going, pace):
                     work.append((-size, len(updates)))
                     updates.append(update)
         # The longest first, so that a crew does not wait for it at the end.
@@ -141,64 +129,6 @@ def take(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
             if isinstance(tensor, DTensor):
                 value = distribute_tensor(value.to(tensor.device), tensor.device_mesh, tensor.placements)
         tensor.copy_(value)
-
-
-def total_norm(tensors: list[Tensor]) -> Tensor:
-    """The norm of all numbers of all tensors, as a float32 (or float64) scalar on their device; alike on all processes."""
-    alike: dict[Any, list[Tensor]] = {}
-    for tensor in tensors:
-        alike.setdefault(_cut(tensor), []).append(local(tensor))
-    norms = [_reduced(_norm(parts), cut) for cut, parts in alike.items()]
-    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
-
-
-def _norm(tensors: list[Tensor]) -> Tensor:
-    # The sums run in float32 anyway; this keeps their results from being rounded for each tensor.
-    wide = torch.promote_types(tensors[0].dtype, torch.float32)
-    return torch.linalg.vector_norm(torch.stack(lists._foreach_norm(tensors, 2.0, dtype=wide)))
-
-
-def _cut(tensor: Tensor) -> Any:
-    """The processes that hold a tensor, and along which of their directions it is cut; None if it is whole."""
-    if type(tensor) is Tensor:
-        return None
-    from torch.distributed.tensor import DTensor
-
-    if not isinstance(tensor, DTensor):
-        return None
-    # A dimension that is cut twice has a placement of its own, which says that it is no shard.
-    return tensor.device_mesh, tuple(i for i, where in enumerate(tensor.placements) if not where.is_replicate())
-
-
-def _reduced(norm: Tensor, cut: Any) -> Tensor:
-    """The norm of tensors of which each process holds a part."""
-    if cut is None or not cut[1]:
-        return norm
-    mesh, directions = cut
-    square = norm.square()
-    for direction in directions:
-        torch.distributed.all_reduce(square, group=mesh.get_group(direction))
-    return square.sqrt()
-
-
-def _settled(parameter: nn.Parameter) -> Tensor | None:
-    """The gradient, cut as its parameter is; what several processes have still to add up is added here."""
-    gradient = parameter.grad
-    if gradient is None or type(gradient) is Tensor:
-        return gradient
-    from torch.distributed.tensor import DTensor
-
-    data = parameter.data
-    if isinstance(gradient, DTensor) and isinstance(data, DTensor) and gradient.placements != data.placements:
-        parameter.grad = gradient = gradient.redistribute(placements=data.placements)
-    return gradient
-
-
-def _moved(name: str, parameter: nn.Parameter, rule: Rule, master: bool) -> Moved:
-    weight, slots = parameter.detach(), dict[str, Tensor]()
-    if master and weight.dtype.itemsize < 4:
-        slots["master"] = weight = weight.to(torch.float32)
-    return Moved(name=name, parameter=parameter, slots=slots | rule.fresh(weight))
 
 
 def _near(key: str, known: Mapping[str, Tensor]) -> str:

@@ -8,29 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
+from anyformer.optim.roles import GROUPS, Group
 from anyformer.registry import OpenAxis
-from anyformer.specs.axes import Problem, Role
+from anyformer.specs.axes import Problem
 from anyformer.specs.nodes import inline
 
 if TYPE_CHECKING:
-    from anyformer.train.rule import Rule
-
-Group = Literal["matrices", "tables", "head", "vectors"]
-GROUPS: tuple[Group, ...] = ("matrices", "tables", "head", "vectors")
-
-BY_ROLE: dict[Role, Group] = {
-    "query": "matrices", "key": "matrices", "value": "matrices", "attention_out": "matrices", "ffn_in": "matrices",
-    "ffn_out": "matrices", "embedding": "tables", "position_embedding": "tables", "head": "head",
-}  # fmt: skip
-"""The matrices map the residual to itself or to what a branch works on. Tables have a row for each token or position,
-most of them without a gradient of note in any one step. Every other role is a vector, or as rare as one."""
-
-
-def group_of(role: Role) -> Group:
-    """The group of a parameter."""
-    return BY_ROLE.get(role, "vectors")
+    from anyformer.optim.rule import Rule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +55,7 @@ class Muon(OptimKind, kind="muon"):
             yield "rounds", f"{self.rounds} is not at least 1"
 
     def rule(self, optim: Optim) -> Rule:
-        from anyformer.train.muon import MuonRule
+        from anyformer.optim.muon import MuonRule
 
         return MuonRule(momentum=self.momentum, rounds=self.rounds)
 
@@ -122,7 +108,7 @@ class Optim:
 
     def adamw(self) -> Rule:
         """The rule for all that the kind leaves over."""
-        from anyformer.train.adamw import AdamWRule
+        from anyformer.optim.adamw import AdamWRule
 
         return AdamWRule(betas=self.betas, eps=self.eps)
 

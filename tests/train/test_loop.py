@@ -14,6 +14,7 @@ from anyformer.data.examples import Examples
 from anyformer.data.feed import Feed
 from anyformer.data.objectives.causal import Causal
 from anyformer.errors import TrainingError
+from anyformer.optim.schedule import Trapezoid
 from anyformer.train.budget import Budget
 from anyformer.train.crew import Crew
 from anyformer.train.curve import draw_curve, smoothed
@@ -24,7 +25,6 @@ from anyformer.train.metrics import Metrics, read_metrics
 from anyformer.train.optim import Optimizers
 from anyformer.train.precision import Precision
 from anyformer.train.rates import Optim
-from anyformer.train.schedule import Trapezoid
 from tests.contract.draw import BASE
 
 SPEC = af.spec(BASE | {"vocab": 16, "context": 16})

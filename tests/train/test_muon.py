@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from anyformer.train.muon import STACK, MuonRule, orthogonalised
-from anyformer.train.rule import Moved, Pace
+from anyformer.optim.muon import STACK, MuonRule, orthogonalised
+from anyformer.optim.rule import Moved, Pace
 from tests.tolerances import assert_close
 
 

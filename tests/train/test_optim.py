@@ -8,13 +8,15 @@ from torch import nn
 
 import anyformer as af
 from anyformer.errors import CheckpointError, TrainingError
+from anyformer.optim.adamw import AdamWRule
+from anyformer.optim.clip import total_norm
+from anyformer.optim.muon import MuonRule
+from anyformer.optim.roles import group_of
 from anyformer.specs.codec import Problems, read, write
 from anyformer.specs.weights import weights
-from anyformer.train.adamw import AdamWRule
 from anyformer.train.crew import Crew
-from anyformer.train.muon import MuonRule
-from anyformer.train.optim import Optimizers, total_norm
-from anyformer.train.rates import AdamW, Decay, Muon, Optim, OptimKind, group_of
+from anyformer.train.optim import Optimizers
+from anyformer.train.rates import AdamW, Decay, Muon, Optim, OptimKind
 from tests.contract.draw import BASE, draw
 from tests.tolerances import assert_close
 

@@ -35,10 +35,13 @@ MOST = 4096
 
 
 def choice(request: Request) -> Choice:
-    """The kernel for a request, with the refusals of the faster ones; without pages, none that reads them is asked."""
+    """The kernel for a request, with the refusals of the faster ones. Without pages, none that reads them is asked; with a
+    mask of the caller's own, only those that read it.
+    """
     found = None if request.compiling else _chosen.get(request)
     if found is None:
-        found = choose(request, [kernel for kernel in KERNELS if request.paged or not kernel.reads_pages])
+        fitting = [kernel for kernel in KERNELS if request.paged or not kernel.reads_pages]
+        found = choose(request, [kernel for kernel in fitting if kernel.reads_masks or not request.masked])
         if not request.compiling and len(_chosen) < MOST:
             _chosen[request] = found
     return found
@@ -57,13 +60,14 @@ def attend(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, *, kernel: Kernel | N
             pattern=given.sight.pattern,
             plain=given.sight.plain,
             mixer=given.mixer,
-            bias=given.scores is not None,
+            bias=given.scores is not None or given.sight.adds_wider(q_BTHK.dtype),
             reads_content=given.scores is not None and not given.scores.by_distance,
             products=given.scores is not None and given.scores.q_side_BTHE is not None,
             softcap=given.softcap is not None,
             reads_probs=given.values is not None,
             dropout=given.dropout > 0,
             compiling=torch.compiler.is_compiling(),
+            masked=given.sight.given is not None,
         )
         kernel = choice(request).kernel
     return repeats.attend(kernel, q_BTHK, k_BSGK, v_BSGK, given)

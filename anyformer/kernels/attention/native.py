@@ -55,6 +55,9 @@ def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms) -> Tensor:
     """One call of torch's function."""
     causal = terms.sight.shape == "causal"
     bias = None if terms.scores is None else score_bias(terms.scores, terms.where)
+    added = terms.sight.added()
+    if added is not None:
+        bias = added if bias is None else bias + added
     mask = terms.sight.mask() if bias is not None or not causal else None
     if bias is not None:
         causal = False
@@ -110,4 +113,4 @@ def prepare(sight: Sight, reach: int | None) -> None:
         sight.mask()
 
 
-KERNEL = Kernel("sdpa", why_not, run, prepare)
+KERNEL = Kernel("sdpa", why_not, run, prepare, reads_masks=True)

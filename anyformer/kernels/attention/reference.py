@@ -29,7 +29,9 @@ def scores(q_BTHK: Tensor, k_BSGK: Tensor, terms: Terms) -> Tensor:
         score = score + bias.to(exact)
     if terms.softcap is not None:
         score = terms.softcap * torch.tanh(score / terms.softcap)
-    mask = terms.sight.mask()
+    added, mask = terms.sight.added(), terms.sight.mask()
+    if added is not None:
+        score = score + added.to(exact)
     return score if mask is None else score.masked_fill(~mask, float("-inf"))
 
 
@@ -53,4 +55,4 @@ def _run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms) -> Tensor
     return out_BTHK.to(q_BTHK.dtype)
 
 
-KERNEL = Kernel("reference", why_not, run)
+KERNEL = Kernel("reference", why_not, run, reads_masks=True)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from anyformer.train.rule import Moved, Pace, Rule, Update, local, pieces
+from anyformer.optim.rule import Moved, Pace, Rule, Update, local, pieces
 
 CAST = 2**26
 """Gradients that are widened to float32 at once, in numbers: more would take as much memory as the weights."""

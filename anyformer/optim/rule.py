@@ -53,6 +53,16 @@ class Moved:
         if "master" in self.slots:
             local(self.parameter.detach()).copy_(local(self.weight))
 
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Take over what was written into the parameter since it was moved, where a float32 copy of it is moved.
+
+        Number by number, since no counter knows what went through `.data`; where they agree the copy has more digits.
+        """
+        if "master" in self.slots:
+            weight, master = local(self.parameter.detach()), local(self.slots["master"])
+            master.copy_(torch.where(weight == master.to(weight.dtype), master, weight.to(master.dtype)))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Pace:
@@ -74,6 +84,14 @@ class Rule(ABC):
     @abstractmethod
     def updates(self, moved: Sequence[Moved], pace: Pace) -> list[tuple[int, Update]]:
         """A step in pieces that may run at the same time, each with a figure for its work."""
+
+
+def moved(name: str, parameter: nn.Parameter, rule: Rule, *, master: bool) -> Moved:
+    """A parameter that was never moved. master: what is narrower than float32 is moved in a float32 copy."""
+    weight, slots = parameter.detach(), dict[str, Tensor]()
+    if master and weight.dtype.itemsize < 4:
+        slots["master"] = weight = weight.to(torch.float32)
+    return Moved(name=name, parameter=parameter, slots=slots | rule.fresh(weight))
 
 
 def local(tensor: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from anyformer.train.rule import Moved, Pace, Rule, Update, chosen, lists, local, pieces
+from anyformer.optim.rule import Moved, Pace, Rule, Update, chosen, lists, local, pieces
 
 QUINTIC = (3.4445, -4.7750, 2.0315)
 """Coefficients of x -> a x + b x^3 + c x^5: five rounds bring singular values from (0.001, 1] to about 0.7 ... 1.2."""
@@ -58,11 +58,11 @@ class MuonRule(Rule):
         return {"momentum": torch.zeros_like(weight)}
 
     def updates(self, moved: Sequence[Moved], pace: Pace) -> list[tuple[int, Update]]:
-        alike: dict[tuple[int, int], list[Moved]] = {}
+        alike: dict[tuple[tuple[int, int], torch.dtype, torch.device], list[Moved]] = {}
         for each in moved:
-            alike.setdefault(_flat(each.weight), []).append(each)
+            alike.setdefault((_flat(each.weight), each.weight.dtype, each.weight.device), []).append(each)
         found: list[tuple[int, Update]] = []
-        for (few, many), some in alike.items():
+        for ((few, many), _, _), some in alike.items():
             for stack in pieces(some, STACK.get(some[0].weight.device.type, LARGE_STACK)):
                 work = few * sum(each.weight.numel() for each in stack)
                 found.append((work, functools.partial(self._move, stack, (few, many), pace)))

@@ -14,7 +14,7 @@ CLOCK = 1000.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Schedule(OpenAxis, axis="schedule", leaves="anyformer.train.schedule"):
+class Schedule(OpenAxis, axis="schedule", leaves="anyformer.optim.schedule"):
     """How fast a run learns at each of its steps. Spans below 1 are shares of the run; from 1 on they are steps."""
 
     warmup: float = 0.02
