@@ -26,13 +26,13 @@ from anyformer.errors import (
 if TYPE_CHECKING:
     from anyformer import nn, optim
     from anyformer.data.tokenizer import tokenizer
-    from anyformer.families.bridge import from_hf, to_hf
-    from anyformer.families.folder import load, save
+    from anyformer.families.hf_bridge import from_hf, to_hf
+    from anyformer.families.io import load, save
     from anyformer.families.zoo import zoo
     from anyformer.generation.engine import generate
     from anyformer.generation.pipelines.tasks import pipeline
     from anyformer.model.build import build
-    from anyformer.model.models import Model
+    from anyformer.model.model import Model
     from anyformer.nn.functional import attention
     from anyformer.specs import ModelSpec
 
@@ -46,15 +46,15 @@ __all__ = [
 _LAZY = {
     "attention": "anyformer.nn.functional",
     "build": "anyformer.model.build",
-    "from_hf": "anyformer.families.bridge",
+    "from_hf": "anyformer.families.hf_bridge",
     "generate": "anyformer.generation.engine",
-    "load": "anyformer.families.folder",
+    "load": "anyformer.families.io",
     "pipeline": "anyformer.generation.pipelines.tasks",
-    "save": "anyformer.families.folder",
-    "to_hf": "anyformer.families.bridge",
+    "save": "anyformer.families.io",
+    "to_hf": "anyformer.families.hf_bridge",
     "tokenizer": "anyformer.data.tokenizer",
     "zoo": "anyformer.families.zoo",
-    "Model": "anyformer.model.models",
+    "Model": "anyformer.model.model",
     "ModelSpec": "anyformer.specs.model",
 }
 _PACKAGES = ("nn", "optim")
@@ -103,7 +103,7 @@ def spec(
     elif Path(source).suffix == ".toml":
         found = ModelSpec.from_file(source)
     elif folder:
-        from anyformer.families.folder import spec_of
+        from anyformer.families.io import spec_of
 
         found = spec_of(Path(source), ignore_keys)
     else:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from anyformer.parts.positions.rope_scaling import RopeScaling
 from anyformer.specs import Embed, FeedForward, Head, Init, Mixer, Norm, Pattern, Position
-from anyformer.specs.nodes import Placement, Topology, Wiring
+from anyformer.specs.layer import Placement, Topology, Wiring
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 BEGIN, END = "<!-- axes: begin (docs/make.py) -->\n", "<!-- axes: end -->\n"

@@ -97,9 +97,9 @@ def main() -> int:
     """Write the page; 1 if a token differs."""
     import torch
 
+    from anyformer.verify.decoding_modes import CHUNK, WAYS
+    from anyformer.verify.decoding_modes import PAGE as SIZE
     from anyformer.verify.generation import SAME, TIE, equality
-    from anyformer.verify.ways import CHUNK, WAYS
-    from anyformer.verify.ways import PAGE as SIZE
 
     torch.set_num_threads(1)
     ways = {(way.name, dtype): Sum() for way in WAYS for dtype in ("float64", "float32")}

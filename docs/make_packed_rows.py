@@ -8,7 +8,7 @@ from pathlib import Path
 from anyformer.data import packed_picture
 from anyformer.data.corpus import standard_library
 from anyformer.data.packing import Packing
-from anyformer.data.pieces import cut
+from anyformer.data.spans import cut
 from anyformer.data.tokenizer import train_bpe
 
 PICTURE = Path(__file__).resolve().parent / "pictures" / "packed-rows.png"

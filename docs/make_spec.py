@@ -21,6 +21,7 @@ from anyformer.parts.positions.rope_scaling import RopeScaling
 from anyformer.registry import OpenAxis
 from anyformer.specs import (
     Attention,
+    BlockWiring,
     Embed,
     FeedForward,
     Head,
@@ -31,16 +32,15 @@ from anyformer.specs import (
     Mixer,
     ModelSpec,
     Norm,
-    Norms,
+    NormPlacement,
     Overrides,
     Pattern,
     Position,
     SpecialIds,
     Temperature,
-    Wires,
 )
 from anyformer.specs.codec import fields_of, inline_of, optional
-from anyformer.specs.scale import Scale
+from anyformer.specs.formulas import Scale
 
 PAGE = Path(__file__).resolve().parent / "spec.md"
 BEGIN, END = "<!-- reference: begin (docs/make.py) -->\n", "<!-- reference: end -->\n"
@@ -55,8 +55,8 @@ SECTIONS: tuple[tuple[str, str, tuple[type[Any], ...]], ...] = (
     ("position", "position", (Position,)),
     ("position.scaling", "position.scaling (of rope)", (RopeScaling,)),
     ("ffn", "ffn", (FeedForward,)),
-    ("norm", "norm", (Norms, Norm)),
-    ("block", "block", (Wires,)),
+    ("norm", "norm", (NormPlacement, Norm)),
+    ("block", "block", (BlockWiring,)),
     ("embed", "embed", (Embed,)),
     ("head", "head", (Head,)),
     ("loss", "loss", (Loss,)),

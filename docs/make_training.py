@@ -18,7 +18,7 @@ from anyformer.explain.words import words_of
 from anyformer.optim.schedule import Schedule
 from anyformer.registry import OpenAxis
 from anyformer.train.config import Compute, DataPart, GuardPart, Many, ModelPart, RunPart, Stage
-from anyformer.train.rates import Decay, Optim, OptimKind
+from anyformer.train.optim_config import Decay, Optim, OptimKind
 
 PAGE = Path(__file__).resolve().parent / "training.md"
 

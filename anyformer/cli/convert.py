@@ -126,12 +126,12 @@ def _print(done: Converted) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from anyformer.specs import units
+    from anyformer.specs import number_format
 
     kind = "our own format" if done.architecture is None else f"files of {done.architecture} ({done.family})"
     dtype = str(done.dtype).removeprefix("torch.")
     weights = dtype if done.quantized is None else f"{done.quantized} weights and {dtype}"
-    line = f"{done.place}: {kind}, {done.params:,} parameters, {weights}, {units.data(done.bytes)}"
+    line = f"{done.place}: {kind}, {done.params:,} parameters, {weights}, {number_format.data(done.bytes)}"
     parts: list[Any] = [Text(line)]
     if done.before is not None:
         table = Table.grid(padding=(0, 2, 0, 0))

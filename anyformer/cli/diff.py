@@ -63,8 +63,8 @@ def run(given: argparse.Namespace) -> int:
 
 def _ignored(names: Sequence[str], keys: Sequence[str]) -> dict[str, Sequence[str]]:
     """The keys to ignore of each folder: those that its config has. One that none has is refused."""
-    from anyformer.families.folder import is_published
-    from anyformer.families.keys import has
+    from anyformer.families.config_keys import has
+    from anyformer.families.io import is_published
     from anyformer.families.shards import CONFIG, CONFIG_BYTES, read_json
 
     files = {name: Path(name) / CONFIG for name in names if is_published(Path(name))}
@@ -158,14 +158,14 @@ def _costs(found: Difference) -> RenderableType:
 
 
 def _cells(change: Change) -> tuple[str, str, str, str]:
-    from anyformer.specs import units
+    from anyformer.specs import number_format
 
-    show = {"parameters": units.params, "FLOP": units.flops, "bytes": units.data}[change.unit]
+    show = {"parameters": number_format.params, "FLOP": number_format.flops, "bytes": number_format.data}[change.unit]
     gap = change.after - change.before
     sign = "+" if gap > 0 else ""
     moved = f"{sign}{show(int(gap) if change.unit == 'parameters' else gap)}" if gap else ""
     before, after = (show(int(n) if change.unit == "parameters" else n) for n in (change.before, change.after))
-    return before, after, moved, units.ratio(change.before, change.after)
+    return before, after, moved, number_format.ratio(change.before, change.after)
 
 
 COMMAND = Command(

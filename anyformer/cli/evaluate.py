@@ -7,7 +7,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from anyformer.cli.machine import DTYPES, device_of
+from anyformer.cli.device_args import DTYPES, device_of
 from anyformer.cli.model import FOLDER, Bar, check_folder, open_model
 from anyformer.cli.parser import Command, add_ignore_keys, together, whole
 from anyformer.cli.terminal import console, print_json
@@ -16,8 +16,8 @@ from anyformer.errors import InputError
 if TYPE_CHECKING:
     from anyformer.data.tokenizer import Tokenizer
     from anyformer.measure.quality import Quality
-    from anyformer.model.models import Model
-    from anyformer.train.evaluate import Score
+    from anyformer.model.model import Model
+    from anyformer.train.perplexity import Score
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,7 +91,7 @@ def check_way(given: argparse.Namespace) -> None:
 def run_texts(given: argparse.Namespace) -> int:
     """Score each text, and all of them together."""
     from anyformer.data.text import read_text
-    from anyformer.families.folder import load
+    from anyformer.families.io import load
 
     # All that can be wrong before anything is read.
     _, place, *read = together(
@@ -100,7 +100,7 @@ def run_texts(given: argparse.Namespace) -> int:
     texts = [(str(path), text) for path, text in zip(given.texts, read, strict=True)]
     model, tokenizer = open_model(given.model, **place)
     changed = load(check_folder(given.model), **place, quantize=given.quantize) if given.quantize else None
-    from anyformer.train.evaluate import score
+    from anyformer.train.perplexity import score
 
     scores: list[tuple[str, Score]] = []
     began = time.perf_counter()

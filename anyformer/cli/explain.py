@@ -54,7 +54,7 @@ def run(given: argparse.Namespace) -> int:
     """Explain a spec, or a prompt."""
     if given.prompt is not None:
         return _explain_prompt(given)
-    from anyformer.explain.machines import machine
+    from anyformer.explain.hardware import machine
     from anyformer.explain.report import preset_of, report
 
     spec, speed, *_ = together(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from anyformer.data.tokenizer import Tokenizer
-    from anyformer.model.models import Model
+    from anyformer.model.model import Model
 
 FOLDER = "the folder of a trained model: a run of anyformer's, a Hugging Face directory, or org/name"
 PATIENCE = 2.0
@@ -47,7 +47,7 @@ def open_model(path: str, **place: Any) -> tuple[Model, Tokenizer]:
     folder = check_folder(path)
     with working(f"reading {path}"):
         from anyformer.data.tokenizer import tokenizer
-        from anyformer.families.folder import load
+        from anyformer.families.io import load
 
         return load(folder, **place), tokenizer(folder)
 

@@ -21,19 +21,19 @@ from anyformer.convert.words import WRITTEN, write_words
 from anyformer.data.tokenizer import Tokenizer, tokenizer
 from anyformer.errors import InputError, SpecError
 from anyformer.families.checkpoint import family_for, save_published, was_written_here
-from anyformer.families.folder import FORMATS, load, quantisation_of, stored_dtype
+from anyformer.families.io import FORMATS, load, quantisation_of, stored_dtype
 from anyformer.families.shards import CONFIG, INDEX, SINGLE
 from anyformer.files import NewFolder, inside
-from anyformer.model.quantise import quantise
-from anyformer.model.store import SPEC, save
-from anyformer.model.store import load as load_own
-from anyformer.parts.quantised import check_kind
-from anyformer.train.evaluate import Score, read_documents, score
+from anyformer.model.native_checkpoint import SPEC, save
+from anyformer.model.native_checkpoint import load as load_own
+from anyformer.model.quantize import quantize as quantise
+from anyformer.parts.quantized import check_kind
+from anyformer.train.perplexity import Score, read_documents, score
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from anyformer.model.models import Model
+    from anyformer.model.model import Model
 
 NAMES = (SPEC, CONFIG, SINGLE, INDEX, "model-?????-of-?????.safetensors", *WRITTEN)
 """What the folder of a model may hold and still be replaced."""

@@ -15,17 +15,17 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.model.build import build
-from anyformer.model.models import Model
-from anyformer.model.store import empty_model
+from anyformer.model.model import Model
+from anyformer.model.native_checkpoint import empty_model
 from anyformer.parts.patterns.causal import Causal
 from anyformer.parts.positions.rope import Rope
 from anyformer.parts.positions.rope_scaling import RopeScaling
-from anyformer.specs.axes import Weight
+from anyformer.specs.axes import ParamSpec
 from anyformer.specs.codec import fields_of, required
+from anyformer.specs.layer import Layer
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.nodes import Layer
+from anyformer.specs.parameters import weights
 from anyformer.specs.stacks import Stack, pattern_of
-from anyformer.specs.weights import weights
 
 Pool = Literal["mean", "first", "random"]
 Extend = Literal["repeat", "interpolate"]
@@ -123,7 +123,9 @@ def operate(model: Model, surgery: Surgery) -> Model:
     return result.train(model.training)
 
 
-def _reshaped(name: str, old: Tensor, weight: Weight, surgery: Surgery, fresh: Mapping[str, Tensor]) -> Tensor | None:
+def _reshaped(
+    name: str, old: Tensor, weight: ParamSpec, surgery: Surgery, fresh: Mapping[str, Tensor]
+) -> Tensor | None:
     """A tensor of another shape made from the old one, if that is what was asked for."""
     module = name.split(".")[-2] if "." in name else ""
     if surgery.kv_heads is not None and module in POOLED:

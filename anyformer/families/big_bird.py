@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import bert_like as like
+from anyformer.families.config_keys import Values, flag, ids, must, text, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Values, flag, ids, must, text, whole
 from anyformer.families.statemap import StateMap
-from anyformer.specs.ends import TokenEmbed
+from anyformer.specs.embed_head import TokenEmbed
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.stacks import pattern_of
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import CheckpointError, InputError, SpecError
+from anyformer.families.config_keys import without
 from anyformer.families.family import Family, families, family_of
-from anyformer.families.keys import without
 from anyformer.families.shards import CONFIG, CONFIG_BYTES, INDEX, SINGLE, Shards, headers_of, opened, read_json
 from anyformer.families.statemap import Entry, StateMap, uncovered
 from anyformer.files import replace_file
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from anyformer.model.models import Model
+    from anyformer.model.model import Model
 
 SHARD_BYTES = 5_000_000_000
 """A file is begun anew before it grows beyond this."""
@@ -98,7 +98,7 @@ def load_published(
     """A model from a directory with a config.json and safetensors."""
     import torch
 
-    from anyformer.model.store import default_dtype, empty_model
+    from anyformer.model.native_checkpoint import default_dtype, empty_model
 
     family, spec = described(folder, ignore_keys)
     place = torch.device(device or "cpu")
@@ -131,7 +131,7 @@ def matched(
     spec: ModelSpec,
 ) -> dict[str, str]:
     """Name in the table -> stored name. Every tensor that is missing, left over or of another shape is named."""
-    from anyformer.model.store import check_shapes
+    from anyformer.model.native_checkpoint import check_shapes
 
     if missing := uncovered(spec, entries):
         raise CheckpointError(f"{where}: the family's table has no place for {', '.join(missing)}")
@@ -156,7 +156,7 @@ def fill(
     One that may be left out, and is, has zeros. `read_into` reads one past the view that `read` gives: the pages of a view
     that is copied would stay in memory beside the copy.
     """
-    from anyformer.model.store import adopt, lies_alone
+    from anyformer.model.native_checkpoint import adopt, lies_alone
 
     parameters = dict(model.named_parameters())
     for entry in entries:
@@ -251,9 +251,9 @@ def check_computed(table: StateMap, stored: Iterable[str], read: Callable[[str],
 
 def check_exportable(model: Model) -> None:
     """Refuse a quantised model: no file of a published class holds our whole numbers."""
-    from anyformer.parts.quantised import is_quantised
+    from anyformer.parts.quantized import is_quantized
 
-    if is_quantised(model):
+    if is_quantized(model):
         raise InputError(
             "model: it is quantised, and published classes have no files for that; export the model that it was made "
             "from, or the weights that its whole numbers stand for: save it, then anyformer convert SAVED OUT "
@@ -320,7 +320,7 @@ def save_published(
     `family` is the kind of a family; unless given, the one that the model was read from, or else the first that can
     hold the spec.
     """
-    from anyformer.model.store import SPEC, write_tensors
+    from anyformer.model.native_checkpoint import SPEC, write_tensors
 
     check_exportable(model)
     folder = Path(path)
@@ -356,7 +356,7 @@ def save_published(
 
 def was_written_here(folder: Path) -> bool:
     """Whether a model's folder comes from us, in our own format or in that of a published class."""
-    from anyformer.model.store import SPEC
+    from anyformer.model.native_checkpoint import SPEC
 
     if (folder / SPEC).is_file():
         return True

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.weights import weights
+from anyformer.specs.parameters import weights
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anyformer.families.config_keys import Values, activation_of, flag, ids, must, number, plain_ffn, text, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Values, activation_of, flag, ids, must, number, plain_ffn, text, whole
 from anyformer.families.statemap import Row, Rule, Sines, StateMap
-from anyformer.specs.ends import TokenEmbed, TokenHead
+from anyformer.specs.embed_head import TokenEmbed, TokenHead
 from anyformer.specs.model import ModelSpec
 
 BODY = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}

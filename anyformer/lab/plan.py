@@ -16,7 +16,7 @@ from anyformer.errors import InputError, SpecError
 from anyformer.optim.schedule import Trapezoid
 from anyformer.specs.model import ModelSpec
 from anyformer.train.budget import Budget
-from anyformer.train.rates import Optim
+from anyformer.train.optim_config import Optim
 
 SPEC: Mapping[str, Any] = {
     "vocab": 3072,

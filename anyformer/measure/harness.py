@@ -103,8 +103,8 @@ def open_continuations(
     import torch
 
     from anyformer.data.tokenizer import tokenizer
-    from anyformer.families.folder import load
     from anyformer.families.hub import find_folder
+    from anyformer.families.io import load
     from anyformer.generation.pipelines.source import stop_ids
     from anyformer.measure.continuations import Continuations
 

@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.parts.attention import Attention
+from anyformer.parts.attention_metadata import AttentionMetadata
 from anyformer.parts.ffn import FeedForwardNet
 from anyformer.parts.ffns.moe import Moe
 from anyformer.parts.fused_linear import GLOBAL_HOOKS, GLOBAL_PRE_HOOKS, FusedInputs
-from anyformer.parts.mixture import Heard, Mixture
+from anyformer.parts.moe import MoE, RouterOutput
 from anyformer.parts.norm import Norm
 from anyformer.parts.positions.none import NoPosition
-from anyformer.parts.scene import Scene
 from anyformer.specs.axes import Dims
-from anyformer.specs.nodes import Layer, Wires
-from anyformer.specs.weights import slots
+from anyformer.specs.layer import BlockWiring, Layer
+from anyformer.specs.parameters import slots
 
 Streams = tuple[Tensor, Tensor]
 """What runs through a reversible stack."""
@@ -37,7 +37,7 @@ class Branch(nn.Module):
         self.body = body
         self.outer = Norm(layer.norm.leaf, (width,)) if outer else None
         self.after = Norm(layer.norm.leaf, (width,)) if after else None
-        self.wires: Wires = layer.block
+        self.wires: BlockWiring = layer.block
         self.bare = not outer and layer.block.dropout == 0 and layer.block.branch_scale == 1.0
         """Whether the body's result is added as it is."""
         inside = layer.ffn.dropout if name == "ffn" else layer.attention.dropout
@@ -114,7 +114,7 @@ class Block(nn.Module):
             position = layer.position if layer.attention.cross_position else NoPosition()
             body = Attention(layer.attention, dims, position, layer=index, cross=True)
             self.cross = Branch(body, layer, "cross", dims.width)
-        net = Mixture(layer.ffn, dims) if isinstance(layer.ffn, Moe) else FeedForwardNet(layer.ffn, dims)
+        net = MoE(layer.ffn, dims) if isinstance(layer.ffn, Moe) else FeedForwardNet(layer.ffn, dims)
         self.ffn = Branch(net, layer, "ffn", dims.width)
         self.routes = layer.ffn.routes
         self.serial = layer.block.wiring == "serial"
@@ -125,8 +125,8 @@ class Block(nn.Module):
     def forward(
         self,
         x_BTD: Any,
-        scene: Scene,
-        cross_scene: Scene | None = None,
+        scene: AttentionMetadata,
+        cross_scene: AttentionMetadata | None = None,
         memory_BSD: Tensor | None = None,
         listen: bool = False,
     ) -> Any:
@@ -140,13 +140,13 @@ class Block(nn.Module):
     def compute(
         self,
         x_BTD: Any,
-        scene: Scene,
-        cross_scene: Scene | None = None,
+        scene: AttentionMetadata,
+        cross_scene: AttentionMetadata | None = None,
         memory_BSD: Tensor | None = None,
         listen: bool = False,
     ) -> Any:
         """The block itself."""
-        heard: Heard = []
+        heard: RouterOutput = []
         told = (scene, heard) if self.routes else ()
         if self.serial:
             branches: Any = self._modules  # See Attention.attend.
@@ -165,7 +165,12 @@ class Block(nn.Module):
         return (x_BTD, *heard[0]) if listen else x_BTD
 
     def parallel(
-        self, x_BTD: Tensor, scene: Scene, cross_scene: Scene | None, memory_BSD: Tensor | None, told: tuple[Any, ...]
+        self,
+        x_BTD: Tensor,
+        scene: AttentionMetadata,
+        cross_scene: AttentionMetadata | None,
+        memory_BSD: Tensor | None,
+        told: tuple[Any, ...],
     ) -> Tensor:
         """The residual after branches that all read it as it came."""
         mix, ffn = self.attention, self.ffn
@@ -180,7 +185,7 @@ class Block(nn.Module):
         return total if mix.after is None else mix.after(total)
 
     def couplings(
-        self, scene: Scene, cross_scene: Scene | None = None, memory_BSD: Tensor | None = None
+        self, scene: AttentionMetadata, cross_scene: AttentionMetadata | None = None, memory_BSD: Tensor | None = None
     ) -> list[Coupling]:
         """The branches of a reversible block in their order: the first is added to stream 0, the next to 1, and so on."""
         reads: list[tuple[Branch, tuple[Any, ...]]] = [(self.attention, (scene,))]

@@ -15,9 +15,9 @@ from anyformer.nn.one_layer import OneLayer, as_pattern, one_layer
 from anyformer.nn.part import Part
 from anyformer.nn.scene import cross_scene, placed, self_scene
 from anyformer.parts.attention import Attention as Body
-from anyformer.parts.held import Held
+from anyformer.parts.attention_metadata import AttentionMetadata
+from anyformer.parts.leaf_module import LeafModule
 from anyformer.parts.patterns.full import Full
-from anyformer.parts.scene import Scene
 from anyformer.specs.axes import Mixer, Position
 from anyformer.specs.patterns import Pattern
 
@@ -137,7 +137,7 @@ def own_position(body: Body, layer: OneLayer) -> None:
     leaf = body.leaf
     weights, constants = leaf.weights(layer.dims), leaf.constants(layer.dims)
     if body.position is None and (weights or constants):
-        body.position = Held(leaf, weights, constants)
+        body.position = LeafModule(leaf, weights, constants)
 
 
 def check_position(source: str, layer: OneLayer) -> None:
@@ -209,7 +209,7 @@ def memory_scene(
     memory_mask: Tensor | None,
     positions: Tensor | None = None,
     attention_mask: Tensor | None = None,
-) -> Scene:
+) -> AttentionMetadata:
     """What attention to a memory reads beside the tensors."""
     check_rows(source, "memory", memory, body.dims.width)
     if memory.shape[0] != x.shape[0]:

@@ -12,7 +12,7 @@ from anyformer.nn.one_layer import one_layer
 from anyformer.nn.part import Part
 from anyformer.parts.ffn import FeedForwardNet
 from anyformer.parts.ffns.moe import Moe
-from anyformer.parts.mixture import Mixture
+from anyformer.parts.moe import MoE
 
 
 class FeedForward(Part):
@@ -37,7 +37,7 @@ class FeedForward(Part):
         super().__init__(layer, {"blocks.0.ffn.body": "body"})
         leaf = layer.layer.ffn
         with torch.device("meta"):
-            self.body = Mixture(leaf, layer.dims) if isinstance(leaf, Moe) else FeedForwardNet(leaf, layer.dims)
+            self.body = MoE(leaf, layer.dims) if isinstance(leaf, Moe) else FeedForwardNet(leaf, layer.dims)
         self.start(device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:

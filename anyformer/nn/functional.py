@@ -9,8 +9,8 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.kernels import loss
 from anyformer.kernels.attention import attend
-from anyformer.kernels.linear_loss import linear_cross_entropy as chunked
-from anyformer.model.places import document_length, place, sight_of
+from anyformer.kernels.linear_cross_entropy import linear_cross_entropy as chunked
+from anyformer.model.token_layout import attention_mask, document_length, place
 from anyformer.nn.checks import mask_problems, spread, unknown_names
 from anyformer.nn.one_layer import as_pattern
 from anyformer.parts.mixers.softmax import Softmax
@@ -62,7 +62,7 @@ def attention(
     here, there = place(batch, queries, q.device, before=max(keys - queries, 0)), place(batch, keys, k.device)
     if found.needs_length:
         here.length_BT = there.length_BT = document_length(there, keys)
-    sight = sight_of(found, here, there, heads=heads)
+    sight = attention_mask(found, here, there, heads=heads)
     if mask is not None:
         sight.given, sight.shape = spread(mask, queries, keys), "pattern"
     return attend(

@@ -9,13 +9,13 @@ from typing import Any
 from anyformer.errors import SpecError
 from anyformer.kernels.constants import constant
 from anyformer.parts.patterns.full import Full
-from anyformer.specs.axes import Dims, Weight
+from anyformer.specs.axes import Dims, ParamSpec
 from anyformer.specs.codec import Problems, read
+from anyformer.specs.layer import Layer
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.nodes import Layer
+from anyformer.specs.parameters import weights
 from anyformer.specs.patterns import Pattern
 from anyformer.specs.stacks import Stack
-from anyformer.specs.weights import weights
 
 CONTEXT = 2048
 """The longest sequence that a part is made for, unless it is told. Only patterns and positions that count tokens ask."""
@@ -32,9 +32,9 @@ class OneLayer:
     pattern: Pattern
     """Who sees whom, unless a call says otherwise."""
 
-    def inventory(self, places: Mapping[str, str]) -> dict[str, Weight]:
+    def inventory(self, places: Mapping[str, str]) -> dict[str, ParamSpec]:
         """The parameters below some places of the stack, under the names that a part has for those places."""
-        found: dict[str, Weight] = {}
+        found: dict[str, ParamSpec] = {}
         for name, weight in weights(self.spec).items():
             for old, new in places.items():
                 prefix = f"{self.stack.name}.{old}."

@@ -12,7 +12,7 @@ from anyformer.errors import InputError
 from anyformer.model.build import allocate, check_inventory
 from anyformer.nn.one_layer import OneLayer
 from anyformer.parts.drawing import drawn
-from anyformer.specs.axes import Weight
+from anyformer.specs.axes import ParamSpec
 
 
 class Part(nn.Module):
@@ -23,7 +23,7 @@ class Part(nn.Module):
         self.layer = layer
         self._places = dict(places)
 
-    def inventory(self) -> dict[str, Weight]:
+    def inventory(self) -> dict[str, ParamSpec]:
         """What each parameter is for, by name."""
         return self.layer.inventory(self._places)
 

@@ -12,7 +12,7 @@ from anyformer.model.arguments import check_positions
 from anyformer.nn.checks import check_rows
 from anyformer.nn.one_layer import one_layer
 from anyformer.nn.part import Part
-from anyformer.parts.held import Held
+from anyformer.parts.leaf_module import LeafModule
 from anyformer.specs.axes import Position
 
 
@@ -44,7 +44,7 @@ class PositionEmbedding(Part):
             )
         super().__init__(layer, {"positions.0": "body"})
         with torch.device("meta"):
-            self.body = Held(leaf, leaf.weights(layer.dims), leaf.constants(layer.dims))
+            self.body = LeafModule(leaf, leaf.weights(layer.dims), leaf.constants(layer.dims))
         self.start(device, dtype)
 
     def forward(self, x: Tensor, positions: Tensor | None = None) -> Tensor:

@@ -6,14 +6,15 @@ import torch
 from torch import Tensor
 
 from anyformer.kernels.attention import choice
-from anyformer.kernels.choose import Kernel, Request
-from anyformer.kernels.sight import Sight
-from anyformer.model.global_rows import global_rows
-from anyformer.model.places import Places, declared_length, document_length, place, sight_of
+from anyformer.kernels.attention_mask import AttentionMask
+from anyformer.kernels.dispatch import Kernel, KernelRequest
+from anyformer.model.global_queries import global_rows
+from anyformer.model.token_layout import TokenLayout, declared_length, document_length, place
+from anyformer.model.token_layout import attention_mask as sight_of
 from anyformer.nn.checks import spread
 from anyformer.parts.attention import Attention
+from anyformer.parts.attention_metadata import AttentionMetadata, RotaryTables
 from anyformer.parts.patterns.full import Full
-from anyformer.parts.scene import Scene, Turn
 from anyformer.specs.patterns import Pattern
 
 FULL = Full()
@@ -28,7 +29,7 @@ def placed(
     positions: Tensor | None = None,
     segments: Tensor | None = None,
     global_mask: Tensor | None = None,
-) -> Places:
+) -> TokenLayout:
     """Where the tokens of an input are."""
     batch, tokens = x_BTD.shape[:2]
     places = place(
@@ -43,30 +44,36 @@ def placed(
     return places
 
 
-def self_scene(body: Attention, pattern: Pattern, x_BTD: Tensor, places: Places, mask: Tensor | None) -> Scene:
+def self_scene(
+    body: Attention, pattern: Pattern, x_BTD: Tensor, places: TokenLayout, mask: Tensor | None
+) -> AttentionMetadata:
     """What self-attention reads."""
     pattern = pattern if body.training else pattern.evaluated()
     return _scene(body, sight_of(pattern, places, places, heads=body.dims.heads), x_BTD, places, places, mask)
 
 
-def cross_scene(body: Attention, x_BTD: Tensor, queries: Places, source: Places, mask: Tensor | None) -> Scene:
+def cross_scene(
+    body: Attention, x_BTD: Tensor, queries: TokenLayout, source: TokenLayout, mask: Tensor | None
+) -> AttentionMetadata:
     """What attention to a memory reads: every token of it, unless a mask says otherwise."""
     return _scene(body, sight_of(FULL, queries, source, heads=body.dims.heads), x_BTD, queries, source, mask)
 
 
-def _scene(body: Attention, sight: Sight, x_BTD: Tensor, queries: Places, keys: Places, mask: Tensor | None) -> Scene:
+def _scene(
+    body: Attention, sight: AttentionMask, x_BTD: Tensor, queries: TokenLayout, keys: TokenLayout, mask: Tensor | None
+) -> AttentionMetadata:
     if mask is not None:
         sight.given, sight.shape = spread(mask, sight.queries, sight.keys), "pattern"
-    scene = Scene(
+    scene = AttentionMetadata(
         sight,
-        q_turn=Turn(queries.pos_BT, queries.declared_BT, None),
-        k_turn=Turn(keys.pos_BT, keys.declared_BT, None),
+        q_rope=RotaryTables(queries.pos_BT, queries.declared_BT, None),
+        k_rope=RotaryTables(keys.pos_BT, keys.declared_BT, None),
     )
     if body.mixing.weighs:
         scene.kernel = _kernel(body, sight, x_BTD)
         if body.global_q is not None:
             scene.globals_ = global_rows(
-                sight.pattern, sight, scene.q_turn, lambda some: _kernel(body, some, x_BTD)
+                sight.pattern, sight, scene.q_rope, lambda some: _kernel(body, some, x_BTD)
             )  # fmt: skip
         if scene.kernel.prepare is not None:
             scene.kernel.prepare(sight, body.leaf.reach if body.spec.softcap is None else None)
@@ -74,10 +81,10 @@ def _scene(body: Attention, sight: Sight, x_BTD: Tensor, queries: Places, keys: 
     return scene
 
 
-def _kernel(body: Attention, sight: Sight, x_BTD: Tensor) -> Kernel:
+def _kernel(body: Attention, sight: AttentionMask, x_BTD: Tensor) -> Kernel:
     """The kernel that serves."""
     position = body.leaf
-    request = Request(
+    request = KernelRequest(
         device=x_BTD.device.type, dtype=x_BTD.dtype, phase="train" if body.training else "prefill", shape=sight.shape,
         pattern=sight.pattern, mixer=body.mixing, plain=sight.plain,
         bias=position.biases() or sight.adds_wider(x_BTD.dtype), reads_content=position.reads_content,

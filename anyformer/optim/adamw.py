@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from anyformer.optim.rule import Moved, Pace, Rule, Update, local, pieces
+from anyformer.optim.rule import OptimizedParam, Rule, StepSize, Update, local, pieces
 
 CAST = 2**26
 """Gradients that are widened to float32 at once, in numbers: more would take as much memory as the weights."""
@@ -29,14 +29,14 @@ class AdamWRule(Rule):
             "step": torch.zeros((), dtype=torch.float32, device=weight.device),
         }
 
-    def updates(self, moved: Sequence[Moved], pace: Pace) -> list[tuple[int, Update]]:
+    def updates(self, moved: Sequence[OptimizedParam], pace: StepSize) -> list[tuple[int, Update]]:
         cast = any(each.weight.dtype != each.parameter.dtype for each in moved)
         cut = pieces(moved, CAST) if cast else [list(moved)]
         work = [sum(each.weight.numel() for each in some) for some in cut]
         return [(size, functools.partial(self._move, some, pace)) for size, some in zip(work, cut, strict=True)]
 
     @torch.no_grad()
-    def _move(self, moved: list[Moved], pace: Pace) -> None:
+    def _move(self, moved: list[OptimizedParam], pace: StepSize) -> None:
         adamw(
             [local(each.weight) for each in moved],
             [each.gradient for each in moved],

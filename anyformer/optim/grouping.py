@@ -9,7 +9,7 @@ from torch import nn
 
 from anyformer.errors import InputError, nearest
 from anyformer.optim.roles import GROUPS, Group, group_of
-from anyformer.specs.axes import Weight
+from anyformer.specs.axes import ParamSpec
 
 FIRST: tuple[Group, ...] = ("tables", "head", "matrices", "vectors")
 """Where several modules share a parameter, the first of its groups counts: a tied head is a table."""
@@ -19,7 +19,7 @@ FIRST: tuple[Group, ...] = ("tables", "head", "matrices", "vectors")
 class HasInventory(Protocol):
     """A module that knows the role of each of its parameters."""
 
-    def inventory(self) -> Mapping[str, Weight]:
+    def inventory(self) -> Mapping[str, ParamSpec]:
         """Parameters by name, with their roles."""
         ...
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from anyformer.optim.rule import Moved, Pace, Rule, Update, chosen, lists, local, pieces
+from anyformer.optim.rule import OptimizedParam, Rule, StepSize, Update, chosen, lists, local, pieces
 
 QUINTIC = (3.4445, -4.7750, 2.0315)
 """Coefficients of x -> a x + b x^3 + c x^5: five rounds bring singular values from (0.001, 1] to about 0.7 ... 1.2."""
@@ -57,8 +57,8 @@ class MuonRule(Rule):
             raise TypeError(f"Muon is for matrices, got a parameter of shape {tuple(weight.shape)}")
         return {"momentum": torch.zeros_like(weight)}
 
-    def updates(self, moved: Sequence[Moved], pace: Pace) -> list[tuple[int, Update]]:
-        alike: dict[tuple[tuple[int, int], torch.dtype, torch.device], list[Moved]] = {}
+    def updates(self, moved: Sequence[OptimizedParam], pace: StepSize) -> list[tuple[int, Update]]:
+        alike: dict[tuple[tuple[int, int], torch.dtype, torch.device], list[OptimizedParam]] = {}
         for each in moved:
             alike.setdefault((_flat(each.weight), each.weight.dtype, each.weight.device), []).append(each)
         found: list[tuple[int, Update]] = []
@@ -69,7 +69,7 @@ class MuonRule(Rule):
         return found
 
     @torch.no_grad()
-    def _move(self, moved: list[Moved], shape: tuple[int, int], pace: Pace) -> None:
+    def _move(self, moved: list[OptimizedParam], shape: tuple[int, int], pace: StepSize) -> None:
         gradients = [each.gradient for each in moved]
         kept = [local(each.slots["momentum"]) for each in moved]
         after = lists._foreach_lerp(kept, gradients, 1 - self.momentum)
@@ -112,7 +112,7 @@ def _wide(whole: Tensor) -> Tensor:
     return stack.mT if stack.shape[-2] > stack.shape[-1] else stack
 
 
-def _whole(each: Moved, part: Tensor) -> Tensor:
+def _whole(each: OptimizedParam, part: Tensor) -> Tensor:
     """All of what processes hold in parts: the factor of a part is not a part of the factor."""
     if type(each.weight) is Tensor:
         return part
@@ -126,7 +126,7 @@ def _whole(each: Moved, part: Tensor) -> Tensor:
     return cut.full_tensor()
 
 
-def _share(each: Moved, stack: Tensor) -> Tensor:
+def _share(each: OptimizedParam, stack: Tensor) -> Tensor:
     """What this process holds of an update, in the shape of its weight."""
     weight = each.weight
     whole = (stack.mT if weight.shape[-2] > weight.shape[-1] else stack).reshape(weight.shape)

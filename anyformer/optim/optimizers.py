@@ -16,7 +16,7 @@ from anyformer.errors import CapabilityError, InputError
 from anyformer.optim.adamw import AdamWRule
 from anyformer.optim.clip import settled
 from anyformer.optim.muon import MuonRule
-from anyformer.optim.rule import Moved, Pace, Rule, moved
+from anyformer.optim.rule import OptimizedParam, Rule, StepSize, moved
 
 Params = Iterable[Any]
 """Parameters, pairs of a name and a parameter, or param groups, as torch's optimizers take them."""
@@ -63,12 +63,12 @@ class RuleOptimizer(Optimizer):
         for group in self.param_groups:
             rule = self.rule(group)
             going = [self._moved(p, rule, group["master_weights"]) for p in group["params"] if settled(p) is not None]
-            pace = Pace(rate=group["lr"], decay=group["weight_decay"])
+            pace = StepSize(rate=group["lr"], decay=group["weight_decay"])
             for _, update in rule.updates(going, pace) if going else []:
                 update()
         return loss
 
-    def _moved(self, parameter: nn.Parameter, rule: Rule, master: bool) -> Moved:
+    def _moved(self, parameter: nn.Parameter, rule: Rule, master: bool) -> OptimizedParam:
         if parameter.grad is not None and parameter.grad.is_sparse:
             raise CapabilityError(
                 f"{type(self).__name__} can't use sparse gradients; make the embedding with sparse=False, or take "
@@ -76,7 +76,7 @@ class RuleOptimizer(Optimizer):
             )
         if not self.state[parameter]:
             self.state[parameter] = moved("", parameter, rule, master=master).slots
-        found = Moved(name="", parameter=parameter, slots=self.state[parameter])
+        found = OptimizedParam(name="", parameter=parameter, slots=self.state[parameter])
         found.refresh()
         return found
 

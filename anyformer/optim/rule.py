@@ -21,7 +21,7 @@ lists: Any = torch
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moved:
+class OptimizedParam:
     """A parameter, what is moved of it, and what is remembered of it."""
 
     name: str
@@ -65,7 +65,7 @@ class Moved:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
+class StepSize:
     """How far a group goes in one step."""
 
     rate: float | Tensor
@@ -82,16 +82,16 @@ class Rule(ABC):
         """The slots of a parameter that was never moved."""
 
     @abstractmethod
-    def updates(self, moved: Sequence[Moved], pace: Pace) -> list[tuple[int, Update]]:
+    def updates(self, moved: Sequence[OptimizedParam], pace: StepSize) -> list[tuple[int, Update]]:
         """A step in pieces that may run at the same time, each with a figure for its work."""
 
 
-def moved(name: str, parameter: nn.Parameter, rule: Rule, *, master: bool) -> Moved:
+def moved(name: str, parameter: nn.Parameter, rule: Rule, *, master: bool) -> OptimizedParam:
     """A parameter that was never moved. master: what is narrower than float32 is moved in a float32 copy."""
     weight, slots = parameter.detach(), dict[str, Tensor]()
     if master and weight.dtype.itemsize < 4:
         slots["master"] = weight = weight.to(torch.float32)
-    return Moved(name=name, parameter=parameter, slots=slots | rule.fresh(weight))
+    return OptimizedParam(name=name, parameter=parameter, slots=slots | rule.fresh(weight))
 
 
 def local(tensor: Tensor) -> Tensor:
@@ -108,9 +108,9 @@ def chosen(skip: Tensor | None, old: Tensor, new: Tensor) -> Tensor:
     return new if skip is None else torch.where(skip > 0, old, new)
 
 
-def pieces(moved: Sequence[Moved], most: int) -> list[list[Moved]]:
+def pieces(moved: Sequence[OptimizedParam], most: int) -> list[list[OptimizedParam]]:
     """Neighbours together, up to so many numbers, but at least one parameter each."""
-    found: list[list[Moved]] = []
+    found: list[list[OptimizedParam]] = []
     size = 0
     for each in moved:
         if not found or size + each.weight.numel() > most:

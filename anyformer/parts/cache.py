@@ -14,8 +14,8 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.parts.ledger import Found, Ledger, picked
 from anyformer.parts.shelf import Growing, Passing, Ring
-from anyformer.specs.keep import Keep
-from anyformer.specs.rooms import Room
+from anyformer.specs.cache_policy import Keep
+from anyformer.specs.cache_spec import LayerCacheSpec
 
 
 class Cache:
@@ -23,7 +23,7 @@ class Cache:
 
     def __init__(
         self,
-        layers: tuple[Room, ...],
+        layers: tuple[LayerCacheSpec, ...],
         *,
         batch: int,
         length: int,
@@ -88,7 +88,7 @@ class Cache:
         """Real tokens so far in each row, kept once rows differ."""
         return self.ledger.seen_B
 
-    def check(self, rooms: tuple[Room, ...], batch: int, like: Tensor) -> None:
+    def check(self, rooms: tuple[LayerCacheSpec, ...], batch: int, like: Tensor) -> None:
         """Refuse a cache that was made for another model, batch, dtype or device."""
         if self.rooms != rooms:
             raise InputError("cache: made for a model with other layers; make one with this model's new_cache")

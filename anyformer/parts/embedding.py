@@ -9,10 +9,10 @@ from torch.nn import functional as F
 from anyformer.errors import InputError
 from anyformer.parts.drawing import redraw
 from anyformer.parts.linear import Linear
-from anyformer.specs.ends import PatchEmbed, SeriesEmbed, TokenEmbed
+from anyformer.specs.embed_head import PatchEmbed, SeriesEmbed, TokenEmbed
+from anyformer.specs.formulas import evaluate
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.scale import evaluate
-from anyformer.specs.weights import projects, types_width
+from anyformer.specs.parameters import projects, types_width
 
 
 class Embedding(nn.Embedding):

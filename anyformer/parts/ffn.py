@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from anyformer.parts.decisions import Draws
 from anyformer.parts.fused_linear import FusedInputs
 from anyformer.parts.linear import Linear
 from anyformer.parts.norm import Norm
+from anyformer.parts.replay import RngState
 from anyformer.specs.axes import Dims, FeedForward
 
 
@@ -70,7 +70,7 @@ class FeedForwardNet(FusedInputs):
             return self.answer(x_ND, self.training)
         if not drops:
             return checkpoint(self.answer, x_ND, False, use_reentrant=False, preserve_rng_state=False)
-        draws = Draws(x_ND.device)
+        draws = RngState(x_ND.device)
 
         def again(x_ND: Tensor) -> Tensor:
             with draws.same():

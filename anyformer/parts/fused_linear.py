@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyformer.kernels import few
-from anyformer.kernels.few import NormTerms
+from anyformer.kernels import small_gemm
+from anyformer.kernels.small_gemm import NormTerms
 from anyformer.parts.linear import Linear
 from anyformer.parts.norm import Norm
-from anyformer.parts.quantised import QuantisedLinear, Slice
+from anyformer.parts.quantized import QuantizedLinear, Slice
 from anyformer.specs.axes import FeedForward
 
 GLOBAL_HOOKS = torch.nn.modules.module._global_forward_hooks
@@ -130,7 +130,7 @@ class Fused:
         self.quantised = False
         if self.why_not is None:
             self.read, self.back = _product(inputs), _product([output])
-            self.quantised = isinstance(self.read, QuantisedLinear)
+            self.quantised = isinstance(self.read, QuantizedLinear)
 
     def holds(self, modules: Mapping[str, nn.Module | None]) -> bool:
         """Whether the same projections are there, and their parameters where they were."""
@@ -153,7 +153,7 @@ class Fused:
         terms = None if norm is None else NormTerms(norm.leaf, own)
         x_ND, read = x_BTD.reshape(-1, x_BTD.shape[-1]), self.read
         if isinstance(read, FusedLinear):
-            y_NO = few.norm_linear(x_ND, terms, read.weight_OI, read.bias_O)
+            y_NO = small_gemm.norm_linear(x_ND, terms, read.weight_OI, read.bias_O)
         else:
             y_NO = read.read(x_ND, terms)
         return y_NO.view(*x_BTD.shape[:-1], -1)
@@ -164,7 +164,7 @@ class Fused:
         terms = None if norm is None else NormTerms(norm.leaf, own)
         x_ND, read = x_BTD.reshape(-1, x_BTD.shape[-1]), self.read
         if isinstance(read, FusedLinear):
-            return few.norm_linear_combine(x_ND, terms, read.weight_OI, read.bias_O, leaf)
+            return small_gemm.norm_linear_combine(x_ND, terms, read.weight_OI, read.bias_O, leaf)
         return leaf.combine(*read.read(x_ND, terms).chunk(len(leaf.inputs), -1))
 
     def output(self, x: Tensor, residual_BTD: Tensor | None, shape: Sequence[int], *, inplace: bool = False) -> Tensor:
@@ -174,8 +174,8 @@ class Fused:
         if isinstance(back, FusedLinear):
             if residual_BTD is not None:
                 residual_NO = residual_BTD.reshape(-1, shape[-1])
-                return few.linear_add(x_NI, back.weight_OI, back.bias_O, residual_NO, over=inplace).view(shape)
-            return few.norm_linear(x_NI, None, back.weight_OI, back.bias_O).view(shape)
+                return small_gemm.linear_add(x_NI, back.weight_OI, back.bias_O, residual_NO, over=inplace).view(shape)
+            return small_gemm.norm_linear(x_NI, None, back.weight_OI, back.bias_O).view(shape)
         y_BTD = back.product(x_NI).view(shape)
         return y_BTD if residual_BTD is None else residual_BTD + y_BTD
 
@@ -202,18 +202,18 @@ def _places(m: nn.Module) -> list[int | None]:
     return [p.data_ptr() if type(p) is nn.Parameter else None for p in m._parameters.values()]
 
 
-def _product(maps: Sequence[nn.Module]) -> FusedLinear | QuantisedLinear:
+def _product(maps: Sequence[nn.Module]) -> FusedLinear | QuantizedLinear:
     """One product for all of these maps, which `why_not` has passed."""
     first: Any = maps[0]
     if isinstance(first, Slice):
         return first.whole
     linear: Any = maps
-    return first if isinstance(first, QuantisedLinear) else FusedLinear(linear)
+    return first if isinstance(first, QuantizedLinear) else FusedLinear(linear)
 
 
 def why_not(maps: Sequence[nn.Module]) -> str | None:
     """Why these maps can't be one product; None if they can."""
-    if all(isinstance(m, QuantisedLinear | Slice) for m in maps):
+    if all(isinstance(m, QuantizedLinear | Slice) for m in maps):
         wholes = {getattr(m, "whole", m) for m in maps}
         return None if len(wholes) == 1 else "its projections were quantised one by one"
     reason = _why_apart(maps)

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.errors import CheckpointError, TrainingError, nearest
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 from anyformer.optim.clip import clip, settled
 from anyformer.optim.roles import GROUPS, Group, group_of
-from anyformer.optim.rule import Moved, Pace, Rule, moved
-from anyformer.specs.weights import weights
-from anyformer.train.crew import Crew
-from anyformer.train.rates import Optim
+from anyformer.optim.rule import OptimizedParam, Rule, StepSize, moved
+from anyformer.specs.parameters import weights
+from anyformer.train.cpu_workers import CpuWorkers
+from anyformer.train.optim_config import Optim
 
 NAMED = 5
 """So many keys of a state that does not fit are named."""
@@ -31,8 +31,8 @@ class Optimizers:
         self.optim = optim = Optim() if optim is None else optim
         inside, rest = optim.leaf.rule(optim), optim.adamw()
         self.rules: dict[Group, Rule] = {group: inside if group == "matrices" else rest for group in GROUPS}
-        self.groups: dict[Group, list[Moved]] = {group: [] for group in GROUPS}
-        self.all: list[Moved] = []
+        self.groups: dict[Group, list[OptimizedParam]] = {group: [] for group in GROUPS}
+        self.all: list[OptimizedParam] = []
         """In the order of the model's parameters."""
         inventory = weights(model.spec)
         for name, parameter in model.named_parameters():
@@ -61,7 +61,7 @@ class Optimizers:
         """Shrink all gradients so that their norm is at most `limit`; answers the norm before, without waiting for it."""
         return clip(self.parameters(), limit)
 
-    def step(self, factor: float | Tensor, crew: Crew | None = None, skip: Tensor | None = None) -> None:
+    def step(self, factor: float | Tensor, crew: CpuWorkers | None = None, skip: Tensor | None = None) -> None:
         """Move the parameters with all learning rates at `factor` of their peak, and forget the gradients.
 
         Where `skip` is 1, weights and all that is remembered stay as they are to the bit, even if gradients hold NaN.
@@ -72,13 +72,13 @@ class Optimizers:
         for group, members in self.groups.items():
             going = [each for each in members if settled(each.parameter) is not None]
             if going:
-                pace = Pace(rate=self.optim.rate(group) * factor, decay=getattr(self.optim.decay, group), skip=skip)
+                pace = StepSize(rate=self.optim.rate(group) * factor, decay=getattr(self.optim.decay, group), skip=skip)
                 for size, update in self.rules[group].updates(going, pace):
                     work.append((-size, len(updates)))
                     updates.append(update)
         # The longest first, so that a crew does not wait for it at the end.
         ordered = [updates[i] for _, i in sorted(work)]
-        for _ in (crew or Crew()).map(lambda update: update(), ordered):
+        for _ in (crew or CpuWorkers()).map(lambda update: update(), ordered):
             pass
         self.forget()
 

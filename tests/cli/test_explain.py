@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from anyformer.explain.machines import machine
+from anyformer.explain.hardware import machine
 from anyformer.explain.page import page
 from anyformer.explain.report import report
 from tests.cli.command import run, widest

@@ -11,7 +11,7 @@ import pytest
 
 import anyformer as af
 from anyformer.cli.tokenize import FORMATS, KINDS
-from anyformer.data import training
+from anyformer.data import tokenizer_training
 from anyformer.data.shards import open_examples, open_index
 from anyformer.data.sources.format import Format
 from tests.cli.command import run
@@ -28,7 +28,7 @@ def book(tmp_path):
 
 def test_choices_are_those_of_the_library():
     assert set(FORMATS) <= set(Format.kinds())
-    assert set(KINDS) == set(training.KINDS)
+    assert set(KINDS) == set(tokenizer_training.KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -26,8 +26,8 @@ USE = """
 import torch
 import anyformer as af
 from anyformer.kernels.attention import attend, reference
-from anyformer.kernels.choose import Request
-from anyformer.kernels.sight import Sight
+from anyformer.kernels.dispatch import Request
+from anyformer.kernels.attention_mask import Sight
 from anyformer.parts.patterns.full import Full
 from anyformer.specs.patterns import Tokens
 from tests.contract.contracts import CONTRACTS

@@ -1,6 +1,6 @@
 """docs/generation-equality.md: every family and way has its row, and none a mismatch."""
 
-from anyformer.verify.ways import WAYS
+from anyformer.verify.decoding_modes import WAYS
 from tests.docs.fences import UPDATE, read
 from tests.generation.test_equality import KINDS
 

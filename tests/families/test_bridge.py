@@ -9,8 +9,8 @@ import transformers
 
 import anyformer as af
 from anyformer.errors import CapabilityError, CheckpointError, InputError, SpecError
-from anyformer.families.bridge import from_hf, to_hf
 from anyformer.families.family import Family
+from anyformer.families.hf_bridge import from_hf, to_hf
 from tests.families.cases import OWN, cases, config_of
 from tests.families.oracle import answer, inputs, is_ignored, oracle
 from tests.tolerances import assert_close

@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 import anyformer as af
 from anyformer.errors import CheckpointError, InputError, SpecError
 from anyformer.families.family import Family
-from anyformer.families.folder import load, spec_of
+from anyformer.families.io import load, spec_of
 from anyformer.files import inside
-from anyformer.model.header import MOST, read_header
+from anyformer.model.safetensors_header import MOST, read_header
 from tests.cli.small_run import small_run
 from tests.families.watched import FILES, header_of, with_header
 

@@ -10,9 +10,9 @@ import torch
 import anyformer as af
 from anyformer.errors import InputError, SpecError
 from anyformer.families.checkpoint import described
+from anyformer.families.config_keys import public_keys, read_by
 from anyformer.families.family import Family, families
-from anyformer.families.folder import load
-from anyformer.families.keys import public_keys, read_by
+from anyformer.families.io import load
 from tests.contract.draw import BASE
 from tests.docs.fences import UPDATE, maker
 from tests.families.oracle import answer, oracle, public_class

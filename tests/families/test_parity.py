@@ -10,7 +10,7 @@ import torch
 import anyformer as af
 from anyformer.families.checkpoint import published, save_published
 from anyformer.families.family import Family, families
-from anyformer.families.folder import load
+from anyformer.families.io import load
 from tests.families.cases import BLOCKS, COUNTED, LENGTHS, RIGHT, WITHIN, cases, config_of
 from tests.families.oracle import answer, inputs, is_ignored, oracle, public_class
 from tests.quick import quick

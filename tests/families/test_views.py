@@ -9,7 +9,7 @@ import torch
 
 import anyformer as af
 from anyformer.families.family import Family
-from anyformer.families.folder import load, save
+from anyformer.families.io import load, save
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 from tests.contract.contracts import model_of, randomise
 from tests.contract.draw import BASE
 from tests.data.test_tokenizer import STORIES, needs_stories

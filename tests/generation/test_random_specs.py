@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 from anyformer.specs import ModelSpec
 from tests.contract.contracts import model_of, prefix_of
 from tests.contract.draw import draw

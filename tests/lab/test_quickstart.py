@@ -22,8 +22,8 @@ from anyformer.lab.plan import SPEC, Plan
 from anyformer.lab.quickstart import Quickstart
 from anyformer.lab.result import compare, earlier, read_result
 from anyformer.train.budget import Budget
-from anyformer.train.evaluate import score
-from anyformer.train.learner import Learner
+from anyformer.train.perplexity import score
+from anyformer.train.train_step import TrainStep
 from tests.cli.command import run
 
 SMALL = {"width": 16, "depth": 1, "context": 32, "vocab": 300, "attention.heads": 2, "attention.kv_heads": 1}
@@ -366,7 +366,7 @@ def test_command_on_a_full_disk_ends_in_one_line_and_keeps_the_earlier_run(here,
         save_file(tensors, place, metadata)
 
     # The first weights are written before training, the second after it.
-    monkeypatch.setattr("anyformer.model.store.save_file", full)
+    monkeypatch.setattr("anyformer.model.native_checkpoint.save_file", full)
     ran = run(capsys, "quickstart", "--text", "foxes.txt", "--steps", "2", *FLAGS)
     assert ran.status == 1
     assert ran.err.startswith("anyformer: ")
@@ -395,7 +395,7 @@ def test_command_on_a_slow_machine_takes_more_time_up_to_a_limit_and_says_so(
     monkeypatch.setattr("anyformer.cli.quickstart.LEAST_STEPS", 50)
     monkeypatch.setattr("anyformer.lab.quickstart.KEEPING", 0.0)
     # Nothing takes time but the steps, and each of them as long as the test says.
-    now, step = [0.0], Learner.step
+    now, step = [0.0], TrainStep.step
 
     def clock():
         return now[0]
@@ -404,7 +404,7 @@ def test_command_on_a_slow_machine_takes_more_time_up_to_a_limit_and_says_so(
         now[0] += pace
         return step(learner, *given, **more)
 
-    monkeypatch.setattr(Learner, "step", slow)
+    monkeypatch.setattr(TrainStep, "step", slow)
     monkeypatch.setitem(Quickstart.__init__.__kwdefaults__, "clock", clock)
     for place in ("train.loop", "cli.quickstart"):
         monkeypatch.setattr(f"anyformer.{place}.time", SimpleNamespace(perf_counter=clock))

@@ -11,7 +11,7 @@ import transformers
 import anyformer as af
 from anyformer.cli.main import main
 from anyformer.measure.quality import compare
-from anyformer.train.evaluate import perplexity, score
+from anyformer.train.perplexity import perplexity, score
 from tests.cli.small_run import TEXT, small_run
 from tests.data.test_tokenizer import STORIES, needs_stories
 from tests.measure.harness_peer import kinds, write_model

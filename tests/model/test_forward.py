@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 import anyformer as af
 from anyformer.errors import InputError
-from anyformer.specs.nodes import absorbs
+from anyformer.specs.layer import absorbs
 from tests.contract.contracts import randomise
 from tests.contract.draw import BASE
 from tests.tolerances import assert_close

@@ -15,16 +15,16 @@ from torch.nn import functional as F
 import anyformer as af
 from anyformer.data.batch import Batch
 from anyformer.data.objectives.causal import Causal
-from anyformer.kernels.sight import Sight
+from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.model import stack
 from anyformer.model.block import Coupling, couple
 from anyformer.model.reversible import Work, run_reversible
-from anyformer.parts.scene import Scene, Turn
-from anyformer.train.crew import Crew
-from anyformer.train.guard import Guard
-from anyformer.train.learner import Learner
+from anyformer.parts.attention_metadata import AttentionMetadata, RotaryTables
+from anyformer.train.cpu_workers import CpuWorkers
 from anyformer.train.optim import Optimizers
 from anyformer.train.precision import Precision
+from anyformer.train.spike_guard import SpikeGuard
+from anyformer.train.train_step import TrainStep
 from tests.parts.samples import random, randomised
 from tests.tolerances import TABLE, assert_close, difference
 
@@ -202,10 +202,10 @@ def test_dropout_is_replayed_in_training_by_a_crew_whose_threads_share_the_gener
     model = build({**changes, "embed.dropout": 0.2})
     ids = torch.randint(0, 31, (4, 13), generator=torch.Generator().manual_seed(0))
     for _ in range(5):
-        with Crew(2) as crew:
+        with CpuWorkers(2) as crew:
             torch.manual_seed(0)
-            learner = Learner(
-                model=model, objective=Causal(), optimizers=Optimizers(model), precision=Precision(), guard=Guard(),
+            learner = TrainStep(
+                model=model, objective=Causal(), optimizers=Optimizers(model), precision=Precision(), guard=SpikeGuard(),
                 crew=crew,
             )  # fmt: skip
             counts = np.full(4, 13)
@@ -262,10 +262,10 @@ class Odd(nn.Module):
         self.decided: list[torch.Tensor] = []
         self.would: list[torch.Tensor] = []
 
-    def couplings(self, scene: Scene, cross_scene: Any, memory: Any) -> list[Coupling]:
+    def couplings(self, scene: AttentionMetadata, cross_scene: Any, memory: Any) -> list[Coupling]:
         return [Coupling(i, cast(Any, self), (scene,)) for i in (0, 1)]
 
-    def forward(self, x: torch.Tensor, scene: Scene) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, scene: AttentionMetadata) -> torch.Tensor:
         def make() -> torch.Tensor:
             return x.detach().view(torch.int64) % 2 == 0
 
@@ -277,7 +277,7 @@ class Odd(nn.Module):
 
 def test_decision_that_would_flip_on_recomputed_inputs_is_replayed():
     blocks = [Odd(8), Odd(8)]
-    scene = Scene(sight=cast(Sight, None))
+    scene = AttentionMetadata(sight=cast(AttentionMask, None))
     x1, x2 = random(5, 8, seed=1).requires_grad_(), random(5, 8, seed=2).requires_grad_()
     wrt = (x1, x2, *(block.weight for block in blocks))
     wanted = torch.autograd.grad(sum(y.square().sum() for y in plainly(blocks, (x1, x2), [scene] * 2, [None] * 2)), wrt)
@@ -303,12 +303,12 @@ def test_backward_pass_computes_in_the_precision_of_the_forward_pass():
     seen: list[tuple[bool, torch.dtype]] = []
 
     class Watching(Odd):
-        def forward(self, x: torch.Tensor, scene: Scene) -> torch.Tensor:
+        def forward(self, x: torch.Tensor, scene: AttentionMetadata) -> torch.Tensor:
             seen.append((torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")))
             return x * self.weight[0]
 
     x = random(5, 8).requires_grad_()
-    scene = Scene(sight=cast(Sight, None))
+    scene = AttentionMetadata(sight=cast(AttentionMask, None))
     with torch.autocast("cpu", torch.float16):
         y1, y2 = run_reversible([Watching(8)], (x, x), [scene], [None])
     (y1 + y2).sum().backward()
@@ -324,13 +324,15 @@ def test_scene_tensor_with_a_gradient_gets_it_however_deep_it_lies():
     table = random(8, seed=5).requires_grad_()
 
     class Reading(Odd):
-        def forward(self, x: torch.Tensor, scene: Scene) -> torch.Tensor:
+        def forward(self, x: torch.Tensor, scene: AttentionMetadata) -> torch.Tensor:
             assert scene.own is not None
-            assert scene.q_turn is not None
-            return F.tanh(x * scene.own["table"] + scene.q_turn.angles[0])
+            assert scene.q_rope is not None
+            return F.tanh(x * scene.own["table"] + scene.q_rope.angles[0])
 
     doubled = 2 * table
-    scene = Scene(sight=cast(Sight, None), own={"table": table}, q_turn=Turn(table.detach(), None, (doubled,)))
+    scene = AttentionMetadata(
+        sight=cast(AttentionMask, None), own={"table": table}, q_rope=RotaryTables(table.detach(), None, (doubled,))
+    )
     x, blocks = random(5, 8).requires_grad_(), [Reading(8)] * 3
     wanted = torch.autograd.grad(
         sum(plainly(blocks, (x, x), [scene] * 3, [None] * 3)).sum(), (x, table), retain_graph=True

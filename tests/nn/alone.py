@@ -8,10 +8,10 @@ from torch import Tensor
 
 import anyformer as af
 from anyformer.model.block import Block as ModelBlock
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 from anyformer.specs import ModelSpec
 from anyformer.specs.codec import write
-from anyformer.specs.nodes import Layer
+from anyformer.specs.layer import Layer
 from anyformer.specs.stacks import Stack, pattern_of
 from tests.contract.contracts import LENGTH, model_of
 from tests.contract.feed import alone, document

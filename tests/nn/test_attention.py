@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import anyformer as af
 from anyformer.errors import InputError, SpecError
 from anyformer.kernels.attention import choice
-from anyformer.kernels.choose import Request
+from anyformer.kernels.dispatch import KernelRequest
 from anyformer.nn.scene import placed, self_scene
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.full import Full
@@ -166,9 +166,9 @@ def test_attention_dropout_drops_weights_at_every_call():
 
 
 def test_attention_mask_is_served_only_by_kernels_that_read_it():
-    request = Request("cuda", torch.bfloat16, "prefill", "pattern", Full(), Softmax(), masked=True)
+    request = KernelRequest("cuda", torch.bfloat16, "prefill", "pattern", Full(), Softmax(), masked=True)
     assert choice(request).kernel.name == "sdpa"
-    wide = Request("cuda", torch.bfloat16, "prefill", "pattern", Full(), Softmax(), masked=True, softcap=True)
+    wide = KernelRequest("cuda", torch.bfloat16, "prefill", "pattern", Full(), Softmax(), masked=True, softcap=True)
     assert choice(wide).kernel.name == "reference"
 
 

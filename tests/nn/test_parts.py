@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import anyformer as af
 from anyformer.errors import InputError, SpecError
-from anyformer.model.places import place
+from anyformer.model.token_layout import place
 from anyformer.specs import FeedForward, Norm, Position
 from anyformer.specs.codec import write
 from tests.contract.contracts import model_of

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.utils import parametrize, prune
 
 import anyformer as af
-from anyformer.specs.weights import weights
+from anyformer.specs.parameters import weights
 from tests.contract.draw import BASE, draw
 from tests.tolerances import assert_close
 

@@ -8,7 +8,7 @@ import anyformer as af
 from anyformer.errors import InputError
 from anyformer.optim.roles import group_of
 from anyformer.optim.schedule import Schedule
-from anyformer.specs.weights import weights
+from anyformer.specs.parameters import weights
 from tests.contract.draw import draw
 from tests.optim.test_optimizers import Plain, plain
 from tests.tolerances import assert_close

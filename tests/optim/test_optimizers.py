@@ -13,7 +13,7 @@ import anyformer as af
 from anyformer.errors import CapabilityError, InputError
 from anyformer.optim.muon import orthogonalised
 from anyformer.train.optim import Optimizers
-from anyformer.train.rates import Optim
+from anyformer.train.optim_config import Optim
 from tests.contract.draw import BASE
 from tests.tolerances import assert_close
 

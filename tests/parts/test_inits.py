@@ -7,7 +7,7 @@ import anyformer as af
 from anyformer.parts.inits.normal import PlainNormal
 from anyformer.parts.inits.t5 import T5Factors
 from anyformer.specs.axes import Init
-from anyformer.specs.weights import weights
+from anyformer.specs.parameters import weights
 
 WIDTH, DEPTH, HEADS, HEAD_DIM, FFN, VOCAB = 96, 3, 3, 40, 200, 500
 CUT_AT_3 = 0.98658

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from anyformer.specs.pairs import allowed_pairs, enumerate_pairs
+from anyformer.specs.pair_count import allowed_pairs, enumerate_pairs
 from anyformer.specs.patterns import Tokens
 from tests.parts.pattern_samples import HEADS, mask, one_of_each, parse, samples, tokens
 

@@ -12,8 +12,8 @@ from anyformer.parts.patterns.bigbird_random import BigBirdRandom
 from anyformer.parts.patterns.random_blocks import RandomBlocks
 from anyformer.parts.patterns.random_tokens import RandomTokens
 from anyformer.specs import ModelSpec
-from anyformer.specs.draws import draw, scramble
 from anyformer.specs.patterns import Pattern, Tokens
+from anyformer.specs.random_choice import draw, scramble
 
 
 def blocks_seen(pattern: Pattern, block: int, length: int, head: int = 0, layer: int = 0) -> list[list[int]]:

@@ -11,9 +11,9 @@ from anyformer.errors import InputError
 from anyformer.specs import ModelSpec
 from anyformer.specs.codec import read
 from anyformer.specs.count import BYTES, Count, dtype_bytes
-from anyformer.specs.pairs import allowed_pairs, enumerate_pairs, keys_seen
+from anyformer.specs.pair_count import allowed_pairs, enumerate_pairs, keys_seen
+from anyformer.specs.parameters import weights
 from anyformer.specs.patterns import Pattern
-from anyformer.specs.weights import weights
 from tests.specs.small import small
 
 pytestmark = pytest.mark.quick
@@ -170,7 +170,7 @@ def test_allowed_pairs_of_a_long_document_do_not_enumerate():
 
 
 def test_enumeration_in_blocks_of_rows_covers_every_row(monkeypatch):
-    monkeypatch.setattr("anyformer.specs.pairs.PAIRS", 4 * 13)
+    monkeypatch.setattr("anyformer.specs.pair_count.PAIRS", 4 * 13)
     assert enumerate_pairs(pattern("causal"), 13) == 13 * 14 // 2
 
 

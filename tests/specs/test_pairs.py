@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anyformer.specs import pairs as counting
-from anyformer.specs.pairs import allowed_pairs, allowed_pairs_of_heads, enumerate_pairs
+from anyformer.specs import pair_count as counting
+from anyformer.specs.pair_count import allowed_pairs, allowed_pairs_of_heads, enumerate_pairs
 from anyformer.specs.patterns import Pattern, Tokens
 from tests.parts.pattern_samples import parse as read
 from tests.specs.small import small

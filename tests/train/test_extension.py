@@ -10,9 +10,9 @@ import anyformer as af
 from anyformer.cli.main import main
 from anyformer.errors import CheckpointError
 from anyformer.train.config import Config
-from anyformer.train.events import Looked, Step
+from anyformer.train.events import Evaluated, Step
 from anyformer.train.metrics import finals
-from anyformer.train.run import Run
+from anyformer.train.trainer import Trainer
 from tests.assets.make import VERSIONS
 from tests.train.small_data import text_config, text_data
 
@@ -25,7 +25,7 @@ def data(tmp_path_factory):
 
 
 def events(config, until=None):
-    with Run(config) as run:
+    with Trainer(config) as run:
         return list(run.events(until=until))
 
 
@@ -46,8 +46,8 @@ def test_run_given_more_steps_ends_as_if_they_had_been_asked_for_from_the_start(
     told = events(text_config(data, tmp_path / "run", CONSTANT | {"stages.steps": 20}))
     assert steps(told) == steps(whole)[first:]
     assert held(tmp_path / "run", 20) == held(tmp_path / "whole", 20)
-    ends = [event.loss for event in told if isinstance(event, Looked) and event.final]
-    assert ends == [event.loss for event in whole if isinstance(event, Looked) and event.final]
+    ends = [event.loss for event in told if isinstance(event, Evaluated) and event.final]
+    assert ends == [event.loss for event in whole if isinstance(event, Evaluated) and event.final]
     assert [seen["step"] for seen in finals(tmp_path / "run")] == ([12, 20] if first == 12 else [20])
     assert Config.from_file(tmp_path / "run" / "config.toml").steps == 20
 

@@ -13,10 +13,10 @@ from anyformer.optim.clip import total_norm
 from anyformer.optim.muon import MuonRule
 from anyformer.optim.roles import group_of
 from anyformer.specs.codec import Problems, read, write
-from anyformer.specs.weights import weights
-from anyformer.train.crew import Crew
+from anyformer.specs.parameters import weights
+from anyformer.train.cpu_workers import CpuWorkers
 from anyformer.train.optim import Optimizers
-from anyformer.train.rates import AdamW, Decay, Muon, Optim, OptimKind
+from anyformer.train.optim_config import AdamW, Decay, Muon, Optim, OptimKind
 from tests.contract.draw import BASE, draw
 from tests.tolerances import assert_close
 
@@ -135,7 +135,7 @@ def test_crew_moves_parameters_as_one_thread_does(name):
     for size in (1, 3):
         model = af.build(SPEC)
         optimizers = Optimizers(model, kind(name))
-        with Crew(size) as crew:
+        with CpuWorkers(size) as crew:
             for seed in range(2):
                 fill(model, seed)
                 optimizers.step(1.0, crew)

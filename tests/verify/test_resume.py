@@ -8,9 +8,9 @@ import torch
 
 from anyformer.cli.main import main
 from anyformer.errors import CheckpointError, InputError
-from anyformer.train import run as running
+from anyformer.train import trainer as running
 from anyformer.train.optim import Optimizers
-from anyformer.train.run import Run
+from anyformer.train.trainer import Trainer
 from anyformer.verify.resume import Resume, Row, resume
 from tests.train.small_data import text_config, text_data
 
@@ -22,7 +22,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def run(data, tmp_path):
-    with Run(text_config(data, tmp_path / "run", {"run.ema": 0.9})) as made:
+    with Trainer(text_config(data, tmp_path / "run", {"run.ema": 0.9})) as made:
         list(made.events())
     return tmp_path / "run"
 

@@ -16,14 +16,14 @@ from anyformer.convert.surgery import Surgery, operate
 from anyformer.data.batch import Batch
 from anyformer.errors import AnyformerError
 from anyformer.families.checkpoint import family_for
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 from anyformer.model.reversible import replays_dropout
 from anyformer.specs import ModelSpec
-from anyformer.specs.weights import weights
-from anyformer.train.captured import Captured, why_not
-from anyformer.train.crew import Crew, draws
-from anyformer.train.learner import on_device
+from anyformer.specs.parameters import weights
+from anyformer.train.cpu_workers import CpuWorkers, draws
+from anyformer.train.cuda_graph import Captured, why_not
 from anyformer.train.stages import restaged
+from anyformer.train.train_step import on_device
 from tests.contract.contracts import answers
 from tests.walks.actions import WHOLE, action
 from tests.walks.specs import is_published
@@ -79,7 +79,7 @@ def train_in_threads(world: World, rng: random.Random) -> None:
     size = rng.choice((2, 4))
     live, twin = world.live.learner, world.twin.learner
     alone = live.crew
-    with Crew(size) as crew:
+    with CpuWorkers(size) as crew:
         live.crew, twin.micro = crew, 4 // size
         try:
             _step(world, rng, (world.live, live.step), (world.twin, twin.step))
@@ -309,7 +309,7 @@ def _gone_on(world: World, rng: random.Random, label: str, made: Model) -> None:
         module.training = modes[name]
     for name, p in world.twin.model.named_parameters():
         p.requires_grad_(named[name].requires_grad)
-    made.keeps_logits = world.twin.model.keeps_logits
+    made.return_logits = world.twin.model.return_logits
     world.adopt(made)
     if any(getattr(module, "way", None) is not None for module in world.twin.model.modules()):
         world.set_ways("none", "none")
@@ -443,7 +443,7 @@ def surgery(world: World, rng: random.Random) -> None:
             twin.load_state_dict(plain.state_dict())
             for a, b in zip(made.parameters(), twin.parameters(), strict=True):
                 require(same(a.detach(), b.detach()), "values", f"{each} gives other weights")
-            made.keeps_logits = twin.keeps_logits = world.twin.model.keeps_logits
+            made.return_logits = twin.return_logits = world.twin.model.return_logits
             world.kept = []
             world.adopt(made, twin)
         return

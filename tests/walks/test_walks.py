@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from anyformer.generation import engine
-from anyformer.model.models import Model
-from anyformer.train.learner import Learner
+from anyformer.model.model import Model
 from anyformer.train.optim import Optimizers
+from anyformer.train.train_step import TrainStep
 from tests.quick import few
 from tests.walks.actions import ACTIONS
 from tests.walks.specs import spec_of
@@ -139,8 +139,8 @@ def test_walks_find_a_parameter_that_no_step_moves(monkeypatch):
 
 
 def test_walks_find_a_step_that_takes_other_pieces_in_threads(monkeypatch):
-    by_crew = Learner._by_crew
-    monkeypatch.setattr(Learner, "_by_crew", lambda self, parts, *rest: by_crew(self, parts[:-1], *rest))
+    by_crew = TrainStep._by_crew
+    monkeypatch.setattr(TrainStep, "_by_crew", lambda self, parts, *rest: by_crew(self, parts[:-1], *rest))
     found = walk(SPEAKS, Settings(backend=None), taken=[("train_in_threads", 0)])
     assert found.kinds & {"values", "gradients", "loss", "step"}, found.told()
 

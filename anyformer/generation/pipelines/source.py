@@ -14,12 +14,12 @@ import torch
 from anyformer.data.tokenizer import Tokenizer, source_tokenizer, tokenizer
 from anyformer.data.tokenizer_files import NAMED, SETTINGS, SETTINGS_BYTES, special_tokens
 from anyformer.errors import InputError
-from anyformer.families.bridge import from_hf
-from anyformer.families.folder import load
+from anyformer.families.hf_bridge import from_hf
 from anyformer.families.hub import find_folder
+from anyformer.families.io import load
 from anyformer.families.shards import CONFIG, CONFIG_BYTES, read_json
 from anyformer.generation.chat.template import ChatTemplate, read_template
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 
 if TYPE_CHECKING:
     from torch import Tensor

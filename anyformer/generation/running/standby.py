@@ -8,7 +8,7 @@ import weakref
 from typing import Any
 
 from anyformer.generation.running.runner import Runner
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 
 STRETCH = 1024
 """Rows have room for a multiple of so many tokens, so that a prompt a little longer finds the same runner."""
