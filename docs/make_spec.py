@@ -79,7 +79,7 @@ MEANINGS = {
     "ModelSpec.loss": "What is added to plain cross-entropy.",
     "ModelSpec.init": "How weights start.",
     "ModelSpec.ids": "Token ids with a meaning.",
-    "Norms.leaf": "Which norm.",
+    "NormPlacement.leaf": "Which norm.",
     "HeadNorm.leaf": "Which norm; its fields are those of [norm](#norm).",
     "Temperature.kind": "Which formula.",
     "Temperature.length": "The length in the formula.",
