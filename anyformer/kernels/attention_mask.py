@@ -1,4 +1,4 @@
-"""Sight: who may see whom in one pass, as a predicate that can be asked about any part of the pairs.
+"""A lazy attention mask: who may see whom in one pass, a predicate that kernels ask about their own tile of the pairs.
 
 Kernels ask for the piece that they are working on; only those that need it ask for the whole mask.
 """

@@ -90,7 +90,7 @@ class Kernel(NamedTuple):
     reads_pages: bool = False
     """Keys and values are a pool, and `terms.pages` says where those of each row lie."""
     reads_masks: bool = False
-    """It serves any mask that a caller gives, and not only patterns (see `Sight.given`)."""
+    """It serves any mask that a caller gives, and not only patterns (see `AttentionMask.given`)."""
 
 
 class Dispatch(NamedTuple):

@@ -1,4 +1,4 @@
-"""Scene: what the layers of one kind share in one forward pass.
+"""Attention metadata, shared by the layers with equal specs in one forward pass.
 
 Positions, sight, angles, shared score terms and the choice of a kernel are computed once for each distinct pair of
 attention and position spec; a layer only reads them.

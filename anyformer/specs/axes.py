@@ -199,7 +199,7 @@ class MixerInput(NamedTuple):
     turn: Callable[[Any], Any]
     """Rotates new queries or keys by their positions; returns its argument where the scheme rotates nothing."""
     sight: Any
-    """Who may see whom (kernels.sight.Sight)."""
+    """Who may see whom (kernels.attention_mask.AttentionMask)."""
     scale: float
     dropout: float
     state: tuple[Any, ...] | None

@@ -146,7 +146,7 @@ def test_run_interrupted_by_a_signal_saves_every_step_and_exits(
         import anyformer.train.trainer as module
 
         look = module.evaluate
-        monkeypatch.setattr(module, "look", lambda *args, **more: (send(), look(*args, **more))[1])
+        monkeypatch.setattr(module, "evaluate", lambda *args, **more: (send(), look(*args, **more))[1])
     else:
         learn = TrainStep.step
 

@@ -52,7 +52,7 @@ def test_resume_of_a_sound_run_is_exact_and_leaves_it_alone(run, tmp_path):
 
 
 def test_resume_to_the_end_of_a_run_does_not_measure_it_again(run, monkeypatch):
-    monkeypatch.setattr(running, "look", lambda *_, **__: pytest.fail("it looked"))
+    monkeypatch.setattr(running, "evaluate", lambda *_, **__: pytest.fail("it looked"))
     assert resume(run, steps=4).end == 12
 
 
