@@ -1,6 +1,6 @@
 """Attention metadata, shared by the layers with equal specs in one forward pass.
 
-Positions, sight, angles, shared score terms and the choice of a kernel are computed once for each distinct pair of
+Positions, mask, angles, shared score terms and the choice of a kernel are computed once for each distinct pair of
 attention and position spec; a layer only reads them.
 """
 

@@ -100,7 +100,7 @@ def test_held_out_part_that_is_small_is_measured_whole_at_each_point_and_once_at
 
     calls = []
     monkeypatch.setattr(
-        running, "look", lambda *args, **more: (calls.append(more["batches"]), evaluate(*args, **more))[1]
+        running, "evaluate", lambda *args, **more: (calls.append(more["batches"]), evaluate(*args, **more))[1]
     )
     data = text_data(tmp_path / "data")
     told = events(text_config(data, tmp_path / "run", {"run.eval_batches": 50}))
