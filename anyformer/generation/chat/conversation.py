@@ -33,7 +33,7 @@ class Chat:
         if source.template is None and not plain:
             raise InputError(BASE)
         self.source, self.system, self.plain = source, system, plain
-        self.rotates: list[dict[str, str]] = []
+        self.turns: list[dict[str, str]] = []
         """Messages of the user and the assistant in turn, the system's not among them."""
         self.forgotten = 0
         """Turns that were dropped before the last answer, to make room."""
@@ -43,20 +43,20 @@ class Chat:
     @property
     def messages(self) -> list[dict[str, str]]:
         """All that is remembered."""
-        return [*([{"role": "system", "content": self.system}] if self.system else []), *self.rotates]
+        return [*([{"role": "system", "content": self.system}] if self.system else []), *self.turns]
 
     def reset(self) -> None:
         """Forget what was said; the system's message stays."""
-        self.rotates.clear()
+        self.turns.clear()
 
     def say(self, text: str, *, max_new_tokens: int, **options: Any) -> Iterator[str]:
         """Say something; pieces of the answer. The model does nothing before the first piece is asked for."""
         if not text.strip():
             raise InputError("there is nothing to answer; say something")
-        if self.rotates and self.rotates[-1]["role"] == "user":
+        if self.turns and self.turns[-1]["role"] == "user":
             # An answer that nobody listened to never began; its question would stand before this one.
-            self.rotates.pop()
-        self.rotates.append({"role": "user", "content": text})
+            self.turns.pop()
+        self.turns.append({"role": "user", "content": text})
         asked: dict[str, Any] = {"stop": [*self.source.stop, *self._stops]} | options
         try:
             ids, new = self._fit(max_new_tokens)
@@ -65,7 +65,7 @@ class Chat:
                 tokenizer=self.source.tokenizer, **asked,
             )  # fmt: skip
         except BaseException:
-            self.rotates.pop()
+            self.turns.pop()
             raise
         return self._answer(ids, steps)
 
@@ -91,10 +91,10 @@ class Chat:
             ended = True
         finally:
             if said or ended:
-                self.rotates.append({"role": "assistant", "content": said.strip() if self.plain else said})
+                self.turns.append({"role": "assistant", "content": said.strip() if self.plain else said})
             else:
                 # A question that was never answered would stand before the next one.
-                self.rotates.pop()
+                self.turns.pop()
 
     def _begun(self, said: str, piece: str) -> str:
         """A piece; the blank between a name and what it says is not said."""
@@ -106,13 +106,13 @@ class Chat:
         wanted = min(most, max(size // SHARE, 1))
         dropped: list[dict[str, str]] = []
         ids = self._ids()
-        while len(ids) + wanted > size and len(self.rotates) > 1:
+        while len(ids) + wanted > size and len(self.turns) > 1:
             # A question and its answer.
-            dropped += self.rotates[:2]
-            del self.rotates[:2]
+            dropped += self.turns[:2]
+            del self.turns[:2]
             ids = self._ids()
         if len(ids) >= size:
-            self.rotates[:0] = dropped
+            self.turns[:0] = dropped
             raise InputError(f"that makes {len(ids)} tokens, and this model is made for {size}; say it in fewer words")
         self.forgotten = len(dropped) // 2
         return ids, min(most, size - len(ids))

@@ -75,7 +75,7 @@ class Group:
         rows, device = asked.begun_BT.shape[0], like.device
         options = asked.plan.options
         self.width, self.new, self.pad = width, asked.new, asked.pad
-        self.power, self.rope_before_cache = float(options.length_penalty), options.early_stopping
+        self.power, self.early = float(options.length_penalty), options.early_stopping
         self.stop_S = torch.tensor(asked.plan.stop, dtype=torch.long, device=device)
         # As many candidates that may all stop, and still as many that go on.
         self.candidates = max(2, 1 + len(asked.plan.stop)) * width
@@ -125,10 +125,10 @@ class Group:
     def _close(self, step: int) -> None:
         """Stop looking where nothing better is to be expected."""
         worst_B1 = self.best_BW[:, -1:]
-        if self.rope_before_cache is True:
+        if self.early is True:
             self.open_B1 = self.open_B1 & (worst_B1 == NEVER)
         # Log-probabilities only add up, so at most a greater length makes a score better.
-        ahead = self.new if self.rope_before_cache == "never" and self.power > 0 else step + 1
+        ahead = self.new if self.early == "never" and self.power > 0 else step + 1
         self.open_B1 = self.open_B1 & (self.score_BW[:, :1] / self._length(ahead) > worst_B1)
 
     def _length(self, tokens: int) -> Tensor:
