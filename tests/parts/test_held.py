@@ -38,4 +38,4 @@ def test_held_constants_are_no_part_of_a_checkpoint():
 
 
 def test_held_prints_its_kind_and_sizes():
-    assert str(xl()) == "Held(xl, distance 32x12, u 4x8, v 4x8)"
+    assert str(xl()) == "LeafModule(xl, distance 32x12, u 4x8, v 4x8)"

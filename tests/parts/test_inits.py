@@ -143,7 +143,7 @@ def test_t5_start_equals_that_of_the_published_class():
     ours = {f"layer.0.SelfAttention.{short}.weight": role for short, role in roles.items()}
     ours |= {f"layer.1.DenseReluDense.{n}.weight": "ffn_out" if n == "wo" else "ffn_in" for n in ("wi_0", "wi_1", "wo")}
     for name, role in ours.items():
-        weight = af.specs.axes.Weight(shape=tuple(theirs[name].shape), role=role)
+        weight = af.specs.axes.ParamSpec(shape=tuple(theirs[name].shape), role=role)
         rule = T5Factors(factor=0.5).rule(weight, width=WIDTH, depth=1, tied=True, heads=HEADS, head_dim=HEAD_DIM)
         assert_spread(theirs[name], rule.std)
 

@@ -95,7 +95,7 @@ def open_source(
     own, given = _own(made, given, folder)
     read, tokens, template = _tokenizer(given, folder)
     for one, limit, which in ((read, made.spec.vocab, ""), (own, made.spec.input_vocab, "of the source ")):
-        if one is not None and one.vocab > limit:
+        if one is not None and min(one.vocab, one.texts) > limit:
             raise InputError(
                 f"tokenizer: that {which}has {one.vocab} tokens, and the model {limit}; give the one that it was trained with"
                 if which
