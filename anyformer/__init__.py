@@ -24,45 +24,55 @@ from anyformer.errors import (
 )
 
 if TYPE_CHECKING:
+    from anyformer import nn, optim
     from anyformer.data.tokenizer import tokenizer
-    from anyformer.families.bridge import from_hf, to_hf
-    from anyformer.families.folder import load, save
+    from anyformer.families.hf_bridge import from_hf, to_hf
+    from anyformer.families.io import load, save
     from anyformer.families.zoo import zoo
     from anyformer.generation.engine import generate
     from anyformer.generation.pipelines.tasks import pipeline
     from anyformer.model.build import build
-    from anyformer.model.models import Model
+    from anyformer.model.model import Model
+    from anyformer.nn.functional import attention
     from anyformer.specs import ModelSpec
 
 __version__ = "0.1.0"
 __all__ = [
     "AnyformerError", "CapabilityError", "CheckpointError", "DataError", "InputError", "Model", "ModelSpec", "SpecError",
-    "TrainingError", "build", "from_hf", "generate", "load", "pipeline", "save", "spec", "to_hf", "tokenizer", "zoo",
+    "TrainingError", "attention", "build", "from_hf", "generate", "load", "nn", "optim", "pipeline", "save", "spec",
+    "to_hf", "tokenizer", "zoo",
 ]  # fmt: skip
 
 _LAZY = {
+    "attention": "anyformer.nn.functional",
     "build": "anyformer.model.build",
-    "from_hf": "anyformer.families.bridge",
+    "from_hf": "anyformer.families.hf_bridge",
     "generate": "anyformer.generation.engine",
-    "load": "anyformer.families.folder",
+    "load": "anyformer.families.io",
     "pipeline": "anyformer.generation.pipelines.tasks",
-    "save": "anyformer.families.folder",
-    "to_hf": "anyformer.families.bridge",
+    "save": "anyformer.families.io",
+    "to_hf": "anyformer.families.hf_bridge",
     "tokenizer": "anyformer.data.tokenizer",
     "zoo": "anyformer.families.zoo",
-    "Model": "anyformer.model.models",
+    "Model": "anyformer.model.model",
     "ModelSpec": "anyformer.specs.model",
 }
+_PACKAGES = ("nn", "optim")
+"""Packages of public names of their own."""
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(importlib.import_module(_LAZY[name]), name)
+    if name in _PACKAGES:
+        return importlib.import_module(f"anyformer.{name}")
     raise AttributeError(f"module 'anyformer' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    # Not what this file needs for itself; modules that are loaded are there too.
+    loaded = {name for name, value in globals().items() if getattr(value, "__name__", "") == f"{__name__}.{name}"}
+    return sorted({*__all__, *loaded, *(name for name in globals() if name.startswith("__"))})
 
 
 def spec(
@@ -77,6 +87,8 @@ def spec(
     """
     from anyformer.specs.model import ModelSpec
 
+    if isinstance(source, str) and not source.strip():
+        raise InputError("the name is empty; give that of a preset, a .toml file or a directory (. is this one)")
     if changes is not None and not isinstance(changes, Mapping):
         raise TypeError(f"changes: expected dotted names and values, such as {{'depth': 8}}, got {changes!r}")
     folder = isinstance(source, str | Path) and Path(source).suffix != ".toml" and Path(source).is_dir()
@@ -91,7 +103,7 @@ def spec(
     elif Path(source).suffix == ".toml":
         found = ModelSpec.from_file(source)
     elif folder:
-        from anyformer.families.folder import spec_of
+        from anyformer.families.io import spec_of
 
         found = spec_of(Path(source), ignore_keys)
     else:

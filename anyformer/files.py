@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from anyformer.errors import CheckpointError, InputError, file_fault, naming
+from anyformer.errors import ADVICE, CheckpointError, InputError, file_fault, naming
 
 Bytes = bytes | memoryview
 
@@ -163,7 +163,11 @@ class NewFolder:
             DISK.remove(self.path)
             DISK.folder(self.path)
         except OSError as error:
-            raise InputError(f"{self.place}: can't be written: {file_fault(error)}") from error
+            # The folder that is filled first is nobody's business.
+            named = None if error.filename in (None, str(self.path)) else error.filename
+            fault = file_fault(OSError(error.errno, error.strerror or str(error), named))
+            advice = "" if (error.errno or 0) in ADVICE else "; choose another place"
+            raise InputError(f"{self.place}: can't be written: {fault}{advice}") from error
         return self
 
     def _check(self) -> None:

@@ -19,9 +19,8 @@ import transformers
 from core import best_of
 
 import anyformer as af
-from anyformer.model.lean import lean
-from anyformer.model.quantise import quantise
-from anyformer.model.reading import headless
+from anyformer.model.eval_mode import without_head
+from anyformer.model.quantize import quantize
 
 SHAPES = {
     "15M Llama": transformers.LlamaConfig(
@@ -47,7 +46,7 @@ def pair(config):
         wanted = theirs(ids).logits
         gap = ((ours(ids).logits - wanted).abs().max() / wanted.abs().max()).item()
     assert gap < 1e-4, f"the two models differ by {gap}"
-    return theirs, ours, quantise(copy.deepcopy(ours), "int8")
+    return theirs, ours, quantize(copy.deepcopy(ours), "int8")
 
 
 def read_rate(rounds=7):
@@ -92,7 +91,7 @@ def decoding(name, new, rounds, read):
 def cached_and_not(prompt, new, runs):
     """100 new tokens after 400 with and without a cache: the same kernels, and logits of the last token only."""
     _, ours, _ = pair(SHAPES["124M GPT-2"])
-    body, model = headless(lean(ours)), lean(ours)
+    body, model = without_head(ours), ours
     ids = torch.randint(0, ours.spec.vocab, (1, prompt))
 
     def with_cache(steps):

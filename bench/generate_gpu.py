@@ -63,10 +63,10 @@ def theirs(model: Any, ids: torch.Tensor, new: int) -> float:
 
 def quantised(name: str) -> None:
     """The same model with weights of 8 and of 4 bits."""
-    from anyformer.model.quantise import quantise
+    from anyformer.model.quantize import quantize
 
     for kind in ("int8", "int4"):
-        model = quantise(built(name), kind)
+        model = quantize(built(name), kind)
         ids = torch.randint(0, model.spec.vocab, (1, 128), device="cuda")
         ask = functools.partial(af.generate, model, ids, stop=())
         ask(max_new_tokens=8)

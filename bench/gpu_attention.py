@@ -13,12 +13,12 @@ import torch
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from anyformer.kernels.attention import attend, reference, tiled
-from anyformer.kernels.sight import Sight
+from anyformer.kernels.attention import attend, reference, tiled_flash
+from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.causal import Causal
 from anyformer.parts.patterns.window import Window
-from anyformer.specs.pairs import allowed_pairs
+from anyformer.specs.pair_count import allowed_pairs
 from anyformer.specs.patterns import Tokens
 
 HEADS, GROUPS, DIM = 32, 8, 128
@@ -64,7 +64,7 @@ def both_ways(forward, *inputs):
 def sight_of(pattern, tokens, heads):
     pos = torch.arange(tokens, device="cuda")[None]
     shape = "causal" if isinstance(pattern, Causal) else "pattern"
-    return Sight(pattern, Tokens(pos), Tokens(pos), plain=True, heads=heads, shape=shape)
+    return AttentionMask(pattern, Tokens(pos), Tokens(pos), plain=True, heads=heads, shape=shape)
 
 
 def ours(pattern, tokens, scale):
@@ -137,7 +137,7 @@ def packed_mask(tokens, rounds):
 
     document = (torch.arange(tokens, device="cuda") // 700)[None].repeat(4, 1)
     pos = torch.arange(tokens, device="cuda")[None] % 700 + 0 * document
-    sight = Sight(Causal(), Tokens(pos, document), Tokens(pos, document))
+    sight = AttentionMask(Causal(), Tokens(pos, document), Tokens(pos, document))
     took = medians(rounds, {"made": lambda: made(sight)})["made"]
     print(f"block mask of 4 packed rows of {tokens} tokens: {took:.2f} ms")
 
@@ -148,7 +148,7 @@ def memory():
     print(f"{'tokens':>8} {'tiled':>12} {'reference':>12} {'share':>8}")
     for tokens in (1024, 2048, 4096, 8192, 16384):
         peaks = []
-        for kernel in (tiled.KERNEL, reference.KERNEL):
+        for kernel in (tiled_flash.KERNEL, reference.KERNEL):
             inputs = [torch.randn(1, tokens, 4, 64, device="cuda", dtype=torch.bfloat16) for _ in range(3)]
             leaves = [x.requires_grad_() for x in inputs]
             torch.cuda.synchronize()

@@ -14,13 +14,13 @@ import time
 import torch
 from torch.nn import functional as F
 
-from anyformer.kernels.attention import paged
-from anyformer.kernels.choose import Terms
-from anyformer.kernels.pages import Pages
-from anyformer.kernels.sight import Sight
+from anyformer.kernels.attention import paged_cuda
+from anyformer.kernels.attention_mask import AttentionMask
+from anyformer.kernels.block_table import BlockTable
+from anyformer.kernels.dispatch import AttentionArgs
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.causal import Causal
-from anyformer.specs.keep import Keep
+from anyformer.specs.cache_policy import Keep
 from anyformer.specs.patterns import Tokens
 
 LIMIT = 4.43e12
@@ -77,12 +77,12 @@ def inputs(batch, context, heads, groups, dim, size, copies, *, int8=False):
     table = torch.randperm(batch * width, device="cuda").view(batch, width).int() + 1
     count = torch.full((batch,), context - 1, device="cuda", dtype=torch.int32)
     pos = Tokens(count[:, None].long() - 1)
-    terms = Terms(
+    terms = AttentionArgs(
         dim**-0.5,
         Softmax(),
         {},
-        Sight(Causal(), pos, pos, heads=heads),
-        pages=Pages(table, size, count, Keep(), scales),
+        AttentionMask(Causal(), pos, pos, heads=heads),
+        pages=BlockTable(table, size, count, Keep(), scales),
     )
     return q, pools, terms
 
@@ -93,8 +93,8 @@ def copies_for(bytes_read):
 
 def ours(q, pools, terms, plan=None):
     groups, dim = pools[0][0].shape[2:]
-    plan = plan or paged.plan(groups, dim, pools[0][0].element_size())
-    return [lambda k=k, v=v: paged.launched(q, k, v, terms, plan) for k, v in pools]
+    plan = plan or paged_cuda.plan(groups, dim, pools[0][0].element_size())
+    return [lambda k=k, v=v: paged_cuda.launched(q, k, v, terms, plan) for k, v in pools]
 
 
 def sdpa(q, pools, context):
@@ -138,7 +138,7 @@ def compare(options):
 
 
 PLANS = [
-    paged.Plan(block, least, most, few, warps, stages, registers)
+    paged_cuda.Plan(block, least, most, few, warps, stages, registers)
     for (block, warps, stages, registers), (least, few), most in itertools.product(
         [(64, 4, 3, None), (64, 4, 3, 128), (64, 4, 3, 96), (32, 4, 5, 96), (32, 4, 3, 80)],
         [(64, 8), (64, 4), (128, 4), (128, 32)],

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 from torch.nn import functional as F
 
-from anyformer.kernels.few import NormTerms, products, quantised
+from anyformer.kernels.small_gemm import NormTerms, launch, quantized
 from anyformer.parts.ffns.gated import Swiglu
 from anyformer.parts.norms.rmsnorm import RMSNorm
 
@@ -126,19 +126,17 @@ def variant(name, weights, rows, **how):
     x = torch.randn(rows, into, dtype=HALF, device="cuda")
     norm, residual = norm_of(into), torch.randn(rows, outs, dtype=HALF, device="cuda")
     if name in ("qkv", "head"):
-        return lambda: [products.product(x, w, None, norm=norm, **how) for w in weights]
+        return lambda: [launch.product(x, w, None, norm=norm, **how) for w in weights]
     if name == "gate-up":
-        return lambda: [
-            products.product(x, w, None, norm=norm, act=ACT, gated=True, at="output", **how) for w in weights
-        ]
+        return lambda: [launch.product(x, w, None, norm=norm, act=ACT, gated=True, at="output", **how) for w in weights]
     if name == "down from gate-up":
         h = torch.randn(rows, 2 * into, dtype=HALF, device="cuda")
         return lambda: [
-            products.product(h, w, None, act=ACT, gated=True, at="input", residual=residual, **how) for w in weights
+            launch.product(h, w, None, act=ACT, gated=True, at="input", residual=residual, **how) for w in weights
         ]
     if name == "torch":
         return lambda: [F.linear(x, w) for w in weights]
-    return lambda: [products.product(x, w, None, residual=residual, **how) for w in weights]
+    return lambda: [launch.product(x, w, None, residual=residual, **how) for w in weights]
 
 
 def speed(run, count, size):
@@ -155,11 +153,11 @@ def shapes(model, rows):
         alone = speed(variant(name, weights, rows, pdl=False), len(weights), size)
         torchs = speed(variant("torch", weights, rows), len(weights), size)
         x = torch.randn(rows, into, dtype=HALF, device="cuda")
-        eights = [quantised.quantise_int8(w) for w in weights]
-        eight = speed(lambda x=x, q=eights: [quantised.int8_linear(x, *w) for w in q], len(weights), outs * into)
+        eights = [quantized.quantise_int8(w) for w in weights]
+        eight = speed(lambda x=x, q=eights: [quantized.int8_linear(x, *w) for w in q], len(weights), outs * into)
         del eights
-        fours = [quantised.quantise_int4(w) for w in weights]
-        four = speed(lambda x=x, q=fours: [quantised.int4_linear(x, *w, 128) for w in q], len(weights), outs * into / 2)
+        fours = [quantized.quantise_int4(w) for w in weights]
+        four = speed(lambda x=x, q=fours: [quantized.int4_linear(x, *w, 128) for w in q], len(weights), outs * into / 2)
         del fours
         print(
             f"{rows} rows  {name:8} {outs:6}x{into:<6} ours {ours:.2f} TB/s, without early start {alone:.2f}, "
@@ -200,23 +198,23 @@ class Stack:
     def ours(self, x, pdl):
         size = self.sizes.get
         for w in self.layers:
-            qkv = products.product(x, w["qkv"], None, norm=w["n1"], pdl=pdl, sizes=size("qkv"))
-            x = products.product(self.attention(qkv, pdl), w["o"], None, residual=x, pdl=pdl, sizes=size("o"))
+            qkv = launch.product(x, w["qkv"], None, norm=w["n1"], pdl=pdl, sizes=size("qkv"))
+            x = launch.product(self.attention(qkv, pdl), w["o"], None, residual=x, pdl=pdl, sizes=size("o"))
             how = {"act": ACT, "gated": True, "at": "output"}
-            h = products.product(x, w["gate-up"], None, norm=w["n2"], pdl=pdl, sizes=size("gate-up"), **how)
-            x = products.product(h, w["down"], None, residual=x, pdl=pdl, sizes=size("down"))
-        return products.product(x, self.head, None, norm=self.norm, pdl=pdl, sizes=size("head"))
+            h = launch.product(x, w["gate-up"], None, norm=w["n2"], pdl=pdl, sizes=size("gate-up"), **how)
+            x = launch.product(h, w["down"], None, residual=x, pdl=pdl, sizes=size("down"))
+        return launch.product(x, self.head, None, norm=self.norm, pdl=pdl, sizes=size("head"))
 
     def before(self, x, pdl):
         """The activation as part of the product that reads it."""
         size = self.sizes.get
         for w in self.layers:
-            qkv = products.product(x, w["qkv"], None, norm=w["n1"], pdl=pdl, sizes=size("qkv"))
-            x = products.product(self.attention(qkv, pdl), w["o"], None, residual=x, pdl=pdl, sizes=size("o"))
-            h = products.product(x, w["gate-up"], None, norm=w["n2"], pdl=pdl, sizes=size("gate-up"))
+            qkv = launch.product(x, w["qkv"], None, norm=w["n1"], pdl=pdl, sizes=size("qkv"))
+            x = launch.product(self.attention(qkv, pdl), w["o"], None, residual=x, pdl=pdl, sizes=size("o"))
+            h = launch.product(x, w["gate-up"], None, norm=w["n2"], pdl=pdl, sizes=size("gate-up"))
             how = {"act": ACT, "gated": True, "at": "input"}
-            x = products.product(h, w["down"], None, residual=x, pdl=pdl, sizes=size("down"), **how)
-        return products.product(x, self.head, None, norm=self.norm, pdl=pdl, sizes=size("head"))
+            x = launch.product(h, w["down"], None, residual=x, pdl=pdl, sizes=size("down"), **how)
+        return launch.product(x, self.head, None, norm=self.norm, pdl=pdl, sizes=size("head"))
 
     def torchs(self, x):
         for w in self.layers:
@@ -229,11 +227,11 @@ class Stack:
     def many(self, x):
         """torch's products with our norms and activations: more than a few rows."""
         for w in self.layers:
-            qkv = F.linear(products.norm_rows(x, w["n1"]), w["qkv"])
+            qkv = F.linear(launch.norm_rows(x, w["n1"]), w["qkv"])
             x = x + F.linear(self.attention(qkv), w["o"])
-            h = F.linear(products.norm_rows(x, w["n2"]), w["gate-up"])
-            x = x + F.linear(products.combine_rows(h, ACT, True), w["down"])
-        return F.linear(products.norm_rows(x, self.norm), self.head)
+            h = F.linear(launch.norm_rows(x, w["n2"]), w["gate-up"])
+            x = x + F.linear(launch.combine_rows(h, ACT, True), w["down"])
+        return F.linear(launch.norm_rows(x, self.norm), self.head)
 
 
 def stacks(name, rows):
@@ -244,7 +242,7 @@ def stacks(name, rows):
         x = torch.randn(count, model.width, dtype=HALF, device="cuda")
         whole = stack.torchs(x).float()
         ways = {"torch": lambda x=x: stack.torchs(x), "torch, our norms": lambda x=x: stack.many(x)}
-        if count <= products.MOST:
+        if count <= launch.MOST:
             ways |= {
                 "ours": lambda x=x: stack.ours(x, True),
                 "ours, no early start": lambda x=x: stack.ours(x, False),
@@ -272,7 +270,7 @@ def main():
     for name in args.models:
         if not args.no_shapes:
             for rows in args.rows:
-                if rows <= products.MOST:
+                if rows <= launch.MOST:
                     shapes(MODELS[name], rows)
         stacks(name, args.rows)
 

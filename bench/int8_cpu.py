@@ -15,10 +15,9 @@ from functools import partial
 import torch
 
 import anyformer as af
-from anyformer.model.lean import lean
-from anyformer.model.quantise import quantise
-from anyformer.model.reading import headless
-from anyformer.train.evaluate import score_ids
+from anyformer.model.eval_mode import without_head
+from anyformer.model.quantize import quantize
+from anyformer.train.perplexity import score_ids
 
 SHAPES = {
     "3M": dict(
@@ -53,7 +52,7 @@ def best_of(rounds, threads, *runs):
 
 def pair(name):
     plain = af.build(af.spec(SHAPES[name] | {"head": {"kind": "lm", "tied": name != "124M"}}), seed=0).eval()
-    return lean(plain), quantise(copy.deepcopy(plain), "int8")
+    return plain, quantize(copy.deepcopy(plain), "int8")
 
 
 def said(what, times):
@@ -95,7 +94,7 @@ def main():
                 times = best_of(4 * rounds, args.threads, decoding(plain, rows, 16), decoding(small, rows, 16))
                 said(f"{name}, a token of {rows} rows", [t / 4 for t in times])
             ids = torch.randint(0, plain.spec.vocab, WHOLE)
-            bodies = [headless(plain), headless(small)]
+            bodies = [without_head(plain), without_head(small)]
             few = max(3, rounds // 2)
             said(
                 f"{name}, {WHOLE[0]} x {WHOLE[1]} tokens, states",

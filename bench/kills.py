@@ -28,11 +28,11 @@ from pathlib import Path
 import torch
 
 from anyformer.cli.main import main as anyformer
-from anyformer.lab.training import training
+from anyformer.lab.train_run import training
 from anyformer.train.checkpoint import newest
 from anyformer.train.config import Config
 from anyformer.train.events import Stopped
-from anyformer.train.run import Run
+from anyformer.train.trainer import Trainer
 
 CONFIG = """
 [model.spec]
@@ -70,7 +70,7 @@ def config(data, run, changes=None):
 
 def running(made):
     """With whom speaks, if somebody does."""
-    return training(made) if made.run.sample_every else Run(made)
+    return training(made) if made.run.sample_every else Trainer(made)
 
 
 def start(made):
@@ -221,7 +221,7 @@ def main():
         print(f"a run of {steps} steps takes {alone:.1f} s; seed {given.seed}", flush=True)
         found = {}
         if given.samples:
-            with Run(config(data, room / "silent", {"run.eval_every": 10**6})) as run:
+            with Trainer(config(data, room / "silent", {"run.eval_every": 10**6})) as run:
                 for _ in run.events():
                     pass
             one, other = held(reference, steps), held(room / "silent", steps)

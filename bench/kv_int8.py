@@ -17,7 +17,7 @@ import torch
 
 import anyformer as af
 from anyformer.generation.running.runner import Runner
-from anyformer.model.reading import reading
+from anyformer.model.eval_mode import eval_mode
 
 ROWS = 8
 """Windows that are read beside each other."""
@@ -53,7 +53,7 @@ def logprobs(model, rows_BW, storage, step):
     runner = Runner(model, pool)
     tenants = [pool.admit() for _ in range(rows)]
     found = []
-    with reading(model):
+    with eval_mode(model):
         # A first pass of many tokens would see them as they were before they were stored.
         for begin, end in [(0, 1), *((i, min(i + step, window)) for i in range(1, window, step))]:
             for tenant in tenants:

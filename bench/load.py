@@ -35,7 +35,7 @@ def measure(side, folder):
     if side == "anyformer":
         import anyformer as af
         from anyformer.families import checkpoint  # noqa: F401
-        from anyformer.model import store  # noqa: F401
+        from anyformer.model import native_checkpoint  # noqa: F401
 
         af.spec(folder)
         load = af.load

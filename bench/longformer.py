@@ -12,9 +12,9 @@ import torch
 from core import best_of
 from transformers import LongformerConfig, LongformerForMaskedLM
 
-from anyformer.families.bridge import from_hf
+from anyformer.families.hf_bridge import from_hf
 from anyformer.measure.memory import used
-from anyformer.model.reading import headless
+from anyformer.model.eval_mode import without_head
 
 VOCAB = 1000
 """Tokens take no part in the comparison."""
@@ -28,7 +28,7 @@ def pair(tokens, depth, width, heads):
         type_vocab_size=1, layer_norm_eps=1e-5,
     )  # fmt: skip
     theirs = LongformerForMaskedLM(config).eval()
-    return theirs.longformer, headless(from_hf(theirs))
+    return theirs.longformer, without_head(from_hf(theirs))
 
 
 def main():

@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 
 from anyformer.data.raw import RawFile
+from anyformer.data.scan import Plan
 from anyformer.data.shards import open_examples
 from anyformer.data.sources.text import Text
-from anyformer.data.survey import Plan
 from anyformer.data.tokenizer import tokenizer, train_bpe
 from anyformer.data.tokenizing import tokenize
 

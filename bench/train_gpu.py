@@ -15,7 +15,7 @@ import time
 import torch
 
 import anyformer as af
-from anyformer.train.compiled import compiled
+from anyformer.train.compile import compiled
 
 LIMIT = 775e12
 SHAPES = {
@@ -69,7 +69,7 @@ def ours(shape, kind):
     torch.manual_seed(0)
     pure = shape == "llama"
     model = af.build(af.spec(SHAPES[shape])).to("cuda", torch.bfloat16 if pure else torch.float32).train()
-    model.keeps_logits = False
+    model.return_logits = False
     compiled(model, kind)
     ids = torch.randint(0, 50257, BATCH[shape], device="cuda")
     return stepper(model.parameters(), lambda: model(ids, labels=ids).loss, autocast=not pure)

@@ -13,7 +13,7 @@ import time
 import torch
 
 import anyformer as af
-from anyformer.train.compiled import compiled
+from anyformer.train.compile import compiled
 
 VOCAB, WIDTH, DEPTH, HEADS, FFN, ROWS, TOKENS = 4096, 192, 4, 6, 512, 8, 256
 
@@ -26,7 +26,7 @@ def build():
     }  # fmt: skip
     torch.manual_seed(0)
     model = af.build(af.spec(spec)).train()
-    model.keeps_logits = False
+    model.return_logits = False
     return model
 
 

@@ -18,14 +18,14 @@ import time
 import warnings
 from pathlib import Path
 
-from anyformer.data.feed import Feed
+from anyformer.data.loader import BatchLoader
 from anyformer.data.shards import open_examples
 from anyformer.files import replace_file
 from anyformer.train.config import Config
-from anyformer.train.curve import INK, smoothed
+from anyformer.train.evaluation import evaluate
 from anyformer.train.events import Step, Stopped
-from anyformer.train.judging import look
-from anyformer.train.run import Run
+from anyformer.train.loss_plot import INK, smoothed
+from anyformer.train.trainer import Trainer
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 QUIET = {"compute.device": "cpu", "compute.threads": 1, "run.save_every": 10**6, "data.valid": ""}
@@ -80,7 +80,7 @@ def run(config, looks):
         # A step that is left out because its numbers are not finite is part of what is shown.
         warnings.simplefilter("ignore")
         config = dataclasses.replace(config, run=dataclasses.replace(config.run, folder=place))
-        with Run(config) as made:
+        with Trainer(config) as made:
             spent, began = 0.0, time.process_time()
             for event in made.events():
                 if isinstance(event, Stopped):
@@ -101,8 +101,8 @@ def held_out(made):
     setup, config = made.setup, made.config
     examples = open_examples(config.data.folder, "valid")
     sizes = {"length": config.stages[0].length, "batch": 64, "seed": 0}
-    feed = Feed(examples, setup.objective, spec=setup.spec, rows="padded", **sizes)
-    return look(setup.model, feed, setup.objective, precision=setup.precision, batches=6).loss
+    feed = BatchLoader(examples, setup.objective, spec=setup.spec, rows="padded", **sizes)
+    return evaluate(setup.model, feed, setup.objective, precision=setup.precision, batches=6).loss
 
 
 def tail(steps, of="loss"):

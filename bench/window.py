@@ -12,28 +12,28 @@ import argparse
 import torch
 from core import best_of, limits
 
-from anyformer.kernels.attention import attend, banded, native, tiled
-from anyformer.kernels.sight import Sight
+from anyformer.kernels.attention import attend, block_local, sdpa, tiled_flash
+from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.measure.memory import used
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.causal import Causal
 from anyformer.parts.patterns.window import Window
-from anyformer.specs.pairs import allowed_pairs
+from anyformer.specs.pair_count import allowed_pairs
 from anyformer.specs.patterns import Tokens
 
 HEADS, DIM = 8, 64
 WAYS = {
-    "blocks": (banded.KERNEL, True),
-    "tiled": (tiled.KERNEL, True),
-    "sdpa, dense mask": (native.KERNEL, True),
-    "sdpa, causal": (native.KERNEL, False),
+    "blocks": (block_local.KERNEL, True),
+    "tiled": (tiled_flash.KERNEL, True),
+    "sdpa, dense mask": (sdpa.KERNEL, True),
+    "sdpa, causal": (sdpa.KERNEL, False),
 }
 
 
 def sight_of(pattern, tokens):
     place = Tokens(torch.arange(tokens)[None])
     shape = "causal" if isinstance(pattern, Causal) else "pattern"
-    return Sight(pattern, place, place, plain=True, heads=HEADS, shape=shape)
+    return AttentionMask(pattern, place, place, plain=True, heads=HEADS, shape=shape)
 
 
 def step(name, tokens, window):

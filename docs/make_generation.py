@@ -1,4 +1,4 @@
-"""Write docs/generation-equality.md from what `verify generation` finds: `PYTHONPATH=. python docs/make_generation.py`.
+"""Write docs/generation-equality.md from what `verify generation` finds.
 
 Every family that goes from tokens to tokens, in its small config, and random specs, in fp64 and fp32. It takes two
 minutes; a mismatch is named on the page and by the exit status.
@@ -34,7 +34,7 @@ strangers that are cancelled; guesses are wrong about a third of the time.
 An encoder-decoder starts from one token, so no prompt can be cut. LSH attention is exact within one chunk, where it is
 measured here; beyond, it groups tokens by what is read at once.
 
-This page is written by `PYTHONPATH=. python docs/make_generation.py`.
+This page is written by `python docs/make.py generation`.
 """
 TAIL = """
 ## Keys and values in 8 bits
@@ -97,9 +97,9 @@ def main() -> int:
     """Write the page; 1 if a token differs."""
     import torch
 
+    from anyformer.verify.decoding_modes import CHUNK, WAYS
+    from anyformer.verify.decoding_modes import PAGE as SIZE
     from anyformer.verify.generation import SAME, TIE, equality
-    from anyformer.verify.ways import CHUNK, WAYS
-    from anyformer.verify.ways import PAGE as SIZE
 
     torch.set_num_threads(1)
     ways = {(way.name, dtype): Sum() for way in WAYS for dtype in ("float64", "float32")}
@@ -147,7 +147,3 @@ def table(what: str, sums: dict[tuple[str, str], Sum]) -> list[str]:
         )
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return lines
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

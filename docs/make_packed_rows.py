@@ -1,4 +1,4 @@
-"""Draw docs/pictures/packed-rows.png: the files of Python's standard library in packed rows (`python docs/make_packed_rows.py`)."""
+"""Draw docs/pictures/packed-rows.png: the files of Python's standard library in packed rows."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from pathlib import Path
 from anyformer.data import packed_picture
 from anyformer.data.corpus import standard_library
 from anyformer.data.packing import Packing
-from anyformer.data.pieces import cut
+from anyformer.data.spans import cut
 from anyformer.data.tokenizer import train_bpe
 
 PICTURE = Path(__file__).resolve().parent / "pictures" / "packed-rows.png"
 VOCAB, LENGTH = 3072, 1024
 
-if __name__ == "__main__":
+
+def main() -> None:
+    """Draw it, and say what each packing leaves blank."""
     texts = [document.text for document in standard_library().train]
     lengths = [len(ids) + 1 for ids in train_bpe(texts, VOCAB).encode_many(texts)]
     _, start, stop = cut(lengths, LENGTH)

@@ -1,4 +1,4 @@
-"""Write docs/parity.md from what the parity tests find: `PYTHONPATH=. python docs/make_parity.py`.
+"""Write docs/parity.md from what the parity tests find.
 
 The tests themselves are run, case by case, with their comparison replaced by one that also notes the figure. It takes
 about a minute; a case that fails is named on the page and by the exit status.
@@ -59,7 +59,7 @@ classes take that of the longest row. To check a checkpoint of your own, layer b
 
     anyformer verify parity path/to/checkpoint
 
-This page is written by `PYTHONPATH=. python docs/make_parity.py`.
+This page is written by `python docs/make.py parity`.
 
 {families} families, {cases} cases; the largest difference is {worst}.
 
@@ -170,7 +170,3 @@ def main() -> int:
     PAGE.write_text(head + "\n".join(rows) + "\n", encoding="utf-8")
     sys.stderr.write("\n" + "".join(f"{line}\n" for line in failed))
     return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

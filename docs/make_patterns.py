@@ -1,4 +1,4 @@
-"""The gallery of attention patterns, docs/patterns.md and its pictures (`python docs/make_patterns.py`).
+"""The gallery of attention patterns, docs/patterns.md and its pictures.
 
 Sentences and predicates are those of the leaves themselves; only the examples and who uses them are written here.
 """
@@ -6,15 +6,17 @@ Sentences and predicates are those of the leaves themselves; only the examples a
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from anyformer.explain.figure import save_picture
 from anyformer.explain.grid import Picture, picture
 from anyformer.explain.words import file_of, leaf_words
 from anyformer.specs import Pattern
-from anyformer.specs.codec import Problems, fields_of, read
+from anyformer.specs.codec import Problems, fields_of, read, required
 
 PAGE = Path(__file__).resolve().parent / "patterns.md"
 PICTURES = PAGE.parent / "pictures" / "patterns"
@@ -147,7 +149,7 @@ def section(name: str, example: Example, *, kind: str = "") -> str:
     if leaf:
         lines += [leaf_words(leaf), ""]
         lines += [f"- fields: {', '.join(f'`{field}`' for field in fields_of(leaf))}"] if fields_of(leaf) else []
-    lines += [f"- {'used by' if kind else 'where'}: {example.users}"]
+    lines += [f"- {'used by' if kind else 'where'}: {example.users}"] if example.users else []
     lines += [f"- predicate: `{pattern.equation()}`"]
     lines += [f"- drawn as `{made.drawn}`"] if made.drawn != pattern else []
     lines += [f"- drawn with tokens {' and '.join(map(str, made.marked))} marked"] if made.marked else []
@@ -157,19 +159,42 @@ def section(name: str, example: Example, *, kind: str = "") -> str:
     return "\n".join([*lines, f"![{name}](pictures/patterns/{file_name(name)})", ""])
 
 
+def kinds() -> dict[str, Example]:
+    """Every kind that we ship, the new ones as their fields have it."""
+    ours = [kind for kind in Pattern.kinds() if Pattern.named(kind).__module__.startswith("anyformer.")]
+    return {kind: KINDS[kind] for kind in KINDS if kind in ours} | {
+        kind: Example(plainest(kind), "") for kind in ours if kind not in KINDS
+    }
+
+
+def plainest(kind: str) -> str:
+    """A kind with the smallest numbers from 2 on for what it needs to be told."""
+    leaf = Pattern.named(kind)
+    needed = {name: hint for name, (hint, field) in fields_of(leaf).items() if required(field)}
+    for numbers in itertools.product((*range(2, 9), 64), repeat=len(needed)):
+        given = {name: hint(n) if hint in (int, bool) else get_args(hint)[0]
+                 for (name, hint), n in zip(needed.items(), numbers, strict=True)}  # fmt: skip
+        made = leaf(**given)
+        if not [*made.problems(), *made.check(4, 64)]:
+            return str(made)
+    raise LookupError(f"no small numbers fit {kind}; give it an example in KINDS")
+
+
 def page() -> str:
     """All of docs/patterns.md."""
-    missing = sorted(set(Pattern.kinds()) ^ set(KINDS))
-    if missing:
-        raise LookupError(f"KINDS must have every kind once; look at {', '.join(missing)}")
-    kinds = [section(kind, example, kind=kind) for kind, example in KINDS.items()]
+    made = [section(kind, example, kind=kind) for kind, example in kinds().items()]
     models = [section(name, example) for name, example in MODELS.items()]
-    return "\n".join([INTRO, "## Kinds\n", *kinds, "## As models have them\n", *models])
+    return "\n".join([INTRO, "## Kinds\n", *made, "## As models have them\n", *models])
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Write the page, draw its pictures, and take away those of kinds that are gone."""
     PICTURES.mkdir(parents=True, exist_ok=True)
-    for name, example in (KINDS | MODELS).items():
+    shown = kinds() | MODELS
+    for path in PICTURES.iterdir():
+        if path.name not in map(file_name, shown):
+            path.unlink()
+    for name, example in shown.items():
         made = drawn(example)
         save_picture(made, PICTURES / file_name(name), note=written(made))
     PAGE.write_text(page(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Write anyformer/families/public_keys.json, the config names that public classes read: `python docs/make_public_keys.py`.
+"""Write anyformer/families/public_keys.json, the config names that public classes read.
 
 It reads the source of the pinned release of transformers and runs none of it: what a class's config declares, takes from
 its keyword arguments or maps to another name, and what its modules read off anything that is called a config. Modules
@@ -155,5 +155,6 @@ def written() -> str:
     return json.dumps(table(), indent=1) + "\n"
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Write the file."""
     PLACE.write_text(written(), encoding="utf-8")

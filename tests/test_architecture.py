@@ -4,6 +4,7 @@ Each check is a function of a directory, so that it can be shown to catch a viol
 """
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +13,12 @@ import pytest
 
 import anyformer
 
+pytestmark = pytest.mark.quick
+
 ROOT = Path(anyformer.__file__).parent
 LAYERS = [
-    "errors", "registry", "files", "specs", "kernels", "parts", "model", "families", "data", "train", "generation",
-    "explain", "verify", "measure", "convert", "lab", "serve", "cli",
+    "errors", "registry", "files", "specs", "kernels", "optim", "parts", "model", "nn", "families", "data", "train",
+    "generation", "explain", "verify", "measure", "convert", "lab", "serve", "cli",
 ]  # fmt: skip
 """A file imports from its own layer or one to its left. The one upward step is by name at run time: `registry` imports
 the leaves of an axis when a kind is first looked up. The package's own __init__ gathers the public names and is exempt.
@@ -35,7 +38,13 @@ def sources(root: Path) -> Iterator[tuple[str, str, ast.Module]]:
     """Name, text and tree of every file below a package."""
     for path in sorted(root.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        yield path.relative_to(root).as_posix(), text, ast.parse(text)
+        yield path.relative_to(root).as_posix(), text, parsed(text)
+
+
+@functools.cache
+def parsed(text: str) -> ast.Module:
+    """A file's tree, which several checks read."""
+    return ast.parse(text)
 
 
 def imported(root: Path, name: str, tree: ast.Module) -> Iterator[tuple[int, str]]:

@@ -43,7 +43,7 @@ def content(folder: Path) -> set[str]:
 
 def save(place: Path, text: str, kill_at: int = 0) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", SAVE, str(place), str(kill_at), text], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", SAVE, str(place), str(kill_at), text], capture_output=True, text=True, timeout=900
     )
 
 

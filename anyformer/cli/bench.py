@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from anyformer.cli import bench_generate
-from anyformer.cli.machine import DTYPES, clock, device_of
+from anyformer.cli.device_args import DTYPES, clock, device_of
 from anyformer.cli.model import Bar, working
 from anyformer.cli.parser import Command, Parser, add_command, whole
 from anyformer.cli.terminal import console, print_all, print_json
@@ -144,7 +144,7 @@ def _table(rows: list[Row]) -> Any:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    from anyformer.specs import units
+    from anyformer.specs import number_format
 
     grid = Grid.grid(padding=(0, 3, 0, 0))
     for justify in ("right", "left", "right", "right", "right", "right"):
@@ -162,8 +162,8 @@ def _table(rows: list[Row]) -> Any:
         base = plain.get(row.length)
         against = "" if base is None or row.way == "sdpa" else f"x {row.seconds / base:.3g}"
         grid.add_row(
-            shown, Text(row.way), clock(row.seconds), against, units.data(row.left),
-            units.data(row.peak),
+            shown, Text(row.way), clock(row.seconds), against, number_format.data(row.left),
+            number_format.data(row.peak),
         )  # fmt: skip
     return grid
 

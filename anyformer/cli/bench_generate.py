@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anyformer.cli.machine import DTYPES, clock, device_of
+from anyformer.cli.device_args import DTYPES, clock, device_of
 from anyformer.cli.model import Bar, working
 from anyformer.cli.parser import Command, add_ignore_keys, add_set, whole
 from anyformer.cli.terminal import console, print_all, print_json
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import torch
 
     from anyformer.measure.generation import Row, Table
-    from anyformer.model.models import Model
+    from anyformer.model.model import Model
 
 SMALL = (
     "llama-2-7b",
@@ -111,12 +111,12 @@ def _has_weights(folder: Path) -> bool:
 def _check_memory(size: int, device: str) -> None:
     """Refuse weights that would push everything else out of memory."""
     from anyformer.kernels.memory import free
-    from anyformer.specs import units
+    from anyformer.specs import number_format
 
     room = free(device)
     if size > 0.8 * room:
         raise InputError(
-            f"the weights take {units.data(size)}, and {units.data(room)} are free on {device}; make it smaller, e.g. with "
+            f"the weights take {number_format.data(size)}, and {number_format.data(room)} are free on {device}; make it smaller, e.g. with "
             "--set depth=2, or pick another --dtype"
         )
 
@@ -141,11 +141,11 @@ def _page(table: Table, new: int) -> Iterator[Any]:
     from rich.table import Table as Grid
     from rich.text import Text
 
-    from anyformer.specs import units
+    from anyformer.specs import number_format
 
     yield Text(
-        f"{units.params(table.params)} parameters, {table.dtype}, {table.machine}; memory gives "
-        f"{units.data(table.bandwidth)}/s of a buffer as large as the weights\n"
+        f"{number_format.params(table.params)} parameters, {table.dtype}, {table.machine}; memory gives "
+        f"{number_format.data(table.bandwidth)}/s of a buffer as large as the weights\n"
     )
     grid = Grid.grid(padding=(0, 3, 0, 0))
     for justify in ("right", "right", "left", "right", "right", "right", "right", "right", "right"):

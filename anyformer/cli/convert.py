@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from anyformer.cli.model import Bar, working
-from anyformer.cli.parser import Command, add_ignore_keys, add_set, number, whole
+from anyformer.cli.parser import Command, add_ignore_keys, add_set, number, together, whole
 from anyformer.cli.terminal import console, print_all, print_json
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--kv-heads", type=whole(1), metavar="N", help="pool key and value heads into N (MHA to GQA or MQA)"
     )
     surgery.add_argument(
-        "--pool", choices=("mean", "first", "random"), default="mean",
-        help="neighbouring heads become their mean, the first of them, or random ones (%(default)s)",
+        "--pool", choices=("mean", "first", "random"),
+        help="with --kv-heads: neighbouring heads become their mean, the first of them, or random ones (mean)",
     )  # fmt: skip
     surgery.add_argument(
         "--rope-theta", type=number(above=0), metavar="X", help="another base of RoPE, in every layer that has it"
@@ -62,14 +62,16 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--positions", type=whole(1), metavar="N", help="a longer context; learned tables get more rows"
     )
     surgery.add_argument(
-        "--extend", choices=("repeat", "interpolate"), default="repeat",
-        help="new rows repeat the old ones, which stay exact; or all are interpolated (%(default)s)",
+        "--extend", choices=("repeat", "interpolate"),
+        help="with --positions: new rows repeat the old ones, which stay exact; or all are interpolated (repeat)",
     )  # fmt: skip
     surgery.add_argument(
         "--window", type=whole(1), metavar="W", help="full causal attention sees the last W tokens only"
     )
-    surgery.add_argument("--seed", type=whole(0), default=0, metavar="S", help="of random heads (%(default)s)")
-    surgery.add_argument("--text", metavar="FILE", help="perplexity on this text, before and after")
+    surgery.add_argument("--seed", type=whole(0), metavar="S", help="of random heads, --pool random (0)")
+    surgery.add_argument(
+        "--text", metavar="FILE", help="perplexity on this text, before, after and as the new folder reads it"
+    )
     add_set(parser)
 
 
@@ -89,8 +91,9 @@ def run(given: argparse.Namespace) -> int:
     from anyformer.data.text import read_text
     from anyformer.families.hub import find_folder
 
-    text = None if given.text is None else read_text(given.text)
-    source = find_folder(given.source)
+    source, text = together(
+        lambda: find_folder(given.source), lambda: None if given.text is None else read_text(given.text)
+    )
     # A text has bars of its own, and one terminal shows one thing at a time.
     with working(f"converting {given.source}") if text is None else nullcontext():
         import torch
@@ -123,23 +126,25 @@ def _print(done: Converted) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from anyformer.specs import units
+    from anyformer.specs import number_format
 
     kind = "our own format" if done.architecture is None else f"files of {done.architecture} ({done.family})"
     dtype = str(done.dtype).removeprefix("torch.")
     weights = dtype if done.quantized is None else f"{done.quantized} weights and {dtype}"
-    line = f"{done.place}: {kind}, {done.params:,} parameters, {weights}, {units.data(done.bytes)}"
+    line = f"{done.place}: {kind}, {done.params:,} parameters, {weights}, {number_format.data(done.bytes)}"
     parts: list[Any] = [Text(line)]
     if done.before is not None:
         table = Table.grid(padding=(0, 2, 0, 0))
         for justify in ("left", "right", "right", "right"):
             table.add_column(justify=justify, no_wrap=True)
         table.add_row(*(Text(name, style="dim") for name in ("", "tokens", "perplexity", "bits per byte")))
-        for name, found in (("before", done.before), ("after", done.after)):
+        for name, found in (("before", done.before), ("after", done.after), ("as written", done.written)):
             if found is not None:
                 bits = "-" if found.bits_per_byte is None else f"{found.bits_per_byte:.4f}"
                 table.add_row(name, f"{found.tokens:,}", f"{found.perplexity:,.3f}", bits)
         parts += [table, Text(done.before.rule, style="dim")]
+        if done.written is not None and done.written.rule != done.before.rule:
+            parts.append(Text(f"as written: {done.written.rule}", style="dim"))
     print_all(console(), parts)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anyformer.cli.parser import Command, add_ignore_keys, add_set, whole
+from anyformer.cli.parser import Command, add_ignore_keys, add_set, together, whole
 from anyformer.cli.terminal import console, print_all, print_json
 from anyformer.errors import InputError
 
@@ -42,22 +43,42 @@ def run(given: argparse.Namespace) -> int:
 
     if given.second is None and not given.changes:
         raise InputError("diff compares two specs; name a second one, or change the first by --set NAME=VALUE")
-    # Of a preset beside a folder, the folder has the keys.
-    alone = [Path(name).is_dir() for name in (given.first, given.second or given.first)]
-    ignored = [given.ignore_keys if folder or not any(alone) else () for folder in alone]
-    first = anyformer.spec(given.first, ignore_keys=ignored[0])
-    unchanged = anyformer.spec(given.second or given.first, ignore_keys=ignored[1])
+    names = given.first, given.second or given.first
+    ignored = _ignored(names, given.ignore_keys)
+    distinct = dict.fromkeys(names)
+    specs = together(*(partial(anyformer.spec, name, ignore_keys=ignored[name]) for name in distinct))
+    first, unchanged = specs[0], specs[-1]
     changes = dict(given.changes)
     second = unchanged.vary(changes) if changes else unchanged
     varied = " ".join(f"{name}={value}" for name, value in given.changes)
-    names = given.first, " ".join(filter(None, (given.second or given.first, varied and f"with {varied}")))
-    found = difference(first, second, names, given.context)
+    titles = given.first, " ".join(filter(None, (given.second or given.first, varied and f"with {varied}")))
+    found = difference(first, second, titles, given.context)
     idle = without_effect(unchanged, changes)
     if given.json:
         print_json(found.data() | {"without_effect": idle})
         return 0
     print_all(console(), _page(found, idle, changes, everything=given.all))
     return 0
+
+
+def _ignored(names: Sequence[str], keys: Sequence[str]) -> dict[str, Sequence[str]]:
+    """The keys to ignore of each folder: those that its config has. One that none has is refused."""
+    from anyformer.families.config_keys import has
+    from anyformer.families.io import is_published
+    from anyformer.families.shards import CONFIG, CONFIG_BYTES, read_json
+
+    files = {name: Path(name) / CONFIG for name in names if is_published(Path(name))}
+    if not files or not keys:
+        # Where no config is read, that is refused with the keys.
+        return dict.fromkeys(names, keys)
+    configs = {name: read_json(file, CONFIG_BYTES) for name, file in files.items()}
+    if lost := [key for key in keys if not any(has(config, key) for config in configs.values())]:
+        where = " nor ".join(str(file) for file in files.values())
+        raise InputError(
+            f"ignore_keys: {'neither ' if len(files) > 1 else ''}{where} has {'' if len(files) > 1 else 'no '}"
+            f"key {', '.join(map(repr, lost))}"
+        )
+    return {name: [key for key in keys if has(configs.get(name, {}), key)] for name in names}
 
 
 def _page(found: Difference, idle: list[str], changes: dict[str, Any], *, everything: bool) -> Iterator[RenderableType]:
@@ -137,14 +158,14 @@ def _costs(found: Difference) -> RenderableType:
 
 
 def _cells(change: Change) -> tuple[str, str, str, str]:
-    from anyformer.specs import units
+    from anyformer.specs import number_format
 
-    show = {"parameters": units.params, "FLOP": units.flops, "bytes": units.data}[change.unit]
+    show = {"parameters": number_format.params, "FLOP": number_format.flops, "bytes": number_format.data}[change.unit]
     gap = change.after - change.before
     sign = "+" if gap > 0 else ""
     moved = f"{sign}{show(int(gap) if change.unit == 'parameters' else gap)}" if gap else ""
     before, after = (show(int(n) if change.unit == "parameters" else n) for n in (change.before, change.after))
-    return before, after, moved, units.ratio(change.before, change.after)
+    return before, after, moved, number_format.ratio(change.before, change.after)
 
 
 COMMAND = Command(

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from anyformer.cli.machine import DTYPES, device_of
+from anyformer.cli.device_args import DTYPES, device_of
 from anyformer.cli.model import FOLDER, Bar, check_folder, open_model
-from anyformer.cli.parser import Command, add_ignore_keys, whole
+from anyformer.cli.parser import Command, add_ignore_keys, together, whole
 from anyformer.cli.terminal import console, print_json
 from anyformer.errors import InputError
 
 if TYPE_CHECKING:
     from anyformer.data.tokenizer import Tokenizer
     from anyformer.measure.quality import Quality
-    from anyformer.model.models import Model
-    from anyformer.train.evaluate import Score
+    from anyformer.model.model import Model
+    from anyformer.train.perplexity import Score
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes."""
     parser.add_argument("model", metavar="MODEL", help=FOLDER)
     parser.add_argument(
-        "texts", metavar="TEXT", nargs="*", help="a file of UTF-8 text, also gzipped (.gz), or - for standard input"
+        "texts",
+        metavar="TEXT",
+        nargs="*",
+        default=[],
+        help="a file of UTF-8 text, also gzipped (.gz), or - for standard input",
     )
     parser.add_argument("--device", metavar="NAME", help="cpu, cuda, cuda:1 (cuda where there is one)")
     parser.add_argument("--dtype", choices=DTYPES, help="of the weights (float32 on a CPU, else their own)")
@@ -86,13 +91,16 @@ def check_way(given: argparse.Namespace) -> None:
 def run_texts(given: argparse.Namespace) -> int:
     """Score each text, and all of them together."""
     from anyformer.data.text import read_text
-    from anyformer.families.folder import load
+    from anyformer.families.io import load
 
-    texts = [(str(path), read_text(path)) for path in given.texts]
-    place = place_of(given)
+    # All that can be wrong before anything is read.
+    _, place, *read = together(
+        lambda: check_folder(given.model), lambda: place_of(given), *(partial(read_text, path) for path in given.texts)
+    )
+    texts = [(str(path), text) for path, text in zip(given.texts, read, strict=True)]
     model, tokenizer = open_model(given.model, **place)
     changed = load(check_folder(given.model), **place, quantize=given.quantize) if given.quantize else None
-    from anyformer.train.evaluate import score
+    from anyformer.train.perplexity import score
 
     scores: list[tuple[str, Score]] = []
     began = time.perf_counter()

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from anyformer.cli.model import open_model, open_reader, working
-from anyformer.cli.parser import Command, add_ignore_keys, add_set, whole
+from anyformer.cli.parser import Command, add_ignore_keys, add_set, together, whole
 from anyformer.cli.terminal import console, print_all, print_json
 from anyformer.errors import InputError
+
+if TYPE_CHECKING:
+    from anyformer.specs.model import ModelSpec
 
 PAGE = "explain.html"
 STDIN = "-"
@@ -50,17 +54,17 @@ def run(given: argparse.Namespace) -> int:
     """Explain a spec, or a prompt."""
     if given.prompt is not None:
         return _explain_prompt(given)
-    if given.html is not None:
-        raise InputError("--html: a page is about a prompt; add --prompt TEXT")
-    if given.head is not None:
-        raise InputError("--head: it is chosen on the page about a prompt; add --prompt TEXT")
-    import anyformer
-    from anyformer.explain.machines import machine
+    from anyformer.explain.hardware import machine
     from anyformer.explain.report import preset_of, report
 
+    spec, speed, *_ = together(
+        lambda: _spec(given),
+        lambda: machine(given.machine or "h200"),
+        lambda: _refuse_idle(given),
+    )
     found = report(
-        anyformer.spec(given.spec, dict(given.changes), ignore_keys=given.ignore_keys),
-        machine(given.machine or "h200"),
+        spec,
+        speed,
         name=given.spec,
         preset=preset_of(given.spec),
         varied=bool(given.changes),
@@ -81,6 +85,26 @@ def run(given: argparse.Namespace) -> int:
     if given.png:
         out.print(f"\nDrawn into {given.png}", markup=False)
     return 0
+
+
+def _spec(given: argparse.Namespace) -> ModelSpec:
+    """The spec, which has the layer that is asked for."""
+    import anyformer
+    from anyformer.explain.groups import groups
+
+    spec = anyformer.spec(given.spec, dict(given.changes), ignore_keys=given.ignore_keys)
+    groups(spec, given.layer)
+    return spec
+
+
+def _refuse_idle(given: argparse.Namespace) -> None:
+    """Refuse what is for the page about a prompt only."""
+    idle = {
+        "--html: a page is about a prompt": given.html is not None,
+        "--head: it is chosen on the page about a prompt": given.head is not None,
+    }
+    if wrong := [why for why, is_idle in idle.items() if is_idle]:
+        raise InputError(f"{'; '.join(wrong)}; add --prompt TEXT")
 
 
 def _explain_prompt(given: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from anyformer.errors import InputError
 if TYPE_CHECKING:
     from anyformer.data.tokenizer import Tokenizer
     from anyformer.generation.text.prompt import Prompt
-    from anyformer.model.models import Model
+    from anyformer.model.model import Model
 
 STDIN = "-"
 BETWEEN = "---"

@@ -23,8 +23,8 @@ from anyformer.cli import (
     verify,
     zoo,
 )
-from anyformer.cli.parser import Command, Parser, add_command
-from anyformer.errors import AnyformerError, DataError, InputError, SpecError, file_fault
+from anyformer.cli.parser import BAD_INPUT, Command, Parser, add_command
+from anyformer.errors import AnyformerError, file_fault
 
 COMMANDS: tuple[Command, ...] = (
     quickstart.COMMAND,
@@ -40,7 +40,6 @@ COMMANDS: tuple[Command, ...] = (
     verify.COMMAND,
     bench.COMMAND,
 )
-BAD_INPUT = (SpecError, InputError, DataError)
 
 
 def parser() -> Parser:

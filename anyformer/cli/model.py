@@ -18,19 +18,25 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from anyformer.data.tokenizer import Tokenizer
-    from anyformer.model.models import Model
+    from anyformer.model.model import Model
 
-FOLDER = "the folder of a trained model: a run of anyformer's, or a Hugging Face directory"
+FOLDER = "the folder of a trained model: a run of anyformer's, a Hugging Face directory, or org/name"
 PATIENCE = 2.0
 """Seconds after which somebody wants to see that something happens."""
 
 
 def check_folder(path: str) -> Path:
     """The folder of a model, or an error that says what is there instead."""
+    from anyformer.families.hub import NAME, check_weights, find_folder
+
     folder = settle(path)
     if not folder.is_dir():
-        what = "is a file" if folder.exists() else "there is no such folder"
-        raise InputError(f"{path}: {what}; give {FOLDER}")
+        check_weights(path)
+        # One that is missing among others is a folder; a name whose owner is no folder here is one of the hub.
+        if folder.exists() or folder.parent.is_dir() or not NAME.fullmatch(path):
+            what = "is a file" if folder.exists() else "there is no such folder"
+            raise InputError(f"{path}: {what}; give {FOLDER}")
+        folder = find_folder(path)
     if not any((folder / name).is_file() for name in ("spec.toml", "config.json", "model.safetensors")):
         raise InputError(f"{path}: holds no model (no spec.toml and no config.json); give {FOLDER}")
     return folder
@@ -41,7 +47,7 @@ def open_model(path: str, **place: Any) -> tuple[Model, Tokenizer]:
     folder = check_folder(path)
     with working(f"reading {path}"):
         from anyformer.data.tokenizer import tokenizer
-        from anyformer.families.folder import load
+        from anyformer.families.io import load
 
         return load(folder, **place), tokenizer(folder)
 

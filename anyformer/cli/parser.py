@@ -9,7 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from anyformer.errors import nearest
+from anyformer.errors import DataError, InputError, SpecError, nearest
+
+BAD_INPUT = (SpecError, InputError, DataError)
+"""Errors for which whoever asked can do something else."""
+
+
+class Wrong(tuple[()]):
+    """In place of a value that is wrong; options that gather values take it for none."""
+
+
+WRONG = Wrong()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +41,33 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **rest: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **rest)
+        self.wrong: list[str] = []
+        """What was found wrong with values so far: all of it is told at once."""
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError as error:
+            self.wrong.append(str(error))
+            return WRONG
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        try:
+            if value is not WRONG:
+                super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            # The list of commands is another parser's, which can't be chosen without one.
+            if isinstance(action, argparse._SubParsersAction):
+                raise
+            self.wrong.append(str(error))
+
+    def parse_known_args(self, *args: Any, **named: Any) -> Any:
+        """As argparse does, but for values that are wrong: they are named together."""
+        self.wrong = []
+        found = super().parse_known_args(*args, **named)
+        if self.wrong:
+            self.error("")
+        return found
 
     def error(self, message: str) -> NoReturn:
         known = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
@@ -41,7 +78,24 @@ class Parser(argparse.ArgumentParser):
         if choice:
             commands = [name for action in self._actions if action.dest == "command" for name in action.choices or ()]
             message = f"{choice[1]!r} is no command{nearest(choice[1], commands)}"
-        self.exit(2, f"{self.prog}: {message}\n  see {self.prog} --help\n")
+        lines = "\n  ".join([*self.wrong, *([message] if message else [])])
+        self.exit(2, f"{self.prog}: {lines}\n  see {self.prog} --help\n")
+
+
+def together(*tries: Callable[[], Any]) -> list[Any]:
+    """What each of these gives. Where the input of several is bad, one error tells all of it."""
+    found: list[Any] = []
+    wrong: list[Exception] = []
+    for each in tries:
+        try:
+            found.append(each())
+        except BAD_INPUT as error:
+            wrong.append(error)
+    if len(wrong) == 1:
+        raise wrong[0]
+    if wrong:
+        raise InputError("\n  ".join(["there are several problems:", *map(str, wrong)]))
+    return found
 
 
 def add_command(commands: Any, command: Command) -> None:

@@ -131,7 +131,7 @@ def _prepare(screen: Console, made: Quickstart, replaced: Result | None, *, quie
         made.prepare()
         return
     from anyformer.explain.summary import summary
-    from anyformer.specs.units import data
+    from anyformer.specs.number_format import data
 
     learn, held = data(corpus.train_bytes), data(corpus.held_out_bytes)
     files = f" ({len(corpus.train)} and {len(corpus.held_out)} documents)" if len(corpus.train) > 1 else ""

@@ -14,9 +14,9 @@ from anyformer.errors import InputError
 
 if TYPE_CHECKING:
     from anyformer.data.raw import RawFile
+    from anyformer.data.scan import Plan
     from anyformer.data.shards import Index
     from anyformer.data.sources.format import Format
-    from anyformer.data.survey import Plan
 
 FORMATS = ("text", "jsonl", "tsv", "conllu")
 KINDS = ("bpe", "wordpiece", "unigram", "chars")
@@ -122,8 +122,8 @@ def _plan(given: argparse.Namespace) -> Plan:
     from pathlib import Path
 
     from anyformer.data.raw import find_files
-    from anyformer.data.survey import SHARD, Plan
-    from anyformer.data.training import Training
+    from anyformer.data.scan import SHARD, Plan
+    from anyformer.data.tokenizer_training import Training
 
     if bool(given.inputs) == bool(given.label):
         raise InputError(

@@ -16,7 +16,7 @@ from anyformer.errors import InputError
 
 if TYPE_CHECKING:
     from anyformer.train.config import Config
-    from anyformer.train.run import Run
+    from anyformer.train.trainer import Trainer
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,7 +45,7 @@ def run(given: argparse.Namespace) -> int:
     needs(config).settle()
     _make_data(config, given)
     if given.dry_run:
-        from anyformer.cli.train_ahead import look_ahead
+        from anyformer.cli.train_dry_run import look_ahead
 
         return look_ahead(config, json=given.json, rows=given.rows_png)
     return _train(config, given)
@@ -82,9 +82,9 @@ def _among_many() -> bool:
 def _train(config: Config, given: argparse.Namespace) -> int:
     from anyformer.cli.model import working
     from anyformer.cli.train_live import Live
-    from anyformer.lab.training import peak, training
-    from anyformer.train.events import Looked, Resumed, Step, Stopped
-    from anyformer.train.forecast import stretches
+    from anyformer.lab.train_run import peak, training
+    from anyformer.train.dry_run import stretches
+    from anyformer.train.events import Evaluated, Resumed, Step, Stopped
 
     made = training(config)
     end: dict[str, Any] = {"status": "finished", "step": 0}
@@ -103,7 +103,7 @@ def _train(config: Config, given: argparse.Namespace) -> int:
                 end |= {"step": event.step, "status": "was finished" if event.step >= made.total else "finished"}
             elif isinstance(event, Step):
                 end |= {"step": event.step, "tokens": event.tokens, "seconds": event.seconds, "loss": event.loss}
-            elif isinstance(event, Looked):
+            elif isinstance(event, Evaluated):
                 end["held_out"] = {"loss": event.loss, "bits_per_byte": event.bits_per_byte, **event.figures}
             live.show(event)
     if first:
@@ -111,7 +111,7 @@ def _train(config: Config, given: argparse.Namespace) -> int:
     return int(end.get("exit", 0))
 
 
-def _told(made: Run, end: dict[str, Any], given: argparse.Namespace) -> None:
+def _told(made: Trainer, end: dict[str, Any], given: argparse.Namespace) -> None:
     """How it ended, and what to do next."""
     again = shlex.join(["anyformer", "train", given.config, *_changes(given)])
     folder = shlex.quote(str(made.folder))
@@ -141,7 +141,7 @@ def _told(made: Run, end: dict[str, Any], given: argparse.Namespace) -> None:
             out.print(f"Go on: anyformer generate {folder}", markup=False, soft_wrap=True)
 
 
-def _before(made: Run) -> dict[str, Any]:
+def _before(made: Trainer) -> dict[str, Any]:
     """The end of a run that was finished before."""
     from anyformer.train.metrics import finals, read_metrics
 

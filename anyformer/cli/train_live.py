@@ -9,13 +9,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from anyformer.cli.terminal import CONTROLS, console
-from anyformer.specs import units
-from anyformer.train.events import Event, Looked, Resumed, Saved, Spoke, Step
+from anyformer.specs import number_format
+from anyformer.train.events import Evaluated, Event, Resumed, Sampled, Saved, Step
 from anyformer.train.report.page import duration
 
 if TYPE_CHECKING:
-    from anyformer.train.forecast import Stretch
-    from anyformer.train.run import Run
+    from anyformer.train.dry_run import Stretch
+    from anyformer.train.trainer import Trainer
 
 WINDOW = 32
 """Steps over which speed is measured."""
@@ -26,7 +26,7 @@ KEPT = 0.9
 class Live:
     """Shows events as they come. A quiet one shows a line on standard error if that is a terminal, and else nothing."""
 
-    def __init__(self, made: Run, stretches: Sequence[Stretch], peak: float | None, *, quiet: bool) -> None:
+    def __init__(self, made: Trainer, stretches: Sequence[Stretch], peak: float | None, *, quiet: bool) -> None:
         self.made, self.stretches, self.peak = made, stretches, peak
         self.total = made.total
         self.screen = console()
@@ -65,9 +65,9 @@ class Live:
         """What is trained on what."""
         made = self.made.setup
         part = made.index.parts[made.config.data.train]
-        size = f", {units.data(part.bytes)} of text" if part.bytes else ""
+        size = f", {number_format.data(part.bytes)} of text" if part.bytes else ""
         self.say(
-            f"model  {units.params(made.spec.count().params)} parameters, {made.spec.topology}, {made.objective.kind}"
+            f"model  {number_format.params(made.spec.count().params)} parameters, {made.spec.topology}, {made.objective.kind}"
         )
         self.say(f"data   {made.config.data.folder}: {part.examples:,} examples{size}")
         for each in self.stretches:
@@ -78,9 +78,9 @@ class Live:
         """One thing happened."""
         if isinstance(event, Step):
             self._step(event)
-        elif isinstance(event, Looked):
+        elif isinstance(event, Evaluated):
             self._looked(event)
-        elif isinstance(event, Spoke):
+        elif isinstance(event, Sampled):
             if event.text.strip():
                 self.say(f"--- step {event.step:,} says:\n{event.text.translate(CONTROLS)}\n---")
         elif isinstance(event, Resumed):
@@ -109,7 +109,7 @@ class Live:
             self.say("  ".join([*self.figures(event), self.left(event)]))
         self.tenths = tenths
 
-    def _looked(self, event: Looked) -> None:
+    def _looked(self, event: Evaluated) -> None:
         figures = [f"step {event.step:,}", f"held-out loss {event.loss:.4f}"]
         if event.bits_per_byte is not None:
             figures.append(f"{event.bits_per_byte:.4f} bits per byte")
@@ -141,11 +141,11 @@ class Live:
         bits = self.made.setup.bits_per_byte(loss)
         parts += [] if bits is None else [f"{bits:.3f} bits/B"]
         speed = self.speed()
-        parts += [] if speed is None else [f"{units.short(speed[0])} tok/s"]
+        parts += [] if speed is None else [f"{number_format.short(speed[0])} tok/s"]
         parts += [f"lr x {event.rate:.2f}", f"grad {event.gradient_norm:.2f}"]
         if speed is not None and self.peak:
             parts.append(f"MFU {self.stretches[event.stage].flops_per_token * speed[0] / self.peak:.1%}")
-        return [*parts, units.data(event.memory)]
+        return [*parts, number_format.data(event.memory)]
 
     def left(self, event: Step) -> str:
         """Time to the end, at the speed of lately; stages to come take as much longer as they compute more."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from anyformer.cli import generation, packing, resume
+from anyformer.cli import verify_generation, verify_packing, verify_resume
 from anyformer.cli.model import working
 from anyformer.cli.parser import Command, Parser, add_command, add_ignore_keys, whole
 from anyformer.cli.terminal import console, finite, print_all, print_json
@@ -127,7 +127,7 @@ anyformer verify parity converted --against path/to/original --json
     arguments=parity_arguments,
     run=run_parity,
 )
-CHECKS: tuple[Command, ...] = (PARITY, packing.CHECK, generation.CHECK, resume.CHECK)
+CHECKS: tuple[Command, ...] = (PARITY, verify_packing.CHECK, verify_generation.CHECK, verify_resume.CHECK)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

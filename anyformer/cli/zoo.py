@@ -12,7 +12,7 @@ from anyformer.cli.terminal import console, print_all, print_json
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from anyformer.explain.catalogue import Entry
+    from anyformer.explain.zoo_table import Entry
 
 SHORT = {"decoder": "dec", "encoder": "enc", "encoder-decoder": "enc-dec"}
 LAYOUTS = (
@@ -36,7 +36,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> int:
     """List the presets."""
-    from anyformer.explain.catalogue import catalogue, undisclosed
+    from anyformer.explain.zoo_table import catalogue, undisclosed
 
     entries, missing = catalogue(given.filter), undisclosed(given.filter)
     if given.json:
@@ -66,17 +66,17 @@ def _page(entries: list[Entry], missing: dict[str, str], width: int) -> Iterator
 
 
 def _cells(entry: Entry) -> dict[str, str]:
-    from anyformer.specs import units
+    from anyformer.specs import number_format
 
     return {
         "name": entry.name,
-        "params": units.params(entry.params),
+        "params": number_format.params(entry.params),
         "topology": SHORT[entry.topology],
         "attention": entry.attention,
         "positions": entry.position,
         "ffn": entry.ffn,
         "norm": f"{entry.norm} {entry.placement}",
-        "context": units.tokens(entry.context),
+        "context": number_format.tokens(entry.context),
         "also": ", ".join(entry.also),
     }
 

@@ -18,22 +18,22 @@ import torch
 from anyformer.convert.surgery import Surgery, operate
 from anyformer.convert.unpickle import unpickled
 from anyformer.convert.words import WRITTEN, write_words
-from anyformer.data.tokenizer import tokenizer
+from anyformer.data.tokenizer import Tokenizer, tokenizer
 from anyformer.errors import InputError, SpecError
 from anyformer.families.checkpoint import family_for, save_published, was_written_here
-from anyformer.families.folder import FORMATS, load, quantisation_of, stored_dtype
+from anyformer.families.io import FORMATS, load, quantisation_of, stored_dtype
 from anyformer.families.shards import CONFIG, INDEX, SINGLE
 from anyformer.files import NewFolder, inside
-from anyformer.model.quantise import quantise
-from anyformer.model.store import SPEC, save
-from anyformer.model.store import load as load_own
-from anyformer.parts.quantised import check_kind
-from anyformer.train.evaluate import Score, score
+from anyformer.model.native_checkpoint import SPEC, save
+from anyformer.model.native_checkpoint import load as load_own
+from anyformer.model.quantize import quantize as quantise
+from anyformer.parts.quantized import check_kind
+from anyformer.train.perplexity import Score, read_documents, score
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from anyformer.model.models import Model
+    from anyformer.model.model import Model
 
 NAMES = (SPEC, CONFIG, SINGLE, INDEX, "model-?????-of-?????.safetensors", *WRITTEN)
 """What the folder of a model may hold and still be replaced."""
@@ -79,7 +79,12 @@ class Converted:
     bytes: int
     """Of the new weights on disk."""
     before: Score | None
+    """Of the source."""
     after: Score | None
+    """Of what surgery or quantisation made of it, with the source's ids: it may be held against `before`."""
+    written: Score | None
+    """Of the new folder as it reads the text itself, where its ids or its weights are others than those of the figure
+    before this one."""
 
 
 def convert(plan: Plan, progress: Progress = lambda _: nullcontext()) -> Converted:
@@ -120,13 +125,29 @@ def convert(plan: Plan, progress: Progress = lambda _: nullcontext()) -> Convert
         else:
             save(result, folder.path)
         write_words(plan.source, folder.path, result.spec, format=plan.format)
+        written = None
+        if words is not None and plan.text is not None:
+            own = tokenizer(folder.path)
+            rounded = plan.quantize is None and torch.promote_types(dtype, stored) != dtype
+            if (
+                rounded
+                or context != result.spec.context
+                or _ids(own, result, plan.text) != _ids(words, result, plan.text)
+            ):
+                with progress("as written") as report:
+                    written = score(result.to(exact), own, plan.text, report=report)
         folder.commit()
     held = quantisation_of(plan.place) if plan.format == "anyformer" else None
     return Converted(
         place=plan.place, format=plan.format, family=family, architecture=architecture, dtype=dtype,
         params=changed.spec.count().params, quantized=None if held is None else held.kind,
-        bytes=sum(file.stat().st_size for file in plan.place.glob("*.safetensors")), before=scores[0], after=scores[1],
+        bytes=sum(file.stat().st_size for file in plan.place.glob("*.safetensors")), before=scores[0], after=scores[1], written=written,
     )  # fmt: skip
+
+
+def _ids(words: Tokenizer, model: Model, text: str) -> list[list[int]]:
+    """What the documents of a text become."""
+    return read_documents(model, words, text).ids
 
 
 def _check(plan: Plan) -> None:
@@ -207,5 +228,5 @@ def summary(done: Converted) -> dict[str, Any]:
         "folder": str(done.place), "format": done.format, "family": done.family, "architecture": done.architecture,
         "dtype": str(done.dtype).removeprefix("torch."), "params": done.params, "quantized": done.quantized,
         "bytes": done.bytes, "before": figures(done.before),
-        "after": figures(done.after),
+        "after": figures(done.after), "written": figures(done.written),
     }  # fmt: skip

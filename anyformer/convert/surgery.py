@@ -15,17 +15,17 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.model.build import build
-from anyformer.model.models import Model
-from anyformer.model.store import empty_model
+from anyformer.model.model import Model
+from anyformer.model.native_checkpoint import empty_model
 from anyformer.parts.patterns.causal import Causal
 from anyformer.parts.positions.rope import Rope
 from anyformer.parts.positions.rope_scaling import RopeScaling
-from anyformer.specs.axes import Weight
+from anyformer.specs.axes import ParamSpec
 from anyformer.specs.codec import fields_of, required
+from anyformer.specs.layer import Layer
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.nodes import Layer
+from anyformer.specs.parameters import weights
 from anyformer.specs.stacks import Stack, pattern_of
-from anyformer.specs.weights import weights
 
 Pool = Literal["mean", "first", "random"]
 Extend = Literal["repeat", "interpolate"]
@@ -38,21 +38,33 @@ class Surgery:
     """What is to be changed; None leaves a thing as it is."""
 
     kv_heads: int | None = None
-    pool: Pool = "mean"
-    """Heads that stand next to each other become one: their mean, the first of them, or new random weights."""
+    pool: Pool | None = None
+    """Heads that stand next to each other become one: their mean (unless given), the first of them, or new random
+    weights."""
     theta: float | None = None
     scaling: tuple[str, float] | None = None
     """Kind and factor of a RoPE scaling; the length that it begins from is the context so far."""
     positions: int | None = None
     """A longer context; a learned table gets so many rows."""
-    extend: Extend = "repeat"
-    """New rows repeat the old ones, which stay exactly as they are; or all are interpolated between the old ones."""
+    extend: Extend | None = None
+    """New rows repeat the old ones (unless given), which stay exactly as they are; or all are interpolated between the
+    old ones."""
     window: int | None = None
     """Tokens that a layer with full causal attention may see from now on, itself included."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Other fields of the spec, by dotted names."""
-    seed: int = 0
-    """Of random weights."""
+    seed: int | None = None
+    """Of random weights; 0 unless given."""
+
+    def __post_init__(self) -> None:
+        idle = {
+            "pool: is for kv_heads, and there are none": self.pool is not None and self.kv_heads is None,
+            "extend: is for positions, and there are none": self.extend is not None and self.positions is None,
+            'seed: is for random heads (pool="random"), and there are none': self.seed is not None
+            and (self.pool != "random" or self.kv_heads is None),
+        }
+        if wrong := [why for why, is_idle in idle.items() if is_idle]:
+            raise InputError("\n  ".join(["these would do nothing; leave them out, or add what they are for:", *wrong]))
 
     def __bool__(self) -> bool:
         asked = (self.kv_heads, self.theta, self.scaling, self.positions, self.window)
@@ -61,7 +73,7 @@ class Surgery:
     def spec(self, spec: ModelSpec) -> ModelSpec:
         """The spec after the changes."""
         changes: dict[str, Any] = {}
-        if self.pool not in get_args(Pool) or self.extend not in get_args(Extend):
+        if self.pool not in (None, *get_args(Pool)) or self.extend not in (None, *get_args(Extend)):
             raise InputError(f"pool: {self.pool!r}, extend: {self.extend!r}; pick from {Pool} and {Extend}")
         if self.kv_heads is not None:
             _check_heads(spec, self.kv_heads)
@@ -76,6 +88,10 @@ class Surgery:
             if self.positions < spec.context:
                 raise InputError(f"positions: {self.positions} is less than the {spec.context} that the model has")
             changes["context"] = self.positions
+            if self.extend is not None and not any(w.role == "position_embedding" for w in weights(spec).values()):
+                raise InputError(
+                    "extend: this model has no learned table of positions, so there is nothing to extend; leave it out"
+                )
         return spec.vary(changes | dict(self.changes))
 
 
@@ -107,7 +123,9 @@ def operate(model: Model, surgery: Surgery) -> Model:
     return result.train(model.training)
 
 
-def _reshaped(name: str, old: Tensor, weight: Weight, surgery: Surgery, fresh: Mapping[str, Tensor]) -> Tensor | None:
+def _reshaped(
+    name: str, old: Tensor, weight: ParamSpec, surgery: Surgery, fresh: Mapping[str, Tensor]
+) -> Tensor | None:
     """A tensor of another shape made from the old one, if that is what was asked for."""
     module = name.split(".")[-2] if "." in name else ""
     if surgery.kv_heads is not None and module in POOLED:
@@ -134,7 +152,7 @@ def _longer(old: Tensor, rows: int, surgery: Surgery) -> Tensor:
     ahead = rows - (surgery.positions or rows)
     before, table = old[:ahead], old[ahead:]
     size = rows - ahead
-    if surgery.extend == "repeat":
+    if surgery.extend != "interpolate":
         return torch.cat((before, table[torch.arange(size, device=old.device) % len(table)]))
     wide = table.to(torch.promote_types(table.dtype, torch.float32)).T[None]
     stretched = torch.nn.functional.interpolate(wide, size=size, mode="linear", align_corners=True)
@@ -146,7 +164,7 @@ def _fresh(spec: ModelSpec, model: Model, surgery: Surgery) -> dict[str, Tensor]
     if surgery.kv_heads is None or surgery.pool != "random":
         return {}
     first = next(model.parameters())
-    made = build(spec, device=first.device, dtype=first.dtype, seed=surgery.seed)
+    made = build(spec, device=first.device, dtype=first.dtype, seed=surgery.seed or 0)
     return {name: p.detach() for name, p in made.named_parameters()}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from anyformer.errors import DataError
-from anyformer.specs.ends import TokenEmbed
+from anyformer.specs.embed_head import TokenEmbed
 from anyformer.specs.model import ModelSpec
 
 IGNORE = -100

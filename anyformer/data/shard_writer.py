@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from anyformer import files
-from anyformer.data.examples import Ragged
+from anyformer.data.dataset import Ragged
 from anyformer.data.shards import file_sha256
 from anyformer.errors import naming
 

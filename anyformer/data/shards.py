@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.examples import Examples, Ragged
+from anyformer.data.dataset import Examples, Ragged
 from anyformer.data.tokenizer import FILE as TOKENIZER
 from anyformer.data.tokenizer import SOURCE, Tokenizer, tokenizer
 from anyformer.errors import DataError, nearest

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.examples import Examples
+from anyformer.data.dataset import Examples
 from anyformer.data.objectives.objective import ids_of
 from anyformer.data.objectives.text import surrounded
-from anyformer.data.pieces import Piece
+from anyformer.data.spans import Piece
 
 
 class Stream:

@@ -72,6 +72,8 @@ class Tokenizer:
             added = inner.get_added_tokens_decoder()
             self.vocab: int = inner.get_vocab_size(with_added_tokens=True)
             """How many tokens there are."""
+            self.texts: int = inner.get_vocab_size(with_added_tokens=False)
+            """The same without those that were added, which a text has only if it spells them."""
             decoder = b"" if inner.decoder is None else inner.decoder.__getstate__()
             self._spells_bytes = b"ByteLevel" in decoder
             """Whether a token is written with one sign for each byte."""

@@ -1,38 +1,53 @@
 """A published folder's tokenizer files, read as transformers' AutoTokenizer (5.22) reads them: which ids a text becomes.
 
-A tokenizer.json says it all, unless the folder names a class (`tokenizer_class`) that builds its steps anew from the
-vocabulary: such a class takes them from tokenizer_config.json (`add_prefix_space`, `legacy`, `do_lower_case`, ...), and
-some put their own template around a text. `add_bos_token` and `add_eos_token` count where there is no tokenizer.json.
+A tokenizer.json says it all, unless the folder names a class (`tokenizer_class`), or its type of model has one, that
+builds its steps anew from the vocabulary: such a class takes them from tokenizer_config.json (`add_prefix_space`,
+`legacy`, `do_lower_case`, ...), and some put their own template around a text. Those in `tokenizer_classes.py` are built
+here in the same way; for the others that transformers has (`public_tokenizers.json`) a warning says that the file was
+taken as it is. `add_bos_token` and `add_eos_token` count where there is no tokenizer.json.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import models, processors
 
+from anyformer.data.special_tokens import (
+    LISTED,
+    NAMED,
+    Settings,
+    Specials,
+    add_tokens,
+    content,
+    listed_tokens,
+    read_specials,
+)
+from anyformer.data.tokenizer_classes import BPE_FILES, CLASSES, WORDPIECE_FILE, Class
 from anyformer.errors import AnyformerError, DataError
 from anyformer.families.shards import CONFIG, CONFIG_BYTES, read_json
 from anyformer.files import inside
 
 FILE, SETTINGS, NAMES, ADDED = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+RUN = "spec.toml"
+MARK, PUBLISHED = "anyformer", {"published": True}
+"""What `convert` writes into the settings of a folder in our own format that it made from a published one."""
 LARGEST = 256 * 2**20
 """Bytes of the largest tokenizer.json or vocabulary that is read."""
 SETTINGS_BYTES = 8 * 2**20
-NAMED = ("bos_token", "eos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
-"""Names by which settings and templates speak of special tokens."""
-BPE_FILES, WORDPIECE_FILE = ("vocab.json", "merges.txt"), "vocab.txt"
+MOST_SENTINELS = 10_000
 SENTENCEPIECE = re.compile(r".*\.(model|spm)|tekken\.json|tiktoken.*")
 PLAIN = "TokenizersBackend"
 """The class that takes a tokenizer.json as it is."""
-UNDERLINE = "\u2581"
-QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,186 +61,31 @@ class Read:
     """Whether special tokens that are spelled out in a text are text (`split_special_tokens`)."""
 
 
-Settings = Mapping[str, Any]
-Steps = Callable[[tokenizers.Tokenizer, Settings, Mapping[str, str]], None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Class:
-    """A tokenizer class of transformers that builds its steps anew."""
-
-    steps: Steps
-    """Sets normalizer, pre-tokenizer and decoder."""
-    model: str
-    """The model of the tokenizers library that it builds: BPE, WordPiece or Unigram."""
-    files: tuple[str, ...] = ()
-    """Older files from which it can be built without a tokenizer.json."""
-    named: Mapping[str, str] = field(default_factory=dict)
-    """Special tokens that it has unless the settings say otherwise."""
-    around: Callable[[Mapping[str, str]], tuple[str, str]] | None = None
-    """The templates that it puts around a text and around a pair of texts, whatever the files say."""
-    forgets: bool = False
-    """Whether a template of tokenizer.json is dropped; only the flags add something."""
-
-
-def _byte_level(*, normalizer: Any = None, split: Any = None) -> Steps:
-    def build(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, str]) -> None:
-        _set_bpe(inner, unk=None)
-        blank = bool(settings.get("add_prefix_space") or False)
-        spell: Any = pre_tokenizers.ByteLevel(add_prefix_space=blank, use_regex=not isinstance(split, str))
-        before = pre_tokenizers.Split(Regex(split), "isolated") if isinstance(split, str) else split
-        _set(inner, "normalizer", normalizer)
-        inner.pre_tokenizer = spell if before is None else pre_tokenizers.Sequence([before, spell])
-        inner.decoder = decoders.ByteLevel()
-
-    return build
-
-
-def _llama(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, str]) -> None:
-    _set_bpe(inner, unk=None, fuse=True, fallback=True)
-    given = settings.get("add_prefix_space")
-    blank = given is None or bool(given)
-    scheme = ("always" if settings.get("legacy") else "first") if blank else "never"
-    _set(inner, "normalizer", None)
-    inner.pre_tokenizer = pre_tokenizers.Metaspace(UNDERLINE, prepend_scheme=scheme, split=False)
-    strip = [decoders.Strip(content=" ", left=1)] if blank else []
-    inner.decoder = decoders.Sequence(
-        [decoders.Replace(UNDERLINE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
-    )
-
-
-def _code_llama(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, str]) -> None:
-    _llama(inner, dict(settings) | {"legacy": False}, named)
-    model: Any = inner.model
-    model.unk_token = named["unk_token"]
-    inner.decoder = decoders.Sequence(
-        [
-            decoders.Replace(UNDERLINE, " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(content=" ", left=1),
-        ]
-    )
-
-
-def _gemma(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, str]) -> None:
-    _set_bpe(inner, unk=named["unk_token"], fuse=True, fallback=True)
-    inner.normalizer = normalizers.Replace(" ", UNDERLINE)
-    inner.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
-    inner.decoder = decoders.Sequence([decoders.Replace(UNDERLINE, " "), decoders.ByteFallback(), decoders.Fuse()])
-
-
-def _bert(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, str]) -> None:
-    model: Any = inner.model
-    model.unk_token = named["unk_token"]
-    inner.normalizer = normalizers.BertNormalizer(
-        clean_text=True, handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
-        strip_accents=settings.get("strip_accents"), lowercase=bool(settings.get("do_lower_case", True)),
-    )  # fmt: skip
-    inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    inner.decoder = decoders.WordPiece(prefix="##")
-
-
-def _unigram(*, words: bool) -> Steps:
-    def build(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, str]) -> None:
-        # A precompiled map of characters, which came with the vocabulary, is kept; nothing else of the normalizer is.
-        _set(inner, "normalizer", _precompiled(inner))
-        blank = not words or bool(settings.get("add_prefix_space", True))
-        scheme = "always" if blank else "never"
-        inner.pre_tokenizer = pre_tokenizers.Sequence(
-            [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace(UNDERLINE, prepend_scheme=scheme)]
-        )
-        inner.decoder = decoders.Metaspace(UNDERLINE, prepend_scheme=scheme)
-
-    return build
-
-
-GPT2_END: dict[str, str] = dict.fromkeys(("unk_token", "bos_token", "eos_token"), "<|endoftext|>")
-ROBERTA = {
-    "bos_token": "<s>", "eos_token": "</s>", "sep_token": "</s>", "cls_token": "<s>", "unk_token": "<unk>",
-    "pad_token": "<pad>", "mask_token": "<mask>",
-}  # fmt: skip
-LLAMA = {"unk_token": "<unk>", "bos_token": "<s>", "eos_token": "</s>"}
-
-
-def _sentence(named: Mapping[str, str]) -> tuple[str, str]:
-    cls, sep = named["cls_token"], named["sep_token"]
-    return f"{cls}:0 $A:0 {sep}:0", f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1"
-
-
-def _roberta(first: str, last: str) -> Callable[[Mapping[str, str]], tuple[str, str]]:
-    def around(named: Mapping[str, str]) -> tuple[str, str]:
-        one = f"{named[first]} $A {named[last]}"
-        return one, f"{one} {named[last]} $B {named[last]}"
-
-    return around
-
-
-_GPT2 = Class(steps=_byte_level(), model="BPE", files=BPE_FILES, named=GPT2_END)
-_ROBERTA = Class(
-    steps=_byte_level(), model="BPE", files=BPE_FILES, named=ROBERTA, around=_roberta("cls_token", "sep_token")
-)
-_BERT = Class(
-    steps=_bert, model="WordPiece", files=(WORDPIECE_FILE,), around=_sentence,
-    named={"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"},
-)  # fmt: skip
-CLASSES: dict[str, Class] = {
-    "GPT2Tokenizer": _GPT2,
-    "GPTNeoXTokenizer": Class(
-        steps=_byte_level(normalizer=normalizers.NFC()), model="BPE", named=GPT2_END | {"pad_token": "<|padding|>"},
-        files=BPE_FILES, forgets=True,
-    ),
-    "Qwen2Tokenizer": Class(
-        steps=_byte_level(normalizer=normalizers.NFC(), split=QWEN), model="BPE", files=BPE_FILES,
-        named=dict.fromkeys(("unk_token", "eos_token", "pad_token"), "<|endoftext|>"),
-    ),
-    "CohereTokenizer": Class(
-        steps=_byte_level(normalizer=normalizers.NFC(), split=pre_tokenizers.Digits(individual_digits=True)), model="BPE",
-        named={
-            "unk_token": "<UNK>", "bos_token": "<BOS_TOKEN>", "eos_token": "<|END_OF_TURN_TOKEN|>", "pad_token": "<PAD>",
-            "cls_token": "<CLS>", "sep_token": "<SEP>", "mask_token": "<MASK_TOKEN>",
-        },
-    ),
-    "RobertaTokenizer": _ROBERTA, "BartTokenizer": _ROBERTA, "LEDTokenizer": _ROBERTA, "LongformerTokenizer": _ROBERTA,
-    "BertTokenizer": _BERT, "DistilBertTokenizer": _BERT, "ElectraTokenizer": _BERT,
-    "LlamaTokenizer": Class(steps=_llama, model="BPE", named=LLAMA),
-    "CodeLlamaTokenizer": Class(steps=_code_llama, model="BPE", named=LLAMA, around=lambda named: (f"{named['bos_token']} $A", f"{named['bos_token']} $A {named['bos_token']}:1 $B:1"),
-    ),
-    "GemmaTokenizer": Class(
-        steps=_gemma, model="BPE",
-        named={
-            "unk_token": "<unk>", "bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "mask_token": "<mask>",
-        },
-    ),
-    "T5Tokenizer": Class(
-        steps=_unigram(words=False), model="Unigram", around=lambda named: ("$A </s>", "$A </s> $B </s>"),
-        named={"eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"},
-    ),
-    "XLMRobertaTokenizer": Class(
-        steps=_unigram(words=True), model="Unigram", named=ROBERTA, around=_roberta("bos_token", "eos_token")
-    ),
-}  # fmt: skip
-"""Classes that do not take a tokenizer.json as it is. Any other class that a folder names does."""
-
-REGISTERED = {
-    "bert": "BertTokenizer", "cohere": "CohereTokenizer", "cohere2": "CohereTokenizer", "gemma": "GemmaTokenizer",
-    "gemma2": "GemmaTokenizer", "gemma3_text": "GemmaTokenizer", "glm": PLAIN, "glm4": PLAIN, "gpt2": "GPT2Tokenizer",
-    "gpt_bigcode": PLAIN, "gpt_neo": "GPT2Tokenizer", "gpt_neox": "GPTNeoXTokenizer", "gptj": "GPT2Tokenizer",
-    "granite": PLAIN, "led": "LEDTokenizer", "longformer": "RobertaTokenizer", "mistral": PLAIN, "modernbert": PLAIN,
-    "modernbert-decoder": PLAIN, "mpt": "GPTNeoXTokenizer", "mt5": "T5Tokenizer", "nemotron": PLAIN,
-    "olmo": "GPTNeoXTokenizer", "olmo2": PLAIN, "olmo3": PLAIN, "opt": "GPT2Tokenizer", "phi": "GPT2Tokenizer", "phi3": PLAIN,
-    "qwen2": "Qwen2Tokenizer", "qwen3": "Qwen2Tokenizer", "roberta": "RobertaTokenizer", "stablelm": PLAIN,
-    "starcoder2": "GPT2Tokenizer", "t5": "T5Tokenizer", "umt5": PLAIN,
-}  # fmt: skip
-"""The class for a config's model_type where the folder names none. Where one is registered as the plain class, what a
-folder names does not count."""
-MISNAMED = ("modernbert", "modernbert-decoder", "nemotron", "phi3", "qwen2")
-"""Types of model whose folders often name a wrong class, so that the registered one is taken."""
+@cache
+def public_tokenizers() -> dict[str, Any]:
+    """What the pinned release of transformers has: the class for a type of model, and classes with steps of their own."""
+    return json.loads(Path(__file__).with_name("public_tokenizers.json").read_text(encoding="utf-8"))
 
 
 def is_published(folder: Path) -> bool:
-    """Whether a folder's files say what a text becomes; otherwise it is a run of ours, and its spec does."""
-    return any((folder / name).is_file() for name in (CONFIG, SETTINGS))
+    """Whether a folder's files say what a text becomes; otherwise it is a run of ours, and its spec does.
+
+    A folder with a spec is a run, unless `anyformer convert` made it from a published one and marked its settings: a
+    tokenizer_config.json that somebody put there for its chat template does not change what a text becomes.
+    """
+    if not (folder / RUN).is_file():
+        return any((folder / name).is_file() for name in (CONFIG, SETTINGS))
+    settings = _table(folder, SETTINGS, SETTINGS_BYTES)
+    if settings.get(MARK) == PUBLISHED:
+        return True
+    if "tokenizer_class" in settings:
+        warnings.warn(
+            f"{folder}: {SETTINGS} names a tokenizer_class, but a folder with a {RUN} reads {FILE} as its training did. "
+            "If it was converted from a published folder by an earlier version, convert that again; otherwise take "
+            "tokenizer_class out",
+            stacklevel=3,
+        )
+    return False
 
 
 def read_published(folder: Path) -> Read:
@@ -241,22 +101,58 @@ def read_published(folder: Path) -> Read:
     inner = parsed(text, folder / FILE) if whole else _from_older(folder, name, known)
     # A class that expects another model can't be built from this vocabulary; the file stands as it is.
     rebuilt = known if known is not None and type(inner.model).__name__ == known.model else None
-    names = _names(settings, folder)
-    named = dict(rebuilt.named if rebuilt is not None else {})
-    for key in NAMED:
-        if key in names:
-            named.pop(key, None)
-            if (spelled := _content(names[key])) is not None:
-                named[key] = spelled
+    if rebuilt is None and name in {*CLASSES, *public_tokenizers()["own steps"]}:
+        _say_unknown(folder, name, known, inner)
+    older = _table(folder, NAMES, SETTINGS_BYTES)
     with guarded(f"{folder}: the steps of {name} can't be set"):
+        specials = _specials(settings, older, rebuilt)
+        named = specials.names
+        defaults = {
+            key: found for key, token in (rebuilt.named if rebuilt else {}).items() if (found := content(token))
+        }
         if rebuilt is not None:
-            rebuilt.steps(inner, settings, dict(rebuilt.named) | named)
-        _add_tokens(inner, settings, folder, named)
-        if rebuilt is not None and rebuilt.around is not None:
-            _set_around(inner, *rebuilt.around(dict(rebuilt.named) | named))
+            rebuilt.steps(inner, settings, defaults | named)
+        around = None if rebuilt is None or rebuilt.around is None else rebuilt.around(defaults | named)
+        listed = listed_tokens(
+            settings, {} if LISTED in settings else _table(folder, ADDED, SETTINGS_BYTES), specials.texts
+        )
+        if around is not None:
+            _check_around(inner, around[0], [token.content for token in listed])
+        add_tokens(inner, listed, specials, plain=rebuilt is not None and rebuilt.plain)
+        if around is not None:
+            _set_around(inner, *around)
         elif not whole or (rebuilt is not None and rebuilt.forgets):
             _set_around(inner, *_flagged({} if whole else settings, named))
     return Read(inner=inner, named=named, splits=bool(settings.get("split_special_tokens") or False))
+
+
+def _say_unknown(folder: Path, name: str, known: Class | None, inner: tokenizers.Tokenizer) -> None:
+    """Warn that ids may not be those of the class that reads a folder in transformers."""
+    why = (
+        f"{name} of transformers builds steps of its own, which are not known here"
+        if known is None
+        else f"{name} of transformers builds a {known.model} model, and {FILE} holds {type(inner.model).__name__}"
+    )
+    warnings.warn(
+        f"{folder}: {why}: {FILE} is taken as it is, and ids may differ from those of AutoTokenizer. Where the file is "
+        f'right, say so: "tokenizer_class": "PreTrainedTokenizerFast" in {SETTINGS}',
+        stacklevel=4,
+    )
+
+
+def _specials(settings: Settings, older: Settings, rebuilt: Class | None) -> Specials:
+    """The special tokens of a folder that this class reads."""
+    sentinels = None
+    if rebuilt is not None and rebuilt.sentinels:
+        count = settings.get("extra_ids", 100)
+        if not isinstance(count, int) or not 0 <= count <= MOST_SENTINELS:
+            raise DataError(f"extra_ids: {count!r} is no number of tokens, which is 0 to {MOST_SENTINELS}")
+        sentinels = [f"<extra_id_{i}>" for i in range(count)]
+    found = read_specials(settings, older, {} if rebuilt is None else rebuilt.named, sentinels)
+    for name, flags in ({} if rebuilt is None else rebuilt.flags).items():
+        if isinstance(found.named.get(name), str):
+            found.named[name] = {"content": found.named[name], **flags}
+    return found
 
 
 def _flagged(settings: Settings, named: Mapping[str, str]) -> tuple[str, str]:
@@ -269,12 +165,13 @@ def _flagged(settings: Settings, named: Mapping[str, str]) -> tuple[str, str]:
 def class_name(declared: str, model_type: Any, *, byte_level: bool) -> str:
     """The class that reads a folder, of the one that it names and the one that is registered for its type of model."""
     own = declared.removesuffix("Fast")
-    registered = REGISTERED.get(model_type, "") if isinstance(model_type, str) else ""
+    public = public_tokenizers()
+    registered = public["registered"].get(model_type, "") if isinstance(model_type, str) else ""
     if own == "LlamaTokenizer" and byte_level:
         return PLAIN
     if own and registered and own != registered:
-        chosen = registered if model_type in MISNAMED else own
-        return chosen if registered != PLAIN and chosen in CLASSES else PLAIN
+        chosen = registered if model_type in public["misnamed"] else own
+        return chosen if registered != PLAIN and chosen in {*CLASSES, *public["own steps"]} else PLAIN
     return own or registered or PLAIN
 
 
@@ -328,73 +225,27 @@ def missing(folder: Path, name: str = "") -> str:
     )
 
 
-def _names(settings: Settings, folder: Path) -> dict[str, Any]:
-    """The special tokens that the settings name; an older file adds to them where tokens are not listed."""
-    older = {} if "added_tokens_decoder" in settings else _table(folder, NAMES, SETTINGS_BYTES)
-    return dict(settings) | older
-
-
-def _content(value: Any) -> str | None:
-    found = value.get("content") if isinstance(value, dict) else value
-    return found if isinstance(found, str) else None
-
-
 def special_tokens(settings: Settings) -> dict[str, str]:
     """Special tokens by name, from a tokenizer_config.json."""
-    return {name: found for name in NAMED if (found := _content(settings.get(name))) is not None}
+    return {name: found for name in NAMED if (found := content(settings.get(name))) is not None}
 
 
-def _add_tokens(inner: tokenizers.Tokenizer, settings: Settings, folder: Path, named: Mapping[str, str]) -> None:
-    """Tokens that the settings list, and the named special ones of the vocabulary, are never split."""
-    listed = settings.get("added_tokens_decoder")
-    flags = ("lstrip", "rstrip", "single_word", "normalized", "special")
-    more: list[AddedToken] = []
-    if isinstance(listed, dict):
-        for _, token in sorted(listed.items(), key=lambda item: int(item[0])):
-            if (spelled := _content(token)) is not None:
-                kept = {flag: bool(token[flag]) for flag in flags if isinstance(token, dict) and flag in token}
-                more.append(AddedToken(spelled, **kept))
-    else:
-        older = _table(folder, ADDED, SETTINGS_BYTES)
-        for spelled, _ in sorted(older.items(), key=lambda item: item[1]):
-            is_special = spelled in named.values()
-            more.append(AddedToken(spelled, normalized=not is_special, special=is_special))
-    if more:
-        inner.add_tokens(more)
-    there = {token.content for token in inner.get_added_tokens_decoder().values()}
-    # One that has no id is no token of the model.
-    new = [n for n in dict.fromkeys(named.values()) if n not in there and inner.token_to_id(n) is not None]
-    if new:
-        inner.add_tokens([AddedToken(name, special=True, normalized=False) for name in new])
+def _check_around(inner: tokenizers.Tokenizer, single: str, listed: list[str]) -> None:
+    """Refuse a template whose tokens the model can't know: AutoTokenizer would give them ids beyond the vocabulary."""
+    lost = [name for name in _names_in(single) if inner.token_to_id(name) is None and name not in listed]
+    if lost:
+        raise DataError(f"the vocabulary has no {', '.join(map(repr, lost))}, which stands around each text")
+
+
+def _names_in(single: str) -> list[str]:
+    """The tokens of a template, each once."""
+    return list(dict.fromkeys(re.sub(r":[01]$", "", each) for each in single.split() if not each.startswith("$")))
 
 
 def _set_around(inner: tokenizers.Tokenizer, single: str, pair: str) -> None:
     """A template of special tokens around each text."""
-    names = dict.fromkeys(re.sub(r":[01]$", "", each) for each in single.split() if not each.startswith("$"))
-    ids = {name: inner.token_to_id(name) for name in names}
-    lost = [name for name, found in ids.items() if found is None]
-    if lost:
-        raise DataError(f"the vocabulary has no {', '.join(map(repr, lost))}, which stands around each text")
+    ids = {name: inner.token_to_id(name) for name in _names_in(single)}
     inner.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=list(ids.items()))
-
-
-def _set(inner: Any, step: str, value: Any) -> None:
-    """A step, which may be none."""
-    setattr(inner, step, value)
-
-
-def _set_bpe(inner: tokenizers.Tokenizer, *, unk: str | None, fuse: bool = False, fallback: bool = False) -> None:
-    model: Any = inner.model
-    model.unk_token, model.fuse_unk, model.byte_fallback, model.ignore_merges = unk, fuse, fallback, False
-
-
-def _precompiled(inner: tokenizers.Tokenizer) -> Any:
-    found: Any = inner.normalizer
-    steps = [found] if isinstance(found, normalizers.Precompiled) else []
-    if isinstance(found, normalizers.Sequence):
-        some: Any = found
-        steps = [step for step in some if isinstance(step, normalizers.Precompiled)]
-    return steps[0] if steps else None
 
 
 def _table(folder: Path, name: str, most: int) -> dict[str, Any]:

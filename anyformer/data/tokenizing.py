@@ -10,14 +10,14 @@ from dataclasses import asdict
 from typing import Any
 
 from anyformer.data.encoding import Encoder, ids_of, most_ids
-from anyformer.data.held_out import HeldOut, find_held_out
-from anyformer.data.journal import Journal
+from anyformer.data.resume_log import Journal
+from anyformer.data.scan import Plan, Progress, Report, Survey, take_survey
 from anyformer.data.shard_writer import ShardWriter
 from anyformer.data.shards import PARTS, TWO, VERSION, Index
 from anyformer.data.sources.format import Record
-from anyformer.data.survey import Plan, Progress, Report, Survey, take_survey
+from anyformer.data.split import HeldOut, find_held_out
 from anyformer.data.tokenizer import Tokenizer, tokenizer
-from anyformer.data.training import Training, sentinel_ids, special_ids, train_tokenizer
+from anyformer.data.tokenizer_training import Training, sentinel_ids, special_ids, train_tokenizer
 from anyformer.errors import DataError, InputError
 
 STEP = 2**18

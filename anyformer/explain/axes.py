@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from anyformer.explain import choices
-from anyformer.explain.choices import Choice
+from anyformer.explain import closed_axes
+from anyformer.explain.closed_axes import Choice
 from anyformer.explain.groups import Group, groups, place
 from anyformer.specs.axes import Dims
+from anyformer.specs.layer import Layer
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.nodes import Layer
 from anyformer.specs.stacks import Stack
 
 OfModel = Callable[[ModelSpec], Choice]
@@ -18,34 +18,34 @@ OfStack = Callable[[ModelSpec, Stack], Choice]
 OfLayer = Callable[[ModelSpec, Stack, Layer, Dims], Choice]
 
 MODEL: dict[str, OfModel] = {
-    "topology": choices.topology,
-    "vocabulary": choices.vocab,
-    "width": choices.width,
-    "context": choices.context,
-    "embedding": choices.embedding,
-    "head": choices.head,
-    "loss": choices.loss,
-    "init": choices.init,
-    "special ids": choices.special_ids,
+    "topology": closed_axes.topology,
+    "vocabulary": closed_axes.vocab,
+    "width": closed_axes.width,
+    "context": closed_axes.context,
+    "embedding": closed_axes.embedding,
+    "head": closed_axes.head,
+    "loss": closed_axes.loss,
+    "init": closed_axes.init,
+    "special ids": closed_axes.special_ids,
 }
-STACKS: dict[str, OfStack] = {"depth": choices.depth, "stack norms": choices.stack_norms}
+STACKS: dict[str, OfStack] = {"depth": closed_axes.depth, "stack norms": closed_axes.stack_norms}
 LAYERS: dict[str, OfLayer] = {
-    "position": choices.position,
-    "heads": choices.heads,
-    "projections": choices.projections,
-    "pattern": choices.pattern,
-    "mixer": choices.mixer,
-    "scale": choices.scale,
-    "temperature": choices.temperature,
-    "qk-norm": choices.qk_norm,
-    "v-norm": choices.v_norm,
-    "softcap": choices.softcap,
-    "cross-attention": choices.cross,
-    "feed-forward": choices.feed_forward,
-    "norm": choices.norm,
-    "placement": choices.placement,
-    "wiring": choices.wiring,
-    "dropout": choices.dropout,
+    "position": closed_axes.position,
+    "heads": closed_axes.heads,
+    "projections": closed_axes.projections,
+    "pattern": closed_axes.pattern,
+    "mixer": closed_axes.mixer,
+    "scale": closed_axes.scale,
+    "temperature": closed_axes.temperature,
+    "qk-norm": closed_axes.qk_norm,
+    "v-norm": closed_axes.v_norm,
+    "softcap": closed_axes.softcap,
+    "cross-attention": closed_axes.cross,
+    "feed-forward": closed_axes.feed_forward,
+    "norm": closed_axes.norm,
+    "placement": closed_axes.placement,
+    "wiring": closed_axes.wiring,
+    "dropout": closed_axes.dropout,
 }
 ORDER = (
     "topology", "depth", "width", "vocabulary", "context", "embedding", "position", "heads", "projections", "pattern",

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from anyformer.errors import InputError
-from anyformer.explain.machines import Machine
+from anyformer.explain.hardware import Machine
 from anyformer.specs.count import PHASES, Count, Phase, dtype_bytes
-from anyformer.specs.ends import PatchEmbed
+from anyformer.specs.embed_head import PatchEmbed
 from anyformer.specs.model import ModelSpec
 
 CONTEXTS = (1024, 8192, 32768)

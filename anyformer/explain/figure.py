@@ -12,7 +12,7 @@ from anyformer.explain.grid import Picture, picture
 from anyformer.explain.report import Report
 from anyformer.explain.sketch import Branch, Sketch, sketch
 from anyformer.explain.words import some
-from anyformer.specs import units
+from anyformer.specs import number_format
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -267,10 +267,10 @@ def _parameters(axes: Axes, report: Report) -> None:
     axes.barh(names, values, color=BARS[0], height=0.66)
     axes.invert_yaxis()
     for i, n in enumerate(values):
-        label = f" {units.params(n)}  ({units.percent(n, sizes.params)})"
+        label = f" {number_format.params(n)}  ({number_format.percent(n, sizes.params)})"
         _text(axes, n, i, label, ha="left", fontsize=9)
     axes.set_xlim(0, max(values, default=1) * 1.45)
-    _bare(axes, f"Parameters: {units.params(sizes.params)}")
+    _bare(axes, f"Parameters: {number_format.params(sizes.params)}")
 
 
 def _flops(axes: Axes, costs: tuple[Cost, ...]) -> None:
@@ -283,7 +283,7 @@ def _flops(axes: Axes, costs: tuple[Cost, ...]) -> None:
         axes.barh(labels, values, left=starts, color=colour, height=0.6, label=part)
         starts = [a + b for a, b in zip(starts, values, strict=True)]
     for i, cost in enumerate(costs):
-        _text(axes, starts[i], i, f" {units.flops(cost.flops_per_token)}", ha="left", fontsize=9)
+        _text(axes, starts[i], i, f" {number_format.flops(cost.flops_per_token)}", ha="left", fontsize=9)
     axes.set_xlim(0, max(starts) * 1.25)
     axes.set_ylim(max(len(costs), 3) - 0.4, -0.6)
     _bare(axes, "Forward FLOPs per token")

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from anyformer.errors import InputError
 from anyformer.specs.axes import Dims
+from anyformer.specs.layer import Layer
 from anyformer.specs.layers import runs
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.nodes import Layer
 from anyformer.specs.patterns import Pattern
 from anyformer.specs.stacks import Stack, pattern_of
 

@@ -17,7 +17,7 @@ from anyformer.explain.groups import Group
 from anyformer.explain.report import Report
 from anyformer.explain.sketch import sketch
 from anyformer.explain.words import join, some
-from anyformer.specs import units
+from anyformer.specs import number_format
 
 Part = Table | Text
 WIDE = 110
@@ -111,13 +111,13 @@ def _parameters(report: Report, bars: int, *, ascii_only: bool) -> Table:
     largest = max(sizes.by_part.values(), default=1)
     for part, n in sizes.by_part.items():
         bar = ("#" if ascii_only else "\u2588") * round(bars * n / largest)
-        table.add_row(part, f"{n:,}", units.percent(n, sizes.params), bar)
+        table.add_row(part, f"{n:,}", number_format.percent(n, sizes.params), bar)
     table.add_row(Text("all", style="bold"), Text(f"{sizes.params:,}", style="bold"), "", "")
     return table
 
 
 def _stored(report: Report) -> Text:
-    stored = [f"{units.data(n)} in {dtype}" for dtype, n in report.sizes.weights_bytes.items()]
+    stored = [f"{number_format.data(n)} in {dtype}" for dtype, n in report.sizes.weights_bytes.items()]
     return Text(f"The weights take {join(stored)}.")
 
 
@@ -126,7 +126,7 @@ def _costs(report: Report, width: int) -> Iterator[Part]:
     for first in range(0, len(report.costs), each):
         yield _cost_table(report, report.costs[first : first + each])
     reads = "" if len(report.spec.stacks) == 1 else ", with as many source tokens"
-    rates = f"{units.short(machine.flops, 'FLOP/s')} and {units.short(machine.bandwidth, 'B/s')}"
+    rates = f"{number_format.short(machine.flops, 'FLOP/s')} and {number_format.short(machine.bandwidth, 'B/s')}"
     yield Text(
         f"One document of so many tokens{reads}; FLOPs of the forward pass (training: 3 times); bytes in {DTYPE}. "
         f"Bound on {machine.name} ({machine.source}): {rates}, a balance of {machine.balance:.0f} FLOP/byte.",
@@ -139,20 +139,20 @@ def _cost_table(report: Report, costs: tuple[Cost, ...]) -> Table:
     table.columns[0].min_width = LABEL - 2
     # The name of a pattern may be longer than any number.
     table.columns[0].overflow, table.columns[0].no_wrap = "fold", False
-    table.add_row("FLOPs per token", *(Text(units.flops(cost.flops_per_token), style="bold") for cost in costs))
+    table.add_row("FLOPs per token", *(Text(number_format.flops(cost.flops_per_token), style="bold") for cost in costs))
     for part in dict.fromkeys(name for cost in costs for name in cost.by_part):
-        table.add_row(f"  {part}", *(units.flops(cost.by_part.get(part, 0)) for cost in costs))
+        table.add_row(f"  {part}", *(number_format.flops(cost.by_part.get(part, 0)) for cost in costs))
     if costs[0].kv_bytes is not None:
-        table.add_row("KV cache", *(Text(units.data(cost.kv_bytes or 0), style="bold") for cost in costs))
+        table.add_row("KV cache", *(Text(number_format.data(cost.kv_bytes or 0), style="bold") for cost in costs))
         parts = list(costs[0].kv_bytes_by_part)
         for part in parts if len(parts) > 1 else ():
-            table.add_row(Text(f"  {part}"), *(units.data(cost.kv_bytes_by_part[part]) for cost in costs))
-        table.add_row("  per token", *(units.data(cost.kv_bytes_per_token or 0) for cost in costs))
+            table.add_row(Text(f"  {part}"), *(number_format.data(cost.kv_bytes_by_part[part]) for cost in costs))
+        table.add_row("  per token", *(number_format.data(cost.kv_bytes_per_token or 0) for cost in costs))
     for phase in costs[0].phases:
         # An encoder reads a text in the same way, only not into a cache.
         name = "forward" if phase == "prefill" and costs[0].kv_bytes is None else phase
         table.add_row(name, *("" for _ in costs))
-        table.add_row("  bytes moved", *(units.data(cost.phases[phase].bytes) for cost in costs))
+        table.add_row("  bytes moved", *(number_format.data(cost.phases[phase].bytes) for cost in costs))
         rates = [f"{_rate(cost.phases[phase].intensity)} {cost.phases[phase].bound}" for cost in costs]
         table.add_row("  FLOP/byte", *rates)
     return table

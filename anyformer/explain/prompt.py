@@ -13,11 +13,11 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.explain.words import some
-from anyformer.specs import units
+from anyformer.specs import number_format
 
 if TYPE_CHECKING:
     from anyformer.data.tokenizer import Tokenizer
-    from anyformer.model.models import Model
+    from anyformer.model.model import Model
     from anyformer.model.trace import Trace
     from anyformer.specs.model import ModelSpec
 
@@ -261,7 +261,7 @@ def _figures(model: Model, tokens: int) -> list[tuple[str, str]]:
     depth = " + ".join(str(stack.depth) for stack in spec.stacks)
     heads = sorted({layer.attention.heads for stack in spec.stacks for layer in stack.layers})
     return [
-        ("parameters", units.params(sum(p.numel() for p in model.parameters()))),
+        ("parameters", number_format.params(sum(p.numel() for p in model.parameters()))),
         ("layers", depth),
         ("heads", " or ".join(map(str, heads))),
         ("width", f"{spec.width:,}"),

@@ -11,7 +11,7 @@ from anyformer.explain.axes import Axis, axes_of
 from anyformer.explain.costs import Cost, Sizes, check_contexts, cost, sizes, usual_contexts
 from anyformer.explain.grid import picture
 from anyformer.explain.groups import Group, groups
-from anyformer.explain.machines import Machine
+from anyformer.explain.hardware import Machine
 from anyformer.explain.sketch import sketch
 from anyformer.explain.summary import exemptions, summary
 from anyformer.families.family import Preset

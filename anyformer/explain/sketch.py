@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anyformer.explain.choices import heads_name
+from anyformer.explain.closed_axes import heads_name
 from anyformer.explain.groups import Group
 from anyformer.explain.words import number
-from anyformer.specs.nodes import Attention
-from anyformer.specs.weights import slots
+from anyformer.specs.layer import Attention
+from anyformer.specs.parameters import slots
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from anyformer.explain.choices import PLACEMENTS
+from anyformer.explain.closed_axes import PLACEMENTS
 from anyformer.explain.groups import Group, groups
 from anyformer.explain.words import join, some, text_of
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.units import params
+from anyformer.specs.number_format import params
 
 WIRED = {
     "serial": "",

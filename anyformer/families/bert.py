@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import bert_like as like
+from anyformer.families.config_keys import Values, text, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Values, text, whole
 from anyformer.families.statemap import StateMap
 from anyformer.specs.model import ModelSpec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from anyformer.families.keys import (
+from anyformer.families.config_keys import (
     ACTIVATIONS,
     Key,
     Values,
@@ -19,7 +19,7 @@ from anyformer.families.keys import (
     whole,
 )
 from anyformer.families.statemap import Rule, StateMap
-from anyformer.specs.ends import TokenHead
+from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec
 
 BASE: dict[str, Any] = {

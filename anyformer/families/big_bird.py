@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import bert_like as like
+from anyformer.families.config_keys import Values, flag, ids, must, text, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Values, flag, ids, must, text, whole
 from anyformer.families.statemap import StateMap
-from anyformer.specs.ends import TokenEmbed
+from anyformer.specs.embed_head import TokenEmbed
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.stacks import pattern_of
 
@@ -77,8 +77,9 @@ class BigBird(Family, kind="big_bird"):
             c.refuse(
                 "attention_type", f"{kind!r} is an attention that the class does not have", f"{SPARSE!r} or {FULL!r}"
             )
-        if drawn < 0:
-            c.problems.add("num_random_blocks", f"{drawn} is not at least 0")
+        for name, least in (("block_size", 1), ("num_random_blocks", 0)):
+            if c[name] < least:
+                c.problems.add(name, f"{c[name]} is not at least {least}")
         pattern = blocks(c["block_size"], drawn, c["num_attention_heads"], c["max_position_embeddings"])
         return like.read(c) | {
             "attention.pattern": pattern if kind == SPARSE else None,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anyformer.families.config_keys import Values, flag, ids, must, number, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Values, flag, ids, must, number, whole
 from anyformer.families.statemap import PerHead, Rule, StateMap
-from anyformer.specs.ends import TokenHead
+from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec
 
 LAYER, BLOCK = "transformer.h.{i}", "decoder.blocks.{i}"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import CheckpointError, InputError, SpecError
+from anyformer.families.config_keys import without
 from anyformer.families.family import Family, families, family_of
-from anyformer.families.keys import without
 from anyformer.families.shards import CONFIG, CONFIG_BYTES, INDEX, SINGLE, Shards, headers_of, opened, read_json
 from anyformer.families.statemap import Entry, StateMap, uncovered
 from anyformer.files import replace_file
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from anyformer.model.models import Model
+    from anyformer.model.model import Model
 
 SHARD_BYTES = 5_000_000_000
 """A file is begun anew before it grows beyond this."""
@@ -29,6 +29,8 @@ WRITER = "written_by"
 """A note in the files that we write, by which we know them again."""
 OURS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors|model\.safetensors\.index\.json")
 """Files of an older checkpoint that a new one replaces."""
+TYING = ("tie_word_embeddings", "share_encoder_decoder_embeddings")
+"""Keys of configs that say whether tables are one."""
 
 
 def described(folder: Path, ignore_keys: Sequence[str] = ()) -> tuple[type[Family], ModelSpec]:
@@ -96,7 +98,7 @@ def load_published(
     """A model from a directory with a config.json and safetensors."""
     import torch
 
-    from anyformer.model.store import default_dtype, empty_model
+    from anyformer.model.native_checkpoint import default_dtype, empty_model
 
     family, spec = described(folder, ignore_keys)
     place = torch.device(device or "cpu")
@@ -114,7 +116,7 @@ def load_published(
                 str(folder),
                 read_into=lambda name, tensor: shards.read_into(placed[name], tensor),
             )
-            check_copies(table, entries, shards)
+            check_copies(family, table, entries, shards)
             check_computed(table, shards.files, shards.tensor, str(folder))
     model.family = family.kind
     return model
@@ -129,7 +131,7 @@ def matched(
     spec: ModelSpec,
 ) -> dict[str, str]:
     """Name in the table -> stored name. Every tensor that is missing, left over or of another shape is named."""
-    from anyformer.model.store import check_shapes
+    from anyformer.model.native_checkpoint import check_shapes
 
     if missing := uncovered(spec, entries):
         raise CheckpointError(f"{where}: the family's table has no place for {', '.join(missing)}")
@@ -154,7 +156,7 @@ def fill(
     One that may be left out, and is, has zeros. `read_into` reads one past the view that `read` gives: the pages of a view
     that is copied would stay in memory beside the copy.
     """
-    from anyformer.model.store import adopt, lies_alone
+    from anyformer.model.native_checkpoint import adopt, lies_alone
 
     parameters = dict(model.named_parameters())
     for entry in entries:
@@ -182,18 +184,57 @@ def fill(
                 place.copy_(part)
 
 
-def check_copies(table: StateMap, entries: list[Entry], shards: Shards) -> None:
-    """A tensor that is stored twice must be the same twice, or the model is not tied as its config says."""
+def differing(
+    table: StateMap, entries: list[Entry], stored: Iterable[str], read: Callable[[str], Tensor]
+) -> dict[str, str]:
+    """Stored copies of a tensor that are not equal to it -> the name under which it is stored itself."""
     import torch
 
-    known = {entry.theirs for entry in entries}
-    placed = table.placed(shards.files, known)
-    for copy, name in table.doubles(shards.files, known):
-        if copy != placed[name] and not torch.equal(shards.tensor(copy), shards.tensor(placed[name])):
-            raise CheckpointError(
-                f"{shards.folder}: {copy} differs from {placed[name]}, but {CONFIG} says that they are one; "
-                "if they are not, set tie_word_embeddings to false there"
-            )
+    names, known = list(stored), {entry.theirs for entry in entries}
+    placed = table.placed(names, known)
+    found: dict[str, str] = {}
+    for copy, name in table.doubles(names, known):
+        if copy == placed[name]:
+            continue
+        first, second = read(placed[name]), read(copy)
+        if first.shape != second.shape or not torch.equal(first, second.to(first)):
+            found[copy] = placed[name]
+    return found
+
+
+def untying(
+    family: type[Family], config: Mapping[str, Any], stored: Iterable[str], read: Callable[[str], Tensor]
+) -> dict[str, bool]:
+    """Changes of a config by which all differing copies are tensors of their own; empty if the family has none."""
+    names = list(stored)
+    for keys in (*((key,) for key in TYING), TYING):
+        changes = {key: False for key in keys if key in family.keys}
+        understood = family.understood(dict(config) | changes)
+        if not changes or understood.problems.found:
+            continue
+        try:
+            spec = family.varied(understood.changes)
+        except SpecError:
+            continue
+        table = family.weights(spec)
+        if not differing(table, table.entries(spec), names, read):
+            return changes
+    return {}
+
+
+def check_copies(family: type[Family], table: StateMap, entries: list[Entry], shards: Shards) -> None:
+    """A tensor that is stored twice must be the same twice, or the model is not tied as its config says."""
+    if not (found := differing(table, entries, shards.files, shards.tensor)):
+        return
+    pairs = ", ".join(f"{copy} differs from {name}" for copy, name in found.items())
+    changes = untying(family, read_json(shards.folder / CONFIG, CONFIG_BYTES), shards.files, shards.tensor)
+    keys = " and ".join(changes)
+    advice = (
+        f"if they are not, set {keys} to false there"
+        if keys
+        else f"a model of {family.architectures[0]} that has them apart can't be read"
+    )
+    raise CheckpointError(f"{shards.folder}: {pairs}, but {CONFIG} says that they are one; {advice}")
 
 
 def check_computed(table: StateMap, stored: Iterable[str], read: Callable[[str], Tensor], where: str) -> None:
@@ -210,9 +251,9 @@ def check_computed(table: StateMap, stored: Iterable[str], read: Callable[[str],
 
 def check_exportable(model: Model) -> None:
     """Refuse a quantised model: no file of a published class holds our whole numbers."""
-    from anyformer.parts.quantised import is_quantised
+    from anyformer.parts.quantized import is_quantized
 
-    if is_quantised(model):
+    if is_quantized(model):
         raise InputError(
             "model: it is quantised, and published classes have no files for that; export the model that it was made "
             "from, or the weights that its whole numbers stand for: save it, then anyformer convert SAVED OUT "
@@ -224,8 +265,12 @@ def published(model: Model, family: type[Family]) -> Iterator[tuple[str, Tensor]
     """Tensors of a model under the family's names."""
     check_exportable(model)
     parameters = dict(model.named_parameters())
-    for entry in family.weights(model.spec).entries(model.spec):
-        yield entry.theirs, entry.op.merge([parameters[name].detach() for name in entry.ours])
+    seen: set[tuple[str, ...]] = set()
+    for entry in family.weights(model.spec).written(model.spec):
+        tensor = entry.op.merge([parameters[name].detach() for name in entry.ours])
+        # Files hold no two names of one memory.
+        yield entry.theirs, tensor.clone() if entry.ours in seen else tensor
+        seen.add(entry.ours)
 
 
 def family_for(
@@ -275,7 +320,7 @@ def save_published(
     `family` is the kind of a family; unless given, the one that the model was read from, or else the first that can
     hold the spec.
     """
-    from anyformer.model.store import SPEC, write_tensors
+    from anyformer.model.native_checkpoint import SPEC, write_tensors
 
     check_exportable(model)
     folder = Path(path)
@@ -299,7 +344,7 @@ def save_published(
         write_tensors(folder / name, tensors, {"format": "pt", WRITER: "anyformer"})
     if len(groups) > 1:
         placed = {theirs: name for name, group in zip(names, groups, strict=True) for theirs in group}
-        total = sum(entry.size for entry in chosen.weights(model.spec).entries(model.spec)) * dtype.itemsize
+        total = sum(entry.size for entry in chosen.weights(model.spec).written(model.spec)) * dtype.itemsize
         index = {"metadata": {"total_size": total}, "weight_map": placed}
         write_json(folder / INDEX, index)
         names.append(INDEX)
@@ -311,7 +356,7 @@ def save_published(
 
 def was_written_here(folder: Path) -> bool:
     """Whether a model's folder comes from us, in our own format or in that of a published class."""
-    from anyformer.model.store import SPEC
+    from anyformer.model.native_checkpoint import SPEC
 
     if (folder / SPEC).is_file():
         return True
@@ -326,7 +371,7 @@ def grouped(family: type[Family], spec: ModelSpec, itemsize: int, most: int) -> 
     """Names of tensors for each file, in order; no file beyond `most` bytes unless one tensor is."""
     groups: list[list[str]] = [[]]
     room = most
-    for entry in family.weights(spec).entries(spec):
+    for entry in family.weights(spec).written(spec):
         size = entry.size * itemsize
         if groups[-1] and size > room:
             groups.append([])

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import llama_like as like
+from anyformer.families.config_keys import Key, Values, flag, ids, number, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Key, Values, flag, ids, number, whole
 from anyformer.families.llama import sizes
 from anyformer.families.rope_keys import read_rope, write_rope
 from anyformer.families.statemap import Rule, StateMap
-from anyformer.specs.ends import TokenHead
+from anyformer.specs.embed_head import TokenHead
+from anyformer.specs.formulas import evaluate
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.scale import evaluate
 
 BASE: dict[str, Any] = {
     "attention": {"heads": 1},

@@ -7,12 +7,12 @@ from typing import Any
 
 from anyformer.families import llama_like as like
 from anyformer.families.cohere import BASE, KEYS, read_common, state_map, write_common
+from anyformer.families.config_keys import Values, must, texts, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Values, must, texts, whole
 from anyformer.families.llama import sizes
 from anyformer.families.rope_keys import read_rope, write_rope
 from anyformer.families.statemap import StateMap
-from anyformer.families.windows import FULL, LOCAL, arranged, checked, each_layer, window_of
+from anyformer.families.window_keys import FULL, LOCAL, arranged, checked, each_layer, window_of
 from anyformer.parts.positions.rope import Rope
 from anyformer.specs.model import ModelSpec
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anyformer.families.config_keys import Values, activation_of, flag, ids, must, number, plain_ffn, text, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Values, activation_of, flag, ids, must, number, plain_ffn, text, whole
 from anyformer.families.rope_keys import ROPE_KEYS, read_rope, write_rope
 from anyformer.families.statemap import PerHead, Rule, StateMap
 from anyformer.parts.positions.alibi import Alibi
-from anyformer.specs.ends import TokenHead
+from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec
 
 LAYER, BLOCK = "transformer.h.{i}", "decoder.blocks.{i}"

@@ -24,13 +24,24 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 from anyformer.errors import InputError, SpecError
-from anyformer.families.facts import differences
-from anyformer.families.keys import COMMON, HARMLESS, REMOTE, Key, Values, has, read_by, read_ids, without, write_ids
+from anyformer.families.config_keys import (
+    COMMON,
+    HARMLESS,
+    REMOTE,
+    Key,
+    Values,
+    has,
+    read_by,
+    read_ids,
+    without,
+    write_ids,
+)
+from anyformer.families.spec_facts import differences
 from anyformer.families.statemap import StateMap
 from anyformer.registry import OpenAxis
-from anyformer.specs.changes import vary
 from anyformer.specs.codec import Problems
 from anyformer.specs.model import ModelSpec
+from anyformer.specs.overrides import vary
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anyformer.families.config_keys import Values, flag, ids, table, text, texts, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Values, flag, ids, table, text, texts, whole
 from anyformer.families.statemap import Rule, StateMap
 from anyformer.families.transformer import SINES, STACK_KEYS, layer_rules, read_stacks, sines, write_stacks
-from anyformer.specs.ends import TokenEmbed
+from anyformer.specs.embed_head import TokenEmbed
 from anyformer.specs.model import ModelSpec
 
 

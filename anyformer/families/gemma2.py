@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import llama_like as like
+from anyformer.families.config_keys import Values, number, text, texts, whole
 from anyformer.families.family import Family, Preset
 from anyformer.families.gemma import BASE, IDS, KEYS, NORM
-from anyformer.families.keys import Values, number, text, texts, whole
 from anyformer.families.llama import sizes
 from anyformer.families.rope_keys import read_rope, write_rope
 from anyformer.families.statemap import Rule, StateMap
-from anyformer.families.windows import FULL, LOCAL, each_layer, read_windows, window_of
-from anyformer.specs.ends import TokenHead
+from anyformer.families.window_keys import FULL, LOCAL, each_layer, read_windows, window_of
+from anyformer.specs.embed_head import TokenHead
+from anyformer.specs.formulas import evaluate
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.scale import evaluate
 
 TRAITS: dict[str, Any] = {
     "attention.softcap": 50.0,

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import llama_like as like
+from anyformer.families.config_keys import Values, must, number, text, texts, whole
 from anyformer.families.family import Family, Preset
 from anyformer.families.gemma import BASE, IDS, KEYS, NORM
 from anyformer.families.gemma2 import SANDWICH, scalar_of
-from anyformer.families.keys import Values, must, number, text, texts, whole
 from anyformer.families.llama import sizes
 from anyformer.families.rope_keys import read_ropes, write_ropes
 from anyformer.families.statemap import StateMap
-from anyformer.families.windows import FULL, LOCAL, each_layer, positions_of, read_windows, window_of
-from anyformer.specs.ends import TokenHead
+from anyformer.families.window_keys import FULL, LOCAL, each_layer, positions_of, read_windows, window_of
+from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec
 
 THETAS = {FULL: ("rope_theta", 1e6), LOCAL: ("rope_local_base_freq", 1e4)}

@@ -7,8 +7,8 @@ from typing import Any
 
 from anyformer.families import glm
 from anyformer.families import llama_like as like
+from anyformer.families.config_keys import Values
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Values
 from anyformer.families.llama import sizes
 from anyformer.families.statemap import Rule, StateMap
 from anyformer.specs.model import ModelSpec

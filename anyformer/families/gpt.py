@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anyformer.families.config_keys import Values, plain_ffn, text, whole
 from anyformer.families.family import Family, Preset
 from anyformer.families.gpt2 import BLOCK, CONVOLUTIONS, LAYER, SIZE_KEYS, read_sizes, write_sizes
-from anyformer.families.keys import Values, plain_ffn, text, whole
 from anyformer.families.statemap import Rule, StateMap
 from anyformer.specs.model import ModelSpec
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anyformer.families.config_keys import Values, activation_of, flag, ids, number, plain_ffn, text, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Values, activation_of, flag, ids, number, plain_ffn, text, whole
 from anyformer.families.statemap import Joined, Rule, StateMap, Transposed
-from anyformer.specs.ends import TokenHead
+from anyformer.specs.embed_head import TokenHead
+from anyformer.specs.formulas import evaluate
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.scale import evaluate
 from anyformer.specs.stacks import DEEPEST
 
 LAYER, BLOCK = "transformer.h.{i}", "decoder.blocks.{i}"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anyformer.families.config_keys import Values, activation_of, flag, ids, must, plain_ffn, text, whole
 from anyformer.families.family import Family, Preset
 from anyformer.families.gpt2 import BLOCK, LAYER, SIZE_KEYS, read_sizes, write_sizes
-from anyformer.families.keys import Values, activation_of, flag, ids, must, plain_ffn, text, whole
 from anyformer.families.statemap import PerHead, Rule, StateMap
+from anyformer.specs.formulas import evaluate
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.scale import evaluate
 
 
 class GPTBigCode(Family, kind="gpt_bigcode"):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anyformer.families.config_keys import Key, Values, activation_of, flag, ids, number, plain_ffn, text, texts, whole
 from anyformer.families.family import Family
-from anyformer.families.keys import Key, Values, activation_of, flag, ids, number, plain_ffn, text, texts, whole
 from anyformer.families.statemap import Rule, StateMap
-from anyformer.families.windows import LOCAL, arranged, window_of
-from anyformer.specs.ends import TokenHead
+from anyformer.families.window_keys import LOCAL, arranged, window_of
+from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.stacks import DEEPEST
 

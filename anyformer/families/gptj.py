@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anyformer.families.config_keys import Values, activation_of, flag, ids, number, plain_ffn, text, whole
 from anyformer.families.family import Family, Preset
 from anyformer.families.gpt2 import SIZE_KEYS, read_sizes, write_sizes
-from anyformer.families.keys import Values, activation_of, flag, ids, number, plain_ffn, text, whole
 from anyformer.families.statemap import Rule, StateMap
 from anyformer.parts.positions.rope import Rope
 from anyformer.specs.model import ModelSpec

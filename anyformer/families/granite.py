@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import llama_like as like
+from anyformer.families.config_keys import Values, flag, ids, number
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Values, flag, ids, number
 from anyformer.families.llama import BASE, sizes
 from anyformer.families.rope_keys import read_rope, write_rope
 from anyformer.families.statemap import StateMap
-from anyformer.specs.ends import TokenEmbed, TokenHead
+from anyformer.specs.embed_head import TokenEmbed, TokenHead
+from anyformer.specs.formulas import Scale, evaluate
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.scale import Scale, evaluate
 
 
 def _number(scale: Scale, spec: ModelSpec) -> float:

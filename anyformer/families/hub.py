@@ -26,9 +26,21 @@ def find_folder(source: str | Path, revision: str | None = None) -> Path:
     name = str(source)
     if place.exists():
         raise InputError(f"{name}: is a file; give the directory of a model")
+    check_weights(name)
     if isinstance(source, Path) or not NAME.fullmatch(name):
         raise InputError(f"{name}: there is no such directory; give one, or a name on the hub such as org/name")
     return fetched(name, revision)
+
+
+def check_weights(name: str) -> None:
+    """Refuse the name of a preset where weights are needed. One with an owner may be a repository, and is not refused."""
+    from anyformer.families.zoo import known
+
+    if "/" not in name and known(name) is not None:
+        raise InputError(
+            f"{name} is a preset: an architecture without weights; `anyformer explain {name}` shows it, "
+            "`anyformer quickstart` trains one; give the folder of a trained model, or a name on the hub such as org/name"
+        )
 
 
 def fetched(name: str, revision: str | None = None) -> Path:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anyformer.families.config_keys import Values, ids, must, text, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Values, ids, must, text, whole
 from anyformer.families.longformer import global_rules, local, read_windows, windows_key, write_windows
 from anyformer.families.statemap import Row, Rule, StateMap
 from anyformer.families.transformer import STACK_KEYS, layer_rules, read_stacks, write_stacks
-from anyformer.specs.ends import TokenHead
+from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec
 
 SHARED = tuple(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.keys import Key, Values, activation_of, flag, gated_ffn, number, plain_ffn, text, whole
+from anyformer.families.config_keys import Key, Values, activation_of, flag, gated_ffn, number, plain_ffn, text, whole
 from anyformer.families.rope_keys import ROPE_KEYS
 from anyformer.families.statemap import Rule, StateMap
-from anyformer.specs.ends import TokenHead
+from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec
 
 LAYER, BLOCK = "model.layers.{i}", "decoder.blocks.{i}"

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from anyformer.families import bert_like as like
+from anyformer.families.config_keys import LARGEST, Key, Values, flag, ids, must, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import LARGEST, Key, Values, flag, ids, must, whole
 from anyformer.families.roberta import Roberta
 from anyformer.families.statemap import Rule, StateMap
-from anyformer.families.windows import arranged
+from anyformer.families.window_keys import arranged
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.stacks import DEEPEST, Stack, pattern_of
 

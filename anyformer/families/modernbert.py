@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from anyformer.families.family import Family, Preset
-from anyformer.families.keys import (
+from anyformer.families.config_keys import (
     ACTIVATIONS,
     Key,
     Values,
@@ -21,11 +20,12 @@ from anyformer.families.keys import (
     texts,
     whole,
 )
+from anyformer.families.family import Family, Preset
 from anyformer.families.rope_keys import ROPE_KEYS, read_ropes, write_ropes
 from anyformer.families.statemap import Rule, StateMap
-from anyformer.families.windows import FULL, LOCAL, arranged, checked, each_layer, positions_of, window_of
+from anyformer.families.window_keys import FULL, LOCAL, arranged, checked, each_layer, positions_of, window_of
 from anyformer.parts.norms.layernorm import LayerNorm
-from anyformer.specs.ends import TokenHead
+from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec
 
 THETAS = {FULL: ("global_rope_theta", 160000.0), LOCAL: ("local_rope_theta", 10000.0)}

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import modernbert
+from anyformer.families.config_keys import Values
 from anyformer.families.family import Family
-from anyformer.families.keys import Values
 from anyformer.families.statemap import Rule, StateMap
 from anyformer.specs.model import ModelSpec
 

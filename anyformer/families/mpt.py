@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anyformer.families.config_keys import COMMON, Values, flag, must, number, table, text, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import COMMON, Values, flag, must, number, table, text, whole
 from anyformer.families.statemap import Rule, StateMap
 from anyformer.specs.codec import Problems
-from anyformer.specs.ends import TokenHead
+from anyformer.specs.embed_head import TokenHead
+from anyformer.specs.formulas import evaluate
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.scale import evaluate
 
 LAYER, BLOCK = "transformer.blocks.{i}", "decoder.blocks.{i}"
 

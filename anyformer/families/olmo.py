@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import llama_like as like
+from anyformer.families.config_keys import Values, flag, ids, number
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Values, flag, ids, number
 from anyformer.families.llama import BASE, sizes
 from anyformer.families.rope_keys import read_rope, write_rope
 from anyformer.families.statemap import StateMap

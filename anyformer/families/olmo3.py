@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import llama_like as like
+from anyformer.families.config_keys import Values, flag, ids, must, texts, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Values, flag, ids, must, texts, whole
 from anyformer.families.llama import sizes
 from anyformer.families.olmo2 import OLMO, OUTPUT_NORMS
 from anyformer.families.rope_keys import read_ropes, write_ropes
 from anyformer.families.statemap import StateMap
-from anyformer.families.windows import FULL, LOCAL, each_layer, positions_of, read_windows, window_of
+from anyformer.families.window_keys import FULL, LOCAL, each_layer, positions_of, read_windows, window_of
 from anyformer.specs.model import ModelSpec
 
 THETAS = {FULL: ("rope_theta", 5e5), LOCAL: ("rope_theta", 5e5)}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anyformer.families.config_keys import Values, activation_of, flag, ids, number, plain_ffn, text, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Values, activation_of, flag, ids, number, plain_ffn, text, whole
 from anyformer.families.statemap import Rule, StateMap
 from anyformer.parts.norms.layernorm import LayerNorm
-from anyformer.specs.ends import TokenHead
+from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec
 
 LAYER, BLOCK = "model.decoder.layers.{i}", "decoder.blocks.{i}"

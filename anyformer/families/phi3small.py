@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anyformer.families.config_keys import Values, flag, ids, must, number, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Values, flag, ids, must, number, whole
 from anyformer.families.statemap import PerHead, Rule, StateMap
-from anyformer.families.windows import arranged, each_layer
+from anyformer.families.window_keys import arranged, each_layer
 from anyformer.parts.patterns.block_sparse import BlockSparse
 from anyformer.parts.positions.rope import Rope
-from anyformer.specs.ends import TokenEmbed, TokenHead
+from anyformer.specs.embed_head import TokenEmbed, TokenHead
+from anyformer.specs.formulas import Scale, evaluate
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.scale import Scale, evaluate
 from anyformer.specs.stacks import pattern_of
 
 LAYER, BLOCK = "model.layers.{i}", "decoder.blocks.{i}"

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import llama_like as like
+from anyformer.families.config_keys import Values, flag, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Values, flag, whole
 from anyformer.families.llama import BASE, sizes
 from anyformer.families.qwen2 import WINDOW_KEYS, read_late_windows, write_late_windows
 from anyformer.families.rope_keys import read_rope, write_rope

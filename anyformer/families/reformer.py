@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from anyformer.families.family import Family, Preset
-from anyformer.families.keys import (
+from anyformer.families.config_keys import (
     LARGEST,
     Key,
     Values,
@@ -19,8 +18,9 @@ from anyformer.families.keys import (
     texts,
     whole,
 )
+from anyformer.families.family import Family, Preset
 from anyformer.families.statemap import Rule, Shaped, StateMap
-from anyformer.families.windows import arranged
+from anyformer.families.window_keys import arranged
 from anyformer.parts.mixers.lsh import LSH
 from anyformer.parts.patterns.chunked import Chunked
 from anyformer.parts.positions.axial import Axial

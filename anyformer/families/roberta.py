@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import bert_like as like
+from anyformer.families.config_keys import Values, ids, whole
 from anyformer.families.family import Family, Preset
 from anyformer.families.fsmt import read_offset
-from anyformer.families.keys import Values, ids, whole
 from anyformer.families.statemap import StateMap
 from anyformer.parts.positions.learned import Learned
 from anyformer.specs.model import ModelSpec

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import bert_like as like
+from anyformer.families.config_keys import Key, Values, flag, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Key, Values, flag, whole
 from anyformer.families.statemap import Rule, Sines, StateMap
 from anyformer.parts.positions.rope import Rope
 from anyformer.specs.model import ModelSpec

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import roformer
+from anyformer.families.config_keys import Values, flag
 from anyformer.families.family import Family
-from anyformer.families.keys import Values, flag
 from anyformer.families.statemap import StateMap
 from anyformer.specs.model import ModelSpec
 

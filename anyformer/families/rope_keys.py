@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from anyformer.families.keys import Key, Values, flag, number, numbers, table, text, whole
+from anyformer.families.config_keys import Key, Values, flag, number, numbers, table, text, whole
 from anyformer.parts.positions.rope import Rope
 from anyformer.parts.positions.rope_scaling import DynamicNtk, Linear, Llama3, LongRope, RopeScaling, Yarn
 from anyformer.specs.axes import Position

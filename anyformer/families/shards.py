@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import CheckpointError
 from anyformer.files import inside
-from anyformer.model.header import Header, read_header
+from anyformer.model.safetensors_header import Header, read_header
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from anyformer.model.tensors import TensorFile
+    from anyformer.model.safetensors_file import TensorFile
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 CONFIG_BYTES, INDEX_BYTES = 2**22, 2**26
@@ -107,7 +107,7 @@ def located(folder: Path, headers: dict[str, Header]) -> dict[str, str]:
 @contextlib.contextmanager
 def opened(folder: Path) -> Iterator[Shards]:
     """The tensors of a checkpoint, by name. A file that is damaged is named."""
-    from anyformer.model.tensors import TensorFile
+    from anyformer.model.safetensors_file import TensorFile
 
     with contextlib.ExitStack() as stack:
         made = {name: TensorFile(folder / name) for name in shard_names(folder)}

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import llama_like as like
+from anyformer.families.config_keys import Values, flag, ids, numbers, texts, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Values, flag, ids, numbers, texts, whole
 from anyformer.families.llama import BASE, sizes
 from anyformer.families.rope_keys import read_rope, write_rope
 from anyformer.families.statemap import StateMap
-from anyformer.families.windows import FULL, LOCAL, arranged, checked, each_layer, window_of
+from anyformer.families.window_keys import FULL, LOCAL, arranged, checked, each_layer, window_of
 from anyformer.parts.positions.rope import Rope
 from anyformer.specs.model import ModelSpec
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import llama_like as like
+from anyformer.families.config_keys import Values, activation_of, flag, ids, must, number, plain_ffn, text, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Values, activation_of, flag, ids, must, number, plain_ffn, text, whole
 from anyformer.families.llama import sizes
 from anyformer.families.rope_keys import ROPE_KEYS, read_rope, write_rope
 from anyformer.families.statemap import Rule, StateMap
-from anyformer.families.windows import window_of
-from anyformer.specs.ends import TokenHead
+from anyformer.families.window_keys import window_of
+from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec
 
 

@@ -12,11 +12,11 @@ import itertools
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.weights import weights
+from anyformer.specs.parameters import weights
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -214,6 +214,8 @@ class StateMap:
     rules: tuple[Rule, ...]
     copies: Mapping[str, str] = field(default_factory=dict)
     """A name under which files may hold a tensor once more -> the name in the rules, e.g. that of a tied head."""
+    repeated: tuple[str, ...] = ()
+    """Those copies that files must hold, since the public class has a tensor of its own for each and ties none."""
     ignored: tuple[str, ...] = ()
     """Patterns of names that hold nothing learned, or nothing that this model uses; the public class reads none of them
     from its file but those in `computed`.
@@ -242,6 +244,12 @@ class StateMap:
                 found.setdefault(theirs, Entry(theirs, ours, shapes, rule.op))
         order = {name: place for place, name in enumerate(inventory)}
         return sorted(found.values(), key=lambda entry: order[entry.ours[0]])
+
+    def written(self, spec: ModelSpec) -> list[Entry]:
+        """What files hold of a spec: the entries, and the copies that are needed beside them."""
+        found = self.entries(spec)
+        named = {entry.theirs: entry for entry in found}
+        return found + [replace(named[self.copies[copy]], theirs=copy) for copy in self.repeated]
 
     def placed(self, stored: Iterable[str], known: Iterable[str]) -> dict[str, str]:
         """Present name -> stored name of all that is neither ignored nor a copy of something that is there too."""

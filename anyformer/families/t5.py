@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import t5_like as like
+from anyformer.families.config_keys import Values, flag
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Values, flag
 from anyformer.families.statemap import StateMap
-from anyformer.specs.ends import TokenHead
+from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec
 
 GATED = {"ffn.kind": "geglu", "ffn.form": "tanh", "head.tied": False, "head.scale": 1.0}

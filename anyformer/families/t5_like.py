@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.errors import nearest
-from anyformer.families.keys import (
+from anyformer.families.config_keys import (
     ACTIVATIONS,
     GATED,
     Key,
@@ -22,7 +22,7 @@ from anyformer.families.keys import (
 )
 from anyformer.families.statemap import Rule, StateMap
 from anyformer.parts.positions.t5 import T5Bias
-from anyformer.specs.ends import TokenHead
+from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec
 
 BASE: dict[str, Any] = {

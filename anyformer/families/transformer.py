@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anyformer.families.config_keys import Values, activation_of, flag, ids, must, number, plain_ffn, text, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Values, activation_of, flag, ids, must, number, plain_ffn, text, whole
 from anyformer.families.statemap import Row, Rule, Sines, StateMap
-from anyformer.specs.ends import TokenEmbed, TokenHead
+from anyformer.specs.embed_head import TokenEmbed, TokenHead
 from anyformer.specs.model import ModelSpec
 
 BODY = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
@@ -178,8 +178,6 @@ class Transformer(Family, kind="transformer"):
         source, vocab = c["vocab_size"], c["decoder_vocab_size"] or c["vocab_size"]
         if c["share_encoder_decoder_embeddings"] and vocab != source:
             c.refuse("decoder_vocab_size", f"{vocab} is not vocab_size={source}, but both stacks share one table")
-        if not c["share_encoder_decoder_embeddings"] and not c["tie_word_embeddings"]:
-            c.refuse("share_encoder_decoder_embeddings", "false goes with tie_word_embeddings only")
         return read_stacks(c) | {
             "vocab": vocab,
             "source_vocab": None if source == vocab else source,
@@ -199,16 +197,25 @@ class Transformer(Family, kind="transformer"):
     def weights(cls, spec: ModelSpec) -> StateMap:
         shared = isinstance(spec.embed, TokenEmbed) and spec.embed.shared
         rules = [Rule("final_logits_bias", "head.bias", Row()), Rule("lm_head.weight", "head.weight")]
+        repeated: tuple[str, ...] = ()
         copies = {"lm_head.weight": "model.shared.weight" if shared else "model.decoder.embed_tokens.weight"}
         if shared:
             rules.append(Rule("model.shared.weight", "embed.tokens.weight"))
-            for stack in ("encoder", "decoder"):
-                copies[f"model.{stack}.embed_tokens.weight"] = "model.shared.weight"
+            tables = [f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")]
+            copies |= dict.fromkeys(tables, "model.shared.weight")
+            # Without tie_word_embeddings, the public class reads a table for each use, whatever is to be shared.
+            repeated = () if isinstance(spec.head, TokenHead) and spec.head.tied else tuple(tables)
         else:
             rules.append(Rule("model.encoder.embed_tokens.weight", "embed.tokens.weight"))
             rules.append(Rule("model.decoder.embed_tokens.weight", "decoder_embed.tokens.weight"))
         return StateMap(
-            rules=(*rules, *layer_rules()), copies=copies, ignored=SINES, computed=sines(spec), prefix="model."
+            rules=(*rules, *layer_rules()),
+            copies=copies,
+            repeated=repeated,
+            # A class whose stacks share no table never reads this one.
+            ignored=SINES if shared else (*SINES, r"(model\.)?shared\.weight"),
+            computed=sines(spec),
+            prefix="model.",
         )
 
     @classmethod

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import t5_like as like
+from anyformer.families.config_keys import Values, flag, whole
 from anyformer.families.family import Family
-from anyformer.families.keys import Values, flag, whole
 from anyformer.families.statemap import StateMap
 from anyformer.specs.model import ModelSpec
 

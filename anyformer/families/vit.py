@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from anyformer.families.config_keys import Key, Values, activation_of, flag, number, plain_ffn, table, text, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.keys import Key, Values, activation_of, flag, number, plain_ffn, table, text, whole
 from anyformer.families.statemap import Rule, Shaped, StateMap
-from anyformer.specs.ends import PatchEmbed, SequenceHead
+from anyformer.specs.embed_head import PatchEmbed, SequenceHead
 from anyformer.specs.model import ModelSpec
 
 PARTS = {

@@ -51,7 +51,7 @@ def _by_key() -> dict[str, tuple[type[Family], Preset]]:
 
 
 def zoo() -> tuple[str, ...]:
-    """Every name that `anyformer.spec` knows."""
+    """The names of all presets, other names included. `anyformer.spec` takes them in any case, and behind an owner's."""
     return tuple(presets())
 
 
@@ -62,8 +62,9 @@ def named(name: str) -> ModelSpec:
 
 
 def known(name: str) -> tuple[type[Family], Preset] | None:
-    """The family and the preset of a name, in any case; None: there is none."""
-    return _by_key().get(name.lower())
+    """The family and the preset of a name, in any case, also behind somebody's name on the hub; None: there is none."""
+    lower = name.lower()
+    return _by_key().get(lower) or _by_key().get(lower.partition("/")[2])
 
 
 def find(name: str) -> tuple[type[Family], Preset]:
@@ -76,7 +77,7 @@ def find(name: str) -> tuple[type[Family], Preset]:
         raise InputError(f"{name!r} has no preset: {UNDISCLOSED[undisclosed]}")
     wider = _beginning(lower)
     if len(wider) > 1:
-        raise InputError(f"{name!r} is the name of several presets; say which: {', '.join(wider)}")
+        raise InputError(f"{name!r} is the name of several presets; say which: {_listed(wider)}")
     close = wider or _near(lower)
     hint = f"; the nearest presets are {', '.join(close)}" if len(close) > 1 else ""
     hint = f"; the nearest preset is {close[0]}" if len(close) == 1 else hint
@@ -85,12 +86,28 @@ def find(name: str) -> tuple[type[Family], Preset]:
 
 def _beginning(name: str) -> list[str]:
     """Presets whose name goes on after this one: sizes of llama-3, but not llama-33b, which is another number."""
-    end = re.compile(rf"{re.escape(name.rstrip('-_. '))}(?![a-z0-9])")
-    return [own for own, (_, preset) in presets().items() if own == preset.name and end.match(own)]
+    stem = name.rstrip("-_. ")
+    # A number goes on with no digit; a word without one begins qwen2 as well as qwen-7b.
+    end = re.compile(rf"{re.escape(stem)}(?![a-z0-9])" if stem[-1:].isdigit() else rf"{re.escape(stem)}(?![a-z])")
+    return [own for own, (_, preset) in presets().items() if own == preset.name and stem and end.match(own)]
+
+
+def _listed(names: list[str]) -> str:
+    """Names of presets; where there are several families, of each of them the first and the last."""
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        kinds.setdefault(presets()[name][0].kind, []).append(name)
+    if len(kinds) == 1:
+        return ", ".join(names)
+    few = (", ".join(some) if len(some) < 3 else f"{some[0]} to {some[-1]} ({len(some)})" for some in kinds.values())
+    return "; ".join(few)
 
 
 def _near(name: str) -> list[str]:
-    """Names that are spelled alike and have a number in common, if there is one: 3 and 33 are as far apart as 3 and 7."""
+    """Presets that are spelled alike and have a number in common, if there is one: 3 and 33 are as far apart as 3 and 7."""
     numbers = {*re.findall(r"\d+", name)}
     alike = [own for own in presets() if not numbers or numbers & {*re.findall(r"\d+", own)}]
-    return difflib.get_close_matches(name.partition("/")[2] or name, alike, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(name.partition("/")[2] or name, alike, n=12, cutoff=0.5)
+    # By the name that is spelled most alike, and each once, whatever its other names are.
+    found = {presets()[own][1].name: own for own in reversed(close)}
+    return [own for own in close if own in found.values()][:3]

@@ -23,8 +23,8 @@ from anyformer.generation.samplers.bans import still
 from anyformer.generation.samplers.choose import History, choose
 from anyformer.generation.samplers.draw import keys, uniform
 from anyformer.generation.text.stream import TextStream
-from anyformer.model.models import Model
-from anyformer.model.reading import reading
+from anyformer.model.eval_mode import eval_mode
+from anyformer.model.model import Model
 
 OWN = (
     "input_ids", "attention_mask", "global_mask", "tokenizer", "stream", "details", "use_cache", "rope_length", "draft",
@@ -100,7 +100,7 @@ def generate(
 
 def _search(model: Model, asked: Request) -> Generated:
     """Beams, or contrastive search."""
-    with reading(model):
+    with eval_mode(model):
         if asked.plan.way == "beam":
             from anyformer.generation.search.beam import beam_search
 
@@ -139,8 +139,8 @@ class _Rows:
         """Choose tokens, one in each row at a time."""
         reader, looks = self.reader, self.details or self.plan.stop_texts or not self.plan.usual
         try:
-            with reading(self.model):
-                yield from self._flow(reader) if isinstance(reader, Paged) and not looks else self._steps()
+            steps = self._flow(reader) if isinstance(reader, Paged) and not looks else self._steps()
+            yield from eval_mode(self.model).handing(steps)
         finally:
             reader.close()
 

@@ -18,7 +18,7 @@ from anyformer.generation.readers.guesses import DraftModel, Guesser, Lookup, ag
 from anyformer.generation.readers.paged import Paged
 from anyformer.generation.readers.speculate import Guessing
 from anyformer.generation.readers.static import Anew, Cached
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 
 MOST = 64
 """Guesses at once at most."""

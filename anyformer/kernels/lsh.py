@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.kernels.buckets import Plan
-from anyformer.kernels.sight import WHOLE, Sight
+from anyformer.kernels.attention_mask import WHOLE, AttentionMask
+from anyformer.kernels.lsh_buckets import Plan
 
 ALONE = -1e5
 """The score of a token with itself."""
@@ -37,7 +37,9 @@ def normalised(q: Tensor) -> Tensor:
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + EPS)).to(q.dtype)
 
 
-def exact(q_BTHK: Tensor, k_BSHK: Tensor, v_BSHK: Tensor, sight: Sight, *, scale: float, dropout: float) -> Tensor:
+def exact(
+    q_BTHK: Tensor, k_BSHK: Tensor, v_BSHK: Tensor, sight: AttentionMask, *, scale: float, dropout: float
+) -> Tensor:
     """Attention over every key that may be seen, a token's own only if there is no other. Keys are normalised."""
     k, v = k_BSHK.permute(0, 2, 3, 1), v_BSHK.transpose(1, 2)
     mine, theirs = sight.q.document, sight.k.document

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-def as_given(like: Tensor) -> AbstractContextManager[object]:
+def no_autocast(like: Tensor) -> AbstractContextManager[object]:
     """Autocast switched off on this tensor's device: scores and what follows from them stay in at least fp32."""
     kind = like.device.type
     if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.errors import InputError, SpecError
+from anyformer.optim.schedule import Trapezoid
 from anyformer.specs.model import ModelSpec
 from anyformer.train.budget import Budget
-from anyformer.train.rates import Optim
-from anyformer.train.schedule import Trapezoid
+from anyformer.train.optim_config import Optim
 
 SPEC: Mapping[str, Any] = {
     "vocab": 3072,

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 
 from anyformer.data.corpus import Corpus, gzip_bits_per_byte, standard_library, text_corpus
-from anyformer.data.examples import Examples
-from anyformer.data.feed import Feed
+from anyformer.data.dataset import Examples
+from anyformer.data.loader import BatchLoader
 from anyformer.data.objectives.causal import Causal
 from anyformer.data.tokenizer import END, Tokenizer, train_bpe
 from anyformer.data.tokenizer import FILE as TOKENIZER_FILE
@@ -27,24 +27,24 @@ from anyformer.generation.text.stream import TextStream
 from anyformer.lab.plan import LEAST, Plan, left_for_steps
 from anyformer.lab.result import RESULT, Result
 from anyformer.model.build import build
-from anyformer.model.models import Model
-from anyformer.model.store import SPEC as SPEC_FILE
-from anyformer.model.store import WEIGHTS as WEIGHTS_FILE
-from anyformer.model.store import save
+from anyformer.model.model import Model
+from anyformer.model.native_checkpoint import SPEC as SPEC_FILE
+from anyformer.model.native_checkpoint import WEIGHTS as WEIGHTS_FILE
+from anyformer.model.native_checkpoint import save
 from anyformer.specs.model import ModelSpec
 from anyformer.train.budget import Budget
-from anyformer.train.crew import Crew, draws
-from anyformer.train.curve import draw_curve
-from anyformer.train.evaluate import score, score_ids
-from anyformer.train.guard import Guard
-from anyformer.train.learner import Learner
+from anyformer.train.components import device_of
+from anyformer.train.cpu_workers import CpuWorkers, draws
 from anyformer.train.loop import StepRecord, train
+from anyformer.train.loss_plot import draw_curve
 from anyformer.train.metrics import FILE as METRICS_FILE
 from anyformer.train.metrics import Metrics
 from anyformer.train.optim import Optimizers
+from anyformer.train.perplexity import score, score_ids
 from anyformer.train.precision import Precision
-from anyformer.train.setup import device_of
-from anyformer.train.stopping import Stopping
+from anyformer.train.signals import StopSignals
+from anyformer.train.spike_guard import SpikeGuard
+from anyformer.train.train_step import TrainStep
 
 CURVE = "loss.png"
 FILES = (SPEC_FILE, WEIGHTS_FILE, TOKENIZER_FILE, METRICS_FILE, CURVE)
@@ -104,7 +104,7 @@ class Quickstart:
                 f"{self.wanted.context} (the context); give a longer text, or --set context=N"
             )
         self.spec = self.wanted.vary({"vocab": self.tokenizer.vocab, "ids.bos": end, "ids.eos": [end]})
-        self.feed = Feed(
+        self.feed = BatchLoader(
             examples,
             Causal(),
             spec=self.spec,
@@ -124,13 +124,13 @@ class Quickstart:
         # Workers would take turns at one source of random numbers, and no two runs would drop the same; and how evenly
         # routers choose is asked of whole batches.
         alone = draws(self.spec) or self.spec.loss.balance
-        crew = Crew(1) if alone else Crew.on(self.device, self.plan.batch)
+        crew = CpuWorkers(1) if alone else CpuWorkers.on(self.device, self.plan.batch)
         # A flag, because an exception out of a signal handler can be lost in somebody else's code (numpy's modules lose
         # it while they are imported).
-        with Stopping(quiet=True) as stopping, Metrics(self.folder.path) as metrics, crew:
-            learner = Learner(
+        with StopSignals(quiet=True) as stopping, Metrics(self.folder.path) as metrics, crew:
+            learner = TrainStep(
                 model=self.model, objective=self.feed.objective, optimizers=Optimizers(self.model, self.plan.optim),
-                precision=Precision(), guard=Guard(), crew=crew,
+                precision=Precision(), guard=SpikeGuard(), crew=crew,
             )  # fmt: skip
             budget, clock = self._allotted()
             steps = train(

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.kernels.attention import KERNELS, attend
-from anyformer.kernels.choose import Kernel, Request, choose
+from anyformer.kernels.attention_mask import AttentionMask, Shape
+from anyformer.kernels.dispatch import Kernel, KernelRequest, choose
 from anyformer.kernels.memory import free
-from anyformer.kernels.sight import Shape, Sight
 from anyformer.measure.memory import Used, used
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.causal import Causal
@@ -129,9 +129,9 @@ def ways(setting: Setting) -> tuple[list[Way], list[Refusal]]:
     return served, refused
 
 
-def _request(setting: Setting, pattern: Pattern, shape: Shape) -> Request:
+def _request(setting: Setting, pattern: Pattern, shape: Shape) -> KernelRequest:
     phase = "train" if setting.backward else "prefill"
-    return Request(
+    return KernelRequest(
         device=torch.device(setting.device).type, dtype=setting.dtype, phase=phase, shape=shape, pattern=pattern,
         mixer=Softmax(),
     )  # fmt: skip
@@ -155,17 +155,19 @@ class Step:
             x.requires_grad_(setting.backward)
         self.places = Tokens(torch.arange(length, device=setting.device)[None])
 
-    def sight(self, way: Way) -> Sight:
+    def sight(self, way: Way) -> AttentionMask:
         """A new one, from which no kernel has derived anything yet."""
-        return Sight(way.pattern, self.places, self.places, plain=True, heads=self.setting.heads, shape=way.shape)
+        return AttentionMask(
+            way.pattern, self.places, self.places, plain=True, heads=self.setting.heads, shape=way.shape
+        )
 
-    def forward(self, way: Way, sight: Sight | None = None) -> Tensor:
+    def forward(self, way: Way, sight: AttentionMask | None = None) -> Tensor:
         """The kernel's call."""
         q, k, v = self.inputs
         scale, sight = q.shape[-1] ** -0.5, sight or self.sight(way)
         return attend(q, k, v, kernel=way.kernel, scale=scale, mixer=Softmax(), own={}, sight=sight)
 
-    def whole(self, way: Way, sight: Sight | None = None) -> Any:
+    def whole(self, way: Way, sight: AttentionMask | None = None) -> Any:
         """The same, and the backward pass if it is asked for."""
         out = self.forward(way, sight)
         return out if self.coming is None else torch.autograd.grad(out, self.inputs, self.coming)
@@ -176,7 +178,7 @@ class Step:
         found = used(lambda: self.forward(way), device)
         return found if self.coming is None else Used(found.left, used(lambda: self.whole(way), device).peak)
 
-    def seconds(self, way: Way, sight: Sight) -> float:
+    def seconds(self, way: Way, sight: AttentionMask) -> float:
         """Time of one whole step."""
         cuda = torch.device(self.setting.device).type == "cuda"
         if cuda:

@@ -14,9 +14,9 @@ import torch
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
 from anyformer.generation.engine import generate
-from anyformer.model.models import Model
-from anyformer.model.reading import reading
-from anyformer.train.evaluate import MANY, TOKENS, Reader, Window, batches, unpredicted, window_sizes
+from anyformer.model.eval_mode import eval_mode
+from anyformer.model.model import Model
+from anyformer.train.perplexity import MANY, TOKENS, Reader, Window, batches, unpredicted, window_sizes
 
 Report = Callable[[int, int], None]
 
@@ -118,7 +118,7 @@ class Continuations:
     def _read(self, rows: list[list[int]], windows: list[Window], report: Report | None) -> dict[Window, Any]:
         found: dict[Window, Any] = {}
         tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
-        with reading(self.model):
+        with eval_mode(self.model):
             reader = Reader(self.model)
             for batch in batches(windows, self.tokens):
                 answers = reader.by_window([(tensors[w.document], w) for w in batch], self.device)

@@ -15,7 +15,7 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.generation.asking.request import check_model, room
 from anyformer.generation.engine import generate
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 
 READ = 2**30
 """Bytes of the largest buffer with which memory is timed."""

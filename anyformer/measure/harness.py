@@ -34,9 +34,15 @@ NAME = "anyformer"
 NEW = 256
 """Tokens that an answer has at most, unless its task says otherwise."""
 DTYPES = ("float64", "float32", "bfloat16", "float16")
-SAMPLING = ("do_sample", "temperature", "top_k", "top_p", "min_p", "seed", "num_beams", "repetition_penalty")
+LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+"""The harness's names for how many tokens an answer has at most; the first that says something counts."""
+SAMPLING = (
+    "do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p", "seed", "min_new_tokens", "repetition_penalty",
+    "presence_penalty", "frequency_penalty", "logit_bias", "no_repeat_ngram_size", "bad_words", "num_beams",
+    "length_penalty", "num_beam_groups", "diversity_penalty", "early_stopping", "penalty_alpha",
+)  # fmt: skip
 """What a task may say of how its answers are chosen, by the names of `generate`."""
-DRAWN = ("do_sample", "temperature", "top_k", "top_p", "min_p")
+DRAWN = ("do_sample", "temperature", "top_k", "top_p", "min_p", "typical_p")
 """Those of no use where nothing is drawn."""
 HARNESS = ("batch_size", "max_batch_size", "device")
 """What the harness passes to every model beside the user's own arguments."""
@@ -97,8 +103,8 @@ def open_continuations(
     import torch
 
     from anyformer.data.tokenizer import tokenizer
-    from anyformer.families.folder import load
     from anyformer.families.hub import find_folder
+    from anyformer.families.io import load
     from anyformer.generation.pipelines.source import stop_ids
     from anyformer.measure.continuations import Continuations
 
@@ -137,16 +143,17 @@ def answers(asked: Any, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> li
 def read_wanted(wanted: Mapping[str, Any], room: int) -> dict[str, Any]:
     """The harness's words for how to go on, in ours."""
     until = wanted.get("until") or []
-    said = wanted.get("max_gen_toks", wanted.get("max_new_tokens"))
+    said = next((wanted[name] for name in LENGTHS if wanted.get(name) is not None), None)
     new = NEW if said is None else int(said)
     options = {name: wanted[name] for name in SAMPLING if wanted.get(name) is not None}
-    known = ("until", "max_gen_toks", "max_new_tokens", *SAMPLING)
+    known = ("until", *LENGTHS, *SAMPLING)
     wrong = [f"{name} is not known here{nearest(name, known)}" for name in wanted if name not in known]
     if wrong:
         raise InputError(f"generation_kwargs of a task: {'; '.join(wrong)}")
     if not options.get("do_sample", bool(options.get("temperature"))):
         # Tasks say temperature 0 and mean the likeliest token.
-        options = {name: value for name, value in options.items() if name not in DRAWN}
+        kept = ("top_k",) if "penalty_alpha" in options else ()
+        options = {name: value for name, value in options.items() if name in kept or name not in DRAWN}
     # Unless a task says otherwise, at least half of the room is left to the question.
     most = max(1, room // 2 if said is None or new >= room else room - 1)
     if new > most and said is not None:

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import DataError, InputError
-from anyformer.model.models import Model
-from anyformer.model.reading import headless, reading
-from anyformer.train.evaluate import Window, cut, head_of, perplexity, read_documents, unpredicted, window_sizes
+from anyformer.model.eval_mode import eval_mode, without_head
+from anyformer.model.model import Model
+from anyformer.train.perplexity import Window, cut, head_of, perplexity, read_documents, unpredicted, window_sizes
 
 LOGITS = 2**22
 """Logits of each model that are held at once."""
@@ -103,7 +103,7 @@ def compare(
     context: int | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> Quality:
-    """Both models on a text or documents, read as `anyformer.train.evaluate.score` reads them."""
+    """Both models on a text or documents, read as `anyformer.train.perplexity.score` reads them."""
     read = read_documents(model, tokenizer, texts)
     return compare_ids(model, changed, read.ids, bytes=read.bytes, stride=stride, context=context, report=report)
 
@@ -133,7 +133,7 @@ def compare_ids(
     if not total:
         raise DataError("there is nothing to predict: give a longer text")
     found, done = torch.zeros(4, dtype=torch.float64), 0
-    with reading(model), reading(changed):
+    with eval_mode(model), eval_mode(changed):
         for window in windows:
             found += _window(model, changed, documents[window.document], window)
             done += window.end - window.first
@@ -149,7 +149,7 @@ def _window(model: Model, changed: Model, row: Sequence[int], window: Window) ->
     ids_T = torch.tensor(row[window.start : window.end], device=device)
     counted = slice(window.first - window.start - 1, None)
     wanted = ids_T[window.first - window.start :]
-    states = [headless(m)(ids_T[None, :-1]).hidden[0, counted] for m in (model, changed)]
+    states = [without_head(m)(ids_T[None, :-1]).hidden[0, counted] for m in (model, changed)]
     total = torch.zeros(4, dtype=torch.float64)
     few = max(1, LOGITS // model.spec.vocab)
     for at in range(0, len(wanted), few):

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from anyformer.data.batch import IGNORE
-from anyformer.data.examples import Examples
+from anyformer.data.dataset import Examples
 from anyformer.data.objectives.causal import NextToken, ends_of
 from anyformer.data.unigram import counted_nats
 from anyformer.errors import InputError
 from anyformer.measure.trial import Trial
 from anyformer.model.output import Output
-from anyformer.train.evaluate import perplexity
-from anyformer.train.judging import look
+from anyformer.train.evaluation import evaluate
+from anyformer.train.perplexity import perplexity
 from anyformer.train.precision import Precision
 
 CHUNK = 2**22
@@ -128,7 +128,7 @@ def measure(trial: Trial, *, length: int | None = None, report: Callable[[int, i
     def watch(out: Output, inputs: dict[str, Tensor]) -> None:
         counter.take(out, inputs["labels"])
 
-    seen = look(model, feed, objective, precision=Precision(), watch=watch, report=report)
+    seen = evaluate(model, feed, objective, precision=Precision(), watch=watch, report=report)
     if not seen.labels:
         raise InputError(f"{trial.data}: the part {trial.part!r} has no label that counts, so nothing can be measured")
     if not math.isfinite(seen.loss):

@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from anyformer.data.examples import Examples
+from anyformer.data.dataset import Examples
 from anyformer.data.objectives.objective import source_eos
 from anyformer.errors import DataError, InputError
 from anyformer.generation.asking.request import room
 from anyformer.generation.engine import generate
 from anyformer.measure.bleu import Bleu, bleu, judge
 from anyformer.measure.trial import Trial
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 
 LONGER = 50
 """A translation has at most so many tokens more than its source (Vaswani et al. 2017, section 6.1)."""

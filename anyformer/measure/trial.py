@@ -8,25 +8,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anyformer.data.examples import Examples
-from anyformer.data.feed import Feed
+from anyformer.data.dataset import Examples
+from anyformer.data.loader import BatchLoader
 from anyformer.data.objectives import Objective
 from anyformer.data.packing import Packing
 from anyformer.data.shards import Index, open_examples, open_index
 from anyformer.data.tokenizer import FILE as TOKENIZER
 from anyformer.data.tokenizer import SOURCE, Tokenizer, tokenizer
 from anyformer.errors import DataError, InputError, nearest
-from anyformer.families.folder import load
+from anyformer.families.io import load
 from anyformer.specs.model import ModelSpec
+from anyformer.train.components import STAGE
 from anyformer.train.config import ROWS, Config
 from anyformer.train.resolve import specs_of
-from anyformer.train.setup import STAGE
 from anyformer.train.stages import restaged
 
 if TYPE_CHECKING:
     import torch
 
-    from anyformer.model.models import Model
+    from anyformer.model.model import Model
 
 CONFIG = "config.toml"
 """What a run says about itself."""
@@ -57,9 +57,9 @@ class Trial:
     restart: bool = True
     seed: int = 0
 
-    def feed(self, length: int | None = None) -> Feed:
+    def feed(self, length: int | None = None) -> BatchLoader:
         """The examples in rows of this length, or of that of the run."""
-        return Feed(
+        return BatchLoader(
             self.examples, self.objective, spec=self.model.spec, length=length or self.length, batch=self.batch,
             seed=self.seed, rows=self.rows, packing=self.packing, restart=self.restart,
         )  # fmt: skip

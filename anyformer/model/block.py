@@ -12,15 +12,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.parts.attention import Attention
+from anyformer.parts.attention_metadata import AttentionMetadata
 from anyformer.parts.ffn import FeedForwardNet
 from anyformer.parts.ffns.moe import Moe
-from anyformer.parts.mixture import Heard, Mixture
+from anyformer.parts.fused_linear import GLOBAL_HOOKS, GLOBAL_PRE_HOOKS, FusedInputs
+from anyformer.parts.moe import MoE, RouterOutput
 from anyformer.parts.norm import Norm
 from anyformer.parts.positions.none import NoPosition
-from anyformer.parts.scene import Scene
 from anyformer.specs.axes import Dims
-from anyformer.specs.nodes import Layer, Wires
-from anyformer.specs.weights import slots
+from anyformer.specs.layer import BlockWiring, Layer
+from anyformer.specs.parameters import slots
 
 Streams = tuple[Tensor, Tensor]
 """What runs through a reversible stack."""
@@ -36,7 +37,7 @@ class Branch(nn.Module):
         self.body = body
         self.outer = Norm(layer.norm.leaf, (width,)) if outer else None
         self.after = Norm(layer.norm.leaf, (width,)) if after else None
-        self.wires: Wires = layer.block
+        self.wires: BlockWiring = layer.block
         self.bare = not outer and layer.block.dropout == 0 and layer.block.branch_scale == 1.0
         """Whether the body's result is added as it is."""
         inside = layer.ffn.dropout if name == "ffn" else layer.attention.dropout
@@ -45,18 +46,34 @@ class Branch(nn.Module):
 
     def forward(self, x_BTD: Tensor, *args: Any) -> Tensor:
         """What this branch adds to the residual, in a reversible block: it has no norm after the add."""
-        parts: Any = self._modules  # See Attention.forward.
+        parts: Any = self._modules  # See Attention.attend.
         inner = parts.get("inner")
         y_BTD = parts["body"](x_BTD if inner is None else inner(x_BTD), *args)
         return y_BTD if self.bare else self.answer(y_BTD)
 
-    def onto(self, x_BTD: Tensor, *args: Any) -> Tensor:
+    def onto(self, x_BTD: Tensor, *args: Any, inplace: bool = False) -> Tensor:
         """The residual after this branch was added to it, in a serial block."""
-        parts: Any = self._modules  # See Attention.forward.
-        inner, after = parts.get("inner"), parts.get("after")
-        y_BTD = parts["body"](x_BTD if inner is None else inner(x_BTD), *args)
-        x_BTD = x_BTD + (y_BTD if self.bare else self.answer(y_BTD))
+        parts: Any = self._modules  # See Attention.attend.
+        after = parts.get("after")
+        x_BTD = self.add(x_BTD, x_BTD, *args, norm=parts.get("inner"), inplace=inplace)
         return x_BTD if after is None else after(x_BTD)
+
+    def add(
+        self, residual_BTD: Tensor, x_BTD: Tensor, *args: Any, norm: Norm | None = None, inplace: bool = False
+    ) -> Tensor:
+        """The residual, and on it what the body makes of `norm(x)`; `inplace`: nobody reads the residual again.
+
+        The body gets norm and residual, so that it may fuse them with its products; not one that somebody else put
+        there, or listens to: it reads and answers what it always did.
+        """
+        body: Any = self._modules["body"]
+        listens = body._forward_hooks or body._forward_pre_hooks or GLOBAL_HOOKS or GLOBAL_PRE_HOOKS
+        if listens or not isinstance(body, FusedInputs):
+            y_BTD = body(x_BTD if norm is None else norm(x_BTD), *args)
+            return residual_BTD + (y_BTD if self.bare else self.answer(y_BTD))
+        if self.bare:
+            return body(x_BTD, *args, norm=norm, residual_BTD=residual_BTD, inplace=inplace)
+        return residual_BTD + self.answer(body(x_BTD, *args, norm=norm))
 
     def answer(self, y_BTD: Tensor) -> Tensor:
         """What the body's result adds to the residual."""
@@ -97,7 +114,7 @@ class Block(nn.Module):
             position = layer.position if layer.attention.cross_position else NoPosition()
             body = Attention(layer.attention, dims, position, layer=index, cross=True)
             self.cross = Branch(body, layer, "cross", dims.width)
-        net = Mixture(layer.ffn, dims) if isinstance(layer.ffn, Moe) else FeedForwardNet(layer.ffn, dims)
+        net = MoE(layer.ffn, dims) if isinstance(layer.ffn, Moe) else FeedForwardNet(layer.ffn, dims)
         self.ffn = Branch(net, layer, "ffn", dims.width)
         self.routes = layer.ffn.routes
         self.serial = layer.block.wiring == "serial"
@@ -108,8 +125,8 @@ class Block(nn.Module):
     def forward(
         self,
         x_BTD: Any,
-        scene: Scene,
-        cross_scene: Scene | None = None,
+        scene: AttentionMetadata,
+        cross_scene: AttentionMetadata | None = None,
         memory_BSD: Tensor | None = None,
         listen: bool = False,
     ) -> Any:
@@ -123,54 +140,58 @@ class Block(nn.Module):
     def compute(
         self,
         x_BTD: Any,
-        scene: Scene,
-        cross_scene: Scene | None = None,
+        scene: AttentionMetadata,
+        cross_scene: AttentionMetadata | None = None,
         memory_BSD: Tensor | None = None,
         listen: bool = False,
     ) -> Any:
         """The block itself."""
-        heard: Heard = []
-        x_BTD = self.residual(x_BTD, scene, cross_scene, memory_BSD, heard)
-        # As values and not left in a list that was given: what is recomputed or compiled may change nothing else.
-        return (x_BTD, *heard[0]) if listen else x_BTD
-
-    def residual(
-        self, x_BTD: Any, scene: Scene, cross_scene: Scene | None, memory_BSD: Tensor | None, heard: Heard
-    ) -> Any:
-        """What `compute` answers first; a router adds to `heard`."""
+        heard: RouterOutput = []
+        told = (scene, heard) if self.routes else ()
         if self.serial:
-            branches: Any = self._modules  # See Attention.forward.
+            branches: Any = self._modules  # See Attention.attend.
             x_BTD = branches["attention"].onto(x_BTD, scene)
             if self.cross is not None:
                 x_BTD = self.cross.onto(x_BTD, cross_scene, memory_BSD)
-            return branches["ffn"].onto(x_BTD, *self.told(scene, heard))
-        if self.wiring == "reversible":
+            # What the first branch made is nobody else's.
+            x_BTD = branches["ffn"].onto(x_BTD, *told, inplace=True)
+        elif self.wiring == "reversible":
             if isinstance(x_BTD, Tensor):
                 raise TypeError("a reversible block runs two streams: give both")
-            return couple(self.couplings(scene, cross_scene, memory_BSD), x_BTD)
+            x_BTD = couple(self.couplings(scene, cross_scene, memory_BSD), x_BTD)
+        else:
+            x_BTD = self.parallel(x_BTD, scene, cross_scene, memory_BSD, told)
+        # As values and not left in a list that was given: what is recomputed or compiled may change nothing else.
+        return (x_BTD, *heard[0]) if listen else x_BTD
+
+    def parallel(
+        self,
+        x_BTD: Tensor,
+        scene: AttentionMetadata,
+        cross_scene: AttentionMetadata | None,
+        memory_BSD: Tensor | None,
+        told: tuple[Any, ...],
+    ) -> Tensor:
+        """The residual after branches that all read it as it came."""
         mix, ffn = self.attention, self.ffn
         # In parallel the attention branch owns what is shared: the norm on the input and the one after the add.
         seen = x_BTD if mix.inner is None else mix.inner(x_BTD)
-        total = x_BTD + mix.answer(mix.body(seen, scene))
+        total = mix.add(x_BTD, seen, scene)
         if self.cross is not None:
-            read = seen if self.cross.inner is None else self.cross.inner(x_BTD)
-            total = total + self.cross.answer(self.cross.body(read, cross_scene, memory_BSD))
-        read = seen if ffn.inner is None else ffn.inner(x_BTD)
-        total = total + ffn.answer(ffn.body(read, *self.told(scene, heard)))
+            read = seen if self.cross.inner is None else x_BTD
+            total = self.cross.add(total, read, cross_scene, memory_BSD, norm=self.cross.inner)
+        read = seen if ffn.inner is None else x_BTD
+        total = ffn.add(total, read, *told, norm=ffn.inner, inplace=True)
         return total if mix.after is None else mix.after(total)
 
-    def told(self, scene: Scene, heard: Heard | None = None) -> tuple[Any, ...]:
-        """What the feed-forward is given beside its input."""
-        return (scene, heard) if self.routes else ()
-
     def couplings(
-        self, scene: Scene, cross_scene: Scene | None = None, memory_BSD: Tensor | None = None
+        self, scene: AttentionMetadata, cross_scene: AttentionMetadata | None = None, memory_BSD: Tensor | None = None
     ) -> list[Coupling]:
         """The branches of a reversible block in their order: the first is added to stream 0, the next to 1, and so on."""
         reads: list[tuple[Branch, tuple[Any, ...]]] = [(self.attention, (scene,))]
         if self.cross is not None:
             reads.append((self.cross, (cross_scene, memory_BSD)))
-        reads.append((self.ffn, self.told(scene)))
+        reads.append((self.ffn, (scene, None) if self.routes else ()))
         return [Coupling(i % 2, branch, args) for i, (branch, args) in enumerate(reads)]
 
     def extra_repr(self) -> str:

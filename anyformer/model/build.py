@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import zlib
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from anyformer.errors import InputError
-from anyformer.model.models import Model
-from anyformer.specs.axes import Normal, Weight
-from anyformer.specs.ends import TokenHead
+from anyformer.model.model import Model
+from anyformer.parts.drawing import drawn
+from anyformer.parts.fused_linear import allocating
+from anyformer.specs.axes import Normal, ParamSpec
+from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.weights import weights
+from anyformer.specs.parameters import weights
+
+Built = TypeVar("Built", bound=nn.Module)
 
 
 def build(
@@ -41,15 +46,16 @@ def build(
     return model
 
 
-def allocate(model: Model, device: str | torch.device) -> Model:
-    """Move a model from the meta device to a real one; its parameters are still to be filled.
+def allocate(model: Built, device: str | torch.device) -> Built:
+    """Move a module from the meta device to a real one; its parameters are still to be filled.
 
     As `to_empty`, which would import a quarter of a second's worth of symbolic algebra.
     """
-    return model._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device=device))
+    with allocating():
+        return model._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype, device=device))
 
 
-def check_inventory(model: nn.Module, inventory: dict[str, Weight]) -> None:
+def check_inventory(model: nn.Module, inventory: dict[str, ParamSpec]) -> None:
     """Refuse a module whose parameters are not those that its spec declares: an extension's leaf may have erred."""
     have = {name: tuple(p.shape) for name, p in model.named_parameters()}
     wanted = {name: w.shape for name, w in inventory.items()}
@@ -60,7 +66,7 @@ def check_inventory(model: nn.Module, inventory: dict[str, Weight]) -> None:
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, spec: ModelSpec, inventory: dict[str, Weight], seed: int) -> None:
+def initialise(model: nn.Module, spec: ModelSpec, inventory: dict[str, ParamSpec], seed: int) -> None:
     """Fill every parameter by its role."""
     first = First(spec, inventory, seed)
     for name, parameter in model.named_parameters():
@@ -70,7 +76,7 @@ def initialise(model: nn.Module, spec: ModelSpec, inventory: dict[str, Weight], 
 class First:
     """The first value of every parameter of a spec, one at a time."""
 
-    def __init__(self, spec: ModelSpec, inventory: dict[str, Weight], seed: int) -> None:
+    def __init__(self, spec: ModelSpec, inventory: dict[str, ParamSpec], seed: int) -> None:
         self.spec, self.inventory, self.seed = spec, inventory, seed
         self.tied = isinstance(spec.head, TokenHead) and spec.head.tied
         self.sizes = {
@@ -92,11 +98,7 @@ class First:
         return draw(rule, weight, device, self.seed, name)
 
 
-def draw(rule: Normal, weight: Weight, device: torch.device, seed: int, name: str) -> Tensor:
+def draw(rule: Normal, weight: ParamSpec, device: torch.device, seed: int, name: str) -> Tensor:
     """A tensor from the generator that belongs to (seed, name)."""
     generator = torch.Generator(device).manual_seed((seed * 1_000_003 + zlib.crc32(name.encode())) % 2**63)
-    tensor = torch.empty(weight.shape, dtype=torch.float32, device=device)
-    if rule.cut is None:
-        return tensor.normal_(0.0, rule.std, generator=generator)
-    bound = rule.cut * rule.std
-    return nn.init.trunc_normal_(tensor, 0.0, rule.std, -bound, bound, generator=generator)
+    return drawn(rule, weight.shape, device, generator)

@@ -16,16 +16,16 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from anyformer.model.block import Block, Branch, Coupling, Streams
-from anyformer.parts.decisions import Decisions, Draws
+from anyformer.parts.attention_metadata import AttentionMetadata
 from anyformer.parts.ffn import FeedForwardNet
-from anyformer.parts.scene import Scene
+from anyformer.parts.replay import ReplayLog, RngState
 
 
 def run_reversible(
     blocks: Iterable[nn.Module],
     streams: Streams,
-    scenes: Sequence[Scene],
-    crossing: Sequence[Scene | None],
+    scenes: Sequence[AttentionMetadata],
+    crossing: Sequence[AttentionMetadata | None],
     memory_BSD: Tensor | None = None,
     extra: Sequence[Tensor] = (),
 ) -> Streams:
@@ -52,7 +52,11 @@ def run_reversible(
     return run(Work(couplings, list(read.values()), streams[0].device), *streams, *read.values())
 
 
-def _plain(each: list[tuple[nn.Module, Scene, Scene | None]], streams: Streams, memory_BSD: Tensor | None) -> Streams:
+def _plain(
+    each: list[tuple[nn.Module, AttentionMetadata, AttentionMetadata | None]],
+    streams: Streams,
+    memory_BSD: Tensor | None,
+) -> Streams:
     """One block after the other, as modules are called, so that hooks see them."""
     for block, scene, across in each:
         streams = block(streams, scene, across, memory_BSD)
@@ -86,8 +90,8 @@ class Work:
         """By coupling, where the parameters of its branch stand in `read`."""
         self.given = [{id(t): place[id(t)] for t in tensors(c.args)} for c in couplings]
         """By coupling, where the tensors of its arguments stand in `read`."""
-        self.decisions = [Decisions() for _ in couplings]
-        self.draws = [Draws(device) if c.branch.drops and c.branch.training else None for c in couplings]
+        self.decisions = [ReplayLog() for _ in couplings]
+        self.draws = [RngState(device) if c.branch.drops and c.branch.training else None for c in couplings]
         self.precision = [
             (kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
             for kind in dict.fromkeys(("cpu", device.type))
@@ -196,7 +200,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
         if value.requires_grad:
             yield value
-    elif isinstance(value, Scene):
+    elif isinstance(value, AttentionMetadata):
         for field in dataclasses.fields(value):
             yield from tensors(getattr(value, field.name))
     elif isinstance(value, Mapping | tuple):
@@ -204,15 +208,15 @@ def tensors(value: Any) -> Iterator[Tensor]:
             yield from tensors(part)
 
 
-def staged(value: Any, leaves: Mapping[int, Tensor], decisions: Decisions) -> Any:
+def staged(value: Any, leaves: Mapping[int, Tensor], decisions: ReplayLog) -> Any:
     """A branch's arguments with other tensors in their place, and with scenes that record or replay decisions."""
     if isinstance(value, Tensor):
         return leaves.get(id(value), value)
-    if isinstance(value, Scene):
+    if isinstance(value, AttentionMetadata):
         names = [field.name for field in dataclasses.fields(value)]
         parts: dict[str, Any] = {name: staged(getattr(value, name), leaves, decisions) for name in names}
         parts["decisions"] = decisions
-        return Scene(**parts)
+        return AttentionMetadata(**parts)
     if isinstance(value, Mapping):
         return {key: staged(part, leaves, decisions) for key, part in value.items()}
     if isinstance(value, tuple):

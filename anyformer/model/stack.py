@@ -12,37 +12,37 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.kernels.attention import choice
-from anyformer.kernels.choose import Kernel, Phase, Request
-from anyformer.kernels.routing import Routed
-from anyformer.kernels.sight import Sight
+from anyformer.kernels.attention_mask import AttentionMask
+from anyformer.kernels.dispatch import Kernel, KernelRequest, Phase
+from anyformer.kernels.router_losses import Routed
 from anyformer.model.block import Block
-from anyformer.model.global_rows import global_rows
-from anyformer.model.places import Places, sight_of
+from anyformer.model.global_queries import global_rows
 from anyformer.model.reversible import run_reversible
+from anyformer.model.token_layout import TokenLayout, attention_mask
+from anyformer.parts.attention_metadata import AttentionMetadata, RotaryTables
 from anyformer.parts.cache import Cache
 from anyformer.parts.ffns.moe import Moe
-from anyformer.parts.held import Held
+from anyformer.parts.leaf_module import LeafModule
 from anyformer.parts.linear import Linear
 from anyformer.parts.norm import Norm
 from anyformer.parts.paged import Kept, PagedCache
 from anyformer.parts.patterns.full import Full
 from anyformer.parts.pool import Pool
 from anyformer.parts.positions.none import NoPosition
-from anyformer.parts.scene import Scene, Turn
-from anyformer.specs.axes import Mixer, Position, Where
-from anyformer.specs.ends import TokenEmbed
+from anyformer.specs.axes import Mixer, Position, QKPositions
+from anyformer.specs.embed_head import TokenEmbed
+from anyformer.specs.formulas import evaluate
+from anyformer.specs.layer import Attention as AttentionSpec
+from anyformer.specs.layer import mixer_of
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.model import Stack as StackSpec
-from anyformer.specs.nodes import Attention as AttentionSpec
-from anyformer.specs.nodes import mixer_of
+from anyformer.specs.parameters import projects, shared_positions
 from anyformer.specs.patterns import Pattern
-from anyformer.specs.scale import evaluate
 from anyformer.specs.stacks import pattern_of
-from anyformer.specs.weights import projects, shared_positions
 
 
 @dataclass(frozen=True)
-class Kind:
+class LayerGroup:
     """A kind of layer: those that may share a scene."""
 
     attention: AttentionSpec
@@ -72,7 +72,7 @@ class Stack(nn.Module):
         self.causal, self.reversible, self.merge = stack.causal, stack.reversible, stack.merge
         dims = [spec.dims(layer, stack) for layer in stack.layers]
         shared, uses = shared_positions(spec, stack)
-        self.positions = nn.ModuleList(Held(p, p.weights(d), p.constants(d)) for p, d in shared)
+        self.positions = nn.ModuleList(LeafModule(p, p.weights(d), p.constants(d)) for p, d in shared)
         last = isinstance(spec.embed, TokenEmbed) and spec.embed.project == "last" and projects(spec)
         width = spec.embed_width if last else spec.width
         self.embedding_norm = Norm(stack.norm.leaf, (width,)) if stack.embedding_norm else None
@@ -87,7 +87,7 @@ class Stack(nn.Module):
         self.final_norm = Norm(stack.norm.leaf, (stack.out_width(spec.width),)) if stack.final_norm else None
         self.dropout = spec.embed.dropout
         kinds = [
-            Kind(
+            LayerGroup(
                 attention=layer.attention,
                 position=layer.position,
                 pattern=pattern_of(stack, layer),
@@ -105,7 +105,7 @@ class Stack(nn.Module):
         self.kind_of = [self.kinds.index(kind) for kind in kinds]
         self.first_of = [kinds.index(kind) for kind in self.kinds]
         """The first layer of each kind."""
-        self.wants_length = any(k.position.needs_length for k in self.kinds)
+        self.needs_rope_length = any(k.position.needs_length for k in self.kinds)
         """Whether a position scheme reads a declared length."""
         self.reads_document = any(k.pattern.needs_length or k.evaluated.needs_length for k in self.kinds)
         """Whether a pattern reads the length of its document."""
@@ -120,11 +120,11 @@ class Stack(nn.Module):
     def forward(
         self,
         x_BTD: Tensor,
-        places: Places,
+        places: TokenLayout,
         *,
         cache: Kept | None = None,
         memory_BSD: Tensor | None = None,
-        source: Places | None = None,
+        source: TokenLayout | None = None,
     ) -> Tensor:
         x_BTD = self.enter(x_BTD, places)
         new = x_BTD.shape[1]
@@ -133,7 +133,7 @@ class Stack(nn.Module):
         scenes = [
             self.scene(kind, first, x_BTD, places, cache) for kind, first in zip(self.kinds, self.first_of, strict=True)
         ]
-        crossing: list[Scene | None] = [None] * len(scenes)
+        crossing: list[AttentionMetadata | None] = [None] * len(scenes)
         if source is not None:
             crossing = [self.cross_scene(kind, x_BTD, places, source, cache, memory_BSD) for kind in self.kinds]
         if self.reversible:
@@ -151,7 +151,11 @@ class Stack(nn.Module):
         return x_BTD if self.final_norm is None else self.final_norm(x_BTD)
 
     def both_ways(
-        self, x_BTD: Tensor, scenes: list[Scene], crossing: list[Scene | None], memory_BSD: Tensor | None
+        self,
+        x_BTD: Tensor,
+        scenes: list[AttentionMetadata],
+        crossing: list[AttentionMetadata | None],
+        memory_BSD: Tensor | None,
     ) -> Tensor:
         """The two streams of a reversible stack, merged."""
         each, across = [scenes[kind] for kind in self.kind_of], [crossing[kind] for kind in self.kind_of]
@@ -159,7 +163,7 @@ class Stack(nn.Module):
         streams = run_reversible(self.blocks, (x_BTD, x_BTD), each, across, memory_BSD, shared)
         return torch.cat(streams, -1) if self.merge == "concat" else (streams[0] + streams[1]) / 2
 
-    def enter(self, x_BTD: Tensor, places: Places) -> Tensor:
+    def enter(self, x_BTD: Tensor, places: TokenLayout) -> Tensor:
         """From embeddings to the residual: added positions, norm, projection, dropout."""
         held: Any
         for held in self.positions:
@@ -172,7 +176,9 @@ class Stack(nn.Module):
             x_BTD = self.project(x_BTD)
         return F.dropout(x_BTD, self.dropout, self.training) if self.dropout > 0 else x_BTD
 
-    def scene(self, kind: Kind, first: int, x_BTD: Tensor, queries: Places, cache: Kept | None) -> Scene:
+    def scene(
+        self, kind: LayerGroup, first: int, x_BTD: Tensor, queries: TokenLayout, cache: Kept | None
+    ) -> AttentionMetadata:
         """What self-attention layers of this kind share."""
         if isinstance(cache, PagedCache):
             scene = self.paged_scene(kind, first, x_BTD, queries, cache)
@@ -182,68 +188,78 @@ class Stack(nn.Module):
         if cache is not None:
             keys = queries if kind.attention.mixer.stateful else kept_places(cache, first, queries)
         pattern = kind.pattern if self.training else kind.evaluated
-        sight = sight_of(pattern, queries, keys, heads=kind.attention.heads, layer=kind.layer or 0)
+        sight = attention_mask(pattern, queries, keys, heads=kind.attention.heads, layer=kind.layer or 0)
         scene = self.prepare(kind, kind.position, kind.attention.mixer, x_BTD, queries, sight, cache)
         # New keys sit where the queries sit; those in the cache are turned already.
-        scene.k_turn = scene.q_turn
+        scene.k_rope = scene.q_rope
         if kind.attention.global_projections:
             scene.globals_ = global_rows(
                 pattern,
                 sight,
-                scene.q_turn,
+                scene.q_rope,
                 lambda some: self.kernel_for(kind, some, kind.position, x_BTD, cached=cache is not None),
             )
         return scene
 
-    def paged_scene(self, kind: Kind, first: int, x_BTD: Tensor, queries: Places, cache: PagedCache) -> Scene | None:
+    def paged_scene(
+        self, kind: LayerGroup, first: int, x_BTD: Tensor, queries: TokenLayout, cache: PagedCache
+    ) -> AttentionMetadata | None:
         """The same where a kernel reads the keys of each row in their pages; None if none does."""
         pages = cache.pages(first, x_BTD.shape[1])
         if pages is None or not kind.attention.mixer.weighs:
             return None
         # Such a kernel asks the pattern, and not who sees whom of the keys that a gather would give.
-        sight = sight_of(kind.pattern, queries, queries, heads=kind.attention.heads, layer=kind.layer or 0)
+        sight = attention_mask(kind.pattern, queries, queries, heads=kind.attention.heads, layer=kind.layer or 0)
         sight.shape = "pattern"
         if not self.kernel_for(kind, sight, kind.position, x_BTD, cached=True, paged=True).reads_pages:
             return None
         scene = self.prepare(kind, kind.position, kind.attention.mixer, x_BTD, queries, sight, cache, paged=True)
-        scene.pages, scene.k_turn = pages, scene.q_turn
+        scene.pages, scene.k_rope = pages, scene.q_rope
         return scene
 
     def cross_scene(
-        self, kind: Kind, x_BTD: Tensor, queries: Places, source: Places, cache: Kept | None, memory_BSD: Tensor | None
-    ) -> Scene:
+        self,
+        kind: LayerGroup,
+        x_BTD: Tensor,
+        queries: TokenLayout,
+        source: TokenLayout,
+        cache: Kept | None,
+        memory_BSD: Tensor | None,
+    ) -> AttentionMetadata:
         """What cross-attention layers of this kind share: every source token of the same document."""
-        sight = sight_of(FULL, queries, source, heads=kind.attention.heads)
+        sight = attention_mask(FULL, queries, source, heads=kind.attention.heads)
         position = kind.position if kind.attention.cross_position else NoPosition()
         mixer = mixer_of(kind.attention, cross=True)
         scene = self.prepare(kind, position, mixer, x_BTD, queries, sight, cache)
         if memory_BSD is not None:
-            scene.k_turn = self.turn(kind, position, source, memory_BSD)
+            scene.k_rope = self.turn(kind, position, source, memory_BSD)
         return scene
 
-    def turn(self, kind: Kind, position: Position, places: Places, like: Tensor, cache: Kept | None = None) -> Turn:
+    def turn(
+        self, kind: LayerGroup, position: Position, places: TokenLayout, like: Tensor, cache: Kept | None = None
+    ) -> RotaryTables:
         """What rotates tokens at these places; a layer with parameters of its own computes the angles itself."""
         angles = None
         if kind.turns and kind.owner is not None and position is kind.position:
             kept = cache.angles[kind.owner] if cache is not None and cache.angles else None
             if kept is not None and cache is not None and places.plain:
-                end = cache.used + like.shape[1]
-                angles = tuple([part[:, cache.used : end] for part in kept])
+                begin = cache.used
+                angles = tuple([part[:, begin : begin + like.shape[1]] for part in kept])
             elif kept is not None and isinstance(cache, PagedCache):
                 angles = tuple([part[0][places.pos_BT] for part in kept])
             else:
                 angles = position.angles(self.own(kind.owner), places.pos_BT, places.declared_BT, like)
-        return Turn(places.pos_BT, places.declared_BT, angles)
+        return RotaryTables(places.pos_BT, places.declared_BT, angles)
 
     def own(self, owner: int) -> dict[str, Tensor]:
         """Tensors of a position module that the stack owns."""
         held: Any = self.positions[owner]
         return held.tensors()
 
-    def fill_angles(self, cache: Cache | Pool, like: Tensor) -> None:
+    def precompute_rotary(self, cache: Cache | Pool, like: Tensor) -> None:
         """Rotations of all positions that a cache has room for."""
         pos = torch.arange(cache.length, device=like.device)[None]
-        length = torch.full((1, 1), cache.declared_length, device=like.device) if self.wants_length else None
+        length = torch.full((1, 1), cache.declared_length, device=like.device) if self.needs_rope_length else None
         held: Any
         for held in self.positions:
             turns = held.leaf.overrides("angles")
@@ -251,8 +267,8 @@ class Stack(nn.Module):
 
     def kernel_for(
         self,
-        kind: Kind,
-        sight: Sight,
+        kind: LayerGroup,
+        sight: AttentionMask,
         position: Position,
         x_BTD: Tensor,
         mixer: Mixer | None = None,
@@ -263,7 +279,7 @@ class Stack(nn.Module):
         """The kernel that serves this kind of attention."""
         a, uses = kind.attention, position is kind.position
         phase: Phase = "train" if self.training else "decode" if sight.queries == 1 and sight.keys > 1 else "prefill"
-        request = Request(
+        request = KernelRequest(
             device=x_BTD.device.type, dtype=x_BTD.dtype, phase=phase, shape=sight.shape, pattern=sight.pattern,
             mixer=mixer or a.mixer, plain=sight.plain, bias=uses and kind.biases,
             reads_content=uses and position.reads_content, products=uses and position.products, softcap=a.softcap is not None,
@@ -274,24 +290,24 @@ class Stack(nn.Module):
 
     def prepare(
         self,
-        kind: Kind,
+        kind: LayerGroup,
         position: Position,
         mixer: Mixer,
         x_BTD: Tensor,
-        queries: Places,
-        sight: Sight,
+        queries: TokenLayout,
+        sight: AttentionMask,
         cache: Kept | None,
         *,
         paged: bool = False,
-    ) -> Scene:
+    ) -> AttentionMetadata:
         """Positions, angles, score terms that no layer changes, and the kernel."""
         a, uses = kind.attention, position is kind.position
-        scene = Scene(
+        scene = AttentionMetadata(
             sight=sight,
             kernel=self.kernel_for(kind, sight, position, x_BTD, mixer, cached=cache is not None, paged=paged)
             if mixer.weighs
             else None,
-            q_turn=self.turn(kind, position, queries, x_BTD, cache),
+            q_rope=self.turn(kind, position, queries, x_BTD, cache),
             cache=cache,
         )
         if uses and kind.owner is not None and (kind.biases or kind.reads_probs):
@@ -301,7 +317,7 @@ class Stack(nn.Module):
                 # them. A reversible block makes its own: what it recomputes must lead back to the parameters.
                 batch, heads, kv_heads = x_BTD.shape[0], a.heads, a.kv_heads or a.heads
                 q, k = x_BTD.new_empty(batch, sight.queries, heads, 0), x_BTD.new_empty(batch, sight.keys, kv_heads, 0)
-                scene.scores = position.scores(own, q, k, Where(sight.q.pos, sight.k.pos), kind.scale)
+                scene.scores = position.scores(own, q, k, QKPositions(sight.q.pos, sight.k.pos), kind.scale)
         if scene.kernel is not None and scene.kernel.prepare is not None:
             scene.kernel.prepare(sight, position.reach if uses and a.softcap is None else None)
         sight.shut = not torch.compiler.is_compiling()
@@ -311,11 +327,11 @@ class Stack(nn.Module):
 FULL = Full()
 
 
-def kept_places(cache: Kept, layer: int, queries: Places) -> Places:
+def kept_places(cache: Kept, layer: int, queries: TokenLayout) -> TokenLayout:
     """Where the keys are that a layer sees: those that its cache kept, and the new ones."""
     pos_BS, valid_BS, marked_BS = cache.places(layer)
     ordered = queries.plain and valid_BS is None and (cache.used == 0 or cache.grows(layer))
-    return Places(
+    return TokenLayout(
         pos_BT=pos_BS, valid_BT=valid_BS, marked_BT=marked_BS, length_BT=queries.length_BT, plain=ordered,
         trailing=queries.trailing,
     )  # fmt: skip

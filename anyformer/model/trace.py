@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError, nearest
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 from anyformer.model.output import Output
-from anyformer.model.sites import ALL, EMBED, LOGITS, Sites, Wanted, refuse
 from anyformer.model.stack import Stack
-from anyformer.model.watch import Watch
-from anyformer.parts.heads import gather
+from anyformer.model.trace_names import ALL, EMBED, LOGITS, Sites, Wanted, refuse
+from anyformer.model.trace_recorder import Watch
+from anyformer.parts.heads import pool_hidden
 
 
 class Trace(Mapping[str, Tensor]):
@@ -109,7 +109,7 @@ def lens(watch: Watch, name: str, streams: list[Tensor], types_BT: Tensor | None
     """
     model, stack = watch.model, getattr(watch.model, name)
     states = leave(stack, streams)
-    hidden = gather(model.spec.head, states, watch.places[name].valid_BT, types_BT)
+    hidden = pool_hidden(model.spec.head, states, watch.places[name].valid_BT, types_BT)
     head: Any = model.head
     return head(hidden)
 

@@ -11,33 +11,39 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.kernels.attention import repeats
-from anyformer.kernels.choose import Kernel, Terms
-from anyformer.kernels.precision import as_given
-from anyformer.kernels.sight import Sight
-from anyformer.parts.held import Held
+from anyformer.kernels.attention_mask import AttentionMask
+from anyformer.kernels.dispatch import AttentionArgs, Kernel
+from anyformer.kernels.precision import no_autocast
+from anyformer.kernels.small_gemm.rope_store import rope_and_store_kv
+from anyformer.parts.attention_metadata import AttentionMetadata, GlobalQueries, RotaryTables
+from anyformer.parts.fused_linear import FusedInputs, terms_of
+from anyformer.parts.leaf_module import LeafModule
 from anyformer.parts.linear import Linear
-from anyformer.parts.merged import MergedInputs
-from anyformer.parts.norm import HeadsNorm
-from anyformer.parts.paged import Kept, PagedCache
-from anyformer.parts.scene import GlobalRows, Scene, Turn
-from anyformer.specs.axes import Dims, Mixing, Position, Where
-from anyformer.specs.nodes import Attention as AttentionSpec
-from anyformer.specs.nodes import Temperature, absorbs, mixer_of
-from anyformer.specs.scale import evaluate
+from anyformer.parts.norm import Norm, QKNorm
+from anyformer.parts.paged import PagedCache
+from anyformer.parts.positions.rope import Rope
+from anyformer.specs.axes import Dims, MixerInput, Position, QKPositions
+from anyformer.specs.formulas import evaluate
+from anyformer.specs.layer import Attention as AttentionSpec
+from anyformer.specs.layer import Temperature, absorbs, mixer_of
 
 NOTHING: dict[str, Tensor] = {}
 
 
-class Attention(MergedInputs):
-    """Self-attention, or cross-attention if it is called with a memory."""
+class Attention(FusedInputs):
+    """Self-attention, or cross-attention if it is called with a memory.
+
+    Queries, keys and values are one product where that can be (see `parts.fused_linear`), and few tokens whose keys lie
+    in pages are then normed, rotated and stored by one kernel.
+    """
 
     def __init__(self, spec: AttentionSpec, dims: Dims, position: Position, *, layer: int, cross: bool = False) -> None:
         super().__init__()
         self.spec, self.dims, self.layer, self.cross = spec, dims, layer, cross
         self.leaf, self.mixing = position, mixer_of(spec, cross=cross)
-        self.turns, self.turns_values = position.overrides("rotate"), position.rotates_values()
+        self.rotates, self.rotates_values = position.overrides("rotate"), position.rotates_values()
         self.biases, self.reads_probs = position.biases(), position.reads_probs()
-        self.early = not self.mixing.stateful
+        self.rope_before_cache = not self.mixing.stateful
         """Whether queries and keys are rotated before they are cached; a state takes them as they are."""
         self.scale = evaluate(spec.scale, dims.names())
         queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
@@ -50,89 +56,190 @@ class Attention(MergedInputs):
         self.global_q = Linear(dims.width, queries, bias="q" in spec.bias) if own else None
         self.global_k = Linear(dims.width, keys, bias="k" in spec.bias) if own else None
         self.global_v = Linear(dims.width, keys, bias="v" in spec.bias) if own else None
-        self.q_norm = HeadsNorm(spec.qk_norm, dims.heads, dims.head_dim) if spec.qk_norm else None
-        self.k_norm = HeadsNorm(spec.qk_norm, dims.kv_heads, dims.head_dim) if spec.qk_norm and not shares else None
-        self.v_norm = HeadsNorm(spec.v_norm, dims.kv_heads, dims.head_dim) if spec.v_norm else None
+        self.q_norm = QKNorm(spec.qk_norm, dims.heads, dims.head_dim) if spec.qk_norm else None
+        self.k_norm = QKNorm(spec.qk_norm, dims.kv_heads, dims.head_dim) if spec.qk_norm and not shares else None
+        self.v_norm = QKNorm(spec.v_norm, dims.kv_heads, dims.head_dim) if spec.v_norm else None
         mixer = self.mixing.weights(dims.heads)
-        self.mixer = Held(self.mixing, mixer) if mixer else None
-        self.position = Held(position, position.weights(dims), position.constants(dims)) if position.per_layer else None
+        self.mixer = LeafModule(self.mixing, mixer) if mixer else None
+        self.position = (
+            LeafModule(position, position.weights(dims), position.constants(dims)) if position.per_layer else None
+        )
+        self.apart = "queries read another input than keys and values" if cross else None
+        if own:
+            self.apart = "its global tokens have projections of their own"
+        self.sizes = (dims.heads, 0 if shares else dims.kv_heads, dims.kv_heads)
+        """Heads of queries, keys and values."""
+        self.together = spec.qk_norm is None and spec.v_norm is None and not self.rotates_values
+        """Whether nothing but a rotation stands between the projections and the heads."""
+        self.stores = why_not_stored(self) is None
+        """Whether one kernel norms, rotates and stores what few tokens project."""
 
-    def forward(self, x_BTD: Tensor, scene: Scene, memory_BSD: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x_BTD: Tensor,
+        scene: AttentionMetadata,
+        memory_BSD: Tensor | None = None,
+        *,
+        norm: Norm | None = None,
+        residual_BTD: Tensor | None = None,
+        inplace: bool = False,
+    ) -> Tensor:
+        """What attention makes of `norm(x)`, added to the residual if there is one, which may then be written over."""
+        fused = self.fused(x_BTD, norm)
+        if fused is None:
+            out_BTHK = self.attend(x_BTD if norm is None else norm(x_BTD), scene, memory_BSD)
+            y_BTD = self.output()(out_BTHK.flatten(2))
+            return y_BTD if residual_BTD is None else residual_BTD + y_BTD
+        qkv_BTO = fused.project(x_BTD, norm)
+        if scene.pages is not None and self.stores:
+            out_BTHK = self.attend_stored(qkv_BTO, scene)
+        else:
+            out_BTHK = self.attend_heads(*(self.split if self.together else self.parted)(qkv_BTO, scene), scene)
+        return fused.output(out_BTHK, residual_BTD, x_BTD.shape, inplace=inplace)
+
+    def attend(self, x_BTD: Tensor, scene: AttentionMetadata, memory_BSD: Tensor | None) -> Tensor:
+        """Weighted values (B,T,H,K), each projection by itself."""
         # Past nn.Module.__getattr__: a token of a small model takes microseconds, and look-ups were a thirtieth of them.
         maps: Any = self._modules
-        q_BTHK = self.heads_of(x_BTD, maps["q"], self.q_norm, scene.q_turn if self.early else None)
-        if self.spec.temperature is not None:
-            q_BTHK = q_BTHK * temperature(self.spec.temperature, scene.sight.q.pos, q_BTHK)
-        own: list[Tensor] = []
+        q_BTHK = self.split_heads(maps["q"](x_BTD), self.q_norm, scene.q_rope if self.rope_before_cache else None)
         if self.cross:
-            k_BSGK, v_BSGK = self.remember(memory_BSD, scene)
-        else:
-            k_BSGK, v_BSGK, *own = self.keys_values(x_BTD, scene, q_BTHK)
-            if scene.cache is not None and self.early:
-                k_BSGK, v_BSGK, *own = self.keep(scene.cache, scene, k_BSGK, v_BSGK, *own)
+            k_BSGK, v_BSGK = self.cross_kv(memory_BSD, scene)
+            return self.attend_kept(self.tempered(q_BTHK, scene.sight), k_BSGK, v_BSGK, scene)
+        # Keys that are the queries themselves are those with their temperature.
+        q_BTHK = self.tempered(q_BTHK, scene.sight)
+        k_BSGK, v_BSGK, *own = self.project_kv(x_BTD, scene, q_BTHK)
+        if scene.cache is not None and self.rope_before_cache:
+            k_BSGK, v_BSGK, *own = scene.cache.extend(self.layer, k_BSGK, v_BSGK, *own, paged=scene.pages is not None)
+        out_BTHK = self.attend_kept(q_BTHK, k_BSGK, v_BSGK, scene, own)
+        if scene.globals_ is None:
+            return out_BTHK
+        return self.with_global_rows(x_BTD, out_BTHK, own, scene.globals_, scene)
+
+    def attend_heads(self, q_BTHK: Tensor, k_BTGK: Tensor | None, v_BTGK: Tensor, scene: AttentionMetadata) -> Tensor:
+        """The same from heads of all three; without keys the queries are their own."""
+        if self.spec.temperature is not None:
+            q_BTHK = self.tempered(q_BTHK, scene.sight)
+        k_BTGK = q_BTHK if k_BTGK is None else k_BTGK
+        own: Sequence[Tensor] = ()
+        if scene.cache is not None and self.rope_before_cache:
+            k_BTGK, v_BTGK, *own = scene.cache.extend(self.layer, k_BTGK, v_BTGK, paged=scene.pages is not None)
+        return self.attend_kept(q_BTHK, k_BTGK, v_BTGK, scene, own)
+
+    def attend_kept(
+        self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, scene: AttentionMetadata, own: Sequence[Tensor] = ()
+    ) -> Tensor:
+        """The same from queries and all that they may see."""
         if scene.kernel is None:
-            out_BTHK = self.mix_otherwise(q_BTHK, k_BSGK, v_BSGK, scene)
-        else:
-            out_BTHK = self.mix(q_BTHK, k_BSGK, v_BSGK, scene, scene.sight, scene.kernel, own)
-        if scene.globals_ is not None:
-            out_BTHK = self.with_global_rows(x_BTD, out_BTHK, own, scene.globals_, scene)
-        return maps["o"](out_BTHK.flatten(2))
+            return self.attend_custom(q_BTHK, k_BSGK, v_BSGK, scene)
+        return self.mix(q_BTHK, k_BSGK, v_BSGK, scene, scene.sight, scene.kernel, own)
+
+    def attend_stored(self, qkv_BTO: Tensor, scene: AttentionMetadata) -> Tensor:
+        """The same where one kernel norms and rotates queries and keys, and stores keys and values in their pages."""
+        cache = scene.cache
+        if not isinstance(cache, PagedCache) or scene.kernel is None:
+            raise TypeError("this is the way of a paged cache and a kernel that reads pages")
+        batch, tokens, width = qkv_BTO.shape
+        slot_N, (k_PsGK, v_PsGK), scales = cache.slots(self.layer)
+        cos_ND = sin_ND = None
+        if self.rotates and scene.q_rope is not None:
+            cos_ND, sin_ND = (
+                part.expand(batch, -1, -1, -1).reshape(batch * tokens, -1) for part in scene.q_rope.angles
+            )
+        norms, leaf, d = (self.q_norm, self.k_norm, self.v_norm), self.leaf, self.dims
+        q_NHK = rope_and_store_kv(
+            qkv_BTO.view(-1, width), slot_N=slot_N, k_PsGK=k_PsGK, v_PsGK=v_PsGK,
+            scales=(scales[0], scales[1]) if scales else None, cos_ND=cos_ND, sin_ND=sin_ND,
+            q_norm=terms_of(norms[0]), k_norm=terms_of(norms[1]), v_norm=terms_of(norms[2]),
+            norm_last=any(norm is not None and norm.last for norm in norms[:2]), clip=self.spec.clip_qkv,
+            layout=leaf.layout if isinstance(leaf, Rope) else "half", heads=d.heads, kv_heads=d.kv_heads, dim=d.head_dim,
+        )  # fmt: skip
+        q_BTHK = self.tempered(q_NHK.view(batch, tokens, *q_NHK.shape[1:]), scene.sight)
+        return self.mix(q_BTHK, k_PsGK, v_PsGK, scene, scene.sight, scene.kernel, scales)
 
     def inputs(self) -> list[nn.Module]:
         return [m for name in ("q", "k", "v") if (m := self._modules.get(name)) is not None]
 
-    def heads_of(self, x_BTD: Tensor, project: Linear, norm: HeadsNorm | None, turn: Turn | None) -> Tensor:
-        """Projected, clipped, split into heads, and normed and rotated in the spec's order."""
-        y = project(x_BTD)
+    def output(self) -> nn.Module:
+        maps: Any = self._modules
+        return maps["o"]
+
+    def split(self, qkv_BTO: Tensor, scene: AttentionMetadata) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Queries, keys (None: the queries) and values of one product, rotated in one go."""
+        heads, keys, values = self.sizes
+        if self.spec.clip_qkv is not None:
+            qkv_BTO = qkv_BTO.clamp(-self.spec.clip_qkv, self.spec.clip_qkv)
+        y = qkv_BTO.view(*qkv_BTO.shape[:2], -1, self.dims.head_dim)
+        if not (self.rotates and self.rope_before_cache) or scene.q_rope is None:
+            q, k, v = y.split_with_sizes(self.sizes, 2)
+            return q, k if keys else None, v
+        qk, v = y.split_with_sizes((heads + keys, values), 2)
+        qk = self.apply_rotary(qk, scene.q_rope)
+        if not keys:
+            return qk, None, v
+        q, k = qk.split_with_sizes((heads, keys), 2)
+        return q, k, v
+
+    def parted(self, qkv_BTO: Tensor, scene: AttentionMetadata) -> tuple[Tensor, Tensor | None, Tensor]:
+        """The same where norms or rotated values come between."""
+        turn = scene.q_rope if self.rope_before_cache else None
+        q, k, v = qkv_BTO.split_with_sizes([n * self.dims.head_dim for n in self.sizes], -1)
+        v = self.split_heads(v, self.v_norm, scene.k_rope if self.rotates_values else None)
+        return (
+            self.split_heads(q, self.q_norm, turn),
+            self.split_heads(k, self.k_norm, turn) if self.sizes[1] else None,
+            v,
+        )
+
+    def tempered(self, q_BTHK: Tensor, sight: AttentionMask) -> Tensor:
+        """Queries with the factor that grows with their position, if there is one."""
+        spec = self.spec.temperature
+        return q_BTHK if spec is None else q_BTHK * temperature(spec, sight.q.pos, q_BTHK)
+
+    def split_heads(self, y: Tensor, norm: QKNorm | None, turn: RotaryTables | None) -> Tensor:
+        """What was projected: clipped, split into heads, and normed and rotated in the spec's order."""
         if self.spec.clip_qkv is not None:
             y = y.clamp(-self.spec.clip_qkv, self.spec.clip_qkv)
         batch, tokens, _ = y.shape
         y = y.view(batch, tokens, -1, self.dims.head_dim)
         if norm is not None and not norm.last:
             y = norm(y)
-        if turn is not None and self.turns:
-            y = self.turned(y, turn)
+        if turn is not None and self.rotates:
+            y = self.apply_rotary(y, turn)
         return norm(y) if norm is not None and norm.last else y
 
-    def turned(self, y_BTHK: Tensor, turn: Turn) -> Tensor:
+    def apply_rotary(self, y_BTHK: Tensor, turn: RotaryTables) -> Tensor:
         """Rotated by the position scheme."""
         angles = turn.angles
         if self.position is not None:
             angles = self.leaf.angles(self.position.tensors(), turn.pos_BT, turn.length_BT, y_BTHK)
         return self.leaf.rotate(y_BTHK, angles)
 
-    def keys_values(self, x_BSD: Tensor, scene: Scene, q_BTHK: Tensor | None = None) -> tuple[Tensor, ...]:
+    def project_kv(self, x_BSD: Tensor, scene: AttentionMetadata, q_BTHK: Tensor | None = None) -> tuple[Tensor, ...]:
         """Keys and values as they are cached; then those of global queries, if they have their own."""
         maps: Any = self._modules
-        k_turn = scene.k_turn if self.early else None
-        v_turn = scene.k_turn if self.turns_values else None
+        k_rope = scene.k_rope if self.rope_before_cache else None
+        v_turn = scene.k_rope if self.rotates_values else None
         if q_BTHK is not None and self.mixing.shares_keys:
             k_BSGK = q_BTHK
         else:
-            k_BSGK = self.heads_of(x_BSD, maps["k"], self.k_norm, k_turn)
-        v_BSGK = self.heads_of(x_BSD, maps["v"], self.v_norm, v_turn)
+            k_BSGK = self.split_heads(maps["k"](x_BSD), self.k_norm, k_rope)
+        v_BSGK = self.split_heads(maps["v"](x_BSD), self.v_norm, v_turn)
         if self.global_k is None or self.global_v is None or not self.needs_global_keys(scene):
             return k_BSGK, v_BSGK
         return (
             k_BSGK,
             v_BSGK,
-            self.heads_of(x_BSD, self.global_k, self.k_norm, k_turn),
-            self.heads_of(x_BSD, self.global_v, self.v_norm, v_turn),
+            self.split_heads(self.global_k(x_BSD), self.k_norm, k_rope),
+            self.split_heads(self.global_v(x_BSD), self.v_norm, v_turn),
         )
 
-    def keep(self, cache: Kept, scene: Scene, *new: Tensor) -> tuple[Tensor, ...]:
-        """What a step sees of this layer, its own tokens stored."""
-        if isinstance(cache, PagedCache):
-            return cache.extend(self.layer, *new, paged=scene.pages is not None)
-        return cache.extend(self.layer, *new)
-
-    def remember(self, memory_BSD: Tensor | None, scene: Scene) -> tuple[Tensor, ...]:
+    def cross_kv(self, memory_BSD: Tensor | None, scene: AttentionMetadata) -> tuple[Tensor, ...]:
         """Keys and values of the encoder's states, computed once for a cache."""
         cache = scene.cache
         if memory_BSD is None:
             assert cache is not None, "the model gives either a memory or a cache that holds one"
             return cache.cross[self.layer]
-        kept = self.keys_values(memory_BSD, scene)
+        kept = self.project_kv(memory_BSD, scene)
         if cache is not None:
             cache.cross[self.layer] = kept
         return kept
@@ -142,8 +249,8 @@ class Attention(MergedInputs):
         q_BTHK: Tensor,
         k_BSGK: Tensor,
         v_BSGK: Tensor,
-        scene: Scene,
-        sight: Sight,
+        scene: AttentionMetadata,
+        sight: AttentionMask,
         kernel: Kernel,
         scales: Sequence[Tensor] = (),
     ) -> Tensor:
@@ -152,16 +259,18 @@ class Attention(MergedInputs):
         if self.biases or self.reads_probs:
             own = self.position.tensors() if self.position is not None else scene.own or {}
             if scores is None and self.biases:
-                scores = self.leaf.scores(own, q_BTHK, k_BSGK, Where(sight.q.pos, sight.k.pos), self.scale)
+                scores = self.leaf.scores(own, q_BTHK, k_BSGK, QKPositions(sight.q.pos, sight.k.pos), self.scale)
             if self.reads_probs:
                 values = self.leaf.values(own, v_BSGK)
-        terms = Terms(
+        terms = AttentionArgs(
             self.scale, self.mixing, NOTHING if self.mixer is None else self.mixer.tensors(), sight, scores, values,
             self.spec.softcap, self.spec.dropout if self.training else 0.0, scene.cache is not None, None if scene.pages is None else scene.pages.scaled(scales),
         )  # fmt: skip
-        return repeats.attend(kernel, q_BTHK, k_BSGK, v_BSGK, terms)
+        if sight.pattern.repeats:
+            return repeats.attend(kernel, q_BTHK, k_BSGK, v_BSGK, terms)
+        return kernel.run(q_BTHK, k_BSGK, v_BSGK, terms)
 
-    def needs_global_keys(self, scene: Scene) -> bool:
+    def needs_global_keys(self, scene: AttentionMetadata) -> bool:
         """Whether keys and values for global queries are made of all tokens: for a cache, or for many such queries."""
         rows = scene.globals_
         if scene.cache is not None or rows is None:
@@ -171,7 +280,7 @@ class Attention(MergedInputs):
         return few is None or drops or not absorbs(self.spec, self.leaf, self.dims, few)
 
     def with_global_rows(
-        self, x_BTD: Tensor, out_BTHK: Tensor, own: list[Tensor], rows: GlobalRows, scene: Scene
+        self, x_BTD: Tensor, out_BTHK: Tensor, own: list[Tensor], rows: GlobalQueries, scene: AttentionMetadata
     ) -> Tensor:
         """The output with the rows of global tokens as their own projections give them."""
         maps: Any = self._modules
@@ -179,9 +288,7 @@ class Attention(MergedInputs):
         if index_BN is not None:
             index_BN = index_BN.expand(x_BTD.shape[0], -1)
             x_BND = x_BTD.gather(1, index_BN[:, :, None].expand(-1, -1, x_BTD.shape[2]))
-        q_BNHK = self.heads_of(x_BND, maps["global_q"], self.q_norm, rows.turn)
-        if self.spec.temperature is not None:
-            q_BNHK = q_BNHK * temperature(self.spec.temperature, rows.sight.q.pos, q_BNHK)
+        q_BNHK = self.tempered(self.split_heads(maps["global_q"](x_BND), self.q_norm, rows.turn), rows.sight)
         if own:
             found_BNHK = self.mix(q_BNHK, own[0], own[1], scene, rows.sight, rows.kernel)
         else:
@@ -192,7 +299,7 @@ class Attention(MergedInputs):
         index = index_BN[:, :, None, None].expand(found_BNHK.shape)
         return out_BTHK.scatter(1, index, torch.where(chosen, found_BNHK, out_BTHK.gather(1, index)))
 
-    def absorbed(self, q_BNHK: Tensor, x_BSD: Tensor, scene: Scene, rows: GlobalRows) -> Tensor:
+    def absorbed(self, q_BNHK: Tensor, x_BSD: Tensor, scene: AttentionMetadata, rows: GlobalQueries) -> Tensor:
         """What few global queries take: tokens themselves are keys and values of one shared head, q W_k meets them, and
         W_v follows. The key's bias adds the same to all scores of a query, which the weights ignore.
         """
@@ -209,18 +316,22 @@ class Attention(MergedInputs):
             found = found + values.bias.view(groups, 1, -1)
         return found.flatten(2, 3)
 
-    def mix_otherwise(self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, scene: Scene) -> Tensor:
+    def attend_custom(self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, scene: AttentionMetadata) -> Tensor:
         """The output of a mixer with a way of its own."""
-        turn, cache, decisions = scene.q_turn, scene.cache, scene.decisions
-        late = None if turn is None or self.early or not self.turns else functools.partial(self.turned, turn=turn)
-        work = Mixing(
+        turn, cache, decisions = scene.q_rope, scene.cache, scene.decisions
+        late = (
+            None
+            if turn is None or self.rope_before_cache or not self.rotates
+            else functools.partial(self.apply_rotary, turn=turn)
+        )
+        work = MixerInput(
             q_BTHK=q_BTHK, k_BSGK=k_BSGK, v_BSGK=v_BSGK,
             turn=late or (lambda x: x),
             sight=scene.sight, scale=self.scale, dropout=self.spec.dropout if self.training else 0.0,
             state=cache.state(self.layer) if cache is not None and self.mixing.stateful else None,
             decide=(lambda make: make()) if decisions is None else decisions.decide,
         )  # fmt: skip
-        with as_given(q_BTHK):
+        with no_autocast(q_BTHK):
             return self.mixing.mix(work)
 
     def extra_repr(self) -> str:
@@ -232,6 +343,24 @@ class Attention(MergedInputs):
         words.append("cross" if self.cross else str(self.spec.pattern or ("causal" if d.causal else "full")))
         words.append(self.leaf.kind)
         return ", ".join(words)
+
+
+def why_not_stored(body: Attention) -> str | None:
+    """Why no kernel norms, rotates and stores at once what an attention projects; None: one does."""
+    if body.k is None or body.apart is not None or not body.rope_before_cache:
+        return "what it keeps is not one key and one value of each token, as they are projected"
+    if body.rotates and not isinstance(body.leaf, Rope):
+        return f"the kernel rotates by RoPE, not by {body.leaf.kind!r}"
+    if body.rotates_values:
+        return "the kernel rotates no values"
+    if body.position is not None and body.rotates:
+        return "each layer has angles of its own"
+    norms = [norm for norm in (body.q_norm, body.k_norm, body.v_norm) if norm is not None]
+    if any(norm.whole for norm in norms) or (body.v_norm is not None and body.v_norm.last):
+        return "the kernel norms each head"
+    if body.q_norm is not None and body.k_norm is not None and body.q_norm.last != body.k_norm.last:
+        return "queries and keys are normed at different places"
+    return None
 
 
 def temperature(spec: Temperature, q_pos_BT: Tensor, like: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.parts.ledger import Found, Ledger, picked
 from anyformer.parts.shelf import Growing, Passing, Ring
-from anyformer.specs.keep import Keep
-from anyformer.specs.rooms import Room
+from anyformer.specs.cache_policy import Keep
+from anyformer.specs.cache_spec import LayerCacheSpec
 
 
 class Cache:
@@ -23,7 +23,7 @@ class Cache:
 
     def __init__(
         self,
-        layers: tuple[Room, ...],
+        layers: tuple[LayerCacheSpec, ...],
         *,
         batch: int,
         length: int,
@@ -88,7 +88,7 @@ class Cache:
         """Real tokens so far in each row, kept once rows differ."""
         return self.ledger.seen_B
 
-    def check(self, rooms: tuple[Room, ...], batch: int, like: Tensor) -> None:
+    def check(self, rooms: tuple[LayerCacheSpec, ...], batch: int, like: Tensor) -> None:
         """Refuse a cache that was made for another model, batch, dtype or device."""
         if self.rooms != rooms:
             raise InputError("cache: made for a model with other layers; make one with this model's new_cache")
@@ -135,8 +135,10 @@ class Cache:
         """
         return self.shelf_of[layer].found
 
-    def extend(self, layer: int, *new: Tensor) -> tuple[Tensor, ...]:
+    def extend(self, layer: int, *new: Tensor, paged: bool = False) -> tuple[Tensor, ...]:
         """Store a layer's new keys and values (B,T,heads,dim); all that this step may see of it (B,S,heads,dim)."""
+        if paged:
+            raise TypeError("this cache has no pages that a kernel could read")
         shelf = self.shelf_of[layer]
         if isinstance(shelf, Ring) and not shelf.in_place():
             self.spoiled = True

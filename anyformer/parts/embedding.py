@@ -7,22 +7,35 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.errors import InputError
+from anyformer.parts.drawing import redraw
 from anyformer.parts.linear import Linear
-from anyformer.specs.ends import PatchEmbed, SeriesEmbed, TokenEmbed
+from anyformer.specs.embed_head import PatchEmbed, SeriesEmbed, TokenEmbed
+from anyformer.specs.formulas import evaluate
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.scale import evaluate
-from anyformer.specs.weights import projects, types_width
+from anyformer.specs.parameters import projects, types_width
 
 
-class Embedding(nn.Module):
-    """Row `id` of a table (rows, width). `name` and `limit` are what a message calls the ids and the number of rows."""
+class Embedding(nn.Embedding):
+    """Row `id` of a table (rows, width). `name` and `limit` are what a message calls the ids and the number of rows.
+
+    One of torch's, so that tools that look for those find it, with none of its options set.
+    """
 
     def __init__(self, rows: int, width: int, *, name: str = "ids", limit: str = "rows", advice: str = "") -> None:
-        super().__init__()
+        # Past nn.Embedding's own, which would draw numbers.
+        nn.Module.__init__(self)
+        self.num_embeddings, self.embedding_dim = rows, width
+        self.padding_idx, self.max_norm, self.norm_type = None, None, 2.0
+        self.scale_grad_by_freq = self.sparse = False
         self.weight = nn.Parameter(torch.empty(rows, width))
         self.words = name, limit, advice
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def reset_parameters(self) -> None:
+        """Fresh rows of variance 1, cut at 3 sigma."""
+        redraw(self.weight, 1.0)
+
+    def forward(self, input: Tensor) -> Tensor:
+        ids = input
         if torch.compiler.is_compiling():
             return F.embedding(ids, self.weight)
         try:

@@ -9,13 +9,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from anyformer.parts.decisions import Draws
+from anyformer.parts.fused_linear import FusedInputs
 from anyformer.parts.linear import Linear
-from anyformer.parts.merged import MergedInputs
+from anyformer.parts.norm import Norm
+from anyformer.parts.replay import RngState
 from anyformer.specs.axes import Dims, FeedForward
 
 
-class FeedForwardNet(MergedInputs):
+class FeedForwardNet(FusedInputs):
     """down(combine(up(x))) or down(combine(gate(x), up(x)))."""
 
     def __init__(self, leaf: FeedForward, dims: Dims) -> None:
@@ -25,19 +26,37 @@ class FeedForwardNet(MergedInputs):
             self.add_module(name, Linear(dims.width, dims.ffn_width, bias=leaf.bias))
         self.down = Linear(dims.ffn_width, dims.width, bias=leaf.bias)
 
-    def forward(self, x_BTD: Tensor) -> Tensor:
+    def forward(
+        self,
+        x_BTD: Tensor,
+        *,
+        norm: Norm | None = None,
+        residual_BTD: Tensor | None = None,
+        inplace: bool = False,
+    ) -> Tensor:
+        """What the network makes of `norm(x)`, added to the residual if there is one, which may then be written over."""
         chunk = self.leaf.chunk
-        if chunk is None or x_BTD.shape[:-1].numel() <= chunk:
-            return self.answer(x_BTD, self.training)
-        pieces = x_BTD.flatten(0, -2).split(chunk)
-        return torch.cat([self.forgetful(piece) for piece in pieces]).view(x_BTD.shape)
+        whole = chunk is None or x_BTD.shape[:-1].numel() <= chunk
+        fused = self.fused(x_BTD, norm) if whole else None
+        if fused is not None:
+            inner = fused.combine(x_BTD, norm, self.leaf)
+            return fused.output(inner, residual_BTD, x_BTD.shape, inplace=inplace)
+        x_BTD = x_BTD if norm is None else norm(x_BTD)
+        if whole:
+            y_BTD = self.answer(x_BTD, self.training)
+        else:
+            y_BTD = torch.cat([self.forgetful(piece) for piece in x_BTD.flatten(0, -2).split(chunk)]).view(x_BTD.shape)
+        return y_BTD if residual_BTD is None else residual_BTD + y_BTD
 
     def inputs(self) -> list[nn.Module]:
         return [m for name in self.leaf.inputs if (m := self._modules.get(name)) is not None]
 
+    def output(self) -> nn.Module:
+        return self.down
+
     def answer(self, x: Tensor, training: bool) -> Tensor:
         """The network, for any tokens (...,D)."""
-        maps: Any = self._modules  # See Attention.forward.
+        maps: Any = self._modules  # See Attention.attend.
         inner = self.leaf.combine(*[maps[name](x) for name in self.leaf.inputs])
         if self.leaf.dropout > 0:
             inner = F.dropout(inner, self.leaf.dropout, training)
@@ -51,7 +70,7 @@ class FeedForwardNet(MergedInputs):
             return self.answer(x_ND, self.training)
         if not drops:
             return checkpoint(self.answer, x_ND, False, use_reentrant=False, preserve_rng_state=False)
-        draws = Draws(x_ND.device)
+        draws = RngState(x_ND.device)
 
         def again(x_ND: Tensor) -> Tensor:
             with draws.same():

@@ -13,19 +13,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.errors import InputError
-from anyformer.kernels import few
-from anyformer.kernels.linear_loss import linear_cross_entropy
+from anyformer.kernels import small_gemm as few
+from anyformer.kernels.linear_cross_entropy import linear_cross_entropy
 from anyformer.kernels.loss import LossTerms
 from anyformer.parts.embedding import Embedding
 from anyformer.parts.linear import Linear
 from anyformer.parts.norm import Norm
 from anyformer.specs.axes import FeedForward
-from anyformer.specs.ends import Head, LabelHead, NoHead, PairHead, Pool, RegressionHead, SequenceHead, TokenHead
+from anyformer.specs.embed_head import Head, LabelHead, NoHead, PairHead, Pool, RegressionHead, SequenceHead, TokenHead
+from anyformer.specs.formulas import evaluate
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.scale import evaluate
 
 
-class Asked(NamedTuple):
+class LossRequest(NamedTuple):
     """A loss that a head is asked for instead of its logits."""
 
     labels: Tensor
@@ -36,7 +36,7 @@ class Asked(NamedTuple):
     """Whether most of them may not count, so that it pays to find out which do."""
 
 
-class TokenLogits(nn.Module):
+class LMHead(nn.Module):
     """A logit for each token of the vocabulary."""
 
     weight: Tensor
@@ -62,7 +62,7 @@ class TokenLogits(nn.Module):
         object.__setattr__(self, "table", table if head.tied else None)
         self.shape = (width, spec.vocab)
 
-    def forward(self, hidden: Tensor, asked: Asked | None = None) -> Any:
+    def forward(self, hidden: Tensor, asked: LossRequest | None = None) -> Any:
         """Logits (...,V); or, if a loss is asked for, its terms, and the logits are never held."""
         hidden = self.before(hidden)
         if asked is not None:
@@ -89,10 +89,10 @@ class TokenLogits(nn.Module):
         bias = self.bias if self.spec.adds_bias else None
         return self.weight if self.table is None else self.table.weight, bias
 
-    def loss(self, read: Tensor, asked: Asked) -> LossTerms:
+    def loss(self, read: Tensor, asked: LossRequest) -> LossTerms:
         """The loss of the logits that `read` leads to, chunk by chunk."""
         if self.quantised is not None:
-            raise InputError("a quantised head has no weights to learn: read its loss from the logits (keeps_logits)")
+            raise InputError("a quantised head has no weights to learn: read its loss from the logits (return_logits)")
         return linear_cross_entropy(
             read, *self.product(), asked.labels, scale=self.scale, softcap=self.spec.softcap,
             smoothing=asked.smoothing, z=asked.z, drop=asked.few,
@@ -106,7 +106,7 @@ class TokenLogits(nn.Module):
         )
 
 
-class Answer(nn.Module):
+class ClassifierHead(nn.Module):
     """A linear answer, after an optional dense layer with tanh."""
 
     def __init__(self, into: int, out: int, *, dense: bool = False, dropout: float = 0.0) -> None:
@@ -127,22 +127,22 @@ def head_module(spec: ModelSpec, table: Embedding | None) -> nn.Module | None:
     """The module for a spec's `head`."""
     match spec.head:
         case TokenHead() as head:
-            return TokenLogits(spec, head, table)
+            return LMHead(spec, head, table)
         case SequenceHead() as head:
-            return Answer(spec.out_width, head.labels, dense=head.dense, dropout=head.dropout)
+            return ClassifierHead(spec.out_width, head.labels, dense=head.dense, dropout=head.dropout)
         case PairHead() as head:
-            return Answer(4 * spec.out_width, head.labels, dropout=head.dropout)
+            return ClassifierHead(4 * spec.out_width, head.labels, dropout=head.dropout)
         case LabelHead() as head:
-            return Answer(spec.out_width, head.labels, dropout=head.dropout)
+            return ClassifierHead(spec.out_width, head.labels, dropout=head.dropout)
         case RegressionHead() as head:
-            return Answer(spec.out_width, head.outputs, dropout=head.dropout)
+            return ClassifierHead(spec.out_width, head.outputs, dropout=head.dropout)
         case NoHead():
             return None
         case _:
             raise TypeError(f"no module for head kind {spec.head.kind!r}")
 
 
-def gather(head: Head, states_BTD: Tensor, valid_BT: Tensor | None, types_BT: Tensor | None) -> Tensor:
+def pool_hidden(head: Head, states_BTD: Tensor, valid_BT: Tensor | None, types_BT: Tensor | None) -> Tensor:
     """What the head reads: the states themselves, or one vector for each row."""
     match head:
         case SequenceHead(pool=pool) | RegressionHead(pool=pool):

@@ -24,6 +24,8 @@ class Ledger:
         """Whether rows differ: padding was fed, or positions were given."""
         self.new = 0
         """Columns of the step under way."""
+        self.end = 0
+        """Columns at the end of the step under way."""
         self.index_L = torch.arange(length, device=device)
         """0, 1, 2 ..., to be cut."""
         self.row_B = torch.arange(batch, device=device)
@@ -39,14 +41,10 @@ class Ledger:
         self.order_TB: Tensor | None = None
         """A number for each new column where rows differ: real tokens in their order, then padding."""
 
-    @property
-    def end(self) -> int:
-        """Columns at the end of the step under way."""
-        return self.used + self.new
-
     def begin(self, pos_BT: Tensor, valid_BT: Tensor | None, marked_BT: Tensor | None, *, ragged: bool) -> None:
         """Note new tokens."""
         self.new = pos_BT.shape[1]
+        self.end = self.used + self.new
         if self.end > self.length:
             raise InputError(
                 f"the cache has room for {self.length} tokens: {self.used} are used and {self.new} were given; "
@@ -77,6 +75,7 @@ class Ledger:
         if self.ragged:
             self.seen_B.copy_(self.total_B)
         self.used, self.new, self.order_TB = self.used + new, 0, None
+        self.end = self.used
 
     def reorder(self, rows_B: Tensor) -> None:
         """Row i becomes what row `rows_B[i]` was."""

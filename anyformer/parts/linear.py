@@ -1,25 +1,43 @@
 """Our own linear map: one weight, and no bias unless asked.
 
-It allocates; `anyformer.model.build` fills it by the spec's init.
+It is one of torch's, so that tools that look for those find it. It allocates; `anyformer.model.build` fills it by the
+spec's init.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from anyformer.parts.drawing import redraw
 
-class Linear(nn.Module):
+
+class Linear(nn.Linear):
     """x W^T (+ b), with W of shape (out, in)."""
 
     def __init__(self, into: int, out: int, *, bias: bool = False) -> None:
-        super().__init__()
+        # Past nn.Linear's own, which would draw numbers.
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = into, out
         self.weight = nn.Parameter(torch.empty(out, into))
-        self.bias = nn.Parameter(torch.empty(out)) if bias else None
+        self.register_parameter("bias", nn.Parameter(torch.empty(out)) if bias else None)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
+    def reset_parameters(self) -> None:
+        """Fresh weights of variance 2/(d_in + d_out), cut at 3 sigma, and a bias of 0."""
+        redraw(self.weight, (2 / (self.in_features + self.out_features)) ** 0.5)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(self, input: Tensor) -> Tensor:
+        own: Any = self._parameters
+        if own.get("weight") is not None and "bias" in own:
+            # Past nn.Module.__getattr__, which takes longer than a small product's own call.
+            return F.linear(input, own["weight"], own["bias"])
+        # Parametrised, pruned or elsewhere: whoever took a parameter away left an attribute of its name.
+        return F.linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         out, into = self.weight.shape

@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyformer.kernels import few
-from anyformer.kernels.few import NormTerms
+from anyformer.kernels import small_gemm
+from anyformer.kernels.small_gemm import NormTerms
 from anyformer.specs.axes import Norm as NormLeaf
-from anyformer.specs.nodes import HeadNorm
+from anyformer.specs.layer import HeadNorm
 
 
 class Norm(nn.Module):
@@ -25,14 +25,14 @@ class Norm(nn.Module):
     def forward(self, x: Tensor, /) -> Tensor:
         own: Any = self._parameters
         if x.is_cuda and not torch.is_grad_enabled():
-            return few.norm(x, NormTerms(self.leaf, own))
+            return small_gemm.norm(x, NormTerms(self.leaf, own))
         return self.leaf.apply(x, own)
 
     def extra_repr(self) -> str:
         return f"{self.leaf.kind} {'x'.join(map(str, self.shape))}, eps {self.leaf.eps:g}"
 
 
-class HeadsNorm(Norm):
+class QKNorm(Norm):
     """A norm on projected heads (B,T,H,K): each head, or the whole projected vector."""
 
     def __init__(self, spec: HeadNorm, heads: int, head_dim: int) -> None:

@@ -15,12 +15,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.errors import InputError
-from anyformer.kernels.pages import SCRATCH, Pages, numbers, write
+from anyformer.kernels.block_table import NULL_BLOCK, BlockTable, numbers, write
 from anyformer.parts.cache import Cache
 from anyformer.parts.ledger import Found
 from anyformer.parts.pool import Pool, Tenant
-from anyformer.specs.keep import Keep
-from anyformer.specs.rooms import Room
+from anyformer.specs.cache_policy import Keep
+from anyformer.specs.cache_spec import LayerCacheSpec
 
 FEW = 16
 """New tokens of a row up to which a kernel that reads pages is asked for."""
@@ -31,7 +31,7 @@ class Shelf:
 
     def __init__(self, keep: Keep, size: int, chunk: int, table_BN: Tensor) -> None:
         self.keep, self.size, self.chunk, self.table_BN = keep, size, chunk, table_BN
-        self.host_BN = torch.full(table_BN.shape, SCRATCH, dtype=torch.int32)
+        self.host_BN = torch.full(table_BN.shape, NULL_BLOCK, dtype=torch.int32)
         self.seated: dict[int, list[int]] = {}
         """The pages of each row that has some, as they are in the table."""
         self.slot_S = torch.arange(table_BN.shape[1] * size, device=table_BN.device)
@@ -52,10 +52,10 @@ class Shelf:
         for i, pages in enumerate(rows):
             if self.seated.get(i) != pages:
                 line = pages[:width]
-                self.host_BN[i] = torch.tensor(line + [SCRATCH] * (width - len(line)), dtype=torch.int32)
+                self.host_BN[i] = torch.tensor(line + [NULL_BLOCK] * (width - len(line)), dtype=torch.int32)
                 self.seated[i], changed = list(pages), True
         for i in [i for i in self.seated if i >= len(rows)]:
-            self.host_BN[i] = SCRATCH
+            self.host_BN[i] = NULL_BLOCK
             del self.seated[i]
             changed = True
         if changed:
@@ -76,7 +76,7 @@ class Shelf:
         flat_BT = self.table_BN.gather(1, page_BT) * self.size + slot_BT % self.size
         self.spills = stays_BT is not None
         if stays_BT is not None:
-            flat_BT = torch.where(stays_BT, flat_BT, SCRATCH)
+            flat_BT = torch.where(stays_BT, flat_BT, NULL_BLOCK)
         self.flat_N = flat_BT.flatten()
 
 
@@ -115,7 +115,7 @@ class PagedCache:
         self.total_B = self.seen_B
         self.declared_B = torch.full((rows,), pool.declared_length, device=device)
         self.shelves = [
-            Shelf(keep, pool.size, pool.chunk, torch.full((rows, n), SCRATCH, dtype=torch.int32, device=device))
+            Shelf(keep, pool.size, pool.chunk, torch.full((rows, n), NULL_BLOCK, dtype=torch.int32, device=device))
             for keep, n in zip(pool.policies, widths, strict=True)
         ]
         self.passing: Found = (self.seen_B[None, :0], None, None)
@@ -175,7 +175,7 @@ class PagedCache:
         self.source_valid_BS = None if plain else torch.cat(valids)
 
     @property
-    def rooms(self) -> tuple[Room, ...]:
+    def rooms(self) -> tuple[LayerCacheSpec, ...]:
         """What each layer keeps."""
         return self.pool.rooms
 
@@ -202,7 +202,7 @@ class PagedCache:
     counts_blocks = True
     """Positions can't be given: a token's number in its row is its position."""
 
-    def check(self, rooms: tuple[Room, ...], batch: int, like: Tensor) -> None:
+    def check(self, rooms: tuple[LayerCacheSpec, ...], batch: int, like: Tensor) -> None:
         """Refuse a pool that was made for another model, or tokens of another batch."""
         if self.pool.rooms != rooms:
             raise InputError("cache: its pool was made for a model with other layers; make one with new_pool")
@@ -264,7 +264,7 @@ class PagedCache:
         number_BS = torch.cat((number_BS, pos_BT), 1)
         return number_BS, torch.cat((there_BS, valid_BT), 1), self._marks(number_BS)
 
-    def pages(self, layer: int, queries: int) -> Pages | None:
+    def pages(self, layer: int, queries: int) -> BlockTable | None:
         """Where a layer's keys lie, for a kernel that reads pages; None where that is not the way."""
         policy = self.pool.policy_of[layer]
         if policy is None or queries > FEW or len(self.pool.rooms[layer].streams) != 2:
@@ -272,7 +272,7 @@ class PagedCache:
         shelf = self.shelves[policy]
         if shelf.aside:
             return None
-        return Pages(shelf.table_BN, shelf.size, self.total_B.to(torch.int32), shelf.keep)
+        return BlockTable(shelf.table_BN, shelf.size, self.total_B.to(torch.int32), shelf.keep)
 
     def slots(self, layer: int) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         """Where a layer's new tokens go, among all slots of its pool; the pool's tensors, and their scales if it is of
@@ -299,7 +299,7 @@ class PagedCache:
             if shelf.spills:
                 # It stands behind the keys of shorter rows, with a weight of 0; so it must be finite.
                 for tensor in stream:
-                    tensor[SCRATCH, 0] = 0
+                    tensor[NULL_BLOCK, 0] = 0
         if paged:
             return (*(s[0] for s in streams), *(s[1] for s in streams if len(s) > 1))
         if shelf.alone:
@@ -309,7 +309,7 @@ class PagedCache:
         return tuple(self._gather(shelf, stream, x) for stream, x in zip(streams, new, strict=True))
 
     def _gather(self, shelf: Shelf, stream: tuple[Tensor, ...], like: Tensor) -> Tensor:
-        pages = Pages(shelf.table_BN, shelf.size, self.total_B, shelf.keep)
+        pages = BlockTable(shelf.table_BN, shelf.size, self.total_B, shelf.keep)
         return pages.gather(stream[0], stream[1] if len(stream) > 1 else None, like.dtype)
 
     def state(self, layer: int) -> tuple[Tensor, ...]:

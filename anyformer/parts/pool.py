@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.kernels.pages import SCRATCH
+from anyformer.kernels.block_table import NULL_BLOCK
 from anyformer.parts.paper import Paper
-from anyformer.specs.keep import Keep
-from anyformer.specs.rooms import Room
+from anyformer.specs.cache_policy import Keep
+from anyformer.specs.cache_spec import LayerCacheSpec
 
 Storage = str
 STORAGES = ("model", "int8")
@@ -70,7 +70,7 @@ class Pool:
 
     def __init__(
         self,
-        rooms: tuple[Room, ...],
+        rooms: tuple[LayerCacheSpec, ...],
         *,
         seats: int,
         length: int,
@@ -276,7 +276,7 @@ class Pool:
         for layer, its in zip(self.layers, self.policy_of, strict=True):
             if its == policy:
                 for tensor in (t for stream in layer for t in stream):
-                    tensor[[SCRATCH, *pages]] = 0
+                    tensor[[NULL_BLOCK, *pages]] = 0
 
     def _copy(self, policy: int, old: list[int], new: list[int]) -> None:
         if not old:
@@ -327,7 +327,7 @@ class Pool:
                 for page in tenant.pages[i]:
                     holders[page] = holders.get(page, 0) + 1
             problems += paper.problems(holders)
-            if paper.free + len(holders) != total or SCRATCH in holders:
+            if paper.free + len(holders) != total or NULL_BLOCK in holders:
                 problems.append(f"{paper.free} free and {len(holders)} held of {total} pages")
         if problems:
             raise RuntimeError("a pool has lost count: " + "; ".join(problems))

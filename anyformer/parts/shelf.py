@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from anyformer.parts.ledger import Found, Ledger
-from anyformer.specs.keep import Keep
+from anyformer.specs.cache_policy import Keep
 
 
 class Growing:

@@ -46,7 +46,7 @@ Role = Literal[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weight:
+class ParamSpec:
     """One parameter tensor: its shape, its role, and its start value if that is a constant."""
 
     shape: tuple[int, ...]
@@ -64,12 +64,12 @@ class Weight:
 
 def linear(name: str, out: int, into: int, role: Role, bias: bool, stack: tuple[int, ...] = ()) -> NamedWeights:
     """A matrix (out, in) and its bias, or a stack of them."""
-    yield f"{name}.weight", Weight(shape=(*stack, out, into), role=role)
+    yield f"{name}.weight", ParamSpec(shape=(*stack, out, into), role=role)
     if bias:
-        yield f"{name}.bias", Weight(shape=(*stack, out), role="bias", fill=0.0)
+        yield f"{name}.bias", ParamSpec(shape=(*stack, out), role="bias", fill=0.0)
 
 
-NamedWeights = Iterator[tuple[str, Weight]]
+NamedWeights = Iterator[tuple[str, ParamSpec]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ class Leaf(OpenAxis):
 class Init(Leaf, axis="init", leaves="anyformer.parts.inits"):
     """How the weight matrices and tables start. Gains, biases and sinks carry their own constant."""
 
-    def rule(self, weight: Weight, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
+    def rule(self, weight: ParamSpec, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
         """The distribution of one weight."""
         raise TypeError(f"{type(self).__name__} defines no rule()")
 
@@ -129,7 +129,7 @@ class Norm(Leaf, axis="norm", leaves="anyformer.parts.norms"):
 
     eps: float
 
-    def weights(self, shape: tuple[int, ...]) -> dict[str, Weight]:
+    def weights(self, shape: tuple[int, ...]) -> dict[str, ParamSpec]:
         """Parameters for vectors of this shape: a gain, a bias, whatever the norm has."""
         raise TypeError(f"{type(self).__name__} defines no weights()")
 
@@ -158,9 +158,9 @@ class FeedForward(Leaf, axis="ffn", leaves="anyformer.parts.ffns"):
         """Inner width for a residual of this width."""
         raise TypeError(f"{type(self).__name__} defines no hidden()")
 
-    def weights(self, width: int) -> dict[str, Weight]:
+    def weights(self, width: int) -> dict[str, ParamSpec]:
         """Parameters of the network, for a residual of this width."""
-        inner, found = self.hidden(width), dict[str, Weight]()
+        inner, found = self.hidden(width), dict[str, ParamSpec]()
         for name in self.inputs:
             found |= linear(name, inner, width, "ffn_in", self.bias)
         return found | dict(linear("down", width, inner, "ffn_out", self.bias))
@@ -190,7 +190,7 @@ class FeedForward(Leaf, axis="ffn", leaves="anyformer.parts.ffns"):
         return None
 
 
-class Mixing(NamedTuple):
+class MixerInput(NamedTuple):
     """What a mixer with a way of its own is given: projected, normed tensors that are not turned yet."""
 
     q_BTHK: Any
@@ -199,7 +199,7 @@ class Mixing(NamedTuple):
     turn: Callable[[Any], Any]
     """Rotates new queries or keys by their positions; returns its argument where the scheme rotates nothing."""
     sight: Any
-    """Who may see whom (kernels.sight.Sight)."""
+    """Who may see whom (kernels.attention_mask.AttentionMask)."""
     scale: float
     dropout: float
     state: tuple[Any, ...] | None
@@ -226,7 +226,7 @@ class Mixer(Leaf, axis="mixer", leaves="anyformer.parts.mixers"):
         """True if adding a number to all scores of a query changes no weight."""
         return False
 
-    def weights(self, heads: int) -> dict[str, Weight]:
+    def weights(self, heads: int) -> dict[str, ParamSpec]:
         """Parameters of the mixer itself (sink logits, for example)."""
         return {}
 
@@ -247,7 +247,7 @@ class Mixer(Leaf, axis="mixer", leaves="anyformer.parts.mixers"):
         """True if scores are turned into weights (`weigh`); otherwise the mixer does the whole of it (`mix`)."""
         return type(self).mix is Mixer.mix
 
-    def mix(self, work: Mixing) -> Tensor:
+    def mix(self, work: MixerInput) -> Tensor:
         """The output of every head (B,T,H,K), by a way of its own."""
         raise TypeError(f"{type(self).__name__} defines no mix()")
 
@@ -266,7 +266,7 @@ class Mixer(Leaf, axis="mixer", leaves="anyformer.parts.mixers"):
         raise TypeError(f"{type(self).__name__} defines no weigh()")
 
 
-class Where(NamedTuple):
+class QKPositions(NamedTuple):
     """Positions of queries and keys, each inside its own document."""
 
     q_pos_BT: Any
@@ -277,7 +277,7 @@ class Where(NamedTuple):
         return self.k_pos_BS[:, None, :] - self.q_pos_BT[:, :, None]
 
 
-class ScoreTerms(NamedTuple):
+class ScoreBias(NamedTuple):
     """What a position scheme adds to the scaled score of query t and key s in head h, as kernels can compute it piece
     by piece: slope_H |gap| + table_BHTN[pick(gap)] + q_side . k_side + column_BHS. Absent terms are None.
     """
@@ -345,7 +345,7 @@ class Position(Leaf, axis="position", leaves="anyformer.parts.positions"):
         """What is wrong with this node in a layer of these sizes."""
         yield from ()
 
-    def weights(self, dims: Dims) -> dict[str, Weight]:
+    def weights(self, dims: Dims) -> dict[str, ParamSpec]:
         """Parameters of this scheme."""
         return {}
 
@@ -376,8 +376,8 @@ class Position(Leaf, axis="position", leaves="anyformer.parts.positions"):
         return False
 
     def scores(
-        self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: Where, scale: float
-    ) -> ScoreTerms | None:
+        self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: QKPositions, scale: float
+    ) -> ScoreBias | None:
         """What is added to the scaled scores."""
         return None
 

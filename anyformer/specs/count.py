@@ -14,15 +14,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from anyformer.errors import InputError, nearest
-from anyformer.specs.axes import Dims, Weight
-from anyformer.specs.ends import TokenEmbed, TokenHead
+from anyformer.specs.axes import Dims, ParamSpec
+from anyformer.specs.cache_spec import cross_streams, rooms
+from anyformer.specs.embed_head import TokenEmbed, TokenHead
+from anyformer.specs.layer import Layer, absorbs
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.nodes import Layer, absorbs
-from anyformer.specs.pairs import allowed_pairs, allowed_pairs_of_heads, keys_seen_of_heads
+from anyformer.specs.pair_count import allowed_pairs, allowed_pairs_of_heads, keys_seen_of_heads
+from anyformer.specs.parameters import projects, weights
 from anyformer.specs.patterns import Tokens
-from anyformer.specs.rooms import cross_streams, rooms
 from anyformer.specs.stacks import Stack, pattern_of
-from anyformer.specs.weights import projects, weights
 
 Phase = Literal["train", "prefill", "decode"]
 PHASES: tuple[Phase, ...] = ("train", "prefill", "decode")
@@ -71,7 +71,7 @@ class Count:
     spec: ModelSpec
 
     @functools.cached_property
-    def weights(self) -> dict[str, Weight]:
+    def weights(self) -> dict[str, ParamSpec]:
         """Every parameter tensor by name."""
         return weights(self.spec)
 
@@ -346,7 +346,7 @@ class Count:
             raise InputError("phase 'decode' is for decoders; an encoder reads its input at once")
 
 
-def part_of(name: str, weight: Weight) -> str:
+def part_of(name: str, weight: ParamSpec) -> str:
     """The part of a model that a parameter belongs to, for people to read."""
     if weight.role in ("embedding", "position_embedding"):
         return "embedding"

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from anyformer.specs.findings import (
+from anyformer.specs.layer import Attention, BlockWiring, Layer, Temperature
+from anyformer.specs.pair_count import blind_heads
+from anyformer.specs.paths import join, related
+from anyformer.specs.patterns import Tokens
+from anyformer.specs.rule_checks import (
     WIDEST,
     Finding,
     Findings,
@@ -16,10 +20,6 @@ from anyformer.specs.findings import (
     leaf,
     share,
 )
-from anyformer.specs.nodes import Attention, Layer, Temperature, Wires
-from anyformer.specs.pairs import blind_heads
-from anyformer.specs.paths import join, related
-from anyformer.specs.patterns import Tokens
 from anyformer.specs.stacks import Stack, pattern_of
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ def _wiring(layer: Layer) -> Findings:
     if layer.block.wiring == "reversible" and any(post):
         why = "'reversible' recomputes a block's input from its output, which a norm after the add (placement 'post') prevents"
         yield Finding("block.wiring", why, reads)
-    if layer.block.wiring != "reversible" and layer.block.merge != Wires().merge:
+    if layer.block.wiring != "reversible" and layer.block.merge != BlockWiring().merge:
         yield Finding("block.merge", "has no effect: only a reversible block has two streams", ("block.wiring",))
     if layer.block.wiring == "parallel2" and not all(inner):
         lacking = both[inner.index(False)]

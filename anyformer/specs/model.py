@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from anyformer.errors import InputError, SpecError
 from anyformer.specs import rules
 from anyformer.specs.axes import Dims, FeedForward, Init, Position
-from anyformer.specs.changes import vary
 from anyformer.specs.codec import Problems, draft, read_fields, write
-from anyformer.specs.ends import Embed, Head, TokenEmbed
+from anyformer.specs.embed_head import Embed, Head, TokenEmbed
+from anyformer.specs.layer import Attention, BlockWiring, Layer, Loss, NormPlacement, SpecialIds, Topology, default
 from anyformer.specs.layers import Layers, Overrides
-from anyformer.specs.nodes import Attention, Layer, Loss, Norms, SpecialIds, Topology, Wires, default
+from anyformer.specs.overrides import vary
 from anyformer.specs.paths import Table
 from anyformer.specs.stacks import Stack, resolve
 
@@ -44,8 +44,8 @@ class ModelSpec:
     attention: Attention
     position: Position = default(Position, "rope")
     ffn: FeedForward = default(FeedForward, "swiglu")
-    norm: Norms = field(default_factory=Norms)
-    block: Wires = field(default_factory=Wires)
+    norm: NormPlacement = field(default_factory=NormPlacement)
+    block: BlockWiring = field(default_factory=BlockWiring)
     layers: Layers = field(default_factory=Layers)
     encoder: Overrides = field(default_factory=Overrides)
     """What the encoder of an encoder-decoder has otherwise: depth, layers and the five nodes of a layer."""

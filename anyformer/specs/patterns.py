@@ -14,8 +14,8 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 from anyformer.errors import nearest
 from anyformer.specs.axes import Leaf, Problem
-from anyformer.specs.keep import Keep
-from anyformer.specs.reach import Reach
+from anyformer.specs.cache_policy import Keep
+from anyformer.specs.locality import Reach
 
 
 class Tokens(NamedTuple):

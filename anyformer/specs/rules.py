@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from anyformer.errors import nearest
 from anyformer.specs.axes import FeedForward
 from anyformer.specs.codec import Problems
-from anyformer.specs.ends import PatchEmbed, TokenEmbed, TokenHead
-from anyformer.specs.findings import WIDEST, Finding, Findings, above_zero, at_least, at_most, factor, leaf, share
+from anyformer.specs.embed_head import PatchEmbed, TokenEmbed, TokenHead
+from anyformer.specs.layer import Layer
 from anyformer.specs.layer_rules import check_layer
-from anyformer.specs.nodes import Layer
+from anyformer.specs.rule_checks import WIDEST, Finding, Findings, above_zero, at_least, at_most, factor, leaf, share
 from anyformer.specs.stacks import Origin, Resolved, Stack
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from anyformer.errors import nearest
-from anyformer.specs.changes import merge
 from anyformer.specs.codec import MISSING, Problems, read, write
+from anyformer.specs.layer import Layer, NormPlacement
 from anyformer.specs.layers import NUMBER, Layers, Overrides
-from anyformer.specs.nodes import Layer, Norms
+from anyformer.specs.overrides import merge
 from anyformer.specs.paths import Table, join
 from anyformer.specs.patterns import Pattern
 
@@ -36,7 +36,7 @@ class Stack:
     """Whether each block also attends to the encoder."""
     embedding_norm: bool
     final_norm: bool
-    norm: Norms
+    norm: NormPlacement
     """The norm of the embedding and final sites."""
 
     @property
@@ -169,8 +169,8 @@ def _check_groups(plans: list[Plan], problems: Problems) -> None:
 def _resolved(plan: Plan, problems: Problems, *, cross: bool) -> Resolved:
     groups = plan.layers.named()
     bases = {node: plan.data[node] for node in LAYER_NODES}
-    norm = read(Norms, plan.data["norm"], "", Problems())
-    norm = Norms() if norm is MISSING else norm
+    norm = read(NormPlacement, plan.data["norm"], "", Problems())
+    norm = NormPlacement() if norm is MISSING else norm
     known: dict[tuple[str | None, str | None], tuple[Layer, Origin]] = {}
     found: list[tuple[Layer, Origin]] = []
     for i, group in enumerate(plan.order):
@@ -193,7 +193,9 @@ def _resolved(plan: Plan, problems: Problems, *, cross: bool) -> Resolved:
     return Resolved(stack=stack, origins=tuple(origin for _, origin in found))
 
 
-def _layer(bases: Table, norm: Norms, tables: list[tuple[str, Overrides]], origin: Origin, problems: Problems) -> Layer:
+def _layer(
+    bases: Table, norm: NormPlacement, tables: list[tuple[str, Overrides]], origin: Origin, problems: Problems
+) -> Layer:
     data = bases
     for _, over in tables:
         data = merge(Layer, data, over.written())

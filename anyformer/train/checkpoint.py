@@ -24,9 +24,9 @@ from typing import Any
 from anyformer import files
 from anyformer.errors import CheckpointError, file_fault
 from anyformer.files import Written, alive, inside, share_file, sweep, write_new
-from anyformer.model.store import WEIGHTS
-from anyformer.model.tensors import TensorFile
-from anyformer.train.tables import Table
+from anyformer.model.native_checkpoint import WEIGHTS
+from anyformer.model.safetensors_file import TensorFile
+from anyformer.train.state_tensors import Table
 
 FOLDER, MANIFEST, STATE = "checkpoints", "manifest.json", "state.json"
 VERSION = 1

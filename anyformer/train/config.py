@@ -24,16 +24,16 @@ from typing import Any, Literal
 from anyformer.data.objectives import Objective
 from anyformer.data.packing import Packing
 from anyformer.errors import InputError
+from anyformer.optim.schedule import Schedule
 from anyformer.specs.axes import Problem
-from anyformer.specs.changes import merge
 from anyformer.specs.codec import MISSING, Problems, draft, read_fields, write
+from anyformer.specs.layer import default
 from anyformer.specs.layers import Overrides
-from anyformer.specs.nodes import default
+from anyformer.specs.overrides import merge
 from anyformer.specs.paths import Table
 from anyformer.train.familiar import in_our_words
 from anyformer.train.loggers import unknown_services
-from anyformer.train.rates import Optim
-from anyformer.train.schedule import Schedule
+from anyformer.train.optim_config import Optim
 
 ROWS = Literal["stream", "packed", "padded"]
 LOOKS, SAVES = 20, 10

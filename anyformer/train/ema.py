@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.model.models import Model
+from anyformer.model.model import Model
+from anyformer.optim.rule import lists, local
 from anyformer.train.optim import check, take
-from anyformer.train.rule import lists, local
 
 
 class Ema:

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 
 from anyformer.data.objectives import Objective
-from anyformer.model.store import empty_model
+from anyformer.model.native_checkpoint import empty_model
 from anyformer.specs.model import ModelSpec
+from anyformer.train.activation_memory import kept_by
 from anyformer.train.config import Compute
-from anyformer.train.kept import kept_by
 from anyformer.train.optim import Optimizers
-from anyformer.train.rates import Optim
+from anyformer.train.optim_config import Optim
 
 EFFICIENCY = {"cpu": 0.35, "cuda": 0.35, "cuda compiled": 0.55}
 """The share of a large product's speed that a training step reaches. On a CPU: of decoders with 0.6M to 10M parameters,

@@ -33,7 +33,7 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Looked:
+class Evaluated:
     """Held-out examples were measured on."""
 
     step: int
@@ -51,7 +51,7 @@ class Looked:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spoke:
+class Sampled:
     """The model said something."""
 
     step: int
@@ -84,4 +84,4 @@ class Stopped:
     """The exit status that tells by which signal."""
 
 
-Event = Step | Looked | Spoke | Saved | Resumed | Stopped
+Event = Step | Evaluated | Sampled | Saved | Resumed | Stopped

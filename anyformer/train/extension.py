@@ -6,9 +6,9 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from anyformer.optim.schedule import Schedule
 from anyformer.train.config import Config
-from anyformer.train.schedule import Schedule
-from anyformer.train.state import RunState
+from anyformer.train.run_state import RunState
 
 Totals = list[list[int]]
 """From which step on the schedule was that of a run of how many steps."""

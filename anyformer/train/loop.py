@@ -7,11 +7,11 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from anyformer.data.feed import Feed
+from anyformer.data.loader import BatchLoader
+from anyformer.optim.schedule import Schedule
 from anyformer.train.budget import Budget
-from anyformer.train.judging import with_logits
-from anyformer.train.learner import Learner
-from anyformer.train.schedule import Schedule
+from anyformer.train.evaluation import with_logits
+from anyformer.train.train_step import TrainStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +35,8 @@ class StepRecord:
 
 
 def train(
-    learner: Learner,
-    feed: Feed,
+    learner: TrainStep,
+    feed: BatchLoader,
     *,
     schedule: Schedule,
     budget: Budget,

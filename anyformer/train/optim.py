@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from anyformer.errors import CheckpointError, TrainingError, nearest
-from anyformer.model.models import Model
-from anyformer.specs.weights import weights
-from anyformer.train.crew import Crew
-from anyformer.train.rates import GROUPS, Group, Optim, group_of
-from anyformer.train.rule import Moved, Pace, Rule, lists, local
+from anyformer.model.model import Model
+from anyformer.optim.clip import clip, settled
+from anyformer.optim.roles import GROUPS, Group, group_of
+from anyformer.optim.rule import OptimizedParam, Rule, StepSize, moved
+from anyformer.specs.parameters import weights
+from anyformer.train.cpu_workers import CpuWorkers
+from anyformer.train.optim_config import Optim
 
 NAMED = 5
 """So many keys of a state that does not fit are named."""
@@ -30,16 +31,15 @@ class Optimizers:
         self.optim = optim = Optim() if optim is None else optim
         inside, rest = optim.leaf.rule(optim), optim.adamw()
         self.rules: dict[Group, Rule] = {group: inside if group == "matrices" else rest for group in GROUPS}
-        self.groups: dict[Group, list[Moved]] = {group: [] for group in GROUPS}
-        self.all: list[Moved] = []
+        self.groups: dict[Group, list[OptimizedParam]] = {group: [] for group in GROUPS}
+        self.all: list[OptimizedParam] = []
         """In the order of the model's parameters."""
         inventory = weights(model.spec)
         for name, parameter in model.named_parameters():
             group = group_of(inventory[name].role)
-            moved = _moved(name, parameter, self.rules[group], optim.master)
-            self.groups[group].append(moved)
-            self.all.append(moved)
-        self._versions = self._written()
+            each = moved(name, parameter, self.rules[group], master=optim.master)
+            self.groups[group].append(each)
+            self.all.append(each)
 
     def check(self, model: nn.Module) -> None:
         """Refuse a model with parameters that are not moved here: they would stay as they are without a word."""
@@ -54,34 +54,14 @@ class Optimizers:
 
     def follow(self) -> None:
         """Take over what was written into parameters since the last step, where a float32 copy of them is moved."""
-        now = self._written()
-        if now == self._versions:
-            return
         for each in self.all:
-            if "master" in each.slots:
-                weight, master = local(each.parameter.detach()), local(each.slots["master"])
-                # Averaged weights that came and went leave the same values, and the copy knows more of their digits.
-                if not torch.equal(weight, master.to(weight.dtype)):
-                    master.copy_(weight)
-        self._versions = now
-
-    def _written(self) -> list[int]:
-        """How often each parameter with a float32 copy was written."""
-        return [each.parameter._version for each in self.all if "master" in each.slots]
+            each.refresh()
 
     def clip(self, limit: float = math.inf) -> Tensor:
         """Shrink all gradients so that their norm is at most `limit`; answers the norm before, without waiting for it."""
-        gradients = [g for p in self.parameters() if (g := _settled(p)) is not None]
-        if not gradients:
-            return torch.zeros((), device=self.all[0].parameter.device)
-        norm = total_norm(gradients)
-        if limit != math.inf:
-            # As torch does it: never up, and the tiny number keeps 0 / 0 away.
-            factor = (limit / (norm + 1e-6)).clamp(max=1.0)
-            lists._foreach_mul_([local(g) for g in gradients], factor)
-        return norm
+        return clip(self.parameters(), limit)
 
-    def step(self, factor: float | Tensor, crew: Crew | None = None, skip: Tensor | None = None) -> None:
+    def step(self, factor: float | Tensor, crew: CpuWorkers | None = None, skip: Tensor | None = None) -> None:
         """Move the parameters with all learning rates at `factor` of their peak, and forget the gradients.
 
         Where `skip` is 1, weights and all that is remembered stay as they are to the bit, even if gradients hold NaN.
@@ -90,17 +70,16 @@ class Optimizers:
         work: list[tuple[int, int]] = []
         updates = []
         for group, members in self.groups.items():
-            moved = [each for each in members if _settled(each.parameter) is not None]
-            if moved:
-                pace = Pace(rate=self.optim.rate(group) * factor, decay=getattr(self.optim.decay, group), skip=skip)
-                for size, update in self.rules[group].updates(moved, pace):
+            going = [each for each in members if settled(each.parameter) is not None]
+            if going:
+                pace = StepSize(rate=self.optim.rate(group) * factor, decay=getattr(self.optim.decay, group), skip=skip)
+                for size, update in self.rules[group].updates(going, pace):
                     work.append((-size, len(updates)))
                     updates.append(update)
         # The longest first, so that a crew does not wait for it at the end.
         ordered = [updates[i] for _, i in sorted(work)]
-        for _ in (crew or Crew()).map(lambda update: update(), ordered):
+        for _ in (crew or CpuWorkers()).map(lambda update: update(), ordered):
             pass
-        self._versions = self._written()
         self.forget()
 
     def forget(self) -> None:
@@ -121,7 +100,6 @@ class Optimizers:
         own = self.state()
         check(state, own, "the optimizer's state")
         take(state, own)
-        self._versions = self._written()
 
 
 def check(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor], what: str) -> None:
@@ -151,64 +129,6 @@ def take(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
             if isinstance(tensor, DTensor):
                 value = distribute_tensor(value.to(tensor.device), tensor.device_mesh, tensor.placements)
         tensor.copy_(value)
-
-
-def total_norm(tensors: list[Tensor]) -> Tensor:
-    """The norm of all numbers of all tensors, as a float32 (or float64) scalar on their device; alike on all processes."""
-    alike: dict[Any, list[Tensor]] = {}
-    for tensor in tensors:
-        alike.setdefault(_cut(tensor), []).append(local(tensor))
-    norms = [_reduced(_norm(parts), cut) for cut, parts in alike.items()]
-    return norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
-
-
-def _norm(tensors: list[Tensor]) -> Tensor:
-    # The sums run in float32 anyway; this keeps their results from being rounded for each tensor.
-    wide = torch.promote_types(tensors[0].dtype, torch.float32)
-    return torch.linalg.vector_norm(torch.stack(lists._foreach_norm(tensors, 2.0, dtype=wide)))
-
-
-def _cut(tensor: Tensor) -> Any:
-    """The processes that hold a tensor, and along which of their directions it is cut; None if it is whole."""
-    if type(tensor) is Tensor:
-        return None
-    from torch.distributed.tensor import DTensor
-
-    if not isinstance(tensor, DTensor):
-        return None
-    # A dimension that is cut twice has a placement of its own, which says that it is no shard.
-    return tensor.device_mesh, tuple(i for i, where in enumerate(tensor.placements) if not where.is_replicate())
-
-
-def _reduced(norm: Tensor, cut: Any) -> Tensor:
-    """The norm of tensors of which each process holds a part."""
-    if cut is None or not cut[1]:
-        return norm
-    mesh, directions = cut
-    square = norm.square()
-    for direction in directions:
-        torch.distributed.all_reduce(square, group=mesh.get_group(direction))
-    return square.sqrt()
-
-
-def _settled(parameter: nn.Parameter) -> Tensor | None:
-    """The gradient, cut as its parameter is; what several processes have still to add up is added here."""
-    gradient = parameter.grad
-    if gradient is None or type(gradient) is Tensor:
-        return gradient
-    from torch.distributed.tensor import DTensor
-
-    data = parameter.data
-    if isinstance(gradient, DTensor) and isinstance(data, DTensor) and gradient.placements != data.placements:
-        parameter.grad = gradient = gradient.redistribute(placements=data.placements)
-    return gradient
-
-
-def _moved(name: str, parameter: nn.Parameter, rule: Rule, master: bool) -> Moved:
-    weight, slots = parameter.detach(), dict[str, Tensor]()
-    if master and weight.dtype.itemsize < 4:
-        slots["master"] = weight = weight.to(torch.float32)
-    return Moved(name=name, parameter=parameter, slots=slots | rule.fresh(weight))
 
 
 def _near(key: str, known: Mapping[str, Tensor]) -> str:

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from anyformer.errors import InputError, SpecError
-from anyformer.families.folder import spec_of
+from anyformer.families.io import spec_of
 from anyformer.families.zoo import named
 from anyformer.specs.model import ModelSpec
+from anyformer.specs.parameters import weights
 from anyformer.specs.paths import Table, as_table, nest
-from anyformer.specs.weights import weights
 from anyformer.train.config import ModelPart, Stage
 
 UNKNOWN = 2**20

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from torch import nn
 
 from anyformer.errors import InputError
-from anyformer.model.models import Model
-from anyformer.model.store import empty_model
+from anyformer.model.model import Model
+from anyformer.model.native_checkpoint import empty_model
 from anyformer.specs.model import ModelSpec
 from anyformer.train.config import Stage
 
@@ -45,5 +45,5 @@ def restaged(model: Model, spec: ModelSpec) -> Model:
         above, _, last = name.rpartition(".")
         modules[above]._parameters[last] = parameter
     made.train(model.training)
-    made.keeps_logits, made.family = model.keeps_logits, model.family
+    made.return_logits, made.family = model.return_logits, model.family
     return made

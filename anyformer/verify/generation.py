@@ -12,9 +12,9 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.generation.asking.request import check_model, room
-from anyformer.model.models import Model
-from anyformer.verify.small import span
-from anyformer.verify.ways import WAYS, Said, Task, Way, alone, copied, decision
+from anyformer.model.model import Model
+from anyformer.verify.decoding_modes import WAYS, Said, Task, Way, alone, copied, decision
+from anyformer.verify.shrink import span
 
 SAME = 1e-9
 """The largest difference of log-probabilities in fp64, max|a - b| / max|b|: other shapes may add in another order."""

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.model.models import Model
+from anyformer.model.eval_mode import eval_mode
+from anyformer.model.model import Model
 from anyformer.model.output import Output
-from anyformer.model.reading import reading
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.weights import silent
-from anyformer.train.judging import with_logits
-from anyformer.verify.small import span
+from anyformer.specs.parameters import silent
+from anyformer.train.evaluation import with_logits
+from anyformer.verify.shrink import span
 
 SAME = 1e-9
 """The largest difference between packed and alone, max|a - b| / max|b|: other shapes may add in another order."""
@@ -139,7 +139,7 @@ def packing(
     made = [_document(model, n, seed * 1000 + i) for i, n in enumerate(lengths)]
     others = [_changed(model, each, seed * 1000 + 500 + i) for i, each in enumerate(made)]
     # The term that is compared is one of several, and alone it has gradients only beside the logits.
-    with reading(model), with_logits(model):
+    with eval_mode(model), with_logits(model):
         return _packing(model, made, others, seed=seed, notes=notes, report=report)
 
 

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from anyformer.data.text_ids import source_ids
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import CheckpointError, DataError, InputError
-from anyformer.families.bridge import library, public_class, to_hf
 from anyformer.families.checkpoint import family_in
-from anyformer.families.folder import is_published, load
-from anyformer.model.models import Model
-from anyformer.specs.ends import PatchEmbed
-from anyformer.verify.lift import lifted
+from anyformer.families.hf_bridge import library, public_class, to_hf
+from anyformer.families.io import is_published, load
+from anyformer.model.model import Model
+from anyformer.specs.embed_head import PatchEmbed
+from anyformer.verify.fp64_reference import lifted
 
 LIMITS = {torch.float64: 1e-7, torch.float32: 1e-3}
 """The largest difference, max|a - b| / max|b|, that passes. A few classes keep tables of fp32: 3e-8 with Marian's sines."""

@@ -21,11 +21,11 @@ from torch import Tensor
 
 from anyformer.errors import CheckpointError, InputError, file_fault
 from anyformer.train.checkpoint import FOLDER, Found, name_of, steps_in, verify
+from anyformer.train.components import device_of
 from anyformer.train.config import Config
 from anyformer.train.events import Saved, Step
 from anyformer.train.metrics import read_metrics
-from anyformer.train.run import Run
-from anyformer.train.setup import device_of
+from anyformer.train.trainer import Trainer
 
 CONFIG = "config.toml"
 LOGGED = "losses in metrics.jsonl"
@@ -218,7 +218,7 @@ def _train(
     for end in ends:
         with warnings.catch_warnings(record=True) as heard:
             warnings.simplefilter("always")
-            with Run(replace(config, run=part)) as run:
+            with Trainer(replace(config, run=part)) as run:
                 for event in run.events(until=end):
                     if isinstance(event, Step):
                         steps[event.step] = event

@@ -25,14 +25,14 @@ import torch
 import anyformer as af
 from anyformer.cli.main import main as anyformer
 from anyformer.data.objectives import Objective
-from anyformer.data.order import VERSION
+from anyformer.data.shuffle import VERSION
 from anyformer.families.zoo import presets
-from anyformer.lab.training import training
-from anyformer.train import state
+from anyformer.lab.train_run import training
+from anyformer.train import run_state
 from anyformer.train.checkpoint import newest
 from anyformer.train.config import Config
-from anyformer.train.events import Looked, Step
-from anyformer.train.run import Run
+from anyformer.train.events import Evaluated, Step
+from anyformer.train.trainer import Trainer
 from tests.data.feeding import feed_for
 
 VERSIONS = Path(__file__).parent / "versions"
@@ -123,11 +123,11 @@ def digests(kind: str, version: int) -> list[str]:
 
 def finish(config: Config) -> dict:
     """Go on with a run to its end: its steps, its last look, and what its weights have become."""
-    with warnings.catch_warnings(), Run(config) as run:
+    with warnings.catch_warnings(), Trainer(config) as run:
         warnings.filterwarnings("ignore", message=".*goes on elsewhere than it began", category=UserWarning)
         told = list(run.events())
     steps = [event for event in told if isinstance(event, Step)]
-    looks = [event for event in told if isinstance(event, Looked)]
+    looks = [event for event in told if isinstance(event, Evaluated)]
     found = newest(Path(config.run.folder))
     assert found is not None
     tables = {name: found.read(name).tensors for name in found.files if name.endswith(".safetensors")}
@@ -148,7 +148,7 @@ def make(folder: Path) -> None:
     """Fill a new folder."""
     torch.set_num_threads(1)
     # Whose machine it was is nobody's business; the run goes on elsewhere anyway.
-    state._cpu = lambda: "some processor"
+    run_state._cpu = lambda: "some processor"
     draw = random.Random(0)
     words = ["the", "run", "goes", "on", "as", "it", "was", "begun"]
     text = "\n".join(" ".join(draw.choices(words, k=draw.randrange(2, 12))) for _ in range(60))

@@ -6,7 +6,6 @@ import os
 import pty
 import select
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -117,11 +116,11 @@ def test_chat_with_a_template_that_never_ends_fails_and_says_so(tmp_path, capsys
 class Screen:
     """A terminal with a program on it."""
 
-    def __init__(self, *argv: str) -> None:
+    def __init__(self, launch, *argv: str) -> None:
         self.handle, other = pty.openpty()
         environment = os.environ | {"PYTHONPATH": str(ROOT), "TERM": "dumb", "OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "anyformer", "chat", *argv]
-        self.process = subprocess.Popen(
+        self.process = launch(
             command, stdin=other, stdout=other, stderr=other, env=environment, start_new_session=True, cwd=ROOT
         )
         os.close(other)
@@ -129,7 +128,7 @@ class Screen:
 
     def until(self, text: str) -> str:
         """Wait for a text; all that was shown up to it."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + 600
         while text not in self.seen:
             left = end - time.monotonic()
             assert left > 0, f"{text!r} did not come: {self.seen[-500:]!r}"
@@ -155,13 +154,13 @@ class Screen:
 
     def close(self) -> int:
         try:
-            return self.process.wait(60)
+            return self.process.wait(600)
         finally:
             os.close(self.handle)
 
 
-def test_chat_on_a_terminal_survives_control_c_and_ends_with_control_d(model):
-    screen = Screen(str(model), "--seed", "1", "--max-new-tokens", "15000")
+def test_chat_on_a_terminal_survives_control_c_and_ends_with_control_d(launch, model):
+    screen = Screen(launch, str(model), "--seed", "1", "--max-new-tokens", "15000")
     screen.until("/help for commands")
     screen.until("> ")
     screen.type("the cat\n")

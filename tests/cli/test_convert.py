@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import shutil
 import warnings
 
@@ -355,3 +356,84 @@ def test_convert_of_a_quantised_folder_teaches_the_way_and_dequantizes_when_aske
         "leave out --format hf"
         in converted(capsys, source, tmp_path / "no", "--quantize", "int8", "--format", "hf").err
     )
+
+
+ENDED = LLAMA | {"ids": {"bos": 0, "eos": [0]}}
+"""As every run of `quickstart` is: one token stands between documents, and before the first."""
+
+
+@pytest.mark.parametrize("ids", [LLAMA, ENDED], ids=["bos", "bos is eos"])
+@pytest.mark.parametrize("extra", [[], ["--dtype", "bfloat16"], ["--kv-heads", "2"]], ids=" ".join)
+@pytest.mark.parametrize("form", ["anyformer", "hf"])
+def test_convert_text_prints_the_perplexity_that_eval_gives_of_both_folders(capsys, text, tmp_path, form, extra, ids):
+    small_run(tmp_path / "run", ids)
+    argv = ["convert", str(tmp_path / "run"), str(tmp_path / "new"), "--format", form, "--text", text, *extra]
+    told = run(capsys, *argv, "--json").json
+    source = run(capsys, "eval", str(tmp_path / "run"), text, "--json").json
+    made = run(capsys, "eval", str(tmp_path / "new"), text, "--json").json
+    for found, wanted in ((told["before"], source), (told["written"] or told["after"] or told["before"], made)):
+        assert found["tokens"] == wanted["tokens"]
+        assert found["perplexity"] == pytest.approx(wanted["perplexity"], rel=1e-5)
+        # Ids that are the same may come from the spec in one folder and from the files in the other.
+        assert re.sub(", as its.*;", ";", found["rule"]) == re.sub(", as its.*;", ";", wanted["rule"])
+    printed = run(capsys, *argv)
+    assert printed.status == 0, printed.err
+    if told["written"] is not None:
+        assert "as written" in printed.out
+        assert " ".join(made["rule"].split()) in " ".join(printed.out.split())
+
+
+def test_convert_of_a_run_whose_bos_is_eos_tells_that_the_written_folder_reads_a_text_otherwise(capsys, text, tmp_path):
+    small_run(tmp_path / "run", ENDED)
+    argv = ["convert", str(tmp_path / "run"), str(tmp_path / "new"), "--format", "hf", "--text", text, "--json"]
+    told = run(capsys, *argv).json
+    assert told["written"]["tokens"] == told["before"]["tokens"] - 1
+    assert "no bos, as its tokenizer files say" in told["written"]["rule"]
+
+
+@pytest.mark.parametrize("settings", [
+    {"chat_template": "{{ messages[0].content }}"},
+    {"chat_template": "x", "bos_token": "<|endoftext|>", "tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": False},
+])  # fmt: skip
+def test_tokenizer_config_in_a_run_of_ours_changes_no_ids(capsys, source, text, settings):
+    spec, before = af.spec(source), run(capsys, "eval", str(source), text, "--json").json
+    ids = prompt_ids(spec, af.tokenizer(source), "the cat")
+    (source / "tokenizer_config.json").write_text(json.dumps(settings))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        after = run(capsys, "eval", str(source), text, "--json").json
+        words = af.tokenizer(source)
+    assert (after["tokens"], after["perplexity"]) == (before["tokens"], before["perplexity"])
+    assert prompt_ids(spec, words, "the cat") == ids
+    assert not words.published
+    assert any("tokenizer_class" in str(each.message) for each in told) == ("tokenizer_class" in settings)
+
+
+def test_convert_of_a_published_folder_into_our_format_keeps_its_ids_and_says_so_in_its_settings(
+    capsys, source, text, tmp_path
+):
+    run(capsys, "convert", str(source), str(tmp_path / "hf"), "--format", "hf")
+    for name, other in (("hf", "own"), ("own", "again")):
+        assert run(capsys, "convert", str(tmp_path / name), str(tmp_path / other)).status == 0
+        assert af.tokenizer(tmp_path / other).published
+    assert run(capsys, "convert", str(tmp_path / "again"), str(tmp_path / "back"), "--format", "hf").status == 0
+    assert "anyformer" not in (tmp_path / "back" / "tokenizer_config.json").read_text()
+    figures = {
+        run(capsys, "eval", str(tmp_path / name), text, "--json").json["tokens"]
+        for name in ("hf", "own", "again", "back")
+    }
+    assert len(figures) == 1
+
+
+@pytest.mark.parametrize(("argv", "lines"), [
+    (["--pool", "mean"], ["pool: is for kv_heads"]), (["--extend", "repeat"], ["extend: is for positions"]),
+    (["--seed", "0"], ["seed: is for random heads"]), (["--kv-heads", "2", "--seed", "3"], ["seed: is for random heads"]),
+    (["--pool", "random", "--extend", "interpolate", "--seed", "4"], ["pool: is for", "extend: is for", "seed: is for"]),
+    (["--positions", "999", "--extend", "interpolate"], ["extend: this model has no learned table of positions"]),
+])  # fmt: skip
+def test_convert_with_an_option_that_would_do_nothing_is_refused_in_one_message(capsys, source, tmp_path, argv, lines):
+    ran = run(capsys, "convert", str(source), str(tmp_path / "new"), *argv)
+    assert ran.status == 2
+    for line in lines:
+        assert line in ran.err
+    assert not (tmp_path / "new").exists()

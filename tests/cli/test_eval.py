@@ -14,12 +14,12 @@ import torch
 import anyformer as af
 from anyformer.cli import model as shared
 from anyformer.cli.main import main
-from anyformer.data.examples import Examples
+from anyformer.data.dataset import Examples
 from anyformer.measure.tasks import measure
 from anyformer.measure.trial import open_trial
 from anyformer.train.config import ModelPart
-from anyformer.train.evaluate import score
-from anyformer.train.run import Run
+from anyformer.train.perplexity import score
+from anyformer.train.trainer import Trainer
 from tests.cli.small_run import TEXT, small_run
 from tests.data.feeding import examples_for, make, spec_for
 from tests.data.test_tokenizer import STORIES, needs_stories
@@ -142,7 +142,7 @@ def test_eval_says_what_is_wrong(run, texts, tmp_path, capsys, arguments, status
 def test_eval_as_a_process_reads_standard_input_and_prints_plain_text(run):
     done = subprocess.run(
         [sys.executable, "-m", "anyformer", "eval", str(run), "-"],
-        input=TEXT.encode(), capture_output=True, cwd=ROOT, check=False, timeout=120,
+        input=TEXT.encode(), capture_output=True, cwd=ROOT, check=False, timeout=900,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, b"")
     assert b"bits per byte" in done.stdout
@@ -189,7 +189,7 @@ def test_eval_in_another_dtype_gives_the_figures_of_that_dtype(run, texts, capsy
 def trained(tmp_path_factory) -> Path:
     """A run of anyformer train, and its data."""
     place = tmp_path_factory.mktemp("trained")
-    with Run(text_config(text_data(place / "data"), place / "run")) as made:
+    with Trainer(text_config(text_data(place / "data"), place / "run")) as made:
         list(made.events())
     return place
 
@@ -219,7 +219,7 @@ def test_eval_of_a_converted_run_pools_heads_and_its_weights_begin_another_run(t
     assert main(["eval", str(pooled), *asked]) == 0
     (before,) = json.loads(capsys.readouterr().out)["measured"]
     config = text_config(trained / "data", tmp_path / "more", {"stages.steps": 40})
-    with Run(replace(config, model=ModelPart(weights=str(pooled)))) as more:
+    with Trainer(replace(config, model=ModelPart(weights=str(pooled)))) as more:
         list(more.events())
     assert main(["eval", str(tmp_path / "more"), *asked]) == 0
     (after,) = json.loads(capsys.readouterr().out)["measured"]

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from anyformer.explain.machines import machine
+from anyformer.explain.hardware import machine
 from anyformer.explain.page import page
 from anyformer.explain.report import report
 from tests.cli.command import run, widest
@@ -128,7 +128,7 @@ def test_explain_of_images_has_one_length_and_no_cache(capsys, tmp_path):
         (("explain", "llama-3-8b", "--contexts", "3"), "did you mean '--context'?"),
         (("explain", "llama-3-8b", "--context", "0"), "0 is not at least 1"),
         (("explain", "llama-3-8b", "--html", "x.html"), "add --prompt TEXT"),
-        (("explain", "llama-3-8b", "--prompt", "x"), "there is no such folder"),
+        (("explain", "llama-3-8b", "--prompt", "x"), "is a preset: an architecture without weights"),
         (("explain", "x", "--prompt", "x", "--png", "x.png", "--set", "depth=1"), "--set, --png: not with --prompt"),
         (
             ("explain", "llama-3-8b", "--head", "1"),
@@ -160,11 +160,9 @@ def test_explain_draws_a_png(capsys, tmp_path, name):
     ],
     ids=["zoo", "explain", "explain-128k", "diff"],
 )  # fmt: skip
-def test_command_takes_less_than_a_second_without_torch_or_matplotlib(command):
+def test_command_that_needs_no_model_loads_neither_torch_nor_matplotlib(command):
     code = f"from anyformer.cli.main import main; assert main({command!r}) == 0"
-    runs = [fresh(code) for _ in range(2)]
-    assert all(not {"torch", "matplotlib", "transformers"} & set(found["heavy"]) for found in runs)
-    assert min(found["seconds"] for found in runs) < 1
+    assert not {"torch", "matplotlib", "transformers"} & {*fresh(code)}
 
 
 def on_terminal(*argv: str, columns: int) -> str:

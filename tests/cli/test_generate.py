@@ -274,7 +274,7 @@ def test_generate_refuses_options_out_of_bounds(run, capsys, options):
 def test_generate_as_a_process_streams_and_leaves_errors_to_the_other_stream(run):
     done = subprocess.run(
         [*COMMAND, str(run), "the", "--greedy", "--max-new-tokens", "99"],
-        capture_output=True, cwd=ROOT, check=False, timeout=120,
+        capture_output=True, cwd=ROOT, check=False, timeout=900,
     )  # fmt: skip
     assert done.returncode == 0
     assert done.stdout.decode() == expected(run, "the", 62) + "\n"
@@ -282,15 +282,15 @@ def test_generate_as_a_process_streams_and_leaves_errors_to_the_other_stream(run
     assert b"\x1b" not in done.stdout + done.stderr
 
 
-def test_generate_stopped_by_control_c_ends_the_line(tmp_path):
+def test_generate_stopped_by_control_c_ends_the_line(launch, tmp_path):
     small_run(tmp_path, {"context": 100_000})
-    process = subprocess.Popen(
+    process = launch(
         [*COMMAND, str(tmp_path), "the", "--max-new-tokens", "90000"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT,
     )  # fmt: skip
     first = process.stdout.read(20)
     process.send_signal(signal.SIGINT)
-    rest, err = process.communicate(timeout=60)
+    rest, err = process.communicate(timeout=900)
     assert process.returncode == 130
     assert first.startswith(b"the")
     assert rest.endswith(b"\n")

@@ -11,7 +11,7 @@ import pytest
 
 import anyformer as af
 from anyformer.cli.tokenize import FORMATS, KINDS
-from anyformer.data import training
+from anyformer.data import tokenizer_training
 from anyformer.data.shards import open_examples, open_index
 from anyformer.data.sources.format import Format
 from tests.cli.command import run
@@ -28,7 +28,7 @@ def book(tmp_path):
 
 def test_choices_are_those_of_the_library():
     assert set(FORMATS) <= set(Format.kinds())
-    assert set(KINDS) == set(training.KINDS)
+    assert set(KINDS) == set(tokenizer_training.KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -119,7 +119,7 @@ def test_tokenize_with_so_many_workers_starts_so_many_threads(book, tmp_path):
         pytest.skip("threads are counted in /proc")
     asked = ["tokenize", book, "--out", str(tmp_path / "out"), "--train", "bpe", "--vocab", "300", "--workers", "3"]
     done = subprocess.run(
-        [sys.executable, "-c", code, *asked], capture_output=True, text=True, timeout=120,
+        [sys.executable, "-c", code, *asked], capture_output=True, text=True, timeout=900,
         # Pipelines of transformers, in another test, forbid threads to whatever comes after them.
         env={k: v for k, v in os.environ.items() if k != "TOKENIZERS_PARALLELISM"} | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip

@@ -7,10 +7,10 @@ import signal
 import pytest
 import torch
 
-import anyformer.lab.training as training
+import anyformer.lab.train_run as training
 from anyformer.cli.parser import add_set, change_text
 from anyformer.train.checkpoint import newest
-from anyformer.train.learner import Learner
+from anyformer.train.train_step import TrainStep
 from tests.cli.command import run
 from tests.train.small_data import CONFIG
 
@@ -160,19 +160,19 @@ def test_train_dry_run_of_what_does_not_fit_says_what_to_change(config, capsys, 
 
 
 def test_train_out_of_memory_names_the_estimate_and_leaves_the_checkpoint(tmp_path, config, capsys, monkeypatch):
-    learn = Learner.step
+    learn = TrainStep.step
 
     def fail(self, batch, **more):
         if more["step"] == 9:
             torch.empty(2**60)
         return learn(self, batch, **more)
 
-    monkeypatch.setattr(Learner, "step", fail)
+    monkeypatch.setattr(TrainStep, "step", fail)
     ran = run(capsys, "train", config)
     assert ran.status == 1
     for words in ("not enough memory on cpu", "4 rows of 32 tokens", "activations", "compute.micro", "unharmed"):
         assert words in ran.err, words
-    monkeypatch.setattr(Learner, "step", learn)
+    monkeypatch.setattr(TrainStep, "step", learn)
     assert newest(tmp_path / "runs" / "small").state["step"] == 8
     on = run(capsys, "train", config)
     assert on.status == 0

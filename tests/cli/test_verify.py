@@ -198,10 +198,10 @@ def test_packing_of_an_approximate_mixer_says_what_it_is_held_to(capsys):
 
 
 def test_packing_that_leaks_fails_and_names_the_documents(capsys, monkeypatch):
-    from anyformer.model import places
+    from anyformer.model import token_layout
 
-    honest = places.tokens_of
-    monkeypatch.setattr(places, "tokens_of", lambda some: honest(some)._replace(document=0))
+    honest = token_layout.tokens_of
+    monkeypatch.setattr(token_layout, "tokens_of", lambda some: honest(some)._replace(document=0))
     ran = run(capsys, "verify", "packing", "llama-3-8b", "--documents", "2")
     assert ran.status == 1
     assert "document 0 leaks into document 1" in ran.out

@@ -3,7 +3,7 @@
 import pytest
 
 from anyformer.cli import zoo
-from anyformer.explain.catalogue import catalogue
+from anyformer.explain.zoo_table import catalogue
 from anyformer.families.zoo import presets
 from tests.cli.command import run, widest
 

@@ -9,10 +9,10 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 import anyformer as af
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 from anyformer.specs import ModelSpec
+from anyformer.specs.parameters import silent, weights
 from anyformer.specs.stacks import pattern_of
-from anyformer.specs.weights import silent, weights
 from tests.contract.feed import Document, alone, call, document, packed, padded
 from tests.tolerances import TABLE, assert_close, difference
 

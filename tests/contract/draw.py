@@ -4,6 +4,7 @@ Kinds and fields are read from the registries and type hints, so a new leaf is d
 the rules refuse is drawn again: the generator needs no second copy of the rules.
 """
 
+import functools
 import random
 from typing import Any, Literal, get_args, get_origin
 
@@ -240,6 +241,7 @@ def two_vocabularies(spec: ModelSpec, rng: random.Random) -> ModelSpec:
     return spec.vary({"source_vocab": rng.choice((29, 53)), "embed.shared": False, "ids.source_pad": 3})
 
 
+@functools.cache
 def draw(seed: int) -> ModelSpec:
     """The random spec of this seed. Of every ten, six are decoders, two encoders and two encoder-decoders."""
     rng = random.Random(seed)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 from anyformer.specs import ModelSpec
 from anyformer.specs.stacks import pattern_of
 

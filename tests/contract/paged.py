@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 from anyformer.parts.paged import PagedCache
 from anyformer.parts.pool import Pool, Tenant
 from anyformer.specs import ModelSpec

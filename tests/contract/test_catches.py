@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from anyformer.errors import AnyformerError
-from anyformer.kernels.sight import Sight
+from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.parts.ffn import FeedForwardNet
 from anyformer.parts.ffns.gated import Swiglu
 from anyformer.parts.norm import Norm
@@ -15,7 +15,7 @@ from anyformer.parts.patterns.window import Window
 from anyformer.parts.positions.learned import Learned
 from anyformer.parts.positions.rope import Rope
 from anyformer.specs import ModelSpec, codec
-from anyformer.specs.axes import Weight
+from anyformer.specs.axes import ParamSpec
 from tests.contract import contracts
 from tests.contract.draw import BASE
 
@@ -107,22 +107,22 @@ def test_padding_catches_a_position_that_counts_rows(monkeypatch):
 
 
 def test_packing_catches_a_document_mask_that_lets_everything_through(monkeypatch):
-    plain = Sight.pairs
+    plain = AttentionMask.pairs
 
     def open_walls(self, *some):
         return plain(dataclasses.replace(self, q=self.q._replace(document=0)), *some)
 
-    monkeypatch.setattr(Sight, "pairs", open_walls)
+    monkeypatch.setattr(AttentionMask, "pairs", open_walls)
     assert "promise" in caught(contracts.padded_and_packed, small())
 
 
 def test_teacher_forcing_catches_a_start_that_comes_once_a_row(monkeypatch):
-    monkeypatch.setattr("anyformer.model.models.follows", lambda places: None)
+    monkeypatch.setattr("anyformer.model.model.follows", lambda places: None)
     assert "promise" in caught(contracts.teacher_forced, small(topology="encoder-decoder"))
 
 
 def test_gradients_catch_a_parameter_that_is_never_used(monkeypatch):
-    monkeypatch.setattr(Rope, "weights", lambda self, dims: {"idle": Weight(shape=(2, 2), role="relative")})
+    monkeypatch.setattr(Rope, "weights", lambda self, dims: {"idle": ParamSpec(shape=(2, 2), role="relative")})
     assert "idle" in caught(contracts.gradients, small(position="rope"))
 
 

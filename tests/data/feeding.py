@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 import anyformer as af
-from anyformer.data.examples import Examples
-from anyformer.data.feed import Feed
+from anyformer.data.dataset import Examples
+from anyformer.data.loader import BatchLoader
 from anyformer.data.objectives import Objective
 from anyformer.specs.model import ModelSpec
 
@@ -67,7 +67,7 @@ def feed_for(kind, way, *, length=24, batch=4, seed=7, examples=None, changes=No
     objective = make(kind)
     examples = examples or examples_for(objective)
     spec = spec_for(objective, **(changes or {}))
-    return Feed(examples, objective, spec=spec, length=length, batch=batch, seed=seed, rows=way, **rest)
+    return BatchLoader(examples, objective, spec=spec, length=length, batch=batch, seed=seed, rows=way, **rest)
 
 
 def model_for(feed):

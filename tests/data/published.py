@@ -25,6 +25,7 @@ NAMES = {
     "bert": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), "roberta": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
     "t5": ("<pad>", "</s>", "<unk>"), "xlmr": ("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
     "cohere": ("<PAD>", "<UNK>", "<CLS>", "<SEP>", "<MASK_TOKEN>", "<BOS_TOKEN>", "<|END_OF_TURN_TOKEN|>"),
+    "bigbird": ("<pad>", "</s>", "<s>", "<unk>", "[CLS]", "[SEP]", "[MASK]"),
     "neox": ("<|endoftext|>", "<|padding|>"),
 }  # fmt: skip
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -59,6 +60,21 @@ def sentence_pieces(names, *, prepends: bool = True, vocab: int = 400) -> tokeni
     # Bytes are tokens of the vocabulary, not special ones.
     held["added_tokens"] = [each for each in held["added_tokens"] if each["content"] in names]
     return tokenizers.Tokenizer.from_str(json.dumps(held))
+
+
+def ended_words(*, vocab: int = 200) -> tokenizers.Tokenizer:
+    """The first GPT's kind: words in lower case, whose last piece ends with `</w>`."""
+    inner = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    inner.normalizer, inner.pre_tokenizer = (
+        normalizers.BertNormalizer(lowercase=True),
+        pre_tokenizers.BertPreTokenizer(),
+    )
+    inner.decoder = decoders.BPEDecoder(suffix="</w>")
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab, special_tokens=["<unk>"], end_of_word_suffix="</w>", show_progress=False
+    )
+    inner.train_from_iterator(CORPUS, trainer)
+    return inner
 
 
 def unigram(names, *, vocab: int = 120) -> tokenizers.Tokenizer:

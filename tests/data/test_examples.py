@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from anyformer.data.examples import Examples, Ragged
+from anyformer.data.dataset import Examples, Ragged
 from anyformer.errors import DataError
 
 LISTS = [[1, 2, 3], [], [4], [5, 6]]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from anyformer.data.batch import IGNORE, check_values
-from anyformer.data.examples import Examples
+from anyformer.data.dataset import Examples
 from anyformer.data.objectives import Objective
 from anyformer.errors import DataError
 from anyformer.kernels import loss as kernel

@@ -9,14 +9,14 @@ import torch
 from torch.nn import functional as F
 
 from anyformer.data.batch import IGNORE
-from anyformer.data.examples import Examples
-from anyformer.data.feed import Feed
+from anyformer.data.dataset import Examples
+from anyformer.data.loader import BatchLoader
 from anyformer.data.objectives import Objective, Setting
 from anyformer.data.objectives.causal import ends_of
 from anyformer.data.objectives.pair import shared
 from anyformer.data.tokenizer import train_bpe
-from anyformer.data.training import Training, train_tokenizer
-from anyformer.data.words import word_starts
+from anyformer.data.tokenizer_training import Training, train_tokenizer
+from anyformer.data.word_starts import word_starts
 from anyformer.errors import DataError
 from anyformer.model.output import Output
 from anyformer.specs.codec import Problems, read, write
@@ -28,7 +28,9 @@ def one(kind, columns, length=24, **fields):
     """The inputs of the only row that some columns become, beside the feed."""
     objective = make(kind, **fields)
     spec = spec_for(objective)
-    feed = Feed(Examples.of(columns), objective, spec=spec, length=length, batch=1, seed=0, rows="padded", multiple=1)
+    feed = BatchLoader(
+        Examples.of(columns), objective, spec=spec, length=length, batch=1, seed=0, rows="padded", multiple=1
+    )
     return {name: array[0].tolist() for name, array in feed.batch(0).inputs.items()}
 
 

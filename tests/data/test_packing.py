@@ -10,7 +10,7 @@ import pytest
 
 from anyformer.data import packed_picture
 from anyformer.data.packing import Packing
-from anyformer.data.pieces import cut
+from anyformer.data.spans import cut
 from anyformer.data.tokenizer import train_bpe
 from anyformer.errors import DataError
 

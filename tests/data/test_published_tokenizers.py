@@ -11,17 +11,27 @@ import pytest
 import tokenizers
 import transformers
 from tokenizers import pre_tokenizers
-from transformers.models.auto.tokenization_auto import (
-    MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS,
-    TOKENIZER_MAPPING_NAMES,
-)
+from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
 import anyformer as af
 from anyformer.data.tokenizer import Tokenizer
-from anyformer.data.tokenizer_files import CLASSES, MISNAMED, REGISTERED
+from anyformer.data.tokenizer_classes import CLASSES
+from anyformer.data.tokenizer_files import public_tokenizers
+from anyformer.families.family import families
 from anyformer.families.shards import CONFIG
-from tests.data.published import NAMES, TEXTS, around, byte_level, sentence_pieces, unigram, word_pieces, write_folder
+from tests.data.published import (
+    NAMES,
+    TEXTS,
+    around,
+    byte_level,
+    ended_words,
+    sentence_pieces,
+    unigram,
+    word_pieces,
+    write_folder,
+)
 from tests.data.test_tokenizer import STORIES, needs_stories
+from tests.docs.fences import UPDATE, maker
 
 LLAMA = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 END = {"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"}
@@ -42,6 +52,9 @@ def written(kind: str) -> str:
         "cased": lambda: word_pieces(NAMES["bert"], lowercase=False),
         "t5": lambda: unigram(NAMES["t5"]),
         "xlmr": lambda: unigram(NAMES["xlmr"]),
+        "bigbird": lambda: unigram(NAMES["bigbird"]),
+        "reformer": lambda: sentence_pieces(NAMES["t5"], prepends=False),
+        "gpt": lambda: ended_words(),
     }
     return makers[kind]().to_str()
 
@@ -107,6 +120,14 @@ OTHERS = [
         (None, "<|endoftext|> $A"), ({}, {"add_bos_token": True}), (("", "gpt_neox"), ("GPTNeoXTokenizerFast", "llama"), ("", "mpt")),
     )),
     *(("cohere", t, {}, "CohereTokenizerFast", "cohere") for t in (None, "<BOS_TOKEN> $A")),
+    *(("bytes", t, END | s, n, m) for t, s, (n, m) in product(
+        (None, "<|endoftext|> $A"), ({}, {"add_prefix_space": True}), (("CodeGenTokenizer", "phi"), ("CodeGenTokenizerFast", "gptj")),
+    )),
+    *(("bigbird", t, s, n, "big_bird") for t, s, n in product(
+        (None, "[CLS] $A [SEP]"), ({}, {"add_prefix_space": False}), ("", "BigBirdTokenizer"),
+    )),
+    *(("reformer", None, {}, n, "reformer") for n in ("", "ReformerTokenizerFast")),
+    *(("gpt", None, {}, n, "openai-gpt") for n in ("", "OpenAIGPTTokenizer")),
 ]  # fmt: skip
 CASES = [*BYTE_LEVEL, *SENTENCE_PIECES, *WORD_PIECES, *OTHERS]
 
@@ -124,7 +145,7 @@ def test_text_ids_of_a_published_folder_are_those_of_auto_tokenizer(
 
 
 def test_text_ids_cases_reach_every_class_that_builds_its_steps_anew():
-    registered = {REGISTERED.get(case[4], "") for case in CASES}
+    registered = {public_tokenizers()["registered"].get(case[4], "") for case in CASES}
     names = {case[3].removesuffix("Fast") for case in CASES} | registered
     aliases = {"LongformerTokenizer", "ElectraTokenizer"}
     assert set(CLASSES) - names - aliases == set()
@@ -132,10 +153,153 @@ def test_text_ids_cases_reach_every_class_that_builds_its_steps_anew():
         assert any(CLASSES[alias] is CLASSES[name] for name in names if name in CLASSES)
 
 
+def test_text_ids_table_of_classes_is_that_of_the_pinned_release():
+    assert maker("public_tokenizers").table() == public_tokenizers(), UPDATE
+
+
 def test_text_ids_table_of_classes_is_that_of_the_public_library():
-    assert {kind: TOKENIZER_MAPPING_NAMES[kind] for kind in REGISTERED} == REGISTERED
-    known = set(MODELS_WITH_INCORRECT_HUB_TOKENIZER_CLASS)
-    assert set(MISNAMED) == known & set(REGISTERED)
+    known = public_tokenizers()
+    # Where a library that a class needs is not there, the public table has none.
+    theirs = {kind: name.removesuffix("Fast") for kind, name in TOKENIZER_MAPPING_NAMES.items() if name is not None}
+    assert {kind: known["registered"][kind] for kind in theirs} == theirs
+    backends = ("TokenizersBackend", "PreTrainedTokenizerBase", "PushToHubMixin")
+    for name in [name for name in dir(transformers) if name.endswith("Tokenizer") and name != "PreTrainedTokenizer"]:
+        found = getattr(transformers, name)
+        if isinstance(found, type):
+            made_by = [cls for cls in found.__mro__ if "__init__" in cls.__dict__ and cls.__name__ not in backends]
+            own = any(cls.__module__.startswith("transformers") for cls in made_by)
+            assert own == (name in known["own steps"]), name
+
+
+TYPES = sorted({kind for family in families() for kind in (family.model_type, *family.also_types)})
+UNKNOWN = {"fsmt", "marian", "roformer"}
+"""Types of model whose class is built from other files, or by a library of Chinese words: said in a warning."""
+
+
+FITTING = {
+    "BertTokenizer": "bert", "BigBirdTokenizer": "bigbird", "CohereTokenizer": "cohere", "GPTNeoXTokenizer": "neox",
+    "GemmaTokenizer": "gemma", "LEDTokenizer": "roberta", "OpenAIGPTTokenizer": "gpt", "ReformerTokenizer": "reformer",
+    "RobertaTokenizer": "roberta", "T5Tokenizer": "t5",
+}  # fmt: skip
+"""The kind of vocabulary of a class, where it is not GPT-2's."""
+
+
+@pytest.mark.parametrize("model_type", TYPES)
+def test_text_ids_of_every_family_s_type_are_those_of_auto_tokenizer_or_a_warning_says_so(tmp_path, model_type):
+    name = public_tokenizers()["registered"].get(model_type, "")
+    folder = write_folder(tmp_path, made(FITTING.get(name, "bytes")), {}, model_type=model_type)
+    if model_type in UNKNOWN:
+        with pytest.warns(UserWarning, match=rf"{name} of transformers builds steps .* is taken as it is"):
+            af.tokenizer(folder)
+    else:
+        same_ids(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("BertTokenizer", "bytes"), ("ReformerTokenizer", "t5"), ("T5Tokenizer", "llama")]
+)
+def test_text_ids_of_a_class_that_builds_another_model_than_the_file_s_come_with_a_warning(tmp_path, name, kind):
+    folder = write_folder(tmp_path, made(kind), {"tokenizer_class": name})
+    with pytest.warns(UserWarning, match=rf"{name} of transformers builds a \w+ model, and tokenizer\.json holds"):
+        af.tokenizer(folder)
+
+
+@pytest.mark.parametrize("name", sorted(set(public_tokenizers()["own steps"]) - CLASSES.keys()))
+def test_text_ids_of_a_class_whose_steps_are_not_known_come_with_a_warning(tmp_path, name):
+    folder = write_folder(tmp_path, made("bytes"), END | {"tokenizer_class": name}, model_type="gpt2")
+    with pytest.warns(UserWarning, match=f"{name} of transformers builds steps of its own, which are not known here"):
+        af.tokenizer(folder)
+
+
+CHAT = [
+    "<|im_start|>user\nhi<|im_end|> there",
+    "a <|tool|>b",
+    "the cat <|im_end|>  x",
+    "a <extra_id_0> b<extra_id_1>c",
+    " <image>x",
+]
+FLAGS = {"lstrip": True, "rstrip": False, "single_word": False, "normalized": False, "__type": "AddedToken"}
+SPELLED = [
+    {"additional_special_tokens": ["<|im_start|>", "<|im_end|>", "the"]},
+    {"extra_special_tokens": ["<|im_start|>", "<|im_end|>", "cat"]},
+    {"extra_special_tokens": {"tool_token": "<|tool|>", "end_token": "<|im_end|>"}},
+    {"extra_special_tokens": [], "additional_special_tokens": ["<|im_end|>"]},
+    {"extra_special_tokens": ["<|tool|>"], "additional_special_tokens": ["<|im_end|>"]},
+    {"additional_special_tokens": [{"content": "<|im_end|>", "special": True} | FLAGS]},
+    {"additional_special_tokens": [{"content": "<|im_end|>"} | FLAGS, "<|im_start|>"]},
+    {"image_token": "<image>", "additional_special_tokens": ["<|tool|>"]},
+    {"pad_token": "<|im_end|>"},
+    {"mask_token": {"content": "<|im_end|>"} | FLAGS},
+]  # fmt: skip
+FOLDERS = [
+    ("llama", "", "llama"), ("llama", "LlamaTokenizer", "llama"), ("llama", "CodeLlamaTokenizer", "llama"),
+    ("bytes", "Qwen2Tokenizer", "qwen2"), ("bytes", "", "gpt2"), ("t5", "", "t5"), ("bert", "", "bert"),
+    ("roberta", "", "roberta"), ("bigbird", "", "big_bird"), ("neox", "", "gpt_neox"), ("reformer", "", "reformer"),
+    ("cohere", "", "cohere"), ("gemma", "", "gemma2"),
+]  # fmt: skip
+
+
+def same_chat_ids(folder: Path) -> None:
+    ours, theirs = same_ids(folder)
+    for text in CHAT:
+        assert ours.text_ids(text) == theirs(text).input_ids, text
+    assert {name: ours.id_of(name) for name in theirs.all_special_tokens} == dict(
+        zip(theirs.all_special_tokens, theirs.all_special_ids, strict=True)
+    )
+    for name in ("bos_token", "eos_token", "unk_token", "pad_token", "mask_token"):
+        assert ours.id_named(name) == getattr(theirs, f"{name}_id"), name
+
+
+@pytest.mark.parametrize("place", ["settings", "map", "both"])
+@pytest.mark.parametrize("spelled", SPELLED, ids=json.dumps)
+@pytest.mark.parametrize(("kind", "name", "model_type"), FOLDERS)
+def test_special_tokens_of_either_key_and_file_have_the_ids_of_auto_tokenizer(
+    tmp_path, kind, name, model_type, spelled, place
+):
+    if place != "settings" and any(isinstance(token, dict) for token in spelled.get("additional_special_tokens", ())):
+        pytest.skip("AutoTokenizer fails on a list of tables in special_tokens_map.json")
+    named = {"tokenizer_class": name} if name else {}
+    bare = {key: {k: v for k, v in value.items() if k != "__type"} if isinstance(value, dict) and "content" in value else value
+            for key, value in spelled.items()}  # fmt: skip
+    files = {} if place == "settings" else {"special_tokens_map": bare}
+    settings = named | (
+        spelled if place == "settings" else {"extra_special_tokens": ["<|tool|>"]} if place == "both" else {}
+    )
+    same_chat_ids(write_folder(tmp_path, made(kind), settings, model_type=model_type, **files))
+
+
+@pytest.mark.parametrize("spelled", SPELLED, ids=json.dumps)
+@pytest.mark.parametrize(("kind", "name", "model_type"), [
+    ("bytes", "Qwen2Tokenizer", "qwen2"), ("bytes", "", "opt"), ("neox", "GPTNeoXTokenizer", "llama"), ("roberta", "", "roberta"),
+    ("bert", "", "bert"),
+])  # fmt: skip
+def test_special_tokens_of_files_older_than_tokenizer_json_have_the_ids_of_auto_tokenizer(
+    tmp_path, kind, name, model_type, spelled
+):
+    named = {"tokenizer_class": name} if name else {}
+    folder = write_folder(tmp_path, None, named | spelled, model_type=model_type)
+    made(kind).model.save(str(folder))
+    same_chat_ids(folder)
+
+
+@pytest.mark.parametrize("extra", [{}, {"extra_ids": 0}, {"extra_ids": 3}, {"extra_ids": 2, "additional_special_tokens": ["<extra_id_0>", "<extra_id_1>"]}])  # fmt: skip
+def test_special_tokens_of_t5_include_its_sentinels(tmp_path, extra):
+    same_chat_ids(write_folder(tmp_path, made("t5"), extra, model_type="t5"))
+
+
+@pytest.mark.parametrize("flag", ["lstrip", "rstrip", "single_word", "normalized"])
+def test_flags_of_a_named_token_count_in_older_folders(tmp_path, flag):
+    token = {"content": "<mask>", "lstrip": False, "rstrip": False, "single_word": False, "normalized": False} | {
+        flag: True
+    }
+    for place in ("settings", "map"):
+        settings = {"mask_token": token | {"__type": "AddedToken"}} if place == "settings" else {}
+        files = {"special_tokens_map": {"mask_token": token}} if place == "map" else {}
+        folder = write_folder(tmp_path / place, None, settings, model_type="roberta", **files)
+        made("roberta").model.save(str(folder))
+        ours, theirs = same_ids(folder)
+        for text in ("a <mask> b", "a<mask>b", "the  <mask>  cat"):
+            assert ours.text_ids(text) == theirs(text).input_ids, text
 
 
 @needs_stories

@@ -18,6 +18,7 @@ from anyformer import files
 from anyformer.data import encoding, tokenizing
 from anyformer.data.corpus import text_corpus
 from anyformer.data.raw import RawFile
+from anyformer.data.scan import Plan
 from anyformer.data.shard_writer import npy_header
 from anyformer.data.shards import INDEX, JOURNAL, open_examples, open_index
 from anyformer.data.sources import text as text_module
@@ -25,10 +26,9 @@ from anyformer.data.sources.conllu import Conllu
 from anyformer.data.sources.jsonl import JsonLines
 from anyformer.data.sources.text import Text
 from anyformer.data.sources.tsv import Tsv
-from anyformer.data.survey import Plan
 from anyformer.data.tokenizer import train_bpe
+from anyformer.data.tokenizer_training import KINDS, Training
 from anyformer.data.tokenizing import tokenize
-from anyformer.data.training import KINDS, Training
 from anyformer.errors import DataError, InputError
 
 ROOT = Path(af.__file__).parents[1]
@@ -447,9 +447,9 @@ from pathlib import Path
 from anyformer.data import encoding
 from anyformer.data.raw import RawFile
 from anyformer.data.sources.text import Text
-from anyformer.data.survey import Plan
+from anyformer.data.scan import Plan
 from anyformer.data.tokenizing import tokenize
-from anyformer.data.training import Training
+from anyformer.data.tokenizer_training import Training
 
 encoding.BATCH = 2**17
 def peak():
@@ -468,7 +468,7 @@ for copies in (1, 12):
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the peak of memory is read from /proc")
 def test_memory_does_not_grow_with_the_text(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-c", MEMORY, str(tmp_path)], capture_output=True, text=True, timeout=120,
+        [sys.executable, "-c", MEMORY, str(tmp_path)], capture_output=True, text=True, timeout=900,
         env={"PYTHONPATH": str(ROOT), "RAYON_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

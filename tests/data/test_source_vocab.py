@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 import anyformer as af
-from anyformer.data.examples import Examples
+from anyformer.data.dataset import Examples
 from anyformer.data.raw import RawFile
+from anyformer.data.scan import Plan
 from anyformer.data.shards import INDEX, TWO, VERSION, open_examples, open_index
 from anyformer.data.sources.text import Text
 from anyformer.data.sources.tsv import Tsv
-from anyformer.data.survey import Plan
 from anyformer.data.tokenizer import SOURCE, source_tokenizer, train_bpe
+from anyformer.data.tokenizer_training import Training
 from anyformer.data.tokenizing import tokenize
-from anyformer.data.training import Training
 from anyformer.errors import DataError, InputError
 from anyformer.train.config import Config
 from anyformer.train.resolve import resolved

@@ -6,8 +6,8 @@ import zipfile
 import pytest
 
 from anyformer.data import raw
+from anyformer.data.columns import LAYOUTS, class_names, find_layout
 from anyformer.data.corpus import documents
-from anyformer.data.layout import LAYOUTS, class_names, find_layout
 from anyformer.data.raw import RawFile, find_files, format_named, guess_format
 from anyformer.data.sources import text as text_module
 from anyformer.data.sources.conllu import Conllu

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from anyformer.data import training as module
-from anyformer.data.training import KINDS, Training, sentinel_ids, special_ids, train_tokenizer
+from anyformer.data import tokenizer_training as module
+from anyformer.data.tokenizer_training import KINDS, Training, sentinel_ids, special_ids, train_tokenizer
 from anyformer.errors import DataError, InputError
 from tests.data.test_tokenizer import strange_texts
 

@@ -4,10 +4,15 @@ A python block that is followed by a text block must print exactly that text; on
 """
 
 import contextlib
+import importlib.util
 import io
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NamedTuple
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 FENCE = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -24,6 +29,20 @@ class Fence(NamedTuple):
 def read(name: str) -> str:
     """A page of the repository."""
     return (ROOT / name).read_text(encoding="utf-8")
+
+
+def maker(name: str) -> ModuleType:
+    """docs/make_NAME.py, which is a script beside others and no part of the package."""
+    place = importlib.util.spec_from_file_location(f"make_{name}", ROOT / "docs" / f"make_{name}.py")
+    module = importlib.util.module_from_spec(place)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "docs"))
+        sys.modules[place.name] = module
+        place.loader.exec_module(module)
+    return module
+
+
+UPDATE = "run: python docs/make.py"
 
 
 def fences(page: str) -> list[Fence]:

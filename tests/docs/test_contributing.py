@@ -26,8 +26,8 @@ USE = """
 import torch
 import anyformer as af
 from anyformer.kernels.attention import attend, reference
-from anyformer.kernels.choose import Request
-from anyformer.kernels.sight import Sight
+from anyformer.kernels.dispatch import KernelRequest
+from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.parts.patterns.full import Full
 from anyformer.specs.patterns import Tokens
 from tests.contract.contracts import CONTRACTS
@@ -55,15 +55,15 @@ import recipe_kernel
 make = torch.Generator().manual_seed(0)
 q, k, v = (torch.randn(2, 3, h, 4, generator=make, dtype=torch.float64, requires_grad=True) for h in (6, 3, 3))
 here = Tokens(torch.arange(3)[None])
-sight = Sight(Full(), here, here, plain=True, shape="none")
+sight = AttentionMask(Full(), here, here, plain=True, shape="none")
 rules = dict(scale=0.5, mixer=plain.attention.mixer, own={}, sight=sight)
 outs = [attend(q, k, v, kernel=kernel, **rules) for kernel in (recipe_kernel.KERNEL, reference.KERNEL)]
 grads = [torch.autograd.grad(out.square().sum(), (q, k, v)) for out in outs]
 for ours, theirs in zip((outs[0], *grads[0]), (outs[1], *grads[1]), strict=True):
     assert_close("kernel", ours, theirs)
 asked = dict(device="cpu", dtype=torch.float64, phase="decode", pattern=Full(), mixer=plain.attention.mixer)
-assert recipe_kernel.why_not(Request(shape="none", **asked)) is None
-assert recipe_kernel.why_not(Request(shape="causal", **asked)) == "it knows no mask"
+assert recipe_kernel.why_not(KernelRequest(shape="none", **asked)) is None
+assert recipe_kernel.why_not(KernelRequest(shape="causal", **asked)) == "it knows no mask"
 print("used", *sorted({everything.position.kind, everything.norm.leaf.kind, everything.ffn.kind, everything.init.kind}))
 """
 
@@ -150,7 +150,7 @@ def python(code: str, *paths: object, cwd: object = ROOT) -> subprocess.Complete
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, paths))}
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
-        env=environment, cwd=str(cwd), capture_output=True, text=True, timeout=120,
+        env=environment, cwd=str(cwd), capture_output=True, text=True, timeout=900,
     )  # fmt: skip
 
 
@@ -172,7 +172,7 @@ def test_plugin_is_picked_up_by_the_contract_tests(site):
     tests = ["-m", "pytest", "-n", "0", "-p", "no:cacheprovider", "tests/contract/test_contracts.py"]
     done = subprocess.run(
         [sys.executable, *tests, "-k", "kerple and (keeps_promise or one_graph)"],
-        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=120,
+        env=environment, cwd=ROOT, capture_output=True, text=True, timeout=900,
     )  # fmt: skip
     assert f"{len(CONTRACTS) + 1} passed" in done.stdout, done.stdout
 

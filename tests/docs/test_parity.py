@@ -1,22 +1,17 @@
 """docs/parity.md: every family and variant that the tests know has its row; the figures are those of the last writing."""
 
-import importlib.util
-
 import pytest
 import torch
 
 from anyformer.families.family import Family
-from tests.docs.fences import ROOT, read
+from tests.docs.fences import UPDATE, read
+from tests.docs.fences import maker as load_maker
 from tests.families.cases import cases
 
 
 @pytest.fixture(scope="module")
 def maker():
-    """docs/make_parity.py, which is a script and no part of the package."""
-    place = importlib.util.spec_from_file_location("make_parity", ROOT / "docs" / "make_parity.py")
-    module = importlib.util.module_from_spec(place)
-    place.loader.exec_module(module)
-    return module
+    return load_maker("parity")
 
 
 def rows():
@@ -26,7 +21,7 @@ def rows():
 def test_page_has_a_row_for_every_family_and_variant(maker):
     wanted = [maker.key(kind, Family.named(kind).architectures[0], variant) for kind, variant in cases()]
     found = [next((key for key in wanted if row.startswith(key)), row) for row in rows()]
-    assert found == wanted, "run: PYTHONPATH=. python docs/make_parity.py"
+    assert found == wanted, UPDATE
 
 
 def test_page_shows_no_failure_and_no_empty_cell():

@@ -1,6 +1,5 @@
 """README.md: its commands and its python run, and its table and its picture are those of the registries."""
 
-import importlib.util
 import json
 import os
 import re
@@ -12,7 +11,8 @@ import pytest
 from PIL import Image
 
 from anyformer.cli.main import parser
-from tests.docs.fences import ROOT, fences, read, run
+from tests.docs.fences import ROOT, UPDATE, fences, read, run
+from tests.docs.fences import maker as load_maker
 
 PAGE = read("README.md")
 SHORTER = "--steps 2 --set depth=1 --set width=32"
@@ -23,23 +23,18 @@ FEWER = "--set stages.steps=20 --set stages.length=32 --set stages.batch=2 --set
 
 @pytest.fixture(scope="module")
 def axes():
-    """docs/axes.py, which is a script and no part of the package."""
-    place = importlib.util.spec_from_file_location("axes", ROOT / "docs" / "axes.py")
-    module = importlib.util.module_from_spec(place)
-    place.loader.exec_module(module)
-    return module
+    return load_maker("axes")
 
 
 def test_readme_table_of_axes_is_that_of_the_registries(axes):
-    between = re.search(r"^<!-- axes: .*?-->\n(.*?)^<!-- end of axes -->$", PAGE, re.MULTILINE | re.DOTALL)
-    assert between is not None
-    assert between[1] == axes.table(), f"the right table is\n\n{axes.table()}"
+    assert axes.updated(PAGE) == PAGE, UPDATE
+    assert axes.table() in PAGE
 
 
 def test_readme_picture_of_axes_is_that_of_the_registries(axes, tmp_path):
     # A picture carries what it shows as text.
     with Image.open(ROOT / "docs" / "pictures" / "axes.png") as picture:
-        assert json.loads(picture.info["Description"]) == json.loads(axes.written()), "run python docs/axes.py"
+        assert json.loads(picture.info["Description"]) == json.loads(axes.written()), UPDATE
     axes.draw(tmp_path / "axes.png")
     with Image.open(tmp_path / "axes.png") as picture:
         assert picture.info["Description"] == axes.written()
@@ -76,7 +71,7 @@ def test_readme_commands_run_one_after_the_other_in_an_empty_folder(tmp_path):
         if command == "anyformer quickstart":
             words += ["--out", "runs/quickstart"]
         done = subprocess.run(
-            [sys.executable, "-m", *words], cwd=tmp_path, capture_output=True, text=True, timeout=300,
+            [sys.executable, "-m", *words], cwd=tmp_path, capture_output=True, text=True, timeout=900,
             env=os.environ | {"PYTHONPATH": str(ROOT)},
         )  # fmt: skip
         assert (done.returncode, done.stderr) == (0, ""), f"{command}\n{done.stderr}"

@@ -1,7 +1,6 @@
 """docs/spec.md: its tables are those of the dataclasses, its python runs, and it knows every argument and result."""
 
 import dataclasses
-import importlib.util
 import re
 
 import pytest
@@ -11,7 +10,8 @@ from anyformer.model.output import Output
 from anyformer.parts.positions.alibi import Alibi
 from anyformer.parts.positions.rope import Rope
 from anyformer.specs import ModelSpec
-from tests.docs.fences import ROOT, fences, read, run
+from tests.docs.fences import UPDATE, fences, read, run
+from tests.docs.fences import maker as load_maker
 
 NAME = "docs/spec.md"
 PAGE = read(NAME)
@@ -19,11 +19,7 @@ PAGE = read(NAME)
 
 @pytest.fixture(scope="module")
 def maker():
-    """docs/make_spec_reference.py, which is a script and no part of the package."""
-    place = importlib.util.spec_from_file_location("make_spec_reference", ROOT / "docs" / "make_spec_reference.py")
-    module = importlib.util.module_from_spec(place)
-    place.loader.exec_module(module)
-    return module
+    return load_maker("spec")
 
 
 def section(title: str) -> str:
@@ -32,7 +28,7 @@ def section(title: str) -> str:
 
 
 def test_reference_of_the_page_is_up_to_date(maker):
-    assert maker.updated(PAGE) == PAGE, "run: python docs/make_spec_reference.py"
+    assert maker.updated(PAGE) == PAGE, UPDATE
 
 
 def test_reference_with_another_default_is_out_of_date(maker):

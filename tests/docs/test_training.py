@@ -1,7 +1,6 @@
 """docs/training.md: its tables are those of the config, its configs are read, its commands are ones that we take."""
 
 import dataclasses
-import importlib.util
 import re
 import shlex
 
@@ -10,7 +9,8 @@ import pytest
 from anyformer.cli.main import parser
 from anyformer.data.objectives import Objective
 from anyformer.train.config import Config
-from tests.docs.fences import ROOT, fences, read
+from tests.docs.fences import ROOT, UPDATE, fences, read
+from tests.docs.fences import maker as load_maker
 
 NAME = "docs/training.md"
 PAGE = read(NAME)
@@ -19,17 +19,11 @@ WHOLE, *PARTS = [fence.text for fence in fences(PAGE) if fence.language == "toml
 
 @pytest.fixture(scope="module")
 def maker():
-    """docs/make_training_reference.py, which is a script beside the one that it imports."""
-    place = importlib.util.spec_from_file_location("make_training", ROOT / "docs" / "make_training_reference.py")
-    module = importlib.util.module_from_spec(place)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "docs"))
-        place.loader.exec_module(module)
-    return module
+    return load_maker("training")
 
 
 def test_reference_of_the_page_is_up_to_date(maker):
-    assert maker.updated(PAGE) == PAGE, "run: python docs/make_training_reference.py"
+    assert maker.updated(PAGE) == PAGE, UPDATE
 
 
 def test_reference_with_another_default_is_out_of_date(maker):

@@ -3,7 +3,7 @@
 import pytest
 
 from anyformer.errors import InputError
-from anyformer.explain.catalogue import catalogue, undisclosed
+from anyformer.explain.zoo_table import catalogue, undisclosed
 from anyformer.families.zoo import UNDISCLOSED, named, presets
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anyformer.explain.grid import TOKENS, draw_grid, draw_picture, grid, picture
-from anyformer.specs.pairs import allowed_pairs
+from anyformer.specs.pair_count import allowed_pairs
 from anyformer.specs.patterns import Pattern
 from tests.contract.draw import draw
 from tests.parts.pattern_samples import one_of_each, parse

@@ -57,7 +57,7 @@ def browse(text, folder, fragment=""):
         str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder / 'profile'}",
         "--virtual-time-budget=10000", "--dump-dom", f"{place.as_uri()}{fragment}",
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, timeout=900, check=True)
     document = done.stdout.decode()
     opening = re.search(r"<html[^>]*>", document)
     assert opening is not None

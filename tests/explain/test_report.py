@@ -7,7 +7,7 @@ import pytest
 from anyformer.errors import InputError
 from anyformer.explain.costs import usual_contexts
 from anyformer.explain.groups import groups, listed
-from anyformer.explain.machines import MACHINES, machine
+from anyformer.explain.hardware import MACHINES, machine
 from anyformer.explain.report import preset_of, report
 from anyformer.explain.summary import exemptions, summary
 from anyformer.families.zoo import find

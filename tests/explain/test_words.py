@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 import anyformer
-from anyformer.explain import choices
+from anyformer.explain import closed_axes
 from anyformer.explain.axes import axes_of
 from anyformer.explain.words import file_of, join, leaf_words, settings, some
 from anyformer.specs import Attention, FeedForward, Mixer, Norm, Position
 from anyformer.specs.axes import Leaf
-from anyformer.specs.ends import SequenceHead, TokenEmbed, TokenHead
+from anyformer.specs.embed_head import SequenceHead, TokenEmbed, TokenHead
 from anyformer.specs.layers import runs
-from anyformer.specs.units import data, flops, params, percent, ratio, short, tokens
+from anyformer.specs.number_format import data, flops, params, percent, ratio, short, tokens
 from tests.contract.draw import every_kind, spec_of_kind
 from tests.specs.small import small
 
@@ -145,7 +145,7 @@ def test_settings_name_what_is_not_at_its_default():
 def test_heads_are_named_by_how_they_share_keys():
     for heads, kv_heads, name in ((4, 4, "MHA 4"), (4, 2, "GQA 4/2"), (4, 1, "MQA 4"), (1, 1, "MHA 1")):
         spec = small({"attention": {"heads": heads, "kv_heads": kv_heads}})
-        assert choices.heads_name(spec.dims(spec.stacks[0].layers[0], spec.stacks[0])) == name
+        assert closed_axes.heads_name(spec.dims(spec.stacks[0].layers[0], spec.stacks[0])) == name
 
 
 def test_numbers_are_short_and_round_up_to_the_next_unit():
@@ -173,5 +173,5 @@ def test_runs_of_layers_are_found_in_any_order():
 
 def test_equation_of_a_tied_head_has_the_projection_to_a_narrower_table():
     spec = small({"head": {"kind": "lm", "tied": True}, "embed": {"kind": "tokens", "width": 8}})
-    assert choices.head(spec).equation == "logits_t = E W_p h_t"
-    assert choices.embedding(spec).equation == "x_t = W_p E[token_t]"
+    assert closed_axes.head(spec).equation == "logits_t = E W_p h_t"
+    assert closed_axes.embedding(spec).equation == "x_t = W_p E[token_t]"

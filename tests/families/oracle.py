@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from anyformer.families.family import Family
 from anyformer.families.statemap import StateMap
-from anyformer.specs.ends import PatchEmbed
+from anyformer.specs.embed_head import PatchEmbed
 from anyformer.specs.model import ModelSpec
 from tests.families.references import REFERENCES
 

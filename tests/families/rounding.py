@@ -12,8 +12,8 @@ import torch
 import transformers
 
 import anyformer as af
-from anyformer.families.bridge import from_hf
 from anyformer.families.family import Family
+from anyformer.families.hf_bridge import from_hf
 from anyformer.specs.model import ModelSpec
 from tests.families.oracle import randomise
 from tests.tolerances import difference

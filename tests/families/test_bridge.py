@@ -1,13 +1,16 @@
 """Public models and ours in memory: logits and tensors agree, and nothing is shared."""
 
+import json
+import re
+
 import pytest
 import torch
 import transformers
 
 import anyformer as af
-from anyformer.errors import CapabilityError, InputError, SpecError
-from anyformer.families.bridge import from_hf, to_hf
+from anyformer.errors import CapabilityError, CheckpointError, InputError, SpecError
 from anyformer.families.family import Family
+from anyformer.families.hf_bridge import from_hf, to_hf
 from tests.families.cases import OWN, cases, config_of
 from tests.families.oracle import answer, inputs, is_ignored, oracle
 from tests.tolerances import assert_close
@@ -83,3 +86,72 @@ def test_models_that_can_not_come_over_are_refused():
         from_hf(meta)
     with pytest.raises(InputError, match="meta"):
         to_hf(af.build(af.spec("gpt2-small", {"depth": 1}), device="meta"))
+
+
+def stored_copies(model, kind):
+    """Names of tables that a model holds once more than our spec of it does, each with the module that holds it."""
+    family = Family.named(kind)
+    assert family is not None
+    spec = from_hf(model).spec
+    table = family.weights(spec)
+    doubles = table.doubles(model.state_dict(), {entry.theirs for entry in table.entries(spec)})
+    named = [name for name, _ in doubles if name.endswith("embed_tokens.weight")]
+    return [(name, model.get_submodule(name.removesuffix(".weight"))) for name in named]
+
+
+@pytest.mark.parametrize("kind", sorted({kind for kind, _ in cases() if kind not in OWN}))
+@torch.no_grad()
+def test_public_model_with_one_of_its_shared_tables_replaced_comes_over_right_or_not_at_all(kind):
+    family = Family.named(kind)
+    assert family is not None
+    config = config_of(kind, "tiny")
+    if len(stored_copies(oracle(family, config), kind)) == 0:
+        assert family.base.get("topology") != "encoder-decoder" or kind == "fsmt"  # whose tables are apart
+        return
+    for place in range(len(stored_copies(oracle(family, config), kind))):
+        theirs = oracle(family, config, seed=3)
+        name, module = stored_copies(theirs, kind)[place]
+        module.weight = torch.nn.Parameter(module.weight + 0.5)
+        if "share_encoder_decoder_embeddings" not in family.keys:
+            with pytest.raises(CheckpointError, match=rf"{re.escape(name)} differs from"):
+                from_hf(theirs)
+            continue
+        given = {"input_ids": IDS, "decoder_input_ids": IDS}
+        assert_close("oracle", from_hf(theirs)(**given).logits, answer(theirs, **given))
+
+
+@torch.no_grad()
+def test_marian_without_tied_words_has_a_table_for_each_use_and_all_of_them_come_over(tmp_path):
+    family = Family.named("transformer")
+    assert family is not None
+    config = family.tiny() | {"tie_word_embeddings": False}
+    theirs, given = oracle(family, config, seed=7), {"input_ids": IDS, "decoder_input_ids": IDS}
+    tables = {"model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"}
+    assert len({theirs.get_submodule(name).weight.data_ptr() for name in tables}) == 4
+    ours = from_hf(theirs)
+    assert_close("oracle", ours(**given).logits, answer(theirs, **given))
+    assert_close("oracle", answer(to_hf(ours), **given), answer(theirs, **given))
+    # In a folder the config counts, and the error says which key to change.
+    theirs.save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match=r"differs from model\.shared\.weight.*set share_encoder_decoder_emb"):
+        af.load(tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"share_encoder_decoder_embeddings": False}))
+    read = af.load(tmp_path, dtype=torch.float64)
+    assert_close("oracle", read(**given).logits, answer(theirs, **given))
+
+
+@torch.no_grad()
+def test_shared_table_beside_an_untied_head_is_written_for_each_use(tmp_path):
+    family = Family.named("transformer")
+    assert family is not None
+    spec = family.spec_from(family.tiny()).vary({"head.tied": False})
+    ours = af.build(spec, dtype=torch.float64, seed=2).eval()
+    given = {"input_ids": IDS, "decoder_input_ids": IDS}
+    back = to_hf(ours)
+    # The public class rounds its table of sines to fp32.
+    assert_close("fp32-oracle", answer(back, **given), ours(**given).logits)
+    af.save(ours, tmp_path, format="hf")
+    read = transformers.MarianMTModel.from_pretrained(tmp_path, dtype=torch.float64).eval()
+    assert_close("fp32-oracle", answer(read, **given), ours(**given).logits)
+    assert af.load(tmp_path).spec == from_hf(back).spec == spec

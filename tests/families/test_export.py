@@ -12,7 +12,7 @@ from anyformer.convert.surgery import Surgery, operate
 from anyformer.errors import InputError
 from anyformer.families.checkpoint import family_for, save_published
 from anyformer.families.family import Family, families
-from anyformer.model import store
+from anyformer.model import native_checkpoint
 from tests.families.cases import OWN, cases, config_of
 from tests.families.oracle import public_class  # noqa: F401 - looks at a module that warns once
 
@@ -99,8 +99,10 @@ def test_model_that_was_built_or_saved_before_families_were_kept_is_exported_as_
     tensors = {name: p.detach() for name, p in model.named_parameters()}
     text = model.spec.to_toml()
     (tmp_path / "old").mkdir()
-    store.write_tensors(tmp_path / "old" / store.WEIGHTS, tensors, {"format": "pt", "spec": text})
-    (tmp_path / "old" / store.SPEC).write_text(text)
+    native_checkpoint.write_tensors(
+        tmp_path / "old" / native_checkpoint.WEIGHTS, tensors, {"format": "pt", "spec": text}
+    )
+    (tmp_path / "old" / native_checkpoint.SPEC).write_text(text)
     old = af.load(tmp_path / "old")
     assert old.family is None
     expected = family_for(model.spec)[0].architectures[0]
@@ -117,8 +119,8 @@ def test_family_that_is_asked_for_comes_before_the_one_it_was_read_from(folder):
 
 
 def test_model_trained_from_a_published_folder_keeps_its_family(folder):
-    from anyformer.train.setup import _loaded
-    from anyformer.train.tables import model_table
+    from anyformer.train.components import _loaded
+    from anyformer.train.state_tensors import model_table
 
     source = folder("phi3", "whole-heads")
     found = _loaded(str(source), af.spec(source, {"attention.dropout": 0.1}), torch.device("cpu"), torch.float32)

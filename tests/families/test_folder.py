@@ -11,7 +11,7 @@ import anyformer as af
 from anyformer.errors import CheckpointError, InputError, SpecError
 from anyformer.families.checkpoint import save_published
 from anyformer.families.family import Family
-from anyformer.families.folder import load, save, spec_of
+from anyformer.families.io import load, save, spec_of
 from tests.contract.draw import BASE
 
 
@@ -160,7 +160,7 @@ def test_load_of_quantised_weights_is_refused(folder):
 
 
 def test_dtype_on_an_accelerator_is_the_checkpoint_s_own():
-    from anyformer.model.store import default_dtype
+    from anyformer.model.native_checkpoint import default_dtype
 
     assert default_dtype(torch.device("cuda"), torch.bfloat16) == torch.bfloat16
     assert default_dtype(torch.device("cpu"), torch.bfloat16) == torch.float32

@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 import anyformer as af
 from anyformer.errors import CheckpointError, InputError, SpecError
 from anyformer.families.family import Family
-from anyformer.families.folder import load, spec_of
+from anyformer.families.io import load, spec_of
 from anyformer.files import inside
-from anyformer.model.header import MOST, read_header
+from anyformer.model.safetensors_header import MOST, read_header
 from tests.cli.small_run import small_run
 from tests.families.watched import FILES, header_of, with_header
 
@@ -45,7 +45,7 @@ def watched(*argv):
     """What the process tells, once it has ended by itself."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.families.watched", *map(str, argv)],
-        cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=900, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-2000:]
     return json.loads(done.stdout)

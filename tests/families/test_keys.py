@@ -6,8 +6,8 @@ import pytest
 
 from anyformer.errors import SpecError
 from anyformer.families.checkpoint import family_for
+from anyformer.families.config_keys import COMMON
 from anyformer.families.family import Family, families, family_of
-from anyformer.families.keys import COMMON
 from anyformer.families.statemap import Joined, PerHead, Row, Rule, Shaped, Slice, StateMap, Transposed, uncovered
 from anyformer.families.zoo import named
 from tests.families.cases import gathered

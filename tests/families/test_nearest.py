@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.families.bridge import to_hf
 from anyformer.families.family import Family
+from anyformer.families.hf_bridge import to_hf
 from tests.families.cases import gathered
 from tests.families.oracle import answer, lifted
 from tests.tolerances import assert_close

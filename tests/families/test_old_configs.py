@@ -10,10 +10,11 @@ import torch
 import anyformer as af
 from anyformer.errors import InputError, SpecError
 from anyformer.families.checkpoint import described
+from anyformer.families.config_keys import public_keys, read_by
 from anyformer.families.family import Family, families
-from anyformer.families.folder import load
-from anyformer.families.keys import public_keys, read_by
+from anyformer.families.io import load
 from tests.contract.draw import BASE
+from tests.docs.fences import UPDATE, maker
 from tests.families.oracle import answer, oracle, public_class
 from tests.tolerances import assert_close
 
@@ -278,14 +279,7 @@ def test_old_config_gives_the_logits_of_the_public_class_that_reads_the_same_fil
 
 
 def test_public_keys_are_those_of_the_pinned_release():
-    import importlib.util
-    from pathlib import Path
-
-    place = Path(__file__).parents[2] / "docs" / "make_public_keys.py"
-    found = importlib.util.spec_from_file_location("make_public_keys", place)
-    maker = importlib.util.module_from_spec(found)
-    found.loader.exec_module(maker)
-    assert maker.table() == public_keys(), "run python docs/make_public_keys.py"
+    assert maker("public_keys").table() == public_keys(), UPDATE
 
 
 @pytest.mark.parametrize("kind", [family.kind for family in families() if read_by(family.architectures[0])])

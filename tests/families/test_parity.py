@@ -10,11 +10,13 @@ import torch
 import anyformer as af
 from anyformer.families.checkpoint import published, save_published
 from anyformer.families.family import Family, families
-from anyformer.families.folder import load
+from anyformer.families.io import load
 from tests.families.cases import BLOCKS, COUNTED, LENGTHS, RIGHT, WITHIN, cases, config_of
 from tests.families.oracle import answer, inputs, is_ignored, oracle, public_class
+from tests.quick import quick
 from tests.tolerances import assert_close
 
+QUICK = [(kind, "tiny") for kind in ("llama", "gpt2", "bert", "t5", "gemma2")]
 LENGTH = 21
 """Longer than every window, trained length and bucket range of the small configs."""
 
@@ -62,7 +64,10 @@ def made(tmp_path_factory):
 
 def pytest_generate_tests(metafunc):
     if "variant" in metafunc.fixturenames:
-        metafunc.parametrize(("kind", "variant"), cases(), ids=[f"{kind}-{variant}" for kind, variant in cases()])
+        some = [
+            pytest.param(*case, marks=[quick] if case in QUICK else [], id="-".join(case)) for case in cases()
+        ]  # fmt: skip
+        metafunc.parametrize(("kind", "variant"), some)
 
 
 @torch.no_grad()

@@ -1,5 +1,6 @@
 """Presets: counts to the last parameter, and the facts by which the models differ."""
 
+import re
 import subprocess
 import sys
 
@@ -7,7 +8,7 @@ import pytest
 
 import anyformer as af
 from anyformer.errors import InputError
-from anyformer.families.facts import differences, facts
+from anyformer.families.spec_facts import differences, facts
 from anyformer.families.zoo import UNDISCLOSED, find, presets
 from tests.families.cases import gathered
 from tests.families.oracle import public_class
@@ -101,9 +102,34 @@ def test_names_that_newcomers_write_are_known(given, name):
     assert af.spec(given) == af.spec(name)
 
 
-def test_repository_of_somebody_else_is_not_taken_for_a_preset():
+@pytest.mark.parametrize("name", [*NAMES, *ALSO])
+def test_preset_is_found_behind_any_owner_s_name(name):
+    assert find(f"Someone/{name.upper()}") == find(name)
+
+
+def test_repository_whose_name_is_no_preset_s_is_not_taken_for_one():
     with pytest.raises(InputError, match="the nearest presets are llama-3-8b"):
-        af.spec("someone/llama-3-8b")
+        af.spec("someone/llama-3-8b-tuned")
+
+
+@pytest.mark.parametrize("name", ["gpt2-smal", "openai/gpt2-smal", "gpt-2-smal", "bert-bse", "lama-7b"])
+def test_hints_for_an_unknown_name_name_each_preset_once(name):
+    with pytest.raises(InputError) as info:
+        af.spec(name)
+    told = re.search("nearest presets? (?:is|are) ([^;]*);", str(info.value))
+    assert told is not None
+    found = [find(hint)[1].name for hint in told[1].split(", ")]
+    assert len(found) == len(set(found)), told[1]
+
+
+def test_beginning_of_the_names_of_several_families_is_answered_with_all_of_them_shortly():
+    with pytest.raises(InputError) as info:
+        af.spec("qwen")
+    kinds = {find(name)[0].kind for name in NAMES if name.startswith("qwen")}
+    assert kinds == {"qwen", "qwen2", "qwen3"}
+    for kind in kinds:
+        assert re.search(rf"\b{kind}-", str(info.value)), kind
+    assert len(str(info.value)) < 250
 
 
 def test_beginning_of_several_names_is_answered_with_their_sizes_and_no_other_number():

@@ -2,7 +2,7 @@
 
 import torch
 
-from anyformer.families.bridge import from_hf
+from anyformer.families.hf_bridge import from_hf
 from anyformer.families.reformer import Reformer
 from tests.families.oracle import lifted, oracle
 from tests.tolerances import assert_close

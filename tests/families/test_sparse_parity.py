@@ -8,9 +8,9 @@ from safetensors.torch import load_file
 
 import anyformer as af
 from anyformer.errors import InputError, SpecError
-from anyformer.families.bridge import from_hf, to_hf
 from anyformer.families.family import Family
-from anyformer.families.folder import load
+from anyformer.families.hf_bridge import from_hf, to_hf
+from anyformer.families.io import load
 from tests.families.cases import config_of
 from tests.families.oracle import answer, lifted, oracle
 from tests.tolerances import assert_close, difference

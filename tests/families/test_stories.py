@@ -8,7 +8,7 @@ import torch
 import transformers
 
 import anyformer as af
-from anyformer.families.folder import load
+from anyformer.families.io import load
 
 FOLDER = Path(__file__).parents[2].parent / "shared" / "data" / "stories260K"
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from anyformer.families.bridge import from_hf
 from anyformer.families.family import Family
+from anyformer.families.hf_bridge import from_hf
 from tests.families.cases import config_of
 from tests.families.oracle import inputs, lifted, oracle
 from tests.tolerances import assert_close

@@ -9,7 +9,7 @@ import torch
 
 import anyformer as af
 from anyformer.families.family import Family
-from anyformer.families.folder import load, save
+from anyformer.families.io import load, save
 
 ROOT = Path(__file__).parents[2]
 
@@ -63,7 +63,7 @@ def test_load_holds_the_weights_once(tmp_path):
     """Peak memory of a process that loads 64 MB and uses them, beyond what it had before."""
     code = (
         "import sys, torch, anyformer as af\n"
-        "from anyformer.families import checkpoint\nfrom anyformer.model import store\n"
+        "from anyformer.families import checkpoint\nfrom anyformer.model import native_checkpoint\n"
         "def peak(name): return next(int(l.split()[1]) * 1024 for l in open('/proc/self/status') if l.startswith(name))\n"
         "af.spec(sys.argv[1]); torch.zeros(8) @ torch.zeros(8); before = peak('VmRSS:')\n"
         "m = af.load(sys.argv[1]); sum(float(p.sum()) for p in m.parameters()); print(peak('VmHWM:') - before)"

@@ -20,7 +20,7 @@ import torch
 
 import anyformer as af
 from anyformer.errors import AnyformerError
-from anyformer.families.folder import spec_of
+from anyformer.families.io import spec_of
 from anyformer.specs.model import ModelSpec
 
 ROOMS = tuple(

@@ -10,7 +10,7 @@ import anyformer as af
 from anyformer.generation.asking.options import Options
 from anyformer.generation.asking.request import room
 from anyformer.generation.batching import Batcher, Ticket
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 from tests.contract.contracts import model_of, prefix_of
 from tests.contract.draw import BASE, draw
 from tests.generation import words

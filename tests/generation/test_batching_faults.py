@@ -8,7 +8,7 @@ import torch
 
 import anyformer as af
 from anyformer.generation.batching import Batcher
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 from tests.contract.contracts import model_of
 from tests.contract.draw import BASE
 from tests.generation.test_batching import PROMPT, alone, small

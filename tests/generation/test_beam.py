@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 from tests.contract.contracts import model_of, randomise
 from tests.contract.draw import BASE, draw
 from tests.generation.talking import talking

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 from tests.contract.contracts import model_of, randomise
 from tests.contract.draw import BASE
 from tests.data.test_tokenizer import STORIES, needs_stories
@@ -130,9 +130,28 @@ def test_generate_of_a_model_in_training_drops_nothing_and_gives_every_mode_back
     assert torch.equal(found, by_hand(model_of(spec), PROMPT, 9))
     stream = af.generate(m, PROMPT, max_new_tokens=9, stream=True)
     next(stream)
-    assert not any(module.training for module in m.modules())
+    # Between two tokens the model is the user's.
+    assert [module.training for module in m.modules()] == modes
     stream.close()
     assert [module.training for module in m.modules()] == modes
+
+
+@pytest.mark.parametrize("first", ["train", "eval"])
+def test_generate_as_a_stream_leaves_the_mode_that_the_user_gives_meanwhile(first):
+    spec = af.spec(BASE, {"block.dropout": 0.5})
+    m = getattr(randomise(af.build(spec, dtype=torch.float64), 0), first)()
+    wanted = by_hand(model_of(spec), PROMPT, 6)[0, PROMPT.shape[1] :].tolist()
+    stream = af.generate(m, PROMPT, max_new_tokens=6, stream=True)
+    told = [int(next(stream))]
+    for mode in ("train", "eval", "train"):
+        getattr(m, mode)()
+        af.generate(m, PROMPT, max_new_tokens=2)
+        told.append(int(next(stream)))
+        assert {module.training for module in m.modules()} == {mode == "train"}
+    m.eval()
+    told += [int(ids) for ids in stream]
+    assert told == wanted
+    assert not any(module.training for module in m.modules())
 
 
 def test_generate_leaves_a_model_that_still_trains():

@@ -13,7 +13,7 @@ from anyformer.generation.running import runner as running
 from anyformer.generation.running.capture import Draw
 from anyformer.generation.samplers.draw import keys
 from anyformer.kernels.cuda_graph import Recorder
-from anyformer.model.reading import reading
+from anyformer.model.eval_mode import eval_mode
 from tests.contract.contracts import model_of
 from tests.contract.draw import draw
 from tests.generation.talking import talking
@@ -38,7 +38,7 @@ def test_paged_reader_of_a_random_spec_gives_the_logits_of_a_cache(seed):
     spec = draw(seed)
     model = model_of(spec)
     wish = asked(model, prompts(spec, seed))
-    with reading(model):
+    with eval_mode(model):
         one, other = Cached(model, wish), Paged(model, wish)
         want, found = one.begin(), other.begin()
         assert_close("promise", found, want)
@@ -65,7 +65,7 @@ def test_flow_chooses_what_single_steps_choose(seed):
     rows = ((0.0, 0, 1.0, 0.0), (0.9, 5, 0.9, 0.05), (1.3, 0, 1.0, 0.0))
     chance = Draw(rows, keys((3, 4, 5), 3, device=torch.device("cpu")), (1, 1, 1))
     found = []
-    with reading(model):
+    with eval_mode(model):
         for steps in (NEW - 1, 1):
             reader = Paged(model, wish)
             ids = reader.begin().argmax(-1)
@@ -97,7 +97,7 @@ def test_decode_steps_that_can_not_be_recorded_are_launched_and_one_line_says_so
     spec = draw(talking(range(12))[0])
     model = model_of(spec)
     wish = asked(model, prompts(spec, 0))
-    with reading(model), warnings.catch_warnings(record=True) as caught:
+    with eval_mode(model), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found: list[list[torch.Tensor]] = []
         for captures in (False, True):

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.families.bridge import from_hf
 from anyformer.families.family import Family, families
-from anyformer.model.models import Model
+from anyformer.families.hf_bridge import from_hf
+from anyformer.model.model import Model
 from tests.families.cases import OWN
 from tests.families.oracle import is_ignored, lifted, oracle, public_class
 from tests.tolerances import assert_close

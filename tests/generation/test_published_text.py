@@ -10,7 +10,7 @@ import anyformer as af
 from anyformer.cli.main import main
 from anyformer.data.text_ids import prompt_ids, source_ids
 from anyformer.data.tokenizer import Tokenizer
-from anyformer.families.folder import load
+from anyformer.families.io import load
 from anyformer.generation.chat.conversation import Chat
 from anyformer.generation.pipelines.source import open_source
 from anyformer.generation.text.prompt import read_prompt

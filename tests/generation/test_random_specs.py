@@ -5,11 +5,12 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 from anyformer.specs import ModelSpec
 from tests.contract.contracts import model_of, prefix_of
 from tests.contract.draw import draw
 from tests.generation.talking import talking
+from tests.quick import few
 from tests.tolerances import assert_close
 
 SEEDS = talking(range(120))
@@ -43,7 +44,7 @@ def new_tokens(model: Model, found: Tensor, width: int) -> Tensor:
     return found[:, 1:] if model.spec.topology == "encoder-decoder" else found[:, width:]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", few(SEEDS, 10))
 def test_generate_of_a_random_spec_gives_the_same_tokens_in_every_way(seed):
     spec = draw(seed)
     model = model_of(spec)

@@ -9,7 +9,7 @@ import anyformer as af
 from anyformer.generation.readers.guesses import Lookup
 from anyformer.generation.readers.speculate import Speculating
 from anyformer.generation.running.runner import Runner
-from anyformer.model.reading import reading
+from anyformer.model.eval_mode import eval_mode
 from tests.contract.contracts import model_of, prefix_of
 from tests.contract.draw import BASE, draw
 from tests.generation.talking import talking
@@ -45,7 +45,7 @@ def test_guesses_of_a_random_spec_change_no_logit(seed):
     answers = [found.ids[0].tolist() for found in alone]
     begun = [answer[:-NEW] for answer in answers]
     pool = model.new_pool(2, 40, size=4, chunk=2 * GUESSES + 2, rope_length=25 if model.reads_length else None)
-    with reading(model):
+    with eval_mode(model):
         reader = Speculating(model, Runner(model, pool), Seer(answers, seed), guesses=GUESSES, limit=30)
         if two:
             ids = torch.zeros(2, 9, dtype=torch.long)

@@ -4,7 +4,7 @@ import functools
 
 import anyformer as af
 from anyformer.data.tokenizer import Tokenizer, train_bpe
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 from tests.contract.contracts import model_of
 from tests.contract.draw import BASE
 

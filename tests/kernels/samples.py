@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from anyformer.kernels.attention import attend
-from anyformer.kernels.choose import Kernel
-from anyformer.kernels.sight import Sight
+from anyformer.kernels.attention_mask import AttentionMask
+from anyformer.kernels.dispatch import Kernel
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.causal import Causal
 from anyformer.parts.patterns.full import Full
-from anyformer.specs.axes import ScoreTerms, ValueTerms
+from anyformer.specs.axes import ScoreBias, ValueTerms
 from anyformer.specs.patterns import Pattern, Tokens
 from tests.parts.samples import random
 
@@ -28,7 +28,7 @@ def qkv(queries: int, keys: int, heads: int = 6, groups: int = 2, dim: int = 8) 
     )
 
 
-def plain(pattern: Pattern, queries: int, keys: int | None = None, *, heads: int = 6, **rest: Any) -> Sight:
+def plain(pattern: Pattern, queries: int, keys: int | None = None, *, heads: int = 6, **rest: Any) -> AttentionMask:
     """Rows that are alike: queries are the last of the keys."""
     keys = queries if keys is None else keys
     every = torch.arange(keys)[None]
@@ -39,10 +39,10 @@ def plain(pattern: Pattern, queries: int, keys: int | None = None, *, heads: int
         shape = "none"
     elif isinstance(pattern, Causal) and queries == keys:
         shape = "causal"
-    return Sight(pattern, q, k, plain=True, heads=heads, shape=shape, **rest)
+    return AttentionMask(pattern, q, k, plain=True, heads=heads, shape=shape, **rest)
 
 
-def packed(pattern: Pattern, tokens: int, *, heads: int = 6) -> Sight:
+def packed(pattern: Pattern, tokens: int, *, heads: int = 6) -> AttentionMask:
     """Two rows of three and two documents."""
     cuts = (tokens // 4, tokens // 2), (tokens // 3,)
     document = torch.stack([sum((torch.arange(tokens) >= cut).long() for cut in row) for row in cuts])
@@ -50,21 +50,21 @@ def packed(pattern: Pattern, tokens: int, *, heads: int = 6) -> Sight:
     pos = torch.arange(tokens) - begin
     length = (document[:, :, None] == document[:, None]).sum(-1)
     tokens_of = Tokens(pos, document, length)
-    return Sight(pattern, tokens_of, tokens_of, heads=heads)
+    return AttentionMask(pattern, tokens_of, tokens_of, heads=heads)
 
 
-def padded(pattern: Pattern, tokens: int, *, heads: int = 6) -> tuple[Sight, Tensor]:
+def padded(pattern: Pattern, tokens: int, *, heads: int = 6) -> tuple[AttentionMask, Tensor]:
     """One row padded on the left and one on the right, and which tokens are real."""
     few = tokens // 5
     here = torch.arange(tokens)
     valid = torch.stack([here >= few, here < tokens - few])
     pos = (valid.long().cumsum(-1) - 1).clamp(min=0)
     tokens_of = Tokens(pos, length=valid.sum(-1, keepdim=True))
-    return Sight(pattern, tokens_of, tokens_of, valid, heads=heads), valid
+    return AttentionMask(pattern, tokens_of, tokens_of, valid, heads=heads), valid
 
 
 @dataclass
-class Given(Sight):
+class Given(AttentionMask):
     """A mask that a test wrote down, (B or 1, H or 1, T, S)."""
 
     given: Tensor = field(default_factory=lambda: torch.ones(1, 1, 1, 1, dtype=torch.bool))
@@ -73,13 +73,13 @@ class Given(Sight):
         return self.given[:, :, rows][..., columns]
 
 
-def given(mask: Tensor) -> Sight:
+def given(mask: Tensor) -> AttentionMask:
     queries, keys = mask.shape[-2:]
     every = torch.arange(keys)[None]
     return Given(Full(), Tokens(every[:, keys - queries :]), Tokens(every), given=mask)
 
 
-def as_terms(bias_BHTS: Tensor) -> ScoreTerms:
+def as_terms(bias_BHTS: Tensor) -> ScoreBias:
     """Any bias of plain rows: every query has a row of its own, in which the gap tells the key."""
     queries, keys = bias_BHTS.shape[-2:]
 
@@ -88,7 +88,7 @@ def as_terms(bias_BHTS: Tensor) -> ScoreTerms:
 
     gap = torch.arange(keys)[None] - torch.arange(keys - queries, keys)[:, None]
     empty = bias_BHTS.new_zeros(*bias_BHTS.shape[:3], 2 * keys - 1)
-    return ScoreTerms(table_BHTN=empty.scatter(-1, index(gap).expand(bias_BHTS.shape), bias_BHTS), pick=index)
+    return ScoreBias(table_BHTN=empty.scatter(-1, index(gap).expand(bias_BHTS.shape), bias_BHTS), pick=index)
 
 
 def near(gap: Tensor) -> Tensor:
@@ -102,33 +102,33 @@ Made = tuple[dict[str, Any], list[Tensor]]
 
 def _slope(queries: int, keys: int, heads: int) -> Made:
     slope = random(heads, seed=11).requires_grad_()
-    return {"scores": ScoreTerms(slope_H=slope)}, [slope]
+    return {"scores": ScoreBias(slope_H=slope)}, [slope]
 
 
 def _table(queries: int, keys: int, heads: int) -> Made:
     table = random(1, heads, 1, 9, seed=11).requires_grad_()
-    return {"scores": ScoreTerms(table_BHTN=table, pick=near)}, [table]
+    return {"scores": ScoreBias(table_BHTN=table, pick=near)}, [table]
 
 
 def _table_of_rows(queries: int, keys: int, heads: int) -> Made:
     table = random(2, heads, 1, 9, seed=11).requires_grad_()
-    return {"scores": ScoreTerms(table_BHTN=table, pick=near)}, [table]
+    return {"scores": ScoreBias(table_BHTN=table, pick=near)}, [table]
 
 
 def _table_of_queries(queries: int, keys: int, heads: int) -> Made:
     table = random(2, heads, queries, 9, seed=11).requires_grad_()
-    return {"scores": ScoreTerms(table_BHTN=table, pick=near)}, [table]
+    return {"scores": ScoreBias(table_BHTN=table, pick=near)}, [table]
 
 
 def _shared_table_of_queries(queries: int, keys: int, heads: int) -> Made:
     table = random(1, heads, queries, 9, seed=11).requires_grad_()
-    return {"scores": ScoreTerms(table_BHTN=table, pick=near)}, [table]
+    return {"scores": ScoreBias(table_BHTN=table, pick=near)}, [table]
 
 
 def _sides(queries: int, keys: int, heads: int) -> Made:
     q_side, k_side = random(2, queries, heads, 5, seed=11), random(1, keys, 5, seed=12)
     leaves = [t.requires_grad_() for t in (q_side, k_side, random(2, heads, keys, seed=13))]
-    return {"scores": ScoreTerms(q_side_BTHE=leaves[0], k_side_BSE=leaves[1], column_BHS=leaves[2])}, leaves
+    return {"scores": ScoreBias(q_side_BTHE=leaves[0], k_side_BSE=leaves[1], column_BHS=leaves[2])}, leaves
 
 
 def _values(queries: int, keys: int, heads: int) -> Made:
@@ -162,7 +162,7 @@ ADDED: dict[str, Callable[[int, int, int], Made]] = {
 """What may be done to scores, one thing at a time, and Shaw's two."""
 
 
-def run(kernel: Kernel | None, q: Tensor, k: Tensor, v: Tensor, sight: Sight, **rest: Any) -> Tensor:
+def run(kernel: Kernel | None, q: Tensor, k: Tensor, v: Tensor, sight: AttentionMask, **rest: Any) -> Tensor:
     """attend() with a mixer unless one is given."""
     usual = {"scale": SCALE, "mixer": Softmax(), "own": {}}
     return attend(q, k, v, kernel=kernel, sight=sight, **(usual | rest))
@@ -170,7 +170,7 @@ def run(kernel: Kernel | None, q: Tensor, k: Tensor, v: Tensor, sight: Sight, **
 
 def value_and_gradients(
     kernel: Kernel,
-    sight: Sight,
+    sight: AttentionMask,
     *names: str,
     groups: int = 2,
     real: Tensor | None = None,

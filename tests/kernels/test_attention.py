@@ -8,8 +8,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.errors import InputError
-from anyformer.kernels.attention import native, reference
-from anyformer.kernels.choose import Terms
+from anyformer.kernels.attention import reference, sdpa
+from anyformer.kernels.dispatch import AttentionArgs
 from anyformer.parts.mixers.relu import Relu
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.causal import Causal
@@ -20,7 +20,7 @@ from tests.kernels.samples import SCALE, as_terms, given, near, plain, qkv, run
 from tests.parts.samples import random
 from tests.tolerances import assert_close
 
-EITHER = pytest.mark.parametrize("kernel", [reference.KERNEL, native.KERNEL], ids=lambda kernel: kernel.name)
+EITHER = pytest.mark.parametrize("kernel", [reference.KERNEL, sdpa.KERNEL], ids=lambda kernel: kernel.name)
 FULL, CAUSAL = Full(), Causal()
 
 
@@ -152,7 +152,7 @@ MIXERS = {
 
 @pytest.mark.parametrize(
     ("kernel", "mixer"),
-    [(native.KERNEL, "softmax"), *((reference.KERNEL, name) for name in MIXERS)],
+    [(sdpa.KERNEL, "softmax"), *((reference.KERNEL, name) for name in MIXERS)],
     ids=lambda case: case if isinstance(case, str) else case.name,
 )
 @pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])
@@ -193,7 +193,7 @@ def test_softmax_mixer_row_of_minus_infinity_gives_zero_weights_and_finite_gradi
 @pytest.mark.parametrize("case", ["full", "causal", "mask", "bias", "causal_bias", "mask_bias"])
 def test_attend_sdpa_equals_reference_in_value_and_gradient(case, groups, length):
     results = []
-    for kernel in (native.KERNEL, reference.KERNEL):
+    for kernel in (sdpa.KERNEL, reference.KERNEL):
         leaves = [t.requires_grad_() for t in qkv(length, length, groups=groups)]
         if "bias" in case:
             leaves.append(random(1, 6, length, length, seed=5).requires_grad_())
@@ -235,7 +235,7 @@ def test_attend_values_by_distance_are_added_to_the_values():
 
 def test_attend_reference_computes_half_precision_scores_in_fp32():
     q, k, v = (t.bfloat16() for t in qkv(6, 6))
-    score = reference.scores(q, k, Terms(scale=SCALE, mixer=Softmax(), own={}, sight=plain(CAUSAL, 6)))
+    score = reference.scores(q, k, AttentionArgs(scale=SCALE, mixer=Softmax(), own={}, sight=plain(CAUSAL, 6)))
     exact = torch.einsum("bthk,bshk->bhts", q.double(), k.double().repeat_interleave(3, 2)) * SCALE
     lower = torch.ones(6, 6).tril() > 0
     assert score.dtype == torch.float32

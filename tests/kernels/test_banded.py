@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from anyformer.kernels.attention import banded, reference
-from anyformer.kernels.sight import Sight
+from anyformer.kernels.attention import block_local, reference
+from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.parts.patterns.causal import Causal
 from anyformer.parts.patterns.chunked import Chunked
 from anyformer.parts.patterns.dilated_window import DilatedWindow
@@ -39,8 +39,8 @@ PATTERNS = {
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """So that short rows have several."""
-    monkeypatch.setattr(banded, "LEAST", 8)
-    monkeypatch.setattr(banded, "WORTH", 2.0)
+    monkeypatch.setattr(block_local, "LEAST", 8)
+    monkeypatch.setattr(block_local, "WORTH", 2.0)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def calls(monkeypatch):
     return found
 
 
-def with_marks(sight: Sight) -> Sight:
+def with_marks(sight: AttentionMask) -> AttentionMask:
     """The same with a few tokens of each row marked."""
     if not sight.pattern.reads_marks:
         return sight
@@ -72,7 +72,7 @@ def with_marks(sight: Sight) -> Sight:
 
 
 def assert_equals_reference(sight, *names, real=None, groups=2):
-    found = value_and_gradients(banded.KERNEL, sight, *names, groups=groups, real=real)
+    found = value_and_gradients(block_local.KERNEL, sight, *names, groups=groups, real=real)
     expected = value_and_gradients(reference.KERNEL, sight, *names, groups=groups, real=real)
     for ours, theirs in zip(found, expected, strict=True):
         assert_close("kernel", ours, theirs)
@@ -132,7 +132,7 @@ def test_banded_rows_with_holes_or_positions_of_their_own_are_served_at_once(cal
     counted = (valid.long().cumsum(-1) - 1).clamp(min=0)
     for places, real in ((pos * 2, None), (pos.flip(1), None), (counted, valid)):
         tokens = Tokens(places)
-        assert_equals_reference(Sight(Window(size=7), tokens, tokens, real, heads=6), real=real)
+        assert_equals_reference(AttentionMask(Window(size=7), tokens, tokens, real, heads=6), real=real)
     assert {rows for _, _, rows in calls} == {2}
 
 
@@ -141,7 +141,7 @@ def test_banded_row_that_sees_nothing_gives_zero_and_finite_gradients():
     real = real.clone()
     sight = dataclasses.replace(sight, valid_BS=real.logical_and(torch.arange(63) > 30), notes={})
     q, k, v = (t.requires_grad_() for t in qkv(63, 63))
-    out = run(banded.KERNEL, q, k, v, sight)
+    out = run(block_local.KERNEL, q, k, v, sight)
     assert (out[1, 10] == 0).all()
     out.sum().backward()
     assert all(t.grad.isfinite().all() for t in (q, k, v))
@@ -152,7 +152,7 @@ def test_banded_dropout_zeroes_its_share_of_weights():
     q, k, _ = qkv(tokens, tokens, 4, 4, tokens)
     v = torch.eye(tokens, dtype=torch.float64)[None, :, None].expand(2, tokens, 4, tokens)
     sight = plain(Window(size=size), tokens, heads=4)
-    whole, dropped = run(banded.KERNEL, q, k, v, sight), run(banded.KERNEL, q, k, v, sight, dropout=share)
+    whole, dropped = run(block_local.KERNEL, q, k, v, sight), run(block_local.KERNEL, q, k, v, sight, dropout=share)
     seen, kept = whole != 0, dropped != 0
     assert_close("formula", dropped[kept], whole[kept] / (1 - share))
     lost = float((seen & ~kept).double().sum() / seen.double().sum())
@@ -160,10 +160,10 @@ def test_banded_dropout_zeroes_its_share_of_weights():
 
 
 def test_banded_computes_pairs_in_proportion_to_the_window(monkeypatch, calls):
-    monkeypatch.setattr(banded, "LEAST", 64)
+    monkeypatch.setattr(block_local, "LEAST", 64)
     for tokens in (1024, 2048):
         q, k, v = qkv(tokens, tokens, 2, 2)
-        run(banded.KERNEL, q, k, v, plain(Window(size=64), tokens, heads=2))
+        run(block_local.KERNEL, q, k, v, plain(Window(size=64), tokens, heads=2))
     first, second = (sum(q * k * rows for q, k, rows in some) for some in (calls[:3], calls[3:]))
     assert second < 2.2 * first
     assert first < 2 * 1024 * 3 * 64
@@ -173,12 +173,12 @@ def test_banded_computes_pairs_in_proportion_to_the_window(monkeypatch, calls):
 def test_banded_never_holds_all_pairs(name):
     tokens = 512
     with Largest() as largest:
-        value_and_gradients(banded.KERNEL, plain(PATTERNS[name], tokens, heads=2))
+        value_and_gradients(block_local.KERNEL, plain(PATTERNS[name], tokens, heads=2))
     assert largest.numel < tokens * tokens / 2
 
 
 def test_banded_where_the_band_is_most_of_the_row_makes_one_call(monkeypatch, calls):
-    monkeypatch.setattr(banded, "WORTH", 0.6)
+    monkeypatch.setattr(block_local, "WORTH", 0.6)
     assert_equals_reference(plain(Window(size=40), 63))
     assert calls == [(63, 63, 2)]
 
@@ -186,7 +186,7 @@ def test_banded_where_the_band_is_most_of_the_row_makes_one_call(monkeypatch, ca
 @pytest.mark.parametrize("name", ["window", "chunked", "causal_first_global"])
 def test_banded_compiles_in_one_graph_and_equals_itself(name):
     def both(q, k, v):
-        return run(banded.KERNEL, q, k, v, plain(PATTERNS[name], 63))
+        return run(block_local.KERNEL, q, k, v, plain(PATTERNS[name], 63))
 
     torch._dynamo.reset()
     results = []
@@ -202,6 +202,6 @@ def test_banded_compiles_in_one_graph_and_equals_itself(name):
 def test_banded_one_mask_serves_all_blocks_where_they_are_alike():
     for name, alike in (("window", True), ("causal_chunked", True), ("chunked", False), ("first_global", True)):
         sight = plain(PATTERNS[name], 100)
-        run(banded.KERNEL, *qkv(100, 100), sight)
+        run(block_local.KERNEL, *qkv(100, 100), sight)
         blocks = [mask.shape[2] for key, mask in sight.notes.items() if key[0] == "band"]
         assert (max(blocks) == 1) is alike, name

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from anyformer.errors import CapabilityError
-from anyformer.kernels.attention import KERNELS, choice, native
-from anyformer.kernels.choose import Request, choose
+from anyformer.kernels.attention import KERNELS, choice, sdpa
+from anyformer.kernels.dispatch import KernelRequest, choose
 from anyformer.parts.mixers.relu import Relu
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.causal import Causal
@@ -18,7 +18,7 @@ from anyformer.parts.patterns.strided import Strided
 from anyformer.parts.patterns.symmetric_window import SymmetricWindow
 from anyformer.parts.patterns.window import Window
 
-PLAIN = Request(
+PLAIN = KernelRequest(
     device="cpu", dtype=torch.float32, phase="train", shape="causal", pattern=Causal(), mixer=Softmax(), plain=True
 )
 LOCAL = dataclasses.replace(PLAIN, shape="pattern", pattern=Window(size=8))
@@ -160,4 +160,4 @@ def test_kernels_last_in_order_refuses_nothing():
 
 def test_choose_without_a_kernel_that_serves_names_every_refusal():
     with pytest.raises(CapabilityError, match="no kernel serves this request: sdpa: it cannot cap scores"):
-        choose(dataclasses.replace(PLAIN, softcap=True), (native.KERNEL,))
+        choose(dataclasses.replace(PLAIN, softcap=True), (sdpa.KERNEL,))

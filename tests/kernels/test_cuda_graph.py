@@ -8,7 +8,7 @@ import torch
 from anyformer.kernels.cuda_graph import CaptureError, Recorder, attempt
 from tests.kernels.recording import FAULTS, FakeDevice, untouched
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are recorded on CUDA only")
+needs_cuda = pytest.mark.cuda
 
 
 def tried(device, kept, times=1):

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from anyformer.kernels import few
-from anyformer.kernels.few import NormTerms, shared
+from anyformer.kernels import small_gemm
+from anyformer.kernels.small_gemm import NormTerms, cpu
 from anyformer.parts.ffns.gated import Swiglu
 from anyformer.parts.ffns.plain import Gelu
 from anyformer.parts.norms.layernorm import LayerNorm
@@ -31,17 +31,17 @@ def test_norm_linear_is_the_norm_and_then_the_product(rows, leaf):
         gain = own.get("weight", torch.ones(12)) + (1 if leaf.gain == "one_plus" else 0)
         normed = normed * gain + own.get("bias", 0)
     with torch.no_grad():
-        found = few.norm_linear(x, None if leaf is None else NormTerms(leaf, own), weight, bias)
+        found = small_gemm.norm_linear(x, None if leaf is None else NormTerms(leaf, own), weight, bias)
     assert_close("formula", found, normed @ weight.T + bias)
 
 
 @pytest.mark.parametrize("rows", ROWS)
 def test_products_with_a_residual_or_an_activation_are_their_parts(rows):
     x, weight, bias, residual = drawn(rows, 6), drawn(5, 6, seed=1), drawn(5, seed=2), drawn(rows, 5, seed=3)
-    assert_close("formula", few.linear_add(x, weight, bias, residual), x @ weight.T + bias + residual)
-    assert_close("formula", few.norm_linear_combine(x, None, weight, bias, Gelu()), F.gelu(x @ weight.T + bias))
+    assert_close("formula", small_gemm.linear_add(x, weight, bias, residual), x @ weight.T + bias + residual)
+    assert_close("formula", small_gemm.norm_linear_combine(x, None, weight, bias, Gelu()), F.gelu(x @ weight.T + bias))
     merged = drawn(12, 6, seed=6)
-    found = few.norm_linear_combine(x, None, merged, None, Swiglu())
+    found = small_gemm.norm_linear_combine(x, None, merged, None, Swiglu())
     gate, up = (x @ merged.T).chunk(2, -1)
     assert_close("formula", found, gate * gate.sigmoid() * up)
 
@@ -61,16 +61,16 @@ def test_product_shared_out_over_its_outputs_equals_the_plain_one(rows, outs):
     weight = torch.randn(outs, 130, generator=generator, dtype=torch.float64)
     bias = torch.randn(outs, generator=generator, dtype=torch.float64)
     with torch.no_grad():
-        assert shared.serves(x, weight)
-        found = shared.linear(x[None], weight, bias)
+        assert cpu.serves(x, weight)
+        found = cpu.linear(x[None], weight, bias)
     assert found.shape == (1, rows, outs)
     assert_close("kernel", found[0], torch.nn.functional.linear(x, weight, bias))
 
 
 def test_product_that_learns_is_not_shared_out():
     x, weight = torch.randn(1, 512), torch.randn(1024, 512)
-    assert not shared.serves(x, weight)
+    assert not cpu.serves(x, weight)
     with torch.no_grad():
-        assert shared.serves(x, weight)
-        assert not shared.serves(x.expand(shared.MOST + 1, -1), weight)
-        assert not shared.serves(x, weight[:64])
+        assert cpu.serves(x, weight)
+        assert not cpu.serves(x.expand(cpu.MOST + 1, -1), weight)
+        assert not cpu.serves(x, weight[:64])

@@ -6,14 +6,15 @@ from importlib.util import find_spec
 import pytest
 import torch
 
-from anyformer.kernels import few
-from anyformer.kernels.few import NormTerms, products, reference
+from anyformer.kernels import small_gemm
+from anyformer.kernels.small_gemm import NormTerms, launch, reference
 from anyformer.parts.ffns.gated import Bilinear, Geglu, Glu, Reglu, Swiglu
 from anyformer.parts.ffns.plain import Gelu, GeluQuick, GeluTanh, Relu, Relu2, Silu
 from anyformer.parts.norms.layernorm import LayerNorm
 from anyformer.parts.norms.rmsnorm import RMSNorm
 from tests.tolerances import assert_close
 
+pytestmark = pytest.mark.cuda(required=False)
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = {
     "fused": torch.float32,
@@ -76,8 +77,8 @@ def test_product_with_norm_before_it_equals_plain(name, row, shape):
     dtype = DTYPES[row]
     x, w, b = drawn(count, into, dtype=dtype), drawn(outs, into, dtype=dtype), drawn(outs, dtype=dtype)
     norm = terms(NORMS[name], into, dtype)
-    assert_close(row, products.product(x, w, b, norm=norm), reference.norm_linear(x, norm, w, b))
-    assert_close(row, products.norm_rows(x, norm), norm.leaf.apply(x, norm.own))
+    assert_close(row, launch.product(x, w, b, norm=norm), reference.norm_linear(x, norm, w, b))
+    assert_close(row, launch.norm_rows(x, norm), norm.leaf.apply(x, norm.own))
 
 
 @needs_triton
@@ -90,7 +91,7 @@ def test_product_with_residual_after_it_equals_plain(bias, row, shape):
     x, w, b = drawn(count, into, dtype=dtype), drawn(outs, into, dtype=dtype), drawn(outs, dtype=dtype)
     residual = drawn(count, outs, dtype=dtype)
     b = b if bias else None
-    assert_close(row, products.product(x, w, b, residual=residual), reference.linear_add(x, w, b, residual))
+    assert_close(row, launch.product(x, w, b, residual=residual), reference.linear_add(x, w, b, residual))
 
 
 @needs_triton
@@ -107,7 +108,7 @@ def test_product_with_activation_on_either_side_equals_plain(name, row, shape):
         drawn(count, outs, dtype=dtype),
     )
     how = {"act": leaf.activation(), "gated": parts == 2}
-    before = products.product(h, w, None, residual=residual, at="input", **how)
+    before = launch.product(h, w, None, residual=residual, at="input", **how)
     assert_close(row, before, reference.linear_add(leaf.combine(*h.chunk(parts, -1)), w, None, residual))
     x, wide, b = (
         drawn(count, into, dtype=dtype),
@@ -115,9 +116,9 @@ def test_product_with_activation_on_either_side_equals_plain(name, row, shape):
         drawn(parts * outs, dtype=dtype),
     )
     norm, wide = terms(RMSNorm(), into, dtype), wide * into**-0.5
-    after = products.product(x, wide, b, norm=norm, at="output", **how)
+    after = launch.product(x, wide, b, norm=norm, at="output", **how)
     assert_close(row, after, reference.norm_linear_combine(x, norm, wide, b, leaf))
-    assert_close(row, products.combine_rows(h, leaf.activation(), parts == 2), leaf.combine(*h.chunk(parts, -1)))
+    assert_close(row, launch.combine_rows(h, leaf.activation(), parts == 2), leaf.combine(*h.chunk(parts, -1)))
 
 
 @needs_triton
@@ -125,7 +126,7 @@ def test_product_of_strided_rows_and_more_dimensions_equals_plain():
     dtype = torch.float32
     wide, w, residual = drawn(2, 2, 96, dtype=dtype), drawn(24, 64, dtype=dtype), drawn(2, 1, 24, dtype=dtype)
     x = wide[:, :1, 16:80]
-    out = products.product(x, w, None, residual=residual)
+    out = launch.product(x, w, None, residual=residual)
     assert out.shape == (2, 1, 24)
     assert_close("fused", out, reference.linear_add(x, w, None, residual))
 
@@ -170,7 +171,7 @@ def test_blocks_are_powers_of_two_that_registers_hold(rows, into):
     padded = 1 << (rows - 1).bit_length()
     for outs in (1, 512, 4096, 128256):
         for bits in (16, 32):
-            sizes = products.blocks(padded, outs, into, bits)
+            sizes = launch.blocks(padded, outs, into, bits)
             assert all(n & (n - 1) == 0 and n > 0 for n in sizes)
             assert sizes.outs >= 2, "a gated output needs a pair of rows"
             assert padded * sizes.outs * sizes.ins / (32 * sizes.warps) <= 64, "sums that a thread holds"
@@ -181,13 +182,13 @@ def test_few_on_a_cpu_is_plain_torch():
     leaf, norm = Swiglu(), NormTerms(RMSNorm(), {"weight": torch.randn(8, dtype=torch.float64)})
     residual = torch.randn(2, 6, dtype=torch.float64)
     normed = norm.leaf.apply(x, norm.own)
-    assert_close("same", few.norm_linear(x, norm, w, b), torch.nn.functional.linear(normed, w, b))
-    assert_close("same", few.linear_add(x, w, b, residual), residual + torch.nn.functional.linear(x, w, b))
-    inner = leaf.combine(*few.norm_linear(x, norm, w, b).chunk(2, -1))
-    assert_close("same", few.norm_linear_combine(x, norm, w, b, leaf), inner)
+    assert_close("same", small_gemm.norm_linear(x, norm, w, b), torch.nn.functional.linear(normed, w, b))
+    assert_close("same", small_gemm.linear_add(x, w, b, residual), residual + torch.nn.functional.linear(x, w, b))
+    inner = leaf.combine(*small_gemm.norm_linear(x, norm, w, b).chunk(2, -1))
+    assert_close("same", small_gemm.norm_linear_combine(x, norm, w, b, leaf), inner)
 
 
-@pytest.mark.skipif(DEVICE == "cpu", reason="needs a CUDA device")
+@pytest.mark.cuda
 @pytest.mark.parametrize("count", [1, 2, 4, 5, 64])
 def test_few_on_cuda_equals_plain_in_a_captured_graph(count):
     torch.use_deterministic_algorithms(False)
@@ -207,10 +208,10 @@ def test_few_on_cuda_equals_plain_in_a_captured_graph(count):
         return y
 
     expected = chain(reference)
-    chain(few)
+    chain(small_gemm)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = chain(few)
+        out = chain(small_gemm)
     for _ in range(20):
         out.fill_(torch.nan)
         graph.replay()

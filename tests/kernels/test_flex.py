@@ -5,21 +5,21 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask, create_mask
 
 from anyformer.kernels.attention import flex, flex_blocks, flex_parts, reference
-from anyformer.kernels.attention.added import score_bias
-from anyformer.kernels.choose import Request, Terms
-from anyformer.kernels.sight import Sight
+from anyformer.kernels.attention.score_bias import score_bias
+from anyformer.kernels.attention_mask import AttentionMask
+from anyformer.kernels.dispatch import AttentionArgs, KernelRequest
 from anyformer.parts.mixers.relu import Relu
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.causal import Causal
 from anyformer.parts.patterns.full import Full
 from anyformer.parts.positions.shaw import Shaw
 from anyformer.parts.positions.t5 import T5Bias, thresholds
-from anyformer.specs.axes import ScoreTerms
+from anyformer.specs.axes import ScoreBias
 from anyformer.specs.patterns import Tokens, parse
 from tests.tolerances import assert_close
 
 HEADS, GROUPS, DIM, SCALE = 4, 2, 16, 0.25
-ASKED = Request(
+ASKED = KernelRequest(
     device="cuda", dtype=torch.bfloat16, phase="train", shape="pattern", pattern=Causal(), mixer=Softmax(), plain=False
 )
 PATTERNS = [
@@ -29,7 +29,7 @@ PATTERNS = [
     "causal & (window(30) | random_tokens(3, 0, True))",
 ]  # fmt: skip
 ROWS = ("alone", "packed", "padded")
-gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="its kernels with gradients run on CUDA only")
+gpu = pytest.mark.cuda
 
 
 def pattern(text):
@@ -51,7 +51,7 @@ def sight_of(text, tokens, rows="alone", device="cpu"):
         valid = valid.to(device)
     marked = ((at % 37 == 5) & (pos >= 0)).to(device)
     here = Tokens(pos.to(device), document, length.to(device), marked=marked)
-    return Sight(pattern(text), here, here, valid, plain=rows == "alone", heads=HEADS)
+    return AttentionMask(pattern(text), here, here, valid, plain=rows == "alone", heads=HEADS)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def sight_of(text, tokens, rows="alone", device="cpu"):
     ],
 )
 def test_flex_request_that_it_cannot_serve_is_refused_with_the_reason(change, words):
-    reason = flex.why_not(Request(**{**vars(ASKED), **change}))
+    reason = flex.why_not(KernelRequest(**{**vars(ASKED), **change}))
     assert reason is not None
     assert words in reason
 
@@ -86,7 +86,7 @@ def test_flex_request_that_it_cannot_serve_is_refused_with_the_reason(change, wo
     ],
 )
 def test_flex_request_with_pattern_bias_cap_or_sinks_is_served(change):
-    assert flex.why_not(Request(**{**vars(ASKED), **change})) is None
+    assert flex.why_not(KernelRequest(**{**vars(ASKED), **change})) is None
 
 
 @pytest.mark.parametrize("rows", ROWS)
@@ -153,16 +153,16 @@ def terms_of(kind, leaves, sight):
     """Terms of one kind on given leaves."""
     scores, q = None, leaves["q"]
     if kind == "alibi":
-        scores = ScoreTerms(slope_H=torch.tensor([-0.5, -0.25, -0.1, -0.01], device=q.device, dtype=q.dtype))
+        scores = ScoreBias(slope_H=torch.tensor([-0.5, -0.25, -0.1, -0.01], device=q.device, dtype=q.dtype))
     if "t5" in kind:
         scores = t5_terms(leaves["table"], both=not sight.pattern.causal)
     if kind == "shaw":
         scores = Shaw(clip=16, on_values=False).scores({"keys": leaves["keys"]}, q, leaves["k"], None, SCALE)
     if kind == "column":
-        scores = ScoreTerms(column_BHS=leaves["column"])
+        scores = ScoreBias(column_BHS=leaves["column"])
     sinks = "sink" in leaves
     own = {"sink_H": leaves["sink"]} if sinks else {}
-    return Terms(SCALE, Softmax(sinks=sinks), own, sight, scores, None, 5.0 if "cap" in kind else None)
+    return AttentionArgs(SCALE, Softmax(sinks=sinks), own, sight, scores, None, 5.0 if "cap" in kind else None)
 
 
 def leaves_of(kind, tokens, device="cpu"):
@@ -299,9 +299,9 @@ def test_flex_on_cuda_other_rows_and_boundaries_compile_nothing_new():
         at = torch.arange(512, device="cuda")[None].expand(batch, -1)
         document = (at >= cut).long()
         here = Tokens(at - cut * document, document)
-        sight = Sight(Causal(), here, here, heads=HEADS)
+        sight = AttentionMask(Causal(), here, here, heads=HEADS)
         q, k = (torch.randn(batch, 512, n, DIM, device="cuda", requires_grad=True) for n in (HEADS, GROUPS))
-        flex.run(q, k, k, Terms(SCALE, Softmax(), {}, sight)).sum().backward()
+        flex.run(q, k, k, AttentionArgs(SCALE, Softmax(), {}, sight)).sum().backward()
         graphs.append(counters["stats"]["unique_graphs"])
     assert len(set(graphs)) == 1, graphs
 
@@ -310,10 +310,10 @@ def test_flex_on_cuda_other_rows_and_boundaries_compile_nothing_new():
 def test_flex_on_cuda_row_that_sees_nothing_gives_zero_and_no_gradient():
     pos = torch.arange(130, device="cuda")[None]
     valid = torch.zeros(1, 130, dtype=torch.bool, device="cuda")
-    sight = Sight(Full(), Tokens(pos), Tokens(pos), valid, heads=HEADS)
+    sight = AttentionMask(Full(), Tokens(pos), Tokens(pos), valid, heads=HEADS)
     q, k, v = (torch.randn(1, 130, HEADS, DIM, device="cuda", requires_grad=True) for _ in range(3))
     sink = torch.zeros(HEADS, device="cuda")
     for own in ({}, {"sink_H": sink}):
-        out = flex.run(q, k, v, Terms(SCALE, Softmax(sinks=bool(own)), own, sight))
+        out = flex.run(q, k, v, AttentionArgs(SCALE, Softmax(sinks=bool(own)), own, sight))
         grads = torch.autograd.grad(out.sum(), (q, k, v))
         assert all((x == 0).all() for x in (out, *grads))

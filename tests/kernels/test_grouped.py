@@ -5,14 +5,14 @@ import dataclasses
 import pytest
 import torch
 
-from anyformer.kernels.attention import choice, grouped, paged
-from anyformer.kernels.choose import Request
+from anyformer.kernels.attention import choice, paged_cpu, paged_cuda
+from anyformer.kernels.dispatch import KernelRequest
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.causal import Causal
 from tests.kernels.test_paged import Case, made, pattern
 from tests.tolerances import assert_close
 
-ASKED = Request(
+ASKED = KernelRequest(
     device="cpu", dtype=torch.float32, phase="decode", shape="pattern", pattern=Causal(), mixer=Softmax(), plain=False,
     paged=True,
 )  # fmt: skip
@@ -29,26 +29,26 @@ CASES = {
 @pytest.mark.parametrize("limit", [1, 2**15, 2**30])
 @pytest.mark.parametrize("name", CASES)
 def test_grouped_attention_is_the_plain_one(name, limit, monkeypatch):
-    monkeypatch.setattr(grouped, "BYTES", limit)
+    monkeypatch.setattr(paged_cpu, "BYTES", limit)
     q, k, v, terms = made(CASES[name], device="cpu", dtype=torch.float64)
     if not CASES[name].int8:
         k, v = k.nan_to_num(), v.nan_to_num()
     else:
         pages = terms.pages
         terms = terms._replace(pages=dataclasses.replace(pages, scales=tuple(s.nan_to_num() for s in pages.scales)))
-    found = grouped.run(q, k, v, terms)
+    found = paged_cpu.run(q, k, v, terms)
     parts = next(made for name, made in terms.sight.notes.items() if name[0] == "groups")
     rows = len(CASES[name].counts)
     assert len(parts) == {1: rows, 2**30: 1}.get(limit, len(parts))
     assert sorted(torch.cat([part.rows_R for part in parts]).tolist()) == list(range(rows))
     if name == "alike":
         assert all(part.mask is None for part in parts)
-    assert_close("kernel", found, paged.plain(q, k, v, terms))
+    assert_close("kernel", found, paged_cuda.plain(q, k, v, terms))
 
 
 def test_grouped_attention_serves_pages_on_a_cpu():
-    assert choice(ASKED).kernel is grouped.KERNEL
-    assert choice(dataclasses.replace(ASKED, paged=False)).kernel is not grouped.KERNEL
+    assert choice(ASKED).kernel is paged_cpu.KERNEL
+    assert choice(dataclasses.replace(ASKED, paged=False)).kernel is not paged_cpu.KERNEL
 
 
 @pytest.mark.parametrize(
@@ -65,4 +65,4 @@ def test_grouped_attention_serves_pages_on_a_cpu():
     ],
 )
 def test_grouped_attention_says_what_it_does_not_serve(changes, words):
-    assert words in grouped.why_not(dataclasses.replace(ASKED, **changes))
+    assert words in paged_cpu.why_not(dataclasses.replace(ASKED, **changes))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from anyformer.kernels.largest import SHORT, largest
+from anyformer.kernels.argmax import SHORT, largest
 
 
 @pytest.mark.parametrize("length", [7, SHORT, SHORT + 1, 8191, 12288, 128256])

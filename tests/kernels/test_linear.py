@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyformer.kernels.linear import Features, causal
-from anyformer.kernels.sight import Sight
+from anyformer.kernels.attention_mask import AttentionMask
+from anyformer.kernels.linear_attention import Features, causal
 from anyformer.parts.mixers.linear import Linear
 from anyformer.parts.patterns.causal import Causal
 from anyformer.parts.patterns.full import Full
 from anyformer.parts.patterns.window import Window
 from anyformer.parts.positions.rope import Rope
-from anyformer.specs.axes import Mixing
+from anyformer.specs.axes import MixerInput
 from anyformer.specs.patterns import Tokens
 from tests.parts.samples import dims, held, random
 from tests.tolerances import assert_close
@@ -57,11 +57,11 @@ def rotation(pos_BT: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda x: leaf.rotate(x, leaf.angles(own, pos_BT, None, x))
 
 
-def work(q, k, v, *, pattern=None, document=None, valid=None, turn=None, state=None) -> Mixing:
+def work(q, k, v, *, pattern=None, document=None, valid=None, turn=None, state=None) -> MixerInput:
     pos = torch.arange(q.shape[1])[None]
     at = Tokens(pos, 0 if document is None else document)
-    sight = Sight(pattern or Causal(), at, at, valid, heads=q.shape[2])
-    return Mixing(q, k, v, turn or (lambda x: x), sight, 1.0, 0.0, state, lambda make: make())
+    sight = AttentionMask(pattern or Causal(), at, at, valid, heads=q.shape[2])
+    return MixerInput(q, k, v, turn or (lambda x: x), sight, 1.0, 0.0, state, lambda make: make())
 
 
 def seen_by(pattern, tokens: int, document: Tensor | None = None, valid: Tensor | None = None) -> Tensor:

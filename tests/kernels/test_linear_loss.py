@@ -6,8 +6,8 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyformer.errors import InputError
-from anyformer.kernels.linear_loss import chunks, linear_cross_entropy
-from anyformer.kernels.linear_loss.chunks import default_rows
+from anyformer.kernels.linear_cross_entropy import chunks, linear_cross_entropy
+from anyformer.kernels.linear_cross_entropy.chunks import default_rows
 from anyformer.kernels.loss import IGNORE, cross_entropy
 from tests.parts.samples import random
 from tests.tolerances import assert_close

@@ -8,13 +8,13 @@ from torch import Tensor
 from transformers import ReformerConfig
 from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 
-from anyformer.kernels import buckets, lsh
-from anyformer.kernels.sight import Sight
+from anyformer.kernels import lsh, lsh_buckets
+from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.parts.mixers.lsh import LSH
 from anyformer.parts.patterns.causal import Causal
 from anyformer.parts.patterns.full import Full
 from anyformer.parts.patterns.window import Window
-from anyformer.specs.axes import Mixing
+from anyformer.specs.axes import MixerInput
 from anyformer.specs.patterns import Pattern, Tokens
 from tests.families.oracle import lifted
 from tests.parts.samples import random
@@ -47,9 +47,9 @@ def mixed(
 ) -> Tensor:
     pos = torch.arange(x_BTHK.shape[1])[None] if document is None else positions(document)
     at = Tokens(pos, 0 if document is None else document)
-    sight = Sight(pattern, at, at, valid, heads=x_BTHK.shape[2])
+    sight = AttentionMask(pattern, at, at, valid, heads=x_BTHK.shape[2])
     keys = x_BTHK.clone() if cached else x_BTHK
-    return leaf.mix(Mixing(x_BTHK, keys, v_BTHK, lambda x: x, sight, DIM**-0.5, dropout, None, lambda make: make()))
+    return leaf.mix(MixerInput(x_BTHK, keys, v_BTHK, lambda x: x, sight, DIM**-0.5, dropout, None, lambda make: make()))
 
 
 def inputs(tokens: int, batch: int = 2, heads: int = HEADS) -> tuple[Tensor, Tensor]:
@@ -127,7 +127,7 @@ def test_lsh_any_length_equals_the_public_layer_filled_up_to_a_chunk(pattern):
     assert_close("oracle", found, theirs(leaf, x, v, causal=pattern.causal, valid=valid)[:, :37])
 
 
-def by_pairs(leaf: LSH, x: Tensor, v: Tensor, plan: buckets.Plan) -> Tensor:
+def by_pairs(leaf: LSH, x: Tensor, v: Tensor, plan: lsh_buckets.Plan) -> Tensor:
     """The same plan, one query at a time by its definition."""
     batch, tokens, heads, _ = x.shape
     chunks = plan.token_BHL.shape[2] // plan.chunk
@@ -165,8 +165,8 @@ def test_lsh_gradients_with_documents_and_tiles_equal_one_query_at_a_time(tile, 
         if way == "ours":
             out = mixed(leaf, x, v, Causal(), document=document)
         else:
-            found = buckets.hashed(x, buckets.rotations(x, (4,), 2, leaf.seed), (4,))
-            plan = buckets.plan(found, 4, buckets.Looks(4, 1, 0), causal=True, document_BT=document)
+            found = lsh_buckets.hashed(x, lsh_buckets.rotations(x, (4,), 2, leaf.seed), (4,))
+            plan = lsh_buckets.plan(found, 4, lsh_buckets.Looks(4, 1, 0), causal=True, document_BT=document)
             out = by_pairs(leaf, x, v, plan)
         out.backward(random(*out.shape, seed=7))
         results.append((out, x.grad, v.grad))
@@ -233,8 +233,8 @@ def test_lsh_with_a_cache_every_key_is_seen_and_equals_no_cache_within_a_chunk()
     assert_close("same", mixed(leaf, x, v, Causal(), cached=True), whole)
     for start, stop in ((0, 5), (5, 6), (6, 16)):
         q_at, k_at = Tokens(torch.arange(start, stop)[None]), Tokens(torch.arange(stop)[None])
-        sight = Sight(Causal(), q_at, k_at, heads=HEADS)
-        work = Mixing(
+        sight = AttentionMask(Causal(), q_at, k_at, heads=HEADS)
+        work = MixerInput(
             x[:, start:stop], x[:, :stop], v[:, :stop], lambda y: y, sight, DIM**-0.5, 0.0, None, lambda f: f()
         )
         assert_close("promise", leaf.mix(work), whole[:, start:stop])
@@ -255,8 +255,8 @@ def test_lsh_buckets_are_decided_once_and_replayed():
 
     def run(decide) -> Tensor:
         at = Tokens(torch.arange(64)[None])
-        sight = Sight(Causal(), at, at, heads=HEADS)
-        return LSH(chunk=8, seed=None).mix(Mixing(x, x, v, lambda y: y, sight, 1.0, 0.0, None, decide))
+        sight = AttentionMask(Causal(), at, at, heads=HEADS)
+        return LSH(chunk=8, seed=None).mix(MixerInput(x, x, v, lambda y: y, sight, 1.0, 0.0, None, decide))
 
     def record(make):
         kept.append(make())

@@ -11,25 +11,27 @@ import pytest
 import torch
 
 from anyformer.errors import InputError
-from anyformer.kernels.attention import choice, paged, reference
-from anyformer.kernels.choose import Request, Terms
-from anyformer.kernels.pages import Pages
-from anyformer.kernels.sight import Sight
+from anyformer.kernels import attention
+from anyformer.kernels.attention import choice, paged_cuda, reference
+from anyformer.kernels.attention_mask import AttentionMask
+from anyformer.kernels.block_table import BlockTable
+from anyformer.kernels.dispatch import AttentionArgs, KernelRequest
 from anyformer.parts.mixers.relu import Relu
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.causal import Causal
-from anyformer.specs.axes import ScoreTerms
-from anyformer.specs.keep import Keep
+from anyformer.specs.axes import ScoreBias
+from anyformer.specs.cache_policy import Keep
 from anyformer.specs.patterns import Tokens, parse
 from tests.tolerances import assert_close
 
+pytestmark = pytest.mark.cuda(required=False)
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 runs = pytest.mark.skipif(
-    not paged.has_triton() or not (CUDA or os.environ.get("TRITON_INTERPRET") == "1"),
+    not paged_cuda.has_triton() or not (CUDA or os.environ.get("TRITON_INTERPRET") == "1"),
     reason="needs Triton, and CUDA or TRITON_INTERPRET=1",
 )
-ASKED = Request(
+ASKED = KernelRequest(
     device="cuda", dtype=torch.bfloat16, phase="decode", shape="pattern", pattern=Causal(), mixer=Softmax(), plain=False,
     paged=True,
 )  # fmt: skip
@@ -118,7 +120,7 @@ def made(case: Case, device=DEVICE, seed=0, dtype=None):
     table = torch.randperm(rows * width, generator=random).view(rows, width).int() + 1
     shape = (rows * width + 1, case.size, case.groups, case.dim)
     count_B = torch.tensor(case.counts, dtype=torch.int32)
-    pages = Pages(table, case.size, count_B, case.keep)
+    pages = BlockTable(table, case.size, count_B, case.keep)
     pools = [torch.randn(shape, generator=random) for _ in range(2)]
     empty = torch.ones(shape[:2], dtype=torch.bool)
     slots = torch.arange(pages.slots)[None].expand(rows, -1)
@@ -137,30 +139,30 @@ def made(case: Case, device=DEVICE, seed=0, dtype=None):
     own = {"sink_H": torch.randn(case.heads, generator=random).to(device)} if case.sinks else {}
     scores = None
     if case.slopes:
-        scores = ScoreTerms(slope_H=-torch.rand(case.heads, generator=random).to(device) / 8)
+        scores = ScoreBias(slope_H=-torch.rand(case.heads, generator=random).to(device) / 8)
     if case.table:
         table_HN = torch.randn(1, case.heads, 1, 20, generator=random).to(device)
-        scores = ScoreTerms(table_BHTN=table_HN, pick=lambda gap: (-gap // 3).clamp(0, 19), reach=57)
+        scores = ScoreBias(table_BHTN=table_HN, pick=lambda gap: (-gap // 3).clamp(0, 19), reach=57)
     places = Tokens(pos)
-    terms = Terms(
+    terms = AttentionArgs(
         scale=case.dim**-0.5, mixer=mixer, own=own, scores=scores, softcap=case.softcap,
-        sight=Sight(pattern(case.text), places, places, heads=case.heads),
-        pages=Pages(table.to(device), case.size, count_B.to(device), case.keep, scales),
+        sight=AttentionMask(pattern(case.text), places, places, heads=case.heads),
+        pages=BlockTable(table.to(device), case.size, count_B.to(device), case.keep, scales),
     )  # fmt: skip
     return q.to(case.dtype).to(dtype).to(device), *(pool.to(device) for pool in pools), terms
 
 
 def launch(case: Case, q, k, v, terms):
-    plan = paged.plan(case.groups, case.dim, k.element_size())
+    plan = paged_cuda.plan(case.groups, case.dim, k.element_size())
     if case.sizes:
         plan = plan._replace(**dict(zip(("block", "least", "most", "few"), case.sizes)))
-    return paged.launched(q, k, v, terms, plan)
+    return paged_cuda.launched(q, k, v, terms, plan)
 
 
 def compare(case: Case):
     """The kernel against the reference in fp64 on the same numbers."""
     found = launch(case, *made(case))
-    wanted = paged.plain(*made(case, dtype=torch.float64))
+    wanted = paged_cuda.plain(*made(case, dtype=torch.float64))
     row = {torch.float32: "single", torch.bfloat16: "bf16", torch.float16: "bf16"}[case.dtype]
     assert found.dtype == case.dtype
     assert_close(row, found, wanted)
@@ -172,7 +174,7 @@ def test_paged_kernel_matches_its_reference(name):
     compare(CASES[name])
 
 
-@pytest.mark.skipif(not CUDA, reason="sizes of real models take minutes without CUDA")
+@pytest.mark.cuda
 @pytest.mark.parametrize("name", ON_CUDA)
 def test_paged_kernel_matches_its_reference_at_the_sizes_of_models(name):
     compare(ON_CUDA[name])
@@ -190,8 +192,8 @@ def test_paged_kernel_row_alone_gives_the_same_bits_as_in_a_batch(name):
         used = -(-case.keep.filled(case.counts[row]) // case.size)
         places = Tokens(terms.sight.q.pos[one])
         alone = launch(case, q[one], k, v, terms._replace(
-            sight=Sight(terms.sight.pattern, places, places, heads=case.heads),
-            pages=Pages(pages.table_BN[one, : max(used, 1)].contiguous(), case.size, pages.count_B[one], case.keep),
+            sight=AttentionMask(terms.sight.pattern, places, places, heads=case.heads),
+            pages=BlockTable(pages.table_BN[one, : max(used, 1)].contiguous(), case.size, pages.count_B[one], case.keep),
         ))  # fmt: skip
         assert torch.equal(alone, together[one])
 
@@ -211,7 +213,7 @@ def test_paged_reference_reads_each_token_of_a_row_once(name):
     """Against plain attention over the row's tokens in order."""
     case = CASES[name]
     q, k, v, terms = made(case, "cpu", dtype=torch.float64)
-    found = paged.plain(q, k, v, terms)
+    found = paged_cuda.plain(q, k, v, terms)
     pages: Any = terms.pages
     for row, count in enumerate(case.counts):
         kept = [n for n in range(count) if case.keep.held(case.keep.slot(n), count) == n]
@@ -219,7 +221,7 @@ def test_paged_reference_reads_each_token_of_a_row_once(name):
         at = [(int(pages.table_BN[row, s // case.size]), s % case.size) for s in slots]
         keys, values = (torch.stack([pool[p, i] for p, i in at])[None] for pool in (k, v))
         places = Tokens(terms.sight.q.pos[row : row + 1])
-        sight = Sight(terms.sight.pattern, places, Tokens(torch.tensor([kept])), heads=case.heads)
+        sight = AttentionMask(terms.sight.pattern, places, Tokens(torch.tensor([kept])), heads=case.heads)
         alone = reference.run(q[row : row + 1], keys, values, terms._replace(sight=sight, pages=None))
         assert_close("kernel", found[row : row + 1], alone)
 
@@ -227,14 +229,14 @@ def test_paged_reference_reads_each_token_of_a_row_once(name):
 @pytest.mark.parametrize(
     ("text", "span"),
     [
-        ("causal", paged.Span()),
-        ("causal & full", paged.Span()),
-        ("window(5)", paged.Span(5)),
-        ("causal & window(5) & window(4000)", paged.Span(5)),
-        ("causal & chunked(8)", paged.Span(ranged=True)),
-        ("causal & prefix(5)", paged.Span(ranged=True)),
-        ("causal & (window(5) | global_tokens(2, False))", paged.Span(5, first=2)),
-        ("(global_tokens(2, False) | window(5)) & causal", paged.Span(5, first=2)),
+        ("causal", paged_cuda.Span()),
+        ("causal & full", paged_cuda.Span()),
+        ("window(5)", paged_cuda.Span(5)),
+        ("causal & window(5) & window(4000)", paged_cuda.Span(5)),
+        ("causal & chunked(8)", paged_cuda.Span(ranged=True)),
+        ("causal & prefix(5)", paged_cuda.Span(ranged=True)),
+        ("causal & (window(5) | global_tokens(2, False))", paged_cuda.Span(5, first=2)),
+        ("(global_tokens(2, False) | window(5)) & causal", paged_cuda.Span(5, first=2)),
         ("full", None),
         ("causal | prefix(5)", None),
         ("causal & strided(3)", None),
@@ -245,7 +247,7 @@ def test_paged_reference_reads_each_token_of_a_row_once(name):
     ],
 )
 def test_span_says_what_a_pattern_lets_a_query_see(text, span):
-    assert paged.span(pattern(text)) == span
+    assert paged_cuda.span(pattern(text)) == span
 
 
 @pytest.mark.parametrize(
@@ -264,21 +266,22 @@ def test_span_says_what_a_pattern_lets_a_query_see(text, span):
     ],
 )
 def test_paged_refuses_what_it_cannot_do(monkeypatch, change, words):
-    monkeypatch.setattr(paged, "has_triton", lambda: True)
-    assert paged.why_not(ASKED) is None
-    reason = paged.why_not(dataclasses.replace(ASKED, **change))
+    monkeypatch.setattr(paged_cuda, "has_triton", lambda: True)
+    assert paged_cuda.why_not(ASKED) is None
+    reason = paged_cuda.why_not(dataclasses.replace(ASKED, **change))
     assert reason is not None
     assert words in reason
 
 
 def test_paged_without_triton_leaves_the_request_to_others(monkeypatch):
-    monkeypatch.setattr(paged, "has_triton", lambda: False)
+    monkeypatch.setattr(paged_cuda, "has_triton", lambda: False)
     assert dict(choice(ASKED).refusals)["paged"] == "Triton is not installed"
     assert not choice(ASKED).kernel.reads_pages
 
 
 def test_paged_is_asked_first_and_only_about_pages(monkeypatch):
-    monkeypatch.setattr(paged, "has_triton", lambda: True)
+    monkeypatch.setattr(paged_cuda, "has_triton", lambda: True)
+    monkeypatch.setattr(attention, "_chosen", {})
     assert choice(ASKED).kernel.name == "paged"
     assert "paged" not in dict(choice(dataclasses.replace(ASKED, paged=False)).refusals)
 
@@ -286,4 +289,4 @@ def test_paged_is_asked_first_and_only_about_pages(monkeypatch):
 def test_paged_without_pages_is_an_error():
     q, k, v, terms = made(CASES["plain"], "cpu")
     with pytest.raises(InputError, match=r"terms\.pages"):
-        paged.run(q, k, v, terms._replace(pages=None))
+        paged_cuda.run(q, k, v, terms._replace(pages=None))

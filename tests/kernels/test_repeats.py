@@ -6,8 +6,8 @@ import torch
 import anyformer as af
 from anyformer.errors import SpecError
 from anyformer.kernels.attention import KERNELS, attend
-from anyformer.kernels.choose import Request, Terms
-from anyformer.kernels.sight import Sight
+from anyformer.kernels.attention_mask import AttentionMask
+from anyformer.kernels.dispatch import AttentionArgs, KernelRequest
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.bigbird_eval import BigBirdEval
 from anyformer.specs.patterns import Tokens
@@ -38,7 +38,7 @@ def drawn(dtype=torch.float64):
 
 def sight():
     places = Tokens(torch.arange(LENGTH)[None], length=torch.full((1, 1), LENGTH))
-    return Sight(pattern(), places, places, plain=True, heads=3)
+    return AttentionMask(pattern(), places, places, plain=True, heads=3)
 
 
 def written_out(q, k, v, scale):
@@ -61,7 +61,7 @@ def written_out(q, k, v, scale):
 @pytest.mark.parametrize("name", [kernel.name for kernel in KERNELS if not kernel.reads_pages])
 def test_repeated_keys_count_as_often_as_they_are_written_out_in_every_kernel_that_serves(name, scale):
     kernel = next(kernel for kernel in KERNELS if kernel.name == name)
-    request = Request(
+    request = KernelRequest(
         device="cpu", dtype=torch.float64, phase="prefill", shape="pattern", pattern=pattern(), mixer=Softmax()
     )
     if kernel.why_not(request) is not None:
@@ -77,7 +77,7 @@ def test_repeated_keys_count_as_often_as_they_are_written_out_in_every_kernel_th
         strict=True,
     ):
         assert_close("kernel", mine, theirs)
-    plain = kernel.run(*given, Terms(scale, Softmax(), {}, sight()))
+    plain = kernel.run(*given, AttentionArgs(scale, Softmax(), {}, sight()))
     assert difference(plain, wanted) > 1e-3, "keys that count once would be the same"
 
 

@@ -10,15 +10,16 @@ import pytest
 import torch
 
 from anyformer.errors import InputError
-from anyformer.kernels.attention.paged import has_triton
-from anyformer.kernels.few import NormTerms, rotate
-from anyformer.kernels.pages import to_int8
+from anyformer.kernels.attention.paged_cuda import has_triton
+from anyformer.kernels.block_table import to_int8
+from anyformer.kernels.small_gemm import NormTerms, rope_store
 from anyformer.parts.norms.layernorm import LayerNorm
 from anyformer.parts.norms.rmsnorm import RMSNorm
 from anyformer.parts.positions.rope import Rope
 from anyformer.specs.axes import Norm
 from tests.tolerances import assert_close
 
+pytestmark = pytest.mark.cuda(required=False)
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 runs = pytest.mark.skipif(
@@ -115,10 +116,10 @@ def started(start, given):
 
 
 def compare(case: Case):
-    from anyformer.kernels.few.rotate_triton import launch
+    from anyformer.kernels.small_gemm.rope_store_triton import launch
 
     found = started(launch, made(case, DEVICE))
-    wanted = started(rotate.plain, made(case, DEVICE))
+    wanted = started(rope_store.plain, made(case, DEVICE))
     for got, want in zip(found, wanted, strict=True):
         assert got.dtype == want.dtype
         if got.dtype == torch.int8:
@@ -135,7 +136,7 @@ def test_rotate_kernel_matches_the_plain_way(name):
     compare(CASES[name])
 
 
-@pytest.mark.skipif(not CUDA, reason="bf16 at the sizes of models is for CUDA")
+@pytest.mark.cuda
 @pytest.mark.parametrize("name", ON_CUDA)
 def test_rotate_kernel_matches_the_plain_way_at_the_sizes_of_models(name):
     compare(ON_CUDA[name])
@@ -145,7 +146,7 @@ def test_rotate_kernel_matches_the_plain_way_at_the_sizes_of_models(name):
 def test_rotate_store_does_what_the_parts_do_one_by_one(name):
     case = CASES[name]
     given = made(case, dtype=torch.float64)
-    q = rotate.rotate_store(**given)
+    q = rope_store.rope_and_store_kv(**given)
     x = made(case, dtype=torch.float64)["qkv_NC"].view(TOKENS, 1, -1, case.dim)
     x = x if case.clip is None else x.clamp(-case.clip, case.clip)
     parts = x.split((case.heads, case.groups, case.groups), 2)
@@ -179,11 +180,11 @@ def test_to_int8_zeros_stay_zeros_and_the_largest_is_127():
 def test_rotate_store_wrong_columns_are_an_error():
     given = made(CASES["half"])
     with pytest.raises(InputError, match=r"4 \+ 2 x 2 heads of 16 are 128 columns, got \(3, 127\)"):
-        rotate.rotate_store(**{**given, "qkv_NC": given["qkv_NC"][:, :127]})
+        rope_store.rope_and_store_kv(**{**given, "qkv_NC": given["qkv_NC"][:, :127]})
 
 
 def test_rotate_store_norm_of_all_heads_together_is_an_error():
     given = made(CASES["normed"])
     whole = NormTerms(RMSNorm(), {"weight": torch.ones(64)})
     with pytest.raises(InputError, match=r"q_norm is of each head, \(16,\), got weights \(64,\)"):
-        rotate.rotate_store(**{**given, "q_norm": whole})
+        rope_store.rope_and_store_kv(**{**given, "q_norm": whole})

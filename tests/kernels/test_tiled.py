@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from anyformer.errors import CapabilityError
-from anyformer.kernels.attention import chance, reference, tiled, tiles
+from anyformer.kernels.attention import block_sparsity, dropout, reference, tiled_flash
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.block_sparse import BlockSparse
 from anyformer.parts.patterns.causal import Causal
@@ -17,7 +17,7 @@ from anyformer.parts.patterns.random_blocks import RandomBlocks
 from anyformer.parts.patterns.strided import Strided
 from anyformer.parts.patterns.symmetric_window import SymmetricWindow
 from anyformer.parts.patterns.window import Window
-from anyformer.specs.axes import ScoreTerms, ValueTerms
+from anyformer.specs.axes import ScoreBias, ValueTerms
 from tests.kernels.largest import Largest
 from tests.kernels.samples import ADDED, given, packed, padded, plain, qkv, run, value_and_gradients
 from tests.parts.samples import random
@@ -38,11 +38,11 @@ PATTERNS = {
 @pytest.fixture
 def small_tiles(monkeypatch):
     """So that short rows have several."""
-    monkeypatch.setattr(tiled, "sizes", lambda heads, queries, keys, device: (16, 24))
+    monkeypatch.setattr(tiled_flash, "sizes", lambda heads, queries, keys, device: (16, 24))
 
 
 def assert_equals_reference(sight, *names, real=None, groups=2, **rest):
-    found = value_and_gradients(tiled.KERNEL, sight, *names, groups=groups, real=real, **rest)
+    found = value_and_gradients(tiled_flash.KERNEL, sight, *names, groups=groups, real=real, **rest)
     expected = value_and_gradients(reference.KERNEL, sight, *names, groups=groups, real=real, **rest)
     for ours, theirs in zip(found, expected, strict=True):
         assert_close("kernel", ours, theirs)
@@ -87,7 +87,7 @@ def test_tiled_scores_and_sinks_of_any_height_equal_reference(height, small_tile
     sink = random(6, seed=5) + height
     rest = {"mixer": Softmax(sinks=True), "own": {"sink_H": sink}}
     found, expected = (
-        run(kernel, 30 * q, k, v, plain(Causal(), 63), **rest) for kernel in (tiled.KERNEL, reference.KERNEL)
+        run(kernel, 30 * q, k, v, plain(Causal(), 63), **rest) for kernel in (tiled_flash.KERNEL, reference.KERNEL)
     )
     assert_close("kernel", found, expected)
 
@@ -98,7 +98,7 @@ def test_tiled_row_that_sees_nothing_gives_zero_and_finite_gradients(sinks, smal
     mask[0, :, 2], mask[1, :, 16:40] = False, False
     q, k, v = (t.float().requires_grad_() for t in qkv(63, 63))
     own = {"sink_H": torch.zeros(6, requires_grad=True)} if sinks else {}
-    out = run(tiled.KERNEL, q, k, v, given(mask), mixer=Softmax(sinks=sinks), own=own)
+    out = run(tiled_flash.KERNEL, q, k, v, given(mask), mixer=Softmax(sinks=sinks), own=own)
     assert (out[0, 2] == 0).all()
     assert (out[1, 16:40] == 0).all()
     assert (out[0, 1] != 0).all()
@@ -110,7 +110,10 @@ def test_tiled_row_that_sees_nothing_gives_zero_and_finite_gradients(sinks, smal
 def test_tiled_half_precision_is_computed_in_fp32_and_rounded_once(small_tiles):
     leaves = [t.bfloat16() for t in qkv(63, 63)]
     found, exact = [], []
-    for kernel, dtype, results in ((tiled.KERNEL, torch.bfloat16, found), (reference.KERNEL, torch.float64, exact)):
+    for kernel, dtype, results in (
+        (tiled_flash.KERNEL, torch.bfloat16, found),
+        (reference.KERNEL, torch.float64, exact),
+    ):
         given_ = [t.clone().to(dtype).requires_grad_() for t in leaves]
         out = run(kernel, *given_, plain(Causal(), 63), softcap=1.5)
         assert out.dtype == dtype
@@ -122,7 +125,7 @@ def test_tiled_half_precision_is_computed_in_fp32_and_rounded_once(small_tiles):
 
 def test_tiled_cannot_be_differentiated_twice(small_tiles):
     q, k, v = (t.requires_grad_() for t in qkv(63, 63))
-    out = run(tiled.KERNEL, q, k, v, plain(Causal(), 63))
+    out = run(tiled_flash.KERNEL, q, k, v, plain(Causal(), 63))
     with pytest.raises(CapabilityError, match="tiled attention has no second derivative"):
         torch.autograd.grad(out.sum(), q, create_graph=True)
 
@@ -132,7 +135,7 @@ def weights(tokens, share, seed):
     q, k, _ = qkv(tokens, tokens, 4, 4, tokens)
     v = torch.eye(tokens, dtype=torch.float64)[None, :, None].expand(2, tokens, 4, tokens)
     torch.manual_seed(seed)
-    return run(tiled.KERNEL, q, k, v, plain(Full(), tokens, heads=4), dropout=share)
+    return run(tiled_flash.KERNEL, q, k, v, plain(Full(), tokens, heads=4), dropout=share)
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
@@ -148,7 +151,7 @@ def test_tiled_dropout_zeroes_its_share_and_raises_the_rest(share, small_tiles):
 def test_dropout_of_each_row_head_query_and_key_has_its_share_and_depends_on_no_other():
     size, share = 96, 0.25
     seed = torch.tensor([12345, -6789], dtype=torch.int32)
-    kept = chance.kept(seed, (4, 8), slice(0, size), slice(0, size), share).double()
+    kept = dropout.kept(seed, (4, 8), slice(0, size), slice(0, size), share).double()
     for along in ((1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 1, 2)):
         count = kept.numel() / kept.shape[next(i for i in range(4) if i not in along)]
         off = (kept.mean(along) - (1 - share)).abs().max()
@@ -162,8 +165,8 @@ def test_dropout_of_each_row_head_query_and_key_has_its_share_and_depends_on_no_
 
 def test_dropout_of_a_tile_is_that_part_of_the_whole():
     seed = torch.tensor([1, 2], dtype=torch.int32)
-    whole = chance.kept(seed, (2, 3), slice(0, 40), slice(0, 50), 0.3)
-    assert torch.equal(chance.kept(seed, (2, 3), slice(8, 20), slice(30, 50), 0.3), whole[:, :, 8:20, 30:50])
+    whole = dropout.kept(seed, (2, 3), slice(0, 40), slice(0, 50), 0.3)
+    assert torch.equal(dropout.kept(seed, (2, 3), slice(8, 20), slice(30, 50), 0.3), whole[:, :, 8:20, 30:50])
 
 
 @pytest.mark.parametrize("added", ["plain", "shaw", "softcap", "sink"])
@@ -171,9 +174,9 @@ def test_tiled_gradient_with_dropout_is_that_of_the_masked_reference(added, smal
     tokens, share, heads = 63, 0.3, 6
     sight = plain(Causal(), tokens)
     torch.manual_seed(3)
-    found = value_and_gradients(tiled.KERNEL, sight, added, dropout=share)
+    found = value_and_gradients(tiled_flash.KERNEL, sight, added, dropout=share)
     torch.manual_seed(3)
-    kept = chance.kept(chance.draw_seed(torch.device("cpu")), (2, heads), slice(0, tokens), slice(0, tokens), share)
+    kept = dropout.kept(dropout.draw_seed(torch.device("cpu")), (2, heads), slice(0, tokens), slice(0, tokens), share)
 
     class Dropped(Softmax):
         def weigh(self, scores, own):
@@ -199,7 +202,7 @@ def test_tiles_left_are_those_that_hold_a_pair_and_whole_ones_hold_all(name, row
     )
     mask = sight.mask()
     dense = torch.ones(1, 1, 63, 63, dtype=torch.bool) if mask is None else mask.expand(-1, -1, 63, 63)
-    found = {(s.first, s.last, t.first, t.last): t.whole for s in tiles.plan(sight, 16, 24) for t in s.tiles}
+    found = {(s.first, s.last, t.first, t.last): t.whole for s in block_sparsity.plan(sight, 16, 24) for t in s.tiles}
     for t, s in itertools.product(range(0, 63, 16), range(0, 63, 24)):
         part = dense[:, :, t : t + 16, s : s + 24]
         place = (t, min(t + 16, 63), s, min(s + 24, 63))
@@ -208,19 +211,19 @@ def test_tiles_left_are_those_that_hold_a_pair_and_whole_ones_hold_all(name, row
 
 
 def test_tiles_of_a_window_grow_with_the_row_not_with_its_square():
-    counts = [sum(len(s.tiles) for s in tiles.plan(plain(Window(size=64), n), 64, 64)) for n in (1024, 2048)]
+    counts = [sum(len(s.tiles) for s in block_sparsity.plan(plain(Window(size=64), n), 64, 64)) for n in (1024, 2048)]
     assert counts == [2 * 16 - 1, 2 * 32 - 1]
 
 
 def test_tiled_asks_about_mixed_tiles_only_and_multiplies_no_other(monkeypatch, small_tiles):
     asked, multiplied = [], []
-    sight, scores = plain(Window(size=9), 63), tiled._scores
+    sight, scores = plain(Window(size=9), 63), tiled_flash._scores
     part = sight.part
     monkeypatch.setattr(sight, "part", lambda rows, columns: asked.append((rows, columns)) or part(rows, columns))
-    monkeypatch.setattr(tiled, "_scores", lambda *args: multiplied.append(args[-2:]) or scores(*args))
+    monkeypatch.setattr(tiled_flash, "_scores", lambda *args: multiplied.append(args[-2:]) or scores(*args))
     leaves = [t.requires_grad_() for t in qkv(63, 63)]
-    run(tiled.KERNEL, *leaves, sight).sum().backward()
-    left = sum(len(stripe.tiles) for stripe in tiles.plan(sight, 16, 24))
+    run(tiled_flash.KERNEL, *leaves, sight).sum().backward()
+    left = sum(len(stripe.tiles) for stripe in block_sparsity.plan(sight, 16, 24))
     assert left < 4 * 3
     assert (len(multiplied), len(asked)) == (2 * left, 2 * left)
 
@@ -231,8 +234,8 @@ def test_tiled_never_holds_all_pairs(added, share):
     tokens, heads = 1024, 1
     sight = plain(Window(size=200), tokens, heads=heads)
     with Largest() as largest:
-        value_and_gradients(tiled.KERNEL, sight, added, groups=1, dropout=share)
-    assert largest.numel <= max(tiled.PAIRS, 2 * tokens * 16)
+        value_and_gradients(tiled_flash.KERNEL, sight, added, groups=1, dropout=share)
+    assert largest.numel <= max(tiled_flash.PAIRS, 2 * tokens * 16)
     assert largest.numel < tokens * tokens
 
 
@@ -243,8 +246,8 @@ def with_everything(q, k, v, table, sink, on_values, sight, share):
         return torch.bucketize(gap.abs().contiguous(), start, right=True)
 
     return run(
-        tiled.KERNEL, q, k, v, sight, mixer=Softmax(sinks=True), own={"sink_H": sink}, softcap=1.5,
-        scores=ScoreTerms(table_BHTN=table, pick=bucket), values=ValueTerms(on_values, bucket), dropout=share,
+        tiled_flash.KERNEL, q, k, v, sight, mixer=Softmax(sinks=True), own={"sink_H": sink}, softcap=1.5,
+        scores=ScoreBias(table_BHTN=table, pick=bucket), values=ValueTerms(on_values, bucket), dropout=share,
     )  # fmt: skip
 
 
@@ -267,7 +270,7 @@ def test_tiled_compiles_in_one_graph_and_equals_itself(rows, share, small_tiles)
 
 def test_tiled_sizes_of_tiles_keep_to_their_room():
     for heads, tokens in itertools.product((1, 8, 32, 512), (5, 100, 4096)):
-        rows, columns = tiled.sizes(heads, tokens, tokens, "cpu")
+        rows, columns = tiled_flash.sizes(heads, tokens, tokens, "cpu")
         assert min(rows, columns) >= min(64, tokens)
-        assert rows * columns * heads <= max(tiled.PAIRS, heads * 64 * 64)
-    assert tiled.sizes(8, 4096, 4096, "cpu") == (128, 256)
+        assert rows * columns * heads <= max(tiled_flash.PAIRS, heads * 64 * 64)
+    assert tiled_flash.sizes(8, 4096, 4096, "cpu") == (128, 256)

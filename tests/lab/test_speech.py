@@ -3,9 +3,9 @@
 import pytest
 
 from anyformer.cli.main import main
-from anyformer.lab.speech import speak
+from anyformer.lab.samples import speak
+from anyformer.train.components import Components
 from anyformer.train.config import Config
-from anyformer.train.setup import Setup
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 SPEC = {"width": 16, "depth": 1, "context": 32, "attention": {"heads": 2}}
@@ -36,7 +36,7 @@ def ready(tmp_path, folders):
             "objective": {"kind": objective}, "stages": [{"steps": 2, "length": 32, "batch": 2}],
             "run": {"folder": str(tmp_path / f"run{len(made)}"), "prompt": prompt, "sample_tokens": 6},
         })  # fmt: skip
-        made.append(Setup(config))
+        made.append(Components(config))
         made[-1].open()
         return made[-1]
 

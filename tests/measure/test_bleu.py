@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.data.examples import Examples
+from anyformer.data.dataset import Examples
 from anyformer.data.tokenizer import train_bpe
 from anyformer.errors import CapabilityError, DataError, InputError
 from anyformer.measure import bleu as judging

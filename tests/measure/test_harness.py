@@ -5,6 +5,7 @@ import json
 import logging
 import math
 import shutil
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +23,9 @@ from tests.contract.draw import BASE
 from tests.data.test_tokenizer import STORIES, needs_stories
 from tests.tolerances import TABLE
 
+needs_harness = pytest.mark.skipif(
+    importlib.util.find_spec("lm_eval") is None, reason="lm-eval is not installed: pip install 'anyformer[harness]'"
+)
 NEAR = TABLE["single"].limit
 PAIRS = [
     ("the cat", " sat on"), ("the cat sat on ", "the mat, and the dog"), ("", "the dog sat"), ("and the dog", " x"),
@@ -144,6 +148,44 @@ def test_wanted_of_a_task_is_read_in_our_words():
         read_wanted({"untl": []}, 64)
 
 
+ALIASES = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")
+
+
+@needs_harness
+@pytest.mark.filterwarnings("ignore")
+def test_wanted_number_of_tokens_is_the_one_that_the_harness_takes():
+    from lm_eval.models.utils import normalize_gen_kwargs
+
+    for said in product((None, 5, 7), repeat=4):
+        given = {
+            name: None if value is None else value + i
+            for i, (name, value) in enumerate(zip(ALIASES, said, strict=True))
+        }
+        for wanted in (given, {name: value for name, value in given.items() if value is not None}):
+            assert read_wanted(wanted, 1024)["new"] == normalize_gen_kwargs(dict(wanted))["max_gen_toks"], wanted
+
+
+DRAWING = {
+    "min_new_tokens": 2, "no_repeat_ngram_size": 2, "typical_p": 0.9, "presence_penalty": 0.5, "frequency_penalty": 0.5,
+    "repetition_penalty": 1.3, "top_k": 5, "top_p": 0.9, "min_p": 0.1, "logit_bias": {5: 2.0},
+}  # fmt: skip
+SEARCHING = {"num_beams": 4, "length_penalty": 2.0, "early_stopping": True}
+
+
+@pytest.mark.parametrize("wanted", [
+    *({"do_sample": True, "temperature": 0.8, "seed": 3, name: value} for name, value in DRAWING.items()), SEARCHING,
+    {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5}, {"penalty_alpha": 0.6, "top_k": 4},
+    {"do_sample": False, "no_repeat_ngram_size": 2},
+], ids=str)  # fmt: skip
+def test_wanted_options_that_generate_has_reach_it(asked, wanted):
+    context = "the cat sat on the mat"
+    made = answers(asked, [(context, wanted | {"max_gen_toks": 12, "until": []})])
+    assert made == asked.go_on([context], until=[], new=12, **wanted)
+    read = read_wanted(wanted, 64)
+    # What is not drawn needs no word about it.
+    assert {name: read.get(name, False) for name in wanted} == wanted
+
+
 def test_answers_group_requests_that_are_asked_in_one_way(asked):
     ways = [{"until": ["."], "max_gen_toks": 4}, {"until": [], "max_gen_toks": 6}]
     requests = [("the", ways[0]), ("dog", ways[1]), ("the cat", ways[0])]
@@ -224,9 +266,6 @@ def test_a_published_model_goes_on_as_is_known():
     assert known[40:].lstrip().startswith(said.lstrip()[:60])
 
 
-needs_harness = pytest.mark.skipif(
-    importlib.util.find_spec("lm_eval") is None, reason="lm-eval is not installed: pip install 'anyformer[harness]'"
-)
 # Asked for warnings as errors, the harness and what it imports would fail by themselves.
 theirs = pytest.mark.filterwarnings("ignore")
 

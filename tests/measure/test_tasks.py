@@ -8,15 +8,15 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.data.examples import Examples
+from anyformer.data.dataset import Examples
 from anyformer.data.objectives import Objective
 from anyformer.data.tokenizer import train_bpe
 from anyformer.errors import DataError, InputError
 from anyformer.measure import tasks
 from anyformer.measure.tasks import counts, measure
 from anyformer.measure.trial import Trial, open_trial
-from anyformer.train.events import Looked
-from anyformer.train.run import Run
+from anyformer.train.events import Evaluated
+from anyformer.train.trainer import Trainer
 from tests.data.feeding import examples_for, make, spec_for
 from tests.tolerances import TABLE
 from tests.train.small_data import text_config, text_data, text_examples, write_data
@@ -136,8 +136,8 @@ def test_counts_of_a_column_do_not_depend_on_how_it_is_read(monkeypatch):
 @pytest.mark.parametrize("changes", [{}, {"stages.spec": {"attention.pattern": "window(4)"}}])
 def test_trial_of_a_run_measures_what_the_run_saw_at_its_end(tmp_path, changes):
     data = text_data(tmp_path / "data")
-    with Run(text_config(data, tmp_path / "run", changes)) as run:
-        last = [event for event in run.events() if isinstance(event, Looked)][-1]
+    with Trainer(text_config(data, tmp_path / "run", changes)) as run:
+        last = [event for event in run.events() if isinstance(event, Evaluated)][-1]
     with warnings.catch_warnings():
         # That of the last stage, if it is not the one that spec.toml says: the weights know.
         warnings.filterwarnings("ignore", message=".*is not the spec that")
@@ -176,7 +176,7 @@ def test_trial_of_data_that_another_tokenizer_made_is_refused(tmp_path):
 
 def test_trial_of_a_run_whose_data_moved_away_says_so(tmp_path):
     data = text_data(tmp_path / "data")
-    with Run(text_config(data, tmp_path / "run", {"stages.steps": 1})) as run:
+    with Trainer(text_config(data, tmp_path / "run", {"stages.steps": 1})) as run:
         list(run.events())
     data.rename(tmp_path / "moved")
     with pytest.raises(InputError, match="which is not there; say where they are with --data DIR"):

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 import anyformer as af
 from anyformer.errors import InputError
-from anyformer.specs.nodes import absorbs
+from anyformer.specs.layer import absorbs
 from tests.contract.contracts import randomise
 from tests.contract.draw import BASE
 from tests.tolerances import assert_close
@@ -405,7 +405,7 @@ def test_step_that_fails_can_be_made_again(topology, monkeypatch):
         assert_close("same", run(break_at)[:, 3:], run(None)[:, 3:])
 
 
-def interrupted(self, x):
+def interrupted(self, x, **more):
     raise KeyboardInterrupt
 
 

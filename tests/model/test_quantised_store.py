@@ -12,13 +12,13 @@ from safetensors.torch import load_file, save_file
 
 import anyformer as af
 from anyformer.errors import CheckpointError, InputError
-from anyformer.model.quantise import HEAD, install, products, quantise
-from anyformer.model.quantised_store import KEY
-from anyformer.model.store import load
-from anyformer.parts.heads import TokenLogits
-from anyformer.parts.mixture import Mixture
-from anyformer.parts.quantised import is_quantised, numbers_of
-from anyformer.train.setup import check_fit
+from anyformer.model.native_checkpoint import load
+from anyformer.model.quantize import HEAD, install, products, quantize
+from anyformer.model.quantized_checkpoint import KEY
+from anyformer.parts.heads import LMHead
+from anyformer.parts.moe import MoE
+from anyformer.parts.quantized import is_quantized, numbers_of
+from anyformer.train.components import check_fit
 from tests.contract.contracts import randomise
 from tests.contract.draw import BASE, draw
 from tests.contract.feed import alone, document
@@ -38,12 +38,12 @@ def answer(model, dtype=torch.float32):
 def quantised(seed, kind):
     """The model of a drawn spec with numbers wherever this kind has them; None if it has none anywhere."""
     plain = randomise(af.build(draw(seed)), seed).eval()
-    if any(isinstance(module, Mixture) for module in plain.modules()):
+    if any(isinstance(module, MoE) for module in plain.modules()):
         return None
     if kind == "int8":
-        return quantise(plain, kind)
+        return quantize(plain, kind)
     found = {w: plain.get_parameter(w) for maps in products(plain) for w in maps.weights}
-    if isinstance(plain.head, TokenLogits):
+    if isinstance(plain.head, LMHead):
         found[HEAD] = plain.head.product()[0]
     numbers = {name: numbers_of(w, kind) for name, w in found.items() if w.shape[1] % 16 == 0}
     return install(plain, numbers) if numbers else None
@@ -60,7 +60,7 @@ def test_quantised_model_of_a_drawn_spec_is_saved_and_loaded_to_the_bit(seed, ki
     with warnings.catch_warnings():
         warnings.simplefilter("ignore" if kind == "int4" else "error")
         found = af.load(tmp_path)
-    assert is_quantised(found)
+    assert is_quantized(found)
     assert torch.equal(answer(found), want)
     af.save(found, tmp_path / "again")
     one, two = (load_file(place / "model.safetensors") for place in (tmp_path, tmp_path / "again"))
@@ -91,7 +91,7 @@ def wide():
 
 
 def test_wide_int8_model_reads_by_digits_and_by_tiles_alike_and_copies_drop_what_was_packed(wide, tmp_path):
-    small = quantise(wide, "int8")
+    small = quantize(wide, "int8")
     ids = torch.randint(0, 37, (2, 12), generator=torch.Generator().manual_seed(0))
     cache = small.new_cache(2, 12)
     with torch.no_grad():
@@ -107,7 +107,7 @@ def test_wide_int8_model_reads_by_digits_and_by_tiles_alike_and_copies_drop_what
 
 
 def test_int8_model_in_another_dtype_keeps_its_scales(tmp_path):
-    small = quantise(randomise(af.build(af.spec(BASE)), 0).eval(), "int8")
+    small = quantize(randomise(af.build(af.spec(BASE)), 0).eval(), "int8")
     af.save(small, tmp_path)
     want = answer(small)
     double = af.load(tmp_path, dtype=torch.float64)
@@ -121,10 +121,10 @@ def test_int8_model_in_another_dtype_keeps_its_scales(tmp_path):
 @pytest.mark.parametrize("tied", [True, False])
 def test_quantised_folder_dequantised_is_a_plain_model_with_the_same_answers(tied, tmp_path):
     plain = randomise(af.build(af.spec(BASE, {"head": {"kind": "lm", "tied": tied}})), 0).eval()
-    small = quantise(copy.deepcopy(plain), "int8")
+    small = quantize(copy.deepcopy(plain), "int8")
     af.save(small, tmp_path)
     back = load(tmp_path, dequantise=True)
-    assert not is_quantised(back)
+    assert not is_quantized(back)
     assert dict(back.named_parameters()).keys() == dict(plain.named_parameters()).keys()
     with torch.no_grad():
         ids = torch.arange(9)[None]
@@ -150,7 +150,7 @@ def rewrite(folder, tensors=lambda t: None, recipe=lambda r: r):
 
 @pytest.fixture
 def saved(tmp_path):
-    small = quantise(randomise(af.build(af.spec(BASE, {"attention": {"bias": "q"}})), 0).eval(), "int8")
+    small = quantize(randomise(af.build(af.spec(BASE, {"attention": {"bias": "q"}})), 0).eval(), "int8")
     af.save(small, tmp_path)
     return tmp_path
 
@@ -220,3 +220,19 @@ def test_int4_on_a_cpu_says_that_it_is_slow(tmp_path):
     with pytest.warns(UserWarning, match="int4 weights on a CPU"):
         found = af.load(tmp_path / "small")
     assert torch.equal(answer(found), answer(small))
+
+
+def test_quantised_model_is_no_view_of_its_file(saved):
+    from anyformer.parts.quantized import QuantizedLinear
+
+    model = af.load(saved)
+    before = {
+        name: module.data_OI.clone() for name, module in model.named_modules() if isinstance(module, QuantizedLinear)
+    }
+    with (saved / "model.safetensors").open("r+b") as file:
+        file.seek(0, 2)
+        size = file.tell()
+        file.seek(size // 2)
+        file.write(b"\x55" * (size // 2))
+    for name, data in before.items():
+        assert torch.equal(model.get_submodule(name).data_OI, data), name

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.model.reading import headless, reading
+from anyformer.model.eval_mode import eval_mode, without_head
 from tests.contract.draw import BASE
 
 
@@ -23,8 +23,8 @@ def test_reading_twice_at_once_lasts_until_the_last_reader_is_done(first):
     model = model_of().train()
     model.decoder.blocks[1].eval()
     before = modes(model)
-    shell = headless(model)
-    readers = [reading(model), reading(shell)]
+    shell = without_head(model)
+    readers = [eval_mode(model), eval_mode(shell)]
     for reader in readers:
         reader.__enter__()
     readers[first].__exit__(None, None, None)
@@ -36,9 +36,9 @@ def test_reading_twice_at_once_lasts_until_the_last_reader_is_done(first):
 
 def test_reading_a_model_that_somebody_set_to_training_meanwhile_is_in_eval_mode():
     model = model_of().train()
-    with reading(model):
+    with eval_mode(model):
         model.train()
-        with reading(model):
+        with eval_mode(model):
             assert not any(modes(model))
     assert all(modes(model))
 

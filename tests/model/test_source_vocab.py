@@ -6,7 +6,7 @@ import torch
 import anyformer as af
 from anyformer.errors import InputError
 from anyformer.explain.difference import difference
-from anyformer.explain.machines import MACHINES, USUAL
+from anyformer.explain.hardware import MACHINES, USUAL
 from anyformer.explain.report import report
 from tests.specs.test_source_vocab import TWO
 

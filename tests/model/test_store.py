@@ -64,7 +64,7 @@ def test_save_that_fails_leaves_the_older_model(model, tmp_path, monkeypatch):
         place.write_bytes(b"half of a")
         raise OSError("no space left")
 
-    monkeypatch.setattr("anyformer.model.store.save_file", full_disk)
+    monkeypatch.setattr("anyformer.model.native_checkpoint.save_file", full_disk)
     with pytest.raises(OSError, match="no space"):
         af.save(af.build(af.spec(BASE), seed=9), tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["model.safetensors", "spec.toml"]

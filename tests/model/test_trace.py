@@ -7,12 +7,12 @@ import torch
 
 import anyformer as af
 from anyformer.errors import InputError
-from anyformer.kernels.attention.added import value_part
-from anyformer.model import probs
-from anyformer.model.sites import Sites
+from anyformer.kernels.attention.score_bias import value_part
+from anyformer.model import attention_probs
+from anyformer.model.trace_names import Sites
 from anyformer.parts.attention import Attention
 from anyformer.specs import Mixer
-from anyformer.specs.axes import Where
+from anyformer.specs.axes import QKPositions
 from tests.contract.contracts import LENGTH, answers, length_of, model_of, randomise
 from tests.contract.draw import BASE, draw, spec_of_kind
 from tests.contract.feed import document
@@ -40,7 +40,7 @@ class Spy:
 
     def __init__(self, monkeypatch):
         self.seen = []
-        for name in ("mix", "mix_otherwise"):
+        for name in ("mix", "attend_custom"):
             monkeypatch.setattr(Attention, name, self.around(getattr(Attention, name)))
 
     def around(self, method):
@@ -112,7 +112,7 @@ def test_trace_weights_of_a_random_spec_give_the_output_of_the_attention(name, m
         mixed = torch.einsum("bhts,bshk->bthk", weights, v_BSGK.repeat_interleave(heads, 2))
         if body.reads_probs and scene.kernel is not None:
             own = body.position.tensors() if body.position is not None else scene.own
-            where = Where(scene.sight.q.pos, scene.sight.k.pos)
+            where = QKPositions(scene.sight.q.pos, scene.sight.k.pos)
             mixed = mixed + value_part(body.leaf.values(own, v_BSGK), weights, where)
         assert_close("kernel", mixed, out_BTHK)
 
@@ -154,7 +154,7 @@ def test_trace_of_global_tokens_shows_what_their_own_projections_see(monkeypatch
     weights, body = found["encoder.0.attention.probs"], model.encoder.blocks[0].attention.body
     x = model.encoder.blocks[0].attention.inner(found["encoder.embed"])
     with torch.no_grad():
-        q, k = (body.heads_of(x, part, None, None) for part in (body.global_q, body.global_k))
+        q, k = (body.split_heads(part(x), None, None) for part in (body.global_q, body.global_k))
         score = torch.einsum("bthk,bshk->bhts", q, k.repeat_interleave(2, 2)) * body.scale
     chosen = marks.bool()[:, None, :, None].expand(weights.shape)
     assert_close("kernel", weights[chosen], score.softmax(-1)[chosen])
@@ -170,7 +170,7 @@ def test_trace_weights_made_in_pieces_equal_those_made_at_once(position, monkeyp
     mask = torch.ones_like(IDS)
     mask[0, :4] = 0
     whole = model.trace(IDS, attention_mask=mask, attention="all")
-    monkeypatch.setattr(probs, "ROOM", 2 * 6 * 11 * 3)
+    monkeypatch.setattr(attention_probs, "ROOM", 2 * 6 * 11 * 3)
     pieces = model.trace(IDS, attention_mask=mask, attention="all")
     for name in whole:
         assert_close("kernel", pieces[name], whole[name])

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 import anyformer as af
-from anyformer.model.models import Model
-from anyformer.parts.held import Held
+from anyformer.model.model import Model
+from anyformer.parts.leaf_module import LeafModule
 from anyformer.specs import ModelSpec
 from anyformer.specs.axes import Dims, Position
 
@@ -41,7 +41,7 @@ def randomised(module: Any, seed: int = 0) -> Any:
 
 def held(position: Position, sizes: Dims, seed: int = 0) -> dict[str, Tensor]:
     """A scheme's parameters, randomised, and its constants: what its hooks call `own`."""
-    module = randomised(Held(position, position.weights(sizes), position.constants(sizes)), seed)
+    module = randomised(LeafModule(position, position.weights(sizes), position.constants(sizes)), seed)
     return module.tensors()
 
 

@@ -28,7 +28,7 @@ def test_sinusoidal_equals_the_formula_of_the_paper(theta):
         assert_close("formula", found[p], torch.tensor(expected, dtype=torch.float64))
 
 
-def turned(leaf, delta: int, width: int = 12):
+def apply_rotary(leaf, delta: int, width: int = 12):
     """M(delta) by the addition theorems: a rotation of each pair of sine and cosine by delta times its frequency."""
     frequency = leaf.constants(dims(embed_width=width))["frequency"]
     matrix = torch.zeros(width, width, dtype=torch.float64)
@@ -45,7 +45,7 @@ def turned(leaf, delta: int, width: int = 12):
 def test_sinusoidal_shift_is_one_matrix_for_all_positions(layout, endpoint, delta):
     leaf = Sinusoidal(layout=layout, endpoint=endpoint)
     found = table(leaf, 100)
-    assert_close("formula", found[delta:], found[:-delta] @ turned(leaf, delta).T)
+    assert_close("formula", found[delta:], found[:-delta] @ apply_rotary(leaf, delta).T)
 
 
 def test_sinusoidal_halves_equal_the_table_of_marian():

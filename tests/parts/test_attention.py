@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from anyformer.kernels.attention import reference
-from anyformer.kernels.sight import Sight
+from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.parts.attention import Attention, temperature
+from anyformer.parts.attention_metadata import AttentionMetadata, RotaryTables
 from anyformer.parts.cache import Cache
 from anyformer.parts.norms.layernorm import LayerNorm
 from anyformer.parts.norms.rmsnorm import RMSNorm
@@ -16,11 +17,10 @@ from anyformer.parts.patterns.full import Full
 from anyformer.parts.positions.none import NoPosition
 from anyformer.parts.positions.rope import Rope
 from anyformer.parts.positions.shaw import Shaw
-from anyformer.parts.scene import Scene, Turn
-from anyformer.specs.nodes import Attention as AttentionSpec
-from anyformer.specs.nodes import HeadNorm, Temperature
+from anyformer.specs.cache_spec import LayerCacheSpec
+from anyformer.specs.layer import Attention as AttentionSpec
+from anyformer.specs.layer import HeadNorm, Temperature
 from anyformer.specs.patterns import Tokens
-from anyformer.specs.rooms import Room
 from tests.parts.samples import dims, held, random, randomised
 from tests.tolerances import assert_close, difference
 
@@ -34,14 +34,14 @@ def module_and_scene(position=None, **fields):
     position = position or NoPosition()
     module = randomised(Attention(AttentionSpec(heads=4, kv_heads=2, **fields), SIZES, position, layer=0))
     own = {} if position.per_layer else held(position, SIZES)
-    turn = Turn(POS, None, position.angles(own, POS, None, X))
+    turn = RotaryTables(POS, None, position.angles(own, POS, None, X))
     here = Tokens(POS)
-    sight = Sight(Causal(), here, here, plain=True, shape="causal")
-    scene = Scene(sight=sight, kernel=reference.KERNEL, own=own, q_turn=turn, k_turn=turn)
+    sight = AttentionMask(Causal(), here, here, plain=True, shape="causal")
+    scene = AttentionMetadata(sight=sight, kernel=reference.KERNEL, own=own, q_rope=turn, k_rope=turn)
     return module, scene
 
 
-def turned(x):
+def apply_rotary(x):
     return Rope().rotate(x, Rope().angles(held(Rope(), SIZES), POS, None, X))
 
 
@@ -82,7 +82,7 @@ def test_attention_clip_cuts_projected_queries_keys_and_values(clip):
 def test_attention_qk_norm_stands_on_its_side_of_the_rotation(when, scope, leaf):
     module, scene = module_and_scene(Rope(), qk_norm=HeadNorm(leaf=leaf, scope=scope, when=when))
     q, k, v = (split(module, n, X) for n in "qkv")
-    order = [lambda n, x: n(x), lambda n, x: turned(x)]
+    order = [lambda n, x: n(x), lambda n, x: apply_rotary(x)]
     for step in order if when == "before" else order[::-1]:
         q, k = step(module.q_norm, q), step(module.k_norm, k)
     assert_close("formula", module(X, scene), mixed(module, q, k, v))
@@ -114,7 +114,7 @@ def test_attention_v_norm_norms_values_only(scope):
 def test_attention_rope_on_values_rotates_them_after_their_norm():
     module, scene = module_and_scene(Rope(on_values=True), v_norm=HeadNorm())
     q, k, v = (split(module, n, X) for n in "qkv")
-    q, k, v = (turned(t) for t in (q, k, module.v_norm(v)))
+    q, k, v = (apply_rotary(t) for t in (q, k, module.v_norm(v)))
     assert_close("formula", module(X, scene), mixed(module, q, k, v))
 
 
@@ -171,7 +171,7 @@ def test_attention_dropout_acts_in_training_only():
 class Recorder:
     """Stands where a cache stands, and notes what it is given."""
 
-    def extend(self, layer, *new):
+    def extend(self, layer, *new, paged=False):
         self.kept = (layer, *new)
         return *new, None, None
 
@@ -183,17 +183,17 @@ def test_attention_caches_keys_normed_and_rotated_and_values_as_they_are_mixed()
     assert_close("same", module(X, scene), without)
     layer, kept_k, kept_v = scene.cache.kept
     assert layer == 0
-    assert_close("formula", kept_k, turned(module.k_norm(split(module, "k", X))))
-    assert_close("formula", kept_v, turned(module.v_norm(split(module, "v", X))))
+    assert_close("formula", kept_k, apply_rotary(module.k_norm(split(module, "k", X))))
+    assert_close("formula", kept_v, apply_rotary(module.v_norm(split(module, "v", X))))
 
 
 def test_attention_cross_reads_keys_and_values_of_the_memory_once():
     spec = AttentionSpec(heads=4, kv_heads=2)
     module = randomised(Attention(spec, SIZES, NoPosition(), layer=0, cross=True))
     memory = random(2, 5, 12, seed=4)
-    cache = Cache((Room(streams=((2, 8), (2, 8))),), batch=2, length=9, device=X.device, dtype=X.dtype)
-    sight = Sight(Full(), Tokens(POS), Tokens(torch.arange(5)[None]), plain=True, shape="none")
-    scene = Scene(sight=sight, kernel=reference.KERNEL, cache=cache)
+    cache = Cache((LayerCacheSpec(streams=((2, 8), (2, 8))),), batch=2, length=9, device=X.device, dtype=X.dtype)
+    sight = AttentionMask(Full(), Tokens(POS), Tokens(torch.arange(5)[None]), plain=True, shape="none")
+    scene = AttentionMetadata(sight=sight, kernel=reference.KERNEL, cache=cache)
     q, k, v = split(module, "q", X), split(module, "k", memory), split(module, "v", memory)
     weights = (torch.einsum("bthk,bshk->bhts", q, k.repeat_interleave(2, 2)) * 8**-0.5).softmax(-1)
     expected = torch.einsum("bhts,bshk->bthk", weights, v.repeat_interleave(2, 2)).reshape(2, 7, 32) @ module.o.weight.T

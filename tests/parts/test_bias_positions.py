@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from anyformer.kernels.attention import attend
-from anyformer.kernels.attention.added import score_bias, value_part
-from anyformer.kernels.sight import Sight
+from anyformer.kernels.attention.score_bias import score_bias, value_part
+from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.causal import Causal
 from anyformer.parts.patterns.full import Full
@@ -16,7 +16,7 @@ from anyformer.parts.positions.alibi import Alibi, slopes
 from anyformer.parts.positions.shaw import Shaw
 from anyformer.parts.positions.t5 import T5Bias
 from anyformer.parts.positions.xl import TransformerXL
-from anyformer.specs.axes import Where
+from anyformer.specs.axes import QKPositions
 from anyformer.specs.patterns import Tokens
 from tests.parts.samples import dims, held, lifted, random, randomised
 from tests.tolerances import assert_close
@@ -34,7 +34,7 @@ def projected(sizes):
 
 def bias_of(leaf, sizes, own=None, q_pos=Q_POS, k_pos=K_POS, scale=SCALE):
     q, k = projected(sizes)
-    return dense(leaf, held(leaf, sizes) if own is None else own, q, k, Where(q_pos, k_pos), scale)
+    return dense(leaf, held(leaf, sizes) if own is None else own, q, k, QKPositions(q_pos, k_pos), scale)
 
 
 def dense(leaf, own, q, k, where, scale):
@@ -79,7 +79,7 @@ def test_alibi_slopes_equal_those_of_bloom(heads):
     slope = torch.tensor(slopes(heads, 8.0), dtype=torch.float64)
     # BLOOM writes slope times the key's index: for one query that is the bias up to a constant.
     assert_close("oracle", slope[:, None, None] * torch.arange(9), published)
-    where = Where(torch.full((1, 1), 8), torch.arange(9)[None])
+    where = QKPositions(torch.full((1, 1), 8), torch.arange(9)[None])
     ours = dense(Alibi(), {"slope_H": slope}, LIKE, LIKE, where, 1.0)[0]
     assert_close("oracle", ours - ours[..., :1], published)
 
@@ -143,7 +143,7 @@ def test_t5_buckets_equal_those_of_the_published_class(buckets, max_distance, bi
     # A table whose row b holds the number b makes the bias the bucket itself.
     own = held(leaf, sizes) | {"table": torch.arange(buckets, dtype=torch.float64)[:, None]}
     distance = torch.arange(-600, 601)
-    where = Where(torch.tensor([[600]]), (distance + 600)[None])
+    where = QKPositions(torch.tensor([[600]]), (distance + 600)[None])
     found = dense(leaf, own, LIKE, LIKE, where, 1.0)[0, 0, 0]
     published = T5Attention._relative_position_bucket(distance, bidirectional, buckets, max_distance)
     assert found.long().tolist() == published.tolist()
@@ -209,7 +209,7 @@ def test_shaw_values_are_the_weighted_vectors_of_the_pairs(leaf):
     sizes = dims()
     own, weights = held(leaf, sizes), random(2, 4, 5, 8, seed=3).softmax(-1)
     expected = torch.einsum("bhts,btsk->bthk", weights, shaw_vectors(leaf, own, "values"))
-    found = value_part(leaf.values(own, weights), weights, Where(Q_POS, K_POS))
+    found = value_part(leaf.values(own, weights), weights, QKPositions(Q_POS, K_POS))
     assert_equal_with_gradients(found, expected, own)
 
 
@@ -220,8 +220,8 @@ def test_shaw_attention_equals_the_equations_of_the_paper():
     on_keys, on_values = shaw_vectors(leaf, own, "keys"), shaw_vectors(leaf, own, "values")
     score = torch.einsum("bthk,btshk->bhts", q, k[:, None] + on_keys[:, :, :, None]) * SCALE
     expected = torch.einsum("bhts,btshk->bthk", score.softmax(-1), v[:, None] + on_values[:, :, :, None])
-    scores = leaf.scores(own, q, k, Where(Q_POS, K_POS), SCALE)
-    sight = Sight(Full(), Tokens(Q_POS), Tokens(K_POS), heads=4)
+    scores = leaf.scores(own, q, k, QKPositions(Q_POS, K_POS), SCALE)
+    sight = AttentionMask(Full(), Tokens(Q_POS), Tokens(K_POS), heads=4)
     found = attend(
         q, k, v, scale=SCALE, mixer=Softmax(), own={}, sight=sight, scores=scores, values=leaf.values(own, v)
     )
@@ -249,7 +249,7 @@ def test_shaw_keys_equal_those_of_a_published_class():
     )  # fmt: skip
     _, bias = published._apply_relative_key_position_encoding(theirs, q.transpose(1, 2), k.transpose(1, 2))
     pos = torch.arange(8)[None]
-    assert_close("oracle", dense(leaf, own, q, k, Where(pos, pos), SCALE), bias)
+    assert_close("oracle", dense(leaf, own, q, k, QKPositions(pos, pos), SCALE), bias)
 
 
 @pytest.mark.parametrize("theta", [10000.0, 30.0])
@@ -298,8 +298,8 @@ def test_xl_attention_equals_the_published_class(memory):
         turned = torch.einsum("ibh,hnd->ibnd", distances, published.r)
         hidden = (~mask[0]).double()[:, :, None, None].expand(-1, -1, 2, 3)
         theirs = published.rel_attn_core(*(t.transpose(0, 1) for t in (q, k, v)), turned, attn_mask=hidden)
-    scores = leaf.scores(own, q, k, Where(q_pos, k_pos), published.scale)
-    sight = Sight(Causal(), Tokens(q_pos), Tokens(k_pos), plain=True, heads=3)
+    scores = leaf.scores(own, q, k, QKPositions(q_pos, k_pos), published.scale)
+    sight = AttentionMask(Causal(), Tokens(q_pos), Tokens(k_pos), plain=True, heads=3)
     ours = attend(q, k, v, scale=published.scale, mixer=Softmax(), own={}, sight=sight, scores=scores)
     assert_close("oracle", ours, theirs.transpose(0, 1))
 

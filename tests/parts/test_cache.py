@@ -9,8 +9,8 @@ import torch
 
 from anyformer.errors import InputError
 from anyformer.parts.cache import Cache
-from anyformer.specs.keep import Keep
-from anyformer.specs.rooms import Room
+from anyformer.specs.cache_policy import Keep
+from anyformer.specs.cache_spec import LayerCacheSpec
 from tests.contract.contracts import model_of, prefix_of
 from tests.contract.draw import draw
 from tests.generation.talking import talking
@@ -18,8 +18,8 @@ from tests.parts.samples import random, small_model
 from tests.tolerances import assert_close
 
 STREAMS = (((2, 8), (2, 8)), ((1, 4), (1, 6)))
-ALL = tuple(Room(streams=streams) for streams in STREAMS)
-NEAR = Room(streams=((1, 2),), keep=Keep(recent=4))
+ALL = tuple(LayerCacheSpec(streams=streams) for streams in STREAMS)
+NEAR = LayerCacheSpec(streams=((1, 2),), keep=Keep(recent=4))
 
 
 def empty(rooms=ALL, batch=3, length=10, **rest) -> Cache:
@@ -129,7 +129,7 @@ def test_cache_bytes_are_those_of_keys_values_and_memory():
 
 
 def test_cache_bytes_of_a_ring_are_its_window_and_chunk_and_those_of_a_state_its_own():
-    rooms = (NEAR, Room(state=((2, 3, 3), (2, 3))))
+    rooms = (NEAR, LayerCacheSpec(state=((2, 3, 3), (2, 3))))
     assert empty(rooms, length=100, dtype=torch.bfloat16).nbytes == 3 * (4 * 2 * 2 + 24 * 4)
     assert empty(rooms, length=100, chunk=5).nbytes == 3 * ((4 + 4) * 2 * 8 + 24 * 8)
     assert empty(rooms, length=3).nbytes == 3 * (3 * 2 * 8 + 24 * 8)
@@ -143,7 +143,7 @@ def test_cache_declares_its_own_length_unless_told():
 def test_cache_of_another_model_batch_or_dtype_is_refused():
     cache, like = empty(), torch.zeros(1, dtype=torch.float64)
     cache.check(ALL, 3, like)
-    cache.check(tuple(Room(streams=s) for s in STREAMS), 3, like)
+    cache.check(tuple(LayerCacheSpec(streams=s) for s in STREAMS), 3, like)
     with pytest.raises(InputError, match="made for a model with other layers"):
         cache.check((NEAR,), 3, like)
     with pytest.raises(InputError, match="made for 3 rows, but 2 were given"):
@@ -173,7 +173,7 @@ POLICIES = {
         Keep(recent=2, first=1, block=4, columns=1), lambda q, k: k <= q and (q - k < 2 or k < 1 or k % 4 == 3)
     ),
 }
-LAYERS = tuple(Room(streams=((1, 2), (2, 1)), keep=policy.keep) for policy in POLICIES.values())
+LAYERS = tuple(LayerCacheSpec(streams=((1, 2), (2, 1)), keep=policy.keep) for policy in POLICIES.values())
 BATCH, LENGTH = 2, 46
 
 
@@ -317,7 +317,7 @@ def test_cache_whose_ring_was_overwritten_by_a_step_that_failed_is_refused():
 
 
 def test_cache_state_is_kept_from_step_to_step_and_lost_with_a_step_that_failed():
-    cache = empty((Room(state=((2, 3), (4,))), NEAR), batch=2, length=9, dtype=torch.bfloat16)
+    cache = empty((LayerCacheSpec(state=((2, 3), (4,))), NEAR), batch=2, length=9, dtype=torch.bfloat16)
     plain(cache, 1)
     first, second = cache.state(0)
     assert (first.shape, second.shape, first.dtype) == ((2, 2, 3), (2, 4), torch.float32)
@@ -393,7 +393,7 @@ def test_cache_with_rows_in_another_order_goes_on_as_if_they_had_been_read_so(se
 
 
 def test_cache_with_as_many_rows_in_another_order_keeps_its_storage():
-    rooms = (*ALL, NEAR, Room(state=((2, 3),)))
+    rooms = (*ALL, NEAR, LayerCacheSpec(state=((2, 3),)))
     cache = empty(rooms, batch=2, length=9)
     places = [t.data_ptr() for layer in (*cache.layers, *cache.states) for t in layer]
     cache.reorder(torch.tensor([1, 1]))

@@ -7,13 +7,13 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from anyformer.parts.decisions import Decisions, Draws
+from anyformer.parts.replay import ReplayLog, RngState
 
 CPU = torch.device("cpu")
 
 
 def test_decisions_replayed_are_those_made_in_their_order_each_time():
-    made, count = Decisions(), iter(range(9))
+    made, count = ReplayLog(), iter(range(9))
     assert [made.decide(lambda: next(count)) for _ in range(3)] == [0, 1, 2]
     for _ in range(2):
         again = made.replay()
@@ -22,7 +22,7 @@ def test_decisions_replayed_are_those_made_in_their_order_each_time():
 
 
 def test_decisions_beyond_those_made_are_refused():
-    made = Decisions()
+    made = ReplayLog()
     made.decide(lambda: 5)
     again = made.replay()
     again.decide(lambda: 6)
@@ -31,7 +31,7 @@ def test_decisions_beyond_those_made_are_refused():
 
 
 def test_draws_are_the_same_each_time_and_leave_the_generator_where_it_was():
-    draws = Draws(CPU)
+    draws = RngState(CPU)
     with draws.same():
         first = torch.rand(5)
     later = torch.rand(5)
@@ -44,7 +44,7 @@ def test_draws_are_the_same_each_time_and_leave_the_generator_where_it_was():
 
 
 def test_draws_of_work_that_failed_leave_the_generator_where_it_was():
-    draws = Draws(CPU)
+    draws = RngState(CPU)
     with draws.same():
         torch.rand(5)
     state = torch.get_rng_state()
@@ -55,7 +55,7 @@ def test_draws_of_work_that_failed_leave_the_generator_where_it_was():
 
 
 def test_draws_that_others_drew_between_are_refused():
-    draws = Draws(CPU)
+    draws = RngState(CPU)
     with draws.same():
         torch.rand(5)
         other = threading.Thread(target=torch.rand, args=(1,))
@@ -71,7 +71,7 @@ def test_draws_of_two_threads_take_turns():
     def work() -> None:
         x = torch.ones(3000)
         for _ in range(50):
-            draws = Draws(CPU)
+            draws = RngState(CPU)
             with draws.same():
                 first = [F.dropout(x), F.dropout(x)]
             with draws.same():

@@ -6,8 +6,8 @@ from torch.nn import functional as F
 
 from anyformer.errors import InputError
 from anyformer.parts.embedding import Embedding
-from anyformer.parts.heads import gather, head_module, mean_over, pooled
-from anyformer.specs.ends import LabelHead, NoHead, PairHead, RegressionHead, SequenceHead
+from anyformer.parts.heads import head_module, mean_over, pool_hidden, pooled
+from anyformer.specs.embed_head import LabelHead, NoHead, PairHead, RegressionHead, SequenceHead
 from tests.parts.samples import random, randomised, small_spec
 from tests.tolerances import assert_close
 
@@ -98,7 +98,7 @@ def test_mean_over_nothing_is_zero():
 def test_gather_of_a_pair_compares_the_means_of_both_texts(valid):
     types = torch.tensor([[0, 0, 1, 1, 1], [0, 1, 1, 1, 1], [0, 0, 0, 0, 1]])
     real = torch.ones(3, 5) > 0 if valid is None else valid
-    found = gather(PairHead(labels=3), STATES, valid, types)
+    found = pool_hidden(PairHead(labels=3), STATES, valid, types)
     for row in range(3):
         u, v = (
             STATES[row, chosen].mean(0) if (chosen := real[row] & (types[row] == text)).any() else torch.zeros(16)
@@ -109,13 +109,13 @@ def test_gather_of_a_pair_compares_the_means_of_both_texts(valid):
 
 def test_gather_of_a_pair_without_token_types_is_refused():
     with pytest.raises(InputError, match="token_types is missing"):
-        gather(PairHead(labels=3), STATES, None, None)
+        pool_hidden(PairHead(labels=3), STATES, None, None)
 
 
 def test_gather_pools_for_heads_that_answer_once_and_not_for_others():
     assert_close(
-        "same", gather(SequenceHead(labels=2, pool="last"), STATES, VALID, None), pooled(STATES, VALID, "last")
+        "same", pool_hidden(SequenceHead(labels=2, pool="last"), STATES, VALID, None), pooled(STATES, VALID, "last")
     )
-    assert_close("same", gather(RegressionHead(), STATES, VALID, None), pooled(STATES, VALID, "mean"))
+    assert_close("same", pool_hidden(RegressionHead(), STATES, VALID, None), pooled(STATES, VALID, "mean"))
     for head in (NoHead(), LabelHead(labels=2)):
-        assert gather(head, STATES, VALID, None) is STATES
+        assert pool_hidden(head, STATES, VALID, None) is STATES

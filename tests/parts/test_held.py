@@ -5,15 +5,15 @@ import math
 import pytest
 import torch
 
-from anyformer.parts.held import Held
+from anyformer.parts.leaf_module import LeafModule
 from anyformer.parts.positions.alibi import Alibi
 from anyformer.parts.positions.xl import TransformerXL
 from tests.parts.samples import dims
 
 
-def xl() -> Held:
+def xl() -> LeafModule:
     leaf = TransformerXL()
-    return Held(leaf, leaf.weights(dims()), leaf.constants(dims()))
+    return LeafModule(leaf, leaf.weights(dims()), leaf.constants(dims()))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -26,7 +26,7 @@ def test_held_cast_reaches_parameters_and_not_constants(dtype):
 
 def test_held_emptied_on_a_device_still_has_its_constants():
     with torch.device("meta"):
-        module = Held(Alibi(), {}, Alibi().constants(dims(heads=4)))
+        module = LeafModule(Alibi(), {}, Alibi().constants(dims(heads=4)))
     assert module.tensors()["slope_H"].is_meta
     module.to_empty(device="cpu")
     assert module.tensors()["slope_H"].tolist() == [math.exp2(-2 * i) for i in (1, 2, 3, 4)]
@@ -38,4 +38,4 @@ def test_held_constants_are_no_part_of_a_checkpoint():
 
 
 def test_held_prints_its_kind_and_sizes():
-    assert str(xl()) == "Held(xl, distance 32x12, u 4x8, v 4x8)"
+    assert str(xl()) == "LeafModule(xl, distance 32x12, u 4x8, v 4x8)"

@@ -7,7 +7,7 @@ import anyformer as af
 from anyformer.parts.inits.normal import PlainNormal
 from anyformer.parts.inits.t5 import T5Factors
 from anyformer.specs.axes import Init
-from anyformer.specs.weights import weights
+from anyformer.specs.parameters import weights
 
 WIDTH, DEPTH, HEADS, HEAD_DIM, FFN, VOCAB = 96, 3, 3, 40, 200, 500
 CUT_AT_3 = 0.98658
@@ -143,7 +143,7 @@ def test_t5_start_equals_that_of_the_published_class():
     ours = {f"layer.0.SelfAttention.{short}.weight": role for short, role in roles.items()}
     ours |= {f"layer.1.DenseReluDense.{n}.weight": "ffn_out" if n == "wo" else "ffn_in" for n in ("wi_0", "wi_1", "wo")}
     for name, role in ours.items():
-        weight = af.specs.axes.Weight(shape=tuple(theirs[name].shape), role=role)
+        weight = af.specs.axes.ParamSpec(shape=tuple(theirs[name].shape), role=role)
         rule = T5Factors(factor=0.5).rule(weight, width=WIDTH, depth=1, tied=True, heads=HEADS, head_dim=HEAD_DIM)
         assert_spread(theirs[name], rule.std)
 

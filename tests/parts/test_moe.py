@@ -8,17 +8,16 @@ from torch.nn import functional as F
 
 import anyformer as af
 from anyformer.errors import CapabilityError, SpecError
-from anyformer.kernels import experts as ways
-from anyformer.kernels.experts import Stacked, Work
-from anyformer.model.lean import lean, lean_blocks
-from anyformer.model.places import place
-from anyformer.model.quantise import quantise
+from anyformer.kernels import moe as ways
+from anyformer.kernels.moe import Stacked, Work
+from anyformer.model.quantize import quantize
+from anyformer.model.token_layout import place
 from anyformer.parts.ffns.gated import Geglu, Swiglu
 from anyformer.parts.ffns.moe import Moe
-from anyformer.parts.mixture import Mixture
+from anyformer.parts.moe import MoE
 from anyformer.specs.axes import FeedForward
-from anyformer.train.compiled import compiled
-from anyformer.train.recompute import recompute
+from anyformer.train.activation_checkpointing import recompute
+from anyformer.train.compile import compiled
 from tests.contract.contracts import CONTRACTS, compiles
 from tests.contract.draw import BASE
 from tests.parts.samples import dims, lifted, random, randomised, small_model, small_spec
@@ -29,7 +28,7 @@ X = random(2, 9, 12, seed=5)
 
 def mixture(**fields):
     leaf = Moe(**({"experts": 6, "top_k": 3, "width": 16} | fields))
-    net = Mixture(leaf, dims(ffn_width=leaf.hidden(12)))
+    net = MoE(leaf, dims(ffn_width=leaf.hidden(12)))
     return randomised(net)
 
 
@@ -274,7 +273,7 @@ def routers(model, ids, **given):
     """Logits of every router in a pass, by hooks."""
     found, hooks = [], []
     for module in model.modules():
-        if isinstance(module, Mixture):
+        if isinstance(module, MoE):
             hooks.append(module.router.register_forward_hook(lambda m, given, out: found.append(out.flatten(0, 1))))
     out = model(ids, **given)
     for hook in hooks:
@@ -324,7 +323,7 @@ def test_router_losses_of_packed_documents_are_those_of_the_documents_alone():
 
 
 def test_balance_is_top_k_when_even_and_more_when_all_tokens_go_one_way():
-    from anyformer.kernels.routing import Routed, balance
+    from anyformer.kernels.router_losses import Routed, balance
 
     even = torch.eye(6).double().roll(1, 0) * 1e-9
     chosen = torch.stack((torch.arange(6), (torch.arange(6) + 1) % 6), -1)
@@ -372,11 +371,11 @@ def test_router_losses_are_not_computed_without_weight_or_labels():
     assert small_model(LOSSES)(ids).losses == {}
 
 
-def test_lean_model_routes_and_weighs_as_the_plain_one():
+def test_model_with_fused_products_routes_and_weighs_as_map_by_map():
     model, ids = small_model(LOSSES), torch.arange(30).view(2, 15)
+    want = model(ids, labels=ids)
     with torch.no_grad():
-        want, found = model(ids, labels=ids), lean(model)(ids, labels=ids)
-    assert [set(block.refusals) for block in lean_blocks(lean(model))] == [{"ffn"}, {"ffn"}]
+        found = model(ids, labels=ids)
     assert_close("promise", found.logits, want.logits)
     assert_close("promise", found.loss, want.loss)
 
@@ -384,7 +383,7 @@ def test_lean_model_routes_and_weighs_as_the_plain_one():
 def test_quantising_a_mixture_is_refused_with_the_reason():
     model = small_model({"ffn": LOSSES["ffn"]}).float()
     with pytest.raises(CapabilityError, match="experts of a mixture"):
-        quantise(model, "int8")
+        quantize(model, "int8")
     assert model(torch.arange(5)[None]).logits.isfinite().all()
 
 
@@ -392,7 +391,7 @@ def test_quantising_a_mixture_is_refused_with_the_reason():
 def test_every_dense_kind_can_be_an_expert(kind):
     leaf = Moe(expert=FeedForward.named(kind)(), experts=3, top_k=3, width=16, shared_width=20)
     assert not list(leaf.problems())
-    net = randomised(Mixture(leaf, dims()))
+    net = randomised(MoE(leaf, dims()))
     share = (X @ net.router.weight.T).softmax(-1)
     maps = dict(net.experts.named_parameters())
 

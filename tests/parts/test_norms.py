@@ -5,10 +5,10 @@ import itertools
 import pytest
 import torch
 
-from anyformer.parts.norm import HeadsNorm, Norm
+from anyformer.parts.norm import Norm, QKNorm
 from anyformer.parts.norms.layernorm import LayerNorm
 from anyformer.parts.norms.rmsnorm import RMSNorm
-from anyformer.specs.nodes import HeadNorm
+from anyformer.specs.layer import HeadNorm
 from tests.parts.samples import random, randomised
 from tests.tolerances import TABLE, assert_close
 
@@ -125,7 +125,7 @@ def test_norm_of_zeros_is_zero_or_the_bias():
 )
 @pytest.mark.parametrize("scope", ["head", "heads", "whole"])
 def test_heads_norm_scope_sets_the_vector_and_the_gain(scope, leaf):
-    norm = randomised(HeadsNorm(HeadNorm(leaf=leaf, scope=scope), 3, 6))
+    norm = randomised(QKNorm(HeadNorm(leaf=leaf, scope=scope), 3, 6))
     x = random(2, 5, 3, 6, seed=9)
     shape = {"head": (6,), "heads": (3, 6), "whole": (18,)}[scope]
     if leaf.gain != "none":
@@ -140,7 +140,7 @@ def test_heads_norm_scope_sets_the_vector_and_the_gain(scope, leaf):
 
 @pytest.mark.parametrize("scope", ["head", "heads", "whole"])
 def test_heads_norm_in_bf16_keeps_the_dtype_and_computes_in_fp32(scope):
-    norm = randomised(HeadsNorm(HeadNorm(leaf=RMSNorm(gain_at="before_cast"), scope=scope), 3, 64)).bfloat16()
+    norm = randomised(QKNorm(HeadNorm(leaf=RMSNorm(gain_at="before_cast"), scope=scope), 3, 64)).bfloat16()
     x = random(2, 5, 3, 64, seed=9).bfloat16()
     flat = x.flatten(-2) if scope == "whole" else x
     exact = (normed(norm.leaf, flat.double()) * norm.weight.detach().double()).reshape(x.shape)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from anyformer.specs.keep import Keep
-from anyformer.specs.pairs import allowed_pairs, allowed_pairs_of_heads, blind_heads, keys_seen, keys_seen_of_heads
+from anyformer.specs.cache_policy import Keep
+from anyformer.specs.pair_count import allowed_pairs, allowed_pairs_of_heads, blind_heads, keys_seen, keys_seen_of_heads
 from anyformer.specs.patterns import Pattern
 from tests.parts.pattern_samples import HEADS, LAYER, LENGTH, masks, one_of_each, parse, samples
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from anyformer.specs.pairs import allowed_pairs, enumerate_pairs
-from anyformer.specs.patterns import Pattern, Tokens
+from anyformer.specs.pair_count import allowed_pairs, enumerate_pairs
+from anyformer.specs.patterns import Tokens
 from tests.parts.pattern_samples import HEADS, mask, one_of_each, parse, samples, tokens
 
 LENGTH = 37
@@ -94,10 +94,7 @@ DEFINITIONS = {
         lambda q, k, h, n: abs(q // 4 - k // 4) <= 1 or min(q, k) < 4 or max(q, k) // 4 == n // 4
     ),
 }
-DRAWN = {"random_blocks", "random_tokens", "bigbird_random"}
-"""These are drawn; test_random_patterns.py says what is asked of a draw."""
-SHORT = {"bigbird_eval"}
-"""These see more in a short document than in a long one; tests/kernels/test_repeats.py holds their definition."""
+"""Of kinds that are drawn, test_random_patterns.py says what is asked; bigbird_eval's is in tests/kernels/test_repeats.py."""
 EVERY = pytest.mark.parametrize("text", DEFINITIONS)
 LEAF = pytest.mark.parametrize("text", [text for text in DEFINITIONS if " & " not in text and " | " not in text])
 
@@ -111,11 +108,6 @@ def by_definition(text: str, length: int = LENGTH, head: int = 0) -> np.ndarray:
 
 def of_heads(text: str, length: int = LENGTH) -> np.ndarray:
     return np.stack([by_definition(text, length, head) for head in range(HEADS)])
-
-
-def test_table_of_this_file_holds_every_kind():
-    named = {text.split("(")[0] for text in DEFINITIONS if " & " not in text and " | " not in text}
-    assert named | DRAWN | SHORT == set(Pattern.kinds())
 
 
 @EVERY

@@ -1,7 +1,6 @@
 """Random patterns: how many are drawn, from what, and that BigBird's are those of its published code."""
 
 import itertools
-import time
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,8 @@ from anyformer.parts.patterns.bigbird_random import BigBirdRandom
 from anyformer.parts.patterns.random_blocks import RandomBlocks
 from anyformer.parts.patterns.random_tokens import RandomTokens
 from anyformer.specs import ModelSpec
-from anyformer.specs.draws import draw, scramble
 from anyformer.specs.patterns import Pattern, Tokens
+from anyformer.specs.random_choice import draw, scramble
 
 
 def blocks_seen(pattern: Pattern, block: int, length: int, head: int = 0, layer: int = 0) -> list[list[int]]:
@@ -157,8 +156,7 @@ def test_random_patterns_in_one_compiled_graph_draw_the_same():
 
 
 @pytest.mark.parametrize("text", ["random_tokens(2000)", "random_blocks(4, 1000)", "random_blocks(4, 17)"])
-def test_random_pattern_that_draws_more_than_there_is_is_refused_at_once(text):
-    started = time.monotonic()
+def test_random_pattern_that_draws_more_than_there_is_is_refused(text):
     with pytest.raises(SpecError, match=r"is more than the (64 tokens|16 blocks) that a document may have"):
         ModelSpec.from_data(
             {
@@ -170,4 +168,3 @@ def test_random_pattern_that_draws_more_than_there_is_is_refused_at_once(text):
                 "attention": {"heads": 2, "pattern": text},
             }
         )
-    assert time.monotonic() - started < 2

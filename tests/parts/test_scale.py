@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from anyformer.specs.scale import ScaleTextError, evaluate
+from anyformer.specs.formulas import ScaleTextError, evaluate
 from tests.parts.samples import dims
 
 NAMES = dims(width=96, heads=6, head_dim=20, depth=5).names()

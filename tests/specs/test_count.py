@@ -11,10 +11,12 @@ from anyformer.errors import InputError
 from anyformer.specs import ModelSpec
 from anyformer.specs.codec import read
 from anyformer.specs.count import BYTES, Count, dtype_bytes
-from anyformer.specs.pairs import allowed_pairs, enumerate_pairs, keys_seen
+from anyformer.specs.pair_count import allowed_pairs, enumerate_pairs, keys_seen
+from anyformer.specs.parameters import weights
 from anyformer.specs.patterns import Pattern
-from anyformer.specs.weights import weights
 from tests.specs.small import small
+
+pytestmark = pytest.mark.quick
 
 LLAMA = {
     "vocab": 128256, "width": 4096, "depth": 32, "context": 8192, "attention": {"heads": 32, "kv_heads": 8},
@@ -168,7 +170,7 @@ def test_allowed_pairs_of_a_long_document_do_not_enumerate():
 
 
 def test_enumeration_in_blocks_of_rows_covers_every_row(monkeypatch):
-    monkeypatch.setattr("anyformer.specs.pairs.PAIRS", 4 * 13)
+    monkeypatch.setattr("anyformer.specs.pair_count.PAIRS", 4 * 13)
     assert enumerate_pairs(pattern("causal"), 13) == 13 * 14 // 2
 
 

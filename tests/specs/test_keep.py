@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from anyformer.errors import InputError
-from anyformer.specs.keep import Keep
-from anyformer.specs.rooms import Room, rooms
+from anyformer.specs.cache_policy import Keep
+from anyformer.specs.cache_spec import LayerCacheSpec, rooms
 from tests.specs.small import small
 
 
@@ -123,12 +123,12 @@ def test_keep_of_nonsense_is_refused(fields, message):
 def test_rooms_follow_the_pattern_and_the_heads_of_each_layer():
     spec = small({"depth": 2, "layers": {"0": {"attention": {"pattern": "window(8)", "kv_heads": 1}}}})
     near, far = rooms(spec, spec.stack("decoder"))
-    assert near == Room(streams=((1, 4), (1, 4)), keep=Keep(recent=8))
-    assert far == Room(streams=((2, 4), (2, 4)))
+    assert near == LayerCacheSpec(streams=((1, 4), (1, 4)), keep=Keep(recent=8))
+    assert far == LayerCacheSpec(streams=((2, 4), (2, 4)))
     assert (near.per_token, far.per_token) == (8, 16)
     assert (near.tokens(20, 1), near.tokens(20, 4), near.tokens(5, 1), far.tokens(20, 4)) == (8, 11, 5, 20)
 
 
 def test_room_of_a_state_counts_its_numbers():
-    assert Room(state=((4, 8, 8), (4, 8))).per_row == 4 * 8 * 8 + 4 * 8
-    assert Room(state=((4, 8, 8), (4, 8))).per_token == 0
+    assert LayerCacheSpec(state=((4, 8, 8), (4, 8))).per_row == 4 * 8 * 8 + 4 * 8
+    assert LayerCacheSpec(state=((4, 8, 8), (4, 8))).per_token == 0

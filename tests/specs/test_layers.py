@@ -8,6 +8,8 @@ from anyformer.specs import ModelSpec
 from anyformer.specs.layers import Layers, Overrides
 from tests.specs.small import data_with, problems_with, small
 
+pytestmark = pytest.mark.quick
+
 
 def widths(spec: ModelSpec, stack: int = 0) -> list[int | None]:
     return [layer.ffn.width for layer in spec.stacks[stack].layers]

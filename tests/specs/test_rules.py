@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from anyformer.specs import Mixer, ModelSpec, Pattern, findings, layer_rules, rules
-from anyformer.specs.findings import divisors
+from anyformer.specs import Mixer, ModelSpec, Pattern, layer_rules, rule_checks, rules
+from anyformer.specs.rule_checks import divisors
 from tests.specs.small import data_with, problems_of, problems_with, small
+
+pytestmark = pytest.mark.quick
 
 PATCHES = {"topology": "encoder", "embed": {"kind": "patches", "image": 8, "patch": 4}}
 SERIES = {"topology": "encoder", "vocab": 0, "embed": {"kind": "series"}}
@@ -349,11 +351,11 @@ def test_every_place_where_a_rule_speaks_is_reached_by_a_case(monkeypatch):
         def called(*args: Any) -> Any:
             caller = sys._getframe(1)
             place = (caller.f_code.co_filename, caller.f_lineno)
-            if make is findings.Finding:
+            if make is rule_checks.Finding:
                 reached.add(place)
                 return make(*args)
 
-            def heard() -> Iterator[findings.Finding]:
+            def heard() -> Iterator[rule_checks.Finding]:
                 for finding in make(*args):
                     reached.add(place)
                     yield finding
@@ -370,7 +372,7 @@ def test_every_place_where_a_rule_speaks_is_reached_by_a_case(monkeypatch):
                 places.append((file, node.lineno, node.end_lineno or node.lineno, ast.unparse(node)))
         for name in makers:
             if name in vars(module):
-                monkeypatch.setattr(module, name, spy(getattr(findings, name)))
+                monkeypatch.setattr(module, name, spy(getattr(rule_checks, name)))
     for changes, _ in CASES.values():
         problems_with(changes)
     monkeypatch.setattr(Mixer.named("softmax"), "problems", lambda self: iter([("sinks", "are clogged")]))

@@ -1,10 +1,10 @@
 """A vocabulary of the source's own: what a spec says of it, counts with it, and refuses."""
 
 import anyformer as af
-from anyformer.families.facts import differences
+from anyformer.families.spec_facts import differences
 from anyformer.specs.model import ModelSpec
-from anyformer.train.many.division import cuts
-from anyformer.verify.small import small
+from anyformer.train.distributed.tp_plan import cuts
+from anyformer.verify.shrink import small
 
 TWO = {
     "topology": "encoder-decoder", "vocab": 37, "source_vocab": 53, "width": 24, "depth": 2, "context": 32,

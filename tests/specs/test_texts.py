@@ -5,8 +5,8 @@ import math
 import pytest
 
 from anyformer.specs import Pattern
+from anyformer.specs.formulas import ScaleTextError, evaluate
 from anyformer.specs.patterns import Both, Either
-from anyformer.specs.scale import ScaleTextError, evaluate
 from tests.specs.small import problems_with, small
 
 NAMES = {"width": 64.0, "heads": 4.0, "head_dim": 16.0, "depth": 2.0}

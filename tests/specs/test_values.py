@@ -13,7 +13,7 @@ import pytest
 import anyformer.specs
 from anyformer.parts.positions.rope_scaling import RopeScaling
 from anyformer.registry import OpenAxis
-from anyformer.specs import Embed, FeedForward, Head, Init, Mixer, ModelSpec, Norm, Norms, Pattern, Position
+from anyformer.specs import Embed, FeedForward, Head, Init, Mixer, ModelSpec, Norm, NormPlacement, Pattern, Position
 from anyformer.specs.codec import draft
 from anyformer.specs.patterns import Pair
 from tests.specs.small import small
@@ -51,7 +51,17 @@ def pattern() -> Pattern:
 
 def test_the_list_of_dataclasses_is_not_empty():
     names = {node.__name__ for node in EVERY}
-    assert names > {"ModelSpec", "Attention", "Norms", "Overrides", "Layers", "Stack", "Count", "Rope", "Swiglu"}
+    assert names > {
+        "ModelSpec",
+        "Attention",
+        "NormPlacement",
+        "Overrides",
+        "Layers",
+        "Stack",
+        "Count",
+        "Rope",
+        "Swiglu",
+    }
 
 
 @pytest.mark.parametrize("node", EVERY, ids=lambda node: node.__name__)
@@ -99,4 +109,4 @@ def test_spec_replaced_by_dataclasses_is_checked():
     ],
 )
 def test_final_norm_is_there_unless_both_branches_are_placed_post_or_none(norm: dict[str, Any], final: bool):
-    assert Norms(**norm).has_final() is final
+    assert NormPlacement(**norm).has_final() is final

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from anyformer.errors import SpecError
-from anyformer.specs import Attention, HeadNorm, Layers, ModelSpec, Norm, Norms, Pattern, Position, Wires
+from anyformer.specs import Attention, BlockWiring, HeadNorm, Layers, ModelSpec, Norm, NormPlacement, Pattern, Position
 from anyformer.specs.axes import FeedForward
 from tests.specs.small import problems_of_varying, small
 
@@ -91,7 +91,7 @@ def test_tables_bare_kinds_nodes_and_dotted_names_mean_the_same(changes: dict[st
 def test_kind_of_an_inlined_node_leaves_what_is_no_part_of_the_kind():
     spec = small({"norm": {"kind": "rmsnorm", "eps": 1e-3, "placement": "post", "final": True}})
     for changes in ({"norm.kind": "layernorm"}, {"norm": "layernorm"}, {"norm": {"kind": "layernorm"}}):
-        assert spec.vary(changes).norm == Norms(leaf=Norm.named("layernorm")(), placement="post", final=True)
+        assert spec.vary(changes).norm == NormPlacement(leaf=Norm.named("layernorm")(), placement="post", final=True)
 
 
 def test_kind_of_a_head_norm_leaves_its_scope():
@@ -332,14 +332,14 @@ def test_true_and_false_switch_an_optional_node():
 
 def test_node_as_value_replaces_the_node_whole():
     spec = small({"attention.softcap": 30.0, "layers": {"0": {"attention": {"softcap": 9.0}}}})
-    varied = spec.vary({"attention": Attention(heads=8), "block": Wires(wiring="parallel")})
+    varied = spec.vary({"attention": Attention(heads=8), "block": BlockWiring(wiring="parallel")})
     assert every(varied, "attention") == [Attention(heads=8)] * 4
-    assert varied.block == Wires(wiring="parallel")
+    assert varied.block == BlockWiring(wiring="parallel")
 
 
 def test_node_as_value_replaces_the_node_of_one_layer_whole():
     spec = small({"attention.softcap": 30.0, "norm": {"placement": "post", "ffn_placement": "none"}})
-    node = Norms(leaf=Norm.named("layernorm")())
+    node = NormPlacement(leaf=Norm.named("layernorm")())
     varied = spec.vary({"layers.1.attention": Attention(heads=4, qk_norm=HeadNorm()), "layers.2.norm": node})
     assert varied.stacks[0].layers[1].attention == Attention(heads=4, qk_norm=HeadNorm())
     assert varied.stacks[0].layers[2].norm == node

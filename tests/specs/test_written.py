@@ -3,7 +3,7 @@
 import pytest
 
 from anyformer.errors import SpecError
-from anyformer.specs import Attention, Layers, ModelSpec, Norms
+from anyformer.specs import Attention, Layers, ModelSpec, NormPlacement
 from anyformer.specs.axes import Init, Norm, Position
 from tests.specs.small import SMALL, data_with, problems_of, problems_with, small
 
@@ -114,7 +114,7 @@ def test_a_spec_made_in_python_equals_the_one_that_is_read():
         context=32,
         attention=Attention(heads=4, kv_heads=2, softcap=30),
         position=Position.named("alibi")(),
-        norm=Norms(leaf=Norm.named("layernorm")(), placement="post"),
+        norm=NormPlacement(leaf=Norm.named("layernorm")(), placement="post"),
         layers=Layers(order="a, b", groups={"a": {}, "b": {"attention.pattern": "window(4)", "ffn": {"width": 8}}}),
         init=Init.named("normal")(std=0.01),
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anyformer.data.examples import Examples, Ragged
+from anyformer.data.dataset import Examples, Ragged
 from anyformer.data.shard_writer import ShardWriter
 from anyformer.data.shards import VERSION
 from anyformer.data.tokenizer import Tokenizer

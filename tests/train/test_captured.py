@@ -11,26 +11,26 @@ from anyformer.data.batch import Batch
 from anyformer.data.objectives import Objective
 from anyformer.errors import CapabilityError
 from anyformer.kernels.cuda_graph import Recorder
-from anyformer.train import captured
-from anyformer.train.captured import Captured, why_not
-from anyformer.train.guard import Guard
-from anyformer.train.learner import Learner
+from anyformer.train import cuda_graph
+from anyformer.train.cuda_graph import Captured, why_not
 from anyformer.train.optim import Optimizers
 from anyformer.train.precision import Precision
-from anyformer.train.team import Team
+from anyformer.train.ranks import Ranks
+from anyformer.train.spike_guard import SpikeGuard
+from anyformer.train.train_step import TrainStep
 from tests.contract.draw import BASE
 from tests.kernels.recording import FAULTS, FakeDevice, untouched
 from tests.tolerances import assert_close
 
-needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="graphs are recorded on CUDA only")
+needs_cuda = pytest.mark.cuda
 SPEC = af.spec(BASE | {"vocab": 16, "context": 16})
 CUDA = torch.device("cuda")
 
 
 def learner(device="cpu", spec=SPEC, **more):
     model = af.build(spec, device=device).train()
-    parts = {"objective": Objective.named("causal")(), "precision": Precision(), "guard": Guard()}
-    return Learner(model=model, optimizers=Optimizers(model), **(parts | more))
+    parts = {"objective": Objective.named("causal")(), "precision": Precision(), "guard": SpikeGuard()}
+    return TrainStep(model=model, optimizers=Optimizers(model), **(parts | more))
 
 
 def batch(step, length=16):
@@ -45,7 +45,7 @@ def test_captured_step_on_a_cpu_is_refused_with_the_way_out():
 
 
 def test_captured_step_names_why_it_can_not_be_recorded():
-    assert "there are 2; run one" in why_not(learner(team=Team(world=2)), batch(0), CUDA)
+    assert "there are 2; run one" in why_not(learner(team=Ranks(world=2)), batch(0), CUDA)
     assert "leave compute.micro (2) out" in why_not(learner(micro=2), batch(0), CUDA)
     rolled = SPEC.vary({"block.wiring": "reversible", "block.dropout": 0.1})
     assert "leave dropout out" in why_not(learner(spec=rolled), batch(0), CUDA)
@@ -107,7 +107,7 @@ class FailingRecorder(Recorder):
 @pytest.mark.parametrize("nth", [1, 2])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_captured_step_that_fails_is_done_without_and_says_so_once(fault, nth, monkeypatch):
-    monkeypatch.setattr(captured, "why_not", lambda *_: "")
+    monkeypatch.setattr(cuda_graph, "why_not", lambda *_: "")
     spec = SPEC.vary({"block.dropout": 0.2})
     plain, tried = learner(spec=spec), learner(spec=spec)
     devices = []
@@ -138,8 +138,39 @@ def test_captured_step_that_fails_is_done_without_and_says_so_once(fault, nth, m
     assert all(untouched(device) and device.held == 0 for device in devices)
 
 
+def froze(learner):
+    learner.model.embed.requires_grad_(False)
+
+
+def clipped(learner):
+    learner.clip = 0.125
+
+
+def evaluated(learner):
+    learner.model.eval()
+
+
+def renewed(learner):
+    learner.optimizers = Optimizers(learner.model)
+
+
+@pytest.mark.parametrize("change", [froze, clipped, evaluated, renewed])
+def test_captured_step_is_recorded_anew_where_what_is_baked_in_has_changed(change, monkeypatch):
+    monkeypatch.setattr(cuda_graph, "why_not", lambda *_: "")
+    made = learner()
+    stepper = Captured(made, lambda _: Recorder(FakeDevice()))
+    stepper.step(batch(0), seed=3, step=0, factor=0.5)
+    (first,) = stepper._recorded.values()
+    stepper.step(batch(1), seed=3, step=1, factor=0.5)
+    assert [*stepper._recorded.values()] == [first]
+    change(made)
+    stepper.step(batch(2), seed=3, step=2, factor=0.5)
+    (second,) = stepper._recorded.values()
+    assert second is not first
+
+
 def test_captured_steps_of_many_shapes_that_fail_are_not_refused(monkeypatch):
-    monkeypatch.setattr(captured, "why_not", lambda *_: "")
+    monkeypatch.setattr(cuda_graph, "why_not", lambda *_: "")
     stepper = Captured(learner(), lambda _: FailingRecorder(FakeDevice("work")))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -148,7 +179,7 @@ def test_captured_steps_of_many_shapes_that_fail_are_not_refused(monkeypatch):
 
 
 def test_captured_step_keeps_gradients_that_somebody_left(monkeypatch):
-    monkeypatch.setattr(captured, "why_not", lambda *_: "")
+    monkeypatch.setattr(cuda_graph, "why_not", lambda *_: "")
     tried = learner()
     stepper = Captured(tried, lambda _: FailingRecorder(FakeDevice("invalid")))
     first = next(tried.model.parameters())

@@ -15,10 +15,10 @@ import anyformer as af
 from anyformer import files
 from anyformer.errors import ADVICE, CheckpointError
 from anyformer.train import checkpoint
+from anyformer.train.async_save import Saver
 from anyformer.train.checkpoint import Contents, newest, resume, write
-from anyformer.train.many.store import fill
-from anyformer.train.saver import Saver
-from anyformer.train.tables import Table, model_table
+from anyformer.train.distributed.sharded_checkpoint import fill
+from anyformer.train.state_tensors import Table, model_table
 from tests.train.faulty import BrokenDisk, CountingDisk, DeadlyDisk, QuickDisk, forked
 
 SPEC = af.ModelSpec.from_data(

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from anyformer.errors import InputError
-from anyformer.train.compiled import compiled
-from anyformer.train.recompute import recompute
+from anyformer.train.activation_checkpointing import recompute
+from anyformer.train.compile import compiled
 from tests.tolerances import assert_close
 from tests.train.small import SEGMENTS, VARIANTS, gradients, small
 
@@ -68,7 +68,7 @@ def test_compiled_layers_of_two_kinds_take_two_graphs():
 def test_compiled_model_without_logits_is_one_graph():
     model = small(depth=1)
     wanted = [gradients(model)]
-    model.keeps_logits = False
+    model.return_logits = False
     graphs = compiled(model, "model", backend="eager")
     same([gradients(model)], wanted)
     assert graphs.made == 1

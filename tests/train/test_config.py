@@ -7,11 +7,11 @@ import pytest
 from anyformer.data.objectives import Objective
 from anyformer.data.packing import Packing
 from anyformer.errors import InputError
+from anyformer.optim.schedule import Schedule
 from anyformer.train.config import Config, identity
 from anyformer.train.familiar import FAMILIAR
 from anyformer.train.needs import needs
-from anyformer.train.rates import OptimKind
-from anyformer.train.schedule import Schedule
+from anyformer.train.optim_config import OptimKind
 
 TEXT = """
 [model]

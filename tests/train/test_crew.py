@@ -7,18 +7,18 @@ import torch
 import anyformer as af
 from anyformer.data.batch import Batch
 from anyformer.data.objectives import Objective
-from anyformer.train.crew import Crew
-from anyformer.train.guard import Guard
-from anyformer.train.learner import Learner
+from anyformer.train.cpu_workers import CpuWorkers
 from anyformer.train.optim import Optimizers
 from anyformer.train.precision import Precision
+from anyformer.train.spike_guard import SpikeGuard
+from anyformer.train.train_step import TrainStep
 from tests.contract.draw import BASE
 
 
 def learner(changes, **more):
     model = af.build(af.spec(BASE, changes), dtype=torch.float64).train()
-    parts = {"objective": Objective.named("causal")(), "precision": Precision(), "guard": Guard()}
-    return Learner(model=model, optimizers=Optimizers(model), **(parts | more))
+    parts = {"objective": Objective.named("causal")(), "precision": Precision(), "guard": SpikeGuard()}
+    return TrainStep(model=model, optimizers=Optimizers(model), **(parts | more))
 
 
 def batch(step, rows=4, length=12):
@@ -33,7 +33,7 @@ def test_crew_step_of_every_kind_of_position_is_the_step_of_one_thread(kind):
     would take it number by number."""
     alone = learner({"position.kind": kind}, micro=2)
     shared = learner({"position.kind": kind})
-    with Crew(2) as crew:
+    with CpuWorkers(2) as crew:
         shared.crew = crew
         for step in range(3):
             for each in (alone, shared):
@@ -48,7 +48,7 @@ def test_crew_step_of_a_model_that_learns_in_parts_moves_those_only():
     for each in (alone, shared):
         each.model.decoder.blocks[0].requires_grad_(False)
     before = {name: p.detach().clone() for name, p in shared.model.named_parameters()}
-    with Crew(2) as crew:
+    with CpuWorkers(2) as crew:
         shared.crew = crew
         for each in (alone, shared):
             each.step(batch(0), seed=0, step=0, factor=1.0)

@@ -8,14 +8,14 @@ import torch
 
 import anyformer as af
 from anyformer.errors import TrainingError
-from anyformer.explain.machines import MACHINES, peak_of
+from anyformer.explain.hardware import MACHINES, peak_of
 from anyformer.measure.memory import used
+from anyformer.train.components import Components
 from anyformer.train.config import Compute
+from anyformer.train.dry_run import forecast, load_of, stretches
 from anyformer.train.estimate import Cure, cures, efficiency, memory, product_rate, step_flops
-from anyformer.train.forecast import forecast, load_of, stretches
-from anyformer.train.run import Run
-from anyformer.train.setup import Setup
-from anyformer.train.shortage import advice, explained, is_shortage
+from anyformer.train.oom import advice, explained, is_shortage
+from anyformer.train.trainer import Trainer
 from tests.tolerances import TABLE
 from tests.train.small_data import text_config, text_data
 
@@ -49,7 +49,7 @@ def ready(tmp_path, data):
     made = []
 
     def open_one(**changes):
-        setup = Setup(text_config(data, tmp_path / f"run{len(made)}", SIZES | changes))
+        setup = Components(text_config(data, tmp_path / f"run{len(made)}", SIZES | changes))
         setup.open()
         made.append(setup)
         return setup
@@ -192,7 +192,7 @@ def test_forecast_counts_every_row_that_will_be_measured_on(tmp_path, monkeypatc
     """Against the run itself: the rows that it reads, and their arithmetic as a third of training's."""
     seen = []
     config = text_config(text_data(tmp_path / "data"), tmp_path / "run", {"stages.batch": 2})
-    with Run(config) as run:
+    with Trainer(config) as run:
         found = forecast(run.setup, CPU)
         run.measuring = lambda done, total: seen.append(total) if not done else None
         list(run.events())

@@ -8,9 +8,9 @@ import torch
 import anyformer as af
 from anyformer.data.tokenizer import train_bpe
 from anyformer.errors import InputError
-from anyformer.model.models import Model
-from anyformer.train import evaluate
-from anyformer.train.evaluate import Score, cut, score, score_ids
+from anyformer.model.model import Model
+from anyformer.train import perplexity
+from anyformer.train.perplexity import Score, cut, score, score_ids
 from tests.contract.contracts import model_of, prefix_of, randomise
 from tests.contract.draw import BASE, draw
 from tests.generation.talking import talking
@@ -96,8 +96,8 @@ def test_score_does_not_depend_on_how_windows_are_batched(monkeypatch):
     model = model_of(af.spec(BASE))
     docs = documents(37)
     found = score_ids(model, docs, context=16)
-    monkeypatch.setitem(evaluate.TOKENS, "cpu", 1)
-    monkeypatch.setattr(evaluate, "LOGITS", 1)
+    monkeypatch.setitem(perplexity.TOKENS, "cpu", 1)
+    monkeypatch.setattr(perplexity, "LOGITS", 1)
     assert near(score_ids(model, docs, context=16).nats, found.nats)
 
 

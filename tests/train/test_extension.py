@@ -6,12 +6,13 @@ import warnings
 
 import pytest
 
+import anyformer as af
 from anyformer.cli.main import main
 from anyformer.errors import CheckpointError
 from anyformer.train.config import Config
-from anyformer.train.events import Looked, Step
+from anyformer.train.events import Evaluated, Step
 from anyformer.train.metrics import finals
-from anyformer.train.run import Run
+from anyformer.train.trainer import Trainer
 from tests.assets.make import VERSIONS
 from tests.train.small_data import text_config, text_data
 
@@ -24,7 +25,7 @@ def data(tmp_path_factory):
 
 
 def events(config, until=None):
-    with Run(config) as run:
+    with Trainer(config) as run:
         return list(run.events(until=until))
 
 
@@ -45,8 +46,8 @@ def test_run_given_more_steps_ends_as_if_they_had_been_asked_for_from_the_start(
     told = events(text_config(data, tmp_path / "run", CONSTANT | {"stages.steps": 20}))
     assert steps(told) == steps(whole)[first:]
     assert held(tmp_path / "run", 20) == held(tmp_path / "whole", 20)
-    ends = [event.loss for event in told if isinstance(event, Looked) and event.final]
-    assert ends == [event.loss for event in whole if isinstance(event, Looked) and event.final]
+    ends = [event.loss for event in told if isinstance(event, Evaluated) and event.final]
+    assert ends == [event.loss for event in whole if isinstance(event, Evaluated) and event.final]
     assert [seen["step"] for seen in finals(tmp_path / "run")] == ([12, 20] if first == 12 else [20])
     assert Config.from_file(tmp_path / "run" / "config.toml").steps == 20
 
@@ -135,3 +136,14 @@ def test_command_on_a_finished_run_says_how_it_is_given_more_steps(tmp_path, dat
     assert main(["train", str(file), "--set", "compute.threads=1", "--set", "stages.steps=14", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["status"], told["step"]) == ("finished", 14)
+
+
+def test_run_given_a_stage_of_another_spec_says_so_in_its_folder(tmp_path, data):
+    first = staged(data, tmp_path / "run", (4, 16))
+    events(first)
+    changed = {"steps": 2, "length": 16, "batch": 4, "spec": {"attention.pattern": "window(6)"}}
+    stages = first.to_data()["stages"]
+    events(Config.from_data({**first.to_data(), "stages": [*stages, changed]}))
+    model = af.load(tmp_path / "run")
+    assert str(model.spec.attention.pattern) == "window(6)"
+    assert af.spec(tmp_path / "run") == model.spec

@@ -10,13 +10,13 @@ import torch
 
 import anyformer as af
 from anyformer.errors import CheckpointError, DataError
-from anyformer.train import saver as saving
+from anyformer.train import async_save as saving
+from anyformer.train.async_save import Saver
 from anyformer.train.config import Config
-from anyformer.train.crew import Crew, draws
-from anyformer.train.events import Looked, Step
+from anyformer.train.cpu_workers import CpuWorkers, draws
+from anyformer.train.events import Evaluated, Step
 from anyformer.train.precision import Precision
-from anyformer.train.run import Run
-from anyformer.train.saver import Saver
+from anyformer.train.trainer import Trainer
 from tests.train.small_data import text_config, text_data, text_examples, write_data
 
 WINDOWED = {"stages.spec": {"attention": {"pattern": "causal & window(2)"}}}
@@ -28,17 +28,17 @@ def data(tmp_path):
 
 
 def events(config, until=None):
-    with Run(config) as run:
+    with Trainer(config) as run:
         return list(run.events(until=until))
 
 
 def test_run_whose_last_look_was_lost_measures_the_model_of_its_last_stage(tmp_path, data):
     config = text_config(data, tmp_path / "run", WINDOWED)
-    first = [event for event in events(config) if isinstance(event, Looked)][-1]
+    first = [event for event in events(config) if isinstance(event, Evaluated)][-1]
     file = tmp_path / "run" / "metrics.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines if line["event"] != "final"))
-    again = [event for event in events(config) if isinstance(event, Looked)]
+    again = [event for event in events(config) if isinstance(event, Evaluated)]
     assert [event.loss for event in again] == [first.loss]
 
 
@@ -75,7 +75,7 @@ def test_folder_tells_the_config_of_the_last_part_of_a_run(tmp_path, data):
 
 
 def test_run_that_is_over_is_let_go_of(tmp_path, data):
-    with Run(text_config(data, tmp_path / "run")) as run:
+    with Trainer(text_config(data, tmp_path / "run")) as run:
         list(run.events(until=2))
     held = weakref.ref(run.setup)
     del run
@@ -90,7 +90,7 @@ def test_run_with_a_stage_that_draws_random_numbers_is_trained_in_one_thread(tmp
     plain = Config.from_data({**config.to_data(), "compute": {"threads": 2}, "stages": stages[:1]})
     drawn = Config.from_data({**config.to_data(), "compute": {"threads": 2}, "stages": stages})
     for given, size in ((plain, 2), (drawn, 1)):
-        with Run(given) as run:
+        with Trainer(given) as run:
             assert run.setup.learner.crew.size == size
 
 
@@ -98,7 +98,7 @@ def test_run_whose_loss_is_of_a_whole_batch_is_not_cut_up_for_threads(tmp_path, 
     """How evenly routers choose over two halves is not the mean of how evenly they do in each."""
     routed = {"model.spec.ffn": {"kind": "moe", "experts": 4, "top_k": 2}, "compute.threads": 2}
     for weight, size in ((0.0, 2), (0.01, 1)):
-        with Run(text_config(data, tmp_path / f"{size}", routed | {"model.spec.loss": {"balance": weight}})) as run:
+        with Trainer(text_config(data, tmp_path / f"{size}", routed | {"model.spec.loss": {"balance": weight}})) as run:
             assert run.setup.learner.crew.size == size
 
 
@@ -115,7 +115,7 @@ def test_save_that_fails_in_the_background_is_heard_of_before_the_next_one(tmp_p
             raise CheckpointError("the disk is full")
 
     monkeypatch.setattr(saving, "write", full)
-    with Run(text_config(data, tmp_path / "run", {"stages.steps": 80, "run.save_every": 40})) as run:
+    with Trainer(text_config(data, tmp_path / "run", {"stages.steps": 80, "run.save_every": 40})) as run:
         run.setup.saver = Saver(tmp_path / "run", background=True)
         with pytest.raises(CheckpointError, match="the disk is full"), run.setup.saver:
             list(run.events())
@@ -134,8 +134,8 @@ def test_products_of_the_backward_pass_round_as_those_of_the_forward_pass(tmp_pa
     """The flag is looked at when a kernel is launched, and the backward pass launches two thirds of them."""
     products, seen = Precision.products, []
     monkeypatch.setattr(Precision, "products", lambda self, device: products(self, torch.device("cuda")))
-    with Run(text_config(data, tmp_path / "run", {"compute.tf32": True, "compute.threads": 1})) as run:
-        assert isinstance(run.setup.learner.crew, Crew)
+    with Trainer(text_config(data, tmp_path / "run", {"compute.tf32": True, "compute.threads": 1})) as run:
+        assert isinstance(run.setup.learner.crew, CpuWorkers)
         for parameter in run.setup.model.parameters():
             parameter.register_hook(lambda _: seen.append(torch.get_float32_matmul_precision()))
         with warnings.catch_warnings():

@@ -7,30 +7,30 @@ import pytest
 import torch
 
 from anyformer.errors import CheckpointError, TrainingError
-from anyformer.train.guard import ENOUGH, WINDOW, Guard
+from anyformer.train.spike_guard import ENOUGH, WINDOW, SpikeGuard
 
 NAN, INF = math.nan, math.inf
 
 
-def judge(guard: Guard, norm: float, loss: float = 1.0) -> bool:
+def judge(guard: SpikeGuard, norm: float, loss: float = 1.0) -> bool:
     return bool(guard.judge(torch.tensor(loss), torch.tensor(norm)))
 
 
-def settle(guard: Guard, skipped: bool, step: int = 1, loss: float = 1.0, norm: float = 1.0) -> str:
+def settle(guard: SpikeGuard, skipped: bool, step: int = 1, loss: float = 1.0, norm: float = 1.0) -> str:
     return guard.settle(skipped, step=step, loss=loss, norm=norm, where=lambda: "3fa9 (examples 4 and 7)")
 
 
 @pytest.mark.parametrize("spike", [None, 10.0])
 @pytest.mark.parametrize(("loss", "norm"), [(NAN, 1.0), (INF, 1.0), (-INF, 1.0), (1.0, NAN), (1.0, INF), (NAN, NAN)])
 def test_guard_refuses_what_is_not_finite(spike, loss, norm):
-    guard = Guard(spike=spike)
+    guard = SpikeGuard(spike=spike)
     assert judge(guard, norm, loss)
     assert not judge(guard, 1.0)
     assert guard.state()["norms"] == ([] if spike is None else [1.0])
 
 
 def test_guard_refuses_spikes_once_it_knows_what_is_usual():
-    guard = Guard(spike=10.0)
+    guard = SpikeGuard(spike=10.0)
     assert not any(judge(guard, 1.0 + i / 100) for i in range(ENOUGH - 1))
     assert not judge(guard, 50.0), "too few to tell"
     assert judge(guard, 12.0)
@@ -46,22 +46,22 @@ def test_guard_refuses_spikes_once_it_knows_what_is_usual():
 
 
 def test_guard_without_a_spike_lets_every_finite_norm_through():
-    guard = Guard()
+    guard = SpikeGuard()
     assert not any(judge(guard, 10.0**i) for i in range(30))
 
 
 def test_guard_goes_on_after_a_restore_as_if_nothing_had_been():
     norms = [abs(math.sin(i) * 3) + 0.1 * (i % 7 == 0) * i for i in range(200)]
-    straight = Guard(spike=1.5)
+    straight = SpikeGuard(spike=1.5)
     expected = [judge(straight, norm) for norm in norms]
     assert any(expected)
     assert not all(expected)
     for cut in (0, 3, ENOUGH, WINDOW, 130):
-        first = Guard(spike=1.5)
+        first = SpikeGuard(spike=1.5)
         found = [judge(first, norm) for norm in norms[:cut]]
         for skipped in found[-2:]:
             settle(first, skipped)
-        second = Guard(spike=1.5)
+        second = SpikeGuard(spike=1.5)
         second.restore(json.loads(json.dumps(first.state())))
         assert second.state() == first.state()
         assert found + [judge(second, norm) for norm in norms[cut:]] == expected
@@ -79,11 +79,11 @@ def test_guard_goes_on_after_a_restore_as_if_nothing_had_been():
 )
 def test_guard_refuses_a_state_that_does_not_hold_together(state):
     with pytest.raises(CheckpointError, match="guard: its state"):
-        Guard().restore(state)
+        SpikeGuard().restore(state)
 
 
 def test_guard_names_the_step_and_the_batch():
-    guard = Guard(spike=4.0)
+    guard = SpikeGuard(spike=4.0)
     assert settle(guard, False) == ""
     told = settle(guard, True, step=12, loss=NAN)
     assert told == "step 12: the loss was nan on batch 3fa9 (examples 4 and 7); the weights were left as they were"
@@ -95,10 +95,10 @@ def test_guard_names_the_step_and_the_batch():
 
 
 def test_guard_ends_a_run_after_its_patience_or_at_once():
-    guard = Guard(patience=3)
+    guard = SpikeGuard(patience=3)
     settle(guard, True)
     settle(guard, True)
     with pytest.raises(TrainingError, match=r"step 9: the loss was inf on batch 3fa9.*3 steps in a row"):
         settle(guard, True, step=9, loss=INF)
     with pytest.raises(TrainingError, match=r"step 5: the loss was nan on batch 3fa9.*guard.action is stop"):
-        settle(Guard("stop"), True, step=5, loss=NAN)
+        settle(SpikeGuard("stop"), True, step=5, loss=NAN)

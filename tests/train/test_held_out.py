@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from anyformer.cli.main import main
-from anyformer.data.examples import Examples
+from anyformer.data.dataset import Examples
 from anyformer.train.config import Config
-from anyformer.train.events import Looked, Step
-from anyformer.train.judging import look
+from anyformer.train.evaluation import evaluate
+from anyformer.train.events import Evaluated, Step
 from anyformer.train.metrics import finals, points, read_metrics
 from anyformer.train.precision import Precision
 from anyformer.train.report import About, Report
 from anyformer.train.report.page import headline, page
-from anyformer.train.run import Run
+from anyformer.train.trainer import Trainer
 from tests.train.small_data import text_config, text_data, text_examples, write_data
 
 
@@ -34,7 +34,7 @@ def data(tmp_path):
 
 
 def events(config, until=None):
-    with Run(config) as run:
+    with Trainer(config) as run:
         return list(run.events(until=until))
 
 
@@ -45,12 +45,12 @@ def lines(folder):
 def test_sample_of_the_held_out_rows_is_near_the_whole_where_the_first_rows_are_not(tmp_path, data):
     """Trained on the easy documents: rows of noise, which stand first, are far above the mean."""
     easy = write_data(tmp_path / "easy", {"train": mixed(seed=2), "valid": mixed()})
-    with Run(text_config(easy, tmp_path / "run", {"stages.steps": 60, "run.eval_every": 1000})) as run:
+    with Trainer(text_config(easy, tmp_path / "run", {"stages.steps": 60, "run.eval_every": 1000})) as run:
         list(run.events())
         made = run.setup
 
         def measured(few):
-            return look(made.model, made.valid, made.objective, precision=Precision(), batches=few).loss
+            return evaluate(made.model, made.valid, made.objective, precision=Precision(), batches=few).loss
 
         whole = measured(0)
         rows = {name: torch.from_numpy(array) for name, array in next(made.valid.sweep()).inputs.items()}
@@ -61,7 +61,7 @@ def test_sample_of_the_held_out_rows_is_near_the_whole_where_the_first_rows_are_
 
 def test_curve_has_one_sample_for_all_points_and_the_whole_part_has_its_own_key(tmp_path, data):
     told = events(text_config(data, tmp_path / "run", {"run.eval_batches": 2}))
-    looks = [event for event in told if isinstance(event, Looked)]
+    looks = [event for event in told if isinstance(event, Evaluated)]
     assert [(event.step, event.final) for event in looks] == [(5, False), (10, False), (12, False), (12, True)]
     assert {event.rows for event in looks[:-1]} == {8}
     assert {event.all_rows for event in looks} == {looks[-1].rows}
@@ -78,20 +78,33 @@ def test_curve_has_one_sample_for_all_points_and_the_whole_part_has_its_own_key(
 
 def test_points_of_a_curve_are_of_the_same_rows_whatever_the_seed(tmp_path, data):
     def digests(seed):
-        with Run(text_config(data, tmp_path / f"run{seed}", {"run.seed": seed})) as run:
+        with Trainer(text_config(data, tmp_path / f"run{seed}", {"run.seed": seed})) as run:
             return [batch.digest for batch in run.setup.valid.sweep(few=2)]
 
     assert digests(1) == digests(2)
 
 
+def test_masked_rows_that_are_measured_are_masked_alike_whatever_the_seed_and_the_stages(tmp_path, data):
+    def digests(seed, stages):
+        changes = {"run.seed": seed, "objective.kind": "masked", "objective.mask": 3, "model.spec.topology": "encoder"}
+        config = text_config(data, tmp_path / f"run{seed}{stages}", changes).to_data()
+        config["stages"] = [*config["stages"]] * stages
+        with Trainer(Config.from_data(config)) as run:
+            return [batch.digest for batch in run.setup.valid.sweep(few=2)]
+
+    assert digests(1, 1) == digests(2, 1) == digests(1, 2)
+
+
 def test_held_out_part_that_is_small_is_measured_whole_at_each_point_and_once_at_the_end(tmp_path, monkeypatch):
-    import anyformer.train.run as running
+    import anyformer.train.trainer as running
 
     calls = []
-    monkeypatch.setattr(running, "look", lambda *args, **more: (calls.append(more["batches"]), look(*args, **more))[1])
+    monkeypatch.setattr(
+        running, "evaluate", lambda *args, **more: (calls.append(more["batches"]), evaluate(*args, **more))[1]
+    )
     data = text_data(tmp_path / "data")
     told = events(text_config(data, tmp_path / "run", {"run.eval_batches": 50}))
-    looks = [event for event in told if isinstance(event, Looked)]
+    looks = [event for event in told if isinstance(event, Evaluated)]
     assert [(event.step, event.final) for event in looks] == [(5, False), (10, False), (12, False), (12, True)]
     assert {event.rows for event in looks} == {looks[0].all_rows}
     assert looks[-1].loss == looks[-2].loss
@@ -100,15 +113,15 @@ def test_held_out_part_that_is_small_is_measured_whole_at_each_point_and_once_at
 
 def test_run_interrupted_before_its_last_measurement_does_only_what_is_missing(tmp_path, data):
     config = text_config(data, tmp_path / "run", {"run.eval_batches": 2})
-    whole = [event for event in events(config) if isinstance(event, Looked)]
+    whole = [event for event in events(config) if isinstance(event, Evaluated)]
     file = tmp_path / "run" / "metrics.jsonl"
     for dropped, again in ((("final",), [(12, True)]), (("final", "look"), [(12, False), (12, True)])):
         left = [line for line in lines(tmp_path / "run") if line["event"] not in dropped or line["step"] < 12]
         file.write_text("".join(json.dumps(line) + "\n" for line in left))
-        found = [event for event in events(config) if isinstance(event, Looked)]
+        found = [event for event in events(config) if isinstance(event, Evaluated)]
         assert [(event.step, event.final) for event in found] == again
         assert found[-1].loss == whole[-1].loss
-    assert not [event for event in events(config) if isinstance(event, Looked)]
+    assert not [event for event in events(config) if isinstance(event, Evaluated)]
 
 
 def test_run_that_goes_on_with_another_sample_keeps_two_curves_apart(tmp_path, data):
@@ -147,7 +160,7 @@ def test_report_of_metrics_in_which_the_last_point_was_of_all_rows_takes_it_from
 
 def test_progress_of_a_measurement_is_told_by_rows(tmp_path, data):
     seen = []
-    with Run(text_config(data, tmp_path / "run", {"run.eval_batches": 2})) as run:
+    with Trainer(text_config(data, tmp_path / "run", {"run.eval_batches": 2})) as run:
         run.measuring = lambda done, total: seen.append((done, total))
         whole = run.setup.valid.swept()
         list(run.events())
@@ -183,7 +196,7 @@ def test_logger_is_told_of_the_end_under_a_name_of_its_own(tmp_path, data):
             pass
 
     notes = Notes()
-    with Run(text_config(data, tmp_path / "run"), loggers=[notes]) as run:
+    with Trainer(text_config(data, tmp_path / "run"), loggers=[notes]) as run:
         list(run.events())
     assert [told for told in notes.told if told[0] in ("look", "final")] == [
         ("look", 5), ("look", 10), ("look", 12), ("final", 12),

@@ -10,21 +10,21 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.data.examples import Examples
-from anyformer.data.feed import Feed
+from anyformer.data.dataset import Examples
+from anyformer.data.loader import BatchLoader
 from anyformer.data.objectives.causal import Causal
 from anyformer.errors import TrainingError
+from anyformer.optim.schedule import Trapezoid
 from anyformer.train.budget import Budget
-from anyformer.train.crew import Crew
-from anyformer.train.curve import draw_curve, smoothed
-from anyformer.train.guard import Guard
-from anyformer.train.learner import Learner
+from anyformer.train.cpu_workers import CpuWorkers
 from anyformer.train.loop import train
+from anyformer.train.loss_plot import draw_curve, smoothed
 from anyformer.train.metrics import Metrics, read_metrics
 from anyformer.train.optim import Optimizers
+from anyformer.train.optim_config import Optim
 from anyformer.train.precision import Precision
-from anyformer.train.rates import Optim
-from anyformer.train.schedule import Trapezoid
+from anyformer.train.spike_guard import SpikeGuard
+from anyformer.train.train_step import TrainStep
 from tests.contract.draw import BASE
 
 SPEC = af.spec(BASE | {"vocab": 16, "context": 16})
@@ -32,14 +32,14 @@ SPEC = af.spec(BASE | {"vocab": 16, "context": 16})
 
 def feed(tokens, batch=4):
     examples = Examples.of({"tokens": [np.asarray(tokens)]})
-    return Feed(examples, Causal(), spec=SPEC, length=16, batch=batch, seed=0, rows="stream")
+    return BatchLoader(examples, Causal(), spec=SPEC, length=16, batch=batch, seed=0, rows="stream")
 
 
 def learner(model, crew=None, **more):
     optimizers = Optimizers(model, Optim())
-    return Learner(
-        model=model, objective=Causal(), optimizers=optimizers, precision=Precision(), guard=Guard(),
-        crew=crew or Crew(), **more,
+    return TrainStep(
+        model=model, objective=Causal(), optimizers=optimizers, precision=Precision(), guard=SpikeGuard(),
+        crew=crew or CpuWorkers(), **more,
     )  # fmt: skip
 
 
@@ -172,7 +172,7 @@ def test_gradients_in_pieces_of_any_number_are_those_of_the_whole_batch(size, mi
     batch = feed(np.random.default_rng(0).integers(16, size=400), batch=6).batch(0)
     found = []
     for workers, rows in ((1, 0), (size, micro)):
-        with Crew(workers) as crew:
+        with CpuWorkers(workers) as crew:
             made = learner(model, crew, micro=rows)
             terms = made._gradients(batch, torch.device("cpu"))
         found.append((float(terms["total"]), [p.grad.clone() for p in model.parameters()]))
@@ -187,7 +187,7 @@ def test_gradients_in_pieces_of_any_number_are_those_of_the_whole_batch(size, mi
 def test_crew_repeats_training_to_the_bit():
     ends = []
     for _ in range(2):
-        with Crew(3) as crew:
+        with CpuWorkers(3) as crew:
             model, records = run(6, crew=crew)
             losses = [r.loss for r in records]
         ends.append((losses, [p.detach().clone() for p in model.parameters()]))
@@ -197,7 +197,7 @@ def test_crew_repeats_training_to_the_bit():
 
 def test_crew_answers_in_order_and_gives_cores_back():
     before = torch.get_num_threads()
-    with Crew(3) as crew:
+    with CpuWorkers(3) as crew:
         # The first is the slowest.
         made = list(crew.map(lambda i: (time.sleep(0.05 if i == 0 else 0), i)[1], range(20)))
     assert made == list(range(20))
@@ -210,14 +210,14 @@ def test_crew_passes_an_error_on():
             raise KeyError(i)
         return i
 
-    with Crew(2) as crew, pytest.raises(KeyError, match="2"):
+    with CpuWorkers(2) as crew, pytest.raises(KeyError, match="2"):
         list(crew.map(fail, range(5)))
 
 
 def test_crew_is_one_beside_a_device_and_no_larger_than_the_work():
-    assert Crew.on(torch.device("cuda"), 8).size == 1
-    assert Crew.on(torch.device("cpu"), 1).size == 1
-    assert 1 <= Crew.on(torch.device("cpu"), 99).size <= 4
+    assert CpuWorkers.on(torch.device("cuda"), 8).size == 1
+    assert CpuWorkers.on(torch.device("cpu"), 1).size == 1
+    assert 1 <= CpuWorkers.on(torch.device("cpu"), 99).size <= 4
 
 
 def test_budget_by_the_clock_with_least_steps_ends_on_time_on_a_fast_machine_and_later_on_a_slow_one():

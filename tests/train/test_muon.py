@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from anyformer.train.muon import STACK, MuonRule, orthogonalised
-from anyformer.train.rule import Moved, Pace
+from anyformer.optim.muon import STACK, MuonRule, orthogonalised
+from anyformer.optim.rule import OptimizedParam, StepSize
 from tests.tolerances import assert_close
 
 
@@ -16,12 +16,12 @@ def moved(rule, *shapes, seed=0, dtype=torch.float64):
     for i, shape in enumerate(shapes):
         p = nn.Parameter(torch.randn(shape, dtype=dtype, generator=make))
         p.grad = torch.randn(shape, dtype=dtype, generator=make)
-        found.append(Moved(name=f"p{i}", parameter=p, slots=rule.fresh(p.detach())))
+        found.append(OptimizedParam(name=f"p{i}", parameter=p, slots=rule.fresh(p.detach())))
     return found
 
 
 def step(rule, some, rate=0.1, decay=0.0, skip=None):
-    for _, update in rule.updates(some, Pace(rate=rate, decay=decay, skip=skip)):
+    for _, update in rule.updates(some, StepSize(rate=rate, decay=decay, skip=skip)):
         update()
 
 

@@ -8,13 +8,15 @@ from torch import nn
 
 import anyformer as af
 from anyformer.errors import CheckpointError, TrainingError
+from anyformer.optim.adamw import AdamWRule
+from anyformer.optim.clip import total_norm
+from anyformer.optim.muon import MuonRule
+from anyformer.optim.roles import group_of
 from anyformer.specs.codec import Problems, read, write
-from anyformer.specs.weights import weights
-from anyformer.train.adamw import AdamWRule
-from anyformer.train.crew import Crew
-from anyformer.train.muon import MuonRule
-from anyformer.train.optim import Optimizers, total_norm
-from anyformer.train.rates import AdamW, Decay, Muon, Optim, OptimKind, group_of
+from anyformer.specs.parameters import weights
+from anyformer.train.cpu_workers import CpuWorkers
+from anyformer.train.optim import Optimizers
+from anyformer.train.optim_config import AdamW, Decay, Muon, Optim, OptimKind
 from tests.contract.draw import BASE, draw
 from tests.tolerances import assert_close
 
@@ -133,7 +135,7 @@ def test_crew_moves_parameters_as_one_thread_does(name):
     for size in (1, 3):
         model = af.build(SPEC)
         optimizers = Optimizers(model, kind(name))
-        with Crew(size) as crew:
+        with CpuWorkers(size) as crew:
             for seed in range(2):
                 fill(model, seed)
                 optimizers.step(1.0, crew)
@@ -241,6 +243,32 @@ def test_master_copy_keeps_steps_that_bf16_would_lose(name):
     # Half of what separates 1 from the next smaller number is 2^-9: steps of 1e-4 never get there on their own.
     assert all((w == 1.0).all() for w in ends[False])
     assert all((w < 1.0).any() for w in ends[True])
+
+
+def by_vector(model, values):
+    torch.nn.utils.vector_to_parameters(
+        torch.cat([values[n].flatten() for n, _ in model.named_parameters()]), model.parameters()
+    )
+
+
+LOADS = {
+    "load_state_dict": lambda model, values: model.load_state_dict(values),
+    "data.copy_": lambda model, values: [p.data.copy_(values[n]) for n, p in model.named_parameters()],
+    "data =": lambda model, values: [setattr(p, "data", values[n].clone()) for n, p in model.named_parameters()],
+    "vector_to_parameters": by_vector,
+}
+
+
+@pytest.mark.parametrize("how", LOADS)
+def test_master_copy_follows_weights_however_they_were_written(how):
+    model, other = af.build(SPEC, dtype=torch.bfloat16), af.build(SPEC, dtype=torch.bfloat16, seed=7)
+    optimizers = Optimizers(model, Optim(master=True))
+    fill(model)
+    optimizers.step(1e-6)
+    LOADS[how](model, other.state_dict())
+    fill(model)
+    optimizers.step(0.0)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
 @pytest.mark.parametrize("name", KINDS)

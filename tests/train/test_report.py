@@ -16,7 +16,7 @@ from anyformer.train.report import About, Report
 from anyformer.train.report.chart import Chart, Line, brief, log_ticks, ticks
 from anyformer.train.report.page import duration, headline, page
 from anyformer.train.report.series import Series, running_mean, thinned
-from anyformer.train.run import Run
+from anyformer.train.trainer import Trainer
 from tests.train.small_data import text_config, text_data
 
 NASTY = "</pre><script>alert('x')</script> & <img src=http://example.com/x.png>"
@@ -184,7 +184,7 @@ def test_report_with_numbers_that_are_not_finite_is_still_drawn(tmp_path):
 
 def test_report_of_a_real_run_has_its_data_and_machine(tmp_path):
     config = text_config(text_data(tmp_path / "data"), tmp_path / "run")
-    with Run(config) as run:
+    with Trainer(config) as run:
         list(run.events())
         fingerprint = run.setup.examples.fingerprint
     said = "".join(read((tmp_path / "run" / "report.html").read_text()).text)

@@ -14,16 +14,17 @@ from anyformer.data.objectives import Objective
 from anyformer.data.tokenizer import train_bpe
 from anyformer.errors import CapabilityError, CheckpointError, DataError, InputError, SpecError, TrainingError
 from anyformer.train.config import Config
-from anyformer.train.events import Looked, Resumed, Saved, Spoke, Step, Stopped
+from anyformer.train.events import Evaluated, Resumed, Sampled, Saved, Step, Stopped
+from anyformer.train.metrics import read_metrics
 from anyformer.train.resolve import specs_of
-from anyformer.train.run import Run
 from anyformer.train.stages import place_of, restaged
+from anyformer.train.trainer import Trainer
 from tests.data.feeding import INDEX, examples_for, make, spec_for
 from tests.train.small_data import text_config, text_data, text_examples, write_data
 
 
 def events(config, **more):
-    with Run(config, **{k: v for k, v in more.items() if k == "speak"}) as run:
+    with Trainer(config, **{k: v for k, v in more.items() if k == "speak"}) as run:
         return list(run.events(until=more.get("until")))
 
 
@@ -47,12 +48,13 @@ def data(tmp_path):
     return text_data(tmp_path / "data")
 
 
+@pytest.mark.quick
 def test_run_learns_looks_saves_and_leaves_a_model_that_loads(tmp_path, data):
     told = events(text_config(data, tmp_path / "run", {"stages.steps": 40}))
     losses = [event.loss for event in told if isinstance(event, Step)]
     assert len(losses) == 40
     assert losses[-1] < 0.8 * losses[0]
-    looks = [event for event in told if isinstance(event, Looked)]
+    looks = [event for event in told if isinstance(event, Evaluated)]
     assert looks[-1].final
     assert looks[-1].loss < looks[0].loss
     assert looks[-1].bits_per_byte is not None
@@ -93,7 +95,7 @@ def test_run_interrupted_and_resumed_is_the_uninterrupted_one_to_the_bit(tmp_pat
 
 def test_run_that_lost_steps_after_its_checkpoint_measures_them_again(tmp_path, data):
     config = text_config(data, tmp_path / "run")
-    with Run(config) as run:
+    with Trainer(config) as run:
         for event in run.events():
             if isinstance(event, Step) and event.step == 7:
                 break
@@ -120,7 +122,7 @@ def test_run_speaks_when_it_is_due_with_the_averaged_weights(tmp_path, data):
         return f"after {step}"
 
     config = text_config(data, tmp_path / "run", {"run.sample_every": 6, "run.ema": 0.5})
-    told = [event for event in events(config, speak=speak) if isinstance(event, Spoke)]
+    told = [event for event in events(config, speak=speak) if isinstance(event, Sampled)]
     assert [(event.step, event.text) for event in told] == [(6, "after 6"), (12, "after 12")]
     shown = af.load(tmp_path / "run")
     for a, b in zip(heard[-1], shown.parameters(), strict=True):
@@ -136,6 +138,7 @@ def tensors(run, step):
     return load_file(run / "checkpoints" / f"step-{step:08d}" / "model.safetensors")
 
 
+@pytest.mark.quick
 def test_run_that_takes_samples_learns_as_one_that_takes_none_to_the_bit(tmp_path, data):
     quiet, loud = tmp_path / "quiet", tmp_path / "loud"
     often = {"run.save_every": 3, "run.keep": 99}
@@ -173,7 +176,7 @@ def test_run_of_every_objective_learns_resumes_and_measures(tmp_path, kind):
     config = Config.from_data(table)
     events(config, until=5)
     told = events(config)
-    looks = [event for event in told if isinstance(event, Looked)]
+    looks = [event for event in told if isinstance(event, Evaluated)]
     assert looks[-1].final
     assert looks[-1].labels > 0
     assert looks[-1].figures
@@ -187,7 +190,7 @@ def test_run_in_stages_changes_sizes_and_pattern_and_keeps_every_weight(tmp_path
         {"steps": 4, "length": 32, "batch": 2},
     ]
     config = Config.from_data(table)
-    with Run(config) as run:
+    with Trainer(config) as run:
         seen = {}
         for event in run.events():
             if isinstance(event, Step):
@@ -290,13 +293,13 @@ def test_run_with_changed_data_is_refused_by_name(tmp_path, data):
 
 def test_two_runs_in_one_folder_are_refused(tmp_path, data):
     config = text_config(data, tmp_path / "run")
-    with Run(config), pytest.raises(TrainingError, match="is training here"), Run(config):
+    with Trainer(config), pytest.raises(TrainingError, match="is training here"), Trainer(config):
         pass
 
 
 def test_run_asked_to_stop_saves_and_tells(tmp_path, data):
     config = text_config(data, tmp_path / "run")
-    with Run(config) as run:
+    with Trainer(config) as run:
         told = []
         for event in run.events():
             told.append(event)
@@ -308,3 +311,10 @@ def test_run_asked_to_stop_saves_and_tells(tmp_path, data):
     whole = text_config(data, tmp_path / "whole")
     events(whole)
     assert files(tmp_path / "run", 12) == files(tmp_path / "whole", 12)
+
+
+def test_finished_run_without_a_held_out_part_takes_its_last_sample_once(tmp_path, data):
+    config = text_config(data, tmp_path / "run", {"data.valid": "", "run.sample_every": 6})
+    for _ in range(3):
+        events(config, speak=sample)
+    assert [seen["step"] for seen in read_metrics(tmp_path / "run", "sample")] == [6, 12]

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from anyformer.train.schedule import Constant, Cosine, InverseSqrt, Linear, Schedule, Trapezoid
+from anyformer.optim.schedule import Constant, Cosine, InverseSqrt, Linear, Schedule, Trapezoid
 
 TOTAL, WARMUP = 50, 8
 

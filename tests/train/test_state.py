@@ -11,7 +11,7 @@ import torch
 
 import anyformer as af
 from anyformer.errors import CheckpointError
-from anyformer.train.state import RunState, check_resume, differences, machine, spec_table, versions
+from anyformer.train.run_state import RunState, check_resume, differences, machine, spec_table, versions
 
 SPEC = af.ModelSpec.from_data(
     {"topology": "decoder", "vocab": 16, "width": 8, "depth": 2, "context": 8, "attention": {"heads": 2}}

@@ -6,14 +6,14 @@ import threading
 
 import pytest
 
-from anyformer.train.stopping import Stopping
+from anyformer.train.signals import StopSignals
 from tests.train.faulty import forked
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_first_signal_asks_for_a_stop_and_handlers_come_back(number, status, capfd):
     before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
-    with Stopping() as stopping:
+    with StopSignals() as stopping:
         assert not stopping.asked
         assert stopping.status == 0
         os.kill(os.getpid(), number)
@@ -26,7 +26,7 @@ def test_first_signal_asks_for_a_stop_and_handlers_come_back(number, status, cap
 
 
 def test_second_interrupt_is_at_once():
-    with Stopping(quiet=True, apart=0.0) as stopping:
+    with StopSignals(quiet=True, apart=0.0) as stopping:
         stopping.ask()
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
@@ -34,7 +34,7 @@ def test_second_interrupt_is_at_once():
 
 def test_second_term_ends_the_process():
     def work():
-        with Stopping(quiet=True, apart=0.0):
+        with StopSignals(quiet=True, apart=0.0):
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -48,7 +48,7 @@ def test_stopping_in_another_thread_installs_nothing():
 
     def work():
         before = signal.getsignal(signal.SIGINT)
-        with Stopping() as stopping:
+        with StopSignals() as stopping:
             seen.append(signal.getsignal(signal.SIGINT) is before)
             stopping.ask(signal.SIGINT)
             seen.append(stopping.status)

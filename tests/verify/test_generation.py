@@ -11,9 +11,9 @@ from anyformer.errors import InputError
 from anyformer.generation import engine
 from anyformer.generation.readers.static import Cached
 from anyformer.generation.running.runner import Runner
+from anyformer.verify.decoding_modes import WAYS, Said, Way
 from anyformer.verify.generation import SAME, Equality, equality
 from anyformer.verify.packing import randomise
-from anyformer.verify.ways import WAYS, Said, Way
 from tests.contract.draw import BASE
 
 PAGES = {"in pages, in pieces", "with guesses", "with look-up", "continuous batching"}

@@ -5,10 +5,11 @@ import torch
 
 import anyformer as af
 from anyformer.errors import InputError
-from anyformer.model import models, places
+from anyformer.model import model as models
+from anyformer.model import token_layout
 from anyformer.specs.stacks import LAYER_NODES
 from anyformer.verify.packing import Packing, check_packs, packing, randomise
-from anyformer.verify.small import PARAMS, is_large, small, span
+from anyformer.verify.shrink import PARAMS, is_large, small, span
 from tests.contract.draw import BASE
 
 
@@ -44,11 +45,11 @@ def test_packing_of_a_right_model_passes(changes):
 
 
 def test_packing_without_walls_between_documents_is_found_by_the_leak(monkeypatch):
-    def open_(some: places.Places):
+    def open_(some: token_layout.TokenLayout):
         return honest(some)._replace(document=0)
 
-    honest = places.tokens_of
-    monkeypatch.setattr(places, "tokens_of", open_)
+    honest = token_layout.tokens_of
+    monkeypatch.setattr(token_layout, "tokens_of", open_)
     found = checked({"position.kind": "none"}, documents=3)
     assert not found.passed
     # Positions start again in each document, so a token sees those of all that stand at its own place or before.
@@ -185,12 +186,12 @@ def test_small_of_a_spec_that_can_not_be_narrowed_keeps_what_it_must():
 def test_packing_leaves_the_modes_and_gradients_of_the_model_as_they_were():
     model = model_of({"block.dropout": 0.1, "loss.z": 1e-3}).train()
     # As a run has it; what it checks needs the logits.
-    model.keeps_logits = False
+    model.return_logits = False
     model.decoder.blocks[0].eval().requires_grad_(False)
     model.head.weight.grad = torch.ones_like(model.head.weight)
     modes = [module.training for module in model.modules()]
     assert packing(model, documents=2).passed
-    assert not model.keeps_logits
+    assert not model.return_logits
     assert [module.training for module in model.modules()] == modes
     assert [name for name, p in model.named_parameters() if p.grad is not None] == ["head.weight"]
     assert torch.equal(model.head.weight.grad, torch.ones_like(model.head.weight))

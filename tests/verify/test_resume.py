@@ -8,9 +8,9 @@ import torch
 
 from anyformer.cli.main import main
 from anyformer.errors import CheckpointError, InputError
-from anyformer.train import run as running
+from anyformer.train import trainer as running
 from anyformer.train.optim import Optimizers
-from anyformer.train.run import Run
+from anyformer.train.trainer import Trainer
 from anyformer.verify.resume import Resume, Row, resume
 from tests.train.small_data import text_config, text_data
 
@@ -22,7 +22,7 @@ def data(tmp_path_factory):
 
 @pytest.fixture
 def run(data, tmp_path):
-    with Run(text_config(data, tmp_path / "run", {"run.ema": 0.9})) as made:
+    with Trainer(text_config(data, tmp_path / "run", {"run.ema": 0.9})) as made:
         list(made.events())
     return tmp_path / "run"
 
@@ -52,7 +52,7 @@ def test_resume_of_a_sound_run_is_exact_and_leaves_it_alone(run, tmp_path):
 
 
 def test_resume_to_the_end_of_a_run_does_not_measure_it_again(run, monkeypatch):
-    monkeypatch.setattr(running, "look", lambda *_, **__: pytest.fail("it looked"))
+    monkeypatch.setattr(running, "evaluate", lambda *_, **__: pytest.fail("it looked"))
     assert resume(run, steps=4).end == 12
 
 

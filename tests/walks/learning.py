@@ -14,20 +14,20 @@ from torch import Tensor, nn
 import anyformer as af
 from anyformer.convert.surgery import Surgery, operate
 from anyformer.data.batch import Batch
-from anyformer.errors import AnyformerError, CapabilityError
+from anyformer.errors import AnyformerError
 from anyformer.families.checkpoint import family_for
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 from anyformer.model.reversible import replays_dropout
 from anyformer.specs import ModelSpec
-from anyformer.specs.weights import weights
-from anyformer.train.captured import Captured, why_not
-from anyformer.train.crew import Crew, draws
-from anyformer.train.learner import on_device
+from anyformer.specs.parameters import weights
+from anyformer.train.cpu_workers import CpuWorkers, draws
+from anyformer.train.cuda_graph import Captured, why_not
 from anyformer.train.stages import restaged
+from anyformer.train.train_step import on_device
 from tests.contract.contracts import answers
 from tests.walks.actions import WHOLE, action
 from tests.walks.specs import is_published
-from tests.walks.world import Side, World, drawing, require, same
+from tests.walks.world import Side, Violation, World, drawing, require, same
 
 STEP = {"values", "grads"}
 
@@ -79,7 +79,7 @@ def train_in_threads(world: World, rng: random.Random) -> None:
     size = rng.choice((2, 4))
     live, twin = world.live.learner, world.twin.learner
     alone = live.crew
-    with Crew(size) as crew:
+    with CpuWorkers(size) as crew:
         live.crew, twin.micro = crew, 4 // size
         try:
             _step(world, rng, (world.live, live.step), (world.twin, twin.step))
@@ -107,13 +107,10 @@ def train_captured(world: World, rng: random.Random) -> None:
             side.captured = Captured(side.learner)
     if why_not(world.live.learner, world.batch(0), world.device):
         return
-    try:
-        _step(world, rng, *((s, s.captured.step) for s in sides if s.captured is not None), replayed=True)
-    except CapabilityError:
-        # A step that waits for its device can't be recorded; what was tried left no trace but gradients.
-        for side in sides:
-            side.captured = None
-            side.model.zero_grad(set_to_none=True)
+    _step(world, rng, *((s, s.captured.step) for s in sides if s.captured is not None), replayed=True)
+    for side in sides:
+        if side.captured is not None and not all(side.captured._recorded.values()):
+            raise Violation("capture", "a step was not recorded, and was done without")
 
 
 @action(weight=3, when=lambda w: any(p.requires_grad for p in w.model.parameters()), changes=STEP)
@@ -312,7 +309,7 @@ def _gone_on(world: World, rng: random.Random, label: str, made: Model) -> None:
         module.training = modes[name]
     for name, p in world.twin.model.named_parameters():
         p.requires_grad_(named[name].requires_grad)
-    made.keeps_logits = world.twin.model.keeps_logits
+    made.return_logits = world.twin.model.return_logits
     world.adopt(made)
     if any(getattr(module, "way", None) is not None for module in world.twin.model.modules()):
         world.set_ways("none", "none")
@@ -446,7 +443,7 @@ def surgery(world: World, rng: random.Random) -> None:
             twin.load_state_dict(plain.state_dict())
             for a, b in zip(made.parameters(), twin.parameters(), strict=True):
                 require(same(a.detach(), b.detach()), "values", f"{each} gives other weights")
-            made.keeps_logits = twin.keeps_logits = world.twin.model.keeps_logits
+            made.return_logits = twin.return_logits = world.twin.model.return_logits
             world.kept = []
             world.adopt(made, twin)
         return

@@ -17,14 +17,14 @@ from anyformer.explain.prompt import look as look_at_prompt
 from anyformer.generation.batching import Batcher
 from anyformer.measure.continuations import Continuations
 from anyformer.measure.quality import compare_ids
-from anyformer.model.quantise import quantise
-from anyformer.parts.mixture import Mixture
+from anyformer.model.quantize import quantize
+from anyformer.parts.moe import MoE
 from anyformer.specs.stacks import pattern_of
-from anyformer.train.evaluate import score_ids
-from anyformer.train.judging import look
+from anyformer.train.evaluation import evaluate
+from anyformer.train.perplexity import score_ids
+from anyformer.verify.decoding_modes import WAYS
 from anyformer.verify.generation import equality
 from anyformer.verify.packing import packing
-from anyformer.verify.ways import WAYS
 from tests.contract.contracts import answers, keeps_a_cache, prefix_of
 from tests.tolerances import TABLE, difference
 from tests.walks.actions import action
@@ -298,7 +298,7 @@ def look_at_held_out(world: World, rng: random.Random) -> None:
     """As a run does between its steps."""
     batch = world.batch(rng.randrange(1000))
     feed: Any = _Feed(batch)
-    found = look(world.model, feed, world.live.learner.objective, precision=world.live.learner.precision)
+    found = evaluate(world.model, feed, world.live.learner.objective, precision=world.live.learner.precision)
     inputs = {name: torch.from_numpy(array).to(world.device) for name, array in batch.inputs.items()}
     if world.spec.loss.label_smoothing or world.model.reads_length:
         return
@@ -308,10 +308,10 @@ def look_at_held_out(world: World, rng: random.Random) -> None:
         _near(world, "the held-out loss", torch.tensor(found.loss, dtype=torch.float64), want.detach().cpu())
 
 
-@action(weight=3, when=lambda w: not any(isinstance(module, Mixture) for module in w.model.modules()))
+@action(weight=3, when=lambda w: not any(isinstance(module, MoE) for module in w.model.modules()))
 def quantise_a_copy(world: World, rng: random.Random) -> None:
     """Eight bits, which read, speak and are compared; the model that was copied knows nothing of it."""
-    made = quantise(copy.deepcopy(world.model).to(torch.float32), "int8")
+    made = quantize(copy.deepcopy(world.model).to(torch.float32), "int8")
     inputs = {name: t.float() if t.is_floating_point() else t for name, t in world.inputs(1).items()}
     with torch.no_grad():
         require(answers(world.read(made, inputs)).isfinite().all(), "answer", "a quantised model answers NaN")

@@ -4,7 +4,7 @@ import functools
 
 import anyformer as af
 from anyformer.specs import ModelSpec
-from anyformer.verify.small import small
+from anyformer.verify.shrink import small
 from tests.contract.draw import draw
 from tests.generation.talking import talks
 

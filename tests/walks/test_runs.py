@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.model.models import Model
-from anyformer.train.events import Spoke
-from anyformer.train.run import Run
-from anyformer.train.setup import Setup
+from anyformer.model.model import Model
+from anyformer.train.components import Components
+from anyformer.train.events import Sampled
+from anyformer.train.trainer import Trainer
 from tests.train.small_data import text_config, text_data
 
 STEPS = 12
@@ -27,7 +27,7 @@ VARIANTS = {
 }
 
 
-def speak(made: Setup, step: int) -> str:
+def speak(made: Components, step: int) -> str:
     """A sample in some way, another one after each step."""
     prompt = torch.tensor([[5, 8, 11]], device=made.device)
     model: Model = made.model
@@ -41,7 +41,7 @@ def speak(made: Setup, step: int) -> str:
 
 
 def trained(config, *, until=None, says=True):
-    with Run(config, speak=speak if says else None) as run:
+    with Trainer(config, speak=speak if says else None) as run:
         return list(run.events(until=until))
 
 
@@ -57,7 +57,7 @@ def test_run_that_speaks_and_is_taken_up_ends_as_a_silent_one_to_the_bit(tmp_pat
     silent, speaking, parts = (tmp_path / name for name in ("silent", "speaking", "parts"))
     trained(text_config(data, silent, changes), says=False)
     told = trained(text_config(data, speaking, changes | {"run.sample_every": 2}))
-    assert [event.step for event in told if isinstance(event, Spoke)] == [2, 4, 6, 8, 10, 12]
+    assert [event.step for event in told if isinstance(event, Sampled)] == [2, 4, 6, 8, 10, 12]
     for until in (3, 7, None):
         trained(text_config(data, parts, changes | {"run.sample_every": 1}), until=until)
     assert files(speaking) == files(silent)

@@ -22,20 +22,20 @@ from torch import Tensor, nn
 import anyformer as af
 from anyformer.data.batch import Batch
 from anyformer.data.objectives import Objective
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 from anyformer.model.stack import Stack
 from anyformer.specs import ModelSpec
-from anyformer.specs.ends import PatchEmbed
-from anyformer.specs.weights import silent
-from anyformer.train.captured import Captured
-from anyformer.train.compiled import compiled
+from anyformer.specs.embed_head import PatchEmbed
+from anyformer.specs.parameters import silent
+from anyformer.train.activation_checkpointing import recompute
+from anyformer.train.compile import compiled
+from anyformer.train.cuda_graph import Captured
 from anyformer.train.ema import Ema
-from anyformer.train.guard import Guard
-from anyformer.train.learner import Learner
 from anyformer.train.optim import Optimizers
+from anyformer.train.optim_config import AdamW, Muon, Optim
 from anyformer.train.precision import Precision
-from anyformer.train.rates import AdamW, Muon, Optim
-from anyformer.train.recompute import recompute
+from anyformer.train.spike_guard import SpikeGuard
+from anyformer.train.train_step import TrainStep
 from tests.contract.contracts import answers, randomise
 from tests.contract.feed import call, document
 from tests.generation.talking import talks
@@ -132,7 +132,7 @@ class Side:
 
     model: Model
     optim: Optim
-    learner: Learner = field(init=False)
+    learner: TrainStep = field(init=False)
     ema: Ema = field(init=False)
     other: torch.optim.Optimizer | None = None
     """One of torch's own."""
@@ -140,9 +140,9 @@ class Side:
 
     def ready(self) -> None:
         """New optimizers for the parameters as they are now."""
-        self.learner = Learner(
+        self.learner = TrainStep(
             model=self.model, objective=objective_for(self.model.spec), optimizers=Optimizers(self.model, self.optim),
-            precision=Precision(), guard=Guard(),
+            precision=Precision(), guard=SpikeGuard(),
         )  # fmt: skip
         self.ema = Ema(self.model, EMA)
         self.other = self.captured = None
@@ -171,7 +171,7 @@ class Picture:
     buffers: dict[str, Tensor]
     ways: list[Any]
     spec: ModelSpec
-    keeps_logits: bool
+    return_logits: bool
 
     @classmethod
     def of(cls, model: Model) -> "Picture":
@@ -187,7 +187,7 @@ class Picture:
             buffers={name: b.detach().clone() for name, b in model.named_buffers()},
             ways=[getattr(module, "way", None) for module in modules.values()],
             spec=model.spec,
-            keeps_logits=model.keeps_logits,
+            return_logits=model.return_logits,
         )  # fmt: skip
 
 
@@ -224,7 +224,7 @@ class World:
         made = [randomise(af.build(spec, dtype=self.dtype, seed=seed), seed).to(self.device) for _ in range(2)]
         for model in made:
             model.train()
-            model.keeps_logits = bool(seed % 2)
+            model.return_logits = bool(seed % 2)
         self.live, self.twin = (Side(model=model, optim=Optim(leaf=leaf)) for model in made)
         self.felt: dict[str, Tensor] = {}
         """The largest number of each gradient of the twin's last backward pass."""
@@ -463,8 +463,8 @@ class World:
             for name, buffer in model.named_buffers():
                 if "objects" not in changed and not same(buffer, before.buffers[name]):
                     yield Violation("buffers", f"{name} is not what it was")
-        if model.keeps_logits != before.keeps_logits and "modules" not in changed:
-            yield Violation("attributes", "keeps_logits is not what it was")
+        if model.return_logits != before.return_logits and "modules" not in changed:
+            yield Violation("attributes", "return_logits is not what it was")
 
     def _twins(self) -> Iterator[Violation]:
         """Where the walked model is not what its twin is."""

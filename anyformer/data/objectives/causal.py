@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from anyformer.data.batch import IGNORE
-from anyformer.data.examples import Examples
+from anyformer.data.dataset import Examples
 from anyformer.data.objectives.objective import Setting, first_eos
 from anyformer.data.objectives.text import TextObjective
 from anyformer.specs.axes import Problem

@@ -53,7 +53,7 @@ class Masked(TextObjective, Framed, kind="masked"):
         made = super().ready(index, tokenizer)
         if tokenizer is None or not self.whole_word:
             return made
-        from anyformer.data.words import word_starts
+        from anyformer.data.word_starts import word_starts
 
         return made.knowing(word_starts(tokenizer))
 

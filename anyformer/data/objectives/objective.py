@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 import numpy as np
 
 from anyformer.data.batch import IGNORE
-from anyformer.data.examples import Examples
-from anyformer.data.pieces import Piece, Pieces
+from anyformer.data.dataset import Examples
+from anyformer.data.spans import Piece, Pieces
 from anyformer.registry import OpenAxis
 from anyformer.specs.axes import Problem
-from anyformer.specs.ends import LabelHead, PairHead, SequenceHead
+from anyformer.specs.embed_head import LabelHead, PairHead, SequenceHead
 from anyformer.specs.model import ModelSpec
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from anyformer.data.shards import Index
     from anyformer.data.tokenizer import Tokenizer
     from anyformer.kernels.loss import LossTerms
-    from anyformer.model.models import Model
+    from anyformer.model.model import Model
     from anyformer.model.output import Output
 
 Way = Literal["stream", "packed", "padded"]

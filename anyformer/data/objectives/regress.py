@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anyformer.data.examples import Examples
+from anyformer.data.dataset import Examples
 from anyformer.data.objectives.framed import Long, fitting
 from anyformer.data.objectives.objective import Made, Objective, Setting
-from anyformer.data.pieces import Piece, Pieces
+from anyformer.data.spans import Piece, Pieces
 from anyformer.errors import DataError
 from anyformer.specs.axes import Problem
-from anyformer.specs.ends import RegressionHead, SeriesEmbed
+from anyformer.specs.embed_head import RegressionHead, SeriesEmbed
 from anyformer.specs.model import ModelSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from anyformer.kernels.loss import LossTerms
-    from anyformer.model.models import Model
+    from anyformer.model.model import Model
     from anyformer.model.output import Output
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anyformer.data.examples import Examples
+from anyformer.data.dataset import Examples
 from anyformer.data.objectives.framed import Framed, Long, check_room, fitting, label_of
 from anyformer.data.objectives.objective import Made, Setting, ids_of
-from anyformer.data.pieces import Piece, Pieces
+from anyformer.data.spans import Piece, Pieces
 
 
 @dataclass(frozen=True, kw_only=True)

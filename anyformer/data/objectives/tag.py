@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 
 from anyformer.data.batch import IGNORE
-from anyformer.data.examples import Examples
+from anyformer.data.dataset import Examples
 from anyformer.data.objectives.framed import Framed, check_room
 from anyformer.data.objectives.objective import Made, Setting, Way, ids_of
-from anyformer.data.pieces import Piece, Pieces, cut
+from anyformer.data.spans import Piece, Pieces, cut
 from anyformer.errors import DataError
 
 

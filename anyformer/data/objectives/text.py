@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from anyformer.data.examples import Examples
+from anyformer.data.dataset import Examples
 from anyformer.data.objectives.objective import Made, Objective, Setting, Way, ids_of
-from anyformer.data.pieces import Piece, Pieces, cut
+from anyformer.data.spans import Piece, Pieces, cut
 from anyformer.errors import DataError
 
 

@@ -6,20 +6,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyformer.data.examples import Examples
+from anyformer.data.dataset import Examples
 from anyformer.data.objectives.framed import label_of
 from anyformer.data.objectives.objective import Made, Setting
 from anyformer.data.objectives.pair import TwoTexts
-from anyformer.data.pieces import Piece, Pieces
+from anyformer.data.spans import Piece, Pieces
 from anyformer.specs.axes import Problem
-from anyformer.specs.ends import PairHead, SequenceHead
+from anyformer.specs.embed_head import PairHead, SequenceHead
 from anyformer.specs.model import ModelSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from anyformer.kernels.loss import LossTerms
-    from anyformer.model.models import Model
+    from anyformer.model.model import Model
     from anyformer.model.output import Output
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anyformer.errors import InputError
 from anyformer.kernels.memory import free
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 
 LITTLE = 2**16
 """Tokens of all rows that are not looked at more closely."""

@@ -16,7 +16,7 @@ from anyformer.generation.asking.memory import check_memory
 from anyformer.generation.asking.options import Options
 from anyformer.generation.asking.plan import Plan, check_options, problems
 from anyformer.model.arguments import check_ids
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 from anyformer.specs.model import ModelSpec
 
 

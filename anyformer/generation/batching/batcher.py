@@ -27,8 +27,8 @@ from anyformer.generation.details import own_logprobs
 from anyformer.generation.running.runner import Runner
 from anyformer.generation.samplers import Choices
 from anyformer.generation.samplers.choose import why_not
-from anyformer.model.models import Model
-from anyformer.model.reading import reading
+from anyformer.model.eval_mode import eval_mode
+from anyformer.model.model import Model
 
 OWN = ("input_ids", "global_mask", "rope_length", "id")
 """What `submit` reads beside `Options`."""
@@ -207,7 +207,7 @@ class Batcher:
     def _eval(self) -> Iterator[None]:
         """Eval mode. To look at flags is cheap; a model that serves is in it already."""
         if any(module.training for module in self._modules):
-            with reading(self.model):
+            with eval_mode(self.model):
                 yield
         else:
             yield

@@ -17,7 +17,7 @@ from anyformer.generation.batching.schedule import Schedule
 from anyformer.generation.batching.ticket import Answer, Ticket
 from anyformer.generation.samplers.draw import keys
 from anyformer.generation.text.stream import TextStream
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 
 HOST = torch.device("cpu")
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from anyformer.errors import InputError, nearest
 from anyformer.generation.pipelines.rows import check_count, check_size, listed, read_all, read_rows
 from anyformer.generation.pipelines.source import Source
-from anyformer.specs.ends import PairHead, RegressionHead, SequenceHead
+from anyformer.specs.embed_head import PairHead, RegressionHead, SequenceHead
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "softmax": lambda logits_BC: logits_BC.softmax(-1),

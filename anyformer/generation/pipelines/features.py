@@ -10,7 +10,7 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.generation.pipelines.rows import Row, check_size, listed, read_all, read_rows
 from anyformer.generation.pipelines.source import Source
-from anyformer.model.reading import headless
+from anyformer.model.eval_mode import without_head
 
 
 class FeatureExtraction:
@@ -20,7 +20,7 @@ class FeatureExtraction:
         if source.model.spec.embed.reads != "input_ids":
             raise InputError(f"feature-extraction: this model reads {source.model.spec.embed.reads}, and no text")
         self.source = source
-        self.body = headless(source.model)
+        self.body = without_head(source.model)
         if source.model.spec.head.pools:
             # It would leave one state of each text; without it there are all.
             self.body.spec = source.model.spec.vary({"head": {"kind": "none"}, "loss": {}})

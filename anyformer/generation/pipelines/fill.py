@@ -12,7 +12,7 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.generation.pipelines.rows import Row, check_count, check_size, listed, read_all, read_rows
 from anyformer.generation.pipelines.source import Source
-from anyformer.model.reading import headless
+from anyformer.model.eval_mode import without_head
 
 USUAL = ("[MASK]", "<mask>")
 
@@ -64,7 +64,7 @@ class FillMask:
         def answer(out: Any, _: Tensor, chosen: list[Row]) -> list[Any]:
             return [self._fill(out.hidden[b], row, count, chosen_ids) for b, row in enumerate(chosen)]
 
-        found = read_all(self.source, rows, check_size(batch_size), answer, headless(self.source.model))
+        found = read_all(self.source, rows, check_size(batch_size), answer, without_head(self.source.model))
         return found[0] if alone else found
 
     def _fill(self, hidden_TD: Tensor, row: Row, count: int | None, targets: Tensor | None) -> list[Any]:

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.generation.pipelines.source import Source
-from anyformer.model.models import Model
-from anyformer.model.reading import reading
+from anyformer.model.eval_mode import eval_mode
+from anyformer.model.model import Model
 
 BATCH = 8
 """Rows at once, unless told otherwise."""
@@ -140,7 +140,7 @@ def read_all(
     spec = model.spec
     typed = spec.embed.token_types > 0 or spec.head.kind == "pair"
     two = spec.topology == "encoder-decoder"
-    with torch.inference_mode(), reading(model):
+    with torch.inference_mode(), eval_mode(model):
         for batch in batches([len(row.ids) for row in rows], size):
             chosen = [rows[i] for i in batch]
             ids, mask = padded([row.ids for row in chosen], spec.input_pad or 0)

@@ -14,12 +14,12 @@ import torch
 from anyformer.data.tokenizer import Tokenizer, source_tokenizer, tokenizer
 from anyformer.data.tokenizer_files import NAMED, SETTINGS, SETTINGS_BYTES, special_tokens
 from anyformer.errors import InputError
-from anyformer.families.bridge import from_hf
-from anyformer.families.folder import load
+from anyformer.families.hf_bridge import from_hf
 from anyformer.families.hub import find_folder
+from anyformer.families.io import load
 from anyformer.families.shards import CONFIG, CONFIG_BYTES, read_json
 from anyformer.generation.chat.template import ChatTemplate, read_template
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -95,7 +95,7 @@ def open_source(
     own, given = _own(made, given, folder)
     read, tokens, template = _tokenizer(given, folder)
     for one, limit, which in ((read, made.spec.vocab, ""), (own, made.spec.input_vocab, "of the source ")):
-        if one is not None and one.vocab > limit:
+        if one is not None and min(one.vocab, one.texts) > limit:
             raise InputError(
                 f"tokenizer: that {which}has {one.vocab} tokens, and the model {limit}; give the one that it was trained with"
                 if which

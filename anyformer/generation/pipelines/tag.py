@@ -12,7 +12,7 @@ from torch import Tensor
 from anyformer.errors import InputError, nearest
 from anyformer.generation.pipelines.rows import Row, check_size, listed, read_all, read_rows
 from anyformer.generation.pipelines.source import Source
-from anyformer.specs.ends import LabelHead
+from anyformer.specs.embed_head import LabelHead
 
 STRATEGIES = ("none", "simple", "first", "average", "max")
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.generation.running.runner import Runner
-from anyformer.model.models import Model
-from anyformer.model.reading import reading
+from anyformer.model.eval_mode import eval_mode
+from anyformer.model.model import Model
 from anyformer.parts.pool import Tenant
 
 RUNS = (4, 3, 2)
@@ -85,7 +85,7 @@ class DraftModel:
 
     def guess(self, rows: Sequence[int], so_far: Sequence[list[int]], most: Sequence[int]) -> list[list[int]]:
         """What the smaller model would say; it runs in eval mode, and gets its mode back."""
-        with reading(self.model):
+        with eval_mode(self.model):
             return self._guess(rows, so_far, most)
 
     def _guess(self, rows: Sequence[int], so_far: Sequence[list[int]], most: Sequence[int]) -> list[list[int]]:

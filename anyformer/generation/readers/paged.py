@@ -12,7 +12,7 @@ from anyformer.generation.asking.request import Request
 from anyformer.generation.readers.static import check_prefix
 from anyformer.generation.running.capture import Draw
 from anyformer.generation.running.standby import give_back, runner_for
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 from anyformer.parts.pool import Tenant
 
 

@@ -18,7 +18,7 @@ from anyformer.generation.asking.request import Request
 from anyformer.generation.readers.guesses import Guesser
 from anyformer.generation.readers.static import check_prefix
 from anyformer.generation.running.runner import Runner
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 from anyformer.parts.pool import Snapshot, Tenant
 
 

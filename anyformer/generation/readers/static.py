@@ -9,9 +9,8 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.generation.asking.request import Request
-from anyformer.model.lean import lean
-from anyformer.model.models import Model
-from anyformer.model.reading import headless
+from anyformer.model.eval_mode import without_head
+from anyformer.model.model import Model
 from anyformer.parts.cache import Cache
 
 
@@ -20,7 +19,6 @@ class Cached:
 
     def __init__(self, model: Model, asked: Request, *, step: Any = None) -> None:
         """`step` is called instead of the model for single tokens; None: the model itself."""
-        model = lean(model)
         self.model, self.asked, self.step = model, asked, model if step is None else step
         rows, width = asked.prompt_BT.shape
         self.two = model.spec.topology == "encoder-decoder"
@@ -49,7 +47,7 @@ class Cached:
             self.states_BTD = out.hidden if self.keeps else None
             return out.logits[:, -1]
         # Of a prompt only the last token is asked for its logits.
-        out = headless(self.model)(
+        out = without_head(self.model)(
             asked.prompt_BT, attention_mask=asked.mask_BT, global_mask=asked.marks_BT, cache=self.cache
         )
         self.states_BTD = out.hidden if self.keeps else None
@@ -75,7 +73,7 @@ class Anew:
     """Nothing is kept but the ids and an encoder's states: slow, and the measure of the other way."""
 
     def __init__(self, model: Model, asked: Request) -> None:
-        self.model, self.body, self.asked = model, headless(model), asked
+        self.model, self.body, self.asked = model, without_head(model), asked
         self.ids_BT, self.mask_BT, self.marks_BT = asked.begun_BT, asked.mask_BT, asked.marks_BT
         self.two = model.spec.topology == "encoder-decoder"
         self.more: dict[str, Any] = {}

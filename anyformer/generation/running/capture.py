@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from anyformer.generation.samplers.vector import Work, choose, work
+from anyformer.kernels.argmax import largest
 from anyformer.kernels.cuda_graph import Recorder
-from anyformer.kernels.largest import largest
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 from anyformer.parts.paged import PagedCache
 from anyformer.parts.pool import Pool, Tenant
 

@@ -15,9 +15,8 @@ from anyformer.errors import InputError
 from anyformer.generation.running.capture import Captured, Draw
 from anyformer.generation.samplers.vector import Work, choose
 from anyformer.kernels.cuda_graph import CaptureError, Recorder, attempt
-from anyformer.model.lean import lean
-from anyformer.model.models import Model
-from anyformer.model.reading import headless
+from anyformer.model.eval_mode import without_head
+from anyformer.model.model import Model
 from anyformer.parts.paged import PagedCache
 from anyformer.parts.pool import Pool, Tenant
 
@@ -39,7 +38,7 @@ class Runner:
     def __init__(
         self, model: Model, pool: Pool, *, captures: bool | None = None, same_shapes: bool = False, chunk: int = CHUNK
     ) -> None:
-        self.model, self.body, self.pool = model, headless(lean(model)), pool
+        self.model, self.body, self.pool = model, without_head(model), pool
         self.two = model.spec.topology == "encoder-decoder"
         if same_shapes and self.two:
             raise InputError("same_shapes: an encoder-decoder reads sources of all rows at once; leave it out")

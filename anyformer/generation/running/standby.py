@@ -8,8 +8,7 @@ import weakref
 from typing import Any
 
 from anyformer.generation.running.runner import Runner
-from anyformer.model.lean import lean
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 
 STRETCH = 1024
 """Rows have room for a multiple of so many tokens, so that a prompt a little longer finds the same runner."""
@@ -42,7 +41,7 @@ def give_back(runner: Runner) -> None:
 
 
 def _found(model: Model, rows: int, length: int) -> Runner:
-    shell = copy.copy(lean(model))
+    shell = copy.copy(model)
     weights = tuple(p.data_ptr() for p in model.parameters())
     most = -(-length // STRETCH) * STRETCH
     kept = _kept.get(model)

@@ -17,7 +17,7 @@ from anyformer.generation.readers.static import Anew, Cached
 from anyformer.generation.samplers import NEVER, apply_chain
 from anyformer.generation.samplers.choose import NOTHING, History, why_not
 from anyformer.generation.samplers.past import counts_BV
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 
 SMALL, LARGE = 1e-30, 1e30
 """What a length to some power is kept between, so that a score stays finite."""

@@ -18,7 +18,7 @@ from anyformer.generation.details import Generated, own_logprobs
 from anyformer.generation.readers.static import Anew, Cached
 from anyformer.generation.samplers import NEVER, Past, apply_chain
 from anyformer.generation.samplers.choose import NOTHING, History, why_not
-from anyformer.model.models import Model
+from anyformer.model.model import Model
 
 
 @torch.no_grad()

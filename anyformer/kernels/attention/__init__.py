@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.kernels.attention import banded, flex, grouped, native, paged, reference, repeats, tiled
-from anyformer.kernels.choose import Choice, Kernel, Request, Terms, choose
+from anyformer.kernels.attention import block_local, flex, paged_cpu, paged_cuda, reference, repeats, sdpa, tiled_flash
+from anyformer.kernels.dispatch import AttentionArgs, Dispatch, Kernel, KernelRequest, choose
 
 KERNELS: tuple[Kernel, ...] = (
-    paged.KERNEL,
-    grouped.KERNEL,
+    paged_cuda.KERNEL,
+    paged_cpu.KERNEL,
     flex.KERNEL,
-    banded.KERNEL,
-    native.KERNEL,
-    tiled.KERNEL,
+    block_local.KERNEL,
+    sdpa.KERNEL,
+    tiled_flash.KERNEL,
     reference.KERNEL,
 )
 """Closed on purpose: the order is policy. First what reads keys where they lie, then what computes no pair in vain, then
@@ -29,17 +29,30 @@ what is fused, then what at least keeps no pair in memory, then what serves ever
 """
 
 
-def choice(request: Request) -> Choice:
-    """The kernel for a request, with the refusals of the faster ones; without pages, none that reads them is asked."""
-    return choose(request, [kernel for kernel in KERNELS if request.paged or not kernel.reads_pages])
+_chosen: dict[KernelRequest, Dispatch] = {}
+MOST = 4096
+"""Requests whose kernel is remembered."""
+
+
+def choice(request: KernelRequest) -> Dispatch:
+    """The kernel for a request, with the refusals of the faster ones. Without pages, none that reads them is asked; with a
+    mask of the caller's own, only those that read it.
+    """
+    found = None if request.compiling else _chosen.get(request)
+    if found is None:
+        fitting = [kernel for kernel in KERNELS if request.paged or not kernel.reads_pages]
+        found = choose(request, [kernel for kernel in fitting if kernel.reads_masks or not request.masked])
+        if not request.compiling and len(_chosen) < MOST:
+            _chosen[request] = found
+    return found
 
 
 def attend(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, *, kernel: Kernel | None = None, **terms: Any) -> Tensor:
     """Attention by the given kernel, or by the one that the request asks for. `terms` are the fields of `Terms`."""
-    given = Terms(**terms)
+    given = AttentionArgs(**terms)
     if kernel is None:
         _check(q_BTHK, k_BSGK, v_BSGK, given)
-        request = Request(
+        request = KernelRequest(
             device=q_BTHK.device.type,
             dtype=q_BTHK.dtype,
             phase="train" if q_BTHK.requires_grad else "prefill",
@@ -47,19 +60,20 @@ def attend(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, *, kernel: Kernel | N
             pattern=given.sight.pattern,
             plain=given.sight.plain,
             mixer=given.mixer,
-            bias=given.scores is not None,
+            bias=given.scores is not None or given.sight.adds_wider(q_BTHK.dtype),
             reads_content=given.scores is not None and not given.scores.by_distance,
             products=given.scores is not None and given.scores.q_side_BTHE is not None,
             softcap=given.softcap is not None,
             reads_probs=given.values is not None,
             dropout=given.dropout > 0,
             compiling=torch.compiler.is_compiling(),
+            masked=given.sight.given is not None,
         )
         kernel = choice(request).kernel
     return repeats.attend(kernel, q_BTHK, k_BSGK, v_BSGK, given)
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, terms: Terms) -> None:
+def _check(q: Tensor, k: Tensor, v: Tensor, terms: AttentionArgs) -> None:
     if q.dim() != 4 or k.dim() != 4 or k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
         raise InputError(f"attend takes q (B,T,H,K) and k, v (B,S,G,K), got {[tuple(t.shape) for t in (q, k, v)]}")
     if q.shape[2] % k.shape[2]:

@@ -19,9 +19,9 @@ from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
 from anyformer.kernels.attention.flex_blocks import BLOCK, block_mask, in_order, places, rows_differ
 from anyformer.kernels.attention.flex_parts import Part, parts_of, sights_of
-from anyformer.kernels.choose import Kernel, Request, Terms
-from anyformer.kernels.sight import Sight
-from anyformer.specs.axes import ScoreTerms
+from anyformer.kernels.attention_mask import AttentionMask
+from anyformer.kernels.dispatch import AttentionArgs, Kernel, KernelRequest
+from anyformer.specs.axes import ScoreBias
 
 SMALL_DIM = 64
 """Heads up to this width go backward in smaller tiles."""
@@ -29,7 +29,7 @@ LEAST_DIM = 16
 """The narrowest head that the kernel multiplies; narrower ones are filled up with zeros."""
 
 
-def why_not(request: Request) -> str | None:
+def why_not(request: KernelRequest) -> str | None:
     """It serves softmax over whatever can be said of one score, where plain SDPA can't."""
     if request.device != "cuda":
         return f"its fused kernels with gradients run on cuda, not {request.device}"
@@ -80,13 +80,13 @@ def options_of(part: Part, dim: int, *, short: bool) -> dict[str, Any]:
     return options
 
 
-def prepare(sight: Sight, reach: int | None) -> None:
+def prepare(sight: AttentionMask, reach: int | None) -> None:
     """Block masks, so that layers which are compiled one by one find them."""
     for some in sights_of(sight, reach):
         block_mask(some)
 
 
-def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms) -> Tensor:
+def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) -> Tensor:
     """One fused call, or one for the pairs near each other and one for those far apart."""
     dim, short = q_BTHK.shape[3], q_BTHK.dtype != torch.float32
     q, k, v = (_wide(x).transpose(1, 2) for x in (q_BTHK, k_BSGK, v_BSGK))
@@ -144,7 +144,7 @@ def _given(options: dict[str, Any]) -> Any:
     return options or None
 
 
-def _key(parts: list[Part], terms: Terms, q: Tensor, k: Tensor) -> tuple[Any, ...]:
+def _key(parts: list[Part], terms: AttentionArgs, q: Tensor, k: Tensor) -> tuple[Any, ...]:
     """What one compiled function serves: everything about a call but its sizes and values."""
     kinds = []
     for part in parts:
@@ -169,7 +169,7 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def score_mod(
-    scores: ScoreTerms | None, sight: Sight, softcap: float | None, *, short: bool
+    scores: ScoreBias | None, sight: AttentionMask, softcap: float | None, *, short: bool
 ) -> Callable[..., Tensor] | None:
     """What becomes of one scaled score: the terms added in fp32, then the soft-cap; None if nothing does."""
     if scores is None and softcap is None:
@@ -195,7 +195,7 @@ def score_mod(
     return changed
 
 
-def _terms(scores: ScoreTerms | None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+def _terms(scores: ScoreBias | None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     if scores is None:
         return None, None, None
     slope, table, column = (

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask
 
-from anyformer.kernels.sight import WHOLE, Sight
+from anyformer.kernels.attention_mask import WHOLE, AttentionMask
 from anyformer.specs.patterns import Both, Either, Pattern, Tokens
 
 BLOCK = 128
@@ -28,19 +28,19 @@ Reader = Callable[[Any, Any], Any]
 """From the numbers of a row and of a token to what is known of that token."""
 
 
-def in_order(sight: Sight) -> bool:
+def in_order(sight: AttentionMask) -> bool:
     """Whether the place of a token is its index, so that the kernel loads no positions."""
     marks = sight.pattern.reads_marks and isinstance(sight.q.marked, Tensor)
     apart = isinstance(sight.q.document, Tensor) or sight.valid_BS is not None
     return sight.plain and sight.queries == sight.keys and not marks and not apart
 
 
-def block_mask(sight: Sight) -> BlockMask:
+def block_mask(sight: AttentionMask) -> BlockMask:
     """The block mask of a sight. Kept: for plain rows by what it depends on, else with the sight."""
     return sight.once("blocks", lambda: _found(sight))
 
 
-def _found(sight: Sight) -> BlockMask:
+def _found(sight: AttentionMask) -> BlockMask:
     if torch.compiler.is_compiling() or not in_order(sight):
         return made(sight)
     key = kept_key(sight)
@@ -51,14 +51,14 @@ def _found(sight: Sight) -> BlockMask:
     return found
 
 
-def kept_key(sight: Sight) -> tuple[Any, ...]:
+def kept_key(sight: AttentionMask) -> tuple[Any, ...]:
     """What the block mask of plain rows depends on."""
     pattern = sight.pattern
     heads, layer = sight.heads if pattern.per_head else 1, sight.layer if pattern.per_layer else 0
     return pattern, sight.queries, sight.keys, heads, layer, sight.q.pos.device
 
 
-def made(sight: Sight) -> BlockMask:
+def made(sight: AttentionMask) -> BlockMask:
     """A block mask, from counts of the allowed pairs of every tile."""
     queries, keys = sight.queries, sight.keys
     rows = math.ceil(queries / BLOCK) * BLOCK
@@ -80,7 +80,7 @@ def made(sight: Sight) -> BlockMask:
     return blocks
 
 
-def _counts(sight: Sight, first: int, last: int) -> Tensor:
+def _counts(sight: AttentionMask, first: int, last: int) -> Tensor:
     """(B or 1, H or 1, tiles of these queries, tiles of all keys): allowed pairs in each tile."""
     seen = sight.part(slice(first, last), WHOLE)
     seen = F.pad(seen, (0, -sight.keys % BLOCK, 0, -(last - first) % BLOCK))
@@ -94,7 +94,7 @@ def _listed(tiles: Tensor) -> tuple[Tensor, Tensor]:
     return tiles.sum(-1, dtype=torch.int32), order.to(torch.int32)
 
 
-def mask_mod(sight: Sight) -> Callable[..., Tensor]:
+def mask_mod(sight: AttentionMask) -> Callable[..., Tensor]:
     """The predicate of one pair, as flex asks it: row, head, query and key are numbers in tensors."""
     pattern, layer, valid_BS = sight.pattern, sight.layer, sight.valid_BS
     ask, apart = _asked(pattern, sight), isinstance(sight.q.document, Tensor)
@@ -122,7 +122,7 @@ Ask = Callable[[Tokens, Tokens, Any, Any, Any], Any]
 """From a query and a key, the number of their row, and their indices in it, to whether one may see the other."""
 
 
-def _asked(pattern: Pattern, sight: Sight) -> Ask:
+def _asked(pattern: Pattern, sight: AttentionMask) -> Ask:
     """A pattern's predicate. What was drawn is looked up: a kernel that drew it anew for every pair would be slow, and
     far slower to compile.
     """
@@ -149,7 +149,7 @@ def _asked(pattern: Pattern, sight: Sight) -> Ask:
     return among
 
 
-def _seen(pattern: Pattern, sight: Sight, grain: int) -> Ask:
+def _seen(pattern: Pattern, sight: AttentionMask, grain: int) -> Ask:
     """A drawn predicate as a table of queries and of the grains of keys, or of all keys where rows are not in order."""
     if in_order(sight):
         starts = torch.arange(0, sight.keys, grain, device=sight.k.pos.device)
@@ -170,7 +170,7 @@ def rows_differ(*tensors: Tensor | None) -> None:
                 torch._dynamo.maybe_mark_dynamic(x, 0)
 
 
-def places(sight: Sight) -> tuple[Reader, Reader]:
+def places(sight: AttentionMask) -> tuple[Reader, Reader]:
     """Readers of the positions of queries and keys."""
     if in_order(sight):
         return _index, _index

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from anyformer.kernels.choose import Terms
-from anyformer.kernels.sight import Sight
-from anyformer.specs.axes import ScoreTerms
+from anyformer.kernels.attention_mask import AttentionMask
+from anyformer.kernels.dispatch import AttentionArgs
+from anyformer.specs.axes import ScoreBias
 from anyformer.specs.patterns import Both, Pattern, Tokens
 
 LEAST = 512
@@ -25,8 +25,8 @@ LEAST = 512
 class Part(NamedTuple):
     """Some of the pairs, what is added to their scores one by one, and to all those of a query."""
 
-    sight: Sight
-    scores: ScoreTerms | None
+    sight: AttentionMask
+    scores: ScoreBias | None
     shift_BHT: Tensor | None = None
 
 
@@ -61,7 +61,7 @@ class Ahead(Pattern):
         return k.pos - q.pos >= self.least
 
 
-def parts_of(terms: Terms) -> list[Part]:
+def parts_of(terms: AttentionArgs) -> list[Part]:
     """One part with all terms; or near pairs and far ones."""
     scores, sight = terms.scores, terms.sight
     if scores is None or scores.table_BHTN is None or scores.reach is None:
@@ -77,7 +77,7 @@ def parts_of(terms: Terms) -> list[Part]:
     return [Part(sights[0], _spread(scores, reach, sight)), *far]
 
 
-def sights_of(sight: Sight, reach: int | None) -> list[Sight]:
+def sights_of(sight: AttentionMask, reach: int | None) -> list[AttentionMask]:
     """The near pairs, then those far back and far ahead, if there are any; the sight itself if nothing is learned."""
     if reach is None or not torch.is_grad_enabled() or sight.keys < max(LEAST, 4 * reach):
         return [sight]
@@ -90,22 +90,24 @@ def sights_of(sight: Sight, reach: int | None) -> list[Sight]:
     return [_narrowed(sight, pattern) for pattern in some]
 
 
-def _side(sight: Sight) -> int:
+def _side(sight: AttentionMask) -> int:
     """-1 for keys far back, 1 for keys far ahead."""
     pattern = sight.pattern
     return -1 if isinstance(pattern, Both) and isinstance(pattern.second, Back) else 1
 
 
-def _narrowed(sight: Sight, pattern: Pattern) -> Sight:
+def _narrowed(sight: AttentionMask, pattern: Pattern) -> AttentionMask:
     """The same sight with fewer pairs, made once for all layers."""
     both = sight.pattern & pattern
     return sight.once(
         pattern,
-        lambda: Sight(both, sight.q, sight.k, sight.valid_BS, plain=sight.plain, heads=sight.heads, layer=sight.layer),
+        lambda: AttentionMask(
+            both, sight.q, sight.k, sight.valid_BS, plain=sight.plain, heads=sight.heads, layer=sight.layer
+        ),
     )
 
 
-def _by_gap(scores: ScoreTerms, reach: int, sight: Sight) -> ScoreTerms:
+def _by_gap(scores: ScoreBias, reach: int, sight: AttentionMask) -> ScoreBias:
     """The table with one entry for each gap from -reach to reach, where all queries share it: the kernel then needs no
     index of the scheme's own.
     """
@@ -119,7 +121,7 @@ def _by_gap(scores: ScoreTerms, reach: int, sight: Sight) -> ScoreTerms:
     return scores._replace(table_BHTN=scores.table_BHTN[..., index], pick=by_gap)
 
 
-def _spread(scores: ScoreTerms, reach: int, sight: Sight) -> ScoreTerms:
+def _spread(scores: ScoreBias, reach: int, sight: AttentionMask) -> ScoreBias:
     """The same for near pairs that learn: each query gets entries of its own, so that hardly two pairs add to one place.
     Gaps count modulo the number of entries. Pairs that are not near then hit any of them, with nothing to add.
     """
@@ -136,12 +138,12 @@ def _spread(scores: ScoreTerms, reach: int, sight: Sight) -> ScoreTerms:
     return scores._replace(table_BHTN=table, pick=modulo)
 
 
-def _shift(scores: ScoreTerms, gap: int, sight: Sight) -> Tensor:
+def _shift(scores: ScoreBias, gap: int, sight: AttentionMask) -> Tensor:
     """What the table holds for a gap, (B or 1, H, T or 1)."""
     index = _index_of(scores, torch.full((1,), gap, device=sight.q.pos.device))
     return scores.table_BHTN.index_select(3, index)[..., 0].float()
 
 
-def _index_of(scores: ScoreTerms, gaps: Tensor) -> Tensor:
+def _index_of(scores: ScoreBias, gaps: Tensor) -> Tensor:
     index: Any = scores.pick
     return index(gaps)

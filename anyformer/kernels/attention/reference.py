@@ -6,17 +6,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.kernels.attention.added import score_bias, value_part
-from anyformer.kernels.choose import Kernel, Request, Terms
-from anyformer.kernels.precision import as_given
+from anyformer.kernels.attention.score_bias import score_bias, value_part
+from anyformer.kernels.dispatch import AttentionArgs, Kernel, KernelRequest
+from anyformer.kernels.precision import no_autocast
 
 
-def why_not(request: Request) -> str | None:
+def why_not(request: KernelRequest) -> str | None:
     """It serves everything that weighs scores."""
     return None
 
 
-def scores(q_BTHK: Tensor, k_BSGK: Tensor, terms: Terms) -> Tensor:
+def scores(q_BTHK: Tensor, k_BSGK: Tensor, terms: AttentionArgs) -> Tensor:
     """Scores (B,H,T,S), -inf where a key may not be seen."""
     exact = torch.promote_types(q_BTHK.dtype, torch.float32)
     batch, queries, heads, dim = q_BTHK.shape
@@ -29,17 +29,19 @@ def scores(q_BTHK: Tensor, k_BSGK: Tensor, terms: Terms) -> Tensor:
         score = score + bias.to(exact)
     if terms.softcap is not None:
         score = terms.softcap * torch.tanh(score / terms.softcap)
-    mask = terms.sight.mask()
+    added, mask = terms.sight.added(), terms.sight.mask()
+    if added is not None:
+        score = score + added.to(exact)
     return score if mask is None else score.masked_fill(~mask, float("-inf"))
 
 
-def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms) -> Tensor:
+def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) -> Tensor:
     """Scores, weights, weighted values."""
-    with as_given(q_BTHK):
+    with no_autocast(q_BTHK):
         return _run(q_BTHK, k_BSGK, v_BSGK, terms)
 
 
-def _run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms) -> Tensor:
+def _run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) -> Tensor:
     score = scores(q_BTHK, k_BSGK, terms)
     probs_BHTS = terms.mixer.weigh(score, terms.own)
     if terms.dropout > 0:
@@ -53,4 +55,4 @@ def _run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms) -> Tensor
     return out_BTHK.to(q_BTHK.dtype)
 
 
-KERNEL = Kernel("reference", why_not, run)
+KERNEL = Kernel("reference", why_not, run, reads_masks=True)

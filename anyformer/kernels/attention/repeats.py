@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.kernels.choose import Kernel, Terms
+from anyformer.kernels.dispatch import AttentionArgs, Kernel
 
 WIDER = 8
 """Numbers added to each head. Two are used; kernels of 16 bits ask for a multiple of 8."""
 
 
-def attend(kernel: Kernel, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Terms) -> Tensor:
+def attend(kernel: Kernel, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) -> Tensor:
     """Attention by a kernel; of the pattern, keys that count several times do."""
     sight = terms.sight
     if not sight.pattern.repeats:

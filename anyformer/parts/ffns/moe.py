@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from anyformer.specs.axes import FeedForward, Problem, Weight, linear
-from anyformer.specs.nodes import default
+from anyformer.specs.axes import FeedForward, ParamSpec, Problem, linear
+from anyformer.specs.layer import default
 
 OURS = ("width", "bias", "dropout", "chunk")
 """What is set once for all experts, beside them and not in them."""
@@ -94,11 +94,11 @@ class Moe(FeedForward, kind="moe"):
         expert: Any = self.expert
         return dataclasses.replace(expert, width=width, bias=self.bias, dropout=self.dropout)
 
-    def weights(self, width: int) -> dict[str, Weight]:
+    def weights(self, width: int) -> dict[str, ParamSpec]:
         inner, stack = self.hidden(width), (self.experts,)
         found = dict(linear("router", self.experts, width, "router", self.router_bias))
         if self.selection_bias:
-            found["selection_bias"] = Weight(shape=stack, role="bias", fill=0.0)
+            found["selection_bias"] = ParamSpec(shape=stack, role="bias", fill=0.0)
         for name in self.expert.inputs:
             found |= linear(f"experts.{name}", inner, width, "ffn_in", self.bias, stack)
         found |= linear("experts.down", width, inner, "ffn_out", self.bias, stack)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anyformer.specs.axes import Init, Normal, Weight
+from anyformer.specs.axes import Init, Normal, ParamSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +16,6 @@ class FanIn(Init, kind="fan_in"):
     def equation(self) -> str:
         return "W ~ N(0, 1/d_in), tables N(0, 1)"
 
-    def rule(self, weight: Weight, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
+    def rule(self, weight: ParamSpec, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
         table = weight.role in ("embedding", "position_embedding")
         return Normal(std=1.0 if table else weight.shape[-1] ** -0.5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anyformer.specs.axes import Init, Normal, Weight
+from anyformer.specs.axes import Init, Normal, ParamSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,7 @@ class Glorot(Init, kind="glorot"):
     def equation(self) -> str:
         return "W ~ N(0, 2/(d_in + d_out)), tables N(0, 1), tied tables N(0, 1/d), all cut at 3 sigma"
 
-    def rule(self, weight: Weight, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
+    def rule(self, weight: ParamSpec, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
         if weight.role in ("embedding", "position_embedding"):
             return Normal(std=weight.shape[-1] ** -0.5 if tied else 1.0, cut=3.0)
         return Normal(std=(2 / (weight.shape[-2] + weight.shape[-1])) ** 0.5, cut=3.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from anyformer.specs.axes import Init, Normal, Problem, Weight
+from anyformer.specs.axes import Init, Normal, ParamSpec, Problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +22,6 @@ class GPT2(Init, kind="gpt2"):
     def equation(self) -> str:
         return f"W ~ N(0, {self.std:g}^2), into the residual N(0, {self.std:g}^2 / (2 depth))"
 
-    def rule(self, weight: Weight, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
+    def rule(self, weight: ParamSpec, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
         residual = weight.role in ("attention_out", "ffn_out")
         return Normal(std=self.std / (2 * depth) ** 0.5 if residual else self.std)

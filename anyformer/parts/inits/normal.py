@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from anyformer.specs.axes import Init, Normal, Problem, Weight
+from anyformer.specs.axes import Init, Normal, ParamSpec, Problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,5 +24,5 @@ class PlainNormal(Init, kind="normal"):
     def equation(self) -> str:
         return f"W ~ N(0, {self.std:g}^2)" + (f", cut at {self.cut:g} sigma" if self.cut is not None else "")
 
-    def rule(self, weight: Weight, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
+    def rule(self, weight: ParamSpec, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
         return Normal(std=self.std, cut=self.cut)

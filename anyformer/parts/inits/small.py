@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anyformer.specs.axes import Init, Normal, Weight
+from anyformer.specs.axes import Init, Normal, ParamSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +16,6 @@ class SmallWang(Init, kind="small"):
     def equation(self) -> str:
         return "W ~ N(0, 2 / (5 width)), into the residual N(0, 4 / (depth^2 width))"
 
-    def rule(self, weight: Weight, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
+    def rule(self, weight: ParamSpec, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
         residual = weight.role in ("attention_out", "ffn_out")
         return Normal(std=2 / (depth * width**0.5) if residual else (2 / (5 * width)) ** 0.5)

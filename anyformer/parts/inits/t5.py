@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from anyformer.specs.axes import Init, Normal, Problem, Weight
+from anyformer.specs.axes import Init, Normal, ParamSpec, Problem
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +24,7 @@ class T5Factors(Init, kind="t5"):
         shares = "1/(width d_head) for q, 1/d_in back into the residual, 1 for tables and head, else 1/width"
         return f"W ~ N(0, {factor}c), c = {shares}"
 
-    def rule(self, weight: Weight, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
+    def rule(self, weight: ParamSpec, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
         match weight.role:
             case "embedding" | "position_embedding" | "head":
                 std = 1.0

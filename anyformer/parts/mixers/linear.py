@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from anyformer.specs.axes import Dims, Mixer, Mixing, Problem
+from anyformer.specs.axes import Dims, Mixer, MixerInput, Problem
 from anyformer.specs.patterns import Both, Pattern
 
 if TYPE_CHECKING:
@@ -65,10 +65,10 @@ class Linear(Mixer, kind="linear"):
             case "softmax":
                 return x.softmax(-1)
 
-    def mix(self, work: Mixing) -> Tensor:
+    def mix(self, work: MixerInput) -> Tensor:
         import torch
 
-        from anyformer.kernels.linear import Features, causal, full
+        from anyformer.kernels.linear_attention import Features, causal, full
 
         exact = torch.promote_types(work.q_BTHK.dtype, torch.float32)
         q, k = self.features(work.q_BTHK.to(exact)), self.features(work.k_BSGK.to(exact))

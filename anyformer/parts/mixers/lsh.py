@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyformer.parts.mixers.linear import serves_whole_documents
-from anyformer.specs.axes import Mixer, Mixing, Problem
+from anyformer.specs.axes import Mixer, MixerInput, Problem
 from anyformer.specs.patterns import Pattern
 
 if TYPE_CHECKING:
@@ -71,8 +71,9 @@ class LSH(Mixer, kind="lsh"):
 
         return normalised(q_BTHK)
 
-    def mix(self, work: Mixing) -> Tensor:
-        from anyformer.kernels import buckets, lsh
+    def mix(self, work: MixerInput) -> Tensor:
+        from anyformer.kernels import lsh
+        from anyformer.kernels import lsh_buckets as buckets
 
         q, sight = work.q_BTHK, work.sight
         tokens = q.shape[1]

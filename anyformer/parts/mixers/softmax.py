@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyformer.specs.axes import Mixer, Weight
+from anyformer.specs.axes import Mixer, ParamSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,8 +27,8 @@ class Softmax(Mixer, kind="softmax"):
     def ignores_shift(self) -> bool:
         return not self.sinks
 
-    def weights(self, heads: int) -> dict[str, Weight]:
-        return {"sink_H": Weight(shape=(heads,), role="sink", fill=0.0)} if self.sinks else {}
+    def weights(self, heads: int) -> dict[str, ParamSpec]:
+        return {"sink_H": ParamSpec(shape=(heads,), role="sink", fill=0.0)} if self.sinks else {}
 
     def weigh(self, scores: Tensor, own: Mapping[str, Tensor]) -> Tensor:
         import torch

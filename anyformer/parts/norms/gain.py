@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from anyformer.specs.axes import Weight
+from anyformer.specs.axes import ParamSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,11 +17,11 @@ GAIN_WORDS: dict[Gain, str] = {"weight": " * g", "one_plus": " * (1 + g)", "none
 """How a gain is written in an equation."""
 
 
-def gain_weights(form: Gain, shape: tuple[int, ...]) -> dict[str, Weight]:
+def gain_weights(form: Gain, shape: tuple[int, ...]) -> dict[str, ParamSpec]:
     """What is stored for a gain of 1."""
     if form == "none":
         return {}
-    return {"weight": Weight(shape=shape, role="gain", fill=0.0 if form == "one_plus" else 1.0)}
+    return {"weight": ParamSpec(shape=shape, role="gain", fill=0.0 if form == "one_plus" else 1.0)}
 
 
 def one_plus(weight: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyformer.parts.norms.gain import GAIN_WORDS, Gain, GainAt, gain_weights, one_plus, scaled
-from anyformer.specs.axes import Norm, NormRecipe, Problem, Weight
+from anyformer.specs.axes import Norm, NormRecipe, ParamSpec, Problem
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,8 +35,8 @@ class LayerNorm(Norm, kind="layernorm"):
         after = GAIN_WORDS[self.gain] + (" + b" if self.bias else "")
         return f"norm(x) = (x - mean(x)) / sqrt(var(x) + {self.eps:g}){after}"
 
-    def weights(self, shape: tuple[int, ...]) -> dict[str, Weight]:
-        bias = {"bias": Weight(shape=shape, role="bias", fill=0.0)} if self.bias else {}
+    def weights(self, shape: tuple[int, ...]) -> dict[str, ParamSpec]:
+        bias = {"bias": ParamSpec(shape=shape, role="bias", fill=0.0)} if self.bias else {}
         return gain_weights(self.gain, shape) | bias
 
     def recipe(self) -> NormRecipe:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyformer.parts.norms.gain import GAIN_WORDS, Gain, GainAt, gain_weights, one_plus, scaled
-from anyformer.specs.axes import Norm, NormRecipe, Problem, Weight
+from anyformer.specs.axes import Norm, NormRecipe, ParamSpec, Problem
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -31,7 +31,7 @@ class RMSNorm(Norm, kind="rmsnorm"):
     def equation(self) -> str:
         return f"norm(x) = x / sqrt(mean(x^2) + {self.eps:g}){GAIN_WORDS[self.gain]}"
 
-    def weights(self, shape: tuple[int, ...]) -> dict[str, Weight]:
+    def weights(self, shape: tuple[int, ...]) -> dict[str, ParamSpec]:
         return gain_weights(self.gain, shape)
 
     def recipe(self) -> NormRecipe:

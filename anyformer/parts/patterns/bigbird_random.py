@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from anyformer.specs.axes import Problem
-from anyformer.specs.draws import among
 from anyformer.specs.patterns import Pattern, Tokens
+from anyformer.specs.random_choice import among
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from anyformer.specs.axes import Problem
-from anyformer.specs.keep import Keep
+from anyformer.specs.cache_policy import Keep
+from anyformer.specs.locality import Reach
 from anyformer.specs.patterns import Pattern, Tokens
-from anyformer.specs.reach import Reach
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from anyformer.parts.patterns.chunked import Chunked
 from anyformer.specs.axes import Problem
-from anyformer.specs.keep import Keep
+from anyformer.specs.cache_policy import Keep
 from anyformer.specs.patterns import Pattern, Tokens
 
 

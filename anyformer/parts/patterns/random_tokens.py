@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from anyformer.specs.axes import Problem
-from anyformer.specs.draws import LARGEST, among, draw
 from anyformer.specs.patterns import Pattern, Tokens
+from anyformer.specs.random_choice import LARGEST, among, draw
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyformer.specs.axes import Dims, Position, Problem, ScoreTerms, Where
+from anyformer.specs.axes import Dims, Position, Problem, QKPositions, ScoreBias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,9 +43,9 @@ class Alibi(Position, kind="alibi"):
         return {"slope_H": slopes(dims.heads, self.slope_base)}
 
     def scores(
-        self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: Where, scale: float
-    ) -> ScoreTerms:
+        self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: QKPositions, scale: float
+    ) -> ScoreBias:
         import torch
 
         exact = torch.promote_types(q_BTHK.dtype, torch.float32)
-        return ScoreTerms(slope_H=own["slope_H"].to(exact) * -(scale if self.before_scale else 1.0))
+        return ScoreBias(slope_H=own["slope_H"].to(exact) * -(scale if self.before_scale else 1.0))

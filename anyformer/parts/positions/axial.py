@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from anyformer.specs.axes import Dims, Position, Problem, Weight
+from anyformer.specs.axes import Dims, ParamSpec, Position, Problem
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,13 +47,13 @@ class Axial(Position, kind="axial"):
     def _row_width(self, dims: Dims) -> int:
         return dims.embed_width // 2 if self.row_width is None else self.row_width
 
-    def weights(self, dims: Dims) -> dict[str, Weight]:
+    def weights(self, dims: Dims) -> dict[str, ParamSpec]:
         rows = columns = dims.embed_width
         if self.join == "beside":
             rows, columns = self._row_width(dims), dims.embed_width - self._row_width(dims)
         return {
-            "rows": Weight(shape=(self.rows, rows), role="position_embedding"),
-            "columns": Weight(shape=(self.columns, columns), role="position_embedding"),
+            "rows": ParamSpec(shape=(self.rows, rows), role="position_embedding"),
+            "columns": ParamSpec(shape=(self.columns, columns), role="position_embedding"),
         }
 
     def embed(self, own: Mapping[str, Tensor], pos_BT: Tensor, like: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyformer.specs.axes import Dims, Position, Problem, Weight
+from anyformer.specs.axes import Dims, ParamSpec, Position, Problem
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,9 +33,11 @@ class Learned(Position, kind="learned"):
     def limit(self, context: int) -> int:
         return context if self.length is None else self.length
 
-    def weights(self, dims: Dims) -> dict[str, Weight]:
+    def weights(self, dims: Dims) -> dict[str, ParamSpec]:
         return {
-            "table": Weight(shape=(self.limit(dims.context) + self.offset, dims.embed_width), role="position_embedding")
+            "table": ParamSpec(
+                shape=(self.limit(dims.context) + self.offset, dims.embed_width), role="position_embedding"
+            )
         }
 
     def embed(self, own: Mapping[str, Tensor], pos_BT: Tensor, like: Tensor) -> Tensor:

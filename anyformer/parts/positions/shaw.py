@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from anyformer.specs.axes import Dims, Position, Problem, ScoreTerms, ValueTerms, Weight, Where
+from anyformer.specs.axes import Dims, ParamSpec, Position, Problem, QKPositions, ScoreBias, ValueTerms
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,10 +56,10 @@ class Shaw(Position, kind="shaw"):
     def reads_probs(self) -> bool:
         return self.on_values
 
-    def weights(self, dims: Dims) -> dict[str, Weight]:
+    def weights(self, dims: Dims) -> dict[str, ParamSpec]:
         if self.vectors == "sine":
             return {}
-        table = Weight(shape=(2 * self.clip + 1, dims.head_dim), role="relative")
+        table = ParamSpec(shape=(2 * self.clip + 1, dims.head_dim), role="relative")
         return {"keys": table} | ({"values": table} if self.on_values else {})
 
     def constants(self, dims: Dims) -> dict[str, Sequence[Any]]:
@@ -81,11 +81,11 @@ class Shaw(Position, kind="shaw"):
         return gap.clamp(-self.clip, self.clip) + self.clip
 
     def scores(
-        self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: Where, scale: float
-    ) -> ScoreTerms:
+        self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: QKPositions, scale: float
+    ) -> ScoreBias:
         # Against every distance first; a pair then picks one: no (T, S, head_dim) tensor is made.
         by_distance = (q_BTHK @ self._table(own, "keys", q_BTHK).T).transpose(1, 2) * scale
-        return ScoreTerms(table_BHTN=by_distance, pick=self._index, reach=self.reach)
+        return ScoreBias(table_BHTN=by_distance, pick=self._index, reach=self.reach)
 
     def values(self, own: Mapping[str, Tensor], like: Tensor) -> ValueTerms | None:
         return None if not self.on_values else ValueTerms(self._table(own, "values", like), self._index)

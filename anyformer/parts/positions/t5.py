@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyformer.specs.axes import Dims, Position, Problem, ScoreTerms, Weight, Where
+from anyformer.specs.axes import Dims, ParamSpec, Position, Problem, QKPositions, ScoreBias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,8 +86,8 @@ class T5Bias(Position, kind="t5"):
     def _both_ways(self, dims: Dims) -> bool:
         return not dims.causal if self.bidirectional is None else self.bidirectional
 
-    def weights(self, dims: Dims) -> dict[str, Weight]:
-        return {"table": Weight(shape=(self.buckets, dims.heads), role="relative")}
+    def weights(self, dims: Dims) -> dict[str, ParamSpec]:
+        return {"table": ParamSpec(shape=(self.buckets, dims.heads), role="relative")}
 
     def constants(self, dims: Dims) -> dict[str, Sequence[float]]:
         both = self._both_ways(dims)
@@ -95,8 +95,8 @@ class T5Bias(Position, kind="t5"):
         return {"start": thresholds(per_side, self.max_distance), "after": [per_side if both else 0]}
 
     def scores(
-        self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: Where, scale: float
-    ) -> ScoreTerms:
+        self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: QKPositions, scale: float
+    ) -> ScoreBias:
         start, after = own["start"].long(), own["after"].long()
 
         def bucket(gap: Tensor) -> Tensor:
@@ -106,4 +106,4 @@ class T5Bias(Position, kind="t5"):
             distance = torch.where(after > 0, gap.abs(), (-gap).clamp(min=0))
             return torch.bucketize(distance.contiguous(), start, right=True) + torch.where(gap > 0, after, 0)
 
-        return ScoreTerms(table_BHTN=own["table"].T[None, :, None], pick=bucket, reach=self.reach)
+        return ScoreBias(table_BHTN=own["table"].T[None, :, None], pick=bucket, reach=self.reach)

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyformer.specs.axes import Dims, Position, Problem, ScoreTerms, Weight, Where
+from anyformer.specs.axes import Dims, ParamSpec, Position, Problem, QKPositions, ScoreBias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,10 +43,10 @@ class TransformerXL(Position, kind="xl"):
     def equation(self) -> str:
         return "s_ij = scale ((q_i + u) . k_j + (q_i + v) . W_r R_(i-j)), R_d the sines and cosines of d"
 
-    def weights(self, dims: Dims) -> dict[str, Weight]:
-        heads = Weight(shape=(dims.heads, dims.head_dim), role="relative")
+    def weights(self, dims: Dims) -> dict[str, ParamSpec]:
+        heads = ParamSpec(shape=(dims.heads, dims.head_dim), role="relative")
         return {
-            "distance": Weight(shape=(dims.heads * dims.head_dim, dims.width), role="relative"),
+            "distance": ParamSpec(shape=(dims.heads * dims.head_dim, dims.width), role="relative"),
             "u": heads,
             "v": heads,
         }
@@ -60,8 +60,8 @@ class TransformerXL(Position, kind="xl"):
         return 2 * inner, 2 * inner * dims.width + 2 * inner
 
     def scores(
-        self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: Where, scale: float
-    ) -> ScoreTerms:
+        self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: QKPositions, scale: float
+    ) -> ScoreBias:
         import torch
 
         exact = torch.promote_types(q_BTHK.dtype, torch.float32)
@@ -76,4 +76,4 @@ class TransformerXL(Position, kind="xl"):
         keys = torch.cat((at_key.cos(), at_key.sin()), -1)
         groups_u = own["u"].view(kv_heads, heads // kv_heads, -1)
         by_content = torch.einsum("grk,bsgk->bgrs", groups_u, k_BSGK).flatten(1, 2) * scale
-        return ScoreTerms(q_side_BTHE=turned, k_side_BSE=keys, column_BHS=by_content)
+        return ScoreBias(q_side_BTHE=turned, k_side_BSE=keys, column_BHS=by_content)

@@ -132,7 +132,7 @@ class Report:
             replace_file(self.folder / PICTURE, self._draw)
 
     def _draw(self, place: Path) -> None:
-        from anyformer.train.curve import draw_curve
+        from anyformer.train.loss_plot import draw_curve
         from anyformer.train.report.page import headline
         from anyformer.train.report.series import thinned
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from anyformer.specs.units import data
-from anyformer.train.forecast import stretches
+from anyformer.specs.number_format import data
+from anyformer.train.components import Components
+from anyformer.train.dry_run import stretches
 from anyformer.train.report import About
-from anyformer.train.setup import Setup
-from anyformer.train.state import versions
+from anyformer.train.run_state import versions
 
 SHORT = 16
 """Characters of a fingerprint that are shown."""
 
 
-def about_of(setup: Setup, *, summary: str = "", peak: float | None = None, picture: bool = False) -> About:
+def about_of(setup: Components, *, summary: str = "", peak: float | None = None, picture: bool = False) -> About:
     """Gather it from a run that is ready. `summary` and `peak` are for who knows them."""
     config, found = setup.config, stretches(setup)
     return About(
@@ -25,7 +25,7 @@ def about_of(setup: Setup, *, summary: str = "", peak: float | None = None, pict
     )  # fmt: skip
 
 
-def _data(setup: Setup) -> dict[str, str]:
+def _data(setup: Components) -> dict[str, str]:
     config, index = setup.config, setup.index
     part = index.parts[config.data.train]
     told = {

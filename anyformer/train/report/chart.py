@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from anyformer.specs.units import short
+from anyformer.specs.number_format import short
 
 Points = Sequence[tuple[float, float]]
 LEFT, RIGHT, TOP, BOTTOM = 80, 22, 12, 44

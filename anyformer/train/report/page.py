@@ -11,7 +11,7 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from anyformer.specs import units
+from anyformer.specs import number_format
 from anyformer.train.report.chart import Chart, Line, plain
 
 if TYPE_CHECKING:
@@ -85,12 +85,12 @@ def _figures(report: Report) -> str:
         "held-out rows": _rows_of(look),
         "best held-out loss": None if best is None or held is None or best >= held else f"{best:.4f}",
         "training loss": f"{steps.smooth('loss')[-1][1]:.4f}" if steps.smooth("loss") else None,
-        "parameters": units.params(about.params),
-        "tokens": units.short(tokens),
+        "parameters": number_format.params(about.params),
+        "tokens": number_format.short(tokens),
         "time in steps": duration(seconds),
         "tokens/s": f"{speed:,.0f}" if math.isfinite(speed) else None,
         "MFU": None if not about.peak else f"{about.flops_per_token(_done(report)) * speed / about.peak:.1%}",
-        "memory": units.data(steps.last("memory")) if steps.last("memory") > 0 else None,
+        "memory": number_format.data(steps.last("memory")) if steps.last("memory") > 0 else None,
         "steps left out": f"{len(steps.skips())}" if steps.skips() else None,
     }
     cells = "".join(f"<div><dt>{name}</dt><dd>{_safe(value)}</dd></div>" for name, value in found.items() if value)
@@ -114,9 +114,9 @@ def _charts(report: Report) -> Iterator[str]:
               lines=[Line(name="factor on the peak", points=steps.curve("rate"), style="train")], **common),
         Chart(title="Gradient norm", measure="norm", log=True, faults=faults, band=steps.band("gradient_norm"),
               lines=[Line(name="before clipping", points=steps.smooth("gradient_norm"), style="train")], **common),
-        Chart(title="Speed", measure="tokens per second", unit=units.short, from_zero=True,
+        Chart(title="Speed", measure="tokens per second", unit=number_format.short, from_zero=True,
               lines=[Line(name="tokens/s", points=steps.speed(), style="train")], **common),
-        Chart(title="Memory", measure="bytes in use at most", unit=units.data, from_zero=True,
+        Chart(title="Memory", measure="bytes in use at most", unit=number_format.data, from_zero=True,
               lines=[Line(name="at most so far", points=steps.curve("memory"), style="train")], **common),
     ]  # fmt: skip
     for name in _others(report):

@@ -21,5 +21,6 @@ ALSO = {"transformer-2017-base": "transformer-base", "transformer-2017-big": "tr
 VARIANTS = {
     "plain": {"scale_embedding": False, "activation_function": "gelu", "decoder_attention_heads": 4},
     "two-tables": {"share_encoder_decoder_embeddings": False},
+    "three-tables": {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False},
     "two-vocabularies": {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 47},
 }

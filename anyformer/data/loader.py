@@ -1,0 +1,305 @@
+"""The feed: the batch of any step, as a pure function of examples, objective, seed and step."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+
+from anyformer.data.batch import IGNORE, Batch, check_values
+from anyformer.data.dataset import Examples
+from anyformer.data.objectives.objective import Made, Objective, Setting
+from anyformer.data.objectives.text import TextObjective
+from anyformer.data.packing.packing import Packed, Packing
+from anyformer.data.shuffle import VERSION, Order, Visit
+from anyformer.data.stream import Stream
+from anyformer.errors import DataError, nearest
+from anyformer.specs.model import ModelSpec
+
+DRAW = 53
+"""Seed of what is measured on: whatever the run's own seed, the rows and what is masked in them are the same."""
+MULTIPLE = 8
+"""Padded rows are so many cells long, or a multiple of it: few shapes, which hardware likes."""
+
+
+class BatchLoader:
+    """Batches by number. Nothing depends on the batches that were asked for before.
+
+    rows="stream": documents end to end in a circle, cut into rows at another place in each epoch; every token is read in
+    each. rows="packed": several documents in a row, which `segments` keeps apart. rows="padded": one document in a row,
+    padded on the right.
+    """
+
+    def __init__(
+        self,
+        examples: Examples,
+        objective: Objective,
+        *,
+        spec: ModelSpec,
+        length: int,
+        batch: int,
+        seed: int,
+        rows: Literal["stream", "packed", "padded"],
+        packing: Packing | None = None,
+        restart: bool = True,
+        multiple: int = MULTIPLE,
+        version: int = VERSION,
+    ) -> None:
+        """`packing` says which documents share packed rows (None: best fit). `restart=False` numbers the positions of a
+        packed row from 0 to its end, as if it were one document: what is usually a mistake. `multiple` is what the
+        width of padded rows is rounded up to; with `length` all of them are equally wide. `version` is the rule of
+        `data.order.VERSION`, for a run that was begun by an earlier one.
+        """
+        self.examples, self.objective, self.spec = examples, objective, spec
+        self.length, self.batch_size, self.seed = length, batch, seed
+        self.way, self.restart, self.multiple = rows, restart, multiple
+        self.packing = packing or _best_fit()
+        self.version = version
+        self.repeated = 0
+        """Tokens of a stream that an epoch reads twice, to fill its last row."""
+        self._setting = Setting(spec=spec, length=length)
+        self._check()
+        self._stream: Stream | None = None
+        self._packed: Packed | None = None
+        if isinstance(objective, TextObjective) and rows == "stream":
+            self._lay_stream(objective)
+        else:
+            self._lay_pieces()
+
+    def _check(self) -> None:
+        objective, spec, examples = self.objective, self.spec, self.examples
+        problems = [f"{path}: {what}" for path, what in objective.problems(spec, examples)]
+        if self.way not in objective.ways:
+            problems.append(
+                f"rows: {self.way!r} does not go with {objective.kind!r}{nearest(self.way, objective.ways)}"
+            )
+        for name, value in (("length", self.length), ("batch", self.batch_size), ("multiple", self.multiple)):
+            if value < 1:
+                problems.append(f"{name}: {value} is not at least 1")
+        if not 1 <= self.version <= VERSION:
+            problems.append(f"version: {self.version} is not from 1 to {VERSION}; a later anyformer began this run")
+        if objective.shifts and self.length == 1:
+            problems.append("length: 1 leaves no token to predict from the one before it; it must be at least 2")
+        if self.length > spec.context:
+            problems.append(
+                f"length: {self.length} is more than the {spec.context} tokens that the spec is made for (context)"
+            )
+        if not self.restart and (self.way != "packed" or len(objective.lanes) > 1):
+            problems.append(
+                "restart: only packed rows of a model with one stack can number positions without restarting"
+            )
+        if not len(examples):
+            problems.append("data: there is no example")
+        if problems:
+            raise DataError("\n  ".join(["these data, objective and spec don't go together:", *problems]))
+
+    def _lay_stream(self, objective: TextObjective) -> None:
+        stream = Stream(self.examples, *objective.around(self._setting, stream=True))
+        room = self._room = objective.some_room(self._setting)
+        if len(stream) < room:
+            raise DataError(
+                f"the text to learn from has {len(stream)} tokens, and one row takes {room} (length); "
+                "give a longer text or a shorter length"
+            )
+        if self.version == 1:
+            # One row is given up for the offset, unless there is only one.
+            self.rows = max((len(stream) - room) // room, 1)
+            offsets = min(len(stream) - self.rows * room, room - 1) + 1
+        else:
+            self.rows, offsets = -(-len(stream) // room), len(stream)
+            self.repeated = self.rows * room - len(stream)
+        self._stream, self._order = stream, Order(self.rows, seed=self.seed, offsets=offsets)
+        self._widths = {lane: int(cells) for lane, cells in objective.cells(np.int64(room), self._setting).items()}
+        self.left_out = self.shortened = 0
+        self.waste = 0.0
+        """Fraction of cells that are padding; of padded rows, in the first epoch."""
+
+    def _lay_pieces(self) -> None:
+        pieces = self._pieces = self.objective.plan(self.examples, self._setting)
+        self.left_out, self.shortened = pieces.left_out, pieces.shortened
+        if not len(pieces):
+            raise DataError(f"none of {len(self.examples)} examples can be used: they are empty, or too long for a row")
+        if self.way == "packed":
+            packed = self._packed = self.packing.pack(pieces.widest_P(), self.length)
+            self.rows = len(packed)
+            starts = packed.starts[:-1]
+            filled = {lane: np.add.reduceat(cells[packed.items_P], starts) for lane, cells in pieces.cells.items()}
+            # What the model reads is as wide as was asked for; another lane as wide as its fullest row.
+            self._widths = {
+                lane: self.length if not lane else min(self.length, self._rounded(int(cells_R.max())))
+                for lane, cells_R in filled.items()
+            }
+            used = sum(int(cells_R.sum()) for cells_R in filled.values())
+            self.waste = 1 - used / (self.rows * sum(self._widths.values()))
+            self._order = Order(self.rows, seed=self.seed)
+        else:
+            self.rows = len(pieces)
+            self._widths = {lane: min(self.length, int(cells.max())) for lane, cells in pieces.cells.items()}
+            self._order = Order(self.rows, seed=self.seed)
+            self.waste = self._padding()
+
+    def _rounded(self, cells: int) -> int:
+        return -(-cells // self.multiple) * self.multiple
+
+    def _padding(self) -> float:
+        """Fraction of padding in the first epoch of padded rows."""
+        visits = np.array([visit.row for visit in self._order.visits(0, self.rows)])
+        used = total = 0
+        for cells_P in self._pieces.cells.values():
+            for i in range(0, self.rows, self.batch_size):
+                some = cells_P[visits[i : i + self.batch_size]]
+                used += int(some.sum())
+                total += len(some) * min(self.length, self._rounded(int(some.max())))
+        return 1 - used / total
+
+    def batch(self, step: int) -> Batch:
+        """The batch of a step, counted from 0."""
+        visits = self._order.visits(step * self.batch_size, self.batch_size)
+        return self._collate([self._made(visit) for visit in visits], step)
+
+    def swept(self, few: int = 0) -> int:
+        """How many rows `sweep` reads."""
+        rows = -(-len(self._stream) // self._room) if self._stream is not None else self.rows
+        return min(few * self.batch_size, rows) if few else rows
+
+    def sample(self, count: int) -> list[int]:
+        """So many rows that stand for all: one is drawn from each of as many equal stretches of them.
+
+        Packed rows stand in the order of their longest documents, so the first ones are unlike the rest; one of each
+        stretch is as mixed as all. Only the number of rows decides which they are.
+        """
+        rows, draw = self.swept(), np.random.default_rng((DRAW, count))
+        bounds = [rows * i // count for i in range(count + 1)]
+        return [int(draw.integers(first, last)) for first, last in itertools.pairwise(bounds)]
+
+    def sweep(self, multiple: int = 1, *, few: int = 0) -> Iterator[Batch]:
+        """Every row once, in its own order and with the same draws each time, to measure on.
+
+        The last batch has what is left; with `multiple` it is filled up to a multiple of that with rows that hold
+        nothing, so that ranks can share it. The last row of a stream ends with it, and is padded. `few`: only so many
+        batches, of a `sample` of the rows.
+        """
+        count = self.swept(few)
+        rows = self.sample(count) if count < self.swept() else range(count)
+        for step, first in enumerate(range(0, count, self.batch_size)):
+            units = [self._made(Visit(0, row, 0), whole=False) for row in rows[first : first + self.batch_size]]
+            units += [[] for _ in range(-len(units) % multiple)]
+            yield self._collate(units, step)
+
+    def _made(self, visit: Visit, *, whole: bool = True) -> list[Made]:
+        """What one row holds. Draws depend on seed, epoch and what is read, not on who shares the row or the batch.
+
+        A row of a stream is `whole`, if need be with tokens of its beginning, or ends with the stream.
+        """
+        key = (self.seed, visit.epoch)
+        if self._stream is not None and isinstance(self.objective, TextObjective):
+            start = (visit.offset + visit.row * self._room) % len(self._stream)
+            stop = start + self._room
+            ids_N = self._stream.read(start, stop if whole else min(stop, len(self._stream)))
+            return [Made((self.objective.dress(ids_N, self._setting, (*key, start)),))]
+        items = [visit.row] if self._packed is None else self._packed.row(visit.row).tolist()
+        pieces = [self._pieces.piece(i) for i in items]
+        return [
+            self.objective.make(self.examples, piece, self._setting, (*key, piece.example, piece.start))
+            for piece in pieces
+        ]
+
+    def _collate(self, units: list[list[Made]], step: int) -> Batch:
+        objective = self.objective
+        inputs: dict[str, Any] = {}
+        tokens_U = np.zeros(len(units), np.int64)
+        lines = [[made.rows[i] for made in unit] for unit in units for i in range(objective.fan)]
+        # Rows of a stream are full, but for the one that ends it where every token is measured on once.
+        masked = self.way != "stream" or any(len(unit) and self._short(unit[0]) for unit in units)
+        for lane, names in objective.lanes.items():
+            counts = [[len(cells[names[0]]) for cells in line] for line in lines]
+            width = self._width(lane, max(map(sum, counts)))
+            for name in names:
+                found = [cells[name] for line in lines for cells in line if name in cells]
+                if found:
+                    inputs[name] = self._laid(name, lines, width, found[0])
+            filled = np.array([sum(count) for count in counts])
+            tokens_U += filled.reshape(len(units), -1).sum(1)
+            if masked:
+                inputs[f"{lane}attention_mask"] = (np.arange(width) < filled[:, None]).astype(np.int64)
+            if self.way == "packed":
+                inputs[f"{lane}segments"] = _segments(counts, width)
+                if not self.restart:
+                    inputs["positions"] = np.tile(np.arange(width, dtype=np.int64), (len(lines), 1))
+        answers = [unit[0].answer if unit else objective.no_answer(self._setting) for unit in units]
+        if answers[0] is not None:
+            inputs["labels"] = np.stack(answers)
+        check_values(inputs, self.spec, classes=objective.answers(self.spec))
+        return Batch(inputs, step, tokens_U, self._counted(inputs["labels"], tokens_U))
+
+    def _short(self, made: Made) -> bool:
+        """Whether a row of a stream has cells that hold nothing."""
+        return any(len(made.rows[0][names[0]]) < self._widths[lane] for lane, names in self.objective.lanes.items())
+
+    def _width(self, lane: str, widest: int) -> int:
+        """Cells of a row. Streams and packed rows are always equally wide."""
+        if self.way != "padded":
+            return self._widths[lane]
+        return min(max(self.length, widest), self._rounded(max(widest, 1)))
+
+    def _laid(self, name: str, lines: list[list[dict[str, Any]]], width: int, like: Any) -> Any:
+        """The cells of all rows beside each other, and what stands where there are none."""
+        pad = {"input_ids": self.spec.input_pad or 0, "labels": IGNORE}.get(name, 0)
+        laid = np.full((len(lines), width, *like.shape[1:]), pad, like.dtype)
+        for row, line in zip(laid, lines, strict=True):
+            place = 0
+            for cells in line:
+                row[place : place + len(cells[name])] = cells[name]
+                place += len(cells[name])
+        return laid
+
+    def _counted(self, labels: Any, tokens_U: Any) -> Any:
+        """Labels of each unit that the loss counts. A real number can't say that it does not count: its row does."""
+        if labels.dtype.kind == "f":
+            return (tokens_U > 0) * (labels.size // len(tokens_U))
+        counted = (labels[:, 1:] if self.objective.shifts else labels) != IGNORE
+        return counted.reshape(len(tokens_U), -1).sum(1)
+
+    def every_packing(self) -> tuple[dict[str, Packed], Any]:
+        """What each kind of packing makes of the same pieces, and the cells of each piece: to compare them."""
+        if self._packed is None:
+            raise DataError(f"rows: {self.way!r} rows hold no packed documents; take rows = packed")
+        cells_P = self._pieces.widest_P()
+        kinds = [(kind, leaf) for kind in Packing.kinds() if (leaf := Packing.named(kind)) is not None]
+        return {kind: leaf().pack(cells_P, self.length) for kind, leaf in kinds}, cells_P
+
+    def describe(self) -> dict[str, Any]:
+        """What a person or a log wants to know."""
+        return {
+            "objective": self.objective.kind,
+            "rows": self.way,
+            "packing": self.packing.kind if self.way == "packed" else None,
+            "length": self.length,
+            "batch": self.batch_size,
+            "examples": len(self.examples),
+            "rows_per_epoch": self.rows,
+            "steps_per_epoch": self.rows / self.batch_size,
+            "waste": self.waste,
+            "left_out": self.left_out,
+            "shortened": self.shortened,
+            "repeated": self.repeated,
+        }
+
+
+def _segments(counts: list[list[int]], width: int) -> Any:
+    """Documents numbered from 1; the cells after the last one are one more, so that ids never decrease."""
+    laid = np.empty((len(counts), width), np.int64)
+    for row, line in zip(laid, counts, strict=True):
+        filled = sum(line)
+        row[:filled] = np.repeat(np.arange(1, len(line) + 1), line)
+        row[filled:] = len(line) + 1
+    return laid
+
+
+def _best_fit() -> Packing:
+    leaf = Packing.named("best_fit")
+    if leaf is None:
+        raise TypeError("the built-in packings are missing")
+    return leaf()

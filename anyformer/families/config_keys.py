@@ -1,0 +1,332 @@
+"""The keys of a published config.json: which a family reads, what an absent one means, and what is refused.
+
+Reading goes by an allow-list. A key is read by its family, or stands in HARMLESS because no logit depends on it, or is
+passed over with a notice because the public class never reads it (`public_keys.json`), or is refused by its name: a
+value that nobody looked at might change the maths.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anyformer.errors import nearest
+from anyformer.specs.codec import Problems
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """What a key may hold."""
+
+    what: str
+    """What it must be, in words."""
+    fits: Callable[[Any], bool]
+    default: Any
+    """What an absent key means: the default of the public class, which need not be what a checkpoint has."""
+    null: bool = False
+    """Whether null is a value of its own."""
+    only: tuple[Any, ...] = ()
+    """The values that we can express, if not all."""
+
+
+LARGEST = 2**40
+"""No size of a model comes near it, and rules that look for divisors stay quick below it."""
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
+
+
+def _is_number(value: Any) -> bool:
+    return _is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def _is_ids(value: Any) -> bool:
+    return _is_whole(value) or (isinstance(value, list) and all(map(_is_whole, value)))
+
+
+def _is_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_number, value))
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def whole(default: int | None, *, null: bool = False) -> Key:
+    """A whole number."""
+    return Key(what="a whole number of a sane size", fits=_is_whole, default=default, null=null or default is None)
+
+
+def number(default: float | None, *, null: bool = False) -> Key:
+    """A finite number."""
+    return Key(what="a finite number", fits=_is_number, default=default, null=null or default is None)
+
+
+def flag(default: bool, *, null: bool = False) -> Key:
+    """True or false."""
+    return Key(what="true or false", fits=lambda value: isinstance(value, bool), default=default, null=null)
+
+
+def text(default: str | None) -> Key:
+    """A text."""
+    return Key(what="a text", fits=lambda value: isinstance(value, str), default=default, null=default is None)
+
+
+def texts() -> Key:
+    """A list of texts, or nothing."""
+    return Key(what="a list of texts", fits=_is_texts, default=None, null=True)
+
+
+def numbers() -> Key:
+    """A list of numbers, or nothing."""
+    return Key(what="a list of finite numbers", fits=_is_numbers, default=None, null=True)
+
+
+def table() -> Key:
+    """A table, or nothing."""
+    return Key(what="a table", fits=lambda value: isinstance(value, Mapping), default=None, null=True)
+
+
+def ids(default: int | list[int] | None) -> Key:
+    """A token id, several, or none."""
+    return Key(what="a token id or a list of them", fits=_is_ids, default=default, null=True)
+
+
+def must(*values: Any) -> Key:
+    """A key that can only have these values; the first is what an absent one means."""
+    words = " or ".join(repr(value) for value in values)
+    return Key(what=words, fits=lambda value: True, default=values[0], null=True, only=values)
+
+
+COMMON: dict[str, Key] = {
+    "is_encoder_decoder": must(False, None),
+    "is_decoder": flag(False),
+    "add_cross_attention": must(False, None),
+    "cross_attention_hidden_size": must(None),
+    "tie_encoder_decoder": must(False, None),
+    "pruned_heads": must(None, {}),
+    "quantization_config": must(None),
+    "bos_token_id": ids(None),
+    "eos_token_id": ids(None),
+    "pad_token_id": ids(None),
+    "decoder_start_token_id": whole(None),
+}
+"""What every config may hold and may change what a model computes. A family's own keys come before these."""
+
+HARMLESS = frozenset((
+    "architectures", "model_type", "transformers_version", "dtype", "torch_dtype", "torchscript",
+    "use_bfloat16", "tf_legacy_loss", "use_cache", "cache_implementation", "attn_implementation",
+    "chunk_size_feed_forward", "pretraining_tp", "gradient_checkpointing", "output_attentions",
+    "output_hidden_states", "output_scores", "output_logits", "return_dict", "return_dict_in_generate", "id2label",
+    "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params", "tokenizer_class", "prefix",
+    "classifier_dropout", "classif_dropout", "summary_type", "summary_use_proj", "summary_activation",
+    "summary_proj_to_labels", "summary_first_dropout", "sep_token_id", "mask_token_id", "unk_token_id",
+    "forced_bos_token_id", "forced_eos_token_id", "max_length", "max_new_tokens", "min_length", "do_sample",
+    "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p",
+    "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
+    "bad_words_ids", "num_return_sequences", "remove_invalid_values", "exponential_decay_length_penalty",
+    "suppress_tokens", "begin_suppress_tokens",
+    "transformers.js_config", "max_sequence_length", "is_llama_config", "predict_special_tokens",
+    "output_past", "eos_token_ids", "xla_device", "model_max_length", "summary_last_dropout",
+    "keys_to_ignore_at_inference", "name_or_path", "begin_forced_tokens", "renormalize_logits", "force_words_ids",
+    "penalty_alpha", "use_return_dict",
+))  # fmt: skip
+"""Keys on which no logit depends: bookkeeping, heads that we don't build, and how to generate."""
+
+REMOTE = "auto_map"
+"""The key that names code beside the weights. Nothing passes it over: what that code computes is not known here."""
+ALIKE = 0.85
+"""From here on two names are one and its misspelling (`n_embed`, `n_embd`; `layer_norm_eps`, `layer_norm_epsilon`)."""
+
+
+@functools.cache
+def public_keys() -> dict[str, Any]:
+    """What the public classes read (`docs/make.py`)."""
+    return json.loads(Path(__file__).with_name("public_keys.json").read_text(encoding="utf-8"))
+
+
+@functools.cache
+def read_by(architecture: str) -> frozenset[str] | None:
+    """Every name that a public class, its config and what they are made of read; None: there is no such class."""
+    found = public_keys()
+    own = found["classes"].get(architecture)
+    return None if own is None else frozenset(found["every class"]) | frozenset(own)
+
+
+def without(config: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    """A config less some keys; that of a nested table is a dotted name."""
+    made = dict(config)
+    for key in keys:
+        outer, _, inner = key.partition(".")
+        if inner and outer in made and isinstance(made[outer], Mapping) and key not in made:
+            made[outer] = without(made[outer], [inner])
+        else:
+            made.pop(key, None)
+    return made
+
+
+def has(config: Mapping[str, Any], key: str) -> bool:
+    """Whether a config has a key, which may be a dotted name."""
+    outer, _, inner = key.partition(".")
+    table = config.get(outer)
+    return key in config or bool(inner and isinstance(table, Mapping) and has(table, inner))
+
+
+class Values(Mapping[str, Any]):
+    """The values of a config, absent keys filled in. What can't be expressed is noted, not raised.
+
+    `reads` is what the public class reads (see `read_by`); a key outside of it changes nothing there. Without such a
+    class every key that is not known is refused.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        keys: Mapping[str, Key],
+        problems: Problems,
+        reads: frozenset[str] | None = None,
+    ) -> None:
+        self.problems, self.reads = problems, reads
+        self.given = frozenset(config)
+        self.passed: list[str] = []
+        """Keys that the public class never reads."""
+        self._values = {name: key.default for name, key in keys.items()}
+        for name, value in config.items():
+            if name not in keys:
+                self._outside(name, keys)
+                continue
+            key = keys[name]
+            if key.only and value not in key.only:
+                self.refuse(name, f"{value!r} changes what the model computes in a way that a spec can't say", key.what)
+            elif not key.null if value is None else not key.fits(value):
+                problems.add(name, f"{value!r} is not {key.what}")
+            else:
+                self._values[name] = value
+
+    def _outside(self, name: str, keys: Mapping[str, Key]) -> None:
+        """Pass a key over that the family does not have, or refuse it."""
+        # A name that begins with an underscore is a note of the library that wrote the file.
+        if name in HARMLESS or name.startswith("_"):
+            return
+        # A right name that is missing, and one like it that nobody reads: the file means something that would be lost.
+        absent = [key for key in keys if key not in self.given and not key.endswith("_token_id")]
+        meant = difflib.get_close_matches(name, absent, n=1, cutoff=ALIKE)
+        if self.reads is not None and name not in self.reads and not meant:
+            self.passed.append(name)
+        else:
+            self.refuse(name, f"is not a key that we know here{nearest(name, keys)}", "ignored")
+
+    def take(self, where: str, inner: Values) -> None:
+        """Note what was found in a nested table, which goes by the same rules."""
+        self.passed += [f"{where}.{name}" for name in inner.passed]
+        for path, message in inner.problems.found:
+            self.problems.add(f"{where}.{path}", message)
+
+    def refuse(self, name: str, why: str, wanted: str = "") -> None:
+        """Note a value that can't be expressed."""
+        advice = {"": "", "ignored": "; if it changes nothing, go on without it: ignore_keys, --ignore-keys"}.get(
+            wanted, f"; it must be {wanted}"
+        )
+        self.problems.add(name, f"{why}{advice}")
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+ACTIVATIONS = {
+    "relu": "relu",
+    "relu2": "relu2",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    # The same with a constant of ten digits.
+    "gelu_fast": "gelu_tanh",
+    "quick_gelu": "gelu_quick",
+    "silu": "silu",
+    "swish": "silu",
+}
+"""Published name -> our ungated kind."""
+
+GATED: dict[str, dict[str, str]] = {
+    "relu": {"kind": "reglu"},
+    "sigmoid": {"kind": "glu"},
+    "linear": {"kind": "bilinear"},
+    "gelu": {"kind": "geglu", "form": "erf"},
+    "gelu_python": {"kind": "geglu", "form": "erf"},
+    "gelu_new": {"kind": "geglu", "form": "tanh"},
+    "gelu_pytorch_tanh": {"kind": "geglu", "form": "tanh"},
+    "quick_gelu": {"kind": "geglu", "form": "quick"},
+    "silu": {"kind": "swiglu"},
+    "swish": {"kind": "swiglu"},
+}
+"""Published name of the gate's activation -> our gated kind."""
+
+
+def plain_ffn(c: Values, name: str, *, known: Mapping[str, str] = ACTIVATIONS) -> str:
+    """The ungated kind that a key names."""
+    if c[name] not in known:
+        c.refuse(name, f"{c[name]!r} is an activation that we don't have{nearest(c[name], known)}")
+    return known.get(c[name], "relu")
+
+
+def gated_ffn(c: Values, name: str) -> dict[str, Any]:
+    """The gated kind that a key names, as changes of a spec."""
+    if c[name] not in GATED:
+        c.refuse(name, f"{c[name]!r} is an activation of the gate that we don't have{nearest(c[name], GATED)}")
+    return {f"ffn.{field}": value for field, value in GATED.get(c[name], {"kind": "swiglu"}).items()}
+
+
+def activation_of(ffn: Any, *, gated: bool, prefer: str = "gelu_pytorch_tanh") -> str:
+    """The published name of a feed-forward's activation; of the nearest thing if there is none.
+
+    `prefer` is how a family spells GELU by tanh.
+    """
+    if gated:
+        form = getattr(ffn, "form", None)
+        wanted: Any = {"kind": ffn.kind} | ({"form": form} if form else {})
+        names = [name for name, kind in GATED.items() if kind == wanted]
+    else:
+        names = [name for name, kind in ACTIVATIONS.items() if kind == ffn.kind]
+    return prefer if prefer in names else next(iter(names), "silu")
+
+
+def read_ids(c: Values, vocab: int) -> dict[str, Any]:
+    """The special ids, as changes of a spec.
+
+    An id outside of the vocabulary (-1, or a default that was left standing) can never be met and is left out.
+    """
+
+    def within(value: Any) -> list[int]:
+        listed = value if isinstance(value, list) else [value]
+        return [n for n in listed if n is not None and 0 <= n < vocab]
+
+    found: dict[str, Any] = {"ids.eos": within(c["eos_token_id"])}
+    for name, key in (("bos", "bos_token_id"), ("pad", "pad_token_id"), ("start", "decoder_start_token_id")):
+        found[f"ids.{name}"] = next(iter(within(c[key])), None)
+    return found
+
+
+def write_ids(spec_ids: Any) -> dict[str, Any]:
+    """The special ids as keys. Every one is written: an absent key would mean the public class's default."""
+    eos = list(spec_ids.eos)
+    return {
+        "bos_token_id": spec_ids.bos,
+        "eos_token_id": eos[0] if len(eos) == 1 else eos or None,
+        "pad_token_id": spec_ids.pad,
+        "decoder_start_token_id": spec_ids.start,
+    }

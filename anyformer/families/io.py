@@ -1,0 +1,155 @@
+"""A model's directory, whoever wrote it: our own format, or a published model's config.json and safetensors."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anyformer.errors import InputError, SpecError
+from anyformer.families.hub import find_folder
+from anyformer.families.shards import CONFIG, headers_of
+from anyformer.files import settle
+from anyformer.model.safetensors_header import read_header
+from anyformer.specs.model import ModelSpec
+
+if TYPE_CHECKING:
+    import torch
+
+    from anyformer.model.model import Model
+    from anyformer.model.quantized_checkpoint import Recipe
+
+FORMATS = ("anyformer", "hf")
+
+
+def spec_of(folder: Path, ignore_keys: Sequence[str] = ()) -> ModelSpec:
+    """The spec of the model in a directory; `ignore_keys` as in `load`."""
+    settle(folder)
+    check_ignored(ignore_keys, folder)
+    if (folder / "spec.toml").is_file():
+        return ModelSpec.from_file(folder / "spec.toml")
+    if (folder / CONFIG).is_file():
+        from anyformer.families.checkpoint import described
+
+        return described(folder, ignore_keys)[1]
+    weights = folder / "model.safetensors"
+    if weights.is_file() and "spec" in (metadata := read_header(weights).metadata):
+        # The weights of our own format carry the spec that they were saved with.
+        return ModelSpec.from_toml(metadata["spec"], f"in {weights}")
+    raise SpecError([f"{str(folder)!r} is a directory without a spec.toml or a config.json"])
+
+
+def check_ignored(keys: Sequence[str], folder: Path) -> None:
+    """Refuse keys to be ignored where no config.json is read."""
+    if isinstance(keys, str):
+        raise TypeError(f"ignore_keys: expected names, such as ({keys!r},), got the text {keys!r}")
+    if keys and not is_published(folder):
+        raise InputError(f"ignore_keys: {folder} has no {CONFIG} that is read, so there is nothing to ignore")
+
+
+def is_published(folder: Path) -> bool:
+    """Whether a directory is in the format of published models, and not in our own."""
+    return (folder / CONFIG).is_file() and not (folder / "spec.toml").is_file()
+
+
+def stored_dtype(folder: Path) -> torch.dtype:
+    """The widest floating-point dtype among the tensors of a model's folder, which loses nothing of any."""
+    import torch
+
+    known = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+    found = {place.dtype for header in headers_of(folder).values() for place in header.tensors.values()}
+    dtypes = [known[name] for name in sorted(found) if name in known]
+    widest = dtypes[0] if dtypes else torch.float32
+    for dtype in dtypes:
+        widest = torch.promote_types(widest, dtype)
+    return widest
+
+
+def load(
+    path: str | Path,
+    device: str | torch.device | None = None,
+    dtype: torch.dtype | None = None,
+    quantize: str | None = None,
+    *,
+    ignore_keys: Sequence[str] = (),
+) -> Model:
+    """Read a model from a directory: one that `save` wrote, or a published one with config.json and safetensors.
+
+    A name such as "org/name" that is no path is looked up in the local cache of the Hugging Face hub, and fetched if
+    it is not there. Weights that need no conversion are views of the files, read when they are first used: replace
+    such a file, as `save` does, but don't write into it while the model is in use.
+
+    `dtype` defaults to the checkpoint's own on an accelerator and to float32 on a CPU. The model is in evaluation mode:
+    call `model.train()` before you train it.
+
+    A published config.json with a key that changes what is computed in a way that we don't know is refused. `ignore_keys`
+    names such keys that are to be taken as absent (those of a nested table by dotted names), to go on at your own risk.
+
+    `quantize="int8"` (or "int4") keeps the weights of large products in whole numbers: less memory, and faster for a few
+    tokens at a time. Such a model reads and generates; it can't be trained. `save` writes it as it is, and what it wrote
+    is read without `quantize`. `anyformer eval --quantize` says what it costs in quality.
+    """
+    from anyformer.families.checkpoint import load_published
+    from anyformer.model import native_checkpoint
+
+    folder = find_folder(path)
+    if quantize is not None:
+        import torch
+
+        from anyformer.model.quantize import quantize as quantise
+        from anyformer.parts.quantized import check_kind
+
+        # Before the weights are read.
+        check_kind(quantize, torch.device(device or "cpu"))
+        held = quantisation_of(folder)
+        if held is not None:
+            raise InputError(
+                f"quantize: {folder} holds {held.kind} weights already; leave quantize out, or quantise the model that it "
+                "was made from"
+            )
+        return told_if_slow(quantise(load(folder, device, dtype, ignore_keys=ignore_keys), quantize))
+    check_ignored(ignore_keys, folder)
+    if is_published(folder):
+        return load_published(folder, device, dtype, ignore_keys).eval()
+    return told_if_slow(native_checkpoint.load(folder, device, dtype).eval())
+
+
+def told_if_slow(model: Model) -> Model:
+    """The model, with a warning if its weights have no fast product where it is."""
+    from anyformer.parts.quantized import QuantizedLinear
+
+    kinds = {m.kind for m in model.modules() if isinstance(m, QuantizedLinear)}
+    if "int4" in kinds and next(model.parameters()).device.type == "cpu":
+        warnings.warn(
+            "int4 weights on a CPU are unpacked for every product: they save memory, and a token takes many times as long "
+            "as in float32. For speed take int8 (quantize='int8'), or a CUDA device.",
+            stacklevel=3,
+        )
+    return model
+
+
+def quantisation_of(folder: Path) -> Recipe | None:
+    """How the weights of a folder of ours are quantised; None if they are not."""
+    from anyformer.model.native_checkpoint import WEIGHTS
+    from anyformer.model.quantized_checkpoint import stored_recipe
+
+    file = folder / WEIGHTS
+    return stored_recipe(file) if not is_published(folder) and file.is_file() else None
+
+
+def save(model: Model, path: str | Path, format: str = "anyformer") -> None:
+    """Write a model into a directory, which is made if need be.
+
+    "anyformer" is our own format, for quantised models too. "hf" is that of a published class, for other tools: the one that the model was read
+    from, or, if it was built here or its spec no longer fits that class, the first whose files can hold the spec.
+    """
+    from anyformer.families.checkpoint import save_published
+    from anyformer.model import native_checkpoint
+
+    if format not in FORMATS:
+        raise InputError(f"format: {format!r} is unknown (known: {', '.join(FORMATS)})")
+    if format == "hf":
+        save_published(model, path)
+    else:
+        native_checkpoint.save(model, path)

@@ -1,0 +1,69 @@
+"""Layers that differ in a published config: by sliding windows, and by whatever else goes with a kind of layer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from anyformer.families.config_keys import Values
+from anyformer.specs.axes import Position
+from anyformer.specs.model import ModelSpec
+from anyformer.specs.stacks import DEEPEST, pattern_of
+
+FULL, LOCAL = "full_attention", "sliding_attention"
+
+
+def each_layer(c: Values, kind: Callable[[int], str]) -> list[str]:
+    """The type of every layer by its number. A depth beyond reason is left to the spec's rules to refuse."""
+    return [kind(i) for i in range(min(c["num_hidden_layers"], DEEPEST))]
+
+
+def arranged(names: Sequence[str], groups: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Layers of named groups as changes of a spec: one kind for all, a cycle, or a list of every layer.
+
+    `groups` gives what the layers of each name have otherwise than the base, by dotted names.
+    """
+    used = sorted(set(names))
+    if len(used) < 2:
+        return dict(groups[used[0]]) if used else {}
+    period = next(n for n in range(1, len(names) + 1) if all(names[i] == names[i % n] for i in range(len(names))))
+    runs = [(name, len(list(run))) for name, run in groupby(names[:period])]
+    cycle = ", ".join(name if count == 1 else f"{count} {name}" for name, count in runs)
+    order = list(names) if period == len(names) else cycle
+    return {"layers": {"order": order} | {name: dict(groups[name]) for name in used}}
+
+
+def checked(c: Values, types: Sequence[str], window: int | None) -> list[str]:
+    """Layer types as names of groups, `local` and `global`; what can't be read is noted."""
+    unknown = sorted(set(types) - {FULL, LOCAL})
+    if unknown:
+        c.refuse("layer_types", f"{unknown[0]!r} is a kind of layer that this family does not have")
+    if len(types) != len(each_layer(c, str)):
+        c.problems.add("layer_types", f"lists {len(types)} layers, but num_hidden_layers is {c['num_hidden_layers']}")
+    if LOCAL in types and window is None:
+        c.problems.add("sliding_window", f"is missing; layer_types has {LOCAL!r}")
+    return ["local" if kind == LOCAL else "global" for kind in types]
+
+
+def read_windows(
+    c: Values, types: Sequence[str], window: int | None, local: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Layer types as changes of a spec; `local` is what layers with a window have otherwise beside it."""
+    own = {"attention.pattern": f"window({window})"} | dict(local or {})
+    return arranged(checked(c, types, window), {"local": own, "global": {}})
+
+
+def window_of(spec: ModelSpec) -> tuple[int | None, list[str]]:
+    """The width of a spec's windows, or their radius (None: no layer has one), and its layer types."""
+    stack = spec.stacks[-1]
+    widths = [re.fullmatch(r"(?:symmetric_)?window\((\d+)\)", str(pattern_of(stack, layer))) for layer in stack.layers]
+    found = [int(match[1]) for match in widths if match]
+    return (found[0] if found else None), [LOCAL if match else FULL for match in widths]
+
+
+def positions_of(spec: ModelSpec) -> dict[str, Position]:
+    """The position scheme of each layer type, by its first layer; of the other type if there is none."""
+    layers, types = spec.stacks[-1].layers, window_of(spec)[1]
+    return {kind: layers[types.index(kind) if kind in types else 0].position for kind in (FULL, LOCAL)}

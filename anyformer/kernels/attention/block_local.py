@@ -1,0 +1,297 @@
+"""Attention to keys near the query, in blocks: each block of queries against the stretch of keys that it can reach.
+
+Time and memory grow with tokens times window. A few tokens that see or are seen everywhere (Longformer's global ones)
+are served beside the band: as keys in front of every block's stretch, and as queries by a small dense attention.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.kernels.attention import sdpa
+from anyformer.kernels.attention.score_bias import score_bias
+from anyformer.kernels.attention_mask import AttentionMask
+from anyformer.kernels.constants import constant, read, written
+from anyformer.kernels.dispatch import AttentionArgs, Kernel, KernelRequest
+from anyformer.specs.axes import QKPositions
+from anyformer.specs.patterns import Pattern, Tokens
+
+LEAST, MOST = 64, 256
+"""Queries in a block: about half of what each of them reaches, within these (measured for windows of 64 to 1024)."""
+WORTH = 0.6
+"""Above this share of all pairs, one dense call is as fast."""
+
+
+def why_not(request: KernelRequest) -> str | None:
+    """It knows softmax over keys that are near, with a bias that depends on the distance."""
+    reach = request.pattern.reach()
+    if request.shape != "pattern" or not reach.bounded:
+        return f"'{request.pattern}' does not bound how far a query sees"
+    if request.phase == "decode":
+        return "one query is no block"
+    if request.compiling and not request.plain:
+        return "with padded or packed rows it must look at positions, which can't be done while compiling"
+    if request.compiling and reach.marks:
+        return "it must look for the marked tokens, which can't be done while compiling"
+    if request.reads_content:
+        return "a position bias that reads queries or keys differs from block to block"
+    return sdpa.why_not(request)
+
+
+class Piece(NamedTuple):
+    """So many blocks of `rows` queries, one after the other, each against `keys` keys from `key` on."""
+
+    row: int
+    rows: int
+    blocks: int
+    key: int
+    keys: int
+
+    @property
+    def pairs(self) -> int:
+        """How many scores it computes."""
+        return self.blocks * self.rows * self.keys
+
+
+def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) -> Tensor:
+    """Block by block where that is less work, else at once."""
+    sight = terms.sight
+    apart = _apart(sight)
+    pieces = None if apart is None else _pieces(sight, apart)
+    if apart is None or pieces is None or not (terms.scores is None or terms.scores.by_distance):
+        return sdpa.run(q_BTHK, k_BSGK, v_BSGK, terms)
+    found = torch.cat([_blocks(q_BTHK, k_BSGK, v_BSGK, terms, piece, apart) for piece in pieces], 1)
+    before = sight.keys - sight.queries
+    rows = tuple(key - before for key in apart if key >= before)
+    if not rows:
+        return found
+    if rows[-1] == len(rows) - 1:
+        whole = Piece(0, len(rows), 1, 0, sight.keys)
+        return torch.cat((_blocks(q_BTHK, k_BSGK, v_BSGK, terms, whole, ()), found[:, len(rows) :]), 1)
+    index = torch.tensor(rows, device=q_BTHK.device)
+    return found.index_copy(1, index, _dense_rows(q_BTHK[:, index], k_BSGK, v_BSGK, terms, index))
+
+
+def _apart(sight: AttentionMask) -> tuple[int, ...] | None:
+    """Which keys of a row (of any row) are apart from the band; None if places in rows do not tell distances."""
+    reach = sight.pattern.reach()
+    marks = sight.k.marked if reach.marks else None
+    if sight.plain and not isinstance(marks, Tensor):
+        return tuple(range(min(reach.first, sight.keys)))
+    if torch.compiler.is_compiling() or not (sight.plain or sight.once("steady", lambda: _steady(sight))):
+        return None
+    some = sight.k.pos < reach.first
+    if isinstance(marks, Tensor):
+        some = some | marks
+    if sight.valid_BS is not None:
+        some = some & sight.valid_BS
+    return tuple(some.any(0).nonzero().flatten().tolist())
+
+
+def _steady(sight: AttentionMask) -> bool:
+    """Whether real tokens of a document are as far apart in the row as in position, and queries are the last keys."""
+    q, k, before = sight.q, sight.k, sight.keys - sight.queries
+    if before < 0:
+        return False
+    wrong = (q.pos != k.pos[:, before:]).any()
+    if isinstance(q.document, Tensor):
+        wrong = wrong | (q.document != k.document[:, before:]).any()
+    here = torch.arange(sight.keys, device=k.pos.device)[None]
+    begin, last = here - k.pos, here
+    if sight.valid_BS is not None:
+        last = torch.where(sight.valid_BS, here, -1).cummax(-1).values
+    rows = max(begin.shape[0], last.shape[0])
+    begin, last = begin.expand(rows, -1), last.expand(rows, -1)[:, :-1]
+    # The real token before: its document, if it is the same, must seem to begin at the same place.
+    moved = begin.gather(1, last.clamp(min=0)) != begin[:, 1:]
+    if isinstance(k.document, Tensor):
+        document = k.document.expand(rows, -1)
+        moved = moved & (document.gather(1, last.clamp(min=0)) == document[:, 1:])
+    if sight.valid_BS is not None:
+        moved = moved & (last >= 0) & sight.valid_BS[:, 1:]
+    return not bool(wrong | moved.any())
+
+
+def _pieces(sight: AttentionMask, apart: tuple[int, ...]) -> tuple[Piece, ...] | None:
+    reach = sight.pattern.reach()
+    # why_not refuses a reach that is not bounded.
+    back, ahead = cast("int", reach.back), cast("int", reach.ahead)
+    first = len(apart) if apart and apart[-1] == len(apart) - 1 else 0
+    # A compiler makes blocks for lengths that it knows.
+    return cut(operator.index(sight.queries), operator.index(sight.keys), back, ahead, first, len(apart))
+
+
+def cut(queries: int, keys: int, back: int, ahead: int, first: int, apart: int) -> tuple[Piece, ...] | None:
+    """Blocks whose stretch lies within the keys after the `first`, and one piece at each end; None if that saves too
+    little.
+    """
+    size = LEAST
+    while size < MOST and 4 * size <= back + ahead:
+        size *= 2
+    before = keys - queries
+    head = max(0, back - 1 - before + first)
+    blocks = (queries - head - ahead) // size
+    if before < 0 or blocks < 1:
+        return None
+    pieces = [Piece(0, head, 1, 0, before + head + ahead)] if head else []
+    pieces.append(Piece(head, size, blocks, before + head - back + 1, size + back - 1 + ahead))
+    tail = head + blocks * size
+    if tail < queries:
+        begin = before + tail - back + 1
+        pieces.append(Piece(tail, queries - tail, 1, begin, keys - begin))
+    work = sum(piece.pairs for piece in pieces) + 2 * queries * apart
+    return tuple(pieces) if work < WORTH * queries * keys else None
+
+
+def _blocks(
+    q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs, piece: Piece, apart: tuple[int, ...]
+) -> Tensor:
+    """One piece's queries against their stretches, (B, rows of the piece, H, K)."""
+    row, rows, blocks, key, keys = piece
+    batch, _, heads, dim = q_BTHK.shape
+    groups = k_BSGK.shape[2]
+    far = tuple(a for a in apart if blocks > 1 or not key <= a < key + keys)
+    # The heads of a group are queries of one head, so that no key is copied for each of them.
+    q = q_BTHK[:, row : row + blocks * rows].reshape(batch * blocks, rows, groups, heads // groups, dim)
+    q = q.permute(0, 2, 3, 1, 4).reshape(batch * blocks, groups, -1, dim)
+    k, v = (_stretches(x, piece, far) for x in (k_BSGK, v_BSGK))
+    mask = _added(terms, piece, far, batch, q.dtype)
+    if mask.shape[1] == 1:
+        mask = mask.expand(-1, heads // groups, -1, -1).reshape(mask.shape[0], 1, -1, mask.shape[3])
+    else:
+        mask = mask.reshape(mask.shape[0], groups, -1, mask.shape[3])
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=terms.dropout, scale=terms.scale)
+    out = out.view(batch * blocks, groups, heads // groups, rows, dim).permute(0, 3, 1, 2, 4)
+    return out.reshape(batch, blocks * rows, heads, dim)
+
+
+def _stretches(x_BSGK: Tensor, piece: Piece, far: tuple[int, ...]) -> Tensor:
+    """The keys apart, then the stretch of each block: (B blocks, G, far + keys, K)."""
+    _, rows, blocks, key, keys = piece
+    near = x_BSGK[:, key : key + (blocks - 1) * rows + keys].unfold(1, keys, rows).transpose(3, 4)
+    if far:
+        picked = x_BSGK[:, : len(far)] if far[-1] == len(far) - 1 else x_BSGK[:, list(far)]
+        near = torch.cat((picked.transpose(1, 2)[:, None].expand(-1, blocks, -1, -1, -1), near), 3)
+    return near.flatten(0, 1)
+
+
+def _added(terms: AttentionArgs, piece: Piece, far: tuple[int, ...], batch: int, dtype: torch.dtype) -> Tensor:
+    """What torch's function calls attn_mask, (B blocks or 1, H or 1, rows, far + keys)."""
+    sight, before = terms.sight, terms.sight.keys - terms.sight.queries
+    device = sight.k.pos.device
+    seen = sight.once(("band", piece, far), lambda: _seen(sight, piece, far))
+    if seen.shape[0] > 1 or seen.shape[2] > 1:
+        seen = seen.expand(batch, -1, piece.blocks, -1, -1)
+    seen = seen.transpose(1, 2).flatten(0, 1)
+    if terms.scores is None:
+        return seen
+    # In documents whose tokens follow each other, places in the row tell the distance as positions do. The distance
+    # to a stretch is the same for all blocks.
+    rows, columns = _places(piece, far, device, blocks=piece.blocks if far else 1)
+    bias = score_bias(terms.scores, QKPositions(rows + before, columns))
+    if bias is None:
+        return seen
+    if bias.shape[0] > 1:
+        bias = bias.repeat(batch, 1, 1, 1)
+        seen = seen if seen.shape[0] == bias.shape[0] else seen.expand(bias.shape[0], -1, -1, -1)
+    return torch.where(seen, bias.to(dtype), float("-inf"))
+
+
+def _places(piece: Piece, far: tuple[int, ...], device: torch.device, blocks: int) -> tuple[Tensor, Tensor]:
+    """Row indices of queries (blocks, rows) and of keys (blocks, far + keys) of the first `blocks` blocks."""
+    start = torch.arange(blocks, device=device)[:, None] * piece.rows
+    rows = start + piece.row + torch.arange(piece.rows, device=device)
+    columns = start + piece.key + torch.arange(piece.keys, device=device)
+    if far:
+        columns = torch.cat((torch.tensor(far, device=device).expand(blocks, -1), columns), 1)
+    return rows, columns
+
+
+def _seen(sight: AttentionMask, piece: Piece, far: tuple[int, ...]) -> Tensor:
+    """(B or 1, H or 1, blocks or 1, rows, far + keys): who sees whom, each pair once."""
+    marked = isinstance(sight.k.marked, Tensor) and sight.pattern.reads_marks
+    one = piece.blocks == 1 or (sight.plain and not marked and _alike(sight, piece, far))
+    blocks = 1 if one else piece.blocks
+    rows, columns = _places(piece, far, sight.k.pos.device, blocks)
+    seen = sight.pairs(rows, columns).expand(-1, -1, blocks, *rows.shape[1:], *columns.shape[1:])
+    if far:
+        # A key apart that lies in the stretch is counted there.
+        apart, begin = columns[:, : len(far)], columns[:, len(far) :][:, :1]
+        outside = F.pad((apart < begin) | (apart >= begin + piece.keys), (0, piece.keys), value=True)
+        seen = seen & outside[:, None]
+    if marked and bool((seen == seen[:, :, :1]).all()):
+        # Looked at anyway, to find the marked tokens: one mask takes less than many that are the same.
+        seen = seen[:, :, :1].contiguous()
+    return seen
+
+
+def _alike(sight: AttentionMask, piece: Piece, far: tuple[int, ...]) -> bool:
+    """Whether one mask serves all blocks of a piece."""
+    pattern = sight.pattern
+    if pattern.needs_length:
+        return False
+    if pattern.shift_invariant and not far:
+        return True
+    before = operator.index(sight.keys) - operator.index(sight.queries)
+    if torch.compiler.is_compiling():
+        return _alike_while_tracing(written(pattern), tuple(piece), far, before, sight.heads, sight.layer)
+    return _compared(pattern, piece, far, before, sight.heads, sight.layer)
+
+
+@constant
+def _alike_while_tracing(
+    pattern: tuple[Any, ...], piece: tuple[int, ...], far: tuple[int, ...], before: int, heads: int, layer: int
+) -> bool:
+    return _compared(read(pattern), Piece(*piece), far, before, heads, layer)
+
+
+@functools.lru_cache(maxsize=256)
+def _compared(pattern: Pattern, piece: Piece, far: tuple[int, ...], before: int, heads: int, layer: int) -> bool:
+    """The same, from the pattern alone: on the host, and once for a length."""
+    import numpy as np
+
+    head: Any = np.arange(heads)[:, None, None] if pattern.per_head else 0
+    first: Any = None
+    for block in range(piece.blocks):
+        rows: Any = piece.row + before + block * piece.rows + np.arange(piece.rows)[:, None]
+        begin = piece.key + block * piece.rows
+        stretch = begin + np.arange(piece.keys)
+        columns: Any = np.concatenate([np.asarray(far, dtype=np.int64), stretch])[None]
+        inside = (columns >= begin) & (columns < begin + piece.keys)
+        inside[:, len(far) :] = False
+        seen = pattern.allows(Tokens(rows, 0, None, head, layer), Tokens(columns, 0, None, head, layer)) & ~inside
+        if first is None:
+            first = seen
+        elif not np.array_equal(first, seen):
+            return False
+    return True
+
+
+def _dense_rows(q_BNHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs, index: Tensor) -> Tensor:
+    """Some queries against all keys."""
+    sight = terms.sight
+    rows, columns = index, torch.arange(sight.keys, device=index.device)
+    mask = sight.pairs(rows, columns)
+    where = QKPositions((rows + sight.keys - sight.queries)[None], columns[None])
+    bias = None if terms.scores is None else score_bias(terms.scores, where)
+    if bias is not None:
+        mask = torch.where(mask, bias.to(q_BNHK.dtype), float("-inf"))
+    out = F.scaled_dot_product_attention(
+        q_BNHK.transpose(1, 2),
+        k_BSGK.transpose(1, 2),
+        v_BSGK.transpose(1, 2),
+        attn_mask=mask,
+        dropout_p=terms.dropout,
+        scale=terms.scale,
+        enable_gqa=k_BSGK.shape[2] != q_BNHK.shape[2],
+    )
+    return out.transpose(1, 2)
+
+
+KERNEL = Kernel("banded", why_not, run)

@@ -1,0 +1,118 @@
+"""What a position scheme adds to scores and values, for all pairs or for a tile of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.specs.axes import QKPositions, ScoreBias, ValueTerms
+
+WHOLE = slice(None)
+
+
+def gaps(where: QKPositions, rows: Any = WHOLE, columns: Any = WHOLE) -> Tensor:
+    """(B or 1, T, S): how far each key comes after each query."""
+    return where.k_pos_BS[:, None, columns] - where.q_pos_BT[:, rows, None]
+
+
+def score_bias(terms: ScoreBias, where: QKPositions, rows: Any = WHOLE, columns: Any = WHOLE) -> Tensor | None:
+    """(B or 1, H, T or 1, S): the sum of all terms for some queries and keys; None if there is none."""
+    total: Tensor | None = None
+    gap_BTS = None
+    if terms.slope_H is not None or terms.table_BHTN is not None:
+        gap_BTS = gaps(where, rows, columns)
+    if terms.slope_H is not None and gap_BTS is not None:
+        total = terms.slope_H[:, None, None] * gap_BTS[:, None].abs()
+    if terms.table_BHTN is not None and gap_BTS is not None:
+        total = _sum(total, picked(terms, gap_BTS, rows))
+    if terms.q_side_BTHE is not None:
+        sides = torch.einsum("bthe,bse->bhts", *_alike(terms.q_side_BTHE[:, rows], terms.k_side_BSE[:, columns]))
+        total = _sum(total, sides)
+    if terms.column_BHS is not None:
+        total = _sum(total, terms.column_BHS[:, :, None, columns])
+    return total
+
+
+def picked(terms: ScoreBias, gap_BTS: Tensor, rows: Any = WHOLE) -> Tensor:
+    """What the table holds for these gaps, (B,H,T,S)."""
+    index_BTS, table = _index(terms, gap_BTS), terms.table_BHTN
+    if table.shape[2] == 1 and table.shape[0] == 1:
+        # One row of numbers for each head: a plain look-up, whose gradient is a sum over equal gaps.
+        return table[0, :, 0][:, index_BTS].transpose(0, 1)
+    table = table if table.shape[2] == 1 else table[:, :, rows]
+    batch, heads = max(table.shape[0], index_BTS.shape[0]), table.shape[1]
+    queries, keys = index_BTS.shape[1:]
+    table = table.expand(batch, heads, queries, table.shape[3])
+    return table.gather(-1, index_BTS[:, None].expand(batch, heads, queries, keys))
+
+
+def value_part(
+    terms: ValueTerms, probs_BHTS: Tensor, where: QKPositions, rows: Any = WHOLE, columns: Any = WHOLE
+) -> Tensor:
+    """What the weights take from the values' own table, (B,T,H,K)."""
+    index = terms.pick(gaps(where, rows, columns))[:, None].expand(probs_BHTS.shape)
+    table = terms.table_NK.to(probs_BHTS.dtype)
+    by_gap = probs_BHTS.new_zeros(*probs_BHTS.shape[:3], table.shape[0]).scatter_add(-1, index, probs_BHTS)
+    return (by_gap @ table).transpose(1, 2)
+
+
+Sums = tuple[Any, Any, Any, Any, Any]
+"""Of slope, table, query side, key side and column, those that are asked for; else None."""
+
+
+def sums_for(terms: ScoreBias, wanted: tuple[bool, ...]) -> Sums:
+    """Zeros to add gradients up in, one for each term."""
+    each = (terms.slope_H, terms.table_BHTN, terms.q_side_BTHE, terms.k_side_BSE, terms.column_BHS)
+    slope, table, q_side, k_side, column = (
+        torch.zeros_like(term) if asked and term is not None else None for term, asked in zip(each, wanted, strict=True)
+    )
+    return slope, table, q_side, k_side, column
+
+
+def add_up(sums: Sums, moved_BHTS: Tensor, terms: ScoreBias, where: QKPositions, rows: slice, columns: slice) -> None:
+    """Add what the gradient of a tile's scores means for each term."""
+    slope, table, q_side, k_side, column = sums
+    batch, heads, queries, keys = moved_BHTS.shape
+    if slope is not None:
+        slope += (moved_BHTS * gaps(where, rows, columns)[:, None].abs()).sum((0, 2, 3))
+    if table is not None:
+        index_BTS, some = _index(terms, gaps(where, rows, columns)), moved_BHTS
+        if table.shape[2] == 1:
+            # All queries share the row: pairs of one gap are one sum.
+            rest = batch if table.shape[0] > 1 else 1
+            if rest == 1 and index_BTS.shape[0] == 1:
+                some = some.sum(0, keepdim=True)
+            some = some.transpose(0, 1).reshape(heads, rest, -1).transpose(0, 1)
+            index = index_BTS.expand(max(rest, index_BTS.shape[0]), -1, -1).reshape(rest, 1, -1)
+            table[:, :, 0] += torch.zeros_like(table[:, :, 0]).scatter_add_(-1, index.expand(some.shape), some)
+        else:
+            some = some.sum_to_size(table.shape[0], heads, queries, keys) if index_BTS.shape[0] == 1 else some
+            index = index_BTS[:, None].expand(some.shape)
+            by_gap = some.new_zeros(some.shape[0], heads, queries, table.shape[3]).scatter_add_(-1, index, some)
+            table[:, :, rows] += by_gap.sum_to_size(table[:, :, rows].shape)
+    if q_side is not None:
+        q_side[:, rows] += torch.einsum(
+            "bhts,bse->bthe", moved_BHTS, terms.k_side_BSE[:, columns].expand(batch, -1, -1)
+        )
+    if k_side is not None:
+        of_keys = torch.einsum("bhts,bthe->bse", moved_BHTS, terms.q_side_BTHE[:, rows].expand(batch, -1, -1, -1))
+        k_side[:, columns] += of_keys.sum_to_size(k_side[:, columns].shape)
+    if column is not None:
+        column[:, :, columns] += moved_BHTS.sum(2).sum_to_size(column[:, :, columns].shape)
+
+
+def _index(terms: ScoreBias, gap_BTS: Tensor) -> Tensor:
+    # A table comes with the index into it. Not by `cast`: a compiler would lose where the function came from.
+    pick: Any = terms.pick
+    return pick(gap_BTS)
+
+
+def _sum(total: Tensor | None, more: Tensor) -> Tensor:
+    return more if total is None else total + more
+
+
+def _alike(q_BTHE: Tensor, k_BSE: Tensor) -> tuple[Tensor, Tensor]:
+    """Both with the same number of rows."""
+    return q_BTHE, k_BSE.expand(q_BTHE.shape[0], -1, -1)

@@ -1,0 +1,151 @@
+"""The chunks of the linear loss, as one operation that a compiler sees from outside: sums of losses, and gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.kernels.attention.paged_cuda import has_triton
+from anyformer.kernels.linear_cross_entropy.reference import Row, softmax_rows
+from anyformer.kernels.precision import no_autocast
+
+SHARE = {"cpu": 4 << 20, "cuda": 1 << 30}
+"""Bytes of a chunk's logits: on a CPU they stay in its cache; on a GPU products of fewer rows would not fill it."""
+ALIGN = 64
+"""A GPU's 16-bit products are slow where rows of logits do not begin at a multiple of so many."""
+
+
+def default_rows(hidden_ND: Tensor, weight_VD: Tensor) -> int:
+    """Rows of a chunk: a power of two, so that chunks divide the usual batches."""
+    room = SHARE.get(hidden_ND.device.type, SHARE["cuda"]) // (weight_VD.shape[0] * hidden_ND.element_size())
+    return max(64, 1 << max(room, 1).bit_length() - 1)
+
+
+def computed(
+    hidden_ND: Tensor,
+    weight_VD: Tensor,
+    bias_V: Tensor | None,
+    labels_N: Tensor,
+    scale: float,
+    softcap: float | None,
+    smoothing: float,
+    z: float,
+    rows: int,
+    exact_sums: bool,
+    hidden_learns: bool,
+    weight_learns: bool,
+    bias_learns: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The summed loss, its terms (2,), and the gradients of hidden, weight and bias for it (empty where none is asked).
+
+    Products are in the dtype of hidden, all else in promote(dtype, float32).
+    """
+    count = hidden_ND.shape[0]
+    vocab, dtype = weight_VD.shape[0], hidden_ND.dtype
+    exact = torch.promote_types(dtype, torch.float32)
+    on_gpu = hidden_ND.is_cuda
+    spare = -vocab % ALIGN if on_gpu and dtype in (torch.bfloat16, torch.float16) else 0
+    read_VD = weight_VD.to(dtype)
+    if spare:
+        read_VD = F.pad(read_VD, (0, 0, 0, spare))
+    offset_V = None if bias_V is None else F.pad(bias_V.to(dtype), (0, spare))
+    learns = hidden_learns or weight_learns or bias_learns
+    summed = torch.promote_types(weight_VD.dtype, torch.float32) if exact_sums else weight_VD.dtype
+    hidden_grad = torch.empty_like(hidden_ND) if hidden_learns else hidden_ND.new_empty(0)
+    weight_grad = torch.empty(read_VD.shape if weight_learns else 0, dtype=summed, device=hidden_ND.device)
+    if not count:
+        weight_grad.zero_()
+    bias_grad = torch.zeros(vocab if bias_learns else 0, dtype=exact, device=hidden_ND.device)
+    losses_2N = torch.zeros(2, count, dtype=exact, device=hidden_ND.device)
+    scored = _scored(hidden_ND)
+    logits = torch.empty(min(rows, count), vocab + spare, dtype=dtype, device=hidden_ND.device)
+    with no_autocast(hidden_ND):
+        for start in range(0, count, rows):
+            some = slice(start, min(start + rows, count))
+            x_CD = hidden_ND[some]
+            y_CV = logits[: x_CD.shape[0]]
+            if offset_V is None:
+                torch.mm(x_CD, read_VD.t(), out=y_CV)
+            else:
+                torch.addmm(offset_V, x_CD, read_VD.t(), out=y_CV)
+            row = Row(vocab, scale, softcap, smoothing, z, learns)
+            y_CV = scored(y_CV, labels_N[some], losses_2N[:, some], row)
+            if hidden_learns:
+                torch.mm(y_CV, read_VD, out=hidden_grad[some])
+            if weight_learns:
+                _add_product(weight_grad, y_CV, x_CD, first=start == 0)
+            if bias_learns:
+                bias_grad += y_CV[:, :vocab].sum(0, dtype=exact)
+    sums = losses_2N.sum(1)
+    total = sums[0] + z * sums[1]
+    weight_grad = weight_grad[:vocab].to(weight_VD.dtype) if spare or summed != weight_VD.dtype else weight_grad
+    return total, sums, hidden_grad, weight_grad, bias_grad if bias_V is None else bias_grad.to(bias_V.dtype)
+
+
+linear_loss = torch.library.custom_op("anyformer::linear_loss", computed, mutates_args=())
+"""The same as one operation."""
+
+
+def _scored(like: Tensor) -> Any:
+    """What turns logits into losses and gradients on this device."""
+    if like.is_cuda and has_triton() and like.dtype != torch.float64:
+        from anyformer.kernels.linear_cross_entropy.triton_kernels import softmax_rows as fused
+
+        return fused
+    return softmax_rows
+
+
+def _add_product(sum_VD: Tensor, y_CV: Tensor, x_CD: Tensor, *, first: bool) -> None:
+    """Sum += y^T x, where the sum may be wider than the factors; the first product is written over what was there."""
+    if sum_VD.dtype == x_CD.dtype:
+        torch.addmm(sum_VD, y_CV.t(), x_CD, beta=0 if first else 1, out=sum_VD)
+    elif sum_VD.is_cuda and sum_VD.dtype == torch.float32:
+        torch.addmm(sum_VD, y_CV.t(), x_CD, out_dtype=torch.float32, beta=0 if first else 1, out=sum_VD)
+    else:
+        product = y_CV.t() @ x_CD
+        _ = sum_VD.copy_(product) if first else sum_VD.add_(product)
+
+
+@linear_loss.register_fake
+def _shapes(
+    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, labels_N: Tensor, scale: float,
+    softcap: float | None, smoothing: float, z: float, rows: int, exact_sums: bool, hidden_learns: bool,
+    weight_learns: bool, bias_learns: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    exact = torch.promote_types(hidden_ND.dtype, torch.float32)
+    loss = hidden_ND.new_empty((), dtype=exact)
+    return (
+        loss,
+        loss.new_empty(2),
+        torch.empty_like(hidden_ND) if hidden_learns else hidden_ND.new_empty(0),
+        weight_VD.new_empty(weight_VD.shape if weight_learns else (0,)),
+        loss.new_empty(weight_VD.shape[0] if bias_learns else 0, dtype=exact if bias_V is None else bias_V.dtype),
+    )
+
+
+def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    ctx.asked = inputs[-3:]
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*output[2:])
+
+
+def _backward(ctx: Any, factor: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
+    """Each gradient times what reaches the loss; never in place, as a caller may come twice."""
+    found: list[Tensor | None] = [None, None, None]
+    if factor is not None:
+        for i, (asked, grad) in enumerate(zip(ctx.asked, ctx.saved_tensors, strict=True)):
+            found[i] = _times(grad, factor) if asked else None
+    return *found, *[None] * 10
+
+
+def _times(grad: Tensor, factor: Tensor) -> Tensor:
+    """The product with a number on the device, which a gradient of 16 bits must not round before."""
+    library: Any = torch
+    # In a list torch does it several times faster, but only for one dtype.
+    return library._foreach_mul([grad], factor)[0] if grad.dtype == factor.dtype else grad * factor
+
+
+linear_loss.register_autograd(_backward, setup_context=_remember)

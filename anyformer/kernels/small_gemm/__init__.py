@@ -1,0 +1,66 @@
+"""Products of few tokens: the one public call of each operation. Weights are read once; all else is small beside them.
+
+Shapes: x (N,D) or any rows (...,D), weights (out, in). Where a norm, an activation or a residual stands next to a
+product, one call takes both, so that a device may do them in one pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.kernels.small_gemm import cpu, launch
+from anyformer.specs.axes import FeedForward, Norm
+
+
+class NormTerms(NamedTuple):
+    """A norm: its leaf and its parameters."""
+
+    leaf: Norm
+    own: Mapping[str, Tensor]
+
+
+def norm_linear(x_ND: Tensor, norm: NormTerms | None, weight_OD: Tensor, bias_O: Tensor | None) -> Tensor:
+    """norm(x) W^T + b, (N,O); without a norm x W^T + b."""
+    if x_ND.is_cuda:
+        done = launch.norm_linear(x_ND, norm, weight_OD, bias_O)
+        if done is not None:
+            return done
+    x_ND = x_ND if norm is None else norm.leaf.apply(x_ND, norm.own)
+    way = cpu.linear if cpu.serves(x_ND, weight_OD) else F.linear
+    return way(x_ND, weight_OD, bias_O)
+
+
+def norm_linear_combine(
+    x_ND: Tensor, norm: NormTerms | None, weight_JD: Tensor, bias_J: Tensor | None, leaf: FeedForward
+) -> Tensor:
+    """combine(norm(x) W^T + b), (N,F): the merged input projections of a feed-forward and what it makes of them.
+
+    The activation stands behind this product and not before the next one, which would compute it once for each few of
+    its outputs.
+    """
+    done = launch.norm_linear_combine(x_ND, norm, weight_JD, bias_J, leaf) if x_ND.is_cuda else None
+    if done is not None:
+        return done
+    return leaf.combine(*norm_linear(x_ND, norm, weight_JD, bias_J).chunk(len(leaf.inputs), -1))
+
+
+def linear_add(
+    x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None, residual_NO: Tensor, *, over: bool = False
+) -> Tensor:
+    """Residual + x W^T + b, (N,O). `over`: the residual may be written over, and may be what comes back."""
+    if x_NI.is_cuda:
+        done = launch.linear_add(x_NI, weight_OI, bias_O, residual_NO, over=over)
+        if done is not None:
+            return done
+    way = cpu.linear if cpu.serves(x_NI, weight_OI) else F.linear
+    return residual_NO + way(x_NI, weight_OI, bias_O)
+
+
+def norm(x: Tensor, terms: NormTerms) -> Tensor:
+    """The norm of rows, in one pass where there are few."""
+    done = launch.norm_few(x, terms) if x.is_cuda else None
+    return terms.leaf.apply(x, terms.own) if done is None else done

@@ -1,0 +1,75 @@
+"""Reading without learning: every module in eval mode, and logits only where they are wanted."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import threading
+from collections.abc import Generator
+from typing import TypeVar
+from weakref import WeakKeyDictionary
+
+from torch import nn
+
+from anyformer.model.model import Model
+
+T = TypeVar("T")
+
+_readers: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
+"""How many read a module that was in training mode before: streams may overlap, and threads too."""
+_counting = threading.Lock()
+
+
+class eval_mode:
+    """Eval mode, so that nothing is dropped; when the last reader is done every module has its own mode again.
+
+    Whoever hands something out before the end gives the model back for as long, so that its mode is the user's:
+    `for each in mode.handing(steps)`.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._held: list[nn.Module] = []
+
+    def __enter__(self) -> eval_mode:
+        with _counting:
+            self._held = [module for module in self.model.modules() if module.training or module in _readers]
+            for module in self._held:
+                _readers[module] = _readers.get(module, 0) + 1
+                module.training = False
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with _counting:
+            for module in self._held:
+                _readers[module] -= 1
+                if not _readers[module]:
+                    del _readers[module]
+                    module.training = True
+            self._held = []
+
+    def handing(self, steps: Generator[T]) -> Generator[T]:
+        """The same steps, each made in eval mode and looked at in the mode that the user gave the model."""
+        with contextlib.closing(steps):
+            held = True
+            while True:
+                # To look at one flag is cheap, at those of all modules it is not: a model that serves is in eval mode.
+                if held or self.model.training:
+                    with self:
+                        held = bool(self._held)
+                        step = next(steps, None)
+                else:
+                    step = next(steps, None)
+                if step is None:
+                    return
+                yield step
+
+
+def without_head(model: Model) -> Model:
+    """The same modules and parameters without the head: outputs have `hidden`, which `model.head` reads, and no logits.
+
+    Nothing is copied but the outermost shell, and `model` itself stays as it is.
+    """
+    shell = copy.copy(model)
+    shell._modules = {**model._modules, "head": None}
+    return shell

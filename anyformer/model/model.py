@@ -1,0 +1,397 @@
+"""The one model class: decoder, encoder and encoder-decoder are the same stacks between the same ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.errors import InputError
+from anyformer.kernels.loss import IGNORE, LossTerms, cross_entropy, squared_error
+from anyformer.kernels.router_losses import Routed, balance, router_z
+from anyformer.model.arguments import (
+    Arguments,
+    check,
+    check_ids,
+    check_per_token,
+    check_positions,
+    check_states,
+    check_whole,
+    unknown_argument,
+)
+from anyformer.model.output import Output
+from anyformer.model.stack import Stack
+from anyformer.model.token_layout import TokenLayout, declared_length, document_length, follows, place
+from anyformer.parts.cache import Cache
+from anyformer.parts.embedding import TokenEmbedding, embedding
+from anyformer.parts.heads import LossRequest, head_module, pool_hidden
+from anyformer.parts.paged import Kept, PagedCache
+from anyformer.parts.pool import Pool
+from anyformer.specs.axes import ParamSpec
+from anyformer.specs.cache_spec import rooms
+from anyformer.specs.embed_head import RegressionHead, TokenEmbed, TokenHead
+from anyformer.specs.model import ModelSpec
+from anyformer.specs.parameters import weights
+
+if TYPE_CHECKING:
+    from anyformer.model.trace import Trace
+
+
+class Model(nn.Module):
+    """Embedding -> stack(s) -> head, all from one spec."""
+
+    family: str | None = None
+    """Kind of the family whose checkpoint it was read from, which an export asks first; None if it was built here."""
+
+    def __init__(self, spec: ModelSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.embed = embedding(spec)
+        two = spec.topology == "encoder-decoder"
+        apart = two and isinstance(spec.embed, TokenEmbed) and not spec.embed.shared
+        self.decoder_embed = embedding(spec, target=True) if apart else None
+        for stack in spec.stacks:
+            self.add_module(stack.name, Stack(spec, stack))
+        embed = self.decoder_embed if apart else self.embed
+        self.head = head_module(spec, embed.tokens if isinstance(embed, TokenEmbedding) else None)
+        layers = [layer for stack in spec.stacks for layer in stack.layers]
+        self.reads_length = any(layer.position.needs_length for layer in layers)
+        self.rooms = rooms(spec, spec.stacks[-1]) if spec.stacks[-1].causal else ()
+        """What a cache keeps of a row, by layer of the decoder."""
+        self.return_logits = True
+        """False: a pass with labels of tokens answers their loss without the logits, which may be most of its memory."""
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        *,
+        attention_mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        segments: Tensor | None = None,
+        token_types: Tensor | None = None,
+        global_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        decoder_segments: Tensor | None = None,
+        encoder_states: Tensor | None = None,
+        pixel_values: Tensor | None = None,
+        values: Tensor | None = None,
+        cache: Kept | None = None,
+        rope_length: int | Tensor | None = None,
+        **unknown: Any,
+    ) -> Output:
+        """One pass. See docs/spec.md for the arguments; shapes are (batch, tokens) unless said otherwise.
+
+        A pass with a cache records no gradients: what it keeps would tie every step to all steps before it.
+        """
+        if unknown:
+            raise unknown_argument(sorted(unknown))
+        given = Arguments(
+            input_ids, attention_mask, positions, segments, token_types, global_mask, labels, decoder_input_ids,
+            decoder_attention_mask, decoder_segments, encoder_states, pixel_values, values, cache, rope_length,
+        )  # fmt: skip
+        check(given, self.spec, reads_length=self.reads_length)
+        run = self._translate if self.spec.topology == "encoder-decoder" else self._read
+        if cache is None or not torch.is_grad_enabled():
+            return run(given)
+        with torch.no_grad():
+            return run(given)
+
+    def inventory(self) -> dict[str, ParamSpec]:
+        """What each parameter is for, by name."""
+        return weights(self.spec)
+
+    def new_cache(self, batch: int, length: int, *, rope_length: int | None = None, chunk: int = 1) -> Cache:
+        """An empty cache for `length` tokens in each of `batch` rows, on the model's device and in its dtype.
+
+        A layer keeps what its pattern can still see. Up to `chunk` tokens are attended to in place; more at once are
+        served too, and cost a copy.
+
+        `rope_length` is the length that length-dependent RoPE scalings read for the cache's whole life
+        (default: `length`).
+        """
+        stack, like = self._cached(rope_length)
+        cache = Cache(
+            self.rooms, batch=batch, length=length, device=like.device, dtype=like.dtype, declared=rope_length,
+            chunk=chunk,
+        )  # fmt: skip
+        with torch.no_grad():
+            stack.precompute_rotary(cache, like)
+        return cache
+
+    def new_pool(
+        self,
+        seats: int,
+        length: int,
+        *,
+        size: int = 16,
+        pages: int | None = None,
+        chunk: int = 1,
+        storage: str = "model",
+        rope_length: int | None = None,
+    ) -> Pool:
+        """An empty pool of pages for up to `seats` requests of up to `length` tokens each, read at their own pace.
+
+        A page has room for `size` tokens; `pages` bounds how many there are for layers that keep every token (None:
+        enough for all seats). `storage` is the model's dtype ("model"), or "int8" with a scale for each head of a token.
+        """
+        stack, like = self._cached(rope_length)
+        pool = Pool(
+            self.rooms, seats=seats, length=length, size=size, pages=pages, chunk=chunk, storage=storage,
+            device=like.device, dtype=like.dtype, marks=stack.reads_marks, prefix=stack.prefix,
+            by_length=stack.needs_rope_length, declared=rope_length,
+        )  # fmt: skip
+        if not stack.needs_rope_length:
+            with torch.no_grad():
+                stack.precompute_rotary(pool, like)
+        return pool
+
+    def _cached(self, rope_length: int | None) -> tuple[Any, Tensor]:
+        """The stack that keeps what it has read, and a tensor like those that it computes; or why there is none."""
+        if self.spec.topology == "encoder":
+            raise InputError("an encoder reads its input at once; only a decoder has a cache")
+        if self.spec.head.pools:
+            raise InputError(
+                f"a {self.spec.head.kind!r} head reads all tokens of a row at once, so a cache is of no use"
+            )
+        if rope_length is not None and not self.reads_length:
+            raise InputError("rope_length: no position scheme of this model depends on the length")
+        return self.decoder, next(self.parameters())
+
+    def trace(
+        self,
+        input_ids: Tensor | None = None,
+        *,
+        residuals: Any = "all",
+        attention: Any = None,
+        logits: Any = None,
+        **given: Any,
+    ) -> Trace:
+        """One pass in eval mode, without gradients, and what it showed by name: `trace["decoder.3.attention.residual"]`.
+
+        `residuals`: "all", None, or names and numbers of layers. `attention`: "all", None, or the heads of each layer,
+        such as {0: "all", "decoder.1.cross": [0, 2]}. `logits`: "all", None, or the layers after which the head is
+        asked. All else is what `model(...)` takes; see docs/trace.md.
+        """
+        from anyformer.model.trace import trace
+
+        inputs = {"input_ids": input_ids, **given}
+        return trace(self, inputs, residuals=residuals, attention=attention, logits=logits)
+
+    def _read(self, given: Arguments) -> Output:
+        """A pass of a model with one stack."""
+        source = given.source(self.spec)
+        if given.token_types is not None:
+            check_per_token("token_types", given.token_types, *source.shape[:2])
+        x = self.embed(source, given.token_types)
+        decoder = self.spec.topology == "decoder"
+        stack: Any = self.decoder if decoder else self.encoder
+        places = self._places(
+            stack, x, given.attention_mask, given.positions, given.segments, given.rope_length, given.cache,
+            marks=given.global_mask,
+        )  # fmt: skip
+        places.heard = self._ear(given)
+        states = stack(x, places, cache=given.cache)
+        return self._answer(states, places, given, shift=decoder)
+
+    def _translate(self, given: Arguments) -> Output:
+        """A pass of an encoder-decoder."""
+        decoder: Any = self.decoder
+        cache, states = given.cache, given.encoder_states
+        if cache is not None and cache.has_source:
+            source = TokenLayout(pos_BT=cache.source_pos_BS, valid_BT=cache.source_valid_BS)  # type: ignore[arg-type]
+        else:
+            states, source = self._encode(given)
+            if cache is not None:
+                cache.source_pos_BS, cache.source_valid_BS = source.pos_BT, source.valid_BT
+            if (given.segments is None) != (given.decoder_segments is None):
+                raise InputError("segments and decoder_segments go together: cross-attention stays within equal ids")
+        target = given.decoder_input_ids
+        if target is None:
+            target = self._teacher_forced(given)
+        check_ids("decoder_input_ids", target)
+        if states is not None and states.shape[0] != target.shape[0]:
+            raise InputError(f"decoder_input_ids: {target.shape[0]} rows against {states.shape[0]} of the encoder")
+        x = (self.embed if self.decoder_embed is None else self.decoder_embed)(target, None)
+        places = self._places(
+            decoder, x, given.decoder_attention_mask, None, given.decoder_segments, given.rope_length, cache, "decoder_"
+        )
+        places.heard = self._ear(given)
+        hidden = decoder(x, places, cache=cache, memory_BSD=states, source=source)
+        out = self._answer(hidden, places, given, shift=False, source=source)
+        out.encoder_states = states
+        return out
+
+    def _encode(self, given: Arguments) -> tuple[Tensor, TokenLayout]:
+        """The encoder's states, computed or given, and where they are."""
+        encoder: Any = self.encoder
+        states = given.encoder_states
+        if (given.input_ids is None) == (states is None):
+            raise TypeError("an encoder-decoder needs input_ids or encoder_states, one of them")
+        if states is None:
+            ids = given.source(self.spec)
+            check_per_token("token_types", given.token_types, *ids.shape)
+            x = self.embed(ids, given.token_types)
+        else:
+            check_states(states, self.spec.width)
+            x = states
+        # A length that was declared for the cache holds for the source too.
+        declared = given.rope_length if given.cache is None else given.cache.declared
+        places = self._places(
+            encoder, x, given.attention_mask, given.positions, given.segments, declared, None, marks=given.global_mask
+        )
+        places.heard = self._ear(given)
+        return (encoder(x, places) if states is None else states), places
+
+    def _places(
+        self,
+        stack: Any,
+        x: Tensor,
+        mask: Tensor | None,
+        positions: Tensor | None,
+        segments: Tensor | None,
+        declared: int | Tensor | None,
+        cache: Kept | None,
+        prefix: str = "",
+        marks: Tensor | None = None,
+    ) -> TokenLayout:
+        """Where the tokens of an input are, after a look at the shapes."""
+        batch, tokens = x.shape[:2]
+        if mask is not None or positions is not None or segments is not None or marks is not None:
+            check_per_token(f"{prefix}attention_mask", mask, batch, tokens)
+            check_per_token(f"{prefix}segments", segments, batch, tokens)
+            check_whole(f"{prefix}segments", segments)
+            check_positions(positions, batch, tokens)
+            check_per_token("global_mask", marks, batch, tokens)
+            if marks is not None and not stack.reads_marks:
+                raise InputError("global_mask: no pattern of this model reads it; write one with global_tokens")
+        used, seen = 0, None
+        if cache is not None:
+            cache.check(self.rooms, batch, x)
+            used, seen, declared = cache.used, cache.seen_B if cache.ragged else None, cache.declared_length
+            if 0 < used < stack.prefix:
+                raise InputError(
+                    f"the first {stack.prefix} tokens see each other both ways, so a cache is fed them at once, but it "
+                    f"was fed {used}; give a longer prompt, or recompute each step (use_cache=False)"
+                )
+        places = place(
+            batch, tokens, x.device, mask_BT=mask, positions=positions, segments_BT=segments, before=used, before_B=seen
+        )
+        if stack.limit is not None and places.plain and used + tokens > stack.limit:
+            raise InputError(
+                f"{used + tokens} tokens are more than the {stack.limit} positions that this model has; shorten the input"
+            )
+        # Rows of a paged cache that have read nothing begin at their first column.
+        places.trailing = isinstance(cache, PagedCache) and cache.fresh
+        if marks is not None:
+            places.marked_BT = marks != 0
+        if stack.needs_rope_length:
+            places.declared_BT = declared_length(places, tokens, declared)
+        if stack.reads_document:
+            places.length_BT = document_length(places, tokens)
+        return places
+
+    def _teacher_forced(self, given: Arguments) -> Tensor:
+        """Decoder inputs from labels: the label before, and the start id where a document begins."""
+        labels = given.labels
+        if labels is None or not self.spec.head.predicts_tokens:
+            why = (
+                "labels to make them from"
+                if labels is None
+                else f"as labels of a {self.spec.head.kind!r} head are no tokens"
+            )
+            raise TypeError(f"an encoder-decoder needs decoder_input_ids, {'or ' if labels is None else ''}{why}")
+        start, pad = self.spec.ids.start, self.spec.ids.pad
+        if start is None:
+            raise InputError(
+                "decoder_input_ids: the spec has no ids.start to make them from labels; set it, or pass them"
+            )
+        check_ids("labels", labels)
+        batch, tokens = labels.shape
+        check_per_token("decoder_attention_mask", given.decoder_attention_mask, batch, tokens)
+        check_per_token("decoder_segments", given.decoder_segments, batch, tokens)
+        before = torch.cat((torch.full_like(labels[:, :1], start), labels[:, :-1]), 1)
+        before = before.masked_fill(before == IGNORE, start if pad is None else pad)
+        mask, segments = given.decoder_attention_mask, given.decoder_segments
+        follow = follows(place(batch, tokens, labels.device, mask_BT=mask, segments_BT=segments))
+        return before if follow is None else before.masked_fill(~follow, start)
+
+    def _answer(
+        self, states: Tensor, places: TokenLayout, given: Arguments, *, shift: bool, source: TokenLayout | None = None
+    ) -> Output:
+        """The head's answer, and the loss if there are labels."""
+        hidden = pool_hidden(self.spec.head, states, places.valid_BT, given.token_types)
+        out = Output(hidden=hidden, cache=given.cache)
+        if self.head is None:
+            return out
+        if given.labels is None or self.return_logits or not isinstance(self.spec.head, TokenHead):
+            out.logits = self.head(hidden)
+        if given.labels is not None:
+            terms = self._routed(self._loss(out, given.labels, places, shift=shift), source, places)
+            out.loss, out.losses, out.label_count = terms.total, terms.terms, terms.label_count
+        return out
+
+    def _loss(self, out: Output, labels: Tensor, places: TokenLayout, *, shift: bool) -> LossTerms:
+        """Of the logits; or, if they were not made, of what the head reads."""
+        spec, logits, rows = self.spec, out.logits, out.hidden.shape[:-1]
+        if isinstance(spec.head, RegressionHead) and logits is not None:
+            wanted = labels if labels.dim() == 2 else labels[:, None]
+            if wanted.shape != logits.shape:
+                raise InputError(f"labels: expected {tuple(logits.shape)}, got {tuple(labels.shape)}")
+            return squared_error(logits, wanted)
+        if labels.shape != rows:
+            raise InputError(f"labels: expected {tuple(rows)}, got {tuple(labels.shape)}")
+        check_whole("labels", labels)
+        if not spec.head.pools:
+            shift = shift and isinstance(spec.head, TokenHead)
+            decoder: Any = self.decoder if shift else None
+            labels = counted_labels(labels, places, shift=shift, prefix=decoder.prefix if shift else 0)
+        smoothing, z = spec.loss.label_smoothing, spec.loss.z
+        if logits is None:
+            head: Any = self.head
+            # Of a masked LM few tokens are predicted, of any other model nearly all.
+            return head(out.hidden, LossRequest(labels, smoothing, z, few=spec.topology == "encoder"))
+        return cross_entropy(logits, labels, smoothing=smoothing, z=z)
+
+    def _ear(self, given: Arguments) -> list[Routed] | None:
+        """Where routers leave what they said, if the loss reads it."""
+        loss = self.spec.loss
+        return [] if given.labels is not None and (loss.balance or loss.router_z) else None
+
+    def _routed(self, terms: LossTerms, *stacks: TokenLayout | None) -> LossTerms:
+        """The loss with what its routers add to it."""
+        heard = [(routed, places.valid_BT) for places in stacks if places is not None for routed in places.heard or ()]
+        if not heard:
+            return terms
+        total, found = terms.total, dict(terms.terms)
+        for name, weight, term in (
+            ("balance", self.spec.loss.balance, balance),
+            ("router_z", self.spec.loss.router_z, router_z),
+        ):
+            if weight:
+                found[name] = term(heard)
+                total = total + weight * found[name]
+        return LossTerms(total, found, terms.label_count)
+
+    def __repr__(self) -> str:
+        from anyformer.model.repr import show
+
+        return show(self)
+
+
+def counted_labels(labels: Tensor, places: TokenLayout, *, shift: bool, prefix: int = 0) -> Tensor:
+    """Labels that stand where their prediction is made, -100 where no prediction counts.
+
+    Shifted: the label of the next token, unless that token is padding or of another document, or this one is padding, or
+    the token is of a prefix, which those before it see.
+    """
+    if not shift:
+        return labels if places.valid_BT is None else labels.masked_fill(~places.valid_BT, IGNORE)
+    follow = follows(places)
+    if follow is not None:
+        labels = labels.masked_fill(~follow, IGNORE)
+    if prefix > 1:
+        labels = labels.masked_fill(places.pos_BT < prefix, IGNORE)
+    return torch.cat((labels[:, 1:], torch.full_like(labels[:, :1], IGNORE)), 1)

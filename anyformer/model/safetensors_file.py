@@ -1,0 +1,107 @@
+"""Tensors in safetensors files, read so that no weight is held twice.
+
+A view of a file is read when it is first used, which is the fastest way to open a model. Matrix products may differ in
+the last bit with the address of a matrix, and a view begins wherever the file says; what is read into memory of our own
+begins where every new tensor does, so that a model which was saved and loaded computes as before, to the bit.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from anyformer.errors import CheckpointError
+from anyformer.files import inside
+from anyformer.model.safetensors_header import Header, Place, read_header
+
+PIECE = 2**23
+"""Bytes that one worker reads at once."""
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
+    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
+
+
+class TensorFile:
+    """An open file, used in a `with`; its header is checked when it is made."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = inside(file, file.parent)
+        self.header: Header = read_header(file)
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        try:
+            self._stored: Any = self._open.enter_context(safe_open(self.file, framework="pt"))
+            self._raw = self._open.enter_context(self.file.open("rb", buffering=0))
+            self._crew = self._open.enter_context(ThreadPoolExecutor(min(4, os.cpu_count() or 1)))
+        except (SafetensorError, OSError) as error:
+            self._open.close()
+            raise CheckpointError(f"{self.file}: is damaged or can't be read: {error}") from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def view(self, name: str) -> Tensor:
+        """A tensor, on the CPU, as a view of the file."""
+        try:
+            return self._stored.get_tensor(name)
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{self.file}: {name}: is damaged or can't be read: {error}") from error
+
+    def read(self, name: str) -> Tensor:
+        """A tensor, on the CPU, in memory of its own."""
+        place = self.header.tensors[name]
+        if place.dtype not in DTYPES:
+            return self.view(name).clone()
+        try:
+            return self._read(place)
+        except OSError as error:
+            raise CheckpointError(f"{self.file}: {name}: is damaged or can't be read: {error}") from error
+
+    def read_into(self, name: str, tensor: Tensor) -> None:
+        """Give a tensor the values of a stored one of its shape: straight from the file where its dtype allows."""
+        place = self.header.tensors[name]
+        if DTYPES.get(place.dtype) is not tensor.dtype or not tensor.is_cpu or not tensor.is_contiguous():
+            tensor.copy_(self.view(name))
+            return
+        try:
+            self._fill(place, tensor)
+        except OSError as error:
+            raise CheckpointError(f"{self.file}: {name}: is damaged or can't be read: {error}") from error
+
+    def _read(self, place: Place) -> Tensor:
+        made = torch.empty(place.shape, dtype=DTYPES[place.dtype])
+        self._fill(place, made)
+        return made
+
+    def _fill(self, place: Place, made: Tensor) -> None:
+        if not made.numel():
+            return
+        room = _bytes(made)
+        first = self.header.start + place.begin
+
+        def fill(at: int) -> None:
+            end = min(at + PIECE, len(room))
+            while at < end:
+                got = os.preadv(self._raw.fileno(), [room[at:end]], first + at)
+                if not got:
+                    raise OSError("the file is shorter than it was")
+                at += got
+
+        for _ in self._crew.map(fill, range(0, len(room), PIECE)):
+            pass
+
+
+def _bytes(tensor: Tensor) -> memoryview:
+    """The memory of a tensor."""
+    flat: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+    return memoryview(flat)

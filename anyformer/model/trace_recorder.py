@@ -1,0 +1,168 @@
+"""A second shell around a model's parameters that records what passes through it; the model itself is not touched.
+
+No flag in the forward pass, no hook on a module that others use: a trace runs beside training and serving.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Mapping, Set
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.kernels.attention_mask import AttentionMask
+from anyformer.kernels.dispatch import AttentionArgs, Kernel
+from anyformer.model.attention_probs import effective, probabilities, with_global_rows
+from anyformer.model.block import Block, Branch
+from anyformer.model.model import Model
+from anyformer.model.stack import Stack
+from anyformer.model.token_layout import TokenLayout
+from anyformer.model.trace_names import EMBED, PROBS
+from anyformer.parts.attention import Attention
+from anyformer.parts.attention_metadata import AttentionMetadata
+from anyformer.parts.replay import ReplayLog
+
+Made = TypeVar("Made", bound=nn.Module)
+
+
+def twin(module: Made) -> Made:
+    """Modules of its own around the same parameters, in eval mode and not compiled; hooks that were there run too."""
+    made = copy.copy(module)
+    own = vars(made)
+    own |= {name: copy.copy(value) for name, value in own.items() if "_hooks" in name}
+    own["_modules"] = {name: child if child is None else twin(child) for name, child in module._modules.items()}
+    own["training"], own["_compiled_call_impl"] = False, None
+    return made
+
+
+class Watch:
+    """What one pass showed, by name: residuals and attention weights that were asked for."""
+
+    def __init__(self, model: Model, residuals: Set[str], heads: Mapping[str, tuple[int, ...]]) -> None:
+        self.residuals, self.heads = residuals, heads
+        self.found: dict[str, Tensor] = {}
+        self.places: dict[str, TokenLayout] = {}
+        """Where the tokens of each stack are."""
+        self.model = twin(model)
+        for stack in model.spec.stacks:
+            self._stack(cast(Stack, getattr(self.model, stack.name)), stack.name)
+
+    def keep(self, name: str, value: Tensor) -> None:
+        """Record a residual if somebody asked for it."""
+        if name in self.residuals:
+            self.found[name] = value
+
+    def _stack(self, stack: Stack, name: str) -> None:
+        def begin(_: nn.Module, args: tuple[Any, ...]) -> None:
+            self.places[name] = args[1]
+
+        def end(_: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+            self.keep(f"{name}.final", out)
+
+        stack.register_forward_pre_hook(begin)
+        stack.register_forward_hook(end)
+        for i, module in enumerate(stack.blocks):
+            self._block(cast(Block, module), f"{name}.{i}", f"{name}.{EMBED}" if i == 0 else "")
+
+    def _block(self, block: Block, at: str, before: str) -> None:
+        reversible = block.wiring == "reversible"
+        streams: list[Tensor] = []
+
+        def begin(_: nn.Module, args: tuple[Any, ...]) -> None:
+            if reversible:
+                streams[:] = args[0]
+            self.keep(before, args[0][0] if reversible else args[0])
+
+        def end(_: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+            each = {f"{at}.residual.{n}": x for n, x in enumerate(out)} if reversible else {f"{at}.residual": out}
+            for name, value in each.items():
+                self.keep(name, value)
+            streams.clear()
+
+        block.register_forward_pre_hook(begin)
+        block.register_forward_hook(end)
+        branches = {name: child for name, child in block.named_children() if isinstance(child, Branch)}
+        for order, (name, branch) in enumerate(branches.items()):
+            if block.serial:
+                vars(branch)["onto"] = _Onto(self, branch, f"{at}.{name}.residual")
+            elif reversible:
+                branch.register_forward_hook(_Added(self, streams, order % 2, f"{at}.{name}.residual"))
+            heads = self.heads.get(f"{at}.{name}{PROBS}")
+            if heads is not None:
+                body = cast(Attention, branch.body)
+                look = _Look(self.found, f"{at}.{name}{PROBS}", body, heads)
+                vars(body).update(mix=look.mix, attend_custom=look.attend_custom)
+
+
+@dataclasses.dataclass
+class _Onto:
+    """Adds a branch to the residual, as it does by itself."""
+
+    watch: Watch
+    branch: Branch
+    name: str
+
+    def __call__(self, x_BTD: Tensor, *args: Any, inplace: bool = False) -> Tensor:
+        # Not in place, whoever asks for it: what was kept before must stay.
+        out = Branch.onto(self.branch, x_BTD, *args)
+        self.watch.keep(self.name, out)
+        return out
+
+
+@dataclasses.dataclass
+class _Added:
+    """Adds up what the branches of a reversible block give, as the block does."""
+
+    watch: Watch
+    streams: list[Tensor]
+    onto: int
+    name: str
+
+    def __call__(self, _: nn.Module, args: tuple[Any, ...], out: Tensor) -> None:
+        self.streams[self.onto] = self.streams[self.onto] + out
+        self.watch.keep(self.name, self.streams[self.onto])
+
+
+@dataclasses.dataclass
+class _Look:
+    """Computes the weights of one attention beside its own way to the output, from the same queries and keys."""
+
+    found: dict[str, Tensor]
+    name: str
+    body: Attention
+    heads: tuple[int, ...]
+
+    def mix(
+        self,
+        q_BTHK: Tensor,
+        k_BSGK: Tensor,
+        v_BSGK: Tensor,
+        scene: AttentionMetadata,
+        sight: AttentionMask,
+        kernel: Kernel,
+        *rest: Any,
+    ) -> Tensor:
+        def run(q: Tensor, k: Tensor, v: Tensor, terms: AttentionArgs) -> Tensor:
+            probs, rows = probabilities(q, k, terms, self.heads), scene.globals_
+            if rows is not None and sight is rows.sight:
+                probs = with_global_rows(self.found[self.name], probs, rows)
+            self.found[self.name] = probs
+            return kernel.run(q, k, v, terms)
+
+        return Attention.mix(self.body, q_BTHK, k_BSGK, v_BSGK, scene, sight, kernel._replace(run=run), *rest)
+
+    def attend_custom(self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, scene: AttentionMetadata) -> Tensor:
+        made = ReplayLog()
+        out = Attention.attend_custom(self.body, q_BTHK, k_BSGK, v_BSGK, dataclasses.replace(scene, decisions=made))
+
+        def again(values_BSGK: Tensor) -> Tensor:
+            same = dataclasses.replace(scene, decisions=made.replay())
+            return Attention.attend_custom(self.body, q_BTHK, k_BSGK, values_BSGK, same)
+
+        # What is drawn once more must not change what is drawn next.
+        with torch.random.fork_rng([q_BTHK.device] if q_BTHK.is_cuda else []):
+            self.found[self.name] = effective(again, v_BSGK, self.heads)
+        return out

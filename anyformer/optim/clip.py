@@ -1,0 +1,104 @@
+"""Gradient norms and clipping, for whole gradients and for those that are cut over processes."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anyformer.errors import InputError
+from anyformer.optim.rule import lists, local
+
+
+def clip(parameters: Iterable[nn.Parameter], limit: float = math.inf) -> Tensor:
+    """Shrink all gradients so that their norm is at most `limit`; answers the norm before, without waiting for it."""
+    every = list(parameters)
+    gradients = [g for p in every if (g := settled(p)) is not None]
+    if not gradients:
+        return torch.zeros((), device=every[0].device if every else None)
+    norm = total_norm(gradients)
+    if limit != math.inf:
+        # As torch does it: never up, and the tiny number keeps 0 / 0 away.
+        factor = (limit / (norm + 1e-6)).clamp(max=1.0)
+        for device, some in _by_device(gradients).items():
+            lists._foreach_mul_(some, factor.to(device))
+    return norm
+
+
+def total_norm(tensors: list[Tensor]) -> Tensor:
+    """The norm of all numbers of all tensors, as a float32 (or float64) scalar on their device; alike on all processes."""
+    alike: dict[Any, list[Tensor]] = {}
+    for tensor in tensors:
+        # bf16 and float32 are summed alike; float64 or another device is summed on its own.
+        key = _cut(tensor), torch.promote_types(tensor.dtype, torch.float32), tensor.device
+        alike.setdefault(key, []).append(local(tensor))
+    norms = [_reduced(_norm(parts), key[0]) for key, parts in alike.items()]
+    if len(norms) == 1:
+        return norms[0]
+    widest = functools.reduce(torch.promote_types, (norm.dtype for norm in norms))
+    return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device, widest) for norm in norms]))
+
+
+def _by_device(tensors: list[Tensor]) -> dict[torch.device, list[Tensor]]:
+    found: dict[torch.device, list[Tensor]] = {}
+    for tensor in tensors:
+        found.setdefault(tensor.device, []).append(local(tensor))
+    return found
+
+
+def _norm(tensors: list[Tensor]) -> Tensor:
+    # The sums run in float32 anyway; this keeps their results from being rounded for each tensor.
+    wide = torch.promote_types(tensors[0].dtype, torch.float32)
+    return torch.linalg.vector_norm(torch.stack(lists._foreach_norm(tensors, 2.0, dtype=wide)))
+
+
+def _cut(tensor: Tensor) -> Any:
+    """The processes that hold a tensor, and along which of their directions it is cut; None if it is whole."""
+    if type(tensor) is Tensor:
+        return None
+    from torch.distributed.tensor import DTensor
+
+    if not isinstance(tensor, DTensor):
+        return None
+    # A dimension that is cut twice has a placement of its own, which says that it is no shard.
+    return tensor.device_mesh, tuple(i for i, where in enumerate(tensor.placements) if not where.is_replicate())
+
+
+def _reduced(norm: Tensor, cut: Any) -> Tensor:
+    """The norm of tensors of which each process holds a part."""
+    if cut is None or not cut[1]:
+        return norm
+    mesh, directions = cut
+    square = norm.square()
+    for direction in directions:
+        torch.distributed.all_reduce(square, group=mesh.get_group(direction))
+    return square.sqrt()
+
+
+def settled(parameter: nn.Parameter) -> Tensor | None:
+    """The gradient, cut as its parameter is; what several processes have still to add up is added here."""
+    gradient = parameter.grad
+    if gradient is None or type(gradient) is Tensor:
+        return gradient
+    from torch.distributed.tensor import DTensor
+
+    data = parameter.data
+    if isinstance(gradient, DTensor) and isinstance(data, DTensor) and gradient.placements != data.placements:
+        parameter.grad = gradient = gradient.redistribute(placements=data.placements)
+    return gradient
+
+
+def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float = math.inf) -> Tensor:
+    """Shrink all gradients together so that their norm is at most `max_norm`; answers the norm before, as a tensor.
+
+    As torch.nn.utils.clip_grad_norm_, with sums in float32 whatever the gradients' dtype. Without a limit it only
+    measures. A norm that is not finite makes every gradient NaN: look at it before the step.
+    """
+    if isinstance(max_norm, bool) or not max_norm > 0:
+        raise InputError(f"clip_grad_norm_: max_norm {max_norm!r} is not above 0")
+    given: Any = [parameters] if isinstance(parameters, Tensor) else parameters
+    return clip(given, max_norm)

@@ -1,0 +1,128 @@
+"""Learning-rate schedules: a factor on the peak for each step of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from anyformer.registry import OpenAxis
+from anyformer.specs.axes import Problem
+
+CLOCK = 1000.0
+"""A run by the clock does not know its steps; it is taken for one of so many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule(OpenAxis, axis="schedule", leaves="anyformer.optim.schedule"):
+    """How fast a run learns at each of its steps. Spans below 1 are shares of the run; from 1 on they are steps."""
+
+    warmup: float = 0.02
+    """The span in which the factor rises in a straight line to 1."""
+
+    def factor(self, step: float, total: float) -> float:
+        """The factor of a step, counted from 0, of so many. The first step already has a little, the last one still."""
+        return min(self.rising(step, total), self.shape(step, total))
+
+    def at(self, progress: float) -> float:
+        """The factor of a run by the clock, of which so much is over."""
+        return self.factor(progress * CLOCK, CLOCK)
+
+    def shape(self, step: float, total: float) -> float:
+        """The factor without the warm-up."""
+        raise TypeError(f"schedule kind {self.kind!r} defines no shape()")
+
+    def rising(self, step: float, total: float) -> float:
+        """The factor of the warm-up alone; at least 1 after it."""
+        warmup = span(self.warmup, total)
+        return (step + 1) / warmup if step < warmup else 1.0
+
+    def after(self, step: float, total: float) -> float:
+        """How much of what follows the warm-up is over, from 0 to 1."""
+        warmup = min(span(self.warmup, total), total)
+        return min(max((step - warmup) / max(total - warmup, 1.0), 0.0), 1.0)
+
+    def problems(self) -> Iterator[Problem]:
+        """What is wrong with this node on its own."""
+        if self.warmup < 0:
+            yield "warmup", f"{self.warmup:g} is not at least 0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trapezoid(Schedule, kind="wsd"):
+    """Warm up, stay, and go down in a straight line (WSD: warm-up, stable, decay; Hu et al. 2024)."""
+
+    decay: float = 0.5
+    """The span of the way down."""
+    floor: float = 0.0
+
+    def shape(self, step: float, total: float) -> float:
+        decay = span(self.decay, total)
+        left = min((total - step) / decay, 1.0) if decay else 1.0
+        return max(self.floor + (1 - self.floor) * left, self.floor)
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        yield from _floor(self.floor)
+        if self.decay < 0:
+            yield "decay", f"{self.decay:g} is not at least 0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cosine(Schedule, kind="cosine"):
+    """Warm up, then go down along half a cosine (Loshchilov and Hutter 2017)."""
+
+    floor: float = 0.1
+
+    def shape(self, step: float, total: float) -> float:
+        return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * self.after(step, total)))
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        yield from _floor(self.floor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linear(Schedule, kind="linear"):
+    """Warm up, then go down in a straight line."""
+
+    floor: float = 0.0
+
+    def shape(self, step: float, total: float) -> float:
+        return self.floor + (1 - self.floor) * (1 - self.after(step, total))
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        yield from _floor(self.floor)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InverseSqrt(Schedule, kind="inverse_sqrt"):
+    """Warm up, then fall with the root of the step (Vaswani et al. 2017, eq. 3).
+
+    Theirs is d^-0.5 min(s^-0.5, s w^-1.5) with s from 1; its peak, at s = w, is (d w)^-0.5. As factors on a peak the
+    learning rates are then given as in every other schedule.
+    """
+
+    warmup: float = 4000.0
+
+    def shape(self, step: float, total: float) -> float:
+        return (max(span(self.warmup, total), 1.0) / (step + 1)) ** 0.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant(Schedule, kind="constant"):
+    """Warm up, then stay."""
+
+    def shape(self, step: float, total: float) -> float:
+        return 1.0
+
+
+def span(given: float, total: float) -> float:
+    """A span in steps."""
+    return given if given >= 1 else given * total
+
+
+def _floor(floor: float) -> Iterator[Problem]:
+    if not 0 <= floor <= 1:
+        yield "floor", f"{floor:g} is not from 0 to 1"

@@ -1,0 +1,74 @@
+"""Attention metadata, shared by the layers with equal specs in one forward pass.
+
+Positions, mask, angles, shared score terms and the choice of a kernel are computed once for each distinct pair of
+attention and position spec; a layer only reads them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from anyformer.kernels.attention_mask import AttentionMask
+from anyformer.kernels.block_table import BlockTable
+from anyformer.kernels.dispatch import Kernel
+from anyformer.parts.paged import Kept
+from anyformer.parts.replay import ReplayLog
+from anyformer.specs.axes import ScoreBias
+
+
+class RotaryTables(NamedTuple):
+    """What a position scheme needs to rotate tokens, with the angles if the stack could compute them."""
+
+    pos_BT: Tensor
+    length_BT: Tensor | None
+    angles: Any
+
+    def at(self, index_BN: Tensor) -> RotaryTables:
+        """The same for some tokens of each row."""
+
+        def pick(part: Tensor) -> Tensor:
+            if part.shape[1] == 1:
+                return part
+            rows = part.expand(index_BN.shape[0], *part.shape[1:])
+            index = index_BN.view(*index_BN.shape, *[1] * (part.dim() - 2)).expand(*index_BN.shape, *part.shape[2:])
+            return rows.gather(1, index)
+
+        length = None if self.length_BT is None else pick(self.length_BT)
+        angles = None if self.angles is None else tuple(pick(part) for part in self.angles)
+        return RotaryTables(pick(self.pos_BT), length, angles)
+
+
+class GlobalQueries(NamedTuple):
+    """The queries of global tokens, where they have projections of their own."""
+
+    index_BN: Tensor | None
+    """Where they are in each row, with others to fill up; None: all tokens, as values can't be looked at."""
+    chosen_BN: Tensor
+    """Which of those are global."""
+    sight: AttentionMask
+    kernel: Kernel
+    turn: RotaryTables | None
+
+
+@dataclass
+class AttentionMetadata:
+    """Facts of one forward pass for the layers that share a kind of attention."""
+
+    sight: AttentionMask
+    kernel: Kernel | None = None
+    """None where the mixer has a way of its own."""
+    scores: ScoreBias | None = None
+    """Terms that read neither queries nor keys, so that no layer changes them."""
+    own: dict[str, Tensor] | None = None
+    """Parameters and constants of a position scheme that the stack owns."""
+    q_rope: RotaryTables | None = None
+    k_rope: RotaryTables | None = None
+    cache: Kept | None = None
+    pages: BlockTable | None = None
+    """Where the keys lie, if the kernel reads pages."""
+    globals_: GlobalQueries | None = None
+    decisions: ReplayLog | None = None
+    """Records what must not be decided anew when a reversible block is computed once more."""

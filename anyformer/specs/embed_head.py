@@ -1,0 +1,210 @@
+"""The two ends of a model: what it reads (`embed`) and what it answers (`head`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from anyformer.specs.axes import Leaf, Problem
+from anyformer.specs.formulas import Scale
+
+Pool = Literal["first", "last", "mean"]
+POOLED: dict[Pool, str] = {"first": "the first state", "last": "the last state", "mean": "mean_t h_t"}
+"""What a head that pools reads, in an equation."""
+
+
+class Embed(Leaf, axis="embed", leaves="anyformer.specs.embed_head"):
+    """What a model reads."""
+
+    reads: ClassVar[str]
+    """The name of the argument of `model(...)` that carries the input."""
+    dropout: float
+    token_types: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenEmbed(Embed, kind="tokens"):
+    """A table row for each token id."""
+
+    reads = "input_ids"
+    width: int | None = None
+    """A table narrower than the model, with a projection to its width (ALBERT, OPT-350M, RoFormer)."""
+    project: Literal["first", "last"] = "first"
+    """The projection comes before positions and the embedding norm, or after them."""
+    project_bias: bool = False
+    scale: Scale = 1.0
+    """The embeddings are multiplied by this, e.g. `sqrt(width)`."""
+    round_scale: bool = False
+    """Round the scale to the dtype of the weights first (Gemma)."""
+    token_types: int = 0
+    """Rows of a second table, added: BERT's segments A and B."""
+    shared: bool = True
+    """In an encoder-decoder: one table for both stacks."""
+    dropout: float = 0.0
+
+    def equation(self) -> str:
+        scaled = "" if self.scale == 1 else f"{self.scale} " if isinstance(self.scale, str) else f"{self.scale:g} "
+        row = f"{scaled}E[token_t]"
+        project = f"W_p {row}{' + b_p' if self.project_bias else ''}"
+        row = project if self.width is not None and self.project == "first" else row
+        late = ", W_p after positions and norm" if self.width is not None and self.project == "last" else ""
+        return f"x_t = {row}{' + T[type_t]' if self.token_types else ''}{late}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchEmbed(Embed, kind="patches"):
+    """An image cut into square patches, each projected to the width (ViT)."""
+
+    title = "image patches"
+    reads = "pixel_values"
+    image: int
+    patch: int
+    channels: int = 3
+    class_token: bool = True
+    bias: bool = True
+    token_types: int = 0
+    dropout: float = 0.0
+
+    def tokens(self) -> int:
+        """Length of the sequence that an image becomes."""
+        return (self.image // self.patch) ** 2 + int(self.class_token)
+
+    def equation(self) -> str:
+        own = ", x_0 = a learned vector" if self.class_token else ""
+        return f"x_p = W pixels of patch p{' + b' if self.bias else ''}{own}"
+
+    def problems(self) -> Iterator[Problem]:
+        for name in ("image", "channels"):
+            if getattr(self, name) < 1:
+                yield name, f"{getattr(self, name)} is not at least 1"
+        if self.patch < 1 or self.image % max(self.patch, 1):
+            yield "patch", f"{self.patch} does not tile an image of {self.image} pixels; pick a divisor of it"
+        if self.token_types:
+            yield "token_types", "patches have no token types; leave it 0"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SeriesEmbed(Embed, kind="series"):
+    """A vector of real numbers for each time step, projected to the width."""
+
+    title = "series of vectors"
+    reads = "values"
+    channels: int = 1
+    bias: bool = True
+    token_types: int = 0
+    dropout: float = 0.0
+
+    def problems(self) -> Iterator[Problem]:
+        if self.channels < 1:
+            yield "channels", f"{self.channels} is not at least 1"
+        if self.token_types:
+            yield "token_types", "a series has no token types; leave it 0"
+
+    def equation(self) -> str:
+        return f"x_t = W v_t{' + b' if self.bias else ''}"
+
+
+class Head(Leaf, axis="head", leaves="anyformer.specs.embed_head"):
+    """What a model answers."""
+
+    predicts_tokens: ClassVar[bool] = False
+    pools: ClassVar[bool] = False
+    """True if the head reads one vector for each row instead of one for each token."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoHead(Head, kind="none"):
+    """No head: the states are the answer."""
+
+    title = "no head"
+
+    def equation(self) -> str:
+        return "answer_t = h_t"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenHead(Head, kind="lm"):
+    """A logit for each token of the vocabulary: next-token in a decoder, masked-token in an encoder."""
+
+    title = "token logits"
+    predicts_tokens = True
+    tied: bool = False
+    """The output matrix is the embedding table."""
+    bias: bool = False
+    adds_bias: bool = True
+    """False: that bias is kept and counted, but not added to the logits (the public Reformer class)."""
+    transform: bool = False
+    """A dense layer, an activation and a norm before the output matrix (BERT's masked-LM head)."""
+    transform_bias: bool = True
+    """Whether that dense layer has a bias; ModernBERT's has none."""
+    activation: str = "gelu"
+    """The activation of that dense layer: an ungated ffn kind."""
+    scale: Scale = 1.0
+    """Logits are multiplied by this."""
+    softcap: float | None = None
+
+    def equation(self) -> str:
+        dense = f"W_d h_t{' + b_d' if self.transform_bias else ''}"
+        read = f"norm({self.activation}({dense}))" if self.transform else "h_t"
+        logits = f"{'E' if self.tied else 'W'} {read}{' + b' if self.bias and self.adds_bias else ''}"
+        if self.scale != 1:
+            logits = f"{self.scale if isinstance(self.scale, str) else f'{self.scale:g}'} ({logits})"
+        return (
+            f"logits_t = {logits if self.softcap is None else f'{self.softcap:g} tanh(({logits}) / {self.softcap:g})'}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceHead(Head, kind="sequence"):
+    """A class for the whole row."""
+
+    title = "sequence classes"
+    pools = True
+    labels: int
+    pool: Pool = "first"
+    dense: bool = False
+    """A dense layer with tanh before the classifier (BERT's pooler)."""
+    dropout: float = 0.0
+
+    def equation(self) -> str:
+        return f"logits = W {'tanh(W_d h + b_d)' if self.dense else 'h'} + b, h = {POOLED[self.pool]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairHead(Head, kind="pair"):
+    """A class for two texts in one row: [u, v, |u-v|, u*v] of the means over token type 0 and over 1."""
+
+    title = "pair classes"
+    pools = True
+    labels: int
+    dropout: float = 0.0
+
+    def equation(self) -> str:
+        return "logits = W [u, v, |u - v|, u * v] + b, u and v the means of h over text A and B"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelHead(Head, kind="token"):
+    """A class for each token."""
+
+    title = "token classes"
+    labels: int
+    dropout: float = 0.0
+
+    def equation(self) -> str:
+        return "logits_t = W h_t + b"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegressionHead(Head, kind="regression"):
+    """Real numbers for the whole row, with a mean squared error."""
+
+    title = "real numbers"
+    pools = True
+    outputs: int = 1
+    pool: Pool = "mean"
+    dropout: float = 0.0
+
+    def equation(self) -> str:
+        return f"y = W h + b, h = {POOLED[self.pool]}"

@@ -1,0 +1,92 @@
+"""A model spread over the processes of a team: cut by FSDP2 in blocks, its products shared if that is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from anyformer.model.model import Model
+from anyformer.model.native_checkpoint import empty_model
+from anyformer.specs.model import ModelSpec
+from anyformer.train.distributed.dtensor_shards import put, whole
+from anyformer.train.distributed.mesh import Meshes
+from anyformer.train.distributed.tensor_parallel import share_products
+from anyformer.train.distributed.tp_plan import divided
+
+
+def spread(
+    spec: ModelSpec,
+    meshes: Meshes,
+    values: Callable[[str], Tensor],
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    autocast: bool = False,
+) -> Model:
+    """A model of a spec of which this process holds its part. `values` gives whole tensors by name, one at a time."""
+    tensor = 1 if meshes.tensor is None else meshes.tensor.size()
+    with torch.device("meta"):
+        model = Model(divided(spec, tensor)).to(dtype)
+    if meshes.tensor is not None:
+        share_products(model, spec, meshes.tensor)
+    _shard(model, meshes, autocast)
+    # Held constants know by themselves what they are.
+    model.to_empty(device=device)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            put(parameter, values(name))
+    return model
+
+
+def _shard(model: Model, meshes: Meshes, autocast: bool) -> None:
+    """Each block is a unit that is gathered when it computes; what is outside of blocks is one with the model.
+
+    Under autocast blocks are gathered in bf16, which their products read anyway, and gradients add up in fp32.
+    """
+    policy = MixedPrecisionPolicy()
+    if autocast:
+        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+    named = {stack.name: stack.reversible for stack in model.spec.stacks}
+    for name, reversible in named.items():
+        for block in model.get_submodule(f"{name}.blocks").children():
+            # A reversible stack does not call its blocks, so they are gathered with the model.
+            if not reversible:
+                fully_shard(block, mesh=meshes.data, mp_policy=policy)
+    fully_shard(model, mesh=meshes.data)
+    model.register_forward_hook(_let_go)
+
+
+def _let_go(model: Any, given: Any, answer: Any) -> None:
+    """What is outside of blocks stays gathered for a backward pass; where none follows, parameters are parts again."""
+    if not torch.is_grad_enabled():
+        model.reshard()
+
+
+def syncing(model: nn.Module) -> Callable[[bool], None]:
+    """Tells a spread model whether the next backward pass is the last of a step: gradients meet only then."""
+    if not isinstance(model, FSDPModule):
+        raise TypeError("the model is not spread")
+    found: Any = model
+
+    def last(yes: bool) -> None:
+        found.set_requires_gradient_sync(yes)
+        found.set_is_last_backward(yes)
+
+    return last
+
+
+def assembled(model: Model, spec: ModelSpec, device: torch.device, *, keep: bool) -> Model | None:
+    """A plain model with the weights of a spread one, on the process that keeps it. All processes take part."""
+    dtype = next(model.parameters()).dtype
+    plain = empty_model(spec, device, dtype) if keep else None
+    room = {} if plain is None else dict(plain.named_parameters())
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            full = whole(parameter)
+            if name in room:
+                room[name].copy_(full)
+    return plain

@@ -1,0 +1,117 @@
+"""Joining the other processes of a run: what torchrun started becomes a team."""
+
+from __future__ import annotations
+
+import datetime
+import socket
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
+
+from anyformer.errors import InputError, TrainingError
+from anyformer.train.config import Many
+from anyformer.train.distributed.mesh import Meshes, layout, meshes
+from anyformer.train.ranks import ALONE, Ranks
+
+GONE = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "Connection refused")
+"""How a lost process shows."""
+
+
+class Joined(NamedTuple):
+    """What a process knows when it has met the others."""
+
+    team: Ranks
+    meshes: Meshes | None
+    """None for a process on its own."""
+    device: torch.device
+
+
+@contextmanager
+def joined(many: Many, device: torch.device) -> Iterator[Joined]:
+    """The team for the duration of a `with`. A process that torchrun did not start is on its own."""
+    ours = dist.is_available() and not dist.is_initialized() and dist.is_torchelastic_launched()
+    if ours:
+        device = _own(device)
+        _meet(device, datetime.timedelta(seconds=many.timeout))
+    met = _met(many, device)
+    with warnings.catch_warnings():
+        # Nothing here changes an answer in place, which is what this one is about.
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
+        if not met.team.first:
+            # All find the same, and one of them says it.
+            warnings.simplefilter("ignore")
+        try:
+            yield met
+        except RuntimeError as error:
+            # Gloo has no class of errors for this.
+            if met.meshes is None or not any(words in str(error) for words in GONE):
+                raise
+            raise TrainingError(
+                "another process of this run is gone, so this one ends too; its own message says why. The same command "
+                "continues from the last checkpoint, and torchrun --max-restarts N calls it again by itself"
+            ) from error
+    # After an error others may be gone, and to take leave of them could take forever.
+    if ours:
+        dist.destroy_process_group()
+
+
+def _meet(device: torch.device, limit: datetime.timedelta) -> None:
+    """Start torch's engine with the processes that torchrun started."""
+    from torch.distributed.elastic.utils.api import get_env_variable_or_raise
+
+    store, rank, world = next(rendezvous("env://", timeout=limit))
+    store.set_timeout(limit)
+    # torchrun keeps its store when it starts processes again, and what the dead ones wrote there would be believed.
+    again = get_env_variable_or_raise("TORCHELASTIC_RESTART_COUNT")
+    # Small numbers travel between hosts, so that nobody waits for an accelerator to learn of a stop.
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    mine = PrefixStore(f"anyformer/{again}/{world}", store)
+    dist.init_process_group(backend, store=mine, rank=rank, world_size=world, timeout=limit)
+
+
+def _own(device: torch.device) -> torch.device:
+    """The accelerator of this process: as many of them as processes on a machine, in the same order."""
+    if device.type != "cuda":
+        return device
+    if device.index is not None:
+        raise InputError(
+            f"compute.device: under torchrun each process takes a device of its own; write cuda, not {device}"
+        )
+    local, there = dist.get_node_local_rank(), torch.cuda.device_count()
+    if local >= there:
+        raise InputError(
+            f"torchrun started more processes on this machine than it has CUDA devices, {there}; give it "
+            f"--nproc-per-node {there}"
+        )
+    torch.cuda.set_device(local)
+    return torch.device("cuda", local)
+
+
+def _met(many: Many, device: torch.device) -> Joined:
+    world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    if world == 1:
+        if many.tensor != 1:
+            raise InputError(
+                f"many.tensor: {many.tensor} processes are to share products, but there is one; start them with "
+                f"torchrun --nproc-per-node {many.tensor} -m anyformer train ..."
+            )
+        return Joined(ALONE, None, device)
+    rank = dist.get_rank()
+    sizes = layout(world, shard=many.shard, tensor=many.tensor, machine=_neighbours(device, world))
+    team = Ranks(rank=rank, world=world, reader=rank // many.tensor, readers=sizes.readers)
+    return Joined(team, meshes(device.type, sizes), device)
+
+
+def _neighbours(device: torch.device, world: int) -> int:
+    """Processes on this machine, by its name."""
+    mine = torch.tensor([zlib.crc32(socket.gethostname().encode())], device=device)
+    names = [torch.empty_like(mine) for _ in range(world)]
+    dist.all_gather(names, mine)
+    return int((torch.cat(names) == mine).sum())

@@ -1,0 +1,278 @@
+"""Checkpoints of a run with many processes: gathered into plain files, or each process's part in a file of its own.
+
+    step-00000100/  optimizer-00002-of-00004.safetensors   what one process holds, each stretch once over all of them
+                    parts.json                             for each tensor its shape and where its stretches lie
+
+Nothing in it names a mesh: a tensor is a set of boxes, so any number of processes, cut in any way, reads it back, and
+each reads only what it holds. torch's own distributed checkpoint keeps its index as a pickle, which runs code when it
+is read; this one is safetensors and JSON, and goes by the same protocol as any checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import CheckpointError, file_fault
+from anyformer.files import Written, write_new
+from anyformer.model.native_checkpoint import WEIGHTS
+from anyformer.model.safetensors_file import DTYPES, TensorFile
+from anyformer.train.checkpoint import FOLDER, Contents, Found, name_of, write
+from anyformer.train.distributed.dtensor_shards import Stretch, cut, gathered, local, stretch
+from anyformer.train.ranks import Ranks
+from anyformer.train.state_tensors import NAMES, Table
+
+Parts = dict[str, dict[str, tuple[Tensor, tuple[int, ...]]]]
+"""By table and name what one process writes, and where it begins in the whole."""
+PARTS = "parts.json"
+CONTINUES = "After that the same command continues from the checkpoint before"
+
+
+def gathered_contents(contents: Contents, team: Ranks) -> Contents:
+    """The same with whole tensors on the host of the first process. All processes take part."""
+    tables = {n: Table(gathered(t.tensors, keep=team.first), t.metadata) for n, t in contents.tables.items()}
+    return replace(contents, tables=tables)
+
+
+def save_parts(team: Ranks, run: Path, step: int, contents: Contents, keep: int) -> None:
+    """Save a checkpoint to which each process adds what it holds. If one of them can't, nothing is left of it."""
+    told = False
+
+    def beside(made: Path) -> Mapping[str, Written]:
+        nonlocal told
+        told = True
+        team.told(os.getpid())
+        _write_mine(made, contents.tables, team)
+        return _collected(made, contents.tables, team.world)
+
+    with team.first_alone() as first:
+        if first:
+            try:
+                write(run, step, replace(contents, tables={}, public="", beside=beside), keep)
+            finally:
+                if not told:
+                    team.told(-1)
+        elif (writer := team.told(0)) >= 0:
+            _write_mine(run / FOLDER / f"{name_of(step)}.tmp-{writer}", contents.tables, team)
+
+
+def _write_mine(made: Path, tables: Mapping[str, Table], team: Ranks) -> None:
+    """The stretches that this process answers for; then wait for the others to have theirs."""
+    fault: OSError | None = None
+    try:
+        mine: Parts = {}
+        for table, held in tables.items():
+            answered = {name: tensor for name, tensor in held.tensors.items() if _answers_for(tensor, team)}
+            mine[table] = {name: (local(tensor), stretch(tensor).start) for name, tensor in answered.items()}
+        _write_part(made, mine, team.rank, team.world)
+    except OSError as error:
+        fault = error
+    if team.any(fault is not None):
+        why = "another process could not write its part; its own message says why"
+        if fault is not None:
+            why = f"the part of this process can't be saved: {file_fault(fault)}. {CONTINUES}"
+        raise CheckpointError(f"{made}: {why}") from fault
+
+
+def _write_part(made: Path, parts: Parts, rank: int, world: int) -> None:
+    """One file for each table, and a list of what is in them."""
+    listed: dict[str, Any] = {}
+    for table, held in parts.items():
+        file = f"{Path(table).stem}-{rank:05d}-of-{world:05d}.safetensors"
+        written = write_new(made / file, Table({name: tensor for name, (tensor, _) in held.items()}).pieces())
+        starts = {name: list(start) for name, (_, start) in held.items()}
+        listed[table] = {"file": file, "size": written.size, "sha256": written.sha256, "starts": starts}
+    write_new(made / _list(rank), [json.dumps(listed).encode()])
+
+
+def _list(rank: int) -> str:
+    return f"part-{rank:05d}.json"
+
+
+def _answers_for(tensor: Tensor, team: Ranks) -> bool:
+    """Whether this process writes what it holds: of copies the first one is written, and of nothing nothing."""
+    held = cut(tensor.detach())
+    if held is None:
+        return team.first
+    copies = [i for i, where in enumerate(held.placements) if where.is_replicate()]
+    return all(held.device_mesh.get_local_rank(i) == 0 for i in copies) and local(tensor).numel() > 0
+
+
+def _collected(made: Path, tables: Mapping[str, Table], world: int) -> dict[str, Written]:
+    """The index of all parts, written by the first process, and every file that belongs to the checkpoint."""
+    files: dict[str, Written] = {}
+    index: dict[str, Any] = {}
+    lists = [json.loads((made / _list(rank)).read_bytes()) for rank in range(world)]
+    for table, held in tables.items():
+        tensors: dict[str, Any] = {
+            name: {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "pieces": []}
+            for name, tensor in held.tensors.items()
+        }
+        for listed in lists:
+            told = listed[table]
+            files[told["file"]] = Written(told["size"], told["sha256"])
+            for name, start in told["starts"].items():
+                tensors[name]["pieces"].append({"file": told["file"], "start": start})
+        index[table] = {"metadata": dict(held.metadata), "tensors": tensors}
+    files[PARTS] = write_new(made / PARTS, [json.dumps({"tables": index}).encode()])
+    for rank in range(world):
+        (made / _list(rank)).unlink()
+    return files
+
+
+class Stored:
+    """A table of a checkpoint, plain or in parts, open for reading in a `with`. Its hashes have been checked."""
+
+    def __init__(self, found: Found, table: str) -> None:
+        self.found, self.table, self.metadata = found, table, dict[str, str]()
+        self.shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+        self._pieces: dict[str, list[tuple[str, Stretch]]] = {}
+        self._files: dict[str, TensorFile] = {}
+        self._open = ExitStack()
+
+    def __enter__(self) -> Stored:
+        try:
+            self._read()
+        except (KeyError, TypeError, ValueError) as error:
+            self._open.close()
+            raise CheckpointError(f"{self.found.folder / PARTS}: can't be used: {error!r}") from error
+        except BaseException:
+            self._open.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def _read(self) -> None:
+        if self.table in self.found.files:
+            header = self._file(self.table).header
+            self.metadata = header.metadata
+            for name, place in header.tensors.items():
+                shape = tuple(place.shape)
+                self.shapes[name] = shape, DTYPES[place.dtype]
+                self._pieces[name] = [(self.table, Stretch((0,) * len(shape), shape))]
+            return
+        if PARTS not in self.found.files:
+            raise CheckpointError(f"{self.found.folder}: holds no {self.table}, only {', '.join(self.found.files)}")
+        index = json.loads((self.found.folder / PARTS).read_bytes())["tables"][self.table]
+        self.metadata = {str(key): str(value) for key, value in index["metadata"].items()}
+        for name, told in index["tensors"].items():
+            self.shapes[name] = tuple(map(int, told["shape"])), DTYPES[told["dtype"]]
+            self._pieces[name] = []
+            for piece in told["pieces"]:
+                if piece["file"] not in self.found.files:
+                    raise CheckpointError(
+                        f"{self.found.folder / PARTS}: names {piece['file']!r:.120}, which is no part"
+                    )
+                shape = tuple(self._file(piece["file"]).header.tensors[name].shape)
+                self._pieces[name].append((piece["file"], Stretch(tuple(map(int, piece["start"])), shape)))
+            _check_boxes(name, self.shapes[name][0], [box for _, box in self._pieces[name]])
+
+    def _file(self, name: str) -> TensorFile:
+        if name not in self._files:
+            self._files[name] = self._open.enter_context(TensorFile(self.found.folder / name))
+        return self._files[name]
+
+    @torch.no_grad()
+    def copy(self, name: str, wanted: Stretch, into: Tensor) -> None:
+        """Read a stretch of a tensor into one of its shape. Of the files no more is read than that."""
+        for file, box in self._pieces[name]:
+            both = _overlap(box, wanted)
+            if both is not None:
+                view = self._file(file).view(name)
+                into_it = Stretch(tuple(a - b for a, b in zip(both.start, wanted.start, strict=True)), both.shape)
+                out_of = Stretch(tuple(a - b for a, b in zip(both.start, box.start, strict=True)), both.shape)
+                into_it.of(into).copy_(out_of.of(view))
+
+
+def _overlap(a: Stretch, b: Stretch) -> Stretch | None:
+    start = tuple(max(x, y) for x, y in zip(a.start, b.start, strict=True))
+    ends = (min(x + m, y + n) for x, m, y, n in zip(a.start, a.shape, b.start, b.shape, strict=True))
+    shape = tuple(end - first for end, first in zip(ends, start, strict=True))
+    return Stretch(start, shape) if all(size > 0 for size in shape) else None
+
+
+def _check_boxes(name: str, shape: tuple[int, ...], boxes: list[Stretch]) -> None:
+    """Boxes that lie inside, don't overlap and are as many numbers as the whole cover it."""
+    inside = all(
+        len(box.start) == len(shape)
+        and all(s >= 0 and s + n <= whole for s, n, whole in zip(box.start, box.shape, shape, strict=True))
+        for box in boxes
+    )
+    apart = inside and not any(_overlap(a, b) for i, a in enumerate(boxes) for b in boxes[:i] if a.shape and b.shape)
+    if not apart or sum(torch.Size(box.shape).numel() for box in boxes) != torch.Size(shape).numel():
+        raise CheckpointError(f"{PARTS}: the parts of {name} do not make up {shape}")
+
+
+def fill(found: Found, table: str, tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Give tensors, cut or whole, what a table has under their names; its texts. All must fit, or none is touched."""
+    with Stored(found, table) as stored:
+        wrong = [f"{name}: is missing" for name in tensors.keys() - stored.shapes.keys()]
+        wrong += [f"{name}: is not asked for" for name in stored.shapes.keys() - tensors.keys()]
+        for name in tensors.keys() & stored.shapes.keys():
+            (shape, dtype), want = stored.shapes[name], tensors[name]
+            if (shape, dtype) != (tuple(want.shape), want.dtype):
+                wrong.append(f"{name}: is {dtype} of shape {shape}, not {want.dtype} of {tuple(want.shape)}")
+        if wrong:
+            raise CheckpointError("\n  ".join([f"{found.folder / table} does not fit this run:", *sorted(wrong)]))
+        for name, tensor in tensors.items():
+            stored.copy(name, stretch(tensor), local(tensor))
+        return stored.metadata
+
+
+def rewrite(found: Found, run: Path, parts: int = 0) -> Path:
+    """Write a checkpoint, however it was written, into the folder of another run: plain, or in so many parts."""
+    tables = {name: _whole_table(found, name) for name in _tables(found)}
+    kept = [name for name in found.files if Path(name).suffix not in (".safetensors", ".json")]
+    texts = {name: (found.folder / name).read_text(encoding="utf-8") for name in kept}
+    public = next(name for name in ("ema.safetensors", WEIGHTS) if name in tables)
+    contents = Contents(tables=tables, state=found.state, texts=texts, public=public)
+    run.mkdir(parents=True, exist_ok=True)
+    if not parts:
+        return write(run, found.step, contents)
+
+    def beside(made: Path) -> Mapping[str, Written]:
+        for rank in range(parts):
+            cut_up = {name: _chunks(table, rank, parts) for name, table in tables.items()}
+            _write_part(made, cut_up, rank, parts)
+        return _collected(made, tables, parts)
+
+    return write(run, found.step, replace(contents, tables={}, public="", beside=beside))
+
+
+def _tables(found: Found) -> list[str]:
+    if PARTS in found.files:
+        return list(json.loads((found.folder / PARTS).read_bytes())["tables"])
+    return [name for name in found.files if name.endswith(".safetensors")]
+
+
+def _whole_table(found: Found, name: str) -> Table:
+    with Stored(found, name) as stored:
+        tensors = {each: torch.empty(shape, dtype=dtype) for each, (shape, dtype) in stored.shapes.items()}
+        for each, tensor in tensors.items():
+            stored.copy(each, stretch(tensor), tensor)
+        return Table(tensors, stored.metadata)
+
+
+def _chunks(table: Table, rank: int, parts: int) -> dict[str, tuple[Tensor, tuple[int, ...]]]:
+    """The rows that one of several processes would hold; what has no rows is the first one's."""
+    found: dict[str, tuple[Tensor, tuple[int, ...]]] = {}
+    for name, tensor in table.tensors.items():
+        if not tensor.dim():
+            if rank == 0:
+                found[name] = tensor, ()
+            continue
+        each = -(-tensor.shape[0] // parts)
+        begin = min(each * rank, tensor.shape[0])
+        if begin < tensor.shape[0]:
+            found[name] = tensor[begin : begin + each], (begin, *[0] * (tensor.dim() - 1))
+    return found

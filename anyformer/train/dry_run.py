@@ -1,0 +1,214 @@
+"""A run before it begins: what each stage reads, how much it computes, how much memory it takes and how long it lasts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary
+
+import torch
+
+from anyformer.train.components import Components
+from anyformer.train.config import Compute
+from anyformer.train.estimate import (
+    DTYPES,
+    SAVED,
+    SPOKEN,
+    TRAINING,
+    Cure,
+    Load,
+    Memory,
+    cures,
+    efficiency,
+    memory,
+    product_rate,
+    step_flops,
+)
+from anyformer.train.precision import Precision
+
+WHOLE = ("none",)
+"""Ways to spread a model in which every process holds all of it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stretch:
+    """A stage of a run, in numbers."""
+
+    first: int
+    """Steps before it."""
+    steps: int
+    words: str
+    cells: int
+    """Room for tokens in a step, over all processes."""
+    flops: int
+    """Of a training step."""
+    rows: int
+    """In an epoch."""
+    waste: float
+    """Share of the room that holds no token."""
+    epochs: float
+    left_out: int
+    """Examples that are too long or empty."""
+    shortened: int
+    """Examples that lose their end."""
+    repeated: int = 0
+    """Tokens of a stream that an epoch reads twice, to fill its last row."""
+
+    @property
+    def flops_per_token(self) -> float:
+        """Of training."""
+        return self.flops / self.cells
+
+    @property
+    def tokens(self) -> float:
+        """That the stage learns from."""
+        return self.steps * self.cells * (1 - self.waste)
+
+
+_known: WeakKeyDictionary[Components, tuple[Stretch, ...]] = WeakKeyDictionary()
+
+
+def stretches(setup: Components) -> tuple[Stretch, ...]:
+    """The stages of a run whose data are read."""
+    if setup not in _known:
+        # From the last to the first: the feeds that are needed first are still there when the run begins.
+        stages = range(len(setup.config.stages))
+        _known[setup] = tuple(reversed([_stretch(setup, i) for i in reversed(stages)]))
+    return _known[setup]
+
+
+def _stretch(setup: Components, number: int) -> Stretch:
+    stages, feed = setup.config.stages, setup.feed(number)
+    stage = stages[number]
+    flops, cells = step_flops(setup.specs[number], feed.batch(0).inputs)
+    return Stretch(
+        first=sum(each.steps for each in stages[:number]), steps=stage.steps, cells=cells, flops=flops, rows=feed.rows,
+        words=f"length {stage.length:,}, {stage.batch:,} rows", waste=feed.waste,
+        epochs=stage.steps * stage.batch / feed.rows, left_out=feed.left_out, shortened=feed.shortened,
+        repeated=feed.repeated,
+    )  # fmt: skip
+
+
+def load_of(setup: Components, stage: int, device: torch.device) -> Load:
+    """What decides how much memory a step of a stage takes on one process."""
+    config, team = setup.config, setup.team
+    batch = team.share(setup.feed(stage).batch(0))
+    return Load(
+        spec=setup.specs[stage], objective=setup.objective, optim=config.optim, compute=config.compute,
+        inputs=batch.inputs, rows=batch.units, averages=config.run.ema is not None, device=device.type,
+        crew=setup.crew(device).size, shards=1 if config.many.shard in WHOLE else team.world,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looks:
+    """What is measured on while a run goes on, and at its end."""
+
+    count: int = 0
+    """Looks at the sample."""
+    rows: int = 0
+    """Of each."""
+    all_rows: int = 0
+    """Of the held-out part, all of which are read once more at the end if the sample is smaller."""
+    flops: float = 0.0
+    """Of all of it."""
+
+
+def looks_of(setup: Components) -> Looks:
+    """Those of a run whose data are read."""
+    run, total, valid = setup.config.run, setup.config.steps, setup.valid
+    if valid is None:
+        return Looks()
+    batch = next(valid.sweep())
+    flops, _ = step_flops(setup.specs[-1], batch.inputs)
+    rows, every = valid.swept(run.eval_batches), valid.swept()
+    # The last one is at the end, whether or not it is due there.
+    count = (total - 1) // run.looks_every(total) + 1
+    read = count * rows + (every if rows < every else 0)
+    return Looks(count=count, rows=rows, all_rows=every, flops=flops / TRAINING / batch.units * read)
+
+
+def _spoken(setup: Components, device: torch.device) -> float:
+    """Seconds of samples: those on the way, and the one at the end."""
+    run, total, spec = setup.config.run, setup.config.steps, setup.spec
+    if setup.tokenizer is None or not spec.head.predicts_tokens or spec.topology == "encoder":
+        return 0.0
+    count = 1 + ((total - 1) // run.sample_every if run.sample_every else 0)
+    layers = len(spec.stacks[-1].layers)
+    return count * min(run.sample_tokens, spec.context) * layers * SPOKEN[device.type]
+
+
+def _saved(setup: Components, sizes: Memory) -> float:
+    """Seconds of checkpoints: one before the first step, those on the way, and the last."""
+    run, total = setup.config.run, setup.config.steps
+    count = 1 + -(-total // run.saves_every(total))
+    least, speed = SAVED
+    return count * (least + (sizes.weights + sizes.optimizer + sizes.average) / speed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """All of it."""
+
+    stretches: tuple[Stretch, ...]
+    memory: Memory
+    """Of the stage that takes most."""
+    stage: int
+    """Which one that is."""
+    load: Load
+    rate: float
+    """FLOP/s of a large product on this device."""
+    efficiency: float
+    looks: Looks
+    spoken: float
+    """Seconds of all samples."""
+    saved: float
+    """Seconds of all checkpoints."""
+
+    @property
+    def flops(self) -> float:
+        """Of the whole run."""
+        return sum(float(each.flops) * each.steps for each in self.stretches)
+
+    def parts(self) -> dict[str, float]:
+        """Seconds that each part of the run is expected to take on one process."""
+        speed = self.rate * self.efficiency
+        named = {
+            "steps": self.flops / speed, "held-out loss": self.looks.flops / speed, "samples": self.spoken,
+            "checkpoints": self.saved,
+        }  # fmt: skip
+        return {name: seconds for name, seconds in named.items() if seconds}
+
+    @property
+    def seconds(self) -> float:
+        """That all of it is expected to take."""
+        return sum(self.parts().values())
+
+    def cures(self) -> list[Cure]:
+        """What would take less memory."""
+        return cures(self.load)
+
+
+def forecast(setup: Components, device: torch.device) -> Forecast:
+    """Look ahead. The data must be read; nothing is built and nothing is written."""
+    compute = setup.config.compute
+    loads = [load_of(setup, i, device) for i in range(len(setup.config.stages))]
+    sizes = [memory(load) for load in loads]
+    stage = max(range(len(sizes)), key=lambda i: sizes[i].total)
+    return Forecast(
+        stretches=stretches(setup), memory=sizes[stage], stage=stage, load=loads[stage],
+        rate=_rate(compute, device), efficiency=efficiency(device.type, compute),
+        looks=looks_of(setup), spoken=_spoken(setup, device), saved=_saved(setup, sizes[stage]),
+    )  # fmt: skip
+
+
+def _rate(compute: Compute, device: torch.device) -> float:
+    """FLOP/s of a large product in the numbers and on the cores that the run will use."""
+    dtype = torch.bfloat16 if compute.autocast == "bfloat16" else DTYPES[compute.dtype]
+    before = torch.get_num_threads()
+    if compute.threads:
+        torch.set_num_threads(compute.threads)
+    try:
+        with Precision(tf32=compute.tf32).step(device):
+            return product_rate(device, dtype)
+    finally:
+        torch.set_num_threads(before)

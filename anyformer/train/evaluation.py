@@ -1,0 +1,117 @@
+"""A look at held-out examples in the middle of a run: the loss and whatever else the objective can say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+
+from anyformer.data.batch import Batch
+from anyformer.data.loader import BatchLoader
+from anyformer.data.objectives import Objective
+from anyformer.model.eval_mode import eval_mode
+from anyformer.model.model import Model
+from anyformer.model.output import Output
+from anyformer.specs.model import ModelSpec
+from anyformer.train.perplexity import perplexity
+from anyformer.train.precision import Precision
+from anyformer.train.ranks import ALONE, Ranks
+from anyformer.train.train_step import even, on_device
+
+LOGITS = 2**26
+"""Logits that are held at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """What was seen."""
+
+    loss: float
+    """Mean over the labels that count, without anything that is only there for training: of nats per token, if those
+    are predicted, whatever the labels are smoothed by while learning."""
+    labels: int
+    figures: dict[str, float]
+    """What else the objective knows, such as accuracy."""
+    rows: int
+    """Rows that were read."""
+    all_rows: int
+    """Rows that there are: fewer were read if they are a sample."""
+
+    @property
+    def perplexity(self) -> float:
+        """Exp of the loss; of use where the loss is nats per token."""
+        return perplexity(self.loss)
+
+
+def evaluate(
+    model: Model,
+    feed: BatchLoader,
+    objective: Objective,
+    *,
+    precision: Precision,
+    batches: int = 0,
+    team: Ranks = ALONE,
+    watch: Callable[[Output, dict[str, torch.Tensor]], None] | None = None,
+    report: Callable[[int, int], None] | None = None,
+) -> Look:
+    """Read so many batches of a sample of the rows, always the same ones, with nothing dropped; 0: all rows once.
+
+    `watch` is shown what the model answered to each piece of a batch, and what it was asked. `report` is called at the
+    beginning and after each batch with the number of rows that were read, and of those that will be.
+    """
+    device = next(model.parameters()).device
+    sums: dict[str, torch.Tensor] = {}
+    read, total = 0, feed.swept(batches)
+    tell = report if report is not None else lambda *_: None
+    tell(read, total)
+    with eval_mode(model), with_logits(model), unsmoothed(model), torch.no_grad(), precision.step(device):
+        for batch in feed.sweep(team.readers, few=batches):
+            for part in few(team.share(batch), model.spec):
+                inputs = on_device(part, device)
+                terms, out = objective.answer(model, inputs)
+                if watch is not None:
+                    watch(out, inputs)
+                plain = terms.terms.get("cross_entropy", terms.terms.get("squared_error", terms.total))
+                found = {"loss": (float(plain) * part.labels, float(part.labels)), **objective.judge(out, inputs)}
+                for name, pair in found.items():
+                    row = torch.tensor(pair, dtype=torch.float64)
+                    sums[name] = sums[name] + row if name in sums else row
+            read = min(read + batch.units, total)
+            tell(read, total)
+    totals = {name: team.total(row.to(device)).tolist() for name, row in sums.items()}
+    # The mean of nothing is no number: 0 would be the best loss of all.
+    means = {name: total / counted if counted else math.nan for name, (total, counted) in totals.items()}
+    labels = int(totals["loss"][1])
+    return Look(loss=means.pop("loss"), labels=labels, figures=means, rows=total, all_rows=feed.swept())
+
+
+def few(batch: Batch, spec: ModelSpec) -> list[Batch]:
+    """A batch in so many pieces that the logits of each have room."""
+    cells = max(array.size for array in batch.inputs.values())
+    logits = cells * (spec.vocab if spec.head.predicts_tokens else 1)
+    return batch.split(even(batch.units, max(1, math.ceil(logits / LOGITS))))
+
+
+@contextmanager
+def unsmoothed(model: Model) -> Iterator[None]:
+    """Losses are of the labels as they are: exp of a smoothed loss is no perplexity."""
+    spec = model.spec
+    if spec.loss.label_smoothing:
+        model.spec = replace(spec, loss=replace(spec.loss, label_smoothing=0.0))
+    try:
+        yield
+    finally:
+        model.spec = spec
+
+
+@contextmanager
+def with_logits(model: Model, *, keep: bool = True) -> Iterator[None]:
+    """Answers have logits, or (keep=False) a loss that was made without them, as learning wants it."""
+    before, model.return_logits = model.return_logits, keep
+    try:
+        yield
+    finally:
+        model.return_logits = before

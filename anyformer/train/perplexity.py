@@ -1,0 +1,337 @@
+"""How well a model predicts texts: perplexity and bits per byte, in sliding windows.
+
+One rule, whoever asks. A text is split into documents at lines of `<|endoftext|>`; the ids of each are those of
+`anyformer.data.text_ids`; each is read in windows of `context` tokens that move on by `stride`, and no window crosses into
+another document. The first token of a document is only read. `Score.rule` says all of it in words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from anyformer.data.corpus import SEPARATOR
+from anyformer.data.corpus import documents as split_documents
+from anyformer.data.text_ids import begins, document_ids
+from anyformer.data.tokenizer import Tokenizer
+from anyformer.errors import DataError, InputError
+from anyformer.model.eval_mode import eval_mode, without_head
+from anyformer.model.model import Model
+from anyformer.train.cpu_workers import CpuWorkers
+
+TOKENS = {"cpu": 2048}
+"""Tokens that are read at once. A CPU is fastest while they stay in its caches."""
+MANY = 32_768
+"""The same on an accelerator."""
+LOGITS = 2**22
+"""Logits that are held at once."""
+
+
+GIVEN = "as given"
+"""Documents and their first tokens where only ids were given."""
+
+
+def perplexity(nats: float, tokens: float = 1) -> float:
+    """Exp of the mean nats per token: as unsure as among so many equally likely tokens."""
+    return math.exp(min(nats / tokens, 709.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """What a model makes of texts. `a + b` is the score of both together."""
+
+    tokens: int
+    """Tokens that were predicted."""
+    bytes: int
+    """Bytes of UTF-8 that they stand for; 0 if only ids were given."""
+    nats: float
+    """Sum of -ln p over those tokens."""
+    documents: int
+    context: int
+    stride: int
+    split: str = GIVEN
+    """How the text was split into documents."""
+    begin: str = GIVEN
+    """What documents begin with."""
+
+    @property
+    def nats_per_token(self) -> float:
+        """The mean loss."""
+        return self.nats / self.tokens
+
+    @property
+    def perplexity(self) -> float:
+        """Exp of the mean nats per token: as unsure as among so many equally likely tokens."""
+        return perplexity(self.nats, self.tokens)
+
+    @property
+    def rule(self) -> str:
+        """How it was measured: two figures compare where this is equal."""
+        return rule(self.documents, self.split, self.begin, self.context, self.stride)
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        """Bits for each byte of text, which compares models whatever their tokenizers; None if only ids were given."""
+        return self.nats / math.log(2) / self.bytes if self.bytes else None
+
+    def __add__(self, other: Score) -> Score:
+        return Score(
+            tokens=self.tokens + other.tokens,
+            bytes=self.bytes + other.bytes,
+            nats=self.nats + other.nats,
+            documents=self.documents + other.documents,
+            context=self.context,
+            stride=self.stride,
+            split=_both(self.split, other.split),
+            begin=_both(self.begin, other.begin),
+        )
+
+
+def rule(documents: int, split: str, begin: str, context: int, stride: int) -> str:
+    """How texts were read, in words."""
+    count = f"{documents:,} document{'' if documents == 1 else 's'}"
+    return f"{count} ({split}), {begin}; windows of {context:,} tokens, moved by {stride:,}"
+
+
+def _both(first: str, second: str) -> str:
+    return first if first == second else f"{first}; {second}"
+
+
+class Window(NamedTuple):
+    """Tokens `start` to `end` of a document are read; those from `first` on are predicted, each by the one before."""
+
+    document: int
+    start: int
+    first: int
+    end: int
+
+
+def score(
+    model: Model,
+    tokenizer: Tokenizer,
+    texts: str | Sequence[str],
+    *,
+    stride: int | None = None,
+    context: int | None = None,
+    report: Callable[[int, int], None] | None = None,
+) -> Score:
+    """Score a text, split at lines of `<|endoftext|>`, or a list of texts, each a document of its own.
+
+    The ids of a document are those that a published folder's files say, or those that a run of ours was trained on. Its
+    first token is only read, and if it is none of bos, its bytes don't count. So are the tokens of a prefix-LM's prefix,
+    which have seen each other: what comes after them is predicted.
+
+    Args:
+        model: A decoder with an lm head. It runs in eval mode, and gets its mode back.
+        tokenizer: The model's own.
+        texts: One text, or documents.
+        stride: Tokens by which a window moves on (default: half of the context). A token is predicted from at least
+            context - stride tokens before it, where there are so many.
+        context: Tokens that are read at once (default: the spec's context).
+        report: Called after each batch with the number of tokens predicted so far, and of all.
+    """
+    read = read_documents(model, tokenizer, texts)
+    found = score_ids(model, read.ids, bytes=read.bytes, stride=stride, context=context, report=report)
+    return replace(found, split=read.split, begin=read.begin)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Documents:
+    """Texts as a model reads them."""
+
+    ids: list[list[int]]
+    bytes: int
+    """Of UTF-8, of all that is predicted."""
+    split: str
+    begin: str
+
+
+def read_documents(model: Model, tokenizer: Tokenizer, texts: str | Sequence[str]) -> Documents:
+    """The ids of documents, and the bytes of all that is predicted of them. One text is split where it says so."""
+    head_of(model)
+    some = split_documents(texts) if isinstance(texts, str) else list(texts)
+    split = f"split at lines of {SEPARATOR}" if isinstance(texts, str) else "each text is one"
+    skipped = unpredicted(model)
+    found = document_ids(model.spec, tokenizer, some)
+    read = [row.ids[row.before : skipped] for row in found]
+    total = sum(len(text.encode()) for text in some)
+    size = total - sum(_bytes_of(tokenizer, ids) for ids in read if ids)
+    begin = begins(model.spec, tokenizer, found)
+    return Documents(ids=[row.ids for row in found], bytes=size, split=split, begin=begin)
+
+
+def _bytes_of(tokenizer: Tokenizer, ids: list[int]) -> int:
+    """Bytes of UTF-8 that the first tokens of a text stand for, though they may end within a character."""
+    text = tokenizer.decode(ids)
+    if len(ids) > 1 and "\ufffd" not in text:
+        return len(text.encode())
+    return sum(map(tokenizer.bytes_of, ids))
+
+
+def unpredicted(model: Model) -> int:
+    """How many tokens of a window are only read: the first one, or all that a prefix-LM sees both ways."""
+    stack: Any = model.decoder
+    return max(1, stack.prefix)
+
+
+def score_ids(
+    model: Model,
+    documents: Sequence[Sequence[int]],
+    *,
+    bytes: int = 0,
+    stride: int | None = None,
+    context: int | None = None,
+    report: Callable[[int, int], None] | None = None,
+) -> Score:
+    """Score documents of token ids. All but the first token of each is predicted (of a prefix-LM: all after the prefix);
+    `bytes` is what those stand for.
+    """
+    context, stride = window_sizes(model, context, stride)
+    device = next(model.parameters()).device
+    rows = [torch.as_tensor(ids, dtype=torch.long) for ids in documents]
+    _check_ids(rows, model.spec.vocab)
+    skipped = unpredicted(model)
+    windows = [window for i, row in enumerate(rows) for window in cut(len(row), context, stride, i, skipped)]
+    total = sum(window.end - window.first for window in windows)
+    if not total:
+        raise DataError("there is nothing to predict: give a longer text")
+    done, nats = 0, 0.0
+    with eval_mode(model), CpuWorkers.on(device, len(windows)) as crew:
+        reader = Reader(model)
+
+        def work(batch: list[Window]) -> tuple[int, float]:
+            return sum(w.end - w.first for w in batch), reader.nats([(rows[w.document], w) for w in batch], device)
+
+        for counted, found in crew.map(work, batches(windows, TOKENS.get(device.type, MANY))):
+            nats, done = nats + found, done + counted
+            if report is not None:
+                report(done, total)
+    if not math.isfinite(nats):
+        raise InputError(f"the model gives a loss of {nats}; are its weights damaged, or is its dtype too narrow?")
+    return Score(tokens=total, bytes=bytes, nats=nats, documents=len(rows), context=context, stride=stride)
+
+
+def cut(tokens: int, context: int, stride: int, document: int = 0, skipped: int = 1) -> Iterator[Window]:
+    """The windows of a document: each reads at most `context` tokens, and every token but the first `skipped` is
+    predicted once.
+    """
+    first, start = skipped, 0
+    while first < tokens:
+        # The last token that is read predicts the one after it.
+        end = min(start + context + 1, tokens)
+        yield Window(document, start, first, end)
+        first, start = end, start + stride
+
+
+def batches(windows: list[Window], tokens: int) -> Iterator[list[Window]]:
+    """Windows of similar length together, as many as have so many tokens, or one."""
+    ordered = sorted(windows, key=lambda w: w.start - w.end)
+    while ordered:
+        size = max(1, tokens // (ordered[0].end - ordered[0].start))
+        yield ordered[:size]
+        del ordered[:size]
+
+
+def head_of(model: Model) -> nn.Module:
+    """The head of a model that predicts the next token; any other model is refused."""
+    spec = model.spec
+    if spec.topology != "decoder":
+        why = "an encoder sees the token that it predicts" if spec.topology == "encoder" else (
+            "an encoder-decoder predicts a text from another one"
+        )  # fmt: skip
+        raise InputError(f"perplexity is for decoders: {why}; anyformer eval --part measures it by its objective")
+    if model.head is None or not spec.head.predicts_tokens or spec.embed.reads != "input_ids":
+        raise InputError(f"perplexity needs a model from tokens to tokens; this one has a {spec.head.kind!r} head")
+    return model.head
+
+
+def window_sizes(model: Model, context: int | None, stride: int | None) -> tuple[int, int]:
+    """Context and stride, checked."""
+    head_of(model)
+    stack: Any = model.decoder
+    room = model.spec.context if stack.limit is None else min(stack.limit, model.spec.context)
+    wrong: list[str] = []
+    size = room if context is None else context
+    if size < 1:
+        wrong.append(f"context: {size} is not at least 1")
+    if stack.limit is not None and size > stack.limit:
+        wrong.append(f"context: {size} is more than the {stack.limit} positions that this model has")
+    skipped = unpredicted(model)
+    # A window must begin so early that what it predicts comes after its prefix.
+    most = size + 1 - skipped
+    if skipped > 1 and most < 1:
+        wrong.append(f"context: {size} leaves nothing to predict after a prefix of {skipped}; give at least {skipped}")
+    step = max(1, min(size // 2, most)) if stride is None else stride
+    if not 1 <= step <= max(most, 1):
+        after = f" after its prefix of {skipped}" if skipped > 1 else ""
+        wrong.append(f"stride: {step} is not from 1 to the context{after}, {most}: tokens would be left out")
+    if wrong:
+        raise InputError("; ".join(wrong))
+    return size, step
+
+
+def _check_ids(rows: list[Tensor], vocab: int) -> None:
+    for i, row in enumerate(rows):
+        if row.dim() != 1:
+            raise InputError(f"document {i}: expected a list of ids, got shape {tuple(row.shape)}")
+        if len(row) and not 0 <= int(row.min()) <= int(row.max()) < vocab:
+            wrong = int(row.max()) if int(row.max()) >= vocab else int(row.min())
+            raise InputError(
+                f"document {i}: {wrong} is not an id below vocab = {vocab}; is this the model's tokenizer?"
+            )
+
+
+class Reader:
+    """Reads batches of windows; logits are made for the tokens that count, a few at a time."""
+
+    def __init__(self, model: Model) -> None:
+        self.body, self.head = without_head(model), head_of(model)
+        self.few = max(1, LOGITS // model.spec.vocab)
+        stack: Any = model.decoder
+        self.reads_length = model.reads_length or stack.reads_document
+
+    @torch.inference_mode()
+    def nats(self, batch: list[tuple[Tensor, Window]], device: torch.device) -> float:
+        """Sum of -ln p over all that the windows predict."""
+        total = torch.zeros((), dtype=torch.float64, device=device)
+        for logits, wanted in self._predicted(batch, device):
+            total += F.cross_entropy(logits, wanted, reduction="none").sum(dtype=torch.float64)
+        return float(total)
+
+    @torch.inference_mode()
+    def by_window(self, batch: list[tuple[Tensor, Window]], device: torch.device) -> list[tuple[float, bool]]:
+        """For each window the sum of -ln p over what it predicts, and whether each of these is the likeliest token."""
+        nats, likeliest = [], []
+        for logits, wanted in self._predicted(batch, device):
+            nats.append(F.cross_entropy(logits, wanted, reduction="none").double().cpu())
+            likeliest.append((logits.argmax(-1) == wanted).cpu())
+        counts = [w.end - w.first for _, w in batch]
+        sums = [float(part.sum()) for part in torch.cat(nats).split(counts)]
+        return list(zip(sums, [bool(part.all()) for part in torch.cat(likeliest).split(counts)], strict=True))
+
+    def _predicted(self, batch: list[tuple[Tensor, Window]], device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+        """Logits and what should have been said, of all that the windows predict in their order, some at a time."""
+        sizes = [w.end - w.start - 1 for _, w in batch]
+        width = max(sizes)
+        ids_BT = torch.zeros(len(batch), width, dtype=torch.long)
+        labels_BT = torch.full_like(ids_BT, -1)
+        for i, (row, w) in enumerate(batch):
+            ids_BT[i, : sizes[i]] = row[w.start : w.end - 1]
+            labels_BT[i, w.first - w.start - 1 : sizes[i]] = row[w.first : w.end]
+        ids_BT, labels_BT = ids_BT.to(device), labels_BT.to(device)
+        # A causal model can't see the padding, which is on the right; only a length must not count it.
+        mask_BT = None
+        if self.reads_length and min(sizes) < width:
+            mask_BT = (torch.arange(width)[None] < torch.tensor(sizes)[:, None]).long().to(device)
+        hidden_BTD = self.body(ids_BT, attention_mask=mask_BT).hidden
+        counted_BT = labels_BT >= 0
+        hidden, labels = hidden_BTD[counted_BT], labels_BT[counted_BT]
+        for some, wanted in zip(hidden.split(self.few), labels.split(self.few), strict=True):
+            logits: Tensor = self.head(some)
+            yield logits.to(torch.promote_types(logits.dtype, torch.float32)), wanted

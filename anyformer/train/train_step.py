@@ -1,0 +1,184 @@
+"""One step of learning: rows in pieces -> gradients -> clip -> guard -> update.
+
+Nothing here waits for an accelerator: what a step found is read from it when somebody asks, a step later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from anyformer.data.batch import Batch
+from anyformer.data.objectives import Objective
+from anyformer.kernels.loss import LossTerms
+from anyformer.model.model import Model
+from anyformer.model.reversible import replays_dropout
+from anyformer.train.cpu_workers import CpuWorkers
+from anyformer.train.optim import Optimizers
+from anyformer.train.precision import Precision
+from anyformer.train.ranks import ALONE, Ranks
+from anyformer.train.spike_guard import SpikeGuard
+
+Sums = dict[str, Tensor]
+"""Terms of the loss by name, and the loss itself as `total`; each a mean over the labels that count."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepResult:
+    """What a step found, still on its device."""
+
+    terms: Sums
+    norm: Tensor
+    """Of all gradients together, before they were clipped."""
+    skipped: Tensor
+    """Whether the weights were left as they were."""
+
+    def read(self) -> StepMetrics:
+        """The same as numbers; waits for the device."""
+        names = [*self.terms]
+        row = torch.stack([*(self.terms[name].detach().double() for name in names), self.norm.double()])
+        *values, norm = row.tolist()
+        return StepMetrics(dict(zip(names, values, strict=True)), norm, bool(self.skipped))
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """What a step found, as numbers."""
+
+    terms: dict[str, float]
+    norm: float
+    skipped: bool
+
+    @property
+    def loss(self) -> float:
+        """What people look at: the cross-entropy or the squared error without anything added to it."""
+        for name in ("cross_entropy", "squared_error"):
+            if name in self.terms:
+                return self.terms[name]
+        return self.terms["total"]
+
+
+@dataclass(kw_only=True)
+class TrainStep:
+    """Moves a model by one batch after the other."""
+
+    model: Model
+    objective: Objective
+    optimizers: Optimizers
+    precision: Precision
+    guard: SpikeGuard
+    crew: CpuWorkers = field(default_factory=CpuWorkers)
+    clip: float = 1.0
+    """The largest norm of all gradients together; 0: no limit."""
+    micro: int = 0
+    """Rows that go through the model at once; 0: all."""
+    team: Ranks = ALONE
+    last: Callable[[bool], None] = lambda _: None
+    """Told before each piece whether it is the last one: gradients of several processes meet only then."""
+
+    def step(self, batch: Batch, *, seed: int, step: int, factor: float) -> StepResult:
+        """Learn from one batch. What is dropped depends on (seed, step, the rows that this process reads) alone."""
+        if self.team.world == 1:
+            # Processes that share a model exchange its parameters for parts of them and back.
+            self.optimizers.check(self.model)
+        device = next(self.model.parameters()).device
+        rounded = self.precision.products(device)
+        with torch.random.fork_rng([device] if device.type == "cuda" else []), rounded:
+            _seed(device, mixed(seed, step, self.team.reader))
+            terms = self._gradients(batch, device)
+        terms = self.team.totals(terms)
+        norm = self.optimizers.clip(self.clip or math.inf)
+        skip = self.guard.judge(terms["total"], norm)
+        self.optimizers.step(factor, self.crew, skip)
+        return StepResult(terms=terms, norm=norm, skipped=skip)
+
+    def _gradients(self, batch: Batch, device: torch.device) -> Sums:
+        """Leave in each parameter its gradient of the mean loss over the labels of the whole batch.
+
+        What routers add (loss.balance, loss.router_z) is a mean over the tokens of each piece, weighted by its labels.
+        """
+        mine = self.team.share(batch)
+        pieces = math.ceil(mine.units / self.micro) if self.micro else 1
+        if self.crew.size > 1 and not replays_dropout(self.model):
+            return self._by_crew(mine.split(even(mine.units, max(pieces, self.crew.size))), batch.labels, device)
+        sums: Sums = {}
+        parts = mine.split(even(mine.units, pieces))
+        for i, part in enumerate(parts):
+            self.last(i == len(parts) - 1)
+            terms = self._loss(part, device)
+            weight = part.labels / max(batch.labels, 1)
+            # Processes average what they found, but each already divided by the labels of all.
+            (terms.total * (weight * self.team.readers)).backward()
+            _add(sums, terms, weight)
+        return sums
+
+    def _by_crew(self, parts: list[Batch], labels: int, device: torch.device) -> Sums:
+        """The same with a thread for each piece. What they find is added in a fixed order, so a step repeats to the bit."""
+        parameters = [p for p in self.optimizers.parameters() if p.requires_grad]
+
+        def work(part: Batch) -> tuple[LossTerms, float, tuple[Tensor | None, ...]]:
+            weight = part.labels / max(labels, 1)
+            terms = self._loss(part, device)
+            return terms, weight, torch.autograd.grad(terms.total * weight, parameters, allow_unused=True)
+
+        sums: Sums = {}
+        for terms, weight, found in self.crew.map(work, parts):
+            _add(sums, terms, weight)
+            for parameter, gradient in zip(parameters, found, strict=True):
+                if gradient is not None:
+                    parameter.grad = (
+                        _laid(gradient, parameter) if parameter.grad is None else parameter.grad.add_(gradient)
+                    )
+        return sums
+
+    def _loss(self, part: Batch, device: torch.device) -> LossTerms:
+        with self.precision.step(device):
+            return self.objective.loss(self.model, on_device(part, device))
+
+
+def on_device(batch: Batch, device: torch.device) -> dict[str, Tensor]:
+    """A batch as arguments of the model."""
+    found = {name: torch.from_numpy(array) for name, array in batch.inputs.items()}
+    if device.type == "cuda":
+        return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in found.items()}
+    return {name: tensor.to(device) for name, tensor in found.items()}
+
+
+def mixed(*numbers: int) -> int:
+    """One seed from several numbers."""
+    seed = 0
+    for number in numbers:
+        seed = (seed * 1_000_003 + number) % 2**63
+    return seed
+
+
+def _seed(device: torch.device, seed: int) -> None:
+    """Seed what a step on a device draws from, and no other device's generator."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
+
+
+def even(units: int, least: int) -> int:
+    """The fewest equal parts that are at least so many."""
+    return next((parts for parts in range(min(least, units), units) if units % parts == 0), units)
+
+
+def _laid(gradient: Tensor, parameter: Tensor) -> Tensor:
+    """A gradient in the layout of its parameter, as a backward pass leaves it: a fused update reads both number by number,
+    so one that comes transposed would move the wrong weights.
+    """
+    if gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter, requires_grad=False).copy_(gradient)
+
+
+def _add(sums: Sums, terms: LossTerms, weight: float) -> None:
+    for name, value in (*terms.terms.items(), ("total", terms.total)):
+        found = value.detach() * weight
+        sums[name] = sums[name] + found if name in sums else found

@@ -1,0 +1,403 @@
+"""The ways to generate from a model, each of which must give a prompt the tokens that it gets alone."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.generation.batching import Batcher
+from anyformer.generation.details import own_logprobs
+from anyformer.generation.engine import generate
+from anyformer.generation.readers.guesses import Lookup
+from anyformer.generation.readers.speculate import Speculating
+from anyformer.generation.running.runner import Runner
+from anyformer.generation.samplers.choose import choose
+from anyformer.generation.samplers.draw import keys, uniform
+from anyformer.generation.samplers.filters import Temperature
+from anyformer.model.eval_mode import eval_mode, without_head
+from anyformer.model.model import Model
+from anyformer.parts.pool import Pool, Tenant
+
+CHUNK, PAGE, GUESSES, SAMPLES = 3, 4, 3, 2
+"""Tokens of a prompt read at once, tokens of a page, guesses at once, answers from one reading of a prompt. Small, so
+that short prompts cross many borders."""
+
+
+@dataclass(frozen=True, eq=False)
+class Said:
+    """The new tokens of one row."""
+
+    ids: tuple[int, ...]
+    logprobs_N: Tensor | None = None
+    """In the model's own distribution; None: the way does not tell them."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Task:
+    """Prompts (of an encoder-decoder: sources), and how their tokens are chosen."""
+
+    model: Model
+    prompts: tuple[Tensor, ...]
+    new: int
+    temperature: float
+    """0: the likeliest token."""
+    seeds: tuple[int, ...]
+    declared: int | None
+    """The length that length-dependent positions read: one for all ways, as rows of a batch have different ones."""
+
+    @property
+    def two(self) -> bool:
+        """Whether it is an encoder-decoder."""
+        return self.model.spec.topology == "encoder-decoder"
+
+    @property
+    def prefix(self) -> int:
+        """Tokens that see each other both ways."""
+        decoder: Any = self.model.decoder
+        return decoder.prefix
+
+    @property
+    def starts(self) -> list[list[int]]:
+        """What the new tokens of each row are added to."""
+        return [[self.model.spec.ids.start or 0] if self.two else ids_T.tolist() for ids_T in self.prompts]
+
+    @property
+    def most(self) -> int:
+        """Tokens of the longest row when all are there."""
+        return max(map(len, self.starts)) + self.new
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `generate` and `submit` are asked for, but for seeds."""
+        asked: dict[str, Any] = {"max_new_tokens": self.new, "stop": ()}
+        if self.temperature:
+            asked["temperature"] = self.temperature
+        return asked | ({} if self.declared is None else {"rope_length": self.declared})
+
+    def points(self, rows: Sequence[int], step: int) -> Tensor | None:
+        """The numbers that decide the draws of some rows; None: nothing is drawn."""
+        if not self.temperature:
+            return None
+        device = next(self.model.parameters()).device
+        keys_B = keys([self.seeds[row] for row in rows], len(rows), device=device)
+        return uniform(keys_B, torch.tensor(step, device=device))
+
+    def point(self, row: int, step: int, stream: int) -> float | None:
+        """The same for one of several answers to a prompt."""
+        if not self.temperature:
+            return None
+        one = keys([self.seeds[row]], 1, samples=stream + 1, device=torch.device("cpu"))[stream]
+        return float(uniform(one, torch.tensor(step)))
+
+
+Known = list[Said]
+"""What each prompt is answered alone."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way: what it answers each prompt, and why it is not for some models."""
+
+    name: str
+    run: Callable[[Task, Known, random.Random], list[Said]]
+    absent: Callable[[Task], str | None] = lambda _: None
+    """Why a model has no such way; None: it has."""
+    copies: int = 1
+    """Answers to each prompt. More than one are drawn, and held against as many copies of the prompt in one batch."""
+
+    def works(self, task: Task) -> bool:
+        """Whether it has something to answer: the likeliest tokens are the same in all copies."""
+        return self.copies == 1 or task.temperature > 0
+
+
+def alone(task: Task) -> Known:
+    """Each prompt by itself, with a cache: what the ways are held against."""
+    found: Known = []
+    for ids_T, seed in zip(task.prompts, task.seeds, strict=True):
+        found += _split(task, generate(task.model, ids_T[None], details=True, **_seeded(task, [seed])))
+    return found
+
+
+def copied(task: Task, copies: int) -> Known:
+    """Copies of each prompt in a batch, each of which is read: what answers from one reading are held against."""
+    found: Known = []
+    for row, ids_T in enumerate(task.prompts):
+        # One seed gives row i the stream i, as it gives to answer i of one row.
+        ids_BT = ids_T.repeat(copies, 1)
+        found += _split(task, generate(task.model, ids_BT, details=True, **_seeded(task, task.seeds[row])))
+    return found
+
+
+def uncached(task: Task, known: Known, rng: random.Random) -> list[Said]:
+    """Everything is read again in each step."""
+    return _batched(task, _order(task, rng), rng, left=False, use_cache=False)
+
+
+def left(task: Task, known: Known, rng: random.Random) -> list[Said]:
+    """A batch in random order, padded on the left."""
+    return _batched(task, _order(task, rng), rng, left=True)
+
+
+def right(task: Task, known: Known, rng: random.Random) -> list[Said]:
+    """The same, padded on the right."""
+    return _batched(task, _order(task, rng), rng, left=False)
+
+
+def streamed(task: Task, known: Known, rng: random.Random) -> list[Said]:
+    """Token by token, from a batch. Nothing but ids is asked for, so that a device may choose them by itself."""
+    rows = _order(task, rng)
+    ids_BT, mask_BT, given = _batch(task, rows, rng, left=True)
+    steps = list(generate(task.model, ids_BT, attention_mask=mask_BT, stream=True, **given))
+    said = [Said(tuple(ids)) for ids in torch.stack(steps, 1).tolist()]
+    return _sorted(said[:-1], rows)
+
+
+def samples(task: Task, known: Known, rng: random.Random) -> list[Said]:
+    """Several answers from one reading of each prompt."""
+    rows = list(range(len(task.prompts)))
+    ids_BT, mask_BT = _padded(task, rows, rng, left=True)
+    seeds = _seeded(task, list(task.seeds))
+    return _split(task, generate(task.model, ids_BT, attention_mask=mask_BT, n=SAMPLES, details=True, **seeds))
+
+
+@torch.inference_mode()
+def chunks(task: Task, known: Known, rng: random.Random) -> list[Said]:
+    """A cache that is fed its prompt in pieces."""
+    body, head = without_head(task.model), _head(task.model)
+    found: list[Said] = []
+    for row, start in enumerate(task.starts):
+        cache = task.model.new_cache(1, task.most, rope_length=task.declared, chunk=rng.choice((1, CHUNK)))
+
+        def fed(ids_B: Tensor, cache: Any = cache) -> Tensor:
+            return head(body(ids_B[:, None], cache=cache).hidden[:, -1])
+
+        with eval_mode(task.model):
+            logits_BV = torch.empty(0)
+            for piece in _pieces(start, task.prefix):
+                logits_BV = head(body(_row(task, piece), cache=cache).hidden[:, -1])
+            found += _driven(task, [row], logits_BV, fed)
+    return found
+
+
+@torch.inference_mode()
+def pages(task: Task, known: Known, rng: random.Random) -> list[Said]:
+    """Rows in pages of one pool, each at its own length, their prompts in pieces."""
+    rows = _order(task, rng)
+    pool = _pool(task, chunk=rng.choice((1, CHUNK)))
+    runner = Runner(task.model, pool, chunk=CHUNK)
+    tenants = [_admit(pool, task, row) for row in rows]
+    starts = [task.starts[row] for row in rows]
+
+    def fed(ids_B: Tensor) -> Tensor:
+        for tenant in tenants:
+            pool.reserve(tenant, 1)
+        return runner.step(tenants, ids_B).clone()
+
+    with eval_mode(task.model):
+        if task.two:
+            parts = [
+                runner.read([tenant], [start], input_ids=task.prompts[row][None])
+                for tenant, start, row in zip(tenants, starts, rows, strict=True)
+            ]
+            logits_BV = torch.cat(parts)
+        else:
+            logits_BV = runner.read_prompts(tenants, starts)
+        found = _driven(task, rows, logits_BV, fed)
+    return _sorted(found, rows)
+
+
+class HalfRight:
+    """Guesses what a row will say, from its own text or from the answer, and is wrong about every third token."""
+
+    def __init__(self, answers: Sequence[list[int]], vocab: int, rng: random.Random) -> None:
+        self.answers, self.vocab, self.rng, self.lookup = answers, vocab, rng, Lookup()
+
+    def guess(self, rows: Sequence[int], so_far: Sequence[list[int]], most: Sequence[int]) -> list[list[int]]:
+        """Up to `most` tokens for each row."""
+        looked = self.lookup.guess(rows, so_far, most)
+        told = [self.answers[row][len(ids) : len(ids) + n] for row, ids, n in zip(rows, so_far, most, strict=True)]
+        return [
+            mine if mine and self.rng.random() < 0.5 else [self._said(token) for token in right]
+            for mine, right in zip(looked, told, strict=True)
+        ]
+
+    def _said(self, token: int) -> int:
+        return token if self.rng.random() < 0.67 else (token + 1) % self.vocab
+
+
+def looked_up(task: Task, known: Known, rng: random.Random) -> list[Said]:
+    """Guesses from the row's own text, in a batch."""
+    return _batched(task, _order(task, rng), rng, left=False, lookup=True, guesses=GUESSES)
+
+
+@torch.inference_mode()
+def guesses(task: Task, known: Known, rng: random.Random) -> list[Said]:
+    """Several guessed tokens are read in one pass, some of them wrong."""
+    answers = [[*start, *said.ids] for start, said in zip(task.starts, known, strict=True)]
+    pool = _pool(task, chunk=2 * GUESSES + 2)
+    limit = task.most - 1
+    guesser = HalfRight(answers, task.model.spec.vocab, rng)
+    reader = Speculating(task.model, Runner(task.model, pool, chunk=CHUNK), guesser, guesses=GUESSES, limit=limit)
+    rows = list(range(len(task.prompts)))
+    with eval_mode(task.model):
+        if task.two:
+            ids_BT, mask_BT = _padded(task, rows, rng, left=False)
+            logits_BV = reader.begin(task.starts, input_ids=ids_BT, attention_mask=mask_BT)
+        else:
+            logits_BV = reader.begin(task.starts)
+        return _driven(task, rows, logits_BV, reader.go_on)
+
+
+def batching(task: Task, known: Known, rng: random.Random) -> list[Said]:
+    """Requests that join and leave a running batch, with few seats and pages, beside strangers that give up."""
+    # A little less than two of the longest rows need, so that one has to wait, or to begin again.
+    pages = max(2, 2 * math.ceil(task.most / PAGE) - 1)
+    batcher = Batcher(task.model, seats=3, length=task.most, pages=pages, size=PAGE, budget=CHUNK + 3, chunk=CHUNK)
+    rows = _order(task, rng)
+    queue = [*((row, True) for row in rows), *((row, False) for row in rows[:2])]
+    rng.shuffle(queue)
+    tickets: dict[int, Any] = {}
+    strangers: list[Any] = []
+    while queue or not batcher.idle:
+        while queue and (batcher.idle or rng.random() < 0.5):
+            row, own = queue.pop()
+            if own:
+                asked = _seeded(task, task.seeds[row])
+                tickets[row] = batcher.submit(task.prompts[row], logprobs=1, **asked)
+            else:
+                # It chooses in the other way, begins like another row, and is gone before it ends.
+                other = task.options | {"temperature": 0.0 if task.temperature else 1.0, "seed": row}
+                strangers.append(batcher.submit(task.prompts[row], **other))
+        batcher.step()
+        if strangers and rng.random() < 0.3:
+            batcher.cancel(strangers.pop())
+    batcher.check()
+    answers = [tickets[row].answers[0] for row in range(len(task.prompts))]
+    for answer in answers:
+        if answer.error is not None:
+            raise answer.error
+    return [Said(tuple(answer.new), torch.tensor(answer.logprobs, dtype=torch.float64)) for answer in answers]
+
+
+def _one_token(task: Task) -> str | None:
+    return "a decoder that begins with one token has no prompt to cut" if task.two else None
+
+
+WAYS = (
+    Way("without a cache", uncached),
+    Way("in a batch, padded left", left),
+    Way("in a batch, padded right", right),
+    Way("streamed", streamed),
+    Way("prompt in pieces", chunks, _one_token),
+    Way("in pages, in pieces", pages),
+    Way("samples of one reading", samples, copies=SAMPLES),
+    Way("with guesses", guesses),
+    Way("with look-up", looked_up),
+    Way("continuous batching", batching),
+)
+"""All of them, in the order of the table."""
+
+
+def decision(task: Task, row: int, ids: Sequence[int]) -> Tensor:
+    """Logits (V,) by which the token after these new ones is chosen, read without a cache."""
+    given: dict[str, Any] = {} if task.declared is None else {"rope_length": task.declared}
+    start = _row(task, [*task.starts[row], *ids])
+    with torch.inference_mode(), eval_mode(task.model):
+        if task.two:
+            return task.model(task.prompts[row][None], decoder_input_ids=start, **given).logits[0, -1]
+        return task.model(start, **given).logits[0, -1]
+
+
+def _order(task: Task, rng: random.Random) -> list[int]:
+    rows = list(range(len(task.prompts)))
+    rng.shuffle(rows)
+    return rows
+
+
+def _sorted(found: list[Said], rows: list[int]) -> list[Said]:
+    """Answers to prompts that were in another order."""
+    return [found[rows.index(row)] for row in range(len(rows))]
+
+
+def _seeded(task: Task, seed: int | list[int]) -> dict[str, Any]:
+    return task.options | ({"seed": seed} if task.temperature else {})
+
+
+def _batch(task: Task, rows: list[int], rng: random.Random, *, left: bool) -> tuple[Tensor, Tensor, dict[str, Any]]:
+    """Prompts in this order with a stranger behind them, their mask, and what is asked for."""
+    ids_BT, mask_BT = _padded(task, rows, rng, left=left, strangers=1)
+    return ids_BT, mask_BT, _seeded(task, [*(task.seeds[row] for row in rows), 0])
+
+
+def _batched(task: Task, rows: list[int], rng: random.Random, *, left: bool, **more: Any) -> list[Said]:
+    """What `generate` answers to a batch in this order."""
+    ids_BT, mask_BT, given = _batch(task, rows, rng, left=left)
+    found = generate(task.model, ids_BT, attention_mask=mask_BT, details=True, **given, **more)
+    return _sorted(_split(task, found)[:-1], rows)
+
+
+def _padded(
+    task: Task, rows: list[int], rng: random.Random, *, left: bool, strangers: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Prompts beside each other, wider than the longest of them, and the mask of real tokens."""
+    others = [max(task.prompts, key=len).flip(0)] * strangers
+    parts = [*(task.prompts[row] for row in rows), *others]
+    width = max(map(len, parts)) + 2
+    ids_BT = torch.full((len(parts), width), rng.randrange(task.model.spec.input_vocab), device=parts[0].device)
+    mask_BT = torch.zeros_like(ids_BT)
+    for i, ids_T in enumerate(parts):
+        place = slice(width - len(ids_T), width) if left else slice(0, len(ids_T))
+        ids_BT[i, place], mask_BT[i, place] = ids_T, 1
+    return ids_BT, mask_BT
+
+
+def _split(task: Task, found: Any) -> list[Said]:
+    """The new tokens of each row."""
+    rows = found.ids[:, -task.new :].tolist()
+    return [Said(tuple(ids), logprobs_N) for ids, logprobs_N in zip(rows, found.logprobs, strict=True)]
+
+
+def _row(task: Task, ids: Sequence[int]) -> Tensor:
+    return torch.tensor([list(ids)], device=task.prompts[0].device)
+
+
+def _head(model: Model) -> Callable[[Tensor], Tensor]:
+    head: Any = model.head
+    return head
+
+
+def _pieces(ids: list[int], prefix: int) -> list[list[int]]:
+    """A prompt in pieces; tokens that see each other both ways are in the first."""
+    first = max(CHUNK, prefix)
+    return [ids[:first], *(ids[begin : begin + CHUNK] for begin in range(first, len(ids), CHUNK))]
+
+
+def _pool(task: Task, *, chunk: int) -> Pool:
+    return task.model.new_pool(len(task.prompts), task.most, size=PAGE, chunk=chunk, rope_length=task.declared)
+
+
+def _admit(pool: Pool, task: Task, row: int) -> Tenant:
+    tenant = pool.admit(source_declared=task.declared)
+    if tenant is None or not pool.reserve(tenant, len(task.starts[row])):
+        raise RuntimeError("a pool with room for every row refused one")
+    return tenant
+
+
+def _driven(task: Task, rows: list[int], logits_BV: Tensor, fed: Callable[[Tensor], Tensor]) -> list[Said]:
+    """Choose tokens from logits and feed them, as long as some are wanted."""
+    chain = (Temperature(task.temperature),) if task.temperature else ()
+    ids: list[Tensor] = []
+    logprobs: list[Tensor] = []
+    for step in range(task.new):
+        if step:
+            logits_BV = fed(ids[-1])
+        ids.append(choose(logits_BV, chain, points_B=task.points(rows, step)))
+        logprobs.append(own_logprobs(logits_BV).gather(-1, ids[-1][:, None])[:, 0])
+    rows_BN, logprobs_BN = torch.stack(ids, 1).tolist(), torch.stack(logprobs, 1)
+    return [Said(tuple(each), logprobs_N) for each, logprobs_N in zip(rows_BN, logprobs_BN, strict=True)]

@@ -1,0 +1,202 @@
+"""A spec made small: every axis of every layer kept, sizes such that fp64 on a CPU takes seconds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from anyformer.errors import SpecError
+from anyformer.specs.codec import write
+from anyformer.specs.embed_head import TokenEmbed
+from anyformer.specs.layer import Layer, SpecialIds
+from anyformer.specs.model import ModelSpec
+from anyformer.specs.patterns import Pattern
+from anyformer.specs.stacks import pattern_of
+
+PARAMS, SPAN = 2_000_000, 128
+"""A spec with more parameters, or whose patterns span more tokens, is large."""
+WIDTH, HEADS, HEAD_DIM, FFN, VOCAB, CONTEXT = 64, 4, 16, 96, 101, 128
+NEAR = 12
+"""The most that a pattern spans, so that short documents reach past it."""
+
+DETAILS: tuple[tuple[tuple[str, ...], str, int], ...] = (
+    (("position",), "max_distance", 20),
+    (("position",), "buckets", 8),
+    (("position",), "clip", 5),
+    (("position", "scaling"), "original", NEAR),
+    (("attention", "temperature"), "length", 8),
+    (("attention", "mixer"), "chunk", 8),
+    (("attention", "mixer"), "buckets", 4),
+    (("ffn",), "chunk", 5),
+)
+"""Lengths inside a layer's nodes, as path, field and a value that short documents reach past."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A spec in pieces: what all layers share, and the distinct layers of each stack."""
+
+    spec: ModelSpec
+    shared: dict[str, Any]
+    layers: tuple[tuple[Layer, ...], ...]
+
+    def map(self, change: Callable[[Layer], Layer]) -> Draft:
+        """With every layer changed."""
+        return dataclasses.replace(self, layers=tuple(tuple(map(change, stack)) for stack in self.layers))
+
+    def made(self) -> ModelSpec:
+        """The spec; a SpecError if the pieces don't fit."""
+        data = write(self.spec) | {name: write(value) for name, value in self.shared.items()}
+        data |= {node: write(getattr(self.layers[0][0], node)) for node in ("attention", "position", "ffn", "block")}
+        two = len(self.layers) > 1
+        for stack, layers in zip(self.spec.stacks, self.layers, strict=True):
+            names = [f"kind{i}" for i in range(len(layers))]
+            own = {
+                "depth": len(layers),
+                "norm": write(stack.norm, whole=True),
+                "layers": {"order": names} | dict(zip(names, (write(x, whole=True) for x in layers), strict=True)),
+            }
+            data |= {stack.name: own} if two else own | {"norm": write(stack.norm)}
+        if two:
+            data |= {"layers": {}, "norm": write(self.spec.stacks[0].norm), "depth": len(self.layers[0])}
+        return ModelSpec.from_data(data)
+
+
+def span(spec: ModelSpec) -> int:
+    """How many tokens the widest pattern or mixer of a spec looks over, as far as that is limited."""
+    layers = [(stack, layer) for stack in spec.stacks for layer in stack.layers]
+    sizes = [size for stack, layer in layers for size in pattern_of(stack, layer).sizes()]
+    chunks = [3 * getattr(layer.attention.mixer, "chunk", 0) for _, layer in layers]
+    return max([*sizes, *chunks], default=0)
+
+
+def is_large(spec: ModelSpec) -> bool:
+    """Whether it would take more than seconds."""
+    return spec.count().params > PARAMS or span(spec) > SPAN
+
+
+def small(spec: ModelSpec) -> ModelSpec:
+    """The same choices in small. A size that can't be reduced, as something else in the spec depends on it, stays."""
+    draft = Draft(spec, {}, tuple(_kinds(stack.layers) for stack in spec.stacks))
+    # Of the special ids only a decoder's start is something that a model can't do without.
+    ids = SpecialIds(start=None if spec.ids.start is None else 0)
+    vocab: dict[str, Any] = {} if spec.vocab <= VOCAB else {"vocab": VOCAB, "ids": ids}
+    if (spec.source_vocab or 0) > VOCAB:
+        # Still another size than the target's, so that the one can't pass for the other.
+        vocab |= {"source_vocab": VOCAB - 7, "ids": ids}
+    draft = _first(draft, [dataclasses.replace(draft, shared=vocab)])
+    # Patterns may tie their sizes to the context, so that comes before them.
+    draft = _first(draft, [_shorter(draft)])
+    draft = _first(draft, _narrower(draft))
+    draft = _first(draft, [draft.map(_ffn), draft.map(lambda layer: _replaced(layer, ("ffn",), width=None))])
+    draft = _first(draft, [draft.map(_near)])
+    for path, name, value in DETAILS:
+        draft = _first(draft, [draft.map(lambda layer, at=(path, name, value): _detail(layer, *at))])
+    return draft.made()
+
+
+def _kinds(layers: Iterable[Layer]) -> tuple[Layer, ...]:
+    """One layer of each kind in order; two if all are alike and there were two."""
+    every = tuple(layers)
+    kinds = tuple(dict.fromkeys(every))
+    return every[:2] if len(kinds) == 1 else kinds
+
+
+def _first(draft: Draft, choices: Iterable[Draft]) -> Draft:
+    """The first of the choices that is a valid spec, or else the draft as it was."""
+    for choice in choices:
+        try:
+            choice.made()
+        except SpecError:
+            continue
+        return choice
+    return draft
+
+
+def _narrower(draft: Draft) -> list[Draft]:
+    """Fewer and narrower heads; if a pattern counts the heads, only narrower; if positions count dimensions, neither."""
+    spec = draft.spec
+    found: list[Draft] = []
+    for heads, head_dim in ((HEADS, HEAD_DIM), (None, HEAD_DIM), (HEADS, None)):
+        width = min(spec.width, WIDTH)
+        shared: dict[str, Any] = {"width": width}
+        if isinstance(spec.embed, TokenEmbed) and spec.embed.width:
+            inner = max(1, spec.embed.width * width // spec.width)
+            shared["embed"] = dataclasses.replace(spec.embed, width=inner)
+
+        def change(layer: Layer, most: int | None = heads, dim: int | None = head_dim, width: int = width) -> Layer:
+            return _heads(layer, spec.width, width, most, dim)
+
+        found.append(dataclasses.replace(draft.map(change), shared=draft.shared | shared))
+    return found
+
+
+def _heads(layer: Layer, before: int, width: int, most: int | None, narrow: int | None) -> Layer:
+    a = layer.attention
+    dim = a.head_dim or before // a.heads
+    heads = a.heads if most is None else min(a.heads, most)
+    wide = dim if narrow is None else min(dim, narrow)
+    groups = a.kv_heads if a.kv_heads in (None, 1) else heads if a.kv_heads == a.heads else max(1, heads // 2)
+    layer = _replaced(layer, ("attention",), heads=heads, kv_heads=groups, head_dim=wide)
+    position: Any = layer.position
+    names = {field.name for field in dataclasses.fields(position)}
+    if "dims" in names and position.dims:
+        layer = _replaced(layer, ("position",), dims=max(2, position.dims * wide // dim // 2 * 2))
+    if "row_width" in names and position.row_width:
+        layer = _replaced(layer, ("position",), row_width=max(1, position.row_width * width // before))
+    scaling: Any = position.scaling if "scaling" in names else None
+    if scaling is not None and "short" in {field.name for field in dataclasses.fields(scaling)}:
+        turned = len(scaling.short) * wide // dim
+        layer = _replaced(layer, ("position", "scaling"), short=scaling.short[:turned], long=scaling.long[:turned])
+    return layer
+
+
+def _ffn(layer: Layer) -> Layer:
+    return layer if layer.ffn.width is None else _replaced(layer, ("ffn",), width=min(layer.ffn.width, FFN))
+
+
+def _near(layer: Layer) -> Layer:
+    """With a pattern that spans no more than a few tokens."""
+    pattern = layer.attention.pattern
+    if pattern is None:
+        return layer
+    return _replaced(layer, ("attention",), pattern=near(pattern))
+
+
+def near(pattern: Pattern) -> Pattern:
+    """The pattern with its sizes divided until it spans no more than a few tokens."""
+    widest = max(pattern.sizes(), default=0)
+    return pattern if widest <= NEAR else pattern.shrunk(widest / NEAR)
+
+
+def _detail(layer: Layer, path: tuple[str, ...], name: str, value: int) -> Layer:
+    node: Any = layer
+    for step in path:
+        node = getattr(node, step, None)
+    now = getattr(node, name, None)
+    return _replaced(layer, path, **{name: value}) if isinstance(now, tuple) or (now or 0) > value else layer
+
+
+def _shorter(draft: Draft) -> Draft:
+    """A shorter context, and a grid of positions that fits it."""
+
+    def change(layer: Layer) -> Layer:
+        position: Any = layer.position
+        grid = {"rows", "columns"} <= {field.name for field in dataclasses.fields(position)}
+        return _replaced(layer, ("position",), rows=8, columns=CONTEXT // 8) if grid else layer
+
+    context = min(draft.spec.context, CONTEXT)
+    return dataclasses.replace(draft.map(change), shared=draft.shared | {"context": context})
+
+
+def _replaced(layer: Layer, path: tuple[str, ...], **values: Any) -> Layer:
+    """A layer with fields of an inner node set."""
+    nodes: list[Any] = [layer]
+    for step in path:
+        nodes.append(getattr(nodes[-1], step))
+    made = dataclasses.replace(nodes[-1], **values)
+    for step, outer in zip(reversed(path), reversed(nodes[:-1]), strict=True):
+        made = dataclasses.replace(outer, **{step: made})
+    return made
