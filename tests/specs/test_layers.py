@@ -231,9 +231,7 @@ def test_stacks_may_share_groups_that_each_reaches_in_part():
 )  # fmt: skip
 def test_mistake_in_a_stack_is_reported_under_the_stack(changes: dict[str, Any], lines: list[str]):
     found = [line.split(" (known")[0] for line in problems_with({**BOTH, **changes})]
-    assert [line.replace("; did you mean 'a'?", ";") for line in found] == [
-        line.replace("; did you mean 'a'?", ";") for line in lines
-    ]
+    assert [line.split("; did you mean")[0] for line in found] == [line.split("; did you mean")[0] for line in lines]
 
 
 @pytest.mark.parametrize("topology", ["decoder", "encoder"])

@@ -366,7 +366,7 @@ def test_layers_as_value_replace_all_groups():
         ({"attention.haeds": 4}, "attention.haeds: is unknown; did you mean 'heads'?"),
         ({"heads": 4}, "heads: is unknown; did you mean 'attention.heads'?"),
         ({"position.kind": "alibbi"}, "position.kind: 'alibbi' is unknown; did you mean 'alibi'?"),
-        ({"position.kind": "alibi", "position.theta": 5.0}, "position.theta: is unknown;"),
+        ({"position.kind": "alibi", "position.theta": 5.0}, "position.theta: is unknown (known: "),
         ({"layers.naer.ffn.width": 4}, "layers.naer: is a group that layers.order does not name; did you mean 'near'?"),
         ({"layers.near.fnn.width": 4}, "layers.near.fnn: is unknown; did you mean 'ffn'?"),
         ({"depth.x": 4}, "depth: {'x': 4} is not a whole number"),
