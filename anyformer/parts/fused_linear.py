@@ -54,10 +54,10 @@ class FusedInputs(nn.Module):
         if found.why_not is not None or (torch.is_grad_enabled() and not found.quantised):
             return None
         # Autocast is about plain products, and a hook about the module that it was put on.
-        if torch.is_autocast_enabled(x.device.type) or GLOBAL_HOOKS or GLOBAL_PRE_HOOKS:
+        if torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu") or GLOBAL_HOOKS or GLOBAL_PRE_HOOKS:
             return None
-        for m in found.maps:
-            if m._forward_hooks or m._forward_pre_hooks:
+        for each in found.hooks:
+            if each:
                 return None
         if norm is not None and (type(norm) is not Norm or norm._forward_hooks or norm._forward_pre_hooks):
             return None
@@ -124,8 +124,15 @@ class Fused:
     def __init__(self, owner: FusedInputs) -> None:
         inputs, output = owner.inputs(), owner.output()
         self.maps = (*inputs, output)
-        self.seen = [(name, m, _places(m)) for name, m in owner._modules.items() if m is not None and m in self.maps]
-        """The projections under their names, and where their parameters lie."""
+        self.named = [(name, m) for name, m in owner._modules.items() if m is not None and m in self.maps]
+        """The projections under their names."""
+        self.places = [
+            (m._parameters, key, p, p.data_ptr() if type(p) is nn.Parameter else 0)
+            for m in self.maps
+            for key, p in m._parameters.items()
+        ]
+        """Where their parameters lie. One that is spread over devices has no place; it is never fused, either."""
+        self.hooks = [hooks for m in self.maps for hooks in (m._forward_hooks, m._forward_pre_hooks)]
         self.why_not = why_not(inputs) or why_not([output])
         self.quantised = False
         if self.why_not is None:
@@ -134,17 +141,12 @@ class Fused:
 
     def holds(self, modules: Mapping[str, nn.Module | None]) -> bool:
         """Whether the same projections are there, and their parameters where they were."""
-        for name, m, places in self.seen:
-            own = m._parameters
-            if modules.get(name) is not m or len(own) != len(places):
+        for name, m in self.named:
+            if modules.get(name) is not m:
                 return False
-            for p, place in zip(own.values(), places, strict=True):
-                if p is None:
-                    if place is not None:
-                        return False
-                # One of another type, such as one that is spread over devices, has no place.
-                elif type(p) is not nn.Parameter or p.data_ptr() != place:
-                    return False
+        for own, key, p, place in self.places:
+            if own.get(key) is not p or (place and p is not None and p.data_ptr() != place):
+                return False
         return True
 
     def project(self, x_BTD: Tensor, norm: Norm | None) -> Tensor:
@@ -195,11 +197,6 @@ def terms_of(norm: Norm | None) -> NormTerms | None:
     """As kernels read a norm: its parameters are looked up at each call."""
     own: Any = None if norm is None else norm._parameters
     return None if norm is None else NormTerms(norm.leaf, own)
-
-
-def _places(m: nn.Module) -> list[int | None]:
-    """Where the parameters of a map lie; None: there is none, or one that has no place of its own."""
-    return [p.data_ptr() if type(p) is nn.Parameter else None for p in m._parameters.values()]
 
 
 def _product(maps: Sequence[nn.Module]) -> FusedLinear | QuantizedLinear:
