@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from anyformer.families.hf_bridge import from_hf, to_hf
     from anyformer.families.io import load, save
     from anyformer.families.zoo import zoo
-    from anyformer.generation.engine import generate
+    from anyformer.generation.generate import generate
     from anyformer.generation.pipelines.tasks import pipeline
     from anyformer.model.build import build
     from anyformer.model.model import Model
@@ -47,7 +47,7 @@ _LAZY = {
     "attention": "anyformer.nn.functional",
     "build": "anyformer.model.build",
     "from_hf": "anyformer.families.hf_bridge",
-    "generate": "anyformer.generation.engine",
+    "generate": "anyformer.generation.generate",
     "load": "anyformer.families.io",
     "pipeline": "anyformer.generation.pipelines.tasks",
     "save": "anyformer.families.io",

@@ -118,7 +118,7 @@ def _stream(model: Model, tokenizer: Tokenizer, read: Prompt, options: Any, writ
     """One text, as it comes."""
     import torch
 
-    from anyformer.generation.engine import generate
+    from anyformer.generation.generate import generate
 
     steps = generate(model, torch.tensor([read.ids]), tokenizer=tokenizer, stream=True, **options)
     # Nothing was wrong with what was asked.
@@ -137,7 +137,7 @@ def _at_once(
     """Texts that are there only when all are."""
     import torch
 
-    from anyformer.generation.engine import generate
+    from anyformer.generation.generate import generate
 
     with working("generating"):
         made = generate(model, torch.tensor([read.ids]), tokenizer=tokenizer, details=True, **options)

@@ -21,7 +21,7 @@ from anyformer.data.tokenizer import FILE as TOKENIZER_FILE
 from anyformer.data.unigram import unigram_nats
 from anyformer.errors import DataError, InputError
 from anyformer.files import NewFolder
-from anyformer.generation.engine import generate
+from anyformer.generation.generate import generate
 from anyformer.generation.text.prompt import read_prompt
 from anyformer.generation.text.stream import TextStream
 from anyformer.lab.plan import LEAST, Plan, left_for_steps

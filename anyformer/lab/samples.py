@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from anyformer.data.tokenizer import Tokenizer
-from anyformer.generation.engine import generate
+from anyformer.generation.generate import generate
 from anyformer.generation.text.prompt import read_prompt
 from anyformer.train.components import Components
 

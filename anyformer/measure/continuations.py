@@ -13,7 +13,7 @@ import torch
 
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
-from anyformer.generation.engine import generate
+from anyformer.generation.generate import generate
 from anyformer.model.eval_mode import eval_mode
 from anyformer.model.model import Model
 from anyformer.train.perplexity import MANY, TOKENS, Reader, Window, batches, unpredicted, window_sizes

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.generation.asking.request import check_model, room
-from anyformer.generation.engine import generate
+from anyformer.generation.generate import generate
 from anyformer.model.model import Model
 
 READ = 2**30

@@ -13,7 +13,7 @@ from anyformer.data.dataset import Examples
 from anyformer.data.objectives.objective import source_eos
 from anyformer.errors import DataError, InputError
 from anyformer.generation.asking.request import room
-from anyformer.generation.engine import generate
+from anyformer.generation.generate import generate
 from anyformer.measure.bleu import Bleu, bleu, judge
 from anyformer.measure.trial import Trial
 from anyformer.model.model import Model

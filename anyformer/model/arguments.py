@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError, nearest
-from anyformer.parts.paged import Kept
+from anyformer.parts.kv_cache import KVCache
 from anyformer.specs.model import ModelSpec
 
 RENAMED = {
@@ -50,7 +50,7 @@ class Arguments:
     encoder_states: Tensor | None = None
     pixel_values: Tensor | None = None
     values: Tensor | None = None
-    cache: Kept | None = None
+    cache: KVCache | None = None
     rope_length: int | Tensor | None = None
 
     def source(self, spec: ModelSpec) -> Tensor:
@@ -110,8 +110,8 @@ def check(given: Arguments, spec: ModelSpec, *, reads_length: bool) -> None:
         raise InputError("rope_length: no position scheme of this model depends on the length")
 
 
-def _check_cache(given: Arguments, cache: Kept, spec: ModelSpec) -> None:
-    if not isinstance(cache, Kept):
+def _check_cache(given: Arguments, cache: KVCache, spec: ModelSpec) -> None:
+    if not isinstance(cache, KVCache):
         raise TypeError(f"cache: expected what model.new_cache(...) returns, got {type(cache).__name__}")
     if spec.topology == "encoder":
         raise TypeError("cache: an encoder reads its input at once")
@@ -121,7 +121,7 @@ def _check_cache(given: Arguments, cache: Kept, spec: ModelSpec) -> None:
         raise InputError("segments: not with a cache, where one row is one request")
     if given.rope_length is not None:
         raise InputError("rope_length: fixed when the cache was made; pass it to new_cache")
-    if given.positions is not None and spec.topology == "decoder" and cache.counts_blocks:
+    if given.positions is not None and spec.topology == "decoder" and cache.positions_are_counts:
         raise InputError(
             "positions: what this cache keeps is counted from the row's first token (in pages, or in the last columns of "
             "each block); leave positions out"

@@ -23,11 +23,11 @@ from anyformer.model.arguments import (
 from anyformer.model.output import Output
 from anyformer.model.stack import Stack
 from anyformer.model.token_layout import TokenLayout, declared_length, document_length, follows, place
-from anyformer.parts.cache import Cache
 from anyformer.parts.embedding import TokenEmbedding, embedding
 from anyformer.parts.heads import LossRequest, head_module, pool_hidden
-from anyformer.parts.paged import Kept, PagedCache
-from anyformer.parts.pool import Pool
+from anyformer.parts.kv_cache import KVCache
+from anyformer.parts.kv_pool import KVBlockPool
+from anyformer.parts.static_cache import StaticKVCache
 from anyformer.specs.axes import ParamSpec
 from anyformer.specs.cache_spec import rooms
 from anyformer.specs.embed_head import RegressionHead, TokenEmbed, TokenHead
@@ -57,7 +57,7 @@ class Model(nn.Module):
         self.head = head_module(spec, embed.tokens if isinstance(embed, TokenEmbedding) else None)
         layers = [layer for stack in spec.stacks for layer in stack.layers]
         self.reads_length = any(layer.position.needs_length for layer in layers)
-        self.rooms = rooms(spec, spec.stacks[-1]) if spec.stacks[-1].causal else ()
+        self.cache_specs = rooms(spec, spec.stacks[-1]) if spec.stacks[-1].causal else ()
         """What a cache keeps of a row, by layer of the decoder."""
         self.return_logits = True
         """False: a pass with labels of tokens answers their loss without the logits, which may be most of its memory."""
@@ -78,7 +78,7 @@ class Model(nn.Module):
         encoder_states: Tensor | None = None,
         pixel_values: Tensor | None = None,
         values: Tensor | None = None,
-        cache: Kept | None = None,
+        cache: KVCache | None = None,
         rope_length: int | Tensor | None = None,
         **unknown: Any,
     ) -> Output:
@@ -103,7 +103,7 @@ class Model(nn.Module):
         """What each parameter is for, by name."""
         return weights(self.spec)
 
-    def new_cache(self, batch: int, length: int, *, rope_length: int | None = None, chunk: int = 1) -> Cache:
+    def new_cache(self, batch: int, length: int, *, rope_length: int | None = None, chunk: int = 1) -> StaticKVCache:
         """An empty cache for `length` tokens in each of `batch` rows, on the model's device and in its dtype.
 
         A layer keeps what its pattern can still see. Up to `chunk` tokens are attended to in place; more at once are
@@ -113,9 +113,9 @@ class Model(nn.Module):
         (default: `length`).
         """
         stack, like = self._cached(rope_length)
-        cache = Cache(
-            self.rooms, batch=batch, length=length, device=like.device, dtype=like.dtype, declared=rope_length,
-            chunk=chunk,
+        cache = StaticKVCache(
+            self.cache_specs, batch=batch, length=length, device=like.device, dtype=like.dtype, chunk=chunk,
+            rope_length=rope_length,
         )  # fmt: skip
         with torch.no_grad():
             stack.precompute_rotary(cache, like)
@@ -123,25 +123,25 @@ class Model(nn.Module):
 
     def new_pool(
         self,
-        seats: int,
+        max_num_seqs: int,
         length: int,
         *,
-        size: int = 16,
-        pages: int | None = None,
+        block_size: int = 16,
+        num_blocks: int | None = None,
         chunk: int = 1,
-        storage: str = "model",
+        kv_cache_dtype: str = "model",
         rope_length: int | None = None,
-    ) -> Pool:
-        """An empty pool of pages for up to `seats` requests of up to `length` tokens each, read at their own pace.
+    ) -> KVBlockPool:
+        """An empty pool of blocks for up to `max_num_seqs` sequences of up to `length` tokens each, read at their own pace.
 
-        A page has room for `size` tokens; `pages` bounds how many there are for layers that keep every token (None:
-        enough for all seats). `storage` is the model's dtype ("model"), or "int8" with a scale for each head of a token.
+        A block has room for `block_size` tokens; `num_blocks` bounds how many there are for layers that keep every token
+        (None: enough for all sequences). `kv_cache_dtype` is "model", or "int8" with a scale for each head of a token.
         """
         stack, like = self._cached(rope_length)
-        pool = Pool(
-            self.rooms, seats=seats, length=length, size=size, pages=pages, chunk=chunk, storage=storage,
-            device=like.device, dtype=like.dtype, marks=stack.reads_marks, prefix=stack.prefix,
-            by_length=stack.needs_rope_length, declared=rope_length,
+        pool = KVBlockPool(
+            self.cache_specs, max_num_seqs=max_num_seqs, length=length, block_size=block_size, num_blocks=num_blocks,
+            chunk=chunk, kv_cache_dtype=kv_cache_dtype, device=like.device, dtype=like.dtype, prefix=stack.prefix,
+            global_marks=stack.reads_marks, needs_rope_length=stack.needs_rope_length, rope_length=rope_length,
         )  # fmt: skip
         if not stack.needs_rope_length:
             with torch.no_grad():
@@ -238,7 +238,7 @@ class Model(nn.Module):
             check_states(states, self.spec.width)
             x = states
         # A length that was declared for the cache holds for the source too.
-        declared = given.rope_length if given.cache is None else given.cache.declared
+        declared = given.rope_length if given.cache is None else given.cache.source_rope_length
         places = self._places(
             encoder, x, given.attention_mask, given.positions, given.segments, declared, None, marks=given.global_mask
         )
@@ -253,7 +253,7 @@ class Model(nn.Module):
         positions: Tensor | None,
         segments: Tensor | None,
         declared: int | Tensor | None,
-        cache: Kept | None,
+        cache: KVCache | None,
         prefix: str = "",
         marks: Tensor | None = None,
     ) -> TokenLayout:
@@ -269,8 +269,8 @@ class Model(nn.Module):
                 raise InputError("global_mask: no pattern of this model reads it; write one with global_tokens")
         used, seen = 0, None
         if cache is not None:
-            cache.check(self.rooms, batch, x)
-            used, seen, declared = cache.used, cache.seen_B if cache.ragged else None, cache.declared_length
+            cache.check(self.cache_specs, batch, x)
+            used, seen, declared = cache.used, cache.seen_B if cache.ragged else None, cache.rope_length
             if 0 < used < stack.prefix:
                 raise InputError(
                     f"the first {stack.prefix} tokens see each other both ways, so a cache is fed them at once, but it "
@@ -283,8 +283,7 @@ class Model(nn.Module):
             raise InputError(
                 f"{used + tokens} tokens are more than the {stack.limit} positions that this model has; shorten the input"
             )
-        # Rows of a paged cache that have read nothing begin at their first column.
-        places.trailing = isinstance(cache, PagedCache) and cache.fresh
+        places.trailing = cache is not None and cache.right_padded
         if marks is not None:
             places.marked_BT = marks != 0
         if stack.needs_rope_length:

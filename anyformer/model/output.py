@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from anyformer.parts.paged import Kept
+from anyformer.parts.kv_cache import KVCache
 
 
 @dataclass
@@ -23,6 +23,6 @@ class Output:
     """The terms of the loss, before weighting."""
     label_count: Tensor | None = None
     """How many labels counted."""
-    cache: Kept | None = None
+    cache: KVCache | None = None
     encoder_states: Tensor | None = None
     """The encoder's states in an encoder-decoder, to be passed back as `encoder_states=`."""

@@ -20,14 +20,14 @@ from anyformer.model.global_queries import global_rows
 from anyformer.model.reversible import run_reversible
 from anyformer.model.token_layout import TokenLayout, attention_mask
 from anyformer.parts.attention_metadata import AttentionMetadata, RotaryTables
-from anyformer.parts.cache import Cache
 from anyformer.parts.ffns.moe import Moe
 from anyformer.parts.leaf_module import LeafModule
 from anyformer.parts.linear import Linear
 from anyformer.parts.norm import Norm
-from anyformer.parts.paged import Kept, PagedCache
+from anyformer.parts.kv_cache import KVCache
 from anyformer.parts.patterns.full import Full
-from anyformer.parts.pool import Pool
+from anyformer.parts.kv_pool import KVBlockPool
+from anyformer.parts.static_cache import StaticKVCache
 from anyformer.parts.positions.none import NoPosition
 from anyformer.specs.axes import Mixer, Position, QKPositions
 from anyformer.specs.embed_head import TokenEmbed
@@ -122,7 +122,7 @@ class Stack(nn.Module):
         x_BTD: Tensor,
         places: TokenLayout,
         *,
-        cache: Kept | None = None,
+        cache: KVCache | None = None,
         memory_BSD: Tensor | None = None,
         source: TokenLayout | None = None,
     ) -> Tensor:
@@ -177,10 +177,10 @@ class Stack(nn.Module):
         return F.dropout(x_BTD, self.dropout, self.training) if self.dropout > 0 else x_BTD
 
     def scene(
-        self, kind: LayerGroup, first: int, x_BTD: Tensor, queries: TokenLayout, cache: Kept | None
+        self, kind: LayerGroup, first: int, x_BTD: Tensor, queries: TokenLayout, cache: KVCache | None
     ) -> AttentionMetadata:
         """What self-attention layers of this kind share."""
-        if isinstance(cache, PagedCache):
+        if cache is not None and cache.paged:
             scene = self.paged_scene(kind, first, x_BTD, queries, cache)
             if scene is not None:
                 return scene
@@ -202,10 +202,10 @@ class Stack(nn.Module):
         return scene
 
     def paged_scene(
-        self, kind: LayerGroup, first: int, x_BTD: Tensor, queries: TokenLayout, cache: PagedCache
+        self, kind: LayerGroup, first: int, x_BTD: Tensor, queries: TokenLayout, cache: KVCache
     ) -> AttentionMetadata | None:
         """The same where a kernel reads the keys of each row in their pages; None if none does."""
-        pages = cache.pages(first, x_BTD.shape[1])
+        pages = cache.block_table(first, x_BTD.shape[1])
         if pages is None or not kind.attention.mixer.weighs:
             return None
         # Such a kernel asks the pattern, and not who sees whom of the keys that a gather would give.
@@ -223,7 +223,7 @@ class Stack(nn.Module):
         x_BTD: Tensor,
         queries: TokenLayout,
         source: TokenLayout,
-        cache: Kept | None,
+        cache: KVCache | None,
         memory_BSD: Tensor | None,
     ) -> AttentionMetadata:
         """What cross-attention layers of this kind share: every source token of the same document."""
@@ -236,16 +236,16 @@ class Stack(nn.Module):
         return scene
 
     def turn(
-        self, kind: LayerGroup, position: Position, places: TokenLayout, like: Tensor, cache: Kept | None = None
+        self, kind: LayerGroup, position: Position, places: TokenLayout, like: Tensor, cache: KVCache | None = None
     ) -> RotaryTables:
         """What rotates tokens at these places; a layer with parameters of its own computes the angles itself."""
         angles = None
         if kind.turns and kind.owner is not None and position is kind.position:
-            kept = cache.angles[kind.owner] if cache is not None and cache.angles else None
+            kept = cache.rotary[kind.owner] if cache is not None and cache.rotary else None
             if kept is not None and cache is not None and places.plain:
                 begin = cache.used
                 angles = tuple([part[:, begin : begin + like.shape[1]] for part in kept])
-            elif kept is not None and isinstance(cache, PagedCache):
+            elif kept is not None and cache is not None and cache.positions_are_counts:
                 angles = tuple([part[0][places.pos_BT] for part in kept])
             else:
                 angles = position.angles(self.own(kind.owner), places.pos_BT, places.declared_BT, like)
@@ -256,14 +256,14 @@ class Stack(nn.Module):
         held: Any = self.positions[owner]
         return held.tensors()
 
-    def precompute_rotary(self, cache: Cache | Pool, like: Tensor) -> None:
+    def precompute_rotary(self, cache: StaticKVCache | KVBlockPool, like: Tensor) -> None:
         """Rotations of all positions that a cache has room for."""
         pos = torch.arange(cache.length, device=like.device)[None]
-        length = torch.full((1, 1), cache.declared_length, device=like.device) if self.needs_rope_length else None
+        length = torch.full((1, 1), cache.length if cache.rope_length is None else cache.rope_length, device=like.device) if self.needs_rope_length else None
         held: Any
         for held in self.positions:
             turns = held.leaf.overrides("angles")
-            cache.angles.append(held.leaf.angles(held.tensors(), pos, length, like) if turns else None)
+            cache.rotary.append(held.leaf.angles(held.tensors(), pos, length, like) if turns else None)
 
     def kernel_for(
         self,
@@ -296,7 +296,7 @@ class Stack(nn.Module):
         x_BTD: Tensor,
         queries: TokenLayout,
         sight: AttentionMask,
-        cache: Kept | None,
+        cache: KVCache | None,
         *,
         paged: bool = False,
     ) -> AttentionMetadata:
@@ -327,10 +327,10 @@ class Stack(nn.Module):
 FULL = Full()
 
 
-def kept_places(cache: Kept, layer: int, queries: TokenLayout) -> TokenLayout:
+def kept_places(cache: KVCache, layer: int, queries: TokenLayout) -> TokenLayout:
     """Where the keys are that a layer sees: those that its cache kept, and the new ones."""
-    pos_BS, valid_BS, marked_BS = cache.places(layer)
-    ordered = queries.plain and valid_BS is None and (cache.used == 0 or cache.grows(layer))
+    pos_BS, valid_BS, marked_BS = cache.key_positions(layer)
+    ordered = queries.plain and valid_BS is None and (cache.used == 0 or cache.is_append_only(layer))
     return TokenLayout(
         pos_BT=pos_BS, valid_BT=valid_BS, marked_BT=marked_BS, length_BT=queries.length_BT, plain=ordered,
         trailing=queries.trailing,

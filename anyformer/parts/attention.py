@@ -20,7 +20,6 @@ from anyformer.parts.fused_linear import FusedInputs, terms_of
 from anyformer.parts.leaf_module import LeafModule
 from anyformer.parts.linear import Linear
 from anyformer.parts.norm import Norm, QKNorm
-from anyformer.parts.paged import PagedCache
 from anyformer.parts.positions.rope import Rope
 from anyformer.specs.axes import Dims, MixerInput, Position, QKPositions
 from anyformer.specs.formulas import evaluate
@@ -109,7 +108,7 @@ class Attention(FusedInputs):
         q_BTHK = self.tempered(q_BTHK, scene.sight)
         k_BSGK, v_BSGK, *own = self.project_kv(x_BTD, scene, q_BTHK)
         if scene.cache is not None and self.rope_before_cache:
-            k_BSGK, v_BSGK, *own = scene.cache.extend(self.layer, k_BSGK, v_BSGK, *own, paged=scene.pages is not None)
+            k_BSGK, v_BSGK, *own = scene.cache.update(self.layer, k_BSGK, v_BSGK, *own, paged=scene.pages is not None)
         out_BTHK = self.attend_kept(q_BTHK, k_BSGK, v_BSGK, scene, own)
         if scene.globals_ is None:
             return out_BTHK
@@ -122,7 +121,7 @@ class Attention(FusedInputs):
         k_BTGK = q_BTHK if k_BTGK is None else k_BTGK
         own: Sequence[Tensor] = ()
         if scene.cache is not None and self.rope_before_cache:
-            k_BTGK, v_BTGK, *own = scene.cache.extend(self.layer, k_BTGK, v_BTGK, paged=scene.pages is not None)
+            k_BTGK, v_BTGK, *own = scene.cache.update(self.layer, k_BTGK, v_BTGK, paged=scene.pages is not None)
         return self.attend_kept(q_BTHK, k_BTGK, v_BTGK, scene, own)
 
     def attend_kept(
@@ -136,10 +135,10 @@ class Attention(FusedInputs):
     def attend_stored(self, qkv_BTO: Tensor, scene: AttentionMetadata) -> Tensor:
         """The same where one kernel norms and rotates queries and keys, and stores keys and values in their pages."""
         cache = scene.cache
-        if not isinstance(cache, PagedCache) or scene.kernel is None:
-            raise TypeError("this is the way of a paged cache and a kernel that reads pages")
+        if cache is None or scene.kernel is None:
+            raise TypeError("only a cache in blocks and a kernel that reads them come here")
         batch, tokens, width = qkv_BTO.shape
-        slot_N, (k_PsGK, v_PsGK), scales = cache.slots(self.layer)
+        slot_N, (k_PsGK, v_PsGK), scales = cache.slot_mapping(self.layer)
         cos_ND = sin_ND = None
         if self.rotates and scene.q_rope is not None:
             cos_ND, sin_ND = (

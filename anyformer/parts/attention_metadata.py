@@ -14,7 +14,7 @@ from torch import Tensor
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.block_table import BlockTable
 from anyformer.kernels.dispatch import Kernel
-from anyformer.parts.paged import Kept
+from anyformer.parts.kv_cache import KVCache
 from anyformer.parts.replay import ReplayLog
 from anyformer.specs.axes import ScoreBias
 
@@ -66,7 +66,7 @@ class AttentionMetadata:
     """Parameters and constants of a position scheme that the stack owns."""
     q_rope: RotaryTables | None = None
     k_rope: RotaryTables | None = None
-    cache: Kept | None = None
+    cache: KVCache | None = None
     pages: BlockTable | None = None
     """Where the keys lie, if the kernel reads pages."""
     globals_: GlobalQueries | None = None

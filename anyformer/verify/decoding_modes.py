@@ -13,7 +13,7 @@ from torch import Tensor
 
 from anyformer.generation.batching import Batcher
 from anyformer.generation.details import own_logprobs
-from anyformer.generation.engine import generate
+from anyformer.generation.generate import generate
 from anyformer.generation.readers.guesses import Lookup
 from anyformer.generation.readers.speculate import Speculating
 from anyformer.generation.running.runner import Runner

@@ -58,9 +58,9 @@ class Plan:
     top_k: int
     top_p: float
     min_p: float
-    """As `samplers.vector.choose` reads them: 0, 1 and 0 are off."""
+    """As `samplers.batched.sample` reads them: 0, 1 and 0 are off."""
     usual: bool
-    """Whether the chain does no more than `samplers.vector.choose`."""
+    """Whether the chain does no more than `samplers.batched.sample`."""
     stop: tuple[int, ...]
     stop_texts: tuple[str, ...]
     choices: Choices | None
@@ -72,9 +72,9 @@ class Plan:
         return self.temperature == 0
 
     @property
-    def reads_past(self) -> bool:
-        """Whether the tokens so far must be kept."""
-        return self.choices is not None or any(sampler.reads_past for sampler in self.chain)
+    def reads_history(self) -> bool:
+        """Whether a sampler looks at the tokens so far."""
+        return any(sampler.reads_history for sampler in self.chain)
 
 
 def make_plan(

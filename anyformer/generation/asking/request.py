@@ -21,14 +21,8 @@ from anyformer.specs.model import ModelSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
-    """A checked request. Whoever gets one may rely on it: nothing in it is refused later.
-
-    A search (`beam_search`, `contrastive_search`) is called with the model in eval mode. It reads its numbers from
-    `plan.options`, whose values were checked and agree with each other; `plan.chain` are the samplers that it applies
-    (no temperature and no filter is among them), `plan.stop` the ids that end a hypothesis, `new` and `plan.least` the
-    most and the least new tokens, `pad` what finished rows are filled with, and `cached` says which reader to use.
-    """
+class GenerationRequest:
+    """A checked request. Whoever gets one may rely on it: nothing in it is refused later."""
 
     prompt_BT: Tensor
     """Of an encoder-decoder: the source."""
@@ -63,6 +57,12 @@ class Request:
         if mask_BT is None:
             return self.begun_BT.tolist()
         return [ids_T[mask_T != 0].tolist() for ids_T, mask_T in zip(self.begun_BT, mask_BT, strict=True)]
+
+    def prompts(self) -> list[Tensor]:
+        """Each row of the prompt (or source), without padding."""
+        if self.mask_BT is None:
+            return list(self.prompt_BT)
+        return [ids_T[mask_T != 0] for ids_T, mask_T in zip(self.prompt_BT, self.mask_BT, strict=True)]
 
     def marks(self) -> list[Tensor] | None:
         """Which tokens of each prompt are global, without padding; None: no mask was given."""
@@ -109,7 +109,7 @@ def request(
     details: bool,
     cached: bool,
     stacklevel: int,
-) -> Request:
+) -> GenerationRequest:
     """Check everything, and say all that is wrong at once."""
     spec = model.spec
     check_model(spec)
@@ -157,7 +157,7 @@ def request(
             stacklevel=stacklevel + 1,
         )
     fill = spec.ids.pad if spec.ids.pad is not None else next(iter(spec.ids.eos), 0)
-    return Request(
+    return GenerationRequest(
         prompt_BT=ids, mask_BT=mask, marks_BT=marks, begun_BT=torch.full_like(ids[:, :1], spec.ids.start or 0) if two else ids,
         new=new, pad=fill, declared=rope_length, total=begun + new, plan=plan, tokenizer=tokenizer, cached=cached,
     )  # fmt: skip
@@ -176,6 +176,11 @@ def new_tokens(model: Model, plan: Plan, begun: int) -> int:
                 f"max_new_tokens: the prompt fills the {size} tokens that this model is made for; "
                 "shorten it, or say how many tokens to add"
             )
+    if hard and plan.way == "contrastive" and begun + new > size:
+        raise InputError(
+            f"max_new_tokens: contrastive search reads its last token too, so {new} of them need {begun + new} "
+            f"positions, and this model has {size}; ask for one less"
+        )
     # The last new token is never fed back, so it needs no position.
     if hard and begun + new - 1 > size:
         raise InputError(

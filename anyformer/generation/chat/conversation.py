@@ -10,7 +10,7 @@ from anyformer.data.text_ids import prompt_ids
 from anyformer.errors import InputError
 from anyformer.generation.asking.request import check_model, room
 from anyformer.generation.asking.stop import StopText
-from anyformer.generation.engine import generate
+from anyformer.generation.generate import generate
 from anyformer.generation.pipelines.source import Source
 from anyformer.generation.text.stream import TextStream
 

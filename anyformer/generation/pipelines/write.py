@@ -13,7 +13,7 @@ from anyformer.generation.asking.options import Options, read_options
 from anyformer.generation.asking.request import check_model, room
 from anyformer.generation.asking.stop import StopText
 from anyformer.generation.chat.template import check_messages, is_chat
-from anyformer.generation.engine import generate
+from anyformer.generation.generate import generate
 from anyformer.generation.pipelines.rows import batches, check_size, check_text, listed, padded, read_rows
 from anyformer.generation.pipelines.source import Source
 from anyformer.generation.text.stream import TextStream

@@ -1,13 +1,13 @@
 """Samplers: each a small frozen dataclass that turns logits into logits, one after the other in a chain."""
 
-from anyformer.generation.samplers.bans import BadWords, First, MinNewTokens, NoRepeatNgram
+from anyformer.generation.samplers.token_bans import BadWords, First, MinNewTokens, NoRepeatNgram
 from anyformer.generation.samplers.choices import Choices
 from anyformer.generation.samplers.filters import MinP, Temperature, TopK, TopP, Typical
-from anyformer.generation.samplers.past import NEVER, Chain, Past, Sampler, apply_chain, apply_chains
+from anyformer.generation.samplers.token_history import NEVER, NO_HISTORY, Chain, TokenHistory, Sampler, apply_chain, apply_chains
 from anyformer.generation.samplers.penalties import FrequencyPenalty, LogitBias, PresencePenalty, RepetitionPenalty
 
 __all__ = [
-    "NEVER", "BadWords", "Chain", "Choices", "First", "FrequencyPenalty", "LogitBias", "MinNewTokens", "MinP",
-    "NoRepeatNgram", "Past", "PresencePenalty", "RepetitionPenalty", "Sampler", "Temperature", "TopK", "TopP",
+    "NEVER", "NO_HISTORY", "BadWords", "Chain", "Choices", "First", "FrequencyPenalty", "LogitBias", "MinNewTokens", "MinP",
+    "NoRepeatNgram", "TokenHistory", "PresencePenalty", "RepetitionPenalty", "Sampler", "Temperature", "TopK", "TopP",
     "Typical", "apply_chain", "apply_chains",
 ]  # fmt: skip

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from anyformer.generation.samplers.past import NEVER, Past, counts_BV, tensor_of
+from anyformer.generation.samplers.token_history import NEVER, TokenHistory, counts_BV, tensor_of
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Choices:
 
     answers: tuple[tuple[int, ...], ...]
     stop: tuple[int, ...]
-    reads_past: ClassVar[bool] = True
+    reads_history: ClassVar[bool] = True
 
-    def apply(self, logits_BV: Tensor, past: Past) -> Tensor:
-        alive_BC, next_BC = self._next(past)
+    def apply(self, logits_BV: Tensor, history: TokenHistory) -> Tensor:
+        alive_BC, next_BC = self._next(history)
         goes_on_B1 = (next_BC >= 0).any(-1, keepdim=True)
         left_BV = counts_BV(next_BC, logits_BV) > 0
         if self.stop:
@@ -45,24 +45,24 @@ class Choices:
         begins = [len(a) + 1 for a in self.answers if any(len(b) > len(a) and b[: len(a)] == a for b in self.answers)]
         return max([self.longest, *begins])
 
-    def complete_B(self, past: Past) -> Tensor:
-        """Rows whose new tokens are an answer that no other one begins with."""
-        alive_BC, next_BC = self._next(past)
-        return alive_BC.any(-1) & (next_BC < 0).all(-1)
-
-    def _next(self, past: Past) -> tuple[Tensor, Tensor]:
+    def _next(self, history: TokenHistory) -> tuple[Tensor, Tensor]:
         """(B,C): which answers begin with the new tokens of a row, and the id that comes next in them; else -1."""
-        longest, device = self.longest, past.ids_BL.device
+        longest, device = self.longest, history.ids_BL.device
         # One column more than the longest, in which every answer has ended.
         ids_CM = _padded(self.answers, longest + 1, device)
         column_M = torch.arange(longest, device=device)
-        place_BM = (past.prompt_B[:, None] + column_M).clamp(max=past.ids_BL.shape[1] - 1)
-        later_BM = column_M >= past.new_B[:, None]
-        said_BM = past.ids_BL.gather(1, place_BM)
+        place_BM = (history.prompt_B[:, None] + column_M).clamp(max=history.ids_BL.shape[1] - 1)
+        later_BM = column_M >= history.new_B[:, None]
+        said_BM = history.ids_BL.gather(1, place_BM)
         alive_BC = ((said_BM[:, None] == ids_CM[:, :-1]) | later_BM[:, None]).all(-1)
-        alive_BC &= (past.new_B <= longest)[:, None]
-        next_BC = ids_CM.T[past.new_B.clamp(max=longest)].masked_fill(~alive_BC, -1)
+        alive_BC &= (history.new_B <= longest)[:, None]
+        next_BC = ids_CM.T[history.new_B.clamp(max=longest)].masked_fill(~alive_BC, -1)
         return alive_BC, next_BC
+
+    def complete(self, new: Sequence[int]) -> bool:
+        """Whether new tokens are an answer that no other one begins with."""
+        said = tuple(new)
+        return [answer for answer in self.answers if answer[: len(said)] == said] == [said]
 
     def which(self, new: Sequence[int]) -> int | None:
         """The answer that some new tokens are, a stop token at the end not counted; None: none yet."""

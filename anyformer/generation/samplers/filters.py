@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from anyformer.generation.samplers.past import NEVER, Past
+from anyformer.generation.samplers.token_history import NEVER, TokenHistory
 
 FEW, MANY = 256, 4096
 """Of more than MANY tokens only the FEW likeliest are sorted, as long as they are enough."""
@@ -20,11 +20,16 @@ class Temperature:
     """Logits divided by a number: below 1 the likely tokens gain, above 1 the others do."""
 
     value: float
-    reads_past: ClassVar[bool] = False
+    reads_history: ClassVar[bool] = False
 
-    def apply(self, logits_BV: Tensor, past: Past) -> Tensor:
-        # From the largest down, so that however small the number is, the likeliest token stays finite.
-        return (logits_BV - logits_BV.amax(-1, keepdim=True)) / self.value
+    def apply(self, logits_BV: Tensor, history: TokenHistory) -> Tensor:
+        return divided(logits_BV, self.value)
+
+
+def divided(logits_BV: Tensor, temperature: float | Tensor) -> Tensor:
+    """Logits over a temperature, or one for each row."""
+    # From the largest down, so that however small the number is, the likeliest token stays finite.
+    return (logits_BV - logits_BV.amax(-1, keepdim=True)) / temperature
 
 
 @dataclass(frozen=True)
@@ -32,9 +37,9 @@ class TopK:
     """The k likeliest tokens, and those that tie with the last of them."""
 
     k: int
-    reads_past: ClassVar[bool] = False
+    reads_history: ClassVar[bool] = False
 
-    def apply(self, logits_BV: Tensor, past: Past) -> Tensor:
+    def apply(self, logits_BV: Tensor, history: TokenHistory) -> Tensor:
         if self.k >= logits_BV.shape[-1]:
             return logits_BV
         last_B1 = logits_BV.topk(self.k).values[:, -1:]
@@ -46,24 +51,23 @@ class TopP:
     """The fewest tokens whose probabilities reach p, the one that crosses it included; of equals the lower id stays."""
 
     p: float
-    reads_past: ClassVar[bool] = False
+    reads_history: ClassVar[bool] = False
 
-    def apply(self, logits_BV: Tensor, past: Past) -> Tensor:
+    def apply(self, logits_BV: Tensor, history: TokenHistory) -> Tensor:
         if self.p >= 1:
             return logits_BV
         probs_BV = logits_BV.softmax(-1)
         vocab = probs_BV.shape[-1]
         falling = probs_BV.topk(FEW if vocab > MANY else vocab).values
-        total = falling.cumsum(-1, dtype=torch.float64)
-        if falling.shape[-1] < vocab and bool((total[:, -1] < self.p).any()):
+        if falling.shape[-1] < vocab and bool((falling.cumsum(-1, dtype=torch.float64)[:, -1] < self.p).any()):
             falling = probs_BV.sort(-1, descending=True).values
-            total = falling.cumsum(-1, dtype=torch.float64)
-        kept_B1 = (total - falling < self.p).sum(-1, keepdim=True)
-        return logits_BV.masked_fill(~first_of(probs_BV, falling, kept_B1), NEVER)
+        return logits_BV.masked_fill(~nucleus(probs_BV, falling, self.p), NEVER)
 
 
-def first_of(probs_BV: Tensor, falling_BN: Tensor, kept_B1: Tensor) -> Tensor:
-    """Which tokens are among the `kept_B1` likeliest; of equals the lower id."""
+def nucleus(probs_BV: Tensor, falling_BN: Tensor, p: float | Tensor) -> Tensor:
+    """The fewest tokens whose probabilities reach p, given those in falling order; of equals the lower id."""
+    total_BN = falling_BN.cumsum(-1, dtype=torch.float64)
+    kept_B1 = (total_BN - falling_BN < p).sum(-1, keepdim=True)
     # None of a row without numbers is kept, and a row that can't be chosen from must not harm the others.
     last_B1 = falling_BN.gather(-1, (kept_B1 - 1).clamp(min=0))
     above_BV, equal_BV = probs_BV > last_B1, probs_BV == last_B1
@@ -76,13 +80,17 @@ class MinP:
     """Tokens that are at least p times as likely as the likeliest."""
 
     p: float
-    reads_past: ClassVar[bool] = False
+    reads_history: ClassVar[bool] = False
 
-    def apply(self, logits_BV: Tensor, past: Past) -> Tensor:
+    def apply(self, logits_BV: Tensor, history: TokenHistory) -> Tensor:
         if self.p <= 0:
             return logits_BV
-        least_B1 = logits_BV.amax(-1, keepdim=True) + math.log(self.p)
-        return logits_BV.masked_fill(logits_BV < least_B1, NEVER)
+        return at_least(logits_BV, math.log(self.p))
+
+
+def at_least(logits_BV: Tensor, log_p: float | Tensor) -> Tensor:
+    """Logits that lie no further below the largest than the logarithm of some share of it."""
+    return logits_BV.masked_fill(logits_BV < logits_BV.amax(-1, keepdim=True) + log_p, NEVER)
 
 
 @dataclass(frozen=True)
@@ -93,9 +101,9 @@ class Typical:
     """
 
     p: float
-    reads_past: ClassVar[bool] = False
+    reads_history: ClassVar[bool] = False
 
-    def apply(self, logits_BV: Tensor, past: Past) -> Tensor:
+    def apply(self, logits_BV: Tensor, history: TokenHistory) -> Tensor:
         if self.p >= 1:
             return logits_BV
         logprobs_BV = logits_BV.log_softmax(-1)

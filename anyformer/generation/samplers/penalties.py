@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from anyformer.generation.samplers.past import Past, counts_BV
+from anyformer.generation.samplers.token_history import TokenHistory, counts_BV
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,11 @@ class RepetitionPenalty:
     """
 
     penalty: float
-    reads_past: ClassVar[bool] = True
+    reads_history: ClassVar[bool] = True
 
-    def apply(self, logits_BV: Tensor, past: Past) -> Tensor:
+    def apply(self, logits_BV: Tensor, history: TokenHistory) -> Tensor:
         lowered_BV = torch.where(logits_BV < 0, logits_BV * self.penalty, logits_BV / self.penalty)
-        return torch.where(counts_BV(past.ids_BL, logits_BV) > 0, lowered_BV, logits_BV)
+        return torch.where(counts_BV(history.ids_BL, logits_BV) > 0, lowered_BV, logits_BV)
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class PresencePenalty:
     """Subtracted from each token that was generated; the prompt does not count."""
 
     penalty: float
-    reads_past: ClassVar[bool] = True
+    reads_history: ClassVar[bool] = True
 
-    def apply(self, logits_BV: Tensor, past: Past) -> Tensor:
-        return logits_BV - self.penalty * (counts_BV(past.fresh_BL(), logits_BV) > 0)
+    def apply(self, logits_BV: Tensor, history: TokenHistory) -> Tensor:
+        return logits_BV - self.penalty * (counts_BV(history.fresh_BL(), logits_BV) > 0)
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,10 @@ class FrequencyPenalty:
     """Subtracted from a token as often as it was generated; the prompt does not count."""
 
     penalty: float
-    reads_past: ClassVar[bool] = True
+    reads_history: ClassVar[bool] = True
 
-    def apply(self, logits_BV: Tensor, past: Past) -> Tensor:
-        return logits_BV - self.penalty * counts_BV(past.fresh_BL(), logits_BV)
+    def apply(self, logits_BV: Tensor, history: TokenHistory) -> Tensor:
+        return logits_BV - self.penalty * counts_BV(history.fresh_BL(), logits_BV)
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class LogitBias:
     """A number for each of some tokens, added to its logit."""
 
     pairs: tuple[tuple[int, float], ...]
-    reads_past: ClassVar[bool] = False
+    reads_history: ClassVar[bool] = False
 
-    def apply(self, logits_BV: Tensor, past: Past) -> Tensor:
+    def apply(self, logits_BV: Tensor, history: TokenHistory) -> Tensor:
         ids_N, bias_N = _bias(self.pairs, logits_BV.device, logits_BV.dtype)
         return logits_BV.index_add(-1, ids_N, bias_N.expand(len(logits_BV), -1))
 

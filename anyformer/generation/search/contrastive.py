@@ -6,113 +6,73 @@ between its state and those of the tokens so far, prompt included. States are th
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from anyformer.errors import InputError
-from anyformer.generation.asking.request import Request
-from anyformer.generation.details import Generated, own_logprobs
-from anyformer.generation.readers.static import Anew, Cached
-from anyformer.generation.samplers import NEVER, Past, apply_chain
-from anyformer.generation.samplers.choose import NOTHING, History, why_not
-from anyformer.model.model import Model
+from anyformer.generation.asking.plan import Plan
+from anyformer.generation.outputs import own_logprobs
+from anyformer.generation.samplers import NEVER
+from anyformer.generation.search.search import Found, check_finite
 
 
-@torch.no_grad()
-def contrastive_search(model: Model, asked: Request) -> Generated:
-    """One answer to each row."""
-    _check_room(model, asked)
-    options, stop = asked.plan.options, asked.plan.stop
-    rows, device = asked.begun_BT.shape[0], asked.begun_BT.device
-    alpha = float(options.penalty_alpha or 0)
-    reader: Any = (Cached if asked.cached else Anew)(model, asked)
-    logits_BV = reader.begin()
-    told = Told(reader.states_BTD, asked)
-    width = min(options.top_k or 1, logits_BV.shape[-1])
-    row_B = torch.arange(rows, device=device)
-    # From here on each row is there once for each candidate.
-    reader.reorder(row_B.repeat_interleave(width))
-    history = History(asked.begun_BT, asked.begun_mask_BT, asked.new) if asked.plan.reads_past else None
-    stop_S = torch.tensor(stop, dtype=torch.long, device=device)
-    finished_B = torch.zeros(rows, dtype=torch.bool, device=device)
-    length_B = torch.zeros_like(row_B)
-    said, own = [], []
-    for step in range(asked.new):
-        left_BV = _left(logits_BV, asked, NOTHING if history is None else history.past, finished_B)
-        logit_BK, ids_BK = left_BV.topk(width)
-        next_RV = reader.go_on(ids_BK.flatten())
-        states_BKD = reader.states_BTD.view(rows, width, -1)
-        probs_BK = (logit_BK - left_BV.logsumexp(-1, keepdim=True)).exp()
-        score_BK = (1 - alpha) * probs_BK - alpha * told.likeness_BK(states_BKD)
-        best_B = score_BK.masked_fill(logit_BK == NEVER, NEVER).argmax(-1)
-        ids_B = ids_BK[row_B, best_B]
-        own.append(own_logprobs(logits_BV)[row_B, ids_B].masked_fill(finished_B, 0))
-        ids_B = ids_B.masked_fill(finished_B, asked.pad)
-        said.append(ids_B)
-        length_B = length_B + (~finished_B).long()
-        if stop:
-            finished_B = finished_B | torch.isin(ids_B, stop_S)
-        if step == asked.new - 1 or (stop and bool(finished_B.all())):
-            break
-        told.append(states_BKD[row_B, best_B])
-        if history is not None:
-            history.append(ids_B)
-        chosen_B = row_B * width + best_B
-        reader.reorder(chosen_B.repeat_interleave(width))
-        logits_BV = next_RV[chosen_B]
-    return Generated(
-        ids=torch.cat((asked.begun_BT, torch.stack(said, 1)), 1),
-        logprobs=torch.stack(own, 1),
-        lengths=tuple(length_B.tolist()),
-        reasons=tuple("stop" if each else "length" for each in finished_B.tolist()),
-        met=(None,) * rows,
-    )
+class ContrastiveSearch:
+    """One answer to a request. Its rows are the candidates of a step."""
+
+    reads_hidden: ClassVar[bool] = True
+
+    def __init__(self, params: Plan, max_new_tokens: int) -> None:
+        self.params, self.max_new_tokens = params, max_new_tokens
+        self.width, self.alpha = params.options.top_k or 1, float(params.options.penalty_alpha or 0)
+        self.unit_ND = torch.empty(0)
+        """The directions of the states of all tokens so far."""
+        self.candidates: list[int] = []
+        self.probs_K = self.own_K = torch.empty(0)
+        """Of the candidates: what they weigh, and the model's own log-probabilities."""
+        self.ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.results: list[Found] = []
+
+    def begin(self, hidden_TD: Tensor | None) -> None:
+        """Note the states of the prompt."""
+        if hidden_TD is None:
+            raise TypeError("contrastive search reads the states of its prompt")
+        self.unit_ND = _directions(hidden_TD)
+
+    def advance(
+        self, logits_RV: Tensor, samplers: Callable[[Tensor], Tensor], hidden_RD: Tensor | None
+    ) -> list[tuple[int, int]]:
+        """Keep the best candidate, and read those that may follow it."""
+        best = 0
+        if self.candidates and hidden_RD is not None:
+            best = self._keep(_directions(hidden_RD))
+            if self.ids[-1] in self.params.stop or len(self.ids) == self.max_new_tokens:
+                stopped = self.ids[-1] in self.params.stop
+                self.results = [Found(tuple(self.ids), tuple(self.logprobs), stopped)]
+                return []
+        logits_1V, left_1V = logits_RV[best : best + 1], samplers(logits_RV)[best : best + 1]
+        check_finite(logits_1V, left_1V)
+        width = min(self.width, logits_1V.shape[-1])
+        logit_K, ids_K = left_1V[0].topk(width)
+        probs_K = (logit_K - left_1V[0].logsumexp(-1)).exp()
+        # What the samplers ruled out fills up, and is never the best.
+        self.probs_K = probs_K.masked_fill(logit_K == NEVER, NEVER)
+        self.own_K, self.candidates = own_logprobs(logits_1V)[0, ids_K], ids_K.tolist()
+        return [(best, token) for token in self.candidates]
+
+    def _keep(self, unit_KD: Tensor) -> int:
+        """Which candidate is the best; it is said."""
+        likeness_K = (unit_KD @ self.unit_ND.T).amax(-1)
+        score_K = torch.where(self.probs_K == NEVER, NEVER, (1 - self.alpha) * self.probs_K - self.alpha * likeness_K)
+        best = int(score_K.argmax())
+        self.ids.append(self.candidates[best])
+        self.logprobs.append(float(self.own_K[best]))
+        self.unit_ND = torch.cat((self.unit_ND, unit_KD[best : best + 1]))
+        return best
 
 
-class Told:
-    """The directions of the states of all tokens so far."""
-
-    def __init__(self, states_BTD: Tensor, asked: Request) -> None:
-        rows, tokens, width = states_BTD.shape
-        exact = torch.promote_types(states_BTD.dtype, torch.float32)
-        self.used, length = tokens, tokens + asked.new
-        self.unit_BLD = torch.zeros(rows, length, width, device=states_BTD.device, dtype=exact)
-        self.unit_BLD[:, :tokens] = normalize(states_BTD.to(exact), dim=-1)
-        self.real_BL = torch.ones(rows, length, dtype=torch.bool, device=states_BTD.device)
-        if asked.begun_mask_BT is not None:
-            self.real_BL[:, :tokens] = asked.begun_mask_BT != 0
-
-    def likeness_BK(self, states_BKD: Tensor) -> Tensor:
-        """How like the most similar token so far each candidate is: a cosine."""
-        unit_BKD = normalize(states_BKD.to(self.unit_BLD.dtype), dim=-1)
-        cosine_BKL = unit_BKD @ self.unit_BLD[:, : self.used].transpose(1, 2)
-        return cosine_BKL.masked_fill(~self.real_BL[:, None, : self.used], NEVER).amax(-1)
-
-    def append(self, states_BD: Tensor) -> None:
-        """One more token in each row."""
-        self.unit_BLD[:, self.used] = normalize(states_BD.to(self.unit_BLD.dtype), dim=-1)
-        self.used += 1
-
-
-def _left(logits_BV: Tensor, asked: Request, past: Past, finished_B: Tensor) -> Tensor:
-    """What the samplers leave, never below fp32."""
-    logits_BV = logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32))
-    left_BV = apply_chain(logits_BV, asked.plan.chain, past)
-    bad_B = ~left_BV.amax(-1).isfinite() & ~finished_B
-    if bool(bad_B.any()):
-        row = int(bad_B.long().argmax())
-        raise InputError(f"row {row}: {why_not(logits_BV[row], left_BV[row])}")
-    return left_BV
-
-
-def _check_room(model: Model, asked: Request) -> None:
-    """Every candidate is read, those of the last step too, so that one needs a position that it has nowhere else."""
-    decoder: Any = model.decoder
-    if decoder.limit is not None and asked.total > decoder.limit:
-        raise InputError(
-            f"max_new_tokens: contrastive search reads its last token too, so {asked.new} of them need {asked.total} "
-            f"positions, and this model has {decoder.limit}; ask for one less"
-        )
+def _directions(states_ND: Tensor) -> Tensor:
+    return normalize(states_ND.to(torch.promote_types(states_ND.dtype, torch.float32)), dim=-1)

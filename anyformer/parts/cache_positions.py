@@ -1,4 +1,4 @@
-"""The ledger of a cache: which tokens each row has read, where they are, and which are new in the step under way."""
+"""Positions of cached tokens: which each row has read, where they are, and which are new in the step under way."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 
-Found = tuple[Tensor, Tensor | None, Tensor | None]
-"""Positions, validity (None: all real) and global marks (None: no token was marked) of some keys."""
+KeyPositions = tuple[Tensor, Tensor | None, Tensor | None]
+"""Positions, validity (None: all real) and global marks (None: no token is global) of some keys."""
 
 
-class Ledger:
+class CachePositions:
     """Tokens are written in the columns in which they came, padding included. What lies past `used` does not count,
     so a step that is not ended leaves no trace.
     """
@@ -31,7 +31,7 @@ class Ledger:
         self.row_B = torch.arange(batch, device=device)
         self.pos_LB = self.index_L[:, None].repeat(1, batch)
         self.valid_LB = torch.ones(length, batch, device=device, dtype=torch.bool)
-        self.marked_LB: Tensor | None = None
+        self.global_LB: Tensor | None = None
         self.column_LB = self.pos_LB.clone()
         """The column of each row's real tokens by their number, if a layer asks for it: one that keeps some only."""
         self.seen_B = torch.zeros(batch, device=device, dtype=torch.long)
@@ -41,7 +41,7 @@ class Ledger:
         self.order_TB: Tensor | None = None
         """A number for each new column where rows differ: real tokens in their order, then padding."""
 
-    def begin(self, pos_BT: Tensor, valid_BT: Tensor | None, marked_BT: Tensor | None, *, ragged: bool) -> None:
+    def begin(self, pos_BT: Tensor, valid_BT: Tensor | None, global_BT: Tensor | None, *, ragged: bool) -> None:
         """Note new tokens."""
         self.new = pos_BT.shape[1]
         self.end = self.used + self.new
@@ -51,10 +51,10 @@ class Ledger:
                 "make it longer"
             )
         new = slice(self.used, self.end)
-        if marked_BT is not None and self.marked_LB is None:
-            self.marked_LB = torch.zeros_like(self.valid_LB)
-        if self.marked_LB is not None:
-            self.marked_LB[new] = False if marked_BT is None else marked_BT.T
+        if global_BT is not None and self.global_LB is None:
+            self.global_LB = torch.zeros_like(self.valid_LB)
+        if self.global_LB is not None:
+            self.global_LB[new] = False if global_BT is None else global_BT.T
         if ragged and not self.ragged:
             self.ragged = True
             self.seen_B.fill_(self.used)
@@ -83,29 +83,29 @@ class Ledger:
             self.row_B = torch.arange(len(rows_B), device=rows_B.device)
         self.pos_LB = picked(self.pos_LB, 1, rows_B)
         self.valid_LB = picked(self.valid_LB, 1, rows_B)
-        self.marked_LB = None if self.marked_LB is None else picked(self.marked_LB, 1, rows_B)
+        self.global_LB = None if self.global_LB is None else picked(self.global_LB, 1, rows_B)
         self.column_LB = picked(self.column_LB, 1, rows_B)
         self.seen_B = self.total_B = picked(self.seen_B, 0, rows_B)
 
-    def columns(self, start: int, end: int) -> Found:
+    def columns(self, start: int, end: int) -> KeyPositions:
         """Tokens of some columns. Rows that don't differ share their positions."""
-        marked = None if self.marked_LB is None else self.marked_LB[start:end].T
+        is_global = None if self.global_LB is None else self.global_LB[start:end].T
         if not self.ragged:
-            return self.pos_LB[start:end, :1].T, None, marked
-        return self.pos_LB[start:end].T, self.valid_LB[start:end].T, marked
+            return self.pos_LB[start:end, :1].T, None, is_global
+        return self.pos_LB[start:end].T, self.valid_LB[start:end].T, is_global
 
-    def numbered_as(self, number: Tensor, *, whole: bool) -> Found:
+    def numbered_as(self, number: Tensor, *, whole: bool) -> KeyPositions:
         """The tokens of these numbers: (S,), or (S,B) where rows differ; -1 is no token at all.
 
         `whole` says that there is no -1 among them.
         """
         if not self.ragged:
             inside = number if whole else number.clamp(min=0)
-            marked = None if self.marked_LB is None else self.marked_LB[inside].T
-            return inside[None], None if whole else (number >= 0)[None], marked
+            is_global = None if self.global_LB is None else self.global_LB[inside].T
+            return inside[None], None if whole else (number >= 0)[None], is_global
         column_SB = self.column_LB.gather(0, number.clamp(min=0))
-        marked = None if self.marked_LB is None else self.marked_LB.gather(0, column_SB).T
-        return self.pos_LB.gather(0, column_SB).T, (number >= 0).T, marked
+        is_global = None if self.global_LB is None else self.global_LB.gather(0, column_SB).T
+        return self.pos_LB.gather(0, column_SB).T, (number >= 0).T, is_global
 
 
 def picked(kept: Tensor, dim: int, rows_B: Tensor, filled: int | None = None) -> Tensor:

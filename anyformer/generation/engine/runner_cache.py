@@ -1,4 +1,4 @@
-"""Standby: a runner that is kept for a model, so that the next call finds its steps captured."""
+"""Keeps one runner per model so that calls reuse its CUDA graphs."""
 
 from __future__ import annotations
 
@@ -7,21 +7,20 @@ import threading
 import weakref
 from typing import Any
 
-from anyformer.generation.running.runner import Runner
+from anyformer.generation.engine.model_runner import ModelRunner
 from anyformer.model.model import Model
 
 STRETCH = 1024
 """Rows have room for a multiple of so many tokens, so that a prompt a little longer finds the same runner."""
-SIZE = 64
-"""Tokens of a page."""
+BLOCK_SIZE = 64
 
-_kept: weakref.WeakKeyDictionary[Model, tuple[Any, Runner]] = weakref.WeakKeyDictionary()
-_users: weakref.WeakKeyDictionary[Runner, weakref.ref[Any]] = weakref.WeakKeyDictionary()
+_kept: weakref.WeakKeyDictionary[Model, tuple[Any, ModelRunner]] = weakref.WeakKeyDictionary()
+_users: weakref.WeakKeyDictionary[ModelRunner, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 """Who was given a runner and has not given it back. One whose user is gone is free again."""
 _asking = threading.Lock()
 
 
-def runner_for(model: Model, rows: int, length: int, user: object | None = None) -> Runner:
+def runner_for(model: Model, rows: int, length: int, user: object | None = None) -> ModelRunner:
     """A runner for so many rows of so many tokens. One is kept for each model: the last that was asked for.
 
     `user` has it to itself until it gives it back, or is no more: threads and streams that run side by side have each
@@ -34,28 +33,29 @@ def runner_for(model: Model, rows: int, length: int, user: object | None = None)
         return runner
 
 
-def give_back(runner: Runner) -> None:
+def give_back(runner: ModelRunner) -> None:
     """Let others have a runner."""
     with _asking:
         _users.pop(runner, None)
 
 
-def _found(model: Model, rows: int, length: int) -> Runner:
+def _found(model: Model, rows: int, length: int) -> ModelRunner:
     shell = copy.copy(model)
     weights = tuple(p.data_ptr() for p in model.parameters())
     most = -(-length // STRETCH) * STRETCH
     kept = _kept.get(model)
     if kept is not None:
         seen, runner = kept
+        pool: Any = runner.pool
         user = _users.get(runner)
-        free = not runner.pool.tenants and (user is None or user() is None)
-        if free and seen == weights and runner.pool.seats >= rows and runner.pool.length >= length:
+        free = not pool.sequences and (user is None or user() is None)
+        if free and seen == weights and pool.max_num_seqs >= rows and pool.length >= length:
             return runner
         # Its memory is needed before the next one takes its own.
         if free:
             del _kept[model], kept, runner
     # The shell shares all modules: an entry that held the model itself would keep it alive for ever.
-    runner = Runner(shell, model.new_pool(rows, most, size=SIZE))
+    runner = ModelRunner(shell, model.new_pool(rows, most, block_size=BLOCK_SIZE))
     _kept[model] = weights, runner
     return runner
 

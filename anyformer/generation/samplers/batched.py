@@ -1,4 +1,4 @@
-"""The usual chain with a number for each row: nothing is read back and no shape depends on a value, as CUDA graphs ask."""
+"""Batched sampling with per-row parameters; no host sync, as CUDA graphs ask."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from anyformer.generation.samplers.draw import pick, uniform
-from anyformer.generation.samplers.filters import first_of
-from anyformer.generation.samplers.past import NEVER
+from anyformer.generation.samplers.rng import pick, uniform
+from anyformer.generation.samplers.filters import at_least, divided, nucleus
+from anyformer.generation.samplers.token_history import NEVER
 
-Work = Literal["greedy", "plain", "filtered"]
+SamplingKind = Literal["greedy", "plain", "filtered"]
 """All rows take the likeliest token; some draw; some filter first."""
 
 
-def work(rows: Iterable[tuple[float, int, float, float]]) -> Work:
-    """The least work that serves all rows, given (temperature, top_k, top_p, min_p) of each as in `choose`."""
-    drawing = [(k, p, m) for heat, k, p, m in rows if heat > 0]
+def sampling_kind(rows: Iterable[tuple[float, int, float, float]]) -> SamplingKind:
+    """The least that serves all rows, given (temperature, top_k, top_p, min_p) of each as in `sample`."""
+    drawing = [(k, p, m) for temperature, k, p, m in rows if temperature > 0]
     if not drawing:
         return "greedy"
     return "filtered" if any(k > 0 or p < 1 or m > 0 for k, p, m in drawing) else "plain"
 
 
-def choose(
+def sample(
     logits_BV: Tensor,
     temperature_B: Tensor,
     top_k_B: Tensor,
@@ -33,21 +33,21 @@ def choose(
     seed_B: Tensor,
     step_B: Tensor,
     *,
-    work: Work = "filtered",
+    kind: SamplingKind = "filtered",
 ) -> Tensor:
     """Ids (B,), each what the chain temperature, top k, top p, min p gives its row.
 
-    Temperature 0 takes the likeliest token; top_k 0, top_p 1 and min_p 0 are off. `seed_B` are keys (`draw.keys`),
+    Temperature 0 takes the likeliest token; top_k 0, top_p 1 and min_p 0 are off. `seed_B` are keys (`rng.keys`),
     `step_B` the number of the new token. `top_p_B` and `min_p_B` are float64, so that they mean the number that was
     asked for.
     """
     best_B = logits_BV.argmax(-1)
-    if work == "greedy":
+    if kind == "greedy":
         return best_B
     logits_BV = logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32))
-    heat_B1 = torch.where(temperature_B > 0, temperature_B, 1)[:, None]
-    logits_BV = (logits_BV - logits_BV.amax(-1, keepdim=True)) / heat_B1.to(logits_BV.dtype)
-    if work == "filtered":
+    divisor_B1 = torch.where(temperature_B > 0, temperature_B, 1)[:, None]
+    logits_BV = divided(logits_BV, divisor_B1.to(logits_BV.dtype))
+    if kind == "filtered":
         logits_BV = _filtered(logits_BV, top_k_B, top_p_B, min_p_B)
     return torch.where(temperature_B > 0, pick(logits_BV, uniform(seed_B, step_B)), best_B)
 
@@ -59,11 +59,7 @@ def _filtered(logits_BV: Tensor, top_k_B: Tensor, top_p_B: Tensor, min_p_B: Tens
     logits_BV = logits_BV.masked_fill(logits_BV < falling_BV.gather(-1, k_B1 - 1), NEVER)
     # In the order of the vocabulary, as the sum below a softmax depends on it in the last bit.
     probs_BV = logits_BV.softmax(-1)
-    falling_BV = probs_BV.gather(-1, order_BV)
-    total_BV = falling_BV.cumsum(-1, dtype=torch.float64)
-    kept_B1 = (total_BV - falling_BV < top_p_B[:, None]).sum(-1, keepdim=True)
-    whole_B1 = (top_p_B >= 1)[:, None]
-    logits_BV = logits_BV.masked_fill(~(first_of(probs_BV, falling_BV, kept_B1) | whole_B1), NEVER)
+    nucleus_BV = nucleus(probs_BV, probs_BV.gather(-1, order_BV), top_p_B[:, None])
+    logits_BV = logits_BV.masked_fill(~(nucleus_BV | (top_p_B >= 1)[:, None]), NEVER)
     # In the logits' own dtype, where the chain adds it too.
-    least_B1 = logits_BV.amax(-1, keepdim=True) + min_p_B.log()[:, None].to(logits_BV.dtype)
-    return logits_BV.masked_fill(logits_BV < least_B1, NEVER)
+    return at_least(logits_BV, min_p_B.log()[:, None].to(logits_BV.dtype))

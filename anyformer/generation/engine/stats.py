@@ -22,12 +22,15 @@ class Stats:
     """Tokens of prompts that were read, again after a preemption too."""
     source_tokens: int = 0
     """Tokens that an encoder read."""
-    shared_tokens: int = 0
-    """Tokens that were not read, as pages held them already."""
+    cached_tokens: int = 0
+    """Tokens that were not read, as blocks held them already."""
     forked_tokens: int = 0
     """Tokens that further answers of a request did not read, as the first one had."""
     padding_tokens: int = 0
     """What was read beside, to make the rows of a pass equally long."""
+    proposed_tokens: int = 0
+    accepted_tokens: int = 0
+    """Of the proposed ones."""
     preemptions: int = 0
     retries: int = 0
     """Requests that begin again alone, as a pass with others failed."""

@@ -1,0 +1,129 @@
+"""By what means `generate` decodes: with a cache or anew, with proposals, compiled. None of it changes the tokens."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from anyformer.errors import InputError
+from anyformer.generation.asking.checks import shown, whole
+from anyformer.generation.asking.plan import problems
+from anyformer.generation.asking.request import GenerationRequest
+from anyformer.generation.engine.core import EngineCore
+from anyformer.generation.engine.engine import proposer
+from anyformer.generation.engine.model_runner import ModelRunner
+from anyformer.generation.engine.proposers import check_draft
+from anyformer.generation.engine.recompute import RecomputeRunner, TokenPool
+from anyformer.generation.engine.runner_cache import runner_for
+from anyformer.generation.engine.scheduler import PADDING, Limits
+from anyformer.model.model import Model
+from anyformer.parts.static_cache import StaticPool
+
+MOST = 64
+"""Tokens proposed at once at most."""
+PASS = 8192
+"""Tokens of prompts that a device reads at once."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeOptions:
+    """What a user may say about how tokens are read."""
+
+    use_cache: bool = True
+    """False reads the whole row again in each step."""
+    draft: Model | None = None
+    """A smaller model with the same vocabulary, which proposes what comes."""
+    lookup: bool = False
+    """Propose what followed when the last tokens occurred before in the row."""
+    guesses: int = 8
+    """So many tokens are proposed at once."""
+    compile: bool | str = False
+    """Steps through torch.compile, with the static cache; a text names the backend."""
+
+    @property
+    def speculative(self) -> bool:
+        """Whether tokens are proposed."""
+        return self.draft is not None or self.lookup
+
+    def check(self, model: Model, asked: GenerationRequest) -> None:
+        """Refuse options that don't go together, or not with what is asked for."""
+        wrong: list[str] = []
+        whole("guesses", self.guesses, 1, wrong, most=MOST)
+        if self.draft is not None and self.lookup:
+            wrong.append("draft: tokens are proposed by a draft model or by look-up; leave one out")
+        if self.speculative and not self.use_cache:
+            wrong.append("use_cache: proposals are verified with a cache; leave use_cache=False out")
+        if self.speculative and asked.plan.way != "one":
+            wrong.append("draft and lookup: a search reads other rows at each step; leave them out")
+        if self.compile and (self.speculative or not self.use_cache):
+            wrong.append("compile: compiled steps read one token with the static cache; leave the other option out")
+        if self.compile and asked.plan.way != "one":
+            wrong.append("compile: a search reads other rows at each step; leave one of them out")
+        if not isinstance(self.compile, bool | str):
+            wrong.append(f"compile: expected True, False or the name of a backend, got {shown(self.compile)}")
+        if self.draft is not None and not isinstance(self.draft, Model):
+            wrong.append(f"draft: expected a model, got {type(self.draft).__name__}")
+        if wrong:
+            raise problems("generate", wrong)
+        if self.draft is not None:
+            check_draft(model, self.draft)
+        if self.use_cache:
+            check_prefix(model, asked)
+
+    def engine(self, model: Model, asked: GenerationRequest, user: object) -> EngineCore:
+        """An engine for all rows of a request, which `user` has to itself."""
+        rows, device = len(asked.begun_BT) * asked.plan.options.n, asked.begun_BT.device
+        rows *= {"beam": asked.plan.options.num_beams, "contrastive": asked.plan.options.top_k or 1}.get(asked.plan.way, 1)
+        if not self.use_cache:
+            return EngineCore(RecomputeRunner(model, TokenPool(model, asked.total)), Limits(lockstep=True))
+        if self.speculative:
+            # A state reads again what was right, so a pass has up to twice as many tokens.
+            pool = model.new_pool(rows, asked.total, chunk=2 * self.guesses + 2)
+            proposes = proposer(
+                model, rows, asked.total, draft=self.draft, lookup=self.lookup, guesses=self.guesses
+            )
+            return EngineCore(ModelRunner(model, pool, cuda_graphs=False), Limits(), proposer=proposes)
+        if device.type == "cuda" and not self.compile:
+            limits = Limits(max_pass_tokens=PASS, prefill_chunk=PASS, max_padding=PADDING["cuda"])
+            return EngineCore(runner_for(model, rows, asked.total, user), limits)
+        # A length that was not declared is the cache's own, which padding must not change.
+        seq2seq = model.spec.topology == "encoder-decoder"
+        rope_length = asked.total if asked.declared is None and model.reads_length and not seq2seq else asked.declared
+        cache = model.new_cache(len(asked.begun_BT), asked.total, rope_length=rope_length)
+        step = compiled(model, self.compile) if self.compile else None
+        return EngineCore(ModelRunner(model, StaticPool(cache), cuda_graphs=False, compiled=step), Limits(lockstep=True))
+
+
+def check_prefix(model: Model, asked: GenerationRequest) -> None:
+    """Refuse prompts that end inside the prefix of a prefix-LM: a cache is fed a prefix at once."""
+    decoder: Any = model.decoder
+    shortest = min(len(row) for row in asked.starts()) if decoder.prefix else 0
+    if model.spec.topology == "decoder" and shortest < decoder.prefix:
+        raise InputError(
+            f"the first {decoder.prefix} tokens of this prefix-LM see each other both ways, but a prompt has "
+            f"{shortest}; give longer prompts, or recompute each step with use_cache=False"
+        )
+
+
+_compiled: weakref.WeakKeyDictionary[Model, dict[str, Any]] = weakref.WeakKeyDictionary()
+
+
+def compiled(model: Model, backend: bool | str) -> Any:
+    """The model's pass through torch.compile, made once for each model and backend."""
+    name = backend if isinstance(backend, str) else "inductor"
+    kept = _compiled.setdefault(model, {})
+    if name not in kept:
+        # A weak reference, or the model would live as long as its entry, and its entry as long as the model.
+        kept[name] = torch.compile(functools.partial(_pass, weakref.ref(model)), backend=name)
+    return kept[name]
+
+
+def _pass(model: weakref.ref[Model], **given: Any) -> Any:
+    alive = model()
+    if alive is None:
+        raise InputError("the model of this compiled pass is gone")
+    return alive(**given)

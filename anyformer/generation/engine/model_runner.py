@@ -1,0 +1,210 @@
+"""The model runner: passes of a model over sequences of a pool, many tokens of a few or one token of many."""
+
+from __future__ import annotations
+
+import bisect
+import warnings
+from collections.abc import Sequence as Rows
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from anyformer.errors import InputError
+from anyformer.generation.engine.cuda_graph import DecodeGraph, DecodeStream
+from anyformer.generation.engine.sampler import SamplingState
+from anyformer.generation.samplers.batched import SamplingKind
+from anyformer.kernels.cuda_graph import CaptureError, Recorder, attempt
+from anyformer.model.eval_mode import without_head
+from anyformer.model.model import Model
+from anyformer.parts.kv_cache import KVCache
+from anyformer.parts.kv_pool import CachedSequence, KVBlockPool
+from anyformer.parts.paged_cache import PagedKVCache
+
+BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512)
+"""Batches that a step is captured for; a batch between two of them is filled up."""
+SLACK, FEW = 2, 4
+"""A batch of up to so many times fewer rows is filled up rather than captured anew, unless it has few."""
+SOURCE = 64
+"""A captured step of an encoder-decoder has room for a multiple of so many source tokens."""
+
+
+class Pool(Protocol):
+    """Where keys and values of sequences are kept: blocks, contiguous rows, or nothing but their tokens."""
+
+    restartable: bool
+    device: torch.device
+    length: int
+
+    def add(self, *, rope_length: int | None = None, source_rope_length: int | None = None) -> CachedSequence | None: ...
+    def reserve(self, sequence: CachedSequence, new: int) -> bool: ...
+    def fork(self, sequence: CachedSequence) -> CachedSequence | None: ...
+    def free(self, sequence: CachedSequence, *, wipe: bool = False) -> None: ...
+    def batch(self, sequences: Rows[CachedSequence], lengths: Rows[int]) -> KVCache: ...
+
+
+class ModelRunner:
+    """Reads tokens of sequences. Room for them must be reserved in the pool; the model is in eval mode.
+
+    On CUDA a decode step is captured once for each bucket of batches. `batch_invariant` gives every pass one shape,
+    whoever is in it: a product of matrices may round otherwise when more rows are in it. `compiled` is called instead of
+    the model for single tokens.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        pool: Pool,
+        *,
+        cuda_graphs: bool | None = None,
+        batch_invariant: bool = False,
+        compiled: Any = None,
+    ) -> None:
+        self.model, self.body, self.pool = model, without_head(model), pool
+        self.head: Any = model.head
+        self.seq2seq = model.spec.topology == "encoder-decoder"
+        self.name = "decoder_input_ids" if self.seq2seq else "input_ids"
+        if batch_invariant and self.seq2seq:
+            raise InputError("batch_invariant: an encoder-decoder reads sources of all rows at once; leave it out")
+        self.cuda_graphs = pool.device.type == "cuda" if cuda_graphs is None else cuda_graphs
+        self.batch_invariant, self.compiled = batch_invariant, compiled
+        self._graphs: dict[tuple[int, SamplingKind, int], DecodeGraph] = {}
+        """By rows, what is sampled, and room for source tokens."""
+        self._recorder: Recorder | None = None
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        sequences: Rows[CachedSequence],
+        ids: Rows[Rows[int]],
+        *,
+        sources: Rows[Tensor] | None = None,
+        global_tokens: Rows[Tensor] | None = None,
+    ) -> Tensor:
+        """Read the next tokens of each sequence; the states (B,T,D) that the head reads, of rows padded behind.
+
+        An encoder-decoder's first pass reads the `sources` (S,) too. `global_tokens` says which tokens of each row, or of
+        its source, are global.
+        """
+        lengths = [len(row) for row in ids]
+        width = max(lengths)
+        if width == 1:
+            given: dict[str, Any] = {self.name: torch.tensor(ids, device=self.pool.device)}
+        else:
+            given = {self.name: self._padded([torch.tensor(row) for row in ids])}
+        if min(lengths) < width:
+            given["decoder_attention_mask" if self.seq2seq else "attention_mask"] = self._mask(lengths)
+        if sources is not None:
+            given["input_ids"] = self._padded(sources)
+            if len({len(source) for source in sources}) > 1:
+                given["attention_mask"] = self._mask([len(source) for source in sources])
+        if global_tokens is not None:
+            given["global_mask"] = self._padded(global_tokens)
+        return self.run(sequences, lengths, given)
+
+    def run(self, sequences: Rows[CachedSequence], lengths: Rows[int], given: dict[str, Any]) -> Tensor:
+        """One pass with a cache."""
+        hidden_BTD = self.body(cache=self.pool.batch(sequences, lengths), **given).hidden
+        if not self.pool.restartable:
+            for sequence, length in zip(sequences, lengths, strict=True):
+                sequence.count += length
+        return hidden_BTD
+
+    def last(self, hidden_BTD: Tensor, lengths: Rows[int]) -> Tensor:
+        """States (B,D) of the last real token of each row."""
+        if min(lengths) == hidden_BTD.shape[1]:
+            return hidden_BTD[:, -1]
+        last_B = torch.tensor(lengths, device=hidden_BTD.device) - 1
+        return hidden_BTD[torch.arange(len(lengths), device=hidden_BTD.device), last_B]
+
+    @torch.inference_mode()
+    def logits(self, hidden: Tensor) -> Tensor:
+        """What the head says of states."""
+        return self.head(hidden)
+
+    @torch.inference_mode()
+    def decode(self, sequences: Rows[CachedSequence], ids: Rows[int]) -> Tensor:
+        """Read one more token of each sequence; logits (B,V) after it, which the next step may overwrite."""
+        graph = self._graph(sequences, "greedy")
+        if graph is not None:
+            graph.load(sequences, ids)
+            graph.replay(sequences)
+            return graph.logits_BV[: len(sequences)]
+        if self.batch_invariant:
+            return self._decode_all_slots(sequences, ids)
+        ids_B1 = torch.tensor(ids, device=self.pool.device)[:, None]
+        if self.compiled is None:
+            return self.head(self.run(sequences, [1] * len(ids), {self.name: ids_B1})[:, -1])
+        out = self.compiled(**{self.name: ids_B1}, cache=self.pool.batch(sequences, [1] * len(ids)))
+        for sequence in sequences:
+            sequence.count += 1
+        return out.logits[:, -1]
+
+    def _decode_all_slots(self, sequences: Rows[CachedSequence], ids: Rows[int]) -> Tensor:
+        """The same with a row for every slot of the pool."""
+        pool = self._blocks()
+        cache = PagedKVCache.for_decode(pool, pool.max_num_seqs)
+        cache.load(sequences)
+        ids_B = F.pad(torch.tensor(ids, device=pool.device), (0, pool.max_num_seqs - len(ids)))
+        given: Any = {self.name: ids_B[:, None]}
+        logits_BV = self.head(self.body(cache=cache, **given).hidden[:, -1])
+        for sequence in sequences:
+            sequence.count += 1
+        return logits_BV[: len(ids)]
+
+    def decode_stream(
+        self, sequences: Rows[CachedSequence], ids: Rows[int], state: SamplingState
+    ) -> DecodeStream | None:
+        """Decode steps that run ahead of the host, from these tokens on; None where steps are not captured."""
+        with torch.inference_mode():
+            graph = self._graph(sequences, state.kind)
+            return None if graph is None else DecodeStream(graph, sequences, ids, state)
+
+    def _graph(self, sequences: Rows[CachedSequence], kind: SamplingKind) -> DecodeGraph | None:
+        """The captured step for so many rows. None: kernels are launched one by one."""
+        if not self.cuda_graphs:
+            return None
+        pool, rows, source, room = self._blocks(), _bucket(len(sequences)), None, 0
+        if self.seq2seq:
+            source = sequences[0]
+            room = -(-max(each.cross[0][0].shape[1] for each in sequences) // SOURCE) * SOURCE
+        if self.batch_invariant:
+            rows = pool.max_num_seqs
+        else:
+            fits = [k[0] for k in self._graphs if rows <= k[0] <= SLACK * rows and k[1:] == (kind, room)]
+            rows = min(fits, default=rows) if rows > FEW else rows
+        key = rows, kind, room
+        if key not in self._graphs:
+            try:
+                with attempt("generate: a step of this model"):
+                    if self._recorder is None or not self._graphs:
+                        # A pool whose last graph is gone is gone too, and its handle can't be used again.
+                        self._recorder = Recorder(pool.device)
+                    self._graphs[key] = DecodeGraph(
+                        self.body, self.head, pool, rows, kind, self._recorder, source, room
+                    )
+            except CaptureError as error:
+                self.cuda_graphs, self._graphs, self._recorder = False, {}, None
+                warnings.warn(f"{error}; its kernels are launched one by one, which is slower", stacklevel=2)
+                return None
+        return self._graphs[key]
+
+    def _blocks(self) -> KVBlockPool:
+        if not isinstance(self.pool, KVBlockPool):
+            raise TypeError("captured and batch-invariant steps need a pool of blocks")
+        return self.pool
+
+    def _padded(self, rows: Rows[Tensor]) -> Tensor:
+        """(B,T) from rows of different lengths, with zeros behind."""
+        padded = rows[0][None] if len(rows) == 1 else torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
+        return padded.to(self.pool.device)
+
+    def _mask(self, lengths: Rows[int]) -> Tensor:
+        column_T = torch.arange(max(lengths), device=self.pool.device)
+        return (column_T < torch.tensor(lengths, device=self.pool.device)[:, None]).long()
+
+
+def _bucket(rows: int) -> int:
+    place = bisect.bisect_left(BUCKETS, rows)
+    return BUCKETS[place] if place < len(BUCKETS) else rows

@@ -1,0 +1,130 @@
+"""A request from its arrival to its last event, and its sequences: one for each answer, or for each beam of a search."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+
+from anyformer.generation.asking.plan import Plan
+from anyformer.generation.asking.stop import StopText
+from anyformer.generation.search.search import Search
+from anyformer.parts.kv_pool import CachedSequence
+
+FinishReason = Literal["length", "stop", "cancelled", "failed"]
+TopLogprobs = tuple[tuple[int, float], ...]
+"""The likeliest tokens of a step and their log-probabilities, the likeliest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What a step did for one sequence."""
+
+    request: Hashable
+    """The id of its request."""
+    index: int = 0
+    """Its number among the sequences of the request."""
+    ids: tuple[int, ...] = ()
+    """New tokens."""
+    logprobs: tuple[float, ...] | None = None
+    """Of the new tokens, in the model's own distribution before any sampler; None: they were not asked for."""
+    top: tuple[TopLogprobs, ...] | None = None
+    """The likeliest tokens at each new token."""
+    prompt_logprobs: tuple[tuple[float, TopLogprobs] | None, ...] | None = None
+    """With the first new token: of each token of the prompt; None for the first one, before which nothing stands."""
+    finish_reason: FinishReason | None = None
+    """Why the sequence ended; None: it goes on. Each sequence has one event with a reason, its last."""
+    error: Exception | None = None
+    """What failed."""
+
+
+@dataclass(eq=False, slots=True)
+class Sequence:
+    """One row: the tokens so far, and what the pool holds of them."""
+
+    request: Request
+    index: int
+    key: int
+    """Of its draws."""
+    tokens: list[int]
+    """The prompt (of an encoder-decoder: what its decoder begins with) and the new tokens."""
+    prompt_length: int
+    """How many of them are given."""
+    stop_text: StopText | None = None
+    """Where its text is searched for stop strings."""
+    cached: CachedSequence | None = None
+    """None: it waits."""
+    forks: list[Sequence] = field(default_factory=list)
+    """Further answers of the same request, which begin where this one has read the prompt."""
+    isolated: bool = False
+    """A pass with others failed, so it shares none any more."""
+    finish_reason: FinishReason | None = None
+    error: Exception | None = None
+    logprobs: list[float] = field(default_factory=list)
+    top: list[TopLogprobs] = field(default_factory=list)
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """The smaller, the earlier it came."""
+        return self.request.arrival, self.index
+
+    @property
+    def new(self) -> list[int]:
+        """The new tokens."""
+        return self.tokens[self.prompt_length :]
+
+    @property
+    def held(self) -> CachedSequence:
+        """What the pool holds, of a sequence that runs."""
+        if self.cached is None:
+            raise RuntimeError("a sequence that waits was asked for what it holds")
+        return self.cached
+
+    @property
+    def pending(self) -> int:
+        """Tokens that the model has to read before the next one is sampled."""
+        return len(self.tokens) - (0 if self.cached is None else self.cached.count)
+
+    @property
+    def group(self) -> list[Sequence]:
+        """Sequences that are admitted and preempted as one: the beams of a search, or this one alone."""
+        return [self] if self.request.search is None else self.request.sequences
+
+
+@dataclass(eq=False, slots=True)
+class Request:
+    """What was asked, and what has been answered so far."""
+
+    id: Hashable
+    arrival: int
+    params: Plan
+    prompt: tuple[int, ...]
+    """Of an encoder-decoder: the source."""
+    max_new_tokens: int
+    rope_length: int | None
+    """The length that length-dependent positions read."""
+    source_rope_length: int | None = None
+    """The same for the source of an encoder-decoder; None: its own length."""
+    source_S: Tensor | None = None
+    global_T: Tensor | None = None
+    """Which tokens of the prompt (or source) are global."""
+    logprobs: int | None = None
+    """So many of the likeliest tokens are told with each new one's log-probability; None: none is told."""
+    search: Search | None = None
+    """Chooses for all sequences together; None: each is sampled by itself."""
+    sequences: list[Sequence] = field(default_factory=list)
+    prompt_logprobs: list[tuple[float, TopLogprobs] | None] | None = None
+    """Filled while the prompt is read; None: not asked for."""
+
+    @property
+    def done(self) -> bool:
+        """Whether all of its sequences ended."""
+        return all(sequence.finish_reason is not None for sequence in self.sequences)
+
+    @property
+    def sampled_on_device(self) -> bool:
+        """Whether the next token needs nothing of the host: neither text nor log-probabilities, and no further sampler."""
+        params = self.params
+        return params.usual and not params.stop_texts and self.logprobs is None and self.search is None

@@ -1,0 +1,188 @@
+"""The sampler of an engine: the next token of each sequence, whose requests may ask for different things."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Rows
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import InputError
+from anyformer.generation.engine.request import Sequence, TopLogprobs
+from anyformer.generation.outputs import own_logprobs
+from anyformer.generation.samplers import TokenHistory, apply_chains
+from anyformer.generation.samplers.batched import SamplingKind, sample, sampling_kind
+from anyformer.generation.samplers.rng import pick, uniform
+from anyformer.generation.samplers.token_history import why_not
+
+NONE = -1
+"""Instead of an id: no token can be sampled."""
+
+
+@dataclass(slots=True)
+class Sampled:
+    """What was sampled for a row."""
+
+    id: int
+    error: Exception | None = None
+    logprob: float | None = None
+    top: TopLogprobs | None = None
+
+
+@dataclass(frozen=True)
+class SamplingState:
+    """How the next token of each row is sampled (see `samplers.batched.sample`)."""
+
+    rows: tuple[tuple[float, int, float, float], ...]
+    """Temperature, top_k, top_p and min_p."""
+    keys: tuple[int, ...]
+    """What the draws depend on (see `rng.keys`)."""
+    steps: tuple[int, ...]
+    """The number of each row's next new token."""
+
+    @classmethod
+    def of(cls, sequences: Rows[Sequence]) -> SamplingState:
+        """Of some sequences as they are."""
+        params = [each.request.params for each in sequences]
+        return cls(
+            tuple((p.temperature, p.top_k, p.top_p, p.min_p) for p in params),
+            tuple(each.key for each in sequences),
+            tuple(len(each.tokens) - each.prompt_length for each in sequences),
+        )
+
+    @property
+    def kind(self) -> SamplingKind:
+        """The least that serves all rows."""
+        return sampling_kind(self.rows)
+
+    def tensors(self, device: torch.device) -> tuple[Tensor, ...]:
+        """Temperature, top_k, top_p, min_p, keys and steps, each (B,)."""
+        columns = (*zip(*self.rows, strict=True), self.keys, self.steps)
+        return tuple(
+            torch.tensor(values, device=device, dtype=torch.float64 if i in (0, 2, 3) else torch.long)
+            for i, values in enumerate(columns)
+        )
+
+
+class Sampler:
+    """Samples tokens, and remembers what the last rows asked for: from step to step they are mostly the same."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._rows: list[Sequence] = []
+        self._special: list[int] = []
+        """Which of them need more than `samplers.batched.sample`."""
+        self._tensors: tuple[Tensor, ...] = ()
+        self._kind: SamplingKind = "greedy"
+
+    def sample(self, logits_BV: Tensor, sequences: list[Sequence]) -> list[Sampled]:
+        """A token for each sequence; one for which there is none gets an error, and the others don't notice."""
+        try:
+            found = self._sample(logits_BV, sequences)
+        except Exception as error:
+            if len(sequences) == 1:
+                return [Sampled(NONE, error)]
+            return [self.sample(logits_BV[i : i + 1], [each])[0] for i, each in enumerate(sequences)]
+        if any([each.request.logprobs is not None for each in sequences]):
+            self._add_logprobs(logits_BV, sequences, found)
+        return found
+
+    def _sample(self, logits_BV: Tensor, sequences: list[Sequence]) -> list[Sampled]:
+        if sequences != self._rows:
+            self._note(sequences)
+        special = self._special
+        if not special:
+            best_B, ids_B = logits_BV.max(-1)
+            if self._tensors:
+                # The numbers of new tokens grow from step to step.
+                steps_B = self._tensor([len(each.tokens) - each.prompt_length for each in sequences])
+                ids_B = sample(logits_BV, *self._tensors, steps_B, kind=self._kind)
+            # The largest of a row is NaN if any is.
+            ids, left = torch.where(best_B.isfinite(), ids_B, NONE).tolist(), None
+        else:
+            usual = [i for i in range(len(sequences)) if i not in special]
+            left = self.filtered(logits_BV[special], [sequences[i] for i in special])
+            found = self._pick(left, [sequences[i] for i in special])
+            ids = [NONE] * len(sequences)
+            for i, each in zip(special, found.tolist(), strict=True):
+                ids[i] = each
+            if usual:
+                rest = Sampler(self.device)._sample(logits_BV[usual], [sequences[i] for i in usual])
+                for i, each in zip(usual, rest, strict=True):
+                    ids[i] = each.id
+        if NONE not in ids:
+            return [Sampled(each) for each in ids]
+        rows = {} if left is None else dict(zip(special, left, strict=True))
+        return [
+            Sampled(each, None if each != NONE else _why(logits_BV[i], rows.get(i, logits_BV[i])))
+            for i, each in enumerate(ids)
+        ]
+
+    def _note(self, sequences: list[Sequence]) -> None:
+        """Remember what these rows ask for."""
+        state = SamplingState.of(sequences)
+        self._rows, self._kind, self._tensors = list(sequences), state.kind, ()
+        if self._kind != "greedy":
+            self._tensors = state.tensors(self.device)[:-1]
+        # To sort a vocabulary on the host costs more than the chain, which looks at the likeliest tokens only.
+        sorts = self.device.type == "cpu" and self._kind == "filtered"
+        self._special = [
+            i for i, each in enumerate(sequences)
+            if not each.request.params.usual or (sorts and not each.request.params.greedy)
+        ]  # fmt: skip
+
+    def filtered(self, logits_RV: Tensor, sequences: Rows[Sequence]) -> Tensor:
+        """Logits, never below fp32, as the samplers of each row leave them."""
+        logits_RV = logits_RV.to(torch.promote_types(logits_RV.dtype, torch.float32))
+        return apply_chains(logits_RV, [each.request.params.chain for each in sequences], self.history(sequences))
+
+    def history(self, sequences: Rows[Sequence]) -> TokenHistory:
+        """The tokens so far of each row; rows whose samplers don't look at them need not show them."""
+        rows = [each.tokens if each.request.params.reads_history else [] for each in sequences]
+        longest = max(1, *map(len, rows))
+        return TokenHistory(
+            self._tensor([row + [-1] * (longest - len(row)) for row in rows]),
+            self._tensor([each.prompt_length for each in sequences]),
+            self._tensor([len(each.tokens) - each.prompt_length for each in sequences]),
+        )
+
+    def _pick(self, left_RV: Tensor, sequences: Rows[Sequence]) -> Tensor:
+        best_R, ids_R = left_RV.max(-1)
+        greedy = [each.request.params.greedy for each in sequences]
+        if not all(greedy):
+            steps = [len(each.tokens) - each.prompt_length for each in sequences]
+            points_R = uniform(self._tensor([each.key for each in sequences]), self._tensor(steps))
+            ids_R = torch.where(self._tensor(greedy, torch.bool), ids_R, pick(left_RV, points_R))
+        return torch.where(best_R.isfinite(), ids_R, NONE)
+
+    def _add_logprobs(self, logits_BV: Tensor, sequences: Rows[Sequence], found: list[Sampled]) -> None:
+        """Log-probabilities for rows that asked for them."""
+        asking = [
+            (i, each.request.logprobs)
+            for i, each in enumerate(sequences)
+            if each.request.logprobs is not None and found[i].error is None
+        ]
+        if not asking:
+            return
+        own_RV = own_logprobs(logits_BV[[i for i, _ in asking]])
+        chosen_R1 = self._tensor([[found[i].id] for i, _ in asking])
+        logprobs = own_RV.gather(-1, chosen_R1)[:, 0].tolist()
+        tops = top_logprobs(own_RV, max(count for _, count in asking))
+        for (i, count), logprob, top in zip(asking, logprobs, tops, strict=True):
+            found[i].logprob, found[i].top = logprob, top[:count]
+
+    def _tensor(self, values: Rows[object], dtype: torch.dtype = torch.long) -> Tensor:
+        return torch.tensor(values, dtype=dtype, device=self.device)
+
+
+def top_logprobs(own_RV: Tensor, count: int) -> list[TopLogprobs]:
+    """The likeliest tokens of each row with their log-probabilities."""
+    if not count:
+        return [()] * len(own_RV)
+    values, ids = (each.tolist() for each in own_RV.topk(count))
+    return [tuple(zip(*pair, strict=True)) for pair in zip(ids, values, strict=True)]
+
+
+def _why(logits_V: Tensor, left_V: Tensor) -> Exception:
+    return InputError(why_not(logits_V, left_V) or "no token can be chosen")

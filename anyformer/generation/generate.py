@@ -1,0 +1,227 @@
+"""`generate`: continue token ids, one token at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.data.tokenizer import Tokenizer
+from anyformer.errors import InputError
+from anyformer.generation.asking.options import read_options
+from anyformer.generation.asking.request import GenerationRequest, request
+from anyformer.generation.decode_options import DecodeOptions
+from anyformer.generation.engine.core import EngineCore
+from anyformer.generation.engine.engine import requests
+from anyformer.generation.engine.request import Event, Sequence
+from anyformer.generation.engine.runner_cache import give_back
+from anyformer.generation.outputs import GenerationOutput, Step, Top
+from anyformer.model.model import Model
+
+OWN = (
+    "input_ids", "attention_mask", "global_mask", "tokenizer", "stream", "details", "use_cache", "rope_length", "draft",
+    "lookup", "guesses", "compile",
+)  # fmt: skip
+"""What `generate` reads beside `Options`."""
+
+
+def generate(
+    model: Model,
+    input_ids: Tensor,
+    *,
+    attention_mask: Tensor | None = None,
+    global_mask: Tensor | None = None,
+    tokenizer: Tokenizer | None = None,
+    stream: bool = False,
+    details: bool = False,
+    use_cache: bool = True,
+    rope_length: int | None = None,
+    draft: Model | None = None,
+    lookup: bool = False,
+    guesses: int = 8,
+    compile: bool | str = False,
+    **options: Any,
+) -> Any:
+    """Continue each row of `input_ids` (B,T): the prompt and its new tokens, as one tensor of ids.
+
+    An encoder-decoder reads `input_ids` as its source and answers the decoder's ids, the start token first. With `n`
+    answers for each row there are n times as many rows, those of one prompt beside each other. A finished row is filled
+    with the pad id (without one: the first eos id, else 0).
+
+    Args:
+        model: A decoder or an encoder-decoder with an lm head. It runs in eval mode, and gets its mode back.
+        input_ids: Token ids. Rows of different lengths are padded, on either side.
+        attention_mask: (B,T), 1 is real; None: all are.
+        global_mask: (B,T), 1 is a global token of the prompt (or source), where a pattern has `global_tokens`.
+        tokenizer: The model's, needed where an option is a text: stop strings, choices, bad words.
+        stream: Yield a (B,) tensor of ids after each step instead; the model is in eval mode until the stream ends.
+        details: Answer a `GenerationOutput` (each step of a stream: a `Step`), with log-probabilities and finish reasons.
+        use_cache: False reads the whole row again in each step: slow, with the same tokens.
+        rope_length: What length-dependent RoPE scalings read. None: the longest prompt and its new tokens.
+        draft: A smaller model with the same vocabulary, whose proposals are read several at once. The tokens stay the same.
+        lookup: Propose what followed when the last tokens occurred before in the row; it costs no model.
+        guesses: So many tokens are proposed at once.
+        compile: Single steps go through torch.compile, which takes its time before the first token; a
+            text names its backend.
+        options: How tokens are chosen and when a row ends, by the names of `Options`: max_new_tokens, min_new_tokens,
+            stop, temperature, do_sample, top_k, top_p, min_p, typical_p, seed, repetition_penalty, presence_penalty,
+            frequency_penalty, logit_bias, no_repeat_ngram_size, bad_words, choices, first, n, logprobs,
+            prompt_logprobs, num_beams, length_penalty, num_beam_groups, diversity_penalty, early_stopping,
+            penalty_alpha. Any other name is refused, with the right one. By default the likeliest token is taken.
+    """
+    asked = request(
+        model, input_ids, read_options(options, others=OWN), attention_mask=attention_mask, global_mask=global_mask,
+        rope_length=rope_length, tokenizer=tokenizer, stream=stream, details=details, cached=use_cache, stacklevel=3,
+    )  # fmt: skip
+    decode = DecodeOptions(use_cache=use_cache, draft=draft, lookup=lookup, guesses=guesses, compile=compile)
+    decode.check(model, asked)
+    batch = Batch(model, asked, decode, details=details)
+    if stream:
+        return batch.steps() if details else batch.ids()
+    batch.run()
+    return batch.output() if details else batch.tokens()
+
+
+class Batch:
+    """The rows of one call, served by an engine of their own until all have finished."""
+
+    def __init__(self, model: Model, asked: GenerationRequest, decode: DecodeOptions, *, details: bool) -> None:
+        self.model, self.asked, self.details = model, asked, details
+        self.device = asked.begun_BT.device
+        self.engine: EngineCore = decode.engine(model, asked, self)
+        self.requests = requests(model, asked)
+        for each in self.requests:
+            if details and asked.plan.way == "one":
+                each.logprobs = asked.plan.options.logprobs or 0
+            self.engine.add(each)
+
+    @property
+    def rows(self) -> list[Sequence]:
+        """All answers, those of one prompt beside each other."""
+        return [sequence for each in self.requests for sequence in each.sequences]
+
+    def advance(self) -> list[Event]:
+        """One step of the engine. A row that fails ends the call."""
+        events = self.engine.step()
+        for event in events:
+            if event.error is not None:
+                raise InputError(f"row {event.request}: {event.error}") from event.error
+        return events
+
+    def close(self) -> None:
+        """Give back what the rows hold."""
+        self.engine.close()
+        give_back(self.engine.runner)
+
+    def run(self) -> None:
+        """All steps."""
+        try:
+            while not self.engine.idle:
+                self.advance()
+        finally:
+            self.close()
+
+    def ids(self) -> Iterator[Tensor]:
+        """The ids (B,) of each step. Closing this stream closes the engine's too."""
+        for ids, _, _ in self._columns():
+            yield torch.tensor(ids, device=self.device)
+
+    def steps(self) -> Generator[Step]:
+        """The same with log-probabilities, and which rows have finished."""
+        rows, exact = self.rows, self._exact
+        top = self.asked.plan.options.logprobs or 0
+        for i, (ids, done, finished) in enumerate(self._columns()):
+            logprobs = [0.0 if over else row.logprobs[i] for row, over in zip(rows, done, strict=True)]
+            found = [[(0, 0.0)] * top if over else row.top[i] for row, over in zip(rows, done, strict=True)]
+            yield Step(
+                torch.tensor(ids, device=self.device), torch.tensor(logprobs, dtype=exact, device=self.device),
+                torch.tensor(finished, device=self.device),
+                torch.tensor([[each for each, _ in row] for row in found], device=self.device) if top else None,
+                torch.tensor([[p for _, p in row] for row in found], dtype=exact, device=self.device) if top else None,
+            )  # fmt: skip
+
+    def _columns(self) -> Iterator[tuple[list[int], list[bool], list[bool]]]:
+        """For each new token: the ids of all rows, which had finished before it, and which have met a stop by then."""
+        rows, pad = self.rows, self.asked.pad
+        try:
+            for i in range(self.asked.new):
+                # A proposal may bring a row several tokens at once.
+                while any([row.finish_reason is None and len(row.tokens) - row.prompt_length <= i for row in rows]):
+                    self.advance()
+                done = [len(row.tokens) - row.prompt_length <= i for row in rows]
+                if all(done):
+                    return
+                ids = [pad if over else row.tokens[row.prompt_length + i] for row, over in zip(rows, done, strict=True)]
+                finished = [
+                    row.finish_reason == "stop" and len(row.tokens) - row.prompt_length <= i + 1 for row in rows
+                ]
+                yield ids, done, finished
+        finally:
+            self.close()
+
+    def tokens(self) -> Tensor:
+        """Prompts and new tokens, filled up where a row has fewer."""
+        rows = self.rows
+        longest = max(len(row.new) for row in rows)
+        new = [row.new + [self.asked.pad] * (longest - len(row.new)) for row in rows]
+        begun_BT = self.asked.begun_BT.repeat_interleave(len(rows) // len(self.requests), 0)
+        return torch.cat((begun_BT, torch.tensor(new, device=self.device)), 1)
+
+    def output(self) -> GenerationOutput:
+        """All that is known of the rows."""
+        rows, plan = self.rows, self.asked.plan
+        lengths = tuple(len(row.new) for row in rows)
+        searches = [found for each in self.requests if each.search is not None for found in each.search.results]
+        scores = [found.score for found in searches if found.score is not None]
+        width = max(lengths)
+        return GenerationOutput(
+            ids=self.tokens(),
+            logprobs=self._tensor([row.logprobs + [0.0] * (width - len(row.logprobs)) for row in rows]),
+            lengths=lengths,
+            reasons=tuple(str(row.finish_reason) for row in rows),
+            met=tuple(self._stop_reason(row) for row in rows),
+            top=self._top([row.top for row in rows], width, plan.options.logprobs),
+            scores=self._tensor(scores) if scores else None,
+            **self._prompt(),
+        )
+
+    def _prompt(self) -> dict[str, Any]:
+        """Log-probabilities of the prompts' own tokens, where they stand."""
+        if not self.asked.reads_prompt:
+            return {}
+        width, mask_BT, told = self.asked.prompt_BT.shape[1], self.asked.mask_BT, []
+        for row, each in enumerate(self.requests):
+            places = range(width) if mask_BT is None else mask_BT[row].nonzero().flatten().tolist()
+            line: list[Any] = [None] * width
+            for place, found in zip(places, each.prompt_logprobs or [], strict=True):
+                line[place] = found
+            told.append(line)
+        values = self._tensor([[0.0 if each is None else each[0] for each in row] for row in told])
+        tops = [[() if each is None else each[1] for each in row] for row in told]
+        return {"prompt_logprobs": values, "prompt_top": self._top(tops, width, self.asked.plan.options.prompt_logprobs)}
+
+    def _top(self, rows: list[list[Any]], width: int, count: int | None) -> Top | None:
+        """The likeliest tokens of each place; zeros where there are none."""
+        if not count:
+            return None
+        blank = ((0, 0.0),) * count
+        full = [[each or blank for each in row] + [blank] * (width - len(row)) for row in rows]
+        ids = torch.tensor([[[i for i, _ in each] for each in row] for row in full], device=self.device)
+        return Top(ids=ids, logprobs=self._tensor([[[p for _, p in each] for each in row] for row in full]))
+
+    def _stop_reason(self, row: Sequence) -> str | None:
+        """The stop string or choice with which a row ended."""
+        plan = self.asked.plan
+        if row.stop_text is not None:
+            return row.stop_text.met
+        which = None if plan.choices is None else plan.choices.which(row.new)
+        return None if which is None else list(plan.options.choices or ())[which]
+
+    @property
+    def _exact(self) -> torch.dtype:
+        return torch.promote_types(next(self.model.parameters()).dtype, torch.float32)
+
+    def _tensor(self, values: list[Any]) -> Tensor:
+        return torch.tensor(values, dtype=self._exact, device=self.device)

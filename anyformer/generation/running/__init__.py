@@ -1,1 +1,0 @@
-"""Passes of a model over tenants of a pool; captured steps."""
