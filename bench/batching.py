@@ -18,7 +18,7 @@ import time
 import torch
 
 import anyformer as af
-from anyformer.generation.batching import Batcher
+from anyformer.generation.engine import Engine
 
 SMALL = dict(
     vocab=8192, width=320, depth=8, context=512, attention={"heads": 10, "kv_heads": 5}, ffn={"kind": "swiglu", "width": 896}
@@ -33,13 +33,15 @@ def mix(count, low, high, vocab, seed):
 
 
 def ours(model, prompts, news, **sizes):
-    """Seconds, the batcher's own figures, and the answers."""
-    batcher = Batcher(model, **sizes)
+    """Seconds, the engine's own figures, and the answers."""
+    engine = Engine(model, **sizes)
     began = time.perf_counter()
-    tickets = batcher.run({"input_ids": p, "max_new_tokens": n, "stop": ()} for p, n in zip(prompts, news, strict=True))
-    if batcher.pool.device.type == "cuda":
+    requests_ = engine.run(
+        {"input_ids": p, "max_new_tokens": n, "stop": ()} for p, n in zip(prompts, news, strict=True)
+    )
+    if engine.pool.device.type == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - began, batcher.stats, [ticket.answers[0].new for ticket in tickets]
+    return time.perf_counter() - began, engine.stats, [request.sequences[0].new for request in requests_]
 
 
 def theirs(peer, prompts, news):
@@ -81,20 +83,20 @@ def on_cpu(rounds, seed):
 def on_cuda(seats, count, seed, budget):
     model = af.build(af.spec("qwen3-0.6b"), device="cuda", dtype=torch.bfloat16, seed=0).eval()
     prompts, news = mix(count, 100, 1024, model.spec.vocab, seed)
-    batcher = Batcher(model, seats=seats, length=2048, budget=budget, chunk=1024)
+    engine = Engine(model, max_num_seqs=seats, max_model_len=2048, max_num_batched_tokens=budget, prefill_chunk=1024)
     asked = [{"input_ids": p, "max_new_tokens": n, "stop": ()} for p, n in zip(prompts, news, strict=True)]
     # Steps are captured, and kernels compiled, once for each size of a batch.
     began = time.perf_counter()
-    batcher.run([{**each, "max_new_tokens": 2 + i // 8} for i, each in enumerate(asked)])
+    engine.run([{**each, "max_new_tokens": 2 + i // 8} for i, each in enumerate(asked)])
     torch.cuda.synchronize()
     print(f"warm after {time.perf_counter() - began:.1f} s")
-    batcher.pool.shares, batcher.stats.seconds, batcher.stats.new_tokens = False, 0.0, 0
+    engine.pool.shares, engine.stats.seconds, engine.stats.new_tokens = False, 0.0, 0
     began = time.perf_counter()
-    batcher.run(asked)
+    engine.run(asked)
     torch.cuda.synchronize()
     seconds = time.perf_counter() - began
     print(f"{count} requests, {sum(map(len, prompts))} tokens in, {sum(news)} out: {seconds:.2f} s")
-    print(f"{sum(news) / seconds:.0f} new tokens/s; {batcher.stats}")
+    print(f"{sum(news) / seconds:.0f} new tokens/s; {engine.stats}")
 
 
 def main():

@@ -15,9 +15,9 @@ import time
 from typing import Any
 
 import torch
+from anyformer.generation.running.standby import dismiss, runner_for
 
 import anyformer as af
-from anyformer.generation.running.standby import dismiss, runner_for
 
 BUS = 4.43e12
 """Bytes a second of a matrix-vector product (measured on an H200)."""
@@ -135,7 +135,7 @@ def window() -> None:
     full = spec.vary({"attention.pattern": "causal"})
     for length in (8192, 131072):
         runner = runner_for(model, 1, length)
-        tenant = runner.pool.admit()
+        tenant = runner.pool.add()
         runner.pool.reserve(tenant, length - 512)
         # What the ring holds does not matter for the time of a step.
         tenant.count = length - 512
@@ -149,7 +149,7 @@ def window() -> None:
         say(
             f"  window 4096 at {length}: step {10 * min(steps):.3f} ms; KV {held / 2**20:.0f} MiB, {held / least:.3f} of the window's"
         )
-        runner.pool.release(tenant)
+        runner.pool.free(tenant)
         dismiss(model)
 
 
@@ -164,12 +164,12 @@ def rate() -> None:
         answers: dict[str, list[list[int]]] = {}
         times: dict[str, float] = {}
         for way in ("alone", "together"):
-            runner = Runner(model, model.new_pool(32, 512, size=64), same_shapes=same)
+            runner = Runner(model, model.new_pool(32, 512, block_size=64), same_shapes=same)
             groups = [[i] for i in range(32)] if way == "alone" else [list(range(32))]
             found: list[list[int]] = [[] for _ in prompts]
             with torch.inference_mode():
                 for group in groups:
-                    tenants = [runner.pool.admit() for _ in group]
+                    tenants = [runner.pool.add() for _ in group]
                     for tenant, i in zip(tenants, group, strict=True):
                         runner.pool.reserve(tenant, len(prompts[i]) + 128)
                     logits = runner.read_prompts(tenants, [prompts[i] for i in group])
@@ -182,7 +182,7 @@ def rate() -> None:
                         logits = runner.step(tenants, ids)
                     times[way] = times.get(way, 0) + time.perf_counter() - began
                     for tenant in tenants:
-                        runner.pool.release(tenant)
+                        runner.pool.free(tenant)
             answers[way] = found
             del runner
         differing = sum(a != b for a, b in zip(answers["alone"], answers["together"], strict=True))
@@ -198,26 +198,28 @@ def rate() -> None:
 
 def mixed() -> None:
     """256 requests of 100 to 1024 tokens in and out, by continuous batching."""
-    from anyformer.generation.batching import Batcher
+    from anyformer.generation.engine import Engine
 
     model = built("0.6b")
     torch.manual_seed(0)
     sizes = torch.randint(100, 1025, (256, 2)).tolist()
-    batcher = Batcher(model, seats=256, length=2048, size=64, budget=16384, chunk=2048)
+    engine = Engine(
+        model, max_num_seqs=256, max_model_len=2048, block_size=64, max_num_batched_tokens=16384, prefill_chunk=2048
+    )
     for round_ in ("with captures", "when those are there"):
         # New ones each time, so that no beginning is known.
         prompts = [torch.randint(0, 10000, (n,)).tolist() for n, _ in sizes]
         torch.cuda.synchronize()
         began = time.perf_counter()
         for ids, (_, new) in zip(prompts, sizes, strict=True):
-            batcher.submit(ids, max_new_tokens=new, stop=())
+            engine.add_request(ids, max_new_tokens=new, stop=())
         count = 0
-        while not batcher.idle:
-            count += sum(len(event.ids) for event in batcher.step())
+        while not engine.idle:
+            count += sum(len(event.ids) for event in engine.step())
         torch.cuda.synchronize()
         seconds = time.perf_counter() - began
         say(f"  256 mixed requests {round_}: {count} tokens in {seconds:.2f} s, {count / seconds:.0f} output tok/s")
-        say(f"  {batcher.stats}")
+        say(f"  {engine.stats}")
 
 
 def main() -> int:

@@ -14,9 +14,9 @@ import math
 from pathlib import Path
 
 import torch
+from anyformer.generation.running.runner import Runner
 
 import anyformer as af
-from anyformer.generation.running.runner import Runner
 from anyformer.model.eval_mode import eval_mode
 
 ROWS = 8
@@ -49,9 +49,9 @@ def random_model(head_dim):
 def logprobs(model, rows_BW, storage, step):
     """Log-probabilities (B,W,V) read through a pool, and the pool."""
     rows, window = rows_BW.shape
-    pool = model.new_pool(rows, window, size=16, storage=storage)
+    pool = model.new_pool(rows, window, block_size=16, kv_cache_dtype=storage)
     runner = Runner(model, pool)
-    tenants = [pool.admit() for _ in range(rows)]
+    tenants = [pool.add() for _ in range(rows)]
     found = []
     with eval_mode(model):
         # A first pass of many tokens would see them as they were before they were stored.

@@ -77,15 +77,15 @@ class DecodeOptions:
     def engine(self, model: Model, asked: GenerationRequest, user: object) -> EngineCore:
         """An engine for all rows of a request, which `user` has to itself."""
         rows, device = len(asked.begun_BT) * asked.plan.options.n, asked.begun_BT.device
-        rows *= {"beam": asked.plan.options.num_beams, "contrastive": asked.plan.options.top_k or 1}.get(asked.plan.way, 1)
+        rows *= {"beam": asked.plan.options.num_beams, "contrastive": asked.plan.options.top_k or 1}.get(
+            asked.plan.way, 1
+        )
         if not self.use_cache:
             return EngineCore(RecomputeRunner(model, TokenPool(model, asked.total)), Limits(lockstep=True))
         if self.speculative:
             # A state reads again what was right, so a pass has up to twice as many tokens.
             pool = model.new_pool(rows, asked.total, chunk=2 * self.guesses + 2)
-            proposes = proposer(
-                model, rows, asked.total, draft=self.draft, lookup=self.lookup, guesses=self.guesses
-            )
+            proposes = proposer(model, rows, asked.total, draft=self.draft, lookup=self.lookup, guesses=self.guesses)
             return EngineCore(ModelRunner(model, pool, cuda_graphs=False), Limits(), proposer=proposes)
         if device.type == "cuda" and not self.compile:
             limits = Limits(max_pass_tokens=PASS, prefill_chunk=PASS, max_padding=PADDING["cuda"])
@@ -95,7 +95,9 @@ class DecodeOptions:
         rope_length = asked.total if asked.declared is None and model.reads_length and not seq2seq else asked.declared
         cache = model.new_cache(len(asked.begun_BT), asked.total, rope_length=rope_length)
         step = compiled(model, self.compile) if self.compile else None
-        return EngineCore(ModelRunner(model, StaticPool(cache), cuda_graphs=False, compiled=step), Limits(lockstep=True))
+        return EngineCore(
+            ModelRunner(model, StaticPool(cache), cuda_graphs=False, compiled=step), Limits(lockstep=True)
+        )
 
 
 def check_prefix(model: Model, asked: GenerationRequest) -> None:

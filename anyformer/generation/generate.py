@@ -200,7 +200,10 @@ class Batch:
             told.append(line)
         values = self._tensor([[0.0 if each is None else each[0] for each in row] for row in told])
         tops = [[() if each is None else each[1] for each in row] for row in told]
-        return {"prompt_logprobs": values, "prompt_top": self._top(tops, width, self.asked.plan.options.prompt_logprobs)}
+        return {
+            "prompt_logprobs": values,
+            "prompt_top": self._top(tops, width, self.asked.plan.options.prompt_logprobs),
+        }
 
     def _top(self, rows: list[list[Any]], width: int, count: int | None) -> Top | None:
         """The likeliest tokens of each place; zeros where there are none."""

@@ -21,14 +21,14 @@ from anyformer.model.reversible import run_reversible
 from anyformer.model.token_layout import TokenLayout, attention_mask
 from anyformer.parts.attention_metadata import AttentionMetadata, RotaryTables
 from anyformer.parts.ffns.moe import Moe
+from anyformer.parts.kv_cache import KVCache
+from anyformer.parts.kv_pool import KVBlockPool
 from anyformer.parts.leaf_module import LeafModule
 from anyformer.parts.linear import Linear
 from anyformer.parts.norm import Norm
-from anyformer.parts.kv_cache import KVCache
 from anyformer.parts.patterns.full import Full
-from anyformer.parts.kv_pool import KVBlockPool
-from anyformer.parts.static_cache import StaticKVCache
 from anyformer.parts.positions.none import NoPosition
+from anyformer.parts.static_cache import StaticKVCache
 from anyformer.specs.axes import Mixer, Position, QKPositions
 from anyformer.specs.embed_head import TokenEmbed
 from anyformer.specs.formulas import evaluate
@@ -259,7 +259,11 @@ class Stack(nn.Module):
     def precompute_rotary(self, cache: StaticKVCache | KVBlockPool, like: Tensor) -> None:
         """Rotations of all positions that a cache has room for."""
         pos = torch.arange(cache.length, device=like.device)[None]
-        length = torch.full((1, 1), cache.length if cache.rope_length is None else cache.rope_length, device=like.device) if self.needs_rope_length else None
+        length = (
+            torch.full((1, 1), cache.length if cache.rope_length is None else cache.rope_length, device=like.device)
+            if self.needs_rope_length
+            else None
+        )
         held: Any
         for held in self.positions:
             turns = held.leaf.overrides("angles")

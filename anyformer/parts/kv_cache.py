@@ -64,9 +64,7 @@ class KVCache(abc.ABC):
             )
 
     @abc.abstractmethod
-    def begin(
-        self, pos_BT: Tensor, valid_BT: Tensor | None, global_BT: Tensor | None = None, *, ragged: bool
-    ) -> None:
+    def begin(self, pos_BT: Tensor, valid_BT: Tensor | None, global_BT: Tensor | None = None, *, ragged: bool) -> None:
         """Note new tokens: where they are, which are real (None: all), which are global (None: none).
 
         Nothing that counts changes before `advance`, so a step that fails can be made again.

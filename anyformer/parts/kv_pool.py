@@ -124,7 +124,9 @@ class KVBlockPool:
             tuple(torch.zeros(max_num_seqs + 1, *shape, device=device, dtype=exact) for shape in spec.state)
             for spec in specs
         ]
-        self.is_global = torch.zeros(max_num_seqs + 1, length, dtype=torch.bool, device=device) if global_marks else None
+        self.is_global = (
+            torch.zeros(max_num_seqs + 1, length, dtype=torch.bool, device=device) if global_marks else None
+        )
         self.free_slots = list(range(max_num_seqs - 1, -1, -1))
         self.rotary: list[tuple[Tensor, ...] | None] = []
         """As `KVCache.rotary`; empty where it depends on a length that each sequence has for itself."""

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from anyformer.errors import InputError
 from anyformer.kernels.block_table import NULL_BLOCK, BlockTable, numbers, write
@@ -188,9 +187,7 @@ class PagedKVCache(KVCache):
                 self.source_valid_BS[row, :size] = True if each.source_valid_1S is None else each.source_valid_1S[0]
                 self.source_valid_BS[row, size:] = False
 
-    def begin(
-        self, pos_BT: Tensor, valid_BT: Tensor | None, global_BT: Tensor | None = None, *, ragged: bool
-    ) -> None:
+    def begin(self, pos_BT: Tensor, valid_BT: Tensor | None, global_BT: Tensor | None = None, *, ragged: bool) -> None:
         new = pos_BT.shape[1]
         if valid_BT is None:
             self.total_B = self.seen_B + new

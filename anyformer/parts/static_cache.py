@@ -66,9 +66,7 @@ class StaticKVCache(KVCache):
         """Whether the step under way has overwritten what an earlier one left."""
         self.rotary = []
 
-    def begin(
-        self, pos_BT: Tensor, valid_BT: Tensor | None, global_BT: Tensor | None = None, *, ragged: bool
-    ) -> None:
+    def begin(self, pos_BT: Tensor, valid_BT: Tensor | None, global_BT: Tensor | None = None, *, ragged: bool) -> None:
         """Note new tokens. Positions that are given must increase along a row: a ring counts tokens, and keeps as many
         as a window spans. A state, and a ring that was fed more than `chunk` tokens at once, are overwritten: a step that
         fails after that can't be made again.
@@ -187,7 +185,9 @@ class StaticPool:
         rows = [sequence.slot for sequence in sequences]
         if rows != list(range(self.cache.batch)):
             if len(rows) != self.alive:
-                raise RuntimeError(f"{self.alive} sequences are alive, and a batch names {len(rows)}: the others would be lost")
+                raise RuntimeError(
+                    f"{self.alive} sequences are alive, and a batch names {len(rows)}: the others would be lost"
+                )
             self.cache.reorder(torch.tensor(rows))
             for row, sequence in enumerate(sequences):
                 sequence.slot = row

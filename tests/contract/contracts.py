@@ -186,7 +186,7 @@ def both_ways(tokens: Tensor, pad: int) -> tuple[Tensor, Tensor]:
     return torch.stack((torch.cat((tokens, junk)), torch.cat((junk, tokens)))), mask
 
 
-def step(model: Model, doc: Document, piece: Tensor, cache: af.parts.cache.Cache) -> Tensor:
+def step(model: Model, doc: Document, piece: Tensor, cache: af.parts.static_cache.StaticKVCache) -> Tensor:
     """Feed the next tokens; the first call of an encoder-decoder feeds the source too."""
     used = cache.used
     if doc.target is None:

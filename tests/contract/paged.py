@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from anyformer.model.model import Model
-from anyformer.parts.paged import PagedCache
-from anyformer.parts.pool import Pool, Tenant
+from anyformer.parts.kv_pool import CachedSequence, KVBlockPool
+from anyformer.parts.paged_cache import PagedKVCache
 from anyformer.specs import ModelSpec
 from tests.contract.contracts import answers, keeps_a_cache, model_of, prefix_of
 from tests.contract.feed import Document, alone, call, document
@@ -16,11 +16,13 @@ from tests.tolerances import assert_close
 CHUNK, SIZE = 3, 4
 
 
-def feed(model: Model, pool: Pool, who: list[tuple[Tenant, Document]], lengths: list[int]) -> list[Tensor]:
+def feed(
+    model: Model, pool: KVBlockPool, who: list[tuple[CachedSequence, Document]], lengths: list[int]
+) -> list[Tensor]:
     """The next tokens of some tenants in one pass, padded behind with noise; the logits of each."""
     for (tenant, _), length in zip(who, lengths, strict=True):
         assert pool.reserve(tenant, length)
-    cache = PagedCache(pool, [tenant for tenant, _ in who], lengths)
+    cache = PagedKVCache(pool, [tenant for tenant, _ in who], lengths)
     width = max(lengths)
     two = who[0][1].target is not None
     counts = [tenant.count for tenant, _ in who]
@@ -68,12 +70,12 @@ def paged(spec: ModelSpec) -> None:
     early = max(2, prefix_of(spec))
     docs = [document(spec, early + 13, 2, target=early + 13), document(spec, early + 9, 3, target=early + 9)]
     wholes = [answers(alone(model, doc, rope_length=declared))[0] for doc in docs]
-    pool = model.new_pool(3, early + 14, size=SIZE, chunk=CHUNK, rope_length=declared)
+    pool = model.new_pool(3, early + 14, block_size=SIZE, chunk=CHUNK, rope_length=declared)
     first = early
     for storage in ("model", "int8"):
-        some = model.new_pool(2, 9, size=SIZE, chunk=2, storage=storage)
+        some = model.new_pool(2, 9, block_size=SIZE, chunk=2, kv_cache_dtype=storage)
         assert some.nbytes == spec.count().pool_bytes(9, "float64", 2, page=SIZE, chunk=2, storage=storage)
-    a, b, c = pool.admit(), pool.admit(), None
+    a, b, c = pool.add(), pool.add(), None
     assert a is not None
     assert b is not None
     found: dict[int, list[Tensor]] = {0: [], 1: [], 2: []}
@@ -103,6 +105,6 @@ def paged(spec: ModelSpec) -> None:
     for row, parts in found.items():
         assert_close("promise", torch.cat(parts), wholes[row % 2])
     for tenant in (a, b, c):
-        pool.release(tenant)
+        pool.free(tenant)
     pool.check()
-    assert pool.papers == [] or all(paper.free == paper.total for paper in pool.papers)
+    assert all(manager.free == manager.total for manager in pool.managers)

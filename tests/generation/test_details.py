@@ -55,7 +55,7 @@ def test_generate_tells_log_probabilities_of_the_prompt(use_cache, left):
 def test_generate_of_a_long_prompt_tells_the_same_in_chunks(monkeypatch):
     given = {"prompt_logprobs": 1, "details": True, "max_new_tokens": 1}
     whole = af.generate(model(), IDS, **given)
-    monkeypatch.setattr("anyformer.generation.details.CHUNK", 2)
+    monkeypatch.setattr("anyformer.generation.engine.core.PROMPT_CHUNK", 2)
     parts = af.generate(model(), IDS, **given)
     assert_close("promise", parts.prompt_logprobs, whole.prompt_logprobs)
     assert torch.equal(parts.prompt_top.ids, whole.prompt_top.ids)

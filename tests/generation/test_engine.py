@@ -1,385 +1,296 @@
-"""generate(): its options, its answers, what it leaves behind and what it refuses."""
+"""The engine: whoever else is there, a request gets what `generate` gives it alone."""
 
-import json
+import copy
+import random
 
 import pytest
 import torch
 
 import anyformer as af
+from anyformer.generation.asking.options import Options
+from anyformer.generation.asking.request import room
+from anyformer.generation.engine import Engine, Request
 from anyformer.model.model import Model
-from tests.contract.contracts import model_of, randomise
-from tests.contract.draw import BASE
-from tests.data.test_tokenizer import STORIES, needs_stories
+from tests.contract.contracts import model_of, prefix_of
+from tests.contract.draw import BASE, draw
+from tests.generation import words
+from tests.generation.talking import talking
 from tests.tolerances import assert_close
 
-PROMPT = torch.tensor([[5, 6, 7]])
-TWO = {"topology": "encoder-decoder"}
+MENU = (
+    {}, {"temperature": 1.3}, {"temperature": 1.0, "top_k": 5, "top_p": 0.9}, {"repetition_penalty": 1.3},
+    {"temperature": 0.8, "min_p": 0.05}, {"temperature": 1.1, "typical_p": 0.8, "frequency_penalty": 0.3},
+)  # fmt: skip
+PROMPT = (5, 6, 7, 8, 9, 10)
 
 
-def model(changes: dict | None = None) -> Model:
+def small(changes: dict | None = None) -> Model:
     return model_of(af.spec(BASE, changes or {}))
 
 
-def by_hand(m: Model, ids: torch.Tensor, steps: int) -> torch.Tensor:
-    for _ in range(steps):
-        ids = torch.cat((ids, m(ids).logits[:, -1:].argmax(-1)), 1)
-    return ids
+def alone(model: Model, ids: list[int], **options) -> list[int]:
+    """The new tokens of a request that is alone."""
+    found = af.generate(model, torch.tensor([ids]), details=True, **options)
+    begun = 1 if model.spec.topology == "encoder-decoder" else len(ids)
+    return found.ids[0, begun : begun + found.lengths[0]].tolist()
 
 
-def test_generate_by_default_takes_the_likeliest_token():
-    assert torch.equal(af.generate(model(), PROMPT, max_new_tokens=9), by_hand(model(), PROMPT, 9))
+def requests(model: Model, rng: random.Random, count: int) -> list[dict]:
+    """Short prompts, some with equal beginnings, and answers that outgrow few pages."""
+    spec = model.spec
+    two = spec.topology == "encoder-decoder"
+    least = 1 if two else max(1, prefix_of(spec))
+    size, hard = room(model)
+    found: list[dict] = []
+    for i in range(count):
+        ids = [rng.randrange(spec.input_vocab) for _ in range(max(least, rng.choice((1, 2, 3, 4, 7))))]
+        if i % 3 == 2 and not two:
+            ids = found[0]["input_ids"][: rng.randint(1, 9)] + ids
+        new = rng.randint(1, 14)
+        if hard and not two:
+            new = min(new, size - len(ids) + 1)
+        if two and prefix_of(spec):
+            new = 1
+        asked = {"input_ids": ids, "max_new_tokens": new, "stop": ()} | MENU[i % len(MENU)]
+        found.append(asked | ({"seed": 100 + i} if "temperature" in asked else {}))
+    return found
 
 
-def test_generate_of_an_encoder_decoder_begins_with_the_start_token():
-    m = model(TWO)
-    ids = torch.tensor([[1]])
-    for _ in range(6):
-        ids = torch.cat((ids, m(PROMPT, decoder_input_ids=ids).logits[:, -1:].argmax(-1)), 1)
-    assert torch.equal(af.generate(m, PROMPT, max_new_tokens=6), ids)
+def serve(engine: Engine, asked: list[dict], rng: random.Random) -> list[Request]:
+    """Submit requests at random times."""
+    left, added = list(asked), []
+    while left or not engine.idle:
+        while left and (rng.random() < 0.4 or engine.idle):
+            added.append(engine.add_request(**left.pop(0)))
+        engine.step()
+        engine.check()
+    assert all(manager.free == manager.total for manager in engine.pool.managers)
+    return added
 
 
-def test_generate_without_a_number_fills_the_context():
-    m = model({"context": 12})
-    assert af.generate(m, PROMPT).shape == (1, 12)
-    assert af.generate(model(TWO | {"context": 12}), PROMPT).shape == (1, 12)
-
-
-def test_generate_fills_the_last_position_and_no_more():
-    m = model({"context": 12, "position": {"kind": "learned"}})
-    # The tenth new token is chosen at position 12 and not fed back.
-    assert af.generate(m, PROMPT, max_new_tokens=10).shape == (1, 13)
-    with pytest.raises(
-        af.InputError,
-        match="max_new_tokens: 11 after a prompt of 3 need 13 positions, and this model has 12; ask for at most 10",
-    ):
-        af.generate(m, PROMPT, max_new_tokens=11)
-
-
-def test_generate_beyond_the_context_is_allowed_where_positions_do_not_end():
-    assert af.generate(model({"context": 12}), PROMPT, max_new_tokens=20).shape == (1, 23)
-
-
-def test_generate_stops_at_the_ids_of_the_spec_unless_told_otherwise():
-    free = af.generate(model(), PROMPT, max_new_tokens=12)[0].tolist()
-    end = free[5]
-    first = free.index(end, 3)
-    m = model({"ids.eos": [end]})
-    assert af.generate(m, PROMPT, max_new_tokens=12)[0].tolist() == free[: first + 1]
-    assert af.generate(m, PROMPT, max_new_tokens=12, stop=())[0].tolist() == free
-    assert af.generate(model(), PROMPT, max_new_tokens=12, stop=end)[0].tolist() == free[: first + 1]
-    assert af.generate(model(), PROMPT, max_new_tokens=12, stop=[end])[0].tolist() == free[: first + 1]
-
-
-@pytest.mark.parametrize(
-    ("ids", "fill"),
-    [({"pad": 3, "eos": [9]}, 3), ({"pad": None, "eos": [9, 4]}, 9), ({"pad": None}, 0)],
-    ids=["pad", "eos", "neither"],
-)
-def test_generate_fills_finished_rows(ids, fill):
-    prompts = torch.tensor([[5, 6, 7], [8, 2, 30]])
-    m = model({"ids": ids})
-    free = af.generate(m, prompts, max_new_tokens=12, stop=())[:, 3:]
-    stop = int(free[0, 3])
-    first = free[0].tolist().index(stop)
-    assert stop not in free[1].tolist()
-    found = af.generate(m, prompts, max_new_tokens=12, stop=[stop])[:, 3:]
-    assert found[0].tolist() == free[0, : first + 1].tolist() + [fill] * (11 - first)
-    assert torch.equal(found[1], free[1])
-
-
-def test_generate_with_a_least_number_of_tokens_bars_stop_tokens_until_then():
-    free = af.generate(model(), PROMPT, max_new_tokens=8, stop=())[0, 3:]
-    found = af.generate(model(), PROMPT, max_new_tokens=8, min_new_tokens=4, stop=[int(free[0])])[0, 3:]
-    assert len(found) > 4
-    assert int(free[0]) not in found[:4].tolist()
-    details = af.generate(model(), PROMPT, max_new_tokens=2, min_new_tokens=1, stop=[int(free[0])], details=True)
-    logits = model()(PROMPT).logits[0, -1].log_softmax(-1)
-    # Probabilities are the model's own, not those after a token was barred.
-    assert_close("promise", details.logprobs[0, :1], logits[details.ids[0, 3]][None])
-
-
-def test_generate_with_details_tells_log_probabilities_of_the_model_itself():
-    found = af.generate(model(), PROMPT, max_new_tokens=7, temperature=0.6, top_k=5, seed=0, details=True)
-    logits = model()(found.ids[:, :-1]).logits[:, 2:].log_softmax(-1)
-    assert_close("promise", found.logprobs, logits.gather(-1, found.ids[:, 3:, None])[..., 0])
-    assert found.reasons == ("length",)
-    assert found.lengths == (7,)
-
-
-def test_generate_as_a_stream_with_details_yields_steps():
-    whole = af.generate(model(), PROMPT, max_new_tokens=5, details=True)
-    steps = list(af.generate(model(), PROMPT, max_new_tokens=5, details=True, stream=True))
-    assert torch.equal(torch.stack([step.ids_B for step in steps], 1), whole.ids[:, 3:])
-    assert_close("same", torch.stack([step.logprobs_B for step in steps], 1), whole.logprobs)
-    assert not any(bool(step.finished_B.any()) for step in steps)
-
-
-def test_generate_as_a_stream_yields_before_it_is_done():
-    stream = af.generate(model(), PROMPT, max_new_tokens=10**4, stream=True)
-    assert next(stream).shape == (1,)
-    assert next(stream).shape == (1,)
-
-
-def test_generate_of_a_model_in_training_drops_nothing_and_gives_every_mode_back():
-    spec = af.spec(BASE, {"block.dropout": 0.5, "attention.dropout": 0.5, "embed.dropout": 0.5})
-    m = randomise(af.build(spec, dtype=torch.float64), 0).train()
-    m.decoder.blocks[0].eval()
-    modes = [module.training for module in m.modules()]
-    found = af.generate(m, PROMPT, max_new_tokens=9)
-    assert [module.training for module in m.modules()] == modes
-    assert torch.equal(found, by_hand(model_of(spec), PROMPT, 9))
-    stream = af.generate(m, PROMPT, max_new_tokens=9, stream=True)
-    next(stream)
-    # Between two tokens the model is the user's.
-    assert [module.training for module in m.modules()] == modes
-    stream.close()
-    assert [module.training for module in m.modules()] == modes
-
-
-@pytest.mark.parametrize("first", ["train", "eval"])
-def test_generate_as_a_stream_leaves_the_mode_that_the_user_gives_meanwhile(first):
-    spec = af.spec(BASE, {"block.dropout": 0.5})
-    m = getattr(randomise(af.build(spec, dtype=torch.float64), 0), first)()
-    wanted = by_hand(model_of(spec), PROMPT, 6)[0, PROMPT.shape[1] :].tolist()
-    stream = af.generate(m, PROMPT, max_new_tokens=6, stream=True)
-    told = [int(next(stream))]
-    for mode in ("train", "eval", "train"):
-        getattr(m, mode)()
-        af.generate(m, PROMPT, max_new_tokens=2)
-        told.append(int(next(stream)))
-        assert {module.training for module in m.modules()} == {mode == "train"}
-    m.eval()
-    told += [int(ids) for ids in stream]
-    assert told == wanted
-    assert not any(module.training for module in m.modules())
-
-
-def test_generate_leaves_a_model_that_still_trains():
-    m = randomise(af.build(af.spec(BASE)), 0).train()
-    ids = af.generate(m, PROMPT, max_new_tokens=4)
-    assert all(p.grad is None for p in m.parameters())
-    m(ids, labels=ids).loss.backward()
-    assert all(p.grad is not None for p in m.parameters())
-    ids[0, 0] = 1
-    assert ids.dtype == torch.long
-
-
-def test_generate_gives_back_the_mode_after_an_error():
-    m = randomise(af.build(af.spec(BASE)), 0).train()
-    with torch.no_grad():
-        m.head.weight.fill_(float("nan"))
-    with pytest.raises(af.InputError, match="row 0: 37 of 37 logits are NaN"):
-        af.generate(m, PROMPT, max_new_tokens=4)
-    assert all(module.training for module in m.modules())
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-def test_generate_in_a_narrower_dtype_gives_ids(dtype):
-    m = randomise(af.build(af.spec(BASE), dtype=dtype), 0)
-    assert af.generate(m, PROMPT.int(), max_new_tokens=4, temperature=1.0, seed=0).dtype == torch.long
-
-
-def test_generate_draws_the_same_for_a_seed_and_another_for_another():
-    draws = [af.generate(model(), PROMPT, max_new_tokens=12, temperature=1.0, seed=s)[0].tolist() for s in (0, 0, 1)]
-    assert draws[0] == draws[1] != draws[2]
-
-
-def test_generate_with_do_sample_alone_draws_at_temperature_one():
-    drawn = af.generate(model(), PROMPT, max_new_tokens=12, do_sample=True, seed=0)
-    assert torch.equal(drawn, af.generate(model(), PROMPT, max_new_tokens=12, temperature=1.0, seed=0))
-    assert not torch.equal(drawn, af.generate(model(), PROMPT, max_new_tokens=12))
-
-
-def test_generate_with_do_sample_off_is_greedy_and_warns_of_a_temperature():
-    greedy = af.generate(model(), PROMPT, max_new_tokens=6)
-    assert torch.equal(greedy, af.generate(model(), PROMPT, max_new_tokens=6, do_sample=False, temperature=1.0))
-    with pytest.warns(UserWarning, match="temperature=0.7 has no effect, as do_sample is False") as caught:
-        assert torch.equal(greedy, af.generate(model(), PROMPT, max_new_tokens=6, do_sample=False, temperature=0.7))
-    assert caught[0].filename == __file__
-
-
-def test_generate_with_a_mask_of_ones_is_generate_without():
-    ones = torch.ones_like(PROMPT)
-    assert torch.equal(
-        af.generate(model(), PROMPT, max_new_tokens=5, attention_mask=ones),
-        af.generate(model(), PROMPT, max_new_tokens=5),
+@pytest.mark.parametrize("seed", talking(range(120))[::3])
+def test_engine_of_a_random_spec_gives_each_request_the_tokens_it_gets_alone(seed):
+    model, rng = model_of(draw(seed)), random.Random(seed)
+    asked = requests(model, rng, 8)
+    want = [alone(model, each["input_ids"], **{k: v for k, v in each.items() if k != "input_ids"}) for each in asked]
+    engine = Engine(
+        model,
+        max_num_seqs=4,
+        max_model_len=40,
+        num_blocks=14,
+        block_size=2,
+        max_num_batched_tokens=rng.choice((4, 9, 30)),
+        prefill_chunk=rng.choice((2, 5, 30)),
     )
+    added = serve(engine, asked, rng)
+    assert [request.sequences[0].error for request in added] == [None] * len(asked)
+    assert [request.sequences[0].new for request in added] == want
+    assert {request.sequences[0].finish_reason for request in added} == {"length"}
 
 
-def test_generate_declares_a_length_that_padding_does_not_change():
-    m = model({"position": {"kind": "rope", "scaling": {"kind": "dynamic", "original": 8, "factor": 3.0}}})
-    own = af.generate(m, PROMPT, max_new_tokens=9, details=True)
-    ids = torch.cat((torch.tensor([[3, 3, 3, 3]]), PROMPT), 1)
-    mask = torch.tensor([[0, 0, 0, 0, 1, 1, 1]])
-    for use_cache in (True, False):
-        found = af.generate(m, ids, attention_mask=mask, max_new_tokens=9, details=True, use_cache=use_cache)
-        assert_close("promise", found.logprobs, own.logprobs)
-    other = af.generate(m, PROMPT, max_new_tokens=9, details=True, rope_length=40)
-    assert not torch.equal(other.logprobs, own.logprobs)
+def test_engine_with_few_pages_preempts_the_youngest_and_reads_it_again():
+    model = small()
+    asked = [{"input_ids": [1 + i, 2, 3], "max_new_tokens": 15, "temperature": 1.0, "seed": i} for i in range(4)]
+    engine = Engine(model, max_num_seqs=4, max_model_len=20, num_blocks=12, block_size=2, max_num_batched_tokens=8)
+    added = serve(engine, asked, random.Random(0))
+    assert engine.stats.preemptions > 0
+    assert [t.sequences[0].new for t in added] == [
+        alone(model, each.pop("input_ids"), **each) for each in ({**one} for one in asked)
+    ]
+    # The oldest is never the one that waits for others.
+    assert engine.stats.prefill_tokens + engine.stats.cached_tokens > 4 * 3
 
 
-@needs_stories
-def test_generate_from_a_published_model_gives_its_known_tokens():
-    known = json.loads((STORIES / "greedy.json").read_text(encoding="utf-8"))
-    found = af.generate(af.load(STORIES), torch.tensor([known["prompt_ids"]]), max_new_tokens=200, stop=())
-    assert found[0].tolist() == known["prompt_ids"] + known["new_ids"]
+def test_engine_reads_equal_beginnings_once():
+    model, ids = small(), list(range(1, 20))
+    engine = Engine(model, max_num_seqs=1, max_model_len=40, block_size=4)
+    first, second = engine.run([{"input_ids": ids, "max_new_tokens": 6}, {"input_ids": ids, "max_new_tokens": 6}])
+    assert first.sequences[0].new == second.sequences[0].new == alone(model, ids, max_new_tokens=6)
+    assert engine.stats.cached_tokens == 16
+    assert engine.stats.prefill_tokens == 19 + 3
+    apart = Engine(model, max_num_seqs=1, max_model_len=40, block_size=4, enable_prefix_caching=False)
+    apart.run([{"input_ids": ids, "max_new_tokens": 6}] * 2)
+    assert apart.stats.cached_tokens == 0
+    assert apart.stats.prefill_tokens == 2 * 19
+
+
+@pytest.mark.parametrize("seats", [8, 2])
+def test_engine_gives_several_answers_from_one_reading_of_the_prompt(seats):
+    model = small()
+    given = {"max_new_tokens": 7, "temperature": 1.2, "seed": 5, "n": 4}
+    want = af.generate(model, torch.tensor([PROMPT]), **given)[:, len(PROMPT) :].tolist()
+    engine = Engine(model, max_num_seqs=seats, max_model_len=20, block_size=4, enable_prefix_caching=False)
+    (request,) = engine.run([{"input_ids": PROMPT, **given}])
+    assert [answer.new for answer in request.sequences] == want
+    engine.check()
+    if seats == 8:
+        assert engine.stats.prefill_tokens == len(PROMPT)
+        assert engine.stats.forked_tokens == 3 * len(PROMPT)
+
+
+def test_engine_tells_log_probabilities_as_generate_does():
+    model = small()
+    given = {"max_new_tokens": 4, "logprobs": 3, "prompt_logprobs": 2}
+    want = af.generate(model, torch.tensor([PROMPT]), details=True, **given)
+    engine = Engine(model, max_model_len=20, prefill_chunk=4, block_size=4)
+    engine.add_request([3, 4, 5], max_new_tokens=9)
+    request = engine.add_request(PROMPT, **given)
+    mine = [event for event in engine if event.request == request.id]
+    assert [event.ids for event in mine] == [(i,) for i in want.ids[0, len(PROMPT) :].tolist()]
+    assert_close("promise", torch.tensor([e.logprobs for e in mine])[:, 0], want.logprobs[0].to(torch.float32))
+    top = [[each for each, _ in event.top[0]] for event in mine]
+    assert top == want.top.ids[0].tolist()
+    first, *rest = mine[0].prompt_logprobs
+    assert first is None
+    assert_close("promise", torch.tensor([value for value, _ in rest]), want.prompt_logprobs[0, 1:].to(torch.float32))
+    assert [[each for each, _ in top] for _, top in rest] == want.prompt_top.ids[0, 1:].tolist()
+    assert all(event.prompt_logprobs is None for event in mine[1:])
+
+
+def test_engine_reads_marks_of_a_prompt_in_chunks():
+    model = small({"attention.pattern": "causal & (window(2) | global_tokens)"})
+    marks = [1, 0, 0, 1, 0, 1]
+    want = af.generate(model, torch.tensor([PROMPT]), global_mask=torch.tensor([marks]), max_new_tokens=6)
+    plain = af.generate(model, torch.tensor([PROMPT]), max_new_tokens=6)
+    engine = Engine(model, max_num_seqs=3, max_model_len=30, block_size=4, prefill_chunk=5, max_num_batched_tokens=5)
+    added = engine.run(
+        [
+            {"input_ids": PROMPT, "max_new_tokens": 6},
+            {"input_ids": PROMPT, "max_new_tokens": 6, "global_mask": marks},
+        ]
+    )
+    assert [t.sequences[0].tokens for t in added] == [plain[0].tolist(), want[0].tolist()]
+    assert not torch.equal(plain, want)
+
+
+def test_engine_with_a_declared_length_rotates_as_generate_does():
+    model = small({"position": {"kind": "rope", "scaling": {"kind": "dynamic", "factor": 4.0, "original": 8}}})
+    assert model.reads_length
+    asked = [{"input_ids": PROMPT[: 3 + i], "max_new_tokens": 5 + 2 * i} for i in range(3)]
+    asked += [{"input_ids": PROMPT, "max_new_tokens": 5, "rope_length": 33}]
+    engine = Engine(model, max_num_seqs=4, max_model_len=40, block_size=2)
+    found = [request.sequences[0].new for request in engine.run(asked)]
+    assert found == [alone(model, list(each.pop("input_ids")), **each) for each in ({**one} for one in asked)]
+
+
+def test_engine_ends_answers_at_stop_ids_strings_and_choices():
+    model, tokenizer = words.model(), words.tokenizer()
+    ids = tokenizer.encode("no thanks")
+    free = alone(model, ids, max_new_tokens=12, stop=())
+    text = tokenizer.decode(free)
+    asked = [
+        {"stop": (free[3],)},
+        {"stop": text[len(text) // 3 : len(text) // 3 + 2]},
+        {"choices": ["no thanks", "yes"]},
+        {"temperature": 2.0, "seed": 4, "choices": ["no thanks", "yes"]},
+    ]
+    engine = Engine(model, max_model_len=60, tokenizer=tokenizer)
+    added = engine.run([{"input_ids": ids, **({} if "choices" in o else {"max_new_tokens": 12}), **o} for o in asked])
+    for request, options in zip(added, asked, strict=True):
+        more = {} if "choices" in options else {"max_new_tokens": 12}
+        want = af.generate(model, torch.tensor([ids]), tokenizer=tokenizer, details=True, **more, **options)
+        assert request.sequences[0].new == want.ids[0, len(ids) : len(ids) + want.lengths[0]].tolist()
+        assert request.sequences[0].finish_reason == want.reasons[0] == "stop"
+
+
+def test_engine_reads_no_more_than_its_budget_in_a_step(monkeypatch):
+    engine = Engine(small(), max_num_seqs=6, max_model_len=60, max_num_batched_tokens=12, prefill_chunk=8, block_size=4)
+    read: list[int] = []
+    forward, decode = engine.runner.forward, engine.runner.decode
+    monkeypatch.setattr(
+        engine.runner, "forward", lambda some, ids, **more: (read.extend(map(len, ids)), forward(some, ids, **more))[1]
+    )
+    monkeypatch.setattr(engine.runner, "decode", lambda some, ids: (read.extend([1] * len(ids)), decode(some, ids))[1])
+    for i in range(9):
+        engine.add_request(list(range(1, 4 + 3 * i)), max_new_tokens=9)
+    while not engine.idle:
+        read.clear()
+        engine.step()
+        assert sum(read) <= 12
+        assert max(read, default=0) <= 8
+    assert engine.stats.finished == 9
+
+
+def test_engine_of_int8_keeps_its_books():
+    engine = Engine(small(), max_num_seqs=3, max_model_len=30, num_blocks=20, block_size=2, kv_cache_dtype="int8")
+    added = engine.run([{"input_ids": PROMPT[:n], "max_new_tokens": 12} for n in range(1, 7)])
+    assert [len(request.sequences[0].new) for request in added] == [12] * 6
+    engine.check()
+
+
+def test_engine_takes_options_as_an_object_or_by_name():
+    engine = Engine(small(), max_model_len=20)
+    one = engine.add_request(PROMPT, Options(max_new_tokens=3))
+    other = engine.add_request(torch.tensor(PROMPT), max_new_tokens=3, id="mine")
+    events = list(engine)
+    assert {event.request for event in events} == {one.id, "mine"}
+    assert one.sequences[0].new == other.sequences[0].new
+    with pytest.raises(TypeError, match="leave out top_k"):
+        engine.add_request(PROMPT, Options(max_new_tokens=3), top_k=3)
+    with pytest.raises(TypeError, match="'max_tokens' is called 'max_new_tokens'"):
+        engine.add_request(PROMPT, max_tokens=3)
+
+
+def test_engine_with_same_shapes_gives_the_same_bits_in_any_company():
+    seed = talking(range(40), "decoder")[1]
+    # A copy: the model itself is kept for other tests.
+    model = copy.deepcopy(model_of(draw(seed))).float()
+    generator = torch.Generator().manual_seed(seed)
+    sizes = [7, 12, 9, 19, 8]
+    prompts = [torch.randint(0, model.spec.input_vocab, (n,), generator=generator).tolist() for n in sizes]
+    asked = {"max_new_tokens": 6, "stop": (), "logprobs": 0}
+
+    def answers(groups: list[list[int]]) -> dict[int, list[float]]:
+        engine = Engine(
+            model, max_num_seqs=4, max_model_len=40, prefill_chunk=16, max_num_batched_tokens=20, batch_invariant=True
+        )
+        found = {}
+        for group in groups:
+            added = engine.run([{"input_ids": prompts[i], **asked} for i in group])
+            found |= {i: request.sequences[0].logprobs for i, request in zip(group, added, strict=True)}
+        engine.check()
+        return found
+
+    alone, together = answers([[i] for i in range(5)]), answers([[4, 2, 0, 1, 3]])
+    assert alone == together
+
+
+SEARCHES = ({"num_beams": 3}, {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.7, "n": 2}, {"penalty_alpha": 0.6, "top_k": 3})  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", talking(range(60))[::4])
+@pytest.mark.parametrize("num_blocks", [None, 34])
+def test_engine_serves_searches_beside_other_requests_as_generate_does(seed, num_blocks):
+    spec = draw(seed)
+    model, rng = model_of(spec), random.Random(seed)
+    asked = [each | ({"max_new_tokens": 5} if i % 2 else {}) for i, each in enumerate(requests(model, rng, 6))]
+    for i, search in enumerate(SEARCHES):
+        asked[2 * i] = {"input_ids": asked[2 * i]["input_ids"], "max_new_tokens": min(4, asked[2 * i]["max_new_tokens"])} | search  # fmt: skip
+    size, hard = room(model)
+    if hard and spec.topology == "decoder":
+        asked = [each for each in asked if len(each["input_ids"]) + each["max_new_tokens"] <= size]
+    if spec.topology == "encoder-decoder" and prefix_of(spec):
+        asked = [each for each in asked if each["max_new_tokens"] == 1 and "penalty_alpha" not in each]
+    engine = Engine(model, max_num_seqs=6, max_model_len=26, num_blocks=num_blocks, block_size=2, watermark=0)
+    added = serve(engine, asked, rng)
+    for each, one in zip(added, asked, strict=True):
+        ids = torch.tensor([one["input_ids"]])
+        want = af.generate(model, ids, details=True, **{k: v for k, v in one.items() if k != "input_ids"})
+        begun = 1 if spec.topology == "encoder-decoder" else ids.shape[1]
+        new = [row[begun : begun + n].tolist() for row, n in zip(want.ids, want.lengths, strict=True)]
+        assert [sequence.new for sequence in each.sequences] == new
+        assert [sequence.finish_reason for sequence in each.sequences] == list(want.reasons)
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"max_length": 5}, "'max_length' is called 'max_new_tokens' here"),
-        ({"eos_token_id": 5}, "'eos_token_id' is called 'stop' here"),
-        ({"temprature": 1.0}, "'temprature' is unknown; did you mean 'temperature'?"),
-        ({"max_length": 5, "topk": 1}, "'max_length' is called .* 'topk' is unknown; did you mean 'top_k'"),
-    ],
+    "way", [{"lookup": True, "guesses": 3}, {"draft": None, "guesses": 2}], ids=["lookup", "draft"]
 )
-def test_generate_with_an_unknown_option_names_the_right_one(given, words):
-    with pytest.raises(TypeError, match=words):
-        af.generate(model(), PROMPT, **given)
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ({"max_new_tokens": 0}, "max_new_tokens: 0 is not at least 1"),
-        ({"max_new_tokens": 1.5}, "max_new_tokens: expected a whole number, got 1.5"),
-        ({"max_new_tokens": True}, "max_new_tokens: expected a whole number, got True"),
-        ({"min_new_tokens": -1}, "min_new_tokens: -1 is not at least 0"),
-        ({"min_new_tokens": 9, "max_new_tokens": 8}, "min_new_tokens: 9 is more than max_new_tokens, 8"),
-        ({"min_new_tokens": 1, "stop": range(37)}, "every token is a stop token"),
-        ({"temperature": -0.1}, "temperature: -0.1 is not a finite number of at least 0"),
-        ({"temperature": float("nan")}, "temperature: nan"),
-        ({"temperature": float("inf")}, "temperature: inf"),
-        ({"temperature": "hot"}, "temperature: 'hot'"),
-        ({"temperature": 0, "do_sample": True}, "temperature: 0 takes the likeliest token, but do_sample"),
-        ({"do_sample": "yes"}, "do_sample: expected True, False or None"),
-        ({"top_k": 0}, "top_k: 0 is not at least 1"),
-        ({"top_p": 0.0}, "top_p: 0.0 is not above 0 and at most 1"),
-        ({"top_p": 1.1}, "top_p: 1.1 is not above 0 and at most 1"),
-        ({"top_p": True}, "top_p: True"),
-        ({"seed": -1}, "seed: -1 is not at least 0"),
-        ({"seed": 2**64}, "is not below 2\\^63"),
-        ({"stop": [37]}, "stop: 37 is not an id below vocab = 37"),
-        ({"stop": "the"}, "stop: 'the' is a text; give ids, or the model's tokenizer as tokenizer="),
-        ({"stop": [3, "the"]}, "stop: 'the' is a text; give ids, or the model's tokenizer as tokenizer="),
-        ({"stop": 1.5}, "stop: expected token ids or texts, got 1.5"),
-        ({"stop": [1.5]}, "stop: 1.5 is not an id below vocab = 37"),
-        ({"rope_length": 9}, "rope_length: no position scheme"),
-        ({"attention_mask": torch.ones(1, 4)}, r"attention_mask: expected \(batch, tokens\) = \(1, 3\).* got \(1, 4\)"),
-        ({"attention_mask": [1, 1, 1]}, "attention_mask: expected .* got list"),
-        ({"attention_mask": torch.tensor([[1, 2, 1]])}, "1 is real and 0 is padding, but it holds 2"),
-        ({"attention_mask": torch.tensor([[0, 0, 0]])}, "attention_mask: row 0 has no real token"),
-    ],
-)
-def test_generate_refuses_an_option_out_of_bounds(given, words):
-    with pytest.raises(af.InputError, match=words):
-        af.generate(model(), PROMPT, **given)
-
-
-def test_generate_says_all_that_is_wrong_at_once():
-    with pytest.raises(af.InputError) as caught:
-        af.generate(model(), torch.tensor([[1, 99]]), max_new_tokens=-1, top_p=3, stop=[-4])
-    lines = str(caught.value).splitlines()
-    assert len(lines) == 5
-    for words in (
-        "input_ids: 99 in row 0, column 1 is not an id below vocab = 37",
-        "max_new_tokens: -1",
-        "top_p: 3",
-        "stop: -4",
-    ):
-        assert any(words in line for line in lines), words
-
-
-@pytest.mark.parametrize(
-    ("ids", "error", "words"),
-    [
-        (torch.zeros(1, 0, dtype=torch.long), af.InputError, "at least one token"),
-        (torch.zeros(0, 3, dtype=torch.long), af.InputError, "a batch of 0 rows"),
-        (torch.tensor([1, 2]), af.InputError, r"expected \(batch, tokens\)"),
-        (torch.tensor([[1.0]]), af.InputError, "whole numbers"),
-        (torch.tensor([[-1]]), af.InputError, "input_ids: -1 in row 0, column 0"),
-        ([[1, 2]], TypeError, "expected a tensor"),
-    ],
-)
-def test_generate_refuses_ids_that_are_no_ids(ids, error, words):
-    with pytest.raises(error, match=words):
-        af.generate(model(), ids, max_new_tokens=2)
-
-
-def test_generate_refuses_a_prompt_longer_than_the_positions():
-    m = model({"context": 4, "position": {"kind": "learned"}})
-    with pytest.raises(af.InputError, match="a prompt of 5 tokens, but this model has 4 positions; shorten it"):
-        af.generate(m, torch.ones(1, 5, dtype=torch.long), max_new_tokens=1)
-    m = model(TWO | {"context": 4, "position": {"kind": "learned"}})
-    with pytest.raises(af.InputError, match="a source of 5 tokens, but this model has 4 positions"):
-        af.generate(m, torch.ones(1, 5, dtype=torch.long), max_new_tokens=1)
-
-
-def test_generate_without_a_number_refuses_a_prompt_that_leaves_no_room():
-    with pytest.raises(af.InputError, match="max_new_tokens: the prompt fills the 4 tokens"):
-        af.generate(model({"context": 4}), torch.ones(1, 4, dtype=torch.long))
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"topology": "encoder"}, "an encoder reads a text at once"),
-        ({"head": {"kind": "token", "labels": 3}}, "a 'token' head predicts no tokens"),
-        ({"head": {"kind": "none"}}, "a 'none' head predicts no tokens"),
-        (
-            {"embed": {"kind": "series"}, "vocab": 0, "head": {"kind": "none"}, "ids": {"pad": None, "start": None}},
-            "this model reads values",
-        ),
-        (TWO | {"ids.start": None}, "no ids.start"),
-    ],
-)
-def test_generate_refuses_a_model_that_continues_no_text(changes, words):
-    with pytest.raises(af.InputError, match=words):
-        af.generate(model(changes), PROMPT, max_new_tokens=2)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        TWO | {"encoder.attention.pattern": "symmetric_window(2) | global_tokens"},
-        {"attention.pattern": "causal & (window(2) | global_tokens)"},
-    ],
-    ids=["encoder-decoder", "decoder"],
-)
-def test_generate_hears_which_tokens_are_global(changes):
-    m, prompt = model(changes), torch.arange(11)[None]
-    marks = torch.zeros_like(prompt)
-    marks[0, 3] = 1
-    found = af.generate(m, prompt, global_mask=marks, max_new_tokens=8, details=True)
-    again = af.generate(m, prompt, global_mask=marks, max_new_tokens=8, details=True, use_cache=False)
-    assert_close("promise", found.logprobs, again.logprobs)
-    assert not torch.equal(found.logprobs, af.generate(m, prompt, max_new_tokens=8, details=True).logprobs)
-    with pytest.raises(af.InputError, match=r"global_mask: expected \(batch, tokens\) = \(1, 11\)"):
-        af.generate(m, prompt, global_mask=marks[:, :4])
-    with pytest.raises(af.InputError, match="global_mask: no pattern of this model reads it"):
-        af.generate(model(), prompt, global_mask=marks)
-
-
-def test_generate_of_a_prefix_lm_refuses_a_row_shorter_than_the_prefix():
-    m = model({"attention.pattern": "causal | prefix(6)"})
-    ids, mask = torch.arange(16).view(2, 8), torch.tensor([[0] * 5 + [1] * 3, [1] * 8])
-    with pytest.raises(
-        af.InputError, match="the first 6 tokens of this prefix-LM see each other both ways, but a prompt has 3"
-    ):
-        af.generate(m, ids, attention_mask=mask, max_new_tokens=4)
-    anew = af.generate(m, ids, attention_mask=mask, max_new_tokens=4, use_cache=False)
-    alone = af.generate(m, ids[:1, 5:], max_new_tokens=4, use_cache=False)
-    assert torch.equal(anew[:1, 8:], alone[:, 3:])
-
-
-def test_generate_of_more_tokens_than_there_is_memory_for_is_refused_at_once():
-    model = af.build(af.spec(BASE, {"position.kind": "rope"}))
-    with pytest.raises(af.InputError, match=r"max_new_tokens: 1,000,000,00\d tokens in each of 1 rows take"):
-        af.generate(model, torch.zeros(1, 3, dtype=torch.long), max_new_tokens=10**9)
-
-
-def test_generate_after_a_prompt_beyond_the_context_warns():
-    model = af.build(af.spec(BASE, {"position.kind": "alibi", "context": 8}))
-    with pytest.warns(UserWarning, match="a prompt of 9 tokens, and this model is made for 8"):
-        af.generate(model, torch.zeros(1, 9, dtype=torch.long), max_new_tokens=2)
+@pytest.mark.parametrize("seed", talking(range(40), "decoder")[::4])
+def test_engine_with_proposals_gives_each_request_the_tokens_it_gets_alone(seed, way):
+    model, rng = model_of(draw(seed)), random.Random(seed)
+    given = way | ({"draft": model} if "draft" in way else {})
+    asked = requests(model, rng, 5)
+    want = [alone(model, each["input_ids"], **{k: v for k, v in each.items() if k != "input_ids"}) for each in asked]
+    engine = Engine(model, max_num_seqs=3, max_model_len=40, block_size=4, **given)
+    assert [each.sequences[0].new for each in serve(engine, asked, rng)] == want
+    assert engine.stats.accepted_tokens <= engine.stats.proposed_tokens

@@ -108,13 +108,13 @@ def test_plan_of_the_usual_options_says_so_and_leaves_out_what_is_off():
     spec = model().spec
     plan = make_plan(Options(temperature=0.7, top_k=4, top_p=0.9, repetition_penalty=1.0, presence_penalty=0), spec)
     assert plan.usual
-    assert not plan.reads_past
+    assert not plan.reads_history
     assert plan.chain == (Temperature(0.7), TopK(4), TopP(0.9))
     assert (plan.temperature, plan.top_k, plan.top_p, plan.min_p) == (0.7, 4, 0.9, 0.0)
     assert make_plan(Options(), spec).chain == ()
     other = make_plan(Options(temperature=1.0, repetition_penalty=1.2), spec)
     assert other.chain == (RepetitionPenalty(1.2),)
-    assert other.reads_past
+    assert other.reads_history
     assert not other.usual
     assert not make_plan(Options(temperature=1.0, typical_p=0.5), spec).usual
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from anyformer.generation.samplers import (
+    NO_HISTORY,
     BadWords,
     Choices,
     First,
@@ -15,21 +16,19 @@ from anyformer.generation.samplers import (
     MinNewTokens,
     MinP,
     NoRepeatNgram,
-    Past,
     PresencePenalty,
     RepetitionPenalty,
     Temperature,
+    TokenHistory,
     TopK,
     TopP,
     Typical,
     apply_chain,
     apply_chains,
 )
-from anyformer.generation.samplers.bans import still
-from anyformer.generation.samplers.choose import NOTHING
-from anyformer.generation.samplers.choose import choose as choose_by_chain
-from anyformer.generation.samplers.draw import keys, uniform
-from anyformer.generation.samplers.vector import choose, work
+from anyformer.generation.samplers.batched import sample, sampling_kind
+from anyformer.generation.samplers.rng import keys, uniform
+from tests.generation.choosing import choose
 from tests.tolerances import assert_close
 
 CPU = torch.device("cpu")
@@ -46,11 +45,11 @@ def tokens(seed: int = 0, top: int = 5) -> Tensor:
     return torch.randint(0, top, (ROWS, LENGTH), generator=torch.Generator().manual_seed(seed))
 
 
-def past(ids: Tensor, prompt: int = 6) -> Past:
+def past(ids: Tensor, prompt: int = 6) -> TokenHistory:
     """Rows without padding, with room behind."""
     rows, length = ids.shape
     room = torch.cat((ids, torch.full((rows, 4), -1)), 1)
-    return Past(room, torch.full((rows,), prompt), torch.full((rows,), length - prompt))
+    return TokenHistory(room, torch.full((rows,), prompt), torch.full((rows,), length - prompt))
 
 
 def theirs() -> Any:
@@ -103,9 +102,9 @@ def test_min_new_tokens_is_that_of_transformers():
 @pytest.mark.parametrize("ours", [TopK(4), TopP(0.8), MinP(0.05), Typical(0.6)])
 def test_filter_after_another_reads_what_is_left(ours):
     scores = BadWords(((0,), (5,), (9,))).apply(logits(), past(tokens()))
-    found = ours.apply(scores, NOTHING)
+    found = ours.apply(scores, NO_HISTORY)
     few = scores[:, [i for i in range(VOCAB) if i not in (0, 5, 9)]]
-    assert_close("promise", found[found != NEVER], ours.apply(few, NOTHING)[ours.apply(few, NOTHING) != NEVER])
+    assert_close("promise", found[found != NEVER], ours.apply(few, NO_HISTORY)[ours.apply(few, NO_HISTORY) != NEVER])
     assert bool((found.amax(-1) > NEVER).all())
 
 
@@ -114,7 +113,7 @@ def test_filter_after_another_reads_what_is_left(ours):
 )
 def test_openai_penalties_count_new_tokens_only(ours, twice):
     ids = torch.tensor([[1, 1, 2, 3, 4, 4, -1, -1]])
-    found = ours.apply(torch.zeros(1, 6), Past(ids, torch.tensor([3]), torch.tensor([3])))
+    found = ours.apply(torch.zeros(1, 6), TokenHistory(ids, torch.tensor([3]), torch.tensor([3])))
     # 1 and 2 are prompt, 3 came once and 4 twice.
     assert found.tolist() == [[0.0, 0.0, 0.0, -0.5, -twice, 0.0]]
 
@@ -130,11 +129,11 @@ def test_sampler_looks_at_the_real_tokens_of_each_row_only(sampler):
     width = max(len(row) for row in rows) + 3
     ids = torch.stack([torch.cat((row, torch.full((width - len(row),), -1))) for row in rows])
     counts = torch.tensor([len(row) for row in rows])
-    together = Past(ids, (counts + 1) // 2, counts - (counts + 1) // 2)
+    together = TokenHistory(ids, (counts + 1) // 2, counts - (counts + 1) // 2)
     scores = logits(rows=3)
     found = sampler.apply(scores, together)
     for i, row in enumerate(rows):
-        alone = Past(row[None], together.prompt_B[i : i + 1], together.new_B[i : i + 1])
+        alone = TokenHistory(row[None], together.prompt_B[i : i + 1], together.new_B[i : i + 1])
         assert torch.equal(found[i : i + 1], sampler.apply(scores[i : i + 1], alone))
 
 
@@ -146,13 +145,6 @@ def test_chains_of_each_row_are_those_of_the_row_alone():
         row = torch.tensor([i])
         assert torch.equal(found[i : i + 1], apply_chain(scores[row], chain, so_far.rows(row)))
     assert torch.equal(apply_chains(scores, [chains[2]] * ROWS, so_far), apply_chain(scores, chains[2], so_far))
-
-
-def test_still_drops_what_can_change_nothing_any_more():
-    chain = (First((1,)), MinNewTokens(3, (2,)), TopK(4))
-    assert still(chain, 0) == chain
-    assert still(chain, 2) == chain[1:]
-    assert still(chain, 3) == chain[2:]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -167,16 +159,16 @@ def test_vector_form_is_the_chain_of_each_row(dtype):
     min_p = torch.tensor([0.0, 0.0, 0.02, 0.5, 1.0, 0.1, 0.0], dtype=torch.float64).repeat(10)[:rows]
     seed, step = keys(3, rows, device=CPU), torch.arange(rows)
     settings = list(zip(heat.tolist(), top_k.tolist(), top_p.tolist(), min_p.tolist(), strict=True))
-    assert work(settings) == "filtered"
-    found = choose(scores, heat, top_k, top_p, min_p, seed, step, work="filtered")
+    assert sampling_kind(settings) == "filtered"
+    found = sample(scores, heat, top_k, top_p, min_p, seed, step, kind="filtered")
     points = uniform(seed, step)
     for i, (t, k, p, m) in enumerate(settings):
         chain = (Temperature(t or 1.0), *([TopK(k)] if k else []), TopP(p), MinP(m))
-        want = choose_by_chain(scores[i : i + 1], chain, points_B=points[i : i + 1] if t else None)
+        want = choose(scores[i : i + 1], chain, points_B=points[i : i + 1] if t else None)
         assert int(found[i]) == int(want), i
     off = (torch.zeros_like(top_k), torch.ones_like(top_p), torch.zeros_like(min_p), seed, step)
-    assert torch.equal(choose(scores, heat, *off, work="plain"), choose(scores, heat, *off, work="filtered"))
-    assert torch.equal(choose(scores, heat * 0, *off, work="greedy"), choose(scores, heat * 0, *off, work="filtered"))
+    assert torch.equal(sample(scores, heat, *off, kind="plain"), sample(scores, heat, *off, kind="filtered"))
+    assert torch.equal(sample(scores, heat * 0, *off, kind="greedy"), sample(scores, heat * 0, *off, kind="filtered"))
 
 
 def test_vector_form_of_a_row_without_numbers_does_not_harm_the_others():
@@ -190,18 +182,18 @@ def test_vector_form_of_a_row_without_numbers_does_not_harm_the_others():
         keys(1, 3, device=CPU),
         torch.zeros(3, dtype=torch.long),
     )
-    want = choose(scores, *given)
+    want = sample(scores, *given)
     scores[1] = float("nan")
-    found = choose(scores, *given)
+    found = sample(scores, *given)
     assert found[[0, 2]].tolist() == want[[0, 2]].tolist()
     assert 0 <= int(found[1]) < VOCAB
 
 
-def test_work_is_the_least_that_serves_all_rows():
-    assert work([(0.0, 5, 0.5, 0.1), (0.0, 0, 1.0, 0.0)]) == "greedy"
-    assert work([(0.0, 5, 0.5, 0.1), (0.7, 0, 1.0, 0.0)]) == "plain"
+def test_sampling_kind_is_the_least_that_serves_all_rows():
+    assert sampling_kind([(0.0, 5, 0.5, 0.1), (0.0, 0, 1.0, 0.0)]) == "greedy"
+    assert sampling_kind([(0.0, 5, 0.5, 0.1), (0.7, 0, 1.0, 0.0)]) == "plain"
     for one in ((0.7, 5, 1.0, 0.0), (0.7, 0, 0.9, 0.0), (0.7, 0, 1.0, 0.1)):
-        assert work([(0.0, 0, 1.0, 0.0), one]) == "filtered"
+        assert sampling_kind([(0.0, 0, 1.0, 0.0), one]) == "filtered"
 
 
 def test_choices_leave_what_goes_on_with_an_answer():
@@ -209,9 +201,9 @@ def test_choices_leave_what_goes_on_with_an_answer():
 
     def left(*new: int) -> list[int]:
         ids = torch.tensor([[7, *new, -1]])
-        so_far = Past(ids, torch.tensor([1]), torch.tensor([len(new)]))
+        so_far = TokenHistory(ids, torch.tensor([1]), torch.tensor([len(new)]))
         found = sampler.apply(torch.zeros(1, 10), so_far)
-        assert bool(sampler.complete_B(so_far)) == (new in ((1, 2), (5,), (1, 3, 4)))
+        assert sampler.complete(new) == (new in ((1, 2), (5,), (1, 3, 4)))
         return (found[0] == 0).nonzero()[:, 0].tolist()
 
     assert left() == [1, 5]

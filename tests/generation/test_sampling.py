@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyformer.errors import InputError
-from anyformer.generation.samplers import BadWords, Chain, Past, Temperature, TopK, TopP, filters
-from anyformer.generation.samplers.choose import NOTHING, History, choose
-from anyformer.generation.samplers.draw import keys, uniform
+from anyformer.generation.samplers import NO_HISTORY, Temperature, TokenHistory, TopK, TopP, filters
+from anyformer.generation.samplers.rng import keys, uniform
+from tests.generation.choosing import choose, sampled
 from tests.tolerances import assert_close
 
 CPU = torch.device("cpu")
@@ -23,7 +22,7 @@ def drawn(logits: Tensor, *chain, seed: int = 0) -> Tensor:
 def kept(step, logits) -> list[list[int]]:
     """Which tokens a step leaves in each row; what it leaves, it leaves as it was."""
     logits = torch.as_tensor(logits, dtype=torch.float32)
-    found = step.apply(logits, NOTHING)
+    found = step.apply(logits, NO_HISTORY)
     left = found != float("-inf")
     assert torch.equal(found[left], logits[left])
     return [row.nonzero()[:, 0].tolist() for row in left]
@@ -34,7 +33,7 @@ def logs(*probs: float) -> torch.Tensor:
 
 
 def test_temperature_divides_logits():
-    halved = Temperature(0.5).apply(torch.tensor([[1.0, -2.0]]), NOTHING).softmax(-1)
+    halved = Temperature(0.5).apply(torch.tensor([[1.0, -2.0]]), NO_HISTORY).softmax(-1)
     assert_close("same", halved, torch.tensor([[2.0, -4.0]]).softmax(-1))
 
 
@@ -79,7 +78,7 @@ def test_top_p_looks_at_each_row_by_itself():
 
 def test_top_p_after_top_k_reads_what_is_left():
     logits = logs(0.4, 0.3, 0.2, 0.1)
-    two = TopK(2).apply(logits, NOTHING)
+    two = TopK(2).apply(logits, NO_HISTORY)
     # Of two tokens with 4/7 and 3/7 the first is enough for a half.
     assert kept(TopP(0.5), two) == [[0]]
     assert kept(TopP(0.6), two) == [[0, 1]]
@@ -120,37 +119,40 @@ def test_draw_never_takes_a_token_that_was_ruled_out():
     assert set(drawn(logits, seed=1).tolist()) == {17, 40}
 
 
-@pytest.mark.parametrize("greedy", [True, False])
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 1.0}, {"temperature": 0.7, "top_p": 0.9}, {"presence_penalty": 1.0}]
+)
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ([0.0, float("nan"), 1.0], "row 1: 1 of 3 logits are NaN, .* are the weights damaged"),
-        ([0.0, float("inf"), 1.0], "row 1: the largest logit is inf, .* are the weights damaged"),
-        ([float("-inf")] * 3, "row 1: the largest logit is -inf, .* are the weights damaged"),
+        ([0.0, float("nan"), 1.0], "1 of 3 logits are NaN, so no token can be chosen; are the weights damaged"),
+        ([0.0, float("inf"), 1.0], "the largest logit is inf, so no token can be chosen; are the weights damaged"),
+        ([float("-inf")] * 3, "the largest logit is -inf, so no token can be chosen; are the weights damaged"),
     ],
 )
-def test_choose_refuses_logits_from_which_nothing_can_be_chosen(greedy, row, words):
-    logits = torch.tensor([[0.0, 1.0, 2.0], row])
-    with pytest.raises(InputError, match=words):
-        choose(logits) if greedy else drawn(logits, Temperature(0.7), TopP(0.9))
+def test_sampler_gives_a_row_from_which_nothing_can_be_chosen_an_error_and_no_other(options, row, words):
+    first, second = sampled(torch.tensor([[0.0, 1.0, 9.0], row]), **options)
+    assert first.error is None
+    assert words in str(second.error)
 
 
-def test_choose_says_that_samplers_left_nothing_and_lets_finished_rows_be():
-    chain: Chain = (BadWords(((0,), (1,))),)
-    past = History(torch.tensor([[1], [1]]), None, 1).past
-    logits = torch.zeros(2, 2)
-    with pytest.raises(InputError, match=r"row 0: .* the samplers rule out every token"):
-        choose(logits, chain, past)
-    done = torch.tensor([True, True])
-    assert choose(logits, chain, past, finished_B=done).shape == (2,)
-    with pytest.raises(InputError, match="row 1: "):
-        choose(logits, chain, past, finished_B=torch.tensor([True, False]))
+def test_sampler_says_that_samplers_left_nothing():
+    rows = sampled(torch.zeros(2, 2), bad_words=[[0], [1]])
+    assert all("the samplers rule out every token" in str(row.error) for row in rows)
 
 
-def test_choose_reads_half_precision_as_fp32():
+@pytest.mark.parametrize("options", [{}, {"top_k": 3, "top_p": 0.9}, {"min_p": 0.1}, {"typical_p": 0.8}])
+def test_sampler_takes_what_the_plain_way_takes(options):
+    logits = torch.randn(64, 29, generator=torch.Generator().manual_seed(0)) * 2
+    chain = {"top_k": TopK, "top_p": TopP, "min_p": filters.MinP, "typical_p": filters.Typical}
+    want = drawn(logits, Temperature(0.8), *(chain[name](value) for name, value in options.items()), seed=3)
+    assert [row.id for row in sampled(logits, temperature=0.8, seed=3, **options)] == want.tolist()
+
+
+def test_sampler_reads_half_precision_as_fp32():
     rows = torch.tensor([[0.0, 1.0, 3.0]]).expand(100, 3)
-    chain = (Temperature(0.7), TopP(0.9))
-    assert torch.equal(drawn(rows.half(), *chain), drawn(rows, *chain))
+    given = {"temperature": 0.7, "top_p": 0.9}
+    assert [row.id for row in sampled(rows.half(), **given)] == [row.id for row in sampled(rows, **given)]
 
 
 @pytest.mark.parametrize("value", [1e-45, 1e-39, 1e-8])
@@ -161,12 +163,7 @@ def test_temperature_next_to_zero_takes_the_likeliest(value, p):
     assert drawn(logits, *chain).tolist() == [2, 1]
 
 
-def test_history_packs_padded_rows_and_appends():
-    ids = torch.tensor([[9, 9, 1, 2], [3, 4, 5, 9]])
-    history = History(ids, torch.tensor([[0, 0, 1, 1], [1, 1, 1, 0]]), 2)
-    history.append(torch.tensor([7, 8]))
-    past = history.past
-    assert isinstance(past, Past)
-    assert past.ids_BL.tolist() == [[1, 2, 7, -1, -1, -1], [3, 4, 5, 8, -1, -1]]
-    assert past.fresh_BL().tolist() == [[-1, -1, 7, -1, -1, -1], [-1, -1, -1, 8, -1, -1]]
-    assert past.tail_BN(4).tolist() == [[-1, 1, 2, 7], [3, 4, 5, 8]]
+def test_token_history_shows_new_tokens_and_the_last_ones():
+    history = TokenHistory(torch.tensor([[1, 2, 7, -1], [3, 4, 5, 8]]), torch.tensor([2, 3]), torch.tensor([1, 1]))
+    assert history.fresh_BL().tolist() == [[-1, -1, 7, -1], [-1, -1, -1, 8]]
+    assert history.tail_BN(4).tolist() == [[-1, 1, 2, 7], [3, 4, 5, 8]]

@@ -4,11 +4,11 @@ import random
 
 import pytest
 import torch
-
-import anyformer as af
 from anyformer.generation.readers.guesses import Lookup
 from anyformer.generation.readers.speculate import Speculating
 from anyformer.generation.running.runner import Runner
+
+import anyformer as af
 from anyformer.model.eval_mode import eval_mode
 from tests.contract.contracts import model_of, prefix_of
 from tests.contract.draw import BASE, draw
@@ -44,7 +44,7 @@ def test_guesses_of_a_random_spec_change_no_logit(seed):
     alone = [af.generate(model, row[None], **given) for row in rows]
     answers = [found.ids[0].tolist() for found in alone]
     begun = [answer[:-NEW] for answer in answers]
-    pool = model.new_pool(2, 40, size=4, chunk=2 * GUESSES + 2, rope_length=25 if model.reads_length else None)
+    pool = model.new_pool(2, 40, block_size=4, chunk=2 * GUESSES + 2, rope_length=25 if model.reads_length else None)
     with eval_mode(model):
         reader = Speculating(model, Runner(model, pool), Seer(answers, seed), guesses=GUESSES, limit=30)
         if two:

@@ -9,7 +9,6 @@ from anyformer.kernels.attention import reference
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.parts.attention import Attention, temperature
 from anyformer.parts.attention_metadata import AttentionMetadata, RotaryTables
-from anyformer.parts.cache import Cache
 from anyformer.parts.norms.layernorm import LayerNorm
 from anyformer.parts.norms.rmsnorm import RMSNorm
 from anyformer.parts.patterns.causal import Causal
@@ -17,6 +16,7 @@ from anyformer.parts.patterns.full import Full
 from anyformer.parts.positions.none import NoPosition
 from anyformer.parts.positions.rope import Rope
 from anyformer.parts.positions.shaw import Shaw
+from anyformer.parts.static_cache import Cache
 from anyformer.specs.cache_spec import LayerCacheSpec
 from anyformer.specs.layer import Attention as AttentionSpec
 from anyformer.specs.layer import HeadNorm, Temperature

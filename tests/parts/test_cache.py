@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from anyformer.errors import InputError
-from anyformer.parts.cache import Cache
+from anyformer.parts.static_cache import Cache
 from anyformer.specs.cache_policy import Keep
 from anyformer.specs.cache_spec import LayerCacheSpec
 from tests.contract.contracts import model_of, prefix_of

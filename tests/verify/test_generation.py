@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from anyformer.generation.readers.static import Cached
+from anyformer.generation.running.runner import Runner
 
 import anyformer as af
 from anyformer.errors import InputError
 from anyformer.generation import engine
-from anyformer.generation.readers.static import Cached
-from anyformer.generation.running.runner import Runner
 from anyformer.verify.decoding_modes import WAYS, Said, Way
 from anyformer.verify.generation import SAME, Equality, equality
 from anyformer.verify.packing import randomise

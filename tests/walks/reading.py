@@ -14,7 +14,7 @@ import anyformer as af
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import AnyformerError
 from anyformer.explain.prompt import look as look_at_prompt
-from anyformer.generation.batching import Batcher
+from anyformer.generation.engine import Engine
 from anyformer.measure.continuations import Continuations
 from anyformer.measure.quality import compare_ids
 from anyformer.model.quantize import quantize
@@ -189,19 +189,19 @@ def serve_a_batch(world: World, rng: random.Random) -> None:
     """Requests that come and go, one of them given up."""
     prompts = [world.prompts(rng, rows=1) for _ in range(3)]
     length = max(prompt.shape[1] for prompt in prompts) + 4
-    batcher = Batcher(world.model, seats=2, length=length, size=4)
+    engine = Engine(world.model, max_num_seqs=2, max_model_len=length, block_size=4)
     asked = _asked(world)
-    tickets = [batcher.submit(prompt[0], **asked) for prompt in prompts[:2]]
-    batcher.step()
-    stranger = batcher.submit(prompts[2][0], temperature=1.0, seed=1, **asked)
-    batcher.step()
-    batcher.cancel(stranger)
-    while not batcher.idle:
-        batcher.step()
-    batcher.check()
-    for prompt, ticket in zip(prompts[:2], tickets, strict=True):
-        new = torch.tensor([ticket.answers[0].new], device=world.device)
-        _expected(world, "a batcher", prompt, new)
+    requests_ = [engine.add_request(prompt[0], **asked) for prompt in prompts[:2]]
+    engine.step()
+    stranger = engine.add_request(prompts[2][0], temperature=1.0, seed=1, **asked)
+    engine.step()
+    engine.cancel(stranger)
+    while not engine.idle:
+        engine.step()
+    engine.check()
+    for prompt, request in zip(prompts[:2], requests_, strict=True):
+        new = torch.tensor([request.sequences[0].new], device=world.device)
+        _expected(world, "a engine", prompt, new)
 
 
 @action(weight=2, when=lambda w: w.talks and w.spec.topology == "decoder")

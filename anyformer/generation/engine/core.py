@@ -328,9 +328,13 @@ class EngineCore:
 
     def _sample(self, rows: list[Sequence], logits_BV: Tensor, hidden: Rows[Tensor] | None = None) -> None:
         """The next token of each sequence; those that stand behind one whose prompt was read begin here too."""
-        if rows[0].request.search is not None:
-            self._search(rows, logits_BV, hidden)
-            return
+        if any([each.request.search is not None for each in rows]):
+            searches = [i for i, each in enumerate(rows) if each.request.search is not None]
+            self._search([rows[i] for i in searches], logits_BV[searches], hidden and [hidden[i] for i in searches])
+            others = [i for i in range(len(rows)) if i not in searches]
+            rows, logits_BV = [rows[i] for i in others], logits_BV[others]
+            if not rows:
+                return
         if any([each.forks for each in rows]):
             repeat = [i for i, each in enumerate(rows) for _ in range(1 + len(each.forks))]
             everyone = [each for first in rows for each in (first, *first.forks)]

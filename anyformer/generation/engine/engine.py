@@ -227,7 +227,9 @@ def requests(model: Model, asked: GenerationRequest, *, first: int = 0) -> list[
             prompt_logprobs=[] if asked.reads_prompt else None, search=None if search is None else search(params, asked.new),
         )  # fmt: skip
         made.sequences = [
-            Sequence(made, i, draws[row * n + i], list(tokens), len(tokens), _stop_text(asked, [] if seq2seq else tokens))
+            Sequence(
+                made, i, draws[row * n + i], list(tokens), len(tokens), _stop_text(asked, [] if seq2seq else tokens)
+            )
             for i in range(n if search is None else 1)
         ]
         made.sequences[0].forks = made.sequences[1:]

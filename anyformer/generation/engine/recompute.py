@@ -86,7 +86,9 @@ class RecomputeRunner(ModelRunner):
         if min(lengths) < max(lengths):
             given["decoder_attention_mask" if self.seq2seq else "attention_mask"] = self._mask(lengths)
         if self.seq2seq:
-            given["encoder_states"] = torch.nn.utils.rnn.pad_sequence([pool.source[s][0] for s in serials], batch_first=True)
+            given["encoder_states"] = torch.nn.utils.rnn.pad_sequence(
+                [pool.source[s][0] for s in serials], batch_first=True
+            )
             valid = [pool.source[s][1] for s in serials]
             if not all(bool(each.all()) for each in valid) or len({len(each) for each in valid}) > 1:
                 given["attention_mask"] = self._padded(valid)

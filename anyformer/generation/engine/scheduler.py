@@ -84,7 +84,9 @@ class Scheduler:
         if self.blocks is not None:
             blocks = self.blocks
             self._bounded = [
-                i for i, total in enumerate(blocks.totals) if total < slots * max(1, blocks.blocks_for(i, blocks.length))
+                i
+                for i, total in enumerate(blocks.totals)
+                if total < slots * max(1, blocks.blocks_for(i, blocks.length))
             ]
             self._every = blocks.block_size if all(keep.columns == 0 for keep in blocks.policies) else 1
         else:
@@ -179,7 +181,9 @@ class Scheduler:
     def _decodes(self, sequence: Sequence, cached: CachedSequence) -> bool:
         """Whether nothing but its last token is to be read, and without anything beside it."""
         pending = len(sequence.tokens) - cached.count
-        if not cached.count or (pending != 1 and not (self.speculative and len(sequence.tokens) > sequence.prompt_length)):
+        if not cached.count or (
+            pending != 1 and not (self.speculative and len(sequence.tokens) > sequence.prompt_length)
+        ):
             return False
         return sequence.request.global_T is None or cached.count >= sequence.prompt_length
 

@@ -1,13 +1,39 @@
 """Samplers: each a small frozen dataclass that turns logits into logits, one after the other in a chain."""
 
-from anyformer.generation.samplers.token_bans import BadWords, First, MinNewTokens, NoRepeatNgram
 from anyformer.generation.samplers.choices import Choices
 from anyformer.generation.samplers.filters import MinP, Temperature, TopK, TopP, Typical
-from anyformer.generation.samplers.token_history import NEVER, NO_HISTORY, Chain, TokenHistory, Sampler, apply_chain, apply_chains
 from anyformer.generation.samplers.penalties import FrequencyPenalty, LogitBias, PresencePenalty, RepetitionPenalty
+from anyformer.generation.samplers.token_bans import BadWords, First, MinNewTokens, NoRepeatNgram
+from anyformer.generation.samplers.token_history import (
+    NEVER,
+    NO_HISTORY,
+    Chain,
+    Sampler,
+    TokenHistory,
+    apply_chain,
+    apply_chains,
+)
 
 __all__ = [
-    "NEVER", "NO_HISTORY", "BadWords", "Chain", "Choices", "First", "FrequencyPenalty", "LogitBias", "MinNewTokens", "MinP",
-    "NoRepeatNgram", "TokenHistory", "PresencePenalty", "RepetitionPenalty", "Sampler", "Temperature", "TopK", "TopP",
-    "Typical", "apply_chain", "apply_chains",
+    "NEVER",
+    "NO_HISTORY",
+    "BadWords",
+    "Chain",
+    "Choices",
+    "First",
+    "FrequencyPenalty",
+    "LogitBias",
+    "MinNewTokens",
+    "MinP",
+    "NoRepeatNgram",
+    "PresencePenalty",
+    "RepetitionPenalty",
+    "Sampler",
+    "Temperature",
+    "TokenHistory",
+    "TopK",
+    "TopP",
+    "Typical",
+    "apply_chain",
+    "apply_chains",
 ]  # fmt: skip

@@ -8,8 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from anyformer.generation.samplers.rng import pick, uniform
 from anyformer.generation.samplers.filters import at_least, divided, nucleus
+from anyformer.generation.samplers.rng import pick, uniform
 from anyformer.generation.samplers.token_history import NEVER
 
 SamplingKind = Literal["greedy", "plain", "filtered"]

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from anyformer.generation.samplers.token_history import NEVER, Chain, TokenHistory, counts_BV, tensor_of
+from anyformer.generation.samplers.token_history import NEVER, TokenHistory, counts_BV, tensor_of
 
 
 @dataclass(frozen=True)

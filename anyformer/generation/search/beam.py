@@ -48,7 +48,9 @@ class BeamSearch:
         beams = self.width // options.num_beam_groups
         if first:
             own_RV, left_RV = (each.expand(self.width, -1) for each in (own_RV, left_RV))
-            self.groups = [Group(self.params, self.max_new_tokens, beams, own_RV) for _ in range(options.num_beam_groups)]
+            self.groups = [
+                Group(self.params, self.max_new_tokens, beams, own_RV) for _ in range(options.num_beam_groups)
+            ]
         own_GWV, left_GWV = (each.view(len(self.groups), beams, -1) for each in (own_RV, left_RV))
         taken_V = torch.zeros_like(own_RV[:1])
         for group, own_WV, left_WV in zip(self.groups, own_GWV, left_GWV, strict=True):

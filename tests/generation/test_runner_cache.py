@@ -4,13 +4,13 @@ import gc
 import weakref
 
 import torch
-
-import anyformer as af
 from anyformer.generation.readers.paged import Paged
 from anyformer.generation.running import runner
 from anyformer.generation.running.capture import Captured
 from anyformer.generation.running.standby import dismiss, give_back, runner_for
-from anyformer.parts.paged import PagedCache
+
+import anyformer as af
+from anyformer.parts.paged_cache import PagedKVCache
 from tests.contract.draw import BASE
 
 
@@ -53,9 +53,9 @@ def test_runner_of_a_model_does_not_keep_it_alive():
 
 
 def test_captured_step_seats_a_tenant_that_has_read_as_much_as_the_last_one():
-    pool = small().new_pool(1, 16, size=4, pages=8)
+    pool = small().new_pool(1, 16, block_size=4, num_blocks=8)
     step = Captured.__new__(Captured)
-    step.cache, step.loaded, step.draw = PagedCache.for_steps(pool, 1), (), None
+    step.cache, step.loaded, step.draw = PagedKVCache.for_steps(pool, 1), (), None
     for count in range(4, 12):
         # It may well be at the address of the one before.
         tenant = pool.seated(12)
@@ -64,7 +64,7 @@ def test_captured_step_seats_a_tenant_that_has_read_as_much_as_the_last_one():
         assert step.cache.shelves[0].table_BN[0, :3].tolist() == tenant.pages[0]
         # What is known stays, so the next one gets other pages.
         pool.note(tenant, list(range(count)))
-        pool.release(tenant)
+        pool.free(tenant)
         del tenant
 
 

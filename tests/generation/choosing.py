@@ -1,0 +1,44 @@
+"""The plain way to choose a token, which the batched sampler is held against: a chain of samplers, then a draw."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import anyformer as af
+from anyformer.generation.asking.options import Options
+from anyformer.generation.asking.plan import make_plan
+from anyformer.generation.engine.request import Request, Sequence
+from anyformer.generation.engine.sampler import Sampled, Sampler
+from anyformer.generation.samplers import NO_HISTORY, Chain, TokenHistory, apply_chain
+from anyformer.generation.samplers.rng import keys, pick
+from anyformer.generation.samplers.token_history import why_not
+from tests.contract.draw import BASE
+
+CPU = torch.device("cpu")
+
+
+def sampled(logits_BV: Tensor, *, seed: int = 0, tokens: tuple[int, ...] = (1,), **options: Any) -> list[Sampled]:
+    """What the engine's sampler takes for rows that ask for the same."""
+    spec = af.spec(BASE, {"vocab": logits_BV.shape[-1]})
+    plan = make_plan(Options(seed=seed if options.get("temperature") else None, **options), spec)
+    draws = keys(seed, len(logits_BV), device=CPU).tolist()
+    rows = []
+    for i in range(len(logits_BV)):
+        request = Request(i, i, plan, tokens, 9, None)
+        request.sequences = [Sequence(request, 0, draws[i], list(tokens), len(tokens))]
+        rows += request.sequences
+    return Sampler(CPU).sample(logits_BV, rows)
+
+
+def choose(
+    logits_BV: Tensor, chain: Chain = (), history: TokenHistory = NO_HISTORY, *, points_B: Tensor | None = None
+) -> Tensor:
+    """Ids (B,): without points the likeliest, of equals the lowest id; else the draw at them."""
+    logits_BV = logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32))
+    left_BV = apply_chain(logits_BV, chain, history)
+    for row in range(len(left_BV)):
+        why = why_not(logits_BV[row], left_BV[row])
+        if why is not None:
+            raise ValueError(f"row {row}: {why}")
+    return left_BV.argmax(-1) if points_B is None else pick(left_BV, points_B)
