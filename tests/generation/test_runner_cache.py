@@ -4,10 +4,10 @@ import gc
 import weakref
 
 import torch
-from anyformer.generation.readers.paged import Paged
-from anyformer.generation.running import runner
-from anyformer.generation.running.capture import Captured
-from anyformer.generation.running.standby import dismiss, give_back, runner_for
+from anyformer.generation.engine import model_runner
+from anyformer.generation.engine.cuda_graph import DecodeGraph
+from anyformer.generation.engine.runner_cache import dismiss, give_back, runner_for
+from anyformer.generation.generate import Batch
 
 import anyformer as af
 from anyformer.parts.paged_cache import PagedKVCache
@@ -27,11 +27,11 @@ def test_runner_of_a_model_is_kept_until_weights_move_or_it_is_dismissed():
     model.to(torch.float32)
     assert runner_for(model, 3, 10) is not now
     dismiss(model)
-    assert runner_for(model, 2, 10).pool.seats == 2
+    assert runner_for(model, 2, 10).pool.max_num_seqs == 2
 
 
 def test_runner_that_somebody_has_is_not_given_to_another_before_it_is_given_back():
-    model, first, second = small(), Paged.__new__(Paged), Paged.__new__(Paged)
+    model, first, second = small(), Batch.__new__(Batch), Batch.__new__(Batch)
     one = runner_for(model, 1, 10, first)
     two = runner_for(model, 1, 10, second)
     assert one is not two
@@ -52,33 +52,38 @@ def test_runner_of_a_model_does_not_keep_it_alive():
     assert seen() is None
 
 
-def test_captured_step_seats_a_tenant_that_has_read_as_much_as_the_last_one():
+def test_decode_graph_loads_a_sequence_that_has_read_as_much_as_the_last_one():
     pool = small().new_pool(1, 16, block_size=4, num_blocks=8)
-    step = Captured.__new__(Captured)
-    step.cache, step.loaded, step.draw = PagedKVCache.for_steps(pool, 1), (), None
+    graph = DecodeGraph.__new__(DecodeGraph)
+    graph.cache, graph.loaded = PagedKVCache.for_decode(pool, 1), ()
     for count in range(4, 12):
         # It may well be at the address of the one before.
-        tenant = pool.seated(12)
-        tenant.count = count
-        step.load([tenant], None, None)
-        assert step.cache.shelves[0].table_BN[0, :3].tolist() == tenant.pages[0]
-        # What is known stays, so the next one gets other pages.
-        pool.note(tenant, list(range(count)))
-        pool.free(tenant)
-        del tenant
+        sequence = pool.allocate(12)
+        sequence.count = count
+        graph.load([sequence], None)
+        assert graph.cache.blocks[0].table_BN[0, :3].tolist() == sequence.blocks[0]
+        # What is known stays, so the next one gets other blocks.
+        pool.register_prefix(sequence, list(range(count)))
+        pool.free(sequence)
+        del sequence
 
 
-def test_captured_steps_of_an_encoder_decoder_have_its_sources_and_no_row_more(monkeypatch):
+def test_decode_graphs_are_captured_once_for_a_bucket_of_rows_and_of_source_lengths(monkeypatch):
     made = []
-    monkeypatch.setattr(runner, "Captured", lambda *given: made.append(given) or len(made))
-    monkeypatch.setattr(runner, "Recorder", lambda device: None)
-    for topology, rows in (("encoder-decoder", [3, 2]), ("decoder", [4, 2])):
-        model = af.build(af.spec(BASE, {"topology": topology, "ids.start": 0}))
-        own = runner.Runner(model, model.new_pool(3, 16), captures=True)
-        tenants = [own.pool.seated(1) for _ in range(3)]
-        assert own._for(tenants, "greedy") == own._for(tenants, "greedy")
-        own._for(tenants[:2], "greedy")
-        assert [given[3] for given in made] == rows
-        # Those of sources that nobody asks for any more are not kept.
-        assert len(own._captured) == (1 if topology == "encoder-decoder" else 2)
-        made.clear()
+    monkeypatch.setattr(model_runner, "DecodeGraph", lambda *given: made.append(given) or len(made))
+    monkeypatch.setattr(model_runner, "Recorder", lambda device: None)
+    model = af.build(af.spec(BASE))
+    own = model_runner.ModelRunner(model, model.new_pool(40, 16), cuda_graphs=True)
+    sequences = [own.pool.allocate(1) for _ in range(40)]
+    for rows in (3, 4, 2, 40, 33, 32, 9):
+        own._graph(sequences[:rows], "greedy")
+    assert [given[3] for given in made] == [4, 2, 64, 16]
+    made.clear()
+    seq2seq = af.build(af.spec(BASE, {"topology": "encoder-decoder", "ids.start": 0}), dtype=torch.float64).eval()
+    own = model_runner.ModelRunner(seq2seq, seq2seq.new_pool(3, 16), cuda_graphs=True)
+    sequences = [own.pool.allocate(1) for _ in range(3)]
+    for sequence, length in zip(sequences, (5, 60, 70), strict=True):
+        own.forward([sequence], [[0]], sources=[torch.ones(length, dtype=torch.long)])
+    for some in (sequences[:2], sequences[1:2], sequences, sequences[:2]):
+        own._graph(some, "greedy")
+    assert [(given[3], given[7]) for given in made] == [(2, 64), (1, 64), (4, 128)]

@@ -1,15 +1,19 @@
-"""Speculative decoding: whatever is guessed, the logits and tokens are those of the model alone."""
+"""Speculative decoding: whatever is proposed, the tokens and their log-probabilities are those of the model alone."""
 
 import random
 
 import pytest
 import torch
-from anyformer.generation.readers.guesses import Lookup
-from anyformer.generation.readers.speculate import Speculating
-from anyformer.generation.running.runner import Runner
 
 import anyformer as af
-from anyformer.model.eval_mode import eval_mode
+from anyformer.generation.asking.options import read_options
+from anyformer.generation.asking.request import request
+from anyformer.generation.engine.core import EngineCore
+from anyformer.generation.engine.engine import requests
+from anyformer.generation.engine.model_runner import ModelRunner
+from anyformer.generation.engine.proposers import PromptLookup
+from anyformer.generation.engine.request import Sequence
+from anyformer.generation.engine.scheduler import Limits
 from tests.contract.contracts import model_of, prefix_of
 from tests.contract.draw import BASE, draw
 from tests.generation.talking import talking
@@ -22,67 +26,81 @@ NEW, GUESSES = 12, 3
 class Seer:
     """Knows what comes, and is right two times out of three."""
 
+    most = GUESSES
+
     def __init__(self, answers: list[list[int]], seed: int) -> None:
         self.answers, self.rng = answers, random.Random(seed)
 
-    def guess(self, rows, so_far, most):
+    def propose(self, sequences, most):
         return [
-            [t if self.rng.random() < 0.67 else 1 - min(t, 1) for t in self.answers[row][len(ids) : len(ids) + n]]
-            for row, ids, n in zip(rows, so_far, most, strict=True)
+            [
+                token if self.rng.random() < 0.67 else 1 - min(token, 1)
+                for token in self.answers[each.request.id][len(each.tokens) : len(each.tokens) + n]
+            ]
+            for each, n in zip(sequences, most, strict=True)
         ]
+
+    def forget(self, sequence):
+        pass
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_guesses_of_a_random_spec_change_no_logit(seed):
+def test_proposals_to_a_random_spec_change_no_token_and_no_log_probability(seed):
     spec = draw(seed)
     model = model_of(spec)
-    two = spec.topology == "encoder-decoder"
+    seq2seq = spec.topology == "encoder-decoder"
     generator = torch.Generator().manual_seed(seed)
-    least = 0 if two else prefix_of(spec)
+    least = 0 if seq2seq else prefix_of(spec)
     rows = [torch.randint(0, spec.input_vocab, (max(n, least),), generator=generator) for n in (9, 5)]
-    given = {"max_new_tokens": NEW, "stop": (), "details": True} | ({"rope_length": 25} if model.reads_length else {})
-    alone = [af.generate(model, row[None], **given) for row in rows]
-    answers = [found.ids[0].tolist() for found in alone]
-    begun = [answer[:-NEW] for answer in answers]
-    pool = model.new_pool(2, 40, block_size=4, chunk=2 * GUESSES + 2, rope_length=25 if model.reads_length else None)
-    with eval_mode(model):
-        reader = Speculating(model, Runner(model, pool), Seer(answers, seed), guesses=GUESSES, limit=30)
-        if two:
-            ids = torch.zeros(2, 9, dtype=torch.long)
-            mask = torch.zeros_like(ids)
-            for i, row in enumerate(rows):
-                ids[i, : len(row)], mask[i, : len(row)] = row, 1
-            logits = [reader.begin(begun, input_ids=ids, attention_mask=mask)]
-        else:
-            logits = [reader.begin(begun)]
-        for step in range(NEW - 1):
-            chosen = torch.tensor([answer[len(start) + step] for answer, start in zip(answers, begun, strict=True)])
-            logits.append(reader.go_on(chosen))
-    assert 0 < reader.kept < reader.offered
-    assert reader.passes < 2 * (NEW - 1)
-    logprobs = torch.stack(logits, 1).log_softmax(-1)
-    for i, (answer, found) in enumerate(zip(answers, alone, strict=True)):
-        new = torch.tensor(answer[-NEW:])
-        assert_close("promise", logprobs[i].gather(-1, new[:, None])[:, 0], found.logprobs[0])
+    rope_length = 25 if model.reads_length else None
+    given = {"max_new_tokens": NEW, "stop": ()}
+    alone = [af.generate(model, row[None], details=True, rope_length=rope_length, **given) for row in rows]
+    pool = model.new_pool(2, 40, block_size=4, chunk=2 * GUESSES + 2, rope_length=rope_length)
+    engine = EngineCore(
+        ModelRunner(model, pool), Limits(), proposer=Seer([found.ids[0].tolist() for found in alone], seed)
+    )
+    added = []
+    for i, row in enumerate(rows):
+        asked = request(
+            model, row[None], read_options(given), attention_mask=None, global_mask=None, rope_length=rope_length,
+            tokenizer=None, stream=False, details=True, cached=True, stacklevel=1,
+        )  # fmt: skip
+        added += requests(model, asked, first=i)
+        added[-1].logprobs = 0
+        engine.add(added[-1])
+    while not engine.idle:
+        engine.step()
+        engine.check()
+    assert 0 < engine.stats.accepted_tokens < engine.stats.proposed_tokens
+    assert engine.stats.passes < 2 * NEW
+    for each, found in zip(added, alone, strict=True):
+        assert each.sequences[0].new == found.ids[0, -NEW:].tolist()
+        assert_close("promise", torch.tensor(each.sequences[0].logprobs, dtype=torch.float64), found.logprobs[0])
+
+
+def looked_up(lookup: PromptLookup, tokens: list[int], most: int, row: Sequence | None = None) -> list[int]:
+    row = Sequence.__new__(Sequence) if row is None else row
+    row.tokens = tokens
+    return lookup.propose([row], [most])[0]
 
 
 def test_lookup_repeats_what_followed_the_longest_run():
-    lookup = Lookup()
+    lookup, row = PromptLookup(3), Sequence.__new__(Sequence)
     ids = [1, 2, 3, 4, 5, 9, 2, 3]
-    assert lookup.guess([0], [ids], [3]) == [[4, 5, 9]]
+    assert looked_up(lookup, ids, 3, row) == [4, 5, 9]
     # Another row knows nothing of the first.
-    assert lookup.guess([1], [[2, 3]], [3]) == [[]]
+    assert looked_up(lookup, [2, 3], 3) == []
     # The longer run decides: after (5, 9, 2, 3) nothing was seen, after (2, 3) first 4; (7, 2, 3) was followed by 8.
-    assert lookup.guess([0], [[*ids, 7, 2, 3, 8, 1, 7, 2, 3]], [2]) == [[8, 1]]
+    assert looked_up(lookup, [*ids, 7, 2, 3, 8, 1, 7, 2, 3], 2, row) == [8, 1]
 
 
-def test_lookup_of_a_row_that_goes_round_guesses_as_far_as_asked():
-    assert Lookup().guess([0], [[5, 6, 5, 6]], [5]) == [[5, 6, 5, 6, 5]]
+def test_lookup_of_a_row_that_goes_round_proposes_as_far_as_asked():
+    assert looked_up(PromptLookup(5), [5, 6, 5, 6], 5) == [5, 6, 5, 6, 5]
 
 
 @pytest.mark.parametrize("seed", talking(range(24)))
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.9, "top_p": 0.9, "seed": 5}], ids=["greedy", "drawn"])
-def test_generate_with_guesses_gives_the_tokens_of_plain_decoding(seed, options):
+def test_generate_with_proposals_gives_the_tokens_of_plain_decoding(seed, options):
     spec = draw(seed)
     model = model_of(spec)
     two = spec.topology == "encoder-decoder"
@@ -115,7 +133,7 @@ def test_generate_with_a_draft_serves_rows_that_have_room_for_different_numbers_
     assert torch.equal(af.generate(model, ids, draft=model, guesses=6, **given), want)
 
 
-def test_means_that_do_not_go_together_are_refused_at_once():
+def test_options_that_do_not_go_together_are_refused_at_once():
     model = model_of(draw(talking(range(40), "decoder")[0]))
     with pytest.raises(af.InputError, match="leave one out") as caught:
         af.generate(model, torch.zeros(1, 12, dtype=torch.long), draft=model, lookup=True, use_cache=False, guesses=0)
