@@ -84,7 +84,7 @@ def our_decoder(model, ids, tokens):
     prompt = cache.used
 
     def run():
-        cache.ledger.used = prompt
+        cache.tokens.used = prompt
         with torch.inference_mode():
             token = ids[:, -1:]
             for _ in range(tokens):

@@ -16,7 +16,7 @@ from anyformer.parts.patterns.full import Full
 from anyformer.parts.positions.none import NoPosition
 from anyformer.parts.positions.rope import Rope
 from anyformer.parts.positions.shaw import Shaw
-from anyformer.parts.static_cache import Cache
+from anyformer.parts.static_cache import StaticKVCache
 from anyformer.specs.cache_spec import LayerCacheSpec
 from anyformer.specs.layer import Attention as AttentionSpec
 from anyformer.specs.layer import HeadNorm, Temperature
@@ -171,7 +171,7 @@ def test_attention_dropout_acts_in_training_only():
 class Recorder:
     """Stands where a cache stands, and notes what it is given."""
 
-    def extend(self, layer, *new, paged=False):
+    def update(self, layer, *new, paged=False):
         self.kept = (layer, *new)
         return *new, None, None
 
@@ -191,7 +191,7 @@ def test_attention_cross_reads_keys_and_values_of_the_memory_once():
     spec = AttentionSpec(heads=4, kv_heads=2)
     module = randomised(Attention(spec, SIZES, NoPosition(), layer=0, cross=True))
     memory = random(2, 5, 12, seed=4)
-    cache = Cache((LayerCacheSpec(streams=((2, 8), (2, 8))),), batch=2, length=9, device=X.device, dtype=X.dtype)
+    cache = StaticKVCache((LayerCacheSpec(streams=((2, 8), (2, 8))),), batch=2, length=9, device=X.device, dtype=X.dtype)
     sight = AttentionMask(Full(), Tokens(POS), Tokens(torch.arange(5)[None]), plain=True, shape="none")
     scene = AttentionMetadata(sight=sight, kernel=reference.KERNEL, cache=cache)
     q, k, v = split(module, "q", X), split(module, "k", memory), split(module, "v", memory)

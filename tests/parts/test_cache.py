@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from anyformer.errors import InputError
-from anyformer.parts.static_cache import Cache
+from anyformer.parts.static_cache import StaticKVCache
 from anyformer.specs.cache_policy import Keep
 from anyformer.specs.cache_spec import LayerCacheSpec
 from tests.contract.contracts import model_of, prefix_of
@@ -22,14 +22,14 @@ ALL = tuple(LayerCacheSpec(streams=streams) for streams in STREAMS)
 NEAR = LayerCacheSpec(streams=((1, 2),), keep=Keep(recent=4))
 
 
-def empty(rooms=ALL, batch=3, length=10, **rest) -> Cache:
+def empty(rooms=ALL, batch=3, length=10, **rest) -> StaticKVCache:
     rest = {"dtype": torch.float64} | rest
-    return Cache(rooms, batch=batch, length=length, device=torch.device("cpu"), **rest)
+    return StaticKVCache(rooms, batch=batch, length=length, device=torch.device("cpu"), **rest)
 
 
-def plain(cache: Cache, new: int, marked=None):
+def plain(cache: StaticKVCache, new: int, marked=None):
     cache.begin(torch.arange(cache.used, cache.used + new)[None], None, marked, ragged=False)
-    return cache.places(0)[:2]
+    return cache.key_positions(0)[:2]
 
 
 def fresh(layer: int, new: int, seed: int):
@@ -42,25 +42,25 @@ def test_cache_fed_in_steps_gives_everything_so_far_in_order():
         pos, valid = plain(cache, new)
         assert pos.tolist() == [list(range(cache.used + new))]
         assert valid is None
-        assert cache.places(0) is cache.places(1), "layers with the same policy share their places"
+        assert cache.key_positions(0) is cache.key_positions(1), "layers with the same policy share their places"
         for layer in (0, 1):
             pieces = fresh(layer, new, seed=10 * step + layer)
             fed[layer].append(pieces)
-            kept = cache.extend(layer, *pieces)
+            kept = cache.update(layer, *pieces)
             wanted = [torch.cat(tensors, 1) for tensors in zip(*fed[layer], strict=True)]
             assert all(torch.equal(a, b) for a, b in zip(kept, wanted, strict=True))
         cache.advance(new)
     assert cache.used == 10
-    assert cache.grows(0)
+    assert cache.is_append_only(0)
 
 
 def test_cache_step_that_is_not_ended_is_overwritten_by_the_next():
     cache = empty()
     plain(cache, 2)
-    cache.extend(0, *fresh(0, 2, seed=1))
+    cache.update(0, *fresh(0, 2, seed=1))
     again = fresh(0, 3, seed=2)
     plain(cache, 3)
-    kept = cache.extend(0, *again)
+    kept = cache.update(0, *again)
     assert torch.equal(kept[0], again[0])
     assert cache.used == 0
 
@@ -92,7 +92,7 @@ def test_cache_ragged_rows_remember_positions_and_validity():
     cache = empty(batch=2, length=8)
     valid = torch.tensor([[False, True, True], [True, True, True]])
     cache.begin(torch.tensor([[0, 0, 1], [0, 1, 2]]), valid, ragged=True)
-    pos, seen, _ = cache.places(0)
+    pos, seen, _ = cache.key_positions(0)
     assert pos.tolist() == [[0, 0, 1], [0, 1, 2]]
     assert seen.tolist() == valid.tolist()
     assert cache.seen_B.tolist() == [0, 0], "nothing counts before the step has ended"
@@ -100,7 +100,7 @@ def test_cache_ragged_rows_remember_positions_and_validity():
     assert cache.seen_B.tolist() == [2, 3]
     # One more token in each row, none of them padding: a row that was ragged once stays so.
     cache.begin(torch.tensor([[2], [3]]), None, ragged=False)
-    pos, seen, _ = cache.places(0)
+    pos, seen, _ = cache.key_positions(0)
     assert pos.tolist() == [[0, 0, 1, 2], [0, 1, 2, 3]]
     assert seen.tolist() == [[False, True, True, True], [True] * 4]
     cache.advance(1)
@@ -113,7 +113,7 @@ def test_cache_rows_that_become_ragged_keep_what_came_before():
     cache.advance(2)
     assert not cache.ragged
     cache.begin(torch.tensor([[2, 3], [2, 2]]), torch.tensor([[1, 1], [0, 1]]) != 0, ragged=True)
-    pos, seen, _ = cache.places(0)
+    pos, seen, _ = cache.key_positions(0)
     assert pos.tolist() == [[0, 1, 2, 3], [0, 1, 2, 2]]
     assert seen.tolist() == [[True] * 4, [True, True, False, True]]
     cache.advance(2)
@@ -136,8 +136,8 @@ def test_cache_bytes_of_a_ring_are_its_window_and_chunk_and_those_of_a_state_its
 
 
 def test_cache_declares_its_own_length_unless_told():
-    assert empty().declared_length == 10
-    assert empty(declared=77).declared_length == 77
+    assert empty().rope_length == 10
+    assert empty(rope_length=77).rope_length == 77
 
 
 def test_cache_of_another_model_batch_or_dtype_is_refused():
@@ -215,7 +215,7 @@ class Fed:
 def feed(cache, pos, valid, marked, shown, ragged):
     cache.begin(pos, valid, marked, ragged=ragged)
     kinds = shown[:, :, None, None].expand(-1, -1, 1, 2), -shown[:, :, None, None].expand(-1, -1, 2, 1)
-    return [(*cache.places(layer), *cache.extend(layer, *kinds)) for layer in range(len(LAYERS))]
+    return [(*cache.key_positions(layer), *cache.update(layer, *kinds)) for layer in range(len(LAYERS))]
 
 
 def rows(b, pos, valid, marked, first, second):
@@ -266,27 +266,27 @@ def test_cache_that_counts_blocks_refuses_positions_of_their_own():
     # A row that is no longer than what is kept anyway is kept as it is.
     cache = model.new_cache(1, 9)
     model(ids, positions=pos, cache=cache)
-    assert cache.places(0)[0].tolist() == [[5, 6, 7]]
+    assert cache.key_positions(0)[0].tolist() == [[5, 6, 7]]
 
 
 def test_cache_ring_of_single_steps_is_seen_in_place():
     cache = empty((NEAR,), batch=1, length=20)
     for t in range(9):
         pos, valid = plain(cache, 1)
-        (kept,) = cache.extend(0, torch.full((1, 1, 1, 2), float(t), dtype=torch.float64))
+        (kept,) = cache.update(0, torch.full((1, 1, 1, 2), float(t), dtype=torch.float64))
         assert valid is None
         assert kept[0, :, 0, 0].tolist() == pos[0].tolist()
         assert sorted(pos[0].tolist()) == list(range(max(0, t - 3), t + 1)), "no more than the window"
         assert kept.data_ptr() == cache.layers[0][0].data_ptr()
         cache.advance(1)
-    assert not cache.grows(0)
+    assert not cache.is_append_only(0)
 
 
 def test_cache_first_feed_of_a_ring_is_seen_as_it_is():
     cache = empty((NEAR,), batch=1, length=20)
     pos, valid = plain(cache, 15)
     new = random(1, 15, 1, 2)
-    (seen,) = cache.extend(0, new)
+    (seen,) = cache.update(0, new)
     assert pos.tolist() == [list(range(15))]
     assert valid is None
     assert seen is new
@@ -306,12 +306,12 @@ def test_cache_step_that_failed_can_be_made_again_where_a_ring_was_written_in_pl
 def test_cache_whose_ring_was_overwritten_by_a_step_that_failed_is_refused():
     cache = empty((NEAR,), batch=1, length=20)
     plain(cache, 9)
-    cache.extend(0, random(1, 9, 1, 2))
+    cache.update(0, random(1, 9, 1, 2))
     plain(cache, 2)  # The first feed can be made again: there was nothing to lose.
-    cache.extend(0, random(1, 2, 1, 2))
+    cache.update(0, random(1, 2, 1, 2))
     cache.advance(2)
     plain(cache, 2)
-    cache.extend(0, random(1, 2, 1, 2))
+    cache.update(0, random(1, 2, 1, 2))
     with pytest.raises(InputError, match=r"a step after 2 tokens failed and had overwritten .* make a new cache"):
         plain(cache, 2)
 
