@@ -24,6 +24,7 @@ class LSH(Mixer, kind="lsh"):
     title = "LSH attention"
     exact = False
     shares_keys = True
+    minimum = {"chunk": 1, "before": 0, "after": 0, "rounds": 1}
     chunk: int = 64
     """Tokens that are taken together, in the order of buckets."""
     before: int = 1
@@ -38,9 +39,7 @@ class LSH(Mixer, kind="lsh"):
     """Of the rotations; unset: drawn anew in every pass."""
 
     def problems(self) -> Iterator[Problem]:
-        for name, least in (("chunk", 1), ("before", 0), ("after", 0), ("rounds", 1)):
-            if getattr(self, name) < least:
-                yield name, f"{getattr(self, name)} is not at least {least}"
+        yield from super().problems()
         factors = (self.buckets,) if isinstance(self.buckets, int) else self.buckets
         if factors is not None and (not factors or any(n < 2 or n % 2 for n in factors)):
             yield "buckets", f"{self.buckets} is not an even number of buckets, nor a list of such factors"
