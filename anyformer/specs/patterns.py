@@ -54,13 +54,12 @@ class Reach(NamedTuple):
         return Reach(_most(self.back, other.back), _most(self.ahead, other.ahead), *map(max, self.apart, other.apart))
 
 
-def _least(*limits: int | None) -> int | None:
-    return min((n for n in limits if n is not None), default=None)
+def _least(a: int | None, b: int | None) -> int | None:
+    return b if a is None else a if b is None else min(a, b)
 
 
-def _most(*limits: int | None) -> int | None:
-    known = [n for n in limits if n is not None]
-    return max(known) if len(known) == len(limits) else None
+def _most(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else max(a, b)
 
 
 class Tokens(NamedTuple):
