@@ -33,11 +33,11 @@ def probabilities(q_BTHK: Tensor, k_BSGK: Tensor, terms: AttentionArgs, heads: S
 
 def some_queries(terms: AttentionArgs, rows: slice) -> AttentionArgs:
     """The same terms for some of the queries."""
-    sight, added = terms.sight, terms.scores
-    index = torch.arange(rows.start, rows.stop, device=sight.q.pos.device)[None]
+    mask, added = terms.sight, terms.scores
+    index = torch.arange(rows.start, rows.stop, device=mask.q.pos.device)[None]
     part = AttentionMask(
-        sight.pattern, at(sight.q, index), sight.k, sight.valid_BS, heads=sight.heads, layer=sight.layer,
-        shape="none" if sight.shape == "none" else "pattern",
+        mask.pattern, at(mask.q, index), mask.k, mask.valid_BS, heads=mask.heads, layer=mask.layer,
+        shape="none" if mask.shape == "none" else "pattern",
     )  # fmt: skip
     if added is not None:
         table, side = added.table_BHTN, added.q_side_BTHE

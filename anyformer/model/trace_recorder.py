@@ -140,26 +140,26 @@ class _Look:
         q_BTHK: Tensor,
         k_BSGK: Tensor,
         v_BSGK: Tensor,
-        scene: AttentionMetadata,
-        sight: AttentionMask,
+        metadata: AttentionMetadata,
+        mask: AttentionMask,
         kernel: Kernel,
         *rest: Any,
     ) -> Tensor:
         def run(q: Tensor, k: Tensor, v: Tensor, terms: AttentionArgs) -> Tensor:
-            probs, rows = probabilities(q, k, terms, self.heads), scene.globals_
-            if rows is not None and sight is rows.sight:
+            probs, rows = probabilities(q, k, terms, self.heads), metadata.globals_
+            if rows is not None and mask is rows.sight:
                 probs = with_global_rows(self.found[self.name], probs, rows)
             self.found[self.name] = probs
             return kernel.run(q, k, v, terms)
 
-        return Attention.mix(self.body, q_BTHK, k_BSGK, v_BSGK, scene, sight, kernel._replace(run=run), *rest)
+        return Attention.mix(self.body, q_BTHK, k_BSGK, v_BSGK, metadata, mask, kernel._replace(run=run), *rest)
 
-    def attend_custom(self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, scene: AttentionMetadata) -> Tensor:
+    def attend_custom(self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, metadata: AttentionMetadata) -> Tensor:
         made = ReplayLog()
-        out = Attention.attend_custom(self.body, q_BTHK, k_BSGK, v_BSGK, dataclasses.replace(scene, decisions=made))
+        out = Attention.attend_custom(self.body, q_BTHK, k_BSGK, v_BSGK, dataclasses.replace(metadata, decisions=made))
 
         def again(values_BSGK: Tensor) -> Tensor:
-            same = dataclasses.replace(scene, decisions=made.replay())
+            same = dataclasses.replace(metadata, decisions=made.replay())
             return Attention.attend_custom(self.body, q_BTHK, k_BSGK, values_BSGK, same)
 
         # What is drawn once more must not change what is drawn next.

@@ -78,11 +78,11 @@ def _check(q: Tensor, k: Tensor, v: Tensor, terms: AttentionArgs) -> None:
         raise InputError(f"attend takes q (B,T,H,K) and k, v (B,S,G,K), got {[tuple(t.shape) for t in (q, k, v)]}")
     if q.shape[2] % k.shape[2]:
         raise InputError(f"{k.shape[2]} key heads do not divide {q.shape[2]} query heads")
-    sight = terms.sight
-    for name, side, found in (("q", sight.q, q), ("k", sight.k, k)):
+    mask = terms.sight
+    for name, side, found in (("q", mask.q, q), ("k", mask.k, k)):
         if side.pos.shape[1] != found.shape[1] or side.pos.shape[0] not in (1, found.shape[0]):
             raise InputError(
-                f"sight: places of {name} are {tuple(side.pos.shape)}, but {name} has (batch, tokens) = {tuple(found.shape[:2])}"
+                f"mask: places of {name} are {tuple(side.pos.shape)}, but {name} has (batch, tokens) = {tuple(found.shape[:2])}"
             )
-    if sight.pattern.per_head and sight.heads != q.shape[2]:
-        raise InputError(f"sight: made for {sight.heads} heads, but q has {q.shape[2]}")
+    if mask.pattern.per_head and mask.heads != q.shape[2]:
+        raise InputError(f"mask: made for {mask.heads} heads, but q has {q.shape[2]}")

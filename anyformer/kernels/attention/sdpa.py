@@ -107,10 +107,10 @@ def is_hopper(index: int) -> bool:
     return torch.cuda.get_device_capability(index)[0] == 9
 
 
-def prepare(sight: AttentionMask, reach: int | None) -> None:
+def prepare(mask: AttentionMask, reach: int | None) -> None:
     """The mask of all layers."""
-    if sight.shape == "pattern":
-        sight.mask()
+    if mask.shape == "pattern":
+        mask.mask()
 
 
 KERNEL = Kernel("sdpa", why_not, run, prepare, reads_masks=True)

@@ -68,12 +68,12 @@ class Linear(Mixer, kind="linear"):
 
         exact = torch.promote_types(work.q_BTHK.dtype, torch.float32)
         q, k = self.features(work.q_BTHK.to(exact)), self.features(work.k_BSGK.to(exact))
-        sight = work.sight
-        if sight.valid_BS is not None:
-            k = k * sight.valid_BS[:, :, None, None].to(exact)
+        mask = work.sight
+        if mask.valid_BS is not None:
+            k = k * mask.valid_BS[:, :, None, None].to(exact)
         given = Features(q, k, work.turn(q), work.turn(k), work.v_BSGK.to(exact), self.eps)
-        document_BT = None if isinstance(sight.q.document, int) else sight.q.document
-        if not sight.pattern.causal:
+        document_BT = None if isinstance(mask.q.document, int) else mask.q.document
+        if not mask.pattern.causal:
             return full(given, document_BT).to(work.q_BTHK.dtype)
         if work.state is None:
             return causal(given, document_BT)[0].to(work.q_BTHK.dtype)

@@ -74,12 +74,12 @@ class LSH(Mixer, kind="lsh"):
         from anyformer.kernels import lsh
         from anyformer.kernels import lsh_buckets as buckets
 
-        q, sight = work.q_BTHK, work.sight
+        q, mask = work.q_BTHK, work.sight
         tokens = q.shape[1]
         # Keys that are not these very queries come from a cache: then every one of them is there to be seen.
         if work.k_BSGK is not q or tokens <= self.chunk:
             k = self.keys(work.k_BSGK)
-            return lsh.exact(q, k, work.v_BSGK, sight, scale=work.scale, dropout=work.dropout)
+            return lsh.exact(q, k, work.v_BSGK, mask, scale=work.scale, dropout=work.dropout)
         factors = buckets.bucket_counts(tokens, self.chunk, self.buckets)
         # Drawn in every pass, decided once: a pass that is replayed then draws as many random numbers as the first.
         turns = buckets.rotations(q, factors, self.rounds, self.seed)
@@ -88,8 +88,8 @@ class LSH(Mixer, kind="lsh"):
         for factor in factors:
             count *= factor
         plan = buckets.plan(
-            found, count, buckets.Looks(self.chunk, self.before, self.after), causal=sight.pattern.causal,
-            document_BT=None if isinstance(sight.q.document, int) else sight.q.document, valid_BT=sight.valid_BS,
+            found, count, buckets.Looks(self.chunk, self.before, self.after), causal=mask.pattern.causal,
+            document_BT=None if isinstance(mask.q.document, int) else mask.q.document, valid_BT=mask.valid_BS,
         )  # fmt: skip
         return lsh.attend(q, work.v_BSGK, plan, scale=work.scale, dropout=work.dropout)
 
