@@ -13,9 +13,9 @@ import torch
 from torch import nn
 
 from anyformer.errors import InputError, SpecError
-from anyformer.kernels.constants import constant
+from anyformer.kernels.trace_constants import constant
 from anyformer.model.build import allocate, check_inventory
-from anyformer.parts.drawing import drawn
+from anyformer.parts.linear import drawn
 from anyformer.parts.patterns.full import Full
 from anyformer.specs.axes import Dims, Leaf, ParamSpec
 from anyformer.specs.codec import Problems, read

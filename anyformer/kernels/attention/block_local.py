@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from anyformer.kernels.attention import sdpa
 from anyformer.kernels.attention.score_bias import score_bias
 from anyformer.kernels.attention_mask import AttentionMask
-from anyformer.kernels.constants import constant, read, written
 from anyformer.kernels.dispatch import AttentionArgs, Kernel, KernelRequest
+from anyformer.kernels.trace_constants import constant, read, written
 from anyformer.specs.axes import QKPositions
 from anyformer.specs.patterns import Pattern, Tokens
 

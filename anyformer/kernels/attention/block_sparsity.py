@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from anyformer.kernels.attention_mask import AttentionMask
-from anyformer.kernels.constants import constant, read, written
+from anyformer.kernels.trace_constants import constant, read, written
 from anyformer.specs.patterns import Pattern, Tokens
 
 

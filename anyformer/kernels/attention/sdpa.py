@@ -13,8 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from anyformer.kernels.attention.score_bias import score_bias
 from anyformer.kernels.attention_mask import AttentionMask
-from anyformer.kernels.constants import constant
 from anyformer.kernels.dispatch import AttentionArgs, Kernel, KernelRequest
+from anyformer.kernels.trace_constants import constant
 
 CUDNN_FIRST = [
     SDPBackend.CUDNN_ATTENTION,

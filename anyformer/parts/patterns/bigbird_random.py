@@ -95,10 +95,10 @@ def _look_up(numbers: str, layer: int, j: int, place: Any) -> Any:
     if isinstance(place, (np.ndarray, np.generic)):
         table: Any = draws(numbers, layer, j)
         return table[place]
-    from anyformer.kernels.tables import constant
+    from anyformer.kernels.trace_constants import constant_table
 
     # A range has a definite length, also where the compiler would leave the layer open.
-    return constant(draws, (numbers, len(range(layer)), j), place.device)[place]
+    return constant_table(draws, (numbers, len(range(layer)), j), place.device)[place]
 
 
 def draws(numbers: str, layer: int, j: int) -> np.ndarray:
