@@ -282,16 +282,11 @@ def _dense_rows(q_BNHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Attention
     bias = None if terms.scores is None else score_bias(terms.scores, where)
     if bias is not None:
         attn_mask = torch.where(attn_mask, bias.to(q_BNHK.dtype), float("-inf"))
-    out = F.scaled_dot_product_attention(
-        q_BNHK.transpose(1, 2),
-        k_BSGK.transpose(1, 2),
-        v_BSGK.transpose(1, 2),
-        attn_mask=attn_mask,
-        dropout_p=terms.dropout,
-        scale=terms.scale,
-        enable_gqa=k_BSGK.shape[2] != q_BNHK.shape[2],
+    q, k, v = (x.transpose(1, 2) for x in (q_BNHK, k_BSGK, v_BSGK))
+    gqa, scale = k.shape[1] != q.shape[1], terms.scale
+    return F.scaled_dot_product_attention(q, k, v, attn_mask, terms.dropout, scale=scale, enable_gqa=gqa).transpose(
+        1, 2
     )
-    return out.transpose(1, 2)
 
 
 KERNEL = Kernel("banded", why_not, run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -46,20 +47,14 @@ class LSH(Mixer, kind="lsh"):
 
     def equation(self) -> str:
         often = "" if self.rounds == 1 else f", all {self.rounds} rounds in one softmax"
-        near = (
-            f"j among the {self.chunk} tokens of i's chunk, the {self.before} before and {self.after} after, by bucket"
-        )
-        return f"s_ij = scale q_i . q_j / rms(q_j), j != i if there is another; {near}{often}"
+        near = f"j among the {self.chunk} tokens of i's chunk, the {self.before} before and {self.after} after"
+        return f"s_ij = scale q_i . q_j / rms(q_j), j != i if there is another; {near}, by bucket{often}"
 
     def approximation(self) -> str:
+        again = "anew in every pass, as no seed is set" if self.seed is None else "the same for the same seed and input"
         return (
             f"is approximate in texts of more than {self.chunk} tokens: which keys are near depends on the whole row. "
-            "It never gives weight to a later token (in a decoder), to padding or to another document, and answers "
-            + (
-                "the same for the same seed and input"
-                if self.seed is not None
-                else "anew in every pass, as no seed is set"
-            )
+            f"It never gives weight to a later token (in a decoder), to padding or to another document, and answers {again}"
         )
 
     def serves(self, pattern: Pattern) -> str | None:
@@ -84,11 +79,8 @@ class LSH(Mixer, kind="lsh"):
         # Drawn in every pass, decided once: a pass that is replayed then draws as many random numbers as the first.
         turns = buckets.rotations(q, factors, self.rounds, self.seed)
         found = work.decide(lambda: buckets.hashed(q, turns, factors))
-        count = 1
-        for factor in factors:
-            count *= factor
         plan = buckets.plan(
-            found, count, buckets.Looks(self.chunk, self.before, self.after), causal=mask.pattern.causal,
+            found, math.prod(factors), self.chunk, range(-self.before, self.after + 1), causal=mask.pattern.causal,
             document_BT=None if isinstance(mask.q.document, int) else mask.q.document, valid_BT=mask.valid_BS,
         )  # fmt: skip
         return lsh.attend(q, work.v_BSGK, plan, scale=work.scale, dropout=work.dropout)
