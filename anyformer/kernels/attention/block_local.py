@@ -283,10 +283,8 @@ def _dense_rows(q_BNHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: Attention
     if bias is not None:
         attn_mask = torch.where(attn_mask, bias.to(q_BNHK.dtype), float("-inf"))
     q, k, v = (x.transpose(1, 2) for x in (q_BNHK, k_BSGK, v_BSGK))
-    gqa, scale = k.shape[1] != q.shape[1], terms.scale
-    return F.scaled_dot_product_attention(q, k, v, attn_mask, terms.dropout, scale=scale, enable_gqa=gqa).transpose(
-        1, 2
-    )
+    options: dict[str, Any] = {"dropout_p": terms.dropout, "scale": terms.scale, "enable_gqa": k.shape[1] != q.shape[1]}
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, **options).transpose(1, 2)
 
 
 KERNEL = Kernel("banded", why_not, run)

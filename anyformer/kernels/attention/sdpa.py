@@ -64,7 +64,7 @@ def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) ->
     batch, queries, heads, dim = q_BTHK.shape
     groups = k_BSGK.shape[2]
     k, v = k_BSGK.transpose(1, 2), v_BSGK.transpose(1, 2)
-    options: Any = {"attn_mask": mask, "dropout_p": terms.dropout, "scale": terms.scale}
+    options: dict[str, Any] = {"attn_mask": mask, "dropout_p": terms.dropout, "scale": terms.scale}
     if queries == 1 and groups < heads and (mask is None or (mask.dim() == 4 and mask.shape[1] == 1)):
         # One query: its heads of a group are queries of one head, and no key is copied for each of them.
         q = q_BTHK.reshape(batch, groups, heads // groups, dim)
