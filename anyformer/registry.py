@@ -52,6 +52,14 @@ class OpenAxis:
             _load_entry_points()
         return cls._registered.get(kind)
 
+    @classmethod
+    def make(cls, kind: str) -> Self:
+        """A leaf of a kind that must be there, with its defaults."""
+        leaf = cls.named(kind)
+        if leaf is None:
+            raise TypeError(f"{cls.axis} has no kind {kind!r}")
+        return leaf()
+
 
 def _load(package: str) -> None:
     def leaves() -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from anyformer.errors import InputError
 from anyformer.specs.axes import Dims
 from anyformer.specs.layer import Layer
-from anyformer.specs.layers import runs
 from anyformer.specs.model import ModelSpec
+from anyformer.specs.number_format import ranges
 from anyformer.specs.patterns import Pattern
 from anyformer.specs.stacks import Stack, pattern_of
 
@@ -73,7 +73,7 @@ def place(stack: Stack, indices: Sequence[int], *, both: bool) -> str:
 
 def listed(indices: Sequence[int]) -> str:
     """`0-4, 6-10`, and of many runs the first ones, the last and how many layers they are."""
-    texts = [str(a) if a == b else f"{a}-{b}" for a, b in runs(indices)]
+    texts = ranges(indices)
     if len(texts) > RUNS:
         texts = [*texts[: RUNS - 1], f"... {texts[-1]} ({len(indices)} layers)"]
     return ", ".join(texts)

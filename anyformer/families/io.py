@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from anyformer.model.model import Model
-    from anyformer.model.quantized_checkpoint import Recipe
+    from anyformer.model.native_checkpoint import Recipe
 
 FORMATS = ("anyformer", "hf")
 
@@ -131,8 +131,7 @@ def told_if_slow(model: Model) -> Model:
 
 def quantisation_of(folder: Path) -> Recipe | None:
     """How the weights of a folder of ours are quantised; None if they are not."""
-    from anyformer.model.native_checkpoint import WEIGHTS
-    from anyformer.model.quantized_checkpoint import stored_recipe
+    from anyformer.model.native_checkpoint import WEIGHTS, stored_recipe
 
     file = folder / WEIGHTS
     return stored_recipe(file) if not is_published(folder) and file.is_file() else None

@@ -69,7 +69,7 @@ class AttentionMask:
         return added is not None and torch.promote_types(added.dtype, dtype) != dtype
 
     def once(self, name: Any, make: Callable[[], Any]) -> Any:
-        """What `make` gives, made at the first call with this name: layers share a sight.
+        """What `make` gives, made at the first call with this name: layers share a mask.
 
         A compiled block can't leave anything behind: the next one would find it, and be another graph. A kernel's
         `prepare` makes what is too dear for that.

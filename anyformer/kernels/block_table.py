@@ -22,7 +22,7 @@ class BlockTable:
 
     With pages, a kernel's keys and values are the pool (P, size, G, K): slot s of row b is
     `pool[table_BN[b, s // size], s % size]`, and holds the token with the number `keep.held(s, count_B[b])` of its row,
-    which is also its position; -1 is none. Queries stand where `sight.q.pos` says, new keys are in the pool already.
+    which is also its position; -1 is none. Queries stand where `mask.q.pos` says, new keys are in the pool already.
     """
 
     table_BN: Tensor

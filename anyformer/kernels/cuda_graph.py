@@ -17,7 +17,7 @@ import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -26,45 +26,6 @@ from anyformer.errors import CapabilityError
 
 class CaptureError(CapabilityError):
     """Work that could not be recorded. Nothing of the attempt is left, and the work can be done without a graph."""
-
-
-class Device(Protocol):
-    """What a recording asks of a device, in one place, so that a test can let each of it fail."""
-
-    memory: Any
-    """The pool that graphs of one recorder share."""
-
-    def settle(self) -> None:
-        """Wait for all work, and give back memory that nobody holds."""
-        ...
-
-    def aside(self) -> AbstractContextManager[object]:
-        """For a while another stream than the default one is the current one."""
-        ...
-
-    def join(self, *, begin: bool) -> None:
-        """That stream waits for the current one (`begin`), or the current one for it."""
-        ...
-
-    def forked(self) -> AbstractContextManager[object]:
-        """Random states of host and device are afterwards what they were."""
-        ...
-
-    def default(self) -> Any:
-        """The device's default random generator."""
-        ...
-
-    def generator(self) -> Any:
-        """A random generator of the same kind."""
-        ...
-
-    def graph(self) -> Any:
-        """An empty graph."""
-        ...
-
-    def close(self) -> bool:
-        """Close the pool if it is still open for allocations, and let go of it; whether it was open."""
-        ...
 
 
 ONE = threading.RLock()
@@ -78,38 +39,47 @@ def _stream(index: int) -> torch.cuda.Stream:
 
 
 class CudaDevice:
-    """A CUDA device, with a stream and a pool for recordings."""
+    """What a recording asks of a CUDA device, in one place, so that a test can let each of it fail."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
         self.stream = _stream(self.device.index)
         self.memory: Any = torch.cuda.graph_pool_handle()
+        """The pool that graphs of one recorder share."""
 
     def settle(self) -> None:
+        """Wait for all work, and give back memory that nobody holds."""
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()
 
     def aside(self) -> AbstractContextManager[object]:
+        """For a while another stream than the default one is the current one."""
         return torch.cuda.stream(self.stream)
 
     def join(self, *, begin: bool) -> None:
+        """That stream waits for the current one (`begin`), or the current one for it."""
         current = torch.cuda.current_stream(self.device)
         first, then = (current, self.stream) if begin else (self.stream, current)
         then.wait_stream(first)
 
     def forked(self) -> AbstractContextManager[object]:
+        """Random states of host and device are afterwards what they were."""
         return torch.random.fork_rng([self.device])
 
     def default(self) -> torch.Generator:
+        """The device's default random generator."""
         return torch.cuda.default_generators[self.device.index]
 
     def generator(self) -> torch.Generator:
+        """A random generator of the same kind."""
         return torch.Generator(self.device)
 
     def graph(self) -> Any:
+        """An empty graph."""
         return torch.cuda.CUDAGraph()
 
     def close(self) -> bool:
+        """Close the pool if it is still open for allocations, and let go of it; whether it was open."""
         # A capture that ended well has closed it, and torch then says that it is not open.
         native: Any = torch._C
         try:
@@ -136,8 +106,8 @@ class Graph:
 class Recorder:
     """Records work on one device; its graphs share their memory."""
 
-    def __init__(self, device: torch.device | Device) -> None:
-        self.on: Device = CudaDevice(device) if isinstance(device, torch.device) else device
+    def __init__(self, device: torch.device | CudaDevice) -> None:
+        self.on = CudaDevice(device) if isinstance(device, torch.device) else device
 
     def warm(self, work: Callable[[], None], times: int = 1) -> None:
         """Do the work on the recording's stream: kernels are compiled, and libraries take their memory there.

@@ -86,7 +86,7 @@ class Kernel(NamedTuple):
     why_not: Callable[[KernelRequest], str | None]
     run: Callable[[Tensor, Tensor, Tensor, AttentionArgs], Tensor]
     prepare: Callable[[AttentionMask, int | None], None] | None = None
-    """Makes what all layers of a pass share, from their sight and the reach of the score table (see `Position.reach`)."""
+    """Makes what all layers of a pass share, from their mask and the reach of the score table (see `Position.reach`)."""
     reads_pages: bool = False
     """Keys and values are a pool, and `terms.pages` says where those of each row lie."""
     reads_masks: bool = False

@@ -36,14 +36,15 @@ State = tuple[Tensor, Tensor]
 def causal(given: Features, documents_BT: Tensor | None = None, state: State | None = None) -> tuple[Tensor, State]:
     """(B,T,H,K), and the state after the last token. A row with a state is one document."""
     if state is not None and given.q_BTHK.shape[1] == 1:
-        return _one(given, state)
+        # One token: the state takes it up, then answers.
+        sums = state[0] + _outer(given.turned_k_BTGK, given.v_BTGK), state[1] + given.k_BTGK[:, 0]
+        return _read(given.turned_q_BTHK, given.q_BTHK, sums, given.eps), sums
     chunks = _chunks(given, documents_BT)
-    sums = chunks.sums(chunks.next_document())
-    before = _running(sums, chunks.next_document())
+    before = _running(chunks.sums(chunks.neighbour(1)), chunks.neighbour(1))
     if state is not None:
         before = before[0] + state[0][:, None], before[1] + state[1][:, None]
     last = before[0][:, -1], before[1][:, -1]
-    out = chunks.attend(chunks.inside(causal=True), [(_shifted(before, state), chunks.first_document())])
+    out = chunks.attend(chunks.inside(causal=True), [(_shifted(before, state), chunks.document(0))])
     return out[:, : given.q_BTHK.shape[1]], last
 
 
@@ -53,19 +54,13 @@ def full(given: Features, documents_BT: Tensor | None = None) -> Tensor:
         sums = _outer(given.turned_k_BTGK, given.v_BTGK), given.k_BTGK.sum(1)
         return _read(given.turned_q_BTHK, given.q_BTHK, sums, given.eps)
     chunks = _chunks(given, documents_BT)
-    first, last, previous = chunks.first_document(), chunks.last_document(), chunks.previous_document()
+    previous, following = chunks.neighbour(-1), chunks.neighbour(1)
     # Of the chunks before, what belongs to a chunk's first document; of those after, what belongs to its last.
     after = _running(_flipped(chunks.sums(previous)), None if previous is None else previous.flip(1))
-    earlier = _shifted(_running(chunks.sums(chunks.next_document()), chunks.next_document()), None)
+    earlier = _shifted(_running(chunks.sums(following), following), None)
     later = _flipped(_shifted(after, None))
-    out = chunks.attend(chunks.inside(causal=False), [(earlier, first), (later, last)])
+    out = chunks.attend(chunks.inside(causal=False), [(earlier, chunks.document(0)), (later, chunks.document(-1))])
     return out[:, : given.q_BTHK.shape[1]]
-
-
-def _one(given: Features, state: State) -> tuple[Tensor, State]:
-    """One token: the state takes it up, then answers."""
-    sums = state[0] + _outer(given.turned_k_BTGK, given.v_BTGK), state[1] + given.k_BTGK[:, 0]
-    return _read(given.turned_q_BTHK, given.q_BTHK, sums, given.eps), sums
 
 
 def _outer(k_BTGK: Tensor, v_BTGK: Tensor) -> Tensor:
@@ -77,7 +72,7 @@ def _read(turned_q_BTHK: Tensor, q_BTHK: Tensor, sums: State, eps: float) -> Ten
     groups = sums[1].shape[1]
     turned, plain = (_grouped(q, groups) for q in (turned_q_BTHK, q_BTHK))
     out = (turned @ sums[0]) / (plain @ sums[1][..., None] + eps)
-    return _ungrouped(out, q_BTHK.shape[1])
+    return out.unflatten(2, (-1, q_BTHK.shape[1])).permute(0, 3, 1, 2, 4).flatten(2, 3)
 
 
 def _grouped(q_BTHK: Tensor, groups: int) -> Tensor:
@@ -85,12 +80,6 @@ def _grouped(q_BTHK: Tensor, groups: int) -> Tensor:
     batch, tokens, heads, dim = q_BTHK.shape
     split = q_BTHK.view(batch, tokens, groups, heads // groups, dim).permute(0, 2, 3, 1, 4)
     return split.reshape(batch, groups, -1, dim)
-
-
-def _ungrouped(out: Tensor, tokens: int) -> Tensor:
-    """The way back, (B,T,H,K)."""
-    batch, groups, _, dim = out.shape
-    return out.view(batch, groups, -1, tokens, dim).permute(0, 3, 1, 2, 4).reshape(batch, tokens, -1, dim)
 
 
 class _Chunks(NamedTuple):
@@ -110,26 +99,18 @@ class _Chunks(NamedTuple):
     def length(self) -> int:
         return self.k.shape[1]
 
-    def first_document(self) -> Tensor | None:
-        """(B or 1, N)."""
-        return None if self.documents is None else self.documents[:, :, 0]
+    def document(self, place: int) -> Tensor | None:
+        """(B or 1, N): the first (0) or the last (-1) document of each chunk."""
+        return None if self.documents is None else self.documents[:, :, place]
 
-    def last_document(self) -> Tensor | None:
-        return None if self.documents is None else self.documents[:, :, -1]
-
-    def next_document(self) -> Tensor | None:
-        """The first document of the following chunk, which alone can still need something of this one."""
+    def neighbour(self, side: int) -> Tensor | None:
+        """The first document of the following chunk (1) or the last of the one before (-1), which alone can need some of
+        this one; at the end of a row its own.
+        """
         if self.documents is None:
             return None
-        first = self.documents[:, :, 0]
-        return torch.cat((first[:, 1:], self.documents[:, -1:, -1]), 1)
-
-    def previous_document(self) -> Tensor | None:
-        """The last document of the chunk before."""
-        if self.documents is None:
-            return None
-        last = self.documents[:, :, -1]
-        return torch.cat((self.documents[:, :1, 0], last[:, :-1]), 1)
+        first, last = self.documents[:, :, 0], self.documents[:, :, -1]
+        return torch.cat((first[:, 1:], last[:, -1:]) if side > 0 else (first[:, :1], last[:, :-1]), 1)
 
     def sums(self, wanted: Tensor | None) -> State:
         """(B,N,G,K,K) and (B,N,G,K): what each chunk adds to the state, of its tokens in the wanted document."""

@@ -38,23 +38,23 @@ def normalised(q: Tensor) -> Tensor:
 
 
 def exact(
-    q_BTHK: Tensor, k_BSHK: Tensor, v_BSHK: Tensor, sight: AttentionMask, *, scale: float, dropout: float
+    q_BTHK: Tensor, k_BSHK: Tensor, v_BSHK: Tensor, mask: AttentionMask, *, scale: float, dropout: float
 ) -> Tensor:
     """Attention over every key that may be seen, a token's own only if there is no other. Keys are normalised."""
     k, v = k_BSHK.permute(0, 2, 3, 1), v_BSHK.transpose(1, 2)
-    mine, theirs = sight.q.document, sight.k.document
-    valid = None if sight.valid_BS is None else sight.valid_BS[:, None, None, :]
+    mine, theirs = mask.q.document, mask.k.document
+    valid = None if mask.valid_BS is None else mask.valid_BS[:, None, None, :]
     step = max(1, _tile(q_BTHK) // max(1, math.prod(k.shape) // k.shape[2]))
     found: list[Tensor] = []
     for start in range(0, q_BTHK.shape[1], step):
         rows = slice(start, min(start + step, q_BTHK.shape[1]))
         q = q_BTHK[:, rows].transpose(1, 2) * scale
-        own = sight.q.pos[:, None, rows, None] == sight.k.pos[:, None, None, :]
+        own = mask.q.pos[:, None, rows, None] == mask.k.pos[:, None, None, :]
         if not isinstance(mine, int):
             own = own & (mine[:, None, rows, None] == theirs[:, None, None, :])
         own = own if valid is None else own & valid
         score = (q @ k).to(torch.promote_types(q.dtype, torch.float32))
-        score = score.masked_fill(~sight.part(rows, WHOLE), -math.inf).masked_fill(own, ALONE)
+        score = score.masked_fill(~mask.part(rows, WHOLE), -math.inf).masked_fill(own, ALONE)
         # A padded row may see nothing at all.
         weights = (score - score.amax(-1, keepdim=True).detach().clamp(min=2 * ALONE)).exp()
         weights = weights / weights.sum(-1, keepdim=True).clamp(min=1.0)

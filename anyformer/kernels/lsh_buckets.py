@@ -79,33 +79,26 @@ class Plan(NamedTuple):
     """Which chunks a chunk sees: 0 is itself, -1 the one before."""
 
 
-class Looks(NamedTuple):
-    """How far tokens see after sorting."""
-
-    chunk: int
-    before: int
-    after: int
-
-
 @torch.no_grad()
 def plan(
     buckets_BHRT: Tensor,
     count: int,
-    looks: Looks,
+    chunk: int,
+    looks: range,
     *,
     causal: bool,
     document_BT: Tensor | None = None,
     valid_BT: Tensor | None = None,
 ) -> Plan:
-    """Sort tokens by document, bucket and place in the row, padding last."""
+    """Sort tokens by document, bucket and place in the row, padding last; a chunk sees the chunks at `looks` from it."""
     batch, heads, rounds, tokens = buckets_BHRT.shape
-    missing = -tokens % looks.chunk
+    missing = -tokens % chunk
     room = tokens + missing
     at = torch.arange(tokens, device=buckets_BHRT.device)
     code = at[None] if valid_BT is None else torch.where(valid_BT, at, room + at)
     low = high = None
     group, kinds = buckets_BHRT, count
-    offsets = list(range(-looks.before, looks.after + 1))
+    offsets = list(looks)
     if document_BT is not None:
         change = torch.cat((torch.zeros_like(document_BT[:, :1]), document_BT.diff(dim=1).ne(0).long()), 1)
         rank = change.cumsum(1)
@@ -114,10 +107,10 @@ def plan(
         low = torch.where(change > 0, at, 0).cummax(1).values
         high = None if causal else low + whole - 1
         # A document within one chunk is not hashed: sorted as it is, it lies in two neighbouring chunks at most.
-        small = (size <= looks.chunk)[:, None, None]
+        small = (size <= chunk)[:, None, None]
         group = torch.where(small, 0, group) + (rank * count)[:, None, None]
         kinds = count * tokens
-        ring = rounds * room // looks.chunk
+        ring = rounds * room // chunk
         for needed in (-1,) if causal else (-1, 1):
             if needed % ring not in {offset % ring for offset in offsets}:
                 offsets.append(needed)
@@ -142,7 +135,7 @@ def plan(
         high_BHL=None if high is None else sort(high, -1),
         limit=room if not causal and document_BT is None and (missing or valid_BT is not None) else None,
         causal=causal,
-        chunk=looks.chunk,
+        chunk=chunk,
         looks=tuple(offsets),
     )
 
@@ -162,6 +155,5 @@ def _sorted(group: Tensor, kinds: int) -> tuple[Tensor, Tensor]:
     key = (row * kinds + group.reshape(rows, tokens)).flatten()
     order = torch.sort(key.int() if rows * kinds < 2**31 else key, stable=True).indices
     place = torch.empty_like(order).scatter_(0, order, torch.arange(order.shape[0], device=order.device))
-    return (order.view(rows, tokens) - row * tokens).view_as(group), (place.view(rows, tokens) - row * tokens).view_as(
-        group
-    )
+    order, place = ((x.view(rows, tokens) - row * tokens).view_as(group) for x in (order, place))
+    return order, place

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from anyformer.errors import InputError
 from anyformer.model.model import Model
-from anyformer.parts.drawing import drawn
 from anyformer.parts.fused_linear import allocating
+from anyformer.parts.linear import drawn
 from anyformer.specs.axes import Normal, ParamSpec
 from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec

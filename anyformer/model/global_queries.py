@@ -15,21 +15,21 @@ from anyformer.specs.patterns import Pattern, Tokens
 
 
 def global_rows(
-    pattern: Pattern, sight: AttentionMask, turn: RotaryTables | None, kernel_for: Callable[[AttentionMask], Kernel]
+    pattern: Pattern, mask: AttentionMask, turn: RotaryTables | None, kernel_for: Callable[[AttentionMask], Kernel]
 ) -> GlobalQueries | None:
     """The global queries of every row, gathered so that few are computed; None if there is none."""
-    chosen_BT: Tensor | None = pattern.is_global(sight.q)
+    chosen_BT: Tensor | None = pattern.is_global(mask.q)
     if chosen_BT is None:
         return None
     if torch.compiler.is_compiling():
         # How many there are can't be looked at: every query is computed, and the others are dropped.
-        return GlobalQueries(None, chosen_BT, sight, kernel_for(sight), turn)
+        return GlobalQueries(None, chosen_BT, mask, kernel_for(mask), turn)
     most = int(chosen_BT.sum(1).max())
     if most == 0:
         return None
     index_BN = (~chosen_BT).to(torch.uint8).argsort(dim=1, stable=True)[:, :most]
     some = AttentionMask(
-        pattern, at(sight.q, index_BN), sight.k, sight.valid_BS, heads=sight.heads, layer=sight.layer, shape="pattern"
+        pattern, at(mask.q, index_BN), mask.k, mask.valid_BS, heads=mask.heads, layer=mask.layer, shape="pattern"
     )
     return GlobalQueries(
         index_BN, chosen_BT.gather(1, index_BN), some, kernel_for(some), None if turn is None else turn.at(index_BN)

@@ -2,23 +2,33 @@
 
 Each file is written beside its place, synced, and renamed over it, so that a kill leaves the old file or the new one.
 Nothing but safetensors and TOML is ever read.
+
+Of a quantised model a parameter NAME is stored as NAME_packed and NAME_scale; every other parameter as it is. The recipe
+is JSON under "quantization" in the metadata. docs/quantization.md has the whole format, docs/adr/0033 why.
 """
 
 from __future__ import annotations
 
+import json
 import warnings
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
+from torch import Tensor, nn
 
 from anyformer.errors import CheckpointError, InputError, fault_of, file_fault
 from anyformer.files import replace_file
 from anyformer.model.build import allocate
 from anyformer.model.model import Model
+from anyformer.model.quantize import HEAD, install, products
 from anyformer.model.safetensors_file import TensorFile
-from anyformer.parts.quantized import is_quantized
+from anyformer.model.safetensors_header import Place, read_header
+from anyformer.parts.heads import LMHead
+from anyformer.parts.quantized import GROUPS, KINDS, Numbers, QuantizedLinear, Slice, is_quantized
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.parameters import weights
 
@@ -37,8 +47,6 @@ def save(model: Model, path: str | Path, format: str = "anyformer") -> None:
     text = model.spec.to_toml()
     more: dict[str, str] = {}
     if is_quantized(model):
-        from anyformer.model.quantized_checkpoint import contents
-
         tensors, more = contents(model)
     else:
         tensors = {name: p.detach().cpu().contiguous() for name, p in model.named_parameters()}
@@ -51,7 +59,7 @@ def metadata_of(spec: ModelSpec, family: str | None) -> dict[str, str]:
     return {"format": "pt", "spec": spec.to_toml()} | ({} if family is None else {"family": family})
 
 
-def write_tensors(file: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, str]) -> None:
+def write_tensors(file: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     """Write a safetensors file in one go: a kill leaves the old one or the new one."""
     try:
         replace_file(file, lambda place: save_file(tensors, place, metadata))
@@ -73,8 +81,6 @@ def load(
     `dtype` defaults to the checkpoint's own on an accelerator and to float32 on a CPU. A quantised model comes back
     quantised; with `dequantise` as a plain one, with the weights that its whole numbers stand for.
     """
-    from anyformer.model import quantized_checkpoint
-
     folder = Path(path)
     file = folder / WEIGHTS
     if not file.is_file():
@@ -82,11 +88,10 @@ def load(
     place = torch.device(device or "cpu")
     with TensorFile(file) as stored:
         spec = _spec_of(stored.header.metadata, file)
-        recipe = quantized_checkpoint.parsed(stored.header.metadata, file)
-        if recipe is not None:
-            read = quantized_checkpoint.load_dequantised if dequantise else quantized_checkpoint.load
+        found = parsed(stored.header.metadata, file)
+        if found is not None:
             _warn_of_another_spec(folder, spec)
-            model = read(stored, spec, recipe, place, dtype)
+            model = _load_quantised(stored, spec, found, place, dtype, floats=dequantise)
             model.family = stored.header.metadata.get("family")
             return model
         inventory = weights(spec)
@@ -133,7 +138,7 @@ def empty_model(spec: ModelSpec, place: torch.device, dtype: torch.dtype) -> Mod
 
 
 @torch.no_grad()
-def adopt(parameter: torch.nn.Parameter, tensor: torch.Tensor, *, copy: bool = False) -> None:
+def adopt(parameter: nn.Parameter, tensor: Tensor, *, copy: bool = False) -> None:
     """Give a parameter the values of a tensor.
 
     For a model that is being made, before anybody else knows of its parameters: a tensor that fits becomes the
@@ -147,7 +152,7 @@ def adopt(parameter: torch.nn.Parameter, tensor: torch.Tensor, *, copy: bool = F
         parameter.copy_(tensor)
 
 
-def lies_alone(parameter: torch.nn.Parameter) -> bool:
+def lies_alone(parameter: nn.Parameter) -> bool:
     """Whether a parameter has a storage of its own."""
     return parameter.untyped_storage().nbytes() == parameter.nbytes
 
@@ -163,3 +168,186 @@ def check_shapes(file: Path, wanted: dict[str, tuple[int, ...]], found: dict[str
     ]
     if problems:
         raise CheckpointError("\n  ".join([f"{file} does not fit its spec:", *sorted(problems)]))
+
+
+KEY = "quantization"
+VERSION = 1
+PACKED, SCALE = "_packed", "_scale"
+DTYPES = {"int8": "I8", "int4": "U8"}
+"""What packed numbers are, as safetensors names it."""
+SCALES = {"int8": ("F32",), "int4": ("F32", "F16", "BF16")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How the weights of a file were quantised."""
+
+    version: int = VERSION
+    kind: str
+    num_bits: int
+    symmetric: bool = True
+    strategy: str
+    """Which weights share a scale: all of an output ("channel"), or a group of its inputs ("group")."""
+    group_size: int | None
+    """Inputs in a group; a matrix whose inputs it does not divide has a smaller one, as its scales show."""
+    targets: list[str]
+    """The quantised parameters, by name."""
+
+
+def recipe(kind: str, targets: list[str]) -> Recipe:
+    """That of a kind."""
+    groups = kind == "int4"
+    return Recipe(
+        kind=kind, num_bits=4 if groups else 8, strategy="group" if groups else "channel",
+        group_size=GROUPS[0] if groups else None, targets=targets,
+    )  # fmt: skip
+
+
+def stored_recipe(file: Path) -> Recipe | None:
+    """The recipe of a file of weights; None if they are not quantised."""
+    return parsed(read_header(file).metadata, file)
+
+
+def parsed(metadata: dict[str, str], file: Path) -> Recipe | None:
+    """The same from the metadata."""
+    if KEY not in metadata:
+        return None
+    try:
+        given: Any = json.loads(metadata[KEY])
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{file}: {KEY}: is not JSON: {error}") from error
+    if not isinstance(given, dict):
+        raise CheckpointError(f"{file}: {KEY}: holds {type(given).__name__}, not a table")
+    if given.get("version") != VERSION:
+        raise CheckpointError(
+            f"{file}: {KEY}: is of version {given.get('version')!r:.40}, and this anyformer reads {VERSION}; update anyformer"
+        )
+    kind: Any = given.get("kind")
+    targets: Any = given.get("targets")
+    problems = []
+    if kind not in KINDS:
+        problems.append(f"kind: {kind!r:.40} is unknown (known: {', '.join(KINDS)})")
+    if not isinstance(targets, list) or not all(isinstance(name, str) for name in targets):
+        problems.append("targets: is no list of parameters")
+    elif len(set(targets)) < len(targets):
+        problems.append("targets: names a parameter twice")
+    if not problems:
+        wanted = asdict(recipe(kind, targets))
+        problems += [
+            f"{name}: {given.get(name)!r:.40}; of {kind} it is {wanted.get(name)!r}"
+            for name in sorted(given.keys() | wanted.keys())
+            if name not in given or name not in wanted or given[name] != wanted[name]
+        ]
+    if problems:
+        raise CheckpointError("\n  ".join([f"{file}: {KEY}: can't be read:", *problems]))
+    return recipe(kind, targets)
+
+
+def contents(model: Model) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """The tensors of a quantised model by name, and what is said of them in the metadata."""
+    inventory = weights(model.spec)
+    tensors = {name: p.detach() for name, p in model.named_parameters()}
+    kind, targets = "", []
+    for path, numbers, bias in _quantised(model):
+        name = f"{path}.weight"
+        kind = numbers.kind
+        targets.append(name)
+        tensors |= {name + PACKED: numbers.data_OI, name + SCALE: numbers.scale}
+        if bias is not None and f"{path}.bias" in inventory:
+            tensors[f"{path}.bias"] = bias
+    held = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
+    return held, {KEY: json.dumps(asdict(recipe(kind, sorted(targets))))}
+
+
+def _quantised(model: Model) -> list[tuple[str, Numbers, Tensor | None]]:
+    """Path, numbers and bias of every quantised map."""
+    found: list[tuple[str, Numbers, Tensor | None]] = []
+    for path, module in model.named_modules():
+        if isinstance(module, Slice):
+            bias = module.whole.bias
+            own = None if bias is None else bias[module.start : module.end]
+            found.append((path, module.whole.numbers.rows(module.start, module.end), own))
+        elif isinstance(module, LMHead) and isinstance(module.quantised, QuantizedLinear):
+            # Its bias is a parameter still.
+            found.append((path, module.quantised.numbers, None))
+        elif isinstance(module, QuantizedLinear) and not path.endswith((".whole", ".quantised")):
+            found.append((path, module.numbers, module.bias))
+    return found
+
+
+def _load_quantised(
+    stored: TensorFile, spec: ModelSpec, asked: Recipe, place: torch.device, dtype: torch.dtype | None, floats: bool
+) -> Model:
+    """The quantised model of an open file; or (`floats`) a plain one with the weights that its numbers stand for."""
+    shell, numbers = _read(stored, spec, asked, place, dtype)
+    if not floats:
+        return install(shell, numbers)
+    like = dict(shell.named_parameters())
+    model = empty_model(spec, place, next(iter(like.values())).dtype)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(like[name] if name in like else numbers[name].floats(parameter.dtype))
+    return model
+
+
+def _read(
+    stored: TensorFile, spec: ModelSpec, asked: Recipe, place: torch.device, dtype: torch.dtype | None
+) -> tuple[Model, dict[str, Numbers]]:
+    """A model without the weights that are quantised, and their numbers."""
+    with torch.device("meta"):
+        model = Model(spec)
+    known: dict[str, nn.Module] = {
+        weight: maps.body.get_submodule(name)
+        for maps in products(model)
+        for name, weight in zip(maps.names, maps.weights, strict=True)
+    }
+    shapes = {name: tuple(module.get_parameter("weight").shape) for name, module in known.items()}
+    if isinstance(model.head, LMHead):
+        known[HEAD], shapes[HEAD] = model.head, model.head.shape[::-1]
+    wanted = _check(stored, asked, shapes)
+    inventory = weights(spec)
+    wanted |= {name: weight.shape for name, weight in inventory.items() if name not in asked.targets}
+    check_shapes(stored.file, wanted, {name: held.shape for name, held in stored.header.tensors.items()})
+    for name in asked.targets:
+        if name in inventory:
+            known[name].register_parameter("weight", None)
+    if dtype is None:
+        dtype = default_dtype(place, stored.view(next(n for n in inventory if n not in asked.targets)).dtype)
+    model = model.to(dtype)
+    numbers: dict[str, Numbers] = {}
+    for name in asked.targets:
+        scale = stored.read(name + SCALE).to(place)
+        group = shapes[name][1] // scale.shape[1] if asked.kind == "int4" else 0
+        numbers[name] = Numbers(stored.read(name + PACKED).to(place), scale, asked.kind, group)
+    if place.type != "meta":
+        allocate(model, place)
+        for name, parameter in model.named_parameters():
+            stored.read_into(name, parameter.detach())
+    return model, numbers
+
+
+def _check(stored: TensorFile, asked: Recipe, known: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """The shapes of packed weights and scales; refused where the recipe, the spec and the dtypes don't fit."""
+    held, wanted, problems = stored.header.tensors, {}, []
+    for name in asked.targets:
+        if name not in known:
+            problems.append(f"{name}: is no product of this spec that can be quantised")
+            continue
+        out, into = known[name]
+        scale = held.get(name + SCALE)
+        wanted[name + PACKED] = (out, into) if asked.kind == "int8" else (out, into // 2)
+        groups = () if asked.kind == "int8" else (_groups(scale, into),)
+        wanted[name + SCALE] = (out, *groups)
+        for place, allowed in ((held.get(name + PACKED), (DTYPES[asked.kind],)), (scale, SCALES[asked.kind])):
+            if place is not None and place.dtype not in allowed:
+                problems.append(f"{name}: holds {place.dtype} where {asked.kind} has {' or '.join(allowed)}")
+    if problems:
+        raise CheckpointError("\n  ".join([f"{stored.file} does not fit its {KEY}:", *sorted(problems)]))
+    return wanted
+
+
+def _groups(scale: Place | None, into: int) -> int:
+    """How many scales an output has: as the file says if that may be, else as we would write it."""
+    allowed = [into // size for size in GROUPS if into % size == 0]
+    given = scale.shape[-1] if scale is not None and scale.shape else 0
+    return given if given in allowed else (allowed[0] if allowed else 0)

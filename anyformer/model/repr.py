@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from anyformer.parts.leaf_module import LeafModule
-from anyformer.specs.layers import runs
+from anyformer.specs.number_format import ranges
 
 
 def show(model: Any) -> str:
@@ -40,10 +40,5 @@ def _blocks(name: str, modules: nn.ModuleList, indent: str) -> list[str]:
     for indices in places.values():
         first = modules[indices[0]]
         what = "position" if isinstance(first, LeafModule) else "block"
-        lines += _node(f"{len(indices)} x {what} ({name} {_runs(indices)})", first, indent)
+        lines += _node(f"{len(indices)} x {what} ({name} {', '.join(ranges(indices))})", first, indent)
     return lines
-
-
-def _runs(indices: list[int]) -> str:
-    """0-4, 6-10 for a list of indices."""
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs(indices))

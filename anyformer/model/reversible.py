@@ -24,23 +24,23 @@ from anyformer.parts.replay import ReplayLog, RngState
 def run_reversible(
     blocks: Iterable[nn.Module],
     streams: Streams,
-    scenes: Sequence[AttentionMetadata],
+    metadata: Sequence[AttentionMetadata],
     crossing: Sequence[AttentionMetadata | None],
     memory_BSD: Tensor | None = None,
     extra: Sequence[Tensor] = (),
 ) -> Streams:
-    """Both streams after the last block. There is one scene for each block; `extra` holds the parameters outside of
+    """Both streams after the last block. There is one metadata for each block; `extra` holds the parameters outside of
     the blocks that layers read.
 
     A compiled pass, and one without gradients, is the plain loop: a compiler decides by itself what it recomputes.
     """
-    each = list(zip(blocks, scenes, crossing, strict=True))
+    each = list(zip(blocks, metadata, crossing, strict=True))
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return _plain(each, streams, memory_BSD)
     couplings = [
         coupling
-        for block, scene, across in each
-        for coupling in cast(Block, block).couplings(scene, across, memory_BSD)
+        for block, metadata, across in each
+        for coupling in cast(Block, block).couplings(metadata, across, memory_BSD)
     ]
     read = {id(tensor): tensor for tensor in extra}
     for coupling in couplings:
@@ -58,8 +58,8 @@ def _plain(
     memory_BSD: Tensor | None,
 ) -> Streams:
     """One block after the other, as modules are called, so that hooks see them."""
-    for block, scene, across in each:
-        streams = block(streams, scene, across, memory_BSD)
+    for block, metadata, across in each:
+        streams = block(streams, metadata, across, memory_BSD)
     return streams
 
 
@@ -209,7 +209,7 @@ def tensors(value: Any) -> Iterator[Tensor]:
 
 
 def staged(value: Any, leaves: Mapping[int, Tensor], decisions: ReplayLog) -> Any:
-    """A branch's arguments with other tensors in their place, and with scenes that record or replay decisions."""
+    """A branch's arguments with other tensors in their place, and with metadata that record or replay decisions."""
     if isinstance(value, Tensor):
         return leaves.get(id(value), value)
     if isinstance(value, AttentionMetadata):

@@ -7,25 +7,29 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
+from anyformer.kernels.attention.reference import scores
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.dispatch import AttentionArgs, Kernel
-from anyformer.model.attention_probs import effective, probabilities, with_global_rows
+from anyformer.kernels.precision import no_autocast
 from anyformer.model.block import Block, Branch
+from anyformer.model.global_queries import at
 from anyformer.model.model import Model
 from anyformer.model.stack import Stack
 from anyformer.model.token_layout import TokenLayout
 from anyformer.model.trace_names import EMBED, PROBS
 from anyformer.parts.attention import Attention
-from anyformer.parts.attention_metadata import AttentionMetadata
+from anyformer.parts.attention_metadata import AttentionMetadata, GlobalQueries
 from anyformer.parts.replay import ReplayLog
 
 Made = TypeVar("Made", bound=nn.Module)
+ROOM = 1 << 24
+"""Scores that are in memory at once, of all heads."""
 
 
 def twin(module: Made) -> Made:
@@ -140,29 +144,85 @@ class _Look:
         q_BTHK: Tensor,
         k_BSGK: Tensor,
         v_BSGK: Tensor,
-        scene: AttentionMetadata,
-        sight: AttentionMask,
+        metadata: AttentionMetadata,
+        mask: AttentionMask,
         kernel: Kernel,
         *rest: Any,
     ) -> Tensor:
         def run(q: Tensor, k: Tensor, v: Tensor, terms: AttentionArgs) -> Tensor:
-            probs, rows = probabilities(q, k, terms, self.heads), scene.globals_
-            if rows is not None and sight is rows.sight:
+            probs, rows = probabilities(q, k, terms, self.heads), metadata.globals_
+            if rows is not None and mask is rows.sight:
                 probs = with_global_rows(self.found[self.name], probs, rows)
             self.found[self.name] = probs
             return kernel.run(q, k, v, terms)
 
-        return Attention.mix(self.body, q_BTHK, k_BSGK, v_BSGK, scene, sight, kernel._replace(run=run), *rest)
+        return Attention.mix(self.body, q_BTHK, k_BSGK, v_BSGK, metadata, mask, kernel._replace(run=run), *rest)
 
-    def attend_custom(self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, scene: AttentionMetadata) -> Tensor:
+    def attend_custom(self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, metadata: AttentionMetadata) -> Tensor:
         made = ReplayLog()
-        out = Attention.attend_custom(self.body, q_BTHK, k_BSGK, v_BSGK, dataclasses.replace(scene, decisions=made))
+        out = Attention.attend_custom(self.body, q_BTHK, k_BSGK, v_BSGK, dataclasses.replace(metadata, decisions=made))
 
         def again(values_BSGK: Tensor) -> Tensor:
-            same = dataclasses.replace(scene, decisions=made.replay())
+            same = dataclasses.replace(metadata, decisions=made.replay())
             return Attention.attend_custom(self.body, q_BTHK, k_BSGK, values_BSGK, same)
 
         # What is drawn once more must not change what is drawn next.
         with torch.random.fork_rng([q_BTHK.device] if q_BTHK.is_cuda else []):
             self.found[self.name] = effective(again, v_BSGK, self.heads)
         return out
+
+
+def probabilities(q_BTHK: Tensor, k_BSGK: Tensor, terms: AttentionArgs, heads: Sequence[int]) -> Tensor:
+    """Weights (B, chosen heads, T, S) as the mixer makes them, in promote(dtype, float32); some queries at a time."""
+    batch, queries, all_heads, _ = q_BTHK.shape
+    step = max(1, ROOM // max(1, batch * all_heads * k_BSGK.shape[1]))
+    found: list[Tensor] = []
+    with no_autocast(q_BTHK):
+        for start in range(0, queries, step):
+            rows = slice(start, min(start + step, queries))
+            score = scores(q_BTHK[:, rows], k_BSGK, terms if step >= queries else some_queries(terms, rows))
+            found.append(terms.mixer.weigh(score, terms.own)[:, list(heads)])
+    return torch.cat(found, 2)
+
+
+def some_queries(terms: AttentionArgs, rows: slice) -> AttentionArgs:
+    """The same terms for some of the queries."""
+    mask, added = terms.sight, terms.scores
+    index = torch.arange(rows.start, rows.stop, device=mask.q.pos.device)[None]
+    part = AttentionMask(
+        mask.pattern, at(mask.q, index), mask.k, mask.valid_BS, heads=mask.heads, layer=mask.layer,
+        shape="none" if mask.shape == "none" else "pattern",
+    )  # fmt: skip
+    if added is not None:
+        table, side = added.table_BHTN, added.q_side_BTHE
+        added = added._replace(
+            table_BHTN=table if table is None or table.shape[2] == 1 else table[:, :, rows],
+            q_side_BTHE=side if side is None else side[:, rows],
+        )
+    return terms._replace(sight=part, scores=added)
+
+
+def with_global_rows(probs_BHTS: Tensor, found_BHNS: Tensor, rows: GlobalQueries) -> Tensor:
+    """Weights with the rows of global queries, which have projections of their own, in their places."""
+    batch, heads, few, keys = found_BHNS.shape
+    places = torch.arange(few, device=found_BHNS.device)[None] if rows.index_BN is None else rows.index_BN
+    index = places[:, None, :, None].expand(batch, heads, few, keys)
+    chosen = rows.chosen_BN[:, None, :, None]
+    return probs_BHTS.scatter(2, index, torch.where(chosen, found_BHNS, probs_BHTS.gather(2, index)))
+
+
+def effective(mix: Callable[[Tensor], Tensor], v_BSGK: Tensor, heads: Sequence[int]) -> Tensor:
+    """Weights (B, chosen heads, T, S) of a mixer that makes no matrix: what it answers if values say whose they are.
+
+    Any mixer is linear in its values, so values that are 1 in one place and 0 elsewhere read its weights out, as many
+    keys at a time as a value has numbers.
+    """
+    batch, keys, groups, dim = v_BSGK.shape
+    found: list[Tensor] = []
+    for start in range(0, keys, dim):
+        few = min(dim, keys - start)
+        place = torch.arange(few, device=v_BSGK.device)
+        values = v_BSGK.new_zeros(batch, keys, groups, dim)
+        values[:, start + place, :, place] = 1
+        found.append(mix(values)[:, :, list(heads), :few])
+    return torch.cat(found, -1).transpose(1, 2)

@@ -2,12 +2,8 @@
 
 from anyformer.nn.attention import Attention
 from anyformer.nn.block import Block
-from anyformer.nn.embedding import Embedding
-from anyformer.nn.ffn import FeedForward
 from anyformer.nn.functional import cross_entropy, linear_cross_entropy
-from anyformer.nn.linear import Linear
-from anyformer.nn.norm import LayerNorm, Norm, RMSNorm
-from anyformer.nn.position import PositionEmbedding
+from anyformer.nn.layers import Embedding, FeedForward, LayerNorm, Linear, Norm, PositionEmbedding, RMSNorm
 
 __all__ = [
     "Attention", "Block", "Embedding", "FeedForward", "LayerNorm", "Linear", "Norm", "PositionEmbedding", "RMSNorm",

@@ -9,20 +9,14 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.model.arguments import check_per_token, check_positions, check_whole
-from anyformer.nn.checks import check_rows, mask_problems
-from anyformer.nn.one_layer import OneLayer, as_pattern, one_layer
-from anyformer.nn.part import Part
-from anyformer.nn.scene import cross_scene, placed, self_scene
+from anyformer.nn.checks import check_rows
+from anyformer.nn.metadata import check_tokens, cross_metadata, self_metadata
+from anyformer.nn.part import Node, OneLayer, Part, one_layer
 from anyformer.parts.attention import Attention as Body
-from anyformer.parts.attention_metadata import AttentionMetadata
 from anyformer.parts.leaf_module import LeafModule
-from anyformer.parts.patterns.full import Full
 from anyformer.specs.axes import Mixer, Position
+from anyformer.specs.codec import Problems, read
 from anyformer.specs.patterns import Pattern
-
-Node = str | Mapping[str, Any]
-"""A kind, or a table with a kind and its options, as in a spec."""
 
 
 class Attention(Part):
@@ -60,21 +54,19 @@ class Attention(Part):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
-        if cross and pattern is not None:
-            raise InputError(
-                "af.nn.Attention: pattern: attention to a memory sees all of it; give mask= or memory_mask= in the call"
-            )
-        kind = position.kind if isinstance(position, Position) else position
-        none = (kind.get("kind") if isinstance(kind, Mapping) else kind) == "none"
-        node = {
-            "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "pattern": pattern, "mixer": mixer,
-            "bias": letters(bias), "scale": scale, "softcap": softcap, "temperature": temperature, "qk_norm": qk_norm,
-            "v_norm": v_norm, "clip_qkv": clip_qkv, "dropout": dropout, "global_projections": global_projections,
-            "cross_position": True if cross and not none else None,
-        }  # fmt: skip
         source, name = "af.nn.Attention", "cross" if cross else "attention"
-        layer = one_layer(source, width=width, attention=node, position=position, cross=cross, context=context)
-        check_position(source, layer)
+        kind, refused = read_position(position, width)
+        if cross and pattern is not None:
+            refused.append("pattern: attention to a memory sees all of it; give mask= or memory_mask= in the call")
+        node = {
+            "heads": heads, "kv_heads": kv_heads, "head_dim": head_dim, "pattern": None if cross else pattern,
+            "mixer": mixer, "bias": letters(bias), "scale": scale, "softcap": softcap, "temperature": temperature,
+            "qk_norm": qk_norm, "v_norm": v_norm, "clip_qkv": clip_qkv, "dropout": dropout,
+            "global_projections": global_projections, "cross_position": True if cross and kind != "none" else None,
+        }  # fmt: skip
+        layer = one_layer(
+            source, width=width, attention=node, position=position, cross=cross, context=context, refused=refused
+        )
         super().__init__(layer, {f"blocks.0.{name}.body": "body", "positions.0": "body.position"})
         with torch.device("meta"):
             self.body = Body(layer.layer.attention, layer.dims, layer.layer.position, layer=0, cross=cross)
@@ -102,29 +94,24 @@ class Attention(Part):
         1 = real, of padded rows; segments: (batch, tokens), equal = the same document, of packed ones; global_mask: (batch,
         tokens), 1 = global, for a pattern with global_tokens; all three go with a pattern. memory: (batch, keys, width), what cross-attention reads, with memory_mask (batch, keys), 1 = real.
         """
-        source, dims = "af.nn.Attention", self.layer.dims
-        check_rows(source, "x", x, dims.width)
-        check_tokens_arguments(x, positions, attention_mask, segments)
+        source = "af.nn.Attention"
+        check_rows(source, "x", x, self.layer.dims.width)
+        where: dict[str, Any] = {"positions": positions, "padding": attention_mask}
         if self.body.cross:
+            check_tokens(x, positions, attention_mask, segments)
             given = {"pattern": pattern, "segments": segments, "global_mask": global_mask}
-            idle = [f"{name}: has no effect" for name, value in given.items() if value is not None]
-            if memory is None or idle:
+            unused = [f"{name}: has no effect" for name, value in given.items() if value is not None]
+            if memory is None or unused:
                 raise InputError(
-                    f"{source}: {', '.join(['memory: is missing'] if memory is None else idle)}; it was made with "
+                    f"{source}: {', '.join(['memory: is missing'] if memory is None else unused)}; it was made with "
                     "cross=True, so it reads all of memory=, (batch, keys, width), that mask= or memory_mask= leaves"
                 )
-            scene = memory_scene(source, self.body, x, memory, mask, memory_mask, positions, attention_mask)
-            return self.body(x, scene, memory)
+            metadata = cross_metadata(source, self.body, x, memory, mask, memory_mask=memory_mask, **where)
+            return self.body(x, metadata, memory)
         if memory is not None or memory_mask is not None:
             raise InputError(f"{source}: memory: only an attention that was made with cross=True reads one")
-        used = pattern_of_call(source, self.body, self.layer.pattern, pattern, mask)
-        check_global(source, used, global_mask, x)
-        if mask is not None:
-            check_mask(source, mask, x, dims.heads, x.shape[1])
-        places = placed(
-            x, self.body, used, attention_mask=attention_mask, positions=positions, segments=segments, global_mask=global_mask
-        )  # fmt: skip
-        return self.body(x, self_scene(self.body, used, x, places, mask))
+        where |= {"pattern": pattern, "segments": segments, "global_mask": global_mask}
+        return self.body(x, self_metadata(source, self.body, self.layer.pattern, x, mask, **where))
 
 
 def letters(bias: str | bool) -> str:
@@ -140,83 +127,11 @@ def own_position(body: Body, layer: OneLayer) -> None:
         body.position = LeafModule(leaf, weights, constants)
 
 
-def check_position(source: str, layer: OneLayer) -> None:
-    """Refuse a scheme that attention does not use: it would be silently without effect."""
-    leaf = layer.layer.position
-    if leaf.overrides("embed"):
-        raise InputError(
-            f"{source}: position {leaf.kind!r} is added to embeddings and not used in attention; write "
-            f"af.nn.PositionEmbedding({layer.dims.width}, {leaf.kind!r}) before it, and leave position out here"
-        )
-
-
-def check_tokens_arguments(
-    x: Tensor, positions: Tensor | None, attention_mask: Tensor | None, segments: Tensor | None
-) -> None:
-    """Refuse what does not fit the tokens of x."""
-    batch, tokens = x.shape[:2]
-    check_positions(positions, batch, tokens)
-    check_per_token("attention_mask", attention_mask, batch, tokens)
-    check_per_token("segments", segments, batch, tokens)
-    check_whole("segments", segments)
-
-
-def check_mask(source: str, mask: Any, x: Tensor, heads: int, keys: int) -> None:
-    """Refuse a mask that does not fit."""
-    wrong = mask_problems(mask, x.shape[0], heads, x.shape[1], keys)
-    if wrong:
-        raise InputError("\n  ".join([f"{source}:", *wrong]))
-
-
-def check_global(source: str, pattern: Pattern, global_mask: Tensor | None, x: Tensor) -> None:
-    """Refuse marks that nobody reads."""
-    check_per_token("global_mask", global_mask, *x.shape[:2])
-    if global_mask is not None and not pattern.reads_marks:
-        raise InputError(
-            f"{source}: global_mask: the pattern '{pattern}' has no global tokens; write '{pattern} | global_tokens'"
-        )
-
-
-def pattern_of_call(
-    source: str, body: Body, own: Pattern, pattern: str | Pattern | None, mask: Tensor | None
-) -> Pattern:
-    """The pattern that a call follows: its own, or that of the part."""
-    if mask is not None and (pattern is not None or not isinstance(own, Full)):
-        whose = "the call" if pattern is not None else "this part"
-        raise InputError(
-            f"{source}: mask: {whose} has the pattern '{own if pattern is None else pattern}' already, and a mask stands for "
-            "it; give one of them (padding and packing go with a pattern: attention_mask=, segments=)"
-        )
-    if mask is not None and not body.mixing.weighs:
-        raise InputError(f"{source}: mask: mixer {body.mixing.kind!r} follows patterns only; give pattern= instead")
-    if mask is not None and body.global_q is not None:
-        raise InputError(f"{source}: mask: global_projections go by the pattern's global tokens; give pattern= instead")
-    if pattern is None:
-        return own
-    found = as_pattern(pattern, source)
-    why = None if body.mixing.weighs else body.mixing.serves(found)
-    if why is not None:
-        raise InputError(f"{source}: pattern: '{found}' does not go with mixer {body.mixing.kind!r}: {why}")
-    return found
-
-
-def memory_scene(
-    source: str,
-    body: Body,
-    x: Tensor,
-    memory: Tensor,
-    mask: Tensor | None,
-    memory_mask: Tensor | None,
-    positions: Tensor | None = None,
-    attention_mask: Tensor | None = None,
-) -> AttentionMetadata:
-    """What attention to a memory reads beside the tensors."""
-    check_rows(source, "memory", memory, body.dims.width)
-    if memory.shape[0] != x.shape[0]:
-        raise InputError(f"{source}: memory: {memory.shape[0]} rows, but x has {x.shape[0]}")
-    check_per_token("memory_mask", memory_mask, *memory.shape[:2])
-    if mask is not None:
-        check_mask(source, mask, x, body.dims.heads, memory.shape[1])
-    full = Full()
-    queries = placed(x, body, full, attention_mask=attention_mask, positions=positions)
-    return cross_scene(body, x, queries, placed(memory, body, full, attention_mask=memory_mask), mask)
+def read_position(position: Node | Position, width: int) -> tuple[str, list[str]]:
+    """A position's kind ("" if it can't be read); and why it is refused, if attention would not use it."""
+    leaf = read(Position, position, "position", Problems())
+    if not isinstance(leaf, Position):
+        return "", []
+    advice = f"write af.nn.PositionEmbedding({width}, {leaf.kind!r}) before it, and leave position out here"
+    why = f"position: {leaf.kind!r} is added to embeddings and not used in attention; {advice}"
+    return leaf.kind, [why] if leaf.overrides("embed") else []

@@ -31,6 +31,13 @@ def unknown_names(source: str, given: dict[str, Any], known: tuple[str, ...]) ->
     return TypeError(f"{source}: " + "; ".join(hints))
 
 
+def check_size(source: str, name: str, value: Any) -> int:
+    """A size that must be a whole number of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{source}: {name}: {value!r} is not a whole number of at least 1")
+    return value
+
+
 def check_rows(source: str, name: str, x: Any, width: int) -> None:
     """Refuse what is not (batch, tokens, width) in floating point."""
     if not isinstance(x, Tensor):
@@ -64,11 +71,3 @@ def spread(mask: Tensor, queries: int, keys: int) -> Tensor:
     found = whole.expand(-1, -1, queries, keys)
     # Kernels read along the keys, one number after the other.
     return found if whole.shape[-1] == keys else found.contiguous()
-
-
-def check_tokens(source: str, x: Any, width: int) -> None:
-    """Refuse what is not (..., width) in floating point."""
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{source}: x: expected a tensor (..., {width}), got {type(x).__name__}")
-    if x.dim() < 2 or x.shape[-1] != width or not x.is_floating_point():
-        raise InputError(f"{source}: x: expected floating-point (..., {width}), got {x.dtype} {tuple(x.shape)}")

@@ -12,7 +12,7 @@ from anyformer.kernels.attention import attend
 from anyformer.kernels.linear_cross_entropy import linear_cross_entropy as chunked
 from anyformer.model.token_layout import attention_mask, document_length, place
 from anyformer.nn.checks import mask_problems, spread, unknown_names
-from anyformer.nn.one_layer import as_pattern
+from anyformer.nn.part import as_pattern
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.full import Full
 from anyformer.specs.patterns import Pattern
@@ -47,8 +47,7 @@ def attention(
     of the weights that is dropped, at every call.
     """
     if unknown:
-        known = ("pattern", "mask", "scale", "softcap", "dropout")
-        raise unknown_names("attention", unknown, known)
+        raise unknown_names("attention", unknown, ("pattern", "mask", "scale", "softcap", "dropout"))
     _check(q, k, v, pattern, mask, softcap, dropout)
     found = FULL if pattern is None else as_pattern(pattern, "attention")
     batch, queries, heads, dim = q.shape
@@ -62,13 +61,11 @@ def attention(
     here, there = place(batch, queries, q.device, before=max(keys - queries, 0)), place(batch, keys, k.device)
     if found.needs_length:
         here.length_BT = there.length_BT = document_length(there, keys)
-    sight = attention_mask(found, here, there, heads=heads)
+    lazy_mask = attention_mask(found, here, there, heads=heads)
     if mask is not None:
-        sight.given, sight.shape = spread(mask, queries, keys), "pattern"
-    return attend(
-        q, k, v, scale=dim**-0.5 if scale is None else scale, mixer=SOFTMAX, own={}, sight=sight, softcap=softcap,
-        dropout=dropout,
-    )  # fmt: skip
+        lazy_mask.given, lazy_mask.shape = spread(mask, queries, keys), "pattern"
+    scale = dim**-0.5 if scale is None else scale
+    return attend(q, k, v, scale=scale, mixer=SOFTMAX, own={}, sight=lazy_mask, softcap=softcap, dropout=dropout)
 
 
 def _check(q: Any, k: Any, v: Any, pattern: Any, mask: Any, softcap: float | None, dropout: float) -> None:

@@ -7,8 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from anyformer.errors import InputError
-from anyformer.parts.drawing import redraw
-from anyformer.parts.linear import Linear
+from anyformer.parts.linear import Linear, redraw
 from anyformer.specs.embed_head import PatchEmbed, SeriesEmbed, TokenEmbed
 from anyformer.specs.formulas import evaluate
 from anyformer.specs.model import ModelSpec

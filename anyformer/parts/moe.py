@@ -93,9 +93,9 @@ class MoE(nn.Module):
         self.shared_gate = Router(dims.width, 1) if leaf.shared_gate else None
 
     def forward(
-        self, x_BTD: Tensor, scene: AttentionMetadata | None = None, heard: RouterOutput | None = None
+        self, x_BTD: Tensor, metadata: AttentionMetadata | None = None, heard: RouterOutput | None = None
     ) -> Tensor:
-        """For any tokens (...,D). `scene` may replay which experts were chosen; `heard` is told what the router said."""
+        """For any tokens (...,D). `metadata` may replay which experts were chosen; `heard` is told what the router said."""
         leaf = self.leaf
         logits = self.router(x_BTD)
         score = logits.sigmoid() if leaf.score == "sigmoid" else logits.softmax(-1)
@@ -105,7 +105,7 @@ class MoE(nn.Module):
             by = by if self.selection_bias is None else by + self.selection_bias.detach()
             return by.topk(leaf.top_k, -1).indices
 
-        decisions = None if scene is None else scene.decisions
+        decisions = None if metadata is None else metadata.decisions
         chosen = choose() if decisions is None else decisions.decide(choose)
         if heard is not None:
             heard.append((logits, chosen))

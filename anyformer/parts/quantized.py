@@ -60,7 +60,7 @@ class QuantizedLinear(nn.Module):
         self.kind, self.group = numbers.kind, numbers.group
         out, held = numbers.data_OI.shape
         self.shape = (held if numbers.kind == "int8" else 2 * held, out)
-        # A model is saved under the names of its parameters (`model.quantised_store`), whatever was merged here.
+        # A model is saved under the names of its parameters (`model.native_checkpoint`), whatever was merged here.
         self.register_buffer("data_OI", numbers.data_OI, persistent=False)
         self.register_buffer("scale", numbers.scale, persistent=False)
         self.register_buffer("bias", None if bias_O is None else bias_O.detach().clone(), persistent=False)

@@ -6,6 +6,7 @@ are given. No leaf imports torch when it is imported, so reading, counting and e
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
@@ -56,10 +57,7 @@ class ParamSpec:
     @property
     def size(self) -> int:
         """Number of elements."""
-        total = 1
-        for n in self.shape:
-            total *= n
-        return total
+        return math.prod(self.shape)
 
 
 def linear(name: str, out: int, into: int, role: Role, bias: bool, stack: tuple[int, ...] = ()) -> NamedWeights:
@@ -85,6 +83,12 @@ class Leaf(OpenAxis):
 
     title: ClassVar[str] = ""
     """What people call it, if that is not its kind."""
+    minimum: ClassVar[Mapping[str, int]] = {}
+    """Fields with a smallest value."""
+    positive: ClassVar[tuple[str, ...]] = ()
+    """Fields that must be above 0."""
+    hints: ClassVar[Mapping[str, str]] = {}
+    """What to say of a field that is below its bound."""
 
     def called(self) -> str:
         """The name for people."""
@@ -95,8 +99,12 @@ class Leaf(OpenAxis):
         return ""
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with this node on its own."""
-        yield from ()
+        """What is wrong with this node on its own: fields beyond their bounds, and what a leaf adds. Unset is never wrong."""
+        for name in (*self.minimum, *self.positive):
+            value, least = getattr(self, name), self.minimum.get(name)
+            if value is not None and (value <= 0 if least is None else value < least):
+                hint = f"; {self.hints[name]}" if name in self.hints else ""
+                yield name, f"{value} is not {'above 0' if least is None else f'at least {least}'}{hint}"
 
 
 class Init(Leaf, axis="init", leaves="anyformer.parts.inits"):
@@ -116,10 +124,13 @@ class NormRecipe(NamedTuple):
     gain_at: Literal["before_cast", "after_cast"]
 
 
+ActivationName = Literal["none", "sigmoid", "silu", "relu", "relu2", "gelu", "gelu_tanh", "gelu_quick"]
+
+
 class Activation(NamedTuple):
     """A feed-forward's `combine` in the words that a fused kernel knows; with two inputs the first is the gate."""
 
-    name: Literal["none", "sigmoid", "silu", "relu", "relu2", "gelu", "gelu_tanh", "gelu_quick"]
+    name: ActivationName
     clamp: float | None = None
     offset: float = 0.0
 

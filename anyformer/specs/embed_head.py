@@ -58,6 +58,7 @@ class PatchEmbed(Embed, kind="patches"):
 
     title = "image patches"
     reads = "pixel_values"
+    minimum = {"image": 1, "channels": 1}
     image: int
     patch: int
     channels: int = 3
@@ -75,9 +76,7 @@ class PatchEmbed(Embed, kind="patches"):
         return f"x_p = W pixels of patch p{' + b' if self.bias else ''}{own}"
 
     def problems(self) -> Iterator[Problem]:
-        for name in ("image", "channels"):
-            if getattr(self, name) < 1:
-                yield name, f"{getattr(self, name)} is not at least 1"
+        yield from super().problems()
         if self.patch < 1 or self.image % max(self.patch, 1):
             yield "patch", f"{self.patch} does not tile an image of {self.image} pixels; pick a divisor of it"
         if self.token_types:
@@ -90,14 +89,14 @@ class SeriesEmbed(Embed, kind="series"):
 
     title = "series of vectors"
     reads = "values"
+    minimum = {"channels": 1}
     channels: int = 1
     bias: bool = True
     token_types: int = 0
     dropout: float = 0.0
 
     def problems(self) -> Iterator[Problem]:
-        if self.channels < 1:
-            yield "channels", f"{self.channels} is not at least 1"
+        yield from super().problems()
         if self.token_types:
             yield "token_types", "a series has no token types; leave it 0"
 

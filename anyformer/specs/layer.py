@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,20 +17,12 @@ Wiring = Literal["serial", "parallel", "parallel2", "reversible"]
 
 def default(axis: type[Any], kind: str) -> Any:
     """A field whose default is a kind with its own defaults, looked up when a spec is made."""
-
-    def make() -> Any:
-        leaf = axis.named(kind)
-        if leaf is None:
-            raise TypeError(f"{axis.axis} has no kind {kind!r}")
-        return leaf()
-
-    return field(default_factory=make)
+    return field(default_factory=functools.partial(axis.make, kind))
 
 
 def inline(axis: type[Any], kind: str) -> Any:
     """As `default`, for a leaf whose keys are written in its parent's table: `norm.kind` beside `norm.placement`."""
-    made = default(axis, kind)
-    return field(default_factory=made.default_factory, metadata={"inline": True})
+    return field(default_factory=functools.partial(axis.make, kind), metadata={"inline": True})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +68,7 @@ class HeadNorm:
 
     def shape(self, heads: int, head_dim: int) -> tuple[int, ...]:
         """Shape of the gain."""
-        shapes = {"head": (head_dim,), "heads": (heads, head_dim), "whole": (heads * head_dim,)}
-        return shapes[self.scope]
+        return {"head": (head_dim,), "heads": (heads, head_dim), "whole": (heads * head_dim,)}[self.scope]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,12 +114,7 @@ class Attention:
 
 def mixer_of(attention: Attention, *, cross: bool) -> Mixer:
     """The mixer of self- or cross-attention: one that needs queries and keys of the same tokens can't serve the latter."""
-    if cross and not attention.mixer.weighs:
-        softmax = Mixer.named("softmax")
-        if softmax is None:
-            raise TypeError("the built-in mixers are missing")
-        return softmax()
-    return attention.mixer
+    return Mixer.make("softmax") if cross and not attention.mixer.weighs else attention.mixer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,54 +1,93 @@
-"""Rules of one layer: its nodes on their own, then the sizes that they share."""
+"""Rules of one layer: its nodes on their own, then the sizes that they share; and the checks that all rules use."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
+from anyformer.specs.axes import Leaf
+from anyformer.specs.formulas import Scale, ScaleTextError, evaluate
 from anyformer.specs.layer import Attention, BlockWiring, Layer, Temperature
 from anyformer.specs.pair_count import blind_heads
 from anyformer.specs.paths import join, related
 from anyformer.specs.patterns import Tokens
-from anyformer.specs.rule_checks import (
-    WIDEST,
-    Finding,
-    Findings,
-    above_zero,
-    at_least,
-    at_most,
-    divisors,
-    factor,
-    leaf,
-    share,
-)
 from anyformer.specs.stacks import Stack, pattern_of
 
 if TYPE_CHECKING:
     from anyformer.specs.model import ModelSpec
 
-SIZES = (
-    "width",
-    "depth",
-    "context",
-    "embed.width",
-    "attention.heads",
-    "attention.kv_heads",
-    "attention.head_dim",
-    "ffn",
-)
+HEAD_SIZES = ("attention.heads", "attention.kv_heads", "attention.head_dim")
+SIZES = ("width", "depth", "context", "embed.width", *HEAD_SIZES, "ffn")
 """What the sizes of a layer are made of."""
+WIDEST = 2**20
+"""No published model is wider than a fiftieth of it."""
+
+
+class Finding(NamedTuple):
+    """A problem, and the other paths that the rule read: if one of those is wrong already, there is nothing to say."""
+
+    path: str
+    message: str
+    reads: tuple[str, ...] = ()
+
+
+Findings = Iterator[Finding]
+
+
+def at_least(path: str, value: float | None, least: float) -> Findings:
+    """A size must reach its least value."""
+    if value is not None and value < least:
+        yield Finding(path, f"{value} is not at least {least}")
+
+
+def size(path: str, value: int | None) -> Findings:
+    """A size must be at least 1, and not beyond all reason: lists of such a length are made, and divisors looked for."""
+    yield from at_least(path, value, 1)
+    if value is not None and value > WIDEST:
+        yield Finding(path, f"{value} is more than {WIDEST}, the largest that is taken for a size")
+
+
+def above_zero(path: str, value: float | None) -> Findings:
+    """A cap or a width of a distribution must be above 0."""
+    if value is not None and value <= 0:
+        yield Finding(path, f"{value} is not above 0")
+
+
+def share(path: str, value: float) -> Findings:
+    """A share that may be nothing but not all."""
+    if not 0 <= value < 1:
+        yield Finding(path, f"{value} is not in [0, 1)")
+
+
+def leaf(path: str, node: Leaf | None) -> Findings:
+    """What a leaf says of itself."""
+    return (Finding(join(path, name), message) for name, message in (node.problems() if node is not None else ()))
+
+
+def factor(path: str, scale: Scale, names: Mapping[str, float], reads: tuple[str, ...]) -> Findings:
+    """A scale must be readable, and not erase what it multiplies."""
+    try:
+        if evaluate(scale, names) == 0:
+            yield Finding(path, "is 0, which would erase what it multiplies", reads)
+    except ScaleTextError as error:
+        yield Finding(path, str(error), reads)
+
+
+def divisors(n: int) -> list[int]:
+    """Every whole number that divides n."""
+    small = [d for d in range(1, math.isqrt(max(n, 0)) + 1) if n % d == 0]
+    return sorted({*small, *(n // d for d in small)})
 
 
 def check_layer(spec: ModelSpec, stack: Stack, layer: Layer) -> Findings:
     """Everything about one layer. Rules that need its sizes are left out if one of them is wrong."""
-    wrong: list[str] = []
-    for finding in _nodes(spec, stack, layer):
-        wrong.append(finding.path)
-        yield finding
-    if 1 <= spec.width <= WIDEST and not any(related(path, size) for path in wrong for size in SIZES):
+    wrong = list(_nodes(spec, stack, layer))
+    yield from wrong
+    if 1 <= spec.width <= WIDEST and not any(related(found.path, name) for found in wrong for name in SIZES):
         yield from _sizes(spec, stack, layer)
-    yield from share("attention.dropout", layer.attention.dropout)
-    yield from share("ffn.dropout", layer.ffn.dropout)
-    yield from share("block.dropout", layer.block.dropout)
+    for path, node in (("attention", layer.attention), ("ffn", layer.ffn), ("block", layer.block)):
+        yield from share(f"{path}.dropout", node.dropout)
 
 
 def _nodes(spec: ModelSpec, stack: Stack, layer: Layer) -> Findings:
@@ -61,10 +100,14 @@ def _nodes(spec: ModelSpec, stack: Stack, layer: Layer) -> Findings:
     if layer.block.branch_scale == 0:
         yield Finding("block.branch_scale", "is 0, which would erase what it multiplies")
     if a.temperature is not None:
-        yield from _temperature(a.temperature)
+        yield from at_least("attention.temperature.length", a.temperature.length, 2)
+        if a.temperature.kind == "log_n" and a.temperature.strength != Temperature().strength:
+            why = "has no effect: 'log_n' has no strength; leave it out"
+            yield Finding("attention.temperature.strength", why, ("attention.temperature.kind",))
     if a.v_norm is not None and a.v_norm.when == "after":
-        why = "'after' has no effect: values are normed before they are rotated or cached"
-        yield Finding("attention.v_norm.when", why)
+        yield Finding(
+            "attention.v_norm.when", "'after' has no effect: values are normed before they are rotated or cached"
+        )
     if stack.causal and a.pattern is not None and a.pattern.prefix() is None:
         why = f"'{a.pattern}' lets a token see later ones, which a decoder may not; write 'causal & ({a.pattern})'"
         yield Finding("attention.pattern", why, ("topology",))
@@ -78,21 +121,17 @@ def _nodes(spec: ModelSpec, stack: Stack, layer: Layer) -> Findings:
     if a.cross_position and stack.cross and layer.position.needs_length:
         why = "can't be had with a RoPE scaling that depends on the length: source and target have their own lengths"
         yield Finding("attention.cross_position", why, ("position",))
-    yield from leaf("attention.pattern", a.pattern)
-    yield from leaf("attention.mixer", a.mixer)
-    yield from leaf("position", layer.position)
-    yield from leaf("ffn", layer.ffn)
-    yield from leaf("norm", layer.norm.leaf)
-    for name, norm in (("qk_norm", a.qk_norm), ("v_norm", a.v_norm)):
-        yield from leaf(f"attention.{name}", norm.leaf if norm is not None else None)
+    qk_norm, v_norm = (None if norm is None else norm.leaf for norm in (a.qk_norm, a.v_norm))
+    inner = {"pattern": a.pattern, "mixer": a.mixer, "qk_norm": qk_norm, "v_norm": v_norm}
+    nodes = {"position": layer.position, "ffn": layer.ffn, "norm": layer.norm.leaf}
+    for path, node in ({f"attention.{name}": node for name, node in inner.items()} | nodes).items():
+        yield from leaf(path, node)
     yield from _wiring(layer)
 
 
 def _heads(spec: ModelSpec, a: Attention) -> Findings:
-    yield from at_least("attention.heads", a.heads, 1)
-    yield from at_least("attention.head_dim", a.head_dim, 1)
-    for name in ("heads", "head_dim"):
-        yield from at_most(f"attention.{name}", getattr(a, name), WIDEST)
+    yield from size("attention.heads", a.heads)
+    yield from size("attention.head_dim", a.head_dim)
     if not 1 <= a.heads <= WIDEST or spec.width > WIDEST:
         return
     if a.head_dim is None and spec.width % a.heads:
@@ -113,10 +152,11 @@ def _mixer(stack: Stack, layer: Layer) -> Findings:
     if stack.cross and pattern.reads_marks:
         why = f"'{pattern}' reads marks, which global_mask gives to the source only; write marks=False and how many are first"
         yield Finding("attention.pattern", why, ("topology",))
-    if (pattern.repeats or pattern.evaluated().repeats) and (mixer.kind != "softmax" or a.softcap is not None):
+    repeats = pattern.repeats or pattern.evaluated().repeats
+    if repeats and (mixer.kind != "softmax" or a.softcap is not None):
         why = f"'{pattern}' counts keys several times, which goes with mixer 'softmax' and without a softcap only"
         yield Finding("attention.pattern", why, ("attention.mixer", "attention.softcap"))
-    if (pattern.repeats or pattern.evaluated().repeats) and layer.position.reads_probs():
+    if repeats and layer.position.reads_probs():
         why = f"'{pattern}' counts keys several times, which position {layer.position.kind!r}, with vectors on values, does not"
         yield Finding("attention.pattern", why, ("position.kind",))
     if mixer.shares_keys:
@@ -141,18 +181,8 @@ def _mixer(stack: Stack, layer: Layer) -> Findings:
         yield Finding("position.kind", why, ("attention.mixer",))
     reason = mixer.serves(pattern)
     if reason is not None:
-        yield Finding(
-            "attention.pattern",
-            f"'{pattern}' does not go with mixer {mixer.kind!r}: {reason}",
-            ("attention.mixer", "topology"),
-        )
-
-
-def _temperature(temperature: Temperature) -> Findings:
-    yield from at_least("attention.temperature.length", temperature.length, 2)
-    if temperature.kind == "log_n" and temperature.strength != Temperature().strength:
-        why = "has no effect: 'log_n' has no strength; leave it out"
-        yield Finding("attention.temperature.strength", why, ("attention.temperature.kind",))
+        why = f"'{pattern}' does not go with mixer {mixer.kind!r}: {reason}"
+        yield Finding("attention.pattern", why, ("attention.mixer", "topology"))
 
 
 def _wiring(layer: Layer) -> Findings:
@@ -160,7 +190,7 @@ def _wiring(layer: Layer) -> Findings:
     if norm.attention_placement and norm.ffn_placement and norm.placement != "pre":
         why = "has no effect: attention_placement and ffn_placement say where all norms are; leave it out"
         yield Finding("norm.placement", why, ("norm.attention_placement", "norm.ffn_placement"))
-    both = (layer.norm.of_attention(), layer.norm.of_ffn())
+    both = (norm.of_attention(), norm.of_ffn())
     inner, post = [p in ("pre", "sandwich") for p in both], [p == "post" for p in both]
     reads = ("norm.placement", "norm.attention_placement", "norm.ffn_placement")
     if layer.block.wiring == "reversible" and any(post):
@@ -185,9 +215,8 @@ def _sizes(spec: ModelSpec, stack: Stack, layer: Layer) -> Findings:
     pattern = pattern_of(stack, layer)
     if any(True for _ in pattern.problems()):
         return
-    wrong = False
-    for path, message in pattern.check(dims.heads, spec.context):
-        wrong = True
+    wrong = list(pattern.check(dims.heads, spec.context))
+    for path, message in wrong:
         yield Finding(join("attention.pattern", path), message, SIZES)
     if not wrong:
         blind = blind_heads(pattern, dims.heads, spec.context)

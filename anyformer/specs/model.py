@@ -15,8 +15,7 @@ from anyformer.specs.axes import Dims, FeedForward, Init, Position
 from anyformer.specs.codec import Problems, draft, read_fields, write
 from anyformer.specs.embed_head import Embed, Head, TokenEmbed
 from anyformer.specs.layer import Attention, BlockWiring, Layer, Loss, NormPlacement, SpecialIds, Topology, default
-from anyformer.specs.layers import Layers, Overrides
-from anyformer.specs.overrides import vary
+from anyformer.specs.overrides import Layers, Overrides, vary
 from anyformer.specs.paths import Table
 from anyformer.specs.stacks import Stack, resolve
 
@@ -68,9 +67,7 @@ class ModelSpec:
             object.__setattr__(self, name, value)
         rules.check_model(self, problems)
         found = resolve(self, problems)
-        for resolved in found:
-            rules.check_stack(self, resolved, problems)
-        rules.check_routers(self, [resolved.stack for resolved in found], problems)
+        rules.check_stacks(self, found, problems)
         if problems.found:
             raise SpecError(problems.lines, source)
         # What `stacks` would resolve once more.

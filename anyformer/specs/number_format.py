@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 STEPS = ("", "k", "M", "G", "T", "P", "E", "Z")
 
@@ -12,15 +13,10 @@ def short(value: float, unit: str = "", *, steps: tuple[str, ...] = STEPS) -> st
     size, step = abs(value), 0
     while step + 1 < len(steps) and float(f"{size:.3g}") >= 1000:
         size, step = size / 1000, step + 1
-    digits = f"{size:.0f}" if step == 0 and size == round(size) else _three(size)
-    text = f"{'-' if value < 0 else ''}{digits} {steps[step]}{unit}"
-    return text.rstrip()
-
-
-def _three(size: float) -> str:
-    if size == 0 or not math.isfinite(size):
-        return "0"
-    return f"{size:.{max(0, 2 - math.floor(math.log10(float(f'{size:.3g}'))))}f}"
+    places = 0
+    if not (step == 0 and size == round(size)):
+        places = max(0, 2 - math.floor(math.log10(float(f"{size:.3g}"))))
+    return f"{'-' if value < 0 else ''}{size:.{places}f} {steps[step]}{unit}".rstrip()
 
 
 def params(n: int) -> str:
@@ -41,6 +37,17 @@ def flops(n: float) -> str:
 def tokens(n: int) -> str:
     """A length in tokens: 8k if it is a multiple of 1024, 2,000 if not."""
     return f"{n // 1024}k" if n >= 1024 and n % 1024 == 0 else f"{n:,}"
+
+
+def ranges(indices: Iterable[int]) -> list[str]:
+    """Runs of consecutive numbers: ["0-4", "6"]."""
+    runs: list[list[int]] = []
+    for i in sorted(indices):
+        if runs and runs[-1][-1] == i - 1:
+            runs[-1].append(i)
+        else:
+            runs.append([i])
+    return [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
 
 
 def percent(part: float, whole: float) -> str:

@@ -15,7 +15,51 @@ from typing import Any, ClassVar, NamedTuple, cast
 from anyformer.errors import nearest
 from anyformer.specs.axes import Leaf, Problem
 from anyformer.specs.cache_policy import Keep
-from anyformer.specs.locality import Reach
+
+
+class Reach(NamedTuple):
+    """How far from a query its keys can be: every allowed pair lies within `back` and `ahead`, or its query or its key
+    is one of a few tokens apart, which see or are seen everywhere.
+    """
+
+    back: int | None
+    """Positions back, the query's own included; None: no limit."""
+    ahead: int | None
+    """Positions after the query; None: no limit."""
+    first: int = 0
+    """So many of a document's first tokens are apart."""
+    marks: bool = False
+    """So are the marked ones."""
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there is a limit on both sides."""
+        return self.back is not None and self.ahead is not None
+
+    @property
+    def apart(self) -> tuple[int, bool]:
+        """The tokens apart; (0, False) if there are none."""
+        return self.first, self.marks
+
+    def meet(self, other: Reach) -> Reach:
+        """Of pairs that two patterns allow both."""
+        for one, rest in ((self, other), (other, self)):
+            if one.bounded and not any(one.apart) and any(rest.apart):
+                # What the other allows beyond, this one does not.
+                return one
+        return Reach(_least(self.back, other.back), _least(self.ahead, other.ahead), *map(max, self.apart, other.apart))
+
+    def join(self, other: Reach) -> Reach:
+        """Of pairs that one of two patterns allows."""
+        return Reach(_most(self.back, other.back), _most(self.ahead, other.ahead), *map(max, self.apart, other.apart))
+
+
+def _least(a: int | None, b: int | None) -> int | None:
+    return b if a is None else a if b is None else min(a, b)
+
+
+def _most(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else max(a, b)
 
 
 class Tokens(NamedTuple):
@@ -126,13 +170,12 @@ class Pattern(Leaf, axis="pattern", leaves="anyformer.parts.patterns"):
 
     def sizes(self) -> tuple[int, ...]:
         """How many tokens the parts of the pattern span."""
-        return tuple(value for value in self._whole().values())
+        return tuple(self._whole().values())
 
     def shrunk(self, by: float) -> Pattern:
         """The same pattern with its sizes divided, to be drawn on few tokens."""
-        return dataclasses.replace(
-            cast("Any", self), **{n: max(1, round(v / by)) for n, v in self._whole().items() if v}
-        )
+        smaller = {name: max(1, round(value / by)) for name, value in self._whole().items() if value}
+        return dataclasses.replace(cast("Any", self), **smaller)
 
     def _whole(self) -> dict[str, int]:
         names = field_names(type(self)) if self.counted is None else self.counted
@@ -161,15 +204,30 @@ class Pattern(Leaf, axis="pattern", leaves="anyformer.parts.patterns"):
 class Pair(Pattern):
     """Two patterns joined by an operator."""
 
+    word: ClassVar[str]
+    limit: ClassVar[Callable[[int | None, int | None], int | None]]
+    """What a limit of the first and one of the second (None: none) leave of both."""
     first: Pattern
     second: Pattern
 
     def __post_init__(self) -> None:
-        self._flag(
-            causal=self.joined_causal(), shift_invariant=self.first.shift_invariant and self.second.shift_invariant
-        )
+        halves, both = (self.first, self.second), isinstance(self, Both)
+        causal = [half.causal for half in halves]
+        self._flag(causal=any(causal) if both else all(causal), shift_invariant=all(h.shift_invariant for h in halves))
         for name in ("needs_length", "per_head", "per_layer", "reads_marks", "repeats"):
-            self._flag(**{name: getattr(self.first, name) or getattr(self.second, name)})
+            self._flag(**{name: any(getattr(half, name) for half in halves)})
+
+    def horizon(self) -> int | None:
+        return self.limit(self.first.horizon(), self.second.horizon())
+
+    def ahead(self) -> int | None:
+        return self.limit(self.first.ahead(), self.second.ahead())
+
+    def prefix(self) -> int | None:
+        return self.limit(self.first.prefix(), self.second.prefix())
+
+    def equation(self) -> str:
+        return f" {self.word} ".join(f"({part.equation() or part})" for part in (self.first, self.second))
 
     def is_global(self, q: Tokens) -> Any:
         first, second = self.first.is_global(q), self.second.is_global(q)
@@ -186,10 +244,6 @@ class Pair(Pattern):
     def evaluated(self) -> Pattern:
         first, second = self.first.evaluated(), self.second.evaluated()
         return self if (first, second) == (self.first, self.second) else type(self)(first=first, second=second)
-
-    def joined_causal(self) -> bool:
-        """Whether the pair is causal."""
-        raise TypeError(f"{type(self).__name__} defines no joined_causal()")
 
     def in_head(self, head: int) -> Pattern | bool:
         first, second = self.first.in_head(head), self.second.in_head(head)
@@ -214,10 +268,8 @@ class Pair(Pattern):
     def problems(self) -> Iterator[Problem]:
         yield from self._of_halves(lambda part: part.problems())
         if self.first.repeats and self.second.repeats:
-            yield (
-                "",
-                f"'{self.first}' and '{self.second}' both count keys several times; only one part of a pattern can",
-            )
+            both = f"'{self.first}' and '{self.second}' both count keys several times"
+            yield "", f"{both}; only one part of a pattern can"
 
     def check(self, heads: int, context: int) -> Iterator[Problem]:
         yield from self._of_halves(lambda part: part.check(heads, context))
@@ -233,8 +285,7 @@ class Pair(Pattern):
 class Both(Pair):
     """Allowed by the first and by the second."""
 
-    def joined_causal(self) -> bool:
-        return self.first.causal or self.second.causal
+    word, limit = "and", staticmethod(_least)
 
     def allows(self, q: Tokens, k: Tokens) -> Any:
         return self.first.allows(q, k) & self.second.allows(q, k)
@@ -245,52 +296,26 @@ class Both(Pair):
         a, b = self.first.interval(pos, length), self.second.interval(pos, length)
         return None if a is None or b is None else (np.maximum(a[0], b[0]), np.minimum(a[1], b[1]))
 
-    def horizon(self) -> int | None:
-        known = [h for h in (self.first.horizon(), self.second.horizon()) if h is not None]
-        return min(known, default=None)
-
-    def ahead(self) -> int | None:
-        known = [n for n in (self.first.ahead(), self.second.ahead()) if n is not None]
-        return min(known, default=None)
-
-    def prefix(self) -> int | None:
-        known = [n for n in (self.first.prefix(), self.second.prefix()) if n is not None]
-        return min(known, default=None)
-
     def reach(self) -> Reach:
         return self.first.reach().meet(self.second.reach())
 
     def keeps(self) -> Keep:
         return self.first.keeps().meet(self.second.keeps())
 
-    def equation(self) -> str:
-        return " and ".join(f"({part.equation() or part})" for part in (self.first, self.second))
-
     def __str__(self) -> str:
-        return f"{_term(self.first)} & {_term(self.second, right=True)}"
+        # "&" binds tighter than "|" and both group to the left, as in Python, which parses them.
+        first = f"({self.first})" if isinstance(self.first, Either) else str(self.first)
+        return f"{first} & {f'({self.second})' if isinstance(self.second, Pair) else self.second}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Either(Pair):
     """Allowed by the first or by the second."""
 
-    def joined_causal(self) -> bool:
-        return self.first.causal and self.second.causal
+    word, limit = "or", staticmethod(_most)
 
     def allows(self, q: Tokens, k: Tokens) -> Any:
         return self.first.allows(q, k) | self.second.allows(q, k)
-
-    def horizon(self) -> int | None:
-        known = [self.first.horizon(), self.second.horizon()]
-        return None if None in known else max(h for h in known if h is not None)
-
-    def ahead(self) -> int | None:
-        known = [self.first.ahead(), self.second.ahead()]
-        return None if None in known else max(n for n in known if n is not None)
-
-    def prefix(self) -> int | None:
-        known = [self.first.prefix(), self.second.prefix()]
-        return None if None in known else max(n for n in known if n is not None)
 
     def reach(self) -> Reach:
         return self.first.reach().join(self.second.reach())
@@ -298,18 +323,8 @@ class Either(Pair):
     def keeps(self) -> Keep:
         return self.first.keeps().join(self.second.keeps())
 
-    def equation(self) -> str:
-        return " or ".join(f"({part.equation() or part})" for part in (self.first, self.second))
-
     def __str__(self) -> str:
-        second = f"({self.second})" if isinstance(self.second, Either) else str(self.second)
-        return f"{self.first} | {second}"
-
-
-def _term(pattern: Pattern, *, right: bool = False) -> str:
-    # "&" binds tighter than "|" and both group to the left, as in Python, which parses them.
-    wrap = isinstance(pattern, Either) or (right and isinstance(pattern, Both))
-    return f"({pattern})" if wrap else str(pattern)
+        return f"{self.first} | {f'({self.second})' if isinstance(self.second, Either) else self.second}"
 
 
 def field_names(leaf: type[Pattern]) -> list[str]:

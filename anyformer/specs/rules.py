@@ -12,8 +12,7 @@ from anyformer.specs.axes import FeedForward
 from anyformer.specs.codec import Problems
 from anyformer.specs.embed_head import PatchEmbed, TokenEmbed, TokenHead
 from anyformer.specs.layer import Layer
-from anyformer.specs.layer_rules import check_layer
-from anyformer.specs.rule_checks import WIDEST, Finding, Findings, above_zero, at_least, at_most, factor, leaf, share
+from anyformer.specs.layer_rules import Finding, Findings, above_zero, at_least, check_layer, factor, leaf, share, size
 from anyformer.specs.stacks import Origin, Resolved, Stack
 
 if TYPE_CHECKING:
@@ -22,25 +21,20 @@ if TYPE_CHECKING:
 
 def check_model(spec: ModelSpec, problems: Problems) -> None:
     """Everything that does not depend on a single layer."""
-    for findings in (
-        _sizes(spec),
-        _topology(spec),
-        _source(spec),
-        _leaves(spec),
-        _tokens(spec),
-        _patches(spec),
-        _head(spec),
-        _loss(spec),
-    ):
-        _note(problems, findings)
+    for rule in (_sizes, _topology, _source, _leaves, _tokens, _patches, _head, _loss):
+        _note(problems, rule(spec))
 
 
-def check_stack(spec: ModelSpec, resolved: Resolved, problems: Problems) -> None:
-    """Every distinct layer of a stack, and what its layers must agree on."""
-    seen: dict[tuple[Layer, Origin], None] = dict.fromkeys(zip(resolved.stack.layers, resolved.origins, strict=True))
-    for layer, origin in seen:
-        _note(problems, check_layer(spec, resolved.stack, layer), origin)
-    _note(problems, _agreement(spec, resolved.stack))
+def check_stacks(spec: ModelSpec, found: Sequence[Resolved], problems: Problems) -> None:
+    """Every distinct layer of each stack, what its layers must agree on, and what needs a layer of some kind."""
+    for resolved in found:
+        seen: dict[tuple[Layer, Origin], None] = dict.fromkeys(
+            zip(resolved.stack.layers, resolved.origins, strict=True)
+        )
+        for layer, origin in seen:
+            _note(problems, check_layer(spec, resolved.stack, layer), origin)
+        _note(problems, _agreement(spec, resolved.stack))
+    _note(problems, _routers(spec, [resolved.stack for resolved in found]))
 
 
 def _note(problems: Problems, findings: Findings, origin: Origin | None = None) -> None:
@@ -53,9 +47,9 @@ def _note(problems: Problems, findings: Findings, origin: Origin | None = None) 
 
 
 def _sizes(spec: ModelSpec) -> Findings:
-    for name, least in (("width", 1), ("context", 1), ("vocab", 0)):
-        yield from at_least(name, getattr(spec, name), least)
-    yield from at_most("width", spec.width, WIDEST)
+    yield from size("width", spec.width)
+    yield from at_least("context", spec.context, 1)
+    yield from at_least("vocab", spec.vocab, 0)
     ids = {"ids.pad": spec.ids.pad, "ids.bos": spec.ids.bos, "ids.start": spec.ids.start}
     ids |= {f"ids.eos[{i}]": eos for i, eos in enumerate(spec.ids.eos)}
     for path, value in ids.items():
@@ -88,10 +82,8 @@ def _source(spec: ModelSpec) -> Findings:
             why = f"{value} is not a token of the source; its ids run from 0 to source_vocab - 1 = {own - 1}"
             yield Finding(path, why, ("source_vocab",))
     if spec.ids.source_pad is None and spec.ids.pad is not None and spec.ids.pad >= own:
-        why = (
-            f"is missing: ids.pad = {spec.ids.pad} is not among the {own} tokens of the source; say what fills its rows"
-        )
-        yield Finding("ids.source_pad", why, ("source_vocab", "ids.pad"))
+        why = f"is missing: ids.pad = {spec.ids.pad} is not among the {own} tokens of the source"
+        yield Finding("ids.source_pad", f"{why}; say what fills its rows", ("source_vocab", "ids.pad"))
 
 
 def _topology(spec: ModelSpec) -> Findings:
@@ -118,8 +110,7 @@ def _tokens(spec: ModelSpec) -> Findings:
         yield Finding("vocab", why, ("embed.kind", "head.kind"))
     if not isinstance(embed, TokenEmbed):
         return
-    yield from at_least("embed.width", embed.width, 1)
-    yield from at_most("embed.width", embed.width, WIDEST)
+    yield from size("embed.width", embed.width)
     yield from at_least("embed.token_types", embed.token_types, 0)
     if embed.width is None or embed.width == spec.width:
         for name, idle in (("project", embed.project == "first"), ("project_bias", not embed.project_bias)):
@@ -162,14 +153,12 @@ def _head(spec: ModelSpec) -> Findings:
         yield Finding("head.transform_bias", "has no effect without head.transform", ("head.transform",))
     if not head.transform and head.activation != TokenHead().activation:
         yield Finding("head.activation", "has no effect without head.transform", ("head.transform",))
-    elif head.activation not in (kinds := plain_ffns()):
+    # The ungated feed-forward kinds double as activations.
+    elif head.activation not in (
+        kinds := [k for k in FeedForward.kinds() if (ffn := FeedForward.named(k)) and len(ffn.inputs) == 1]
+    ):
         yield Finding("head.activation", f"{head.activation!r} is unknown{nearest(head.activation, kinds)}")
     yield from factor("head.scale", head.scale, {"width": spec.width, "depth": spec.depth}, ("width", "depth"))
-
-
-def plain_ffns() -> list[str]:
-    """The ungated feed-forward kinds, which double as activations."""
-    return [k for k in FeedForward.kinds() if (leaf := FeedForward.named(k)) and len(leaf.inputs) == 1]
 
 
 def _loss(spec: ModelSpec) -> Findings:
@@ -184,12 +173,8 @@ def _loss(spec: ModelSpec) -> Findings:
             yield Finding(f"loss.{name}", "has no effect on a 'none' head", ("head.kind",))
 
 
-def check_routers(spec: ModelSpec, stacks: Sequence[Stack], problems: Problems) -> None:
-    """Whether the losses of routers have routers to act on."""
-    _note(problems, _routers(spec, stacks))
-
-
 def _routers(spec: ModelSpec, stacks: Sequence[Stack]) -> Findings:
+    """Whether the losses of routers have routers to act on."""
     layers = [layer for stack in stacks for layer in stack.layers if layer.ffn.routes]
     for name in ("balance", "router_z"):
         if not getattr(spec.loss, name):
@@ -204,12 +189,9 @@ def _routers(spec: ModelSpec, stacks: Sequence[Stack]) -> Findings:
 
 def _reached_elsewhere(spec: ModelSpec, stack: Stack) -> bool:
     """Whether another stack has positions for the whole context: a decoder may be shorter than its encoder (LED)."""
-    limits = [
-        [n for layer in other.layers if (n := layer.position.limit(spec.context)) is not None]
-        for other in spec.stacks
-        if other.name != stack.name
-    ]
-    return any(min(found, default=spec.context) >= spec.context for found in limits)
+    others = [other for other in spec.stacks if other.name != stack.name]
+    limits = [[layer.position.limit(spec.context) for layer in other.layers] for other in others]
+    return any(all(n is None or n >= spec.context for n in found) for found in limits)
 
 
 def _agreement(spec: ModelSpec, stack: Stack) -> Findings:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from anyformer.errors import nearest
 from anyformer.specs.codec import MISSING, Problems, read, write
 from anyformer.specs.layer import Layer, NormPlacement
-from anyformer.specs.layers import NUMBER, Layers, Overrides
-from anyformer.specs.overrides import merge
+from anyformer.specs.overrides import NUMBER, Layers, Overrides, merge
 from anyformer.specs.paths import Table, join
 from anyformer.specs.patterns import Pattern
 
@@ -62,12 +61,7 @@ class Stack:
 def pattern_of(stack: Stack, layer: Layer) -> Pattern:
     """A layer's pattern, with the stack's default where it is unset."""
     pattern = layer.attention.pattern
-    if pattern is not None:
-        return pattern
-    leaf = Pattern.named("causal" if stack.causal else "full")
-    if leaf is None:
-        raise TypeError("the built-in patterns are missing")
-    return leaf()
+    return Pattern.make("causal" if stack.causal else "full") if pattern is None else pattern
 
 
 @dataclass(frozen=True, kw_only=True)

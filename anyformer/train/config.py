@@ -28,8 +28,7 @@ from anyformer.optim.schedule import Schedule
 from anyformer.specs.axes import Problem
 from anyformer.specs.codec import MISSING, Problems, draft, read_fields, write
 from anyformer.specs.layer import default
-from anyformer.specs.layers import Overrides
-from anyformer.specs.overrides import merge
+from anyformer.specs.overrides import Overrides, merge
 from anyformer.specs.paths import Table
 from anyformer.train.familiar import in_our_words
 from anyformer.train.loggers import unknown_services

@@ -12,8 +12,7 @@ from anyformer.explain.words import file_of, join, leaf_words, settings, some
 from anyformer.specs import Attention, FeedForward, Mixer, Norm, Position
 from anyformer.specs.axes import Leaf
 from anyformer.specs.embed_head import SequenceHead, TokenEmbed, TokenHead
-from anyformer.specs.layers import runs
-from anyformer.specs.number_format import data, flops, params, percent, ratio, short, tokens
+from anyformer.specs.number_format import data, flops, params, percent, ranges, ratio, short, tokens
 from tests.contract.draw import every_kind, spec_of_kind
 from tests.specs.small import small
 
@@ -167,8 +166,8 @@ def test_lists_of_words_are_joined_as_people_do():
 
 
 def test_runs_of_layers_are_found_in_any_order():
-    assert runs([7, 0, 1, 2, 5, 6]) == [(0, 2), (5, 7)]
-    assert runs([]) == []
+    assert ranges([7, 0, 1, 2, 5, 6]) == ["0-2", "5-7"]
+    assert ranges([]) == []
 
 
 def test_equation_of_a_tied_head_has_the_projection_to_a_narrower_table():

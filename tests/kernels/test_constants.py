@@ -2,7 +2,7 @@
 
 import pytest
 
-from anyformer.kernels.constants import read, written
+from anyformer.kernels.trace_constants import read, written
 from anyformer.parts.patterns.block_sparse import BlockSparse
 from anyformer.parts.patterns.causal import Causal
 from anyformer.parts.patterns.global_tokens import GlobalTokens

@@ -166,7 +166,7 @@ def test_lsh_gradients_with_documents_and_tiles_equal_one_query_at_a_time(tile, 
             out = mixed(leaf, x, v, Causal(), document=document)
         else:
             found = lsh_buckets.hashed(x, lsh_buckets.rotations(x, (4,), 2, leaf.seed), (4,))
-            plan = lsh_buckets.plan(found, 4, lsh_buckets.Looks(4, 1, 0), causal=True, document_BT=document)
+            plan = lsh_buckets.plan(found, 4, 4, range(-1, 1), causal=True, document_BT=document)
             out = by_pairs(leaf, x, v, plan)
         out.backward(random(*out.shape, seed=7))
         results.append((out, x.grad, v.grad))

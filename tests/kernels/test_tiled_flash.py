@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from anyformer.errors import CapabilityError
-from anyformer.kernels.attention import block_sparsity, dropout, reference, tiled_flash
+from anyformer.kernels.attention import block_sparsity, reference, tiled_flash
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.block_sparse import BlockSparse
 from anyformer.parts.patterns.causal import Causal
@@ -151,7 +151,7 @@ def test_tiled_dropout_zeroes_its_share_and_raises_the_rest(share, small_tiles):
 def test_dropout_of_each_row_head_query_and_key_has_its_share_and_depends_on_no_other():
     size, share = 96, 0.25
     seed = torch.tensor([12345, -6789], dtype=torch.int32)
-    kept = dropout.kept(seed, (4, 8), slice(0, size), slice(0, size), share).double()
+    kept = tiled_flash.kept_weights(seed, (4, 8), slice(0, size), slice(0, size), share).double()
     for along in ((1, 2, 3), (0, 2, 3), (0, 1, 3), (0, 1, 2)):
         count = kept.numel() / kept.shape[next(i for i in range(4) if i not in along)]
         off = (kept.mean(along) - (1 - share)).abs().max()
@@ -165,8 +165,10 @@ def test_dropout_of_each_row_head_query_and_key_has_its_share_and_depends_on_no_
 
 def test_dropout_of_a_tile_is_that_part_of_the_whole():
     seed = torch.tensor([1, 2], dtype=torch.int32)
-    whole = dropout.kept(seed, (2, 3), slice(0, 40), slice(0, 50), 0.3)
-    assert torch.equal(dropout.kept(seed, (2, 3), slice(8, 20), slice(30, 50), 0.3), whole[:, :, 8:20, 30:50])
+    whole = tiled_flash.kept_weights(seed, (2, 3), slice(0, 40), slice(0, 50), 0.3)
+    assert torch.equal(
+        tiled_flash.kept_weights(seed, (2, 3), slice(8, 20), slice(30, 50), 0.3), whole[:, :, 8:20, 30:50]
+    )
 
 
 @pytest.mark.parametrize("added", ["plain", "shaw", "softcap", "sink"])
@@ -176,7 +178,9 @@ def test_tiled_gradient_with_dropout_is_that_of_the_masked_reference(added, smal
     torch.manual_seed(3)
     found = value_and_gradients(tiled_flash.KERNEL, sight, added, dropout=share)
     torch.manual_seed(3)
-    kept = dropout.kept(dropout.draw_seed(torch.device("cpu")), (2, heads), slice(0, tokens), slice(0, tokens), share)
+    kept = tiled_flash.kept_weights(
+        tiled_flash.draw_seed(torch.device("cpu")), (2, heads), slice(0, tokens), slice(0, tokens), share
+    )
 
     class Dropped(Softmax):
         def weigh(self, scores, own):

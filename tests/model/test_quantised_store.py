@@ -12,9 +12,8 @@ from safetensors.torch import load_file, save_file
 
 import anyformer as af
 from anyformer.errors import CheckpointError, InputError
-from anyformer.model.native_checkpoint import load
+from anyformer.model.native_checkpoint import KEY, load
 from anyformer.model.quantize import HEAD, install, products, quantize
-from anyformer.model.quantized_checkpoint import KEY
 from anyformer.parts.heads import LMHead
 from anyformer.parts.moe import MoE
 from anyformer.parts.quantized import is_quantized, numbers_of

@@ -12,7 +12,7 @@ import anyformer as af
 from anyformer.errors import InputError, SpecError
 from anyformer.kernels.attention import choice
 from anyformer.kernels.dispatch import KernelRequest
-from anyformer.nn.scene import placed, self_scene
+from anyformer.nn.metadata import self_metadata
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.full import Full
 from anyformer.specs import Position
@@ -290,10 +290,8 @@ def test_attention_part_mask_finer_than_its_tokens_is_not_rounded(dtype, kernel)
         af.nn.Attention(24, 6, device="meta", dtype=torch.bfloat16),
         torch.empty(B, T, 24, device="meta").bfloat16(),
     )
-    scene = self_scene(
-        made.body, Full(), x, placed(x, made.body, Full()), torch.empty(T, T, device="meta", dtype=dtype)
-    )
-    assert scene.kernel.name == kernel
+    metadata = self_metadata("here", made.body, Full(), x, torch.empty(T, T, device="meta", dtype=dtype))
+    assert metadata.kernel.name == kernel
 
 
 @pytest.mark.parametrize("none", ["none", {"kind": "none"}, Position.named("none")()], ids=str)
@@ -397,3 +395,28 @@ def test_attention_part_starts_as_linear_maps_do():
 def test_attention_part_misuse_says_what_to_do(make, error, text):
     with pytest.raises(error, match=text):
         make()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"pattern": "windw(3)", "position": "rop", "kv_heads": 4}, ("attention.pattern: 'windw'", "position.kind: 'rop'", "attention.kv_heads: 4")),
+        ({"pattern": "window(0)", "position": {"kind": "rope", "theta": -1.0}}, ("attention.pattern.size: 0", "position.theta: -1.0")),
+        ({"pattern": "windw(3)", "position": "learned"}, ("attention.pattern: 'windw'", "position: 'learned' is added to embeddings")),
+        ({"pattern": "causal", "cross": True, "head_dim": 0}, ("pattern: attention to a memory sees all of it", "attention.head_dim: 0")),
+        ({"pattern": "causal & windw(3)", "bias": "qz", "global_projections": True}, ("attention.pattern: 'windw'", "attention.bias: 'qz'")),
+    ],
+)  # fmt: skip
+def test_attention_part_misuse_is_told_at_once(options, told):
+    with pytest.raises(SpecError) as caught:
+        part(**options)
+    lines = str(caught.value).splitlines()[1:]
+    assert len(lines) == len(told)
+    for text in told:
+        assert any(line.strip().startswith(text) for line in lines), (text, lines)
+
+
+def test_block_misuse_is_told_at_once():
+    with pytest.raises(SpecError) as caught:
+        af.nn.Block(24, 5, pattern="windw(3)", attention={"pattern": "full"}, position="learned", ffn="swigul")
+    assert len(str(caught.value).splitlines()) == 6

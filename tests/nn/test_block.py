@@ -65,18 +65,17 @@ def test_block_reversible_runs_two_streams():
     part, x = block(pattern="causal", block={"wiring": "reversible"}), (random(2, 5, 24), random(2, 5, 24, seed=1))
     first, second = part(x)
     whole = block(pattern="causal", block={"wiring": "reversible"})
-    a = x[0] + whole.body.attention.body(whole.body.attention.inner(x[1]), _scene_of(whole, x[0]))
+    a = x[0] + whole.body.attention.body(whole.body.attention.inner(x[1]), _metadata_of(whole, x[0]))
     assert_close("kernel", first, a)
     assert second.shape == (2, 5, 24)
     with pytest.raises(TypeError, match="give a pair"):
         part(x[0])
 
 
-def _scene_of(part, x):
-    from anyformer.nn.scene import placed, self_scene
+def _metadata_of(part, x):
+    from anyformer.nn.metadata import self_metadata
 
-    body = part.body.attention.body
-    return self_scene(body, part.layer.pattern, x, placed(x, body, part.layer.pattern), None)
+    return self_metadata("here", part.body.attention.body, part.layer.pattern, x)
 
 
 @pytest.mark.parametrize("wiring", ["serial", "parallel", "parallel2"])

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from anyformer.specs import ModelSpec
-from anyformer.specs.layers import Layers, Overrides
+from anyformer.specs.overrides import Layers, Overrides
 from tests.specs.small import data_with, problems_with, small
 
 pytestmark = pytest.mark.quick

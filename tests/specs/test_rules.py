@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from anyformer.specs import Mixer, ModelSpec, Pattern, layer_rules, rule_checks, rules
-from anyformer.specs.rule_checks import divisors
+from anyformer.specs import Mixer, ModelSpec, Pattern, layer_rules, rules
+from anyformer.specs.layer_rules import Finding, divisors
 from tests.specs.small import data_with, problems_of, problems_with, small
 
 pytestmark = pytest.mark.quick
@@ -345,17 +345,17 @@ def test_mixer_leaf_is_asked_for_its_problems(monkeypatch):
 
 def test_every_place_where_a_rule_speaks_is_reached_by_a_case(monkeypatch):
     reached: set[tuple[str, int]] = set()
-    makers = ("Finding", "at_least", "above_zero", "share", "leaf", "factor")
+    makers = ("Finding", "at_least", "size", "above_zero", "share", "leaf", "factor")
 
     def spy(make: Callable[..., Any]) -> Callable[..., Any]:
         def called(*args: Any) -> Any:
             caller = sys._getframe(1)
             place = (caller.f_code.co_filename, caller.f_lineno)
-            if make is rule_checks.Finding:
+            if make is Finding:
                 reached.add(place)
                 return make(*args)
 
-            def heard() -> Iterator[rule_checks.Finding]:
+            def heard() -> Iterator[Finding]:
                 for finding in make(*args):
                     reached.add(place)
                     yield finding
@@ -372,7 +372,7 @@ def test_every_place_where_a_rule_speaks_is_reached_by_a_case(monkeypatch):
                 places.append((file, node.lineno, node.end_lineno or node.lineno, ast.unparse(node)))
         for name in makers:
             if name in vars(module):
-                monkeypatch.setattr(module, name, spy(getattr(rule_checks, name)))
+                monkeypatch.setattr(module, name, spy(getattr(layer_rules, name)))
     for changes, _ in CASES.values():
         problems_with(changes)
     monkeypatch.setattr(Mixer.named("softmax"), "problems", lambda self: iter([("sinks", "are clogged")]))

@@ -15,15 +15,8 @@ from anyformer.errors import InputError
 from anyformer.kernels.attention import block_local, flex, paged_cpu, paged_cuda, reference, repeats, sdpa, tiled_flash
 from anyformer.kernels.dispatch import AttentionArgs, Dispatch, Kernel, KernelRequest, choose
 
-KERNELS: tuple[Kernel, ...] = (
-    paged_cuda.KERNEL,
-    paged_cpu.KERNEL,
-    flex.KERNEL,
-    block_local.KERNEL,
-    sdpa.KERNEL,
-    tiled_flash.KERNEL,
-    reference.KERNEL,
-)
+ORDER = (paged_cuda, paged_cpu, flex, block_local, sdpa, tiled_flash, reference)
+KERNELS: tuple[Kernel, ...] = tuple(module.KERNEL for module in ORDER)
 """Closed on purpose: the order is policy. First what reads keys where they lie, then what computes no pair in vain, then
 what is fused, then what at least keeps no pair in memory, then what serves everything.
 """
@@ -48,27 +41,19 @@ def choice(request: KernelRequest) -> Dispatch:
 
 
 def attend(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, *, kernel: Kernel | None = None, **terms: Any) -> Tensor:
-    """Attention by the given kernel, or by the one that the request asks for. `terms` are the fields of `Terms`."""
+    """Attention by the given kernel, or by the one that the request asks for. `terms` are the fields of `AttentionArgs`."""
     given = AttentionArgs(**terms)
     if kernel is None:
         _check(q_BTHK, k_BSGK, v_BSGK, given)
+        mask, scores = given.sight, given.scores
         request = KernelRequest(
-            device=q_BTHK.device.type,
-            dtype=q_BTHK.dtype,
-            phase="train" if q_BTHK.requires_grad else "prefill",
-            shape=given.sight.shape,
-            pattern=given.sight.pattern,
-            plain=given.sight.plain,
-            mixer=given.mixer,
-            bias=given.scores is not None or given.sight.adds_wider(q_BTHK.dtype),
-            reads_content=given.scores is not None and not given.scores.by_distance,
-            products=given.scores is not None and given.scores.q_side_BTHE is not None,
-            softcap=given.softcap is not None,
-            reads_probs=given.values is not None,
-            dropout=given.dropout > 0,
-            compiling=torch.compiler.is_compiling(),
-            masked=given.sight.given is not None,
-        )
+            device=q_BTHK.device.type, dtype=q_BTHK.dtype, phase="train" if q_BTHK.requires_grad else "prefill",
+            shape=mask.shape, pattern=mask.pattern, plain=mask.plain, mixer=given.mixer,
+            bias=scores is not None or mask.adds_wider(q_BTHK.dtype), masked=mask.given is not None,
+            reads_content=scores is not None and not scores.by_distance,
+            products=scores is not None and scores.q_side_BTHE is not None, softcap=given.softcap is not None,
+            reads_probs=given.values is not None, dropout=given.dropout > 0, compiling=torch.compiler.is_compiling(),
+        )  # fmt: skip
         kernel = choice(request).kernel
     return repeats.attend(kernel, q_BTHK, k_BSGK, v_BSGK, given)
 
@@ -78,11 +63,11 @@ def _check(q: Tensor, k: Tensor, v: Tensor, terms: AttentionArgs) -> None:
         raise InputError(f"attend takes q (B,T,H,K) and k, v (B,S,G,K), got {[tuple(t.shape) for t in (q, k, v)]}")
     if q.shape[2] % k.shape[2]:
         raise InputError(f"{k.shape[2]} key heads do not divide {q.shape[2]} query heads")
-    sight = terms.sight
-    for name, side, found in (("q", sight.q, q), ("k", sight.k, k)):
+    mask = terms.sight
+    for name, side, found in (("q", mask.q, q), ("k", mask.k, k)):
         if side.pos.shape[1] != found.shape[1] or side.pos.shape[0] not in (1, found.shape[0]):
             raise InputError(
-                f"sight: places of {name} are {tuple(side.pos.shape)}, but {name} has (batch, tokens) = {tuple(found.shape[:2])}"
+                f"mask: places of {name} are {tuple(side.pos.shape)}, but {name} has (batch, tokens) = {tuple(found.shape[:2])}"
             )
-    if sight.pattern.per_head and sight.heads != q.shape[2]:
-        raise InputError(f"sight: made for {sight.heads} heads, but q has {q.shape[2]}")
+    if mask.pattern.per_head and mask.heads != q.shape[2]:
+        raise InputError(f"mask: made for {mask.heads} heads, but q has {q.shape[2]}")

@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from anyformer.kernels.attention import sdpa
 from anyformer.kernels.attention.score_bias import score_bias
 from anyformer.kernels.attention_mask import AttentionMask
-from anyformer.kernels.constants import constant, read, written
 from anyformer.kernels.dispatch import AttentionArgs, Kernel, KernelRequest
+from anyformer.kernels.trace_constants import constant, read, written
 from anyformer.specs.axes import QKPositions
 from anyformer.specs.patterns import Pattern, Tokens
 
@@ -61,51 +61,51 @@ class Piece(NamedTuple):
 
 def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) -> Tensor:
     """Block by block where that is less work, else at once."""
-    sight = terms.sight
-    apart = _apart(sight)
-    pieces = None if apart is None else _pieces(sight, apart)
+    mask = terms.sight
+    apart = _apart(mask)
+    pieces = None if apart is None else _pieces(mask, apart)
     if apart is None or pieces is None or not (terms.scores is None or terms.scores.by_distance):
         return sdpa.run(q_BTHK, k_BSGK, v_BSGK, terms)
     found = torch.cat([_blocks(q_BTHK, k_BSGK, v_BSGK, terms, piece, apart) for piece in pieces], 1)
-    before = sight.keys - sight.queries
+    before = mask.keys - mask.queries
     rows = tuple(key - before for key in apart if key >= before)
     if not rows:
         return found
     if rows[-1] == len(rows) - 1:
-        whole = Piece(0, len(rows), 1, 0, sight.keys)
+        whole = Piece(0, len(rows), 1, 0, mask.keys)
         return torch.cat((_blocks(q_BTHK, k_BSGK, v_BSGK, terms, whole, ()), found[:, len(rows) :]), 1)
     index = torch.tensor(rows, device=q_BTHK.device)
     return found.index_copy(1, index, _dense_rows(q_BTHK[:, index], k_BSGK, v_BSGK, terms, index))
 
 
-def _apart(sight: AttentionMask) -> tuple[int, ...] | None:
+def _apart(mask: AttentionMask) -> tuple[int, ...] | None:
     """Which keys of a row (of any row) are apart from the band; None if places in rows do not tell distances."""
-    reach = sight.pattern.reach()
-    marks = sight.k.marked if reach.marks else None
-    if sight.plain and not isinstance(marks, Tensor):
-        return tuple(range(min(reach.first, sight.keys)))
-    if torch.compiler.is_compiling() or not (sight.plain or sight.once("steady", lambda: _steady(sight))):
+    reach = mask.pattern.reach()
+    marks = mask.k.marked if reach.marks else None
+    if mask.plain and not isinstance(marks, Tensor):
+        return tuple(range(min(reach.first, mask.keys)))
+    if torch.compiler.is_compiling() or not (mask.plain or mask.once("steady", lambda: _steady(mask))):
         return None
-    some = sight.k.pos < reach.first
+    some = mask.k.pos < reach.first
     if isinstance(marks, Tensor):
         some = some | marks
-    if sight.valid_BS is not None:
-        some = some & sight.valid_BS
+    if mask.valid_BS is not None:
+        some = some & mask.valid_BS
     return tuple(some.any(0).nonzero().flatten().tolist())
 
 
-def _steady(sight: AttentionMask) -> bool:
+def _steady(mask: AttentionMask) -> bool:
     """Whether real tokens of a document are as far apart in the row as in position, and queries are the last keys."""
-    q, k, before = sight.q, sight.k, sight.keys - sight.queries
+    q, k, before = mask.q, mask.k, mask.keys - mask.queries
     if before < 0:
         return False
     wrong = (q.pos != k.pos[:, before:]).any()
     if isinstance(q.document, Tensor):
         wrong = wrong | (q.document != k.document[:, before:]).any()
-    here = torch.arange(sight.keys, device=k.pos.device)[None]
+    here = torch.arange(mask.keys, device=k.pos.device)[None]
     begin, last = here - k.pos, here
-    if sight.valid_BS is not None:
-        last = torch.where(sight.valid_BS, here, -1).cummax(-1).values
+    if mask.valid_BS is not None:
+        last = torch.where(mask.valid_BS, here, -1).cummax(-1).values
     rows = max(begin.shape[0], last.shape[0])
     begin, last = begin.expand(rows, -1), last.expand(rows, -1)[:, :-1]
     # The real token before: its document, if it is the same, must seem to begin at the same place.
@@ -113,18 +113,18 @@ def _steady(sight: AttentionMask) -> bool:
     if isinstance(k.document, Tensor):
         document = k.document.expand(rows, -1)
         moved = moved & (document.gather(1, last.clamp(min=0)) == document[:, 1:])
-    if sight.valid_BS is not None:
-        moved = moved & (last >= 0) & sight.valid_BS[:, 1:]
+    if mask.valid_BS is not None:
+        moved = moved & (last >= 0) & mask.valid_BS[:, 1:]
     return not bool(wrong | moved.any())
 
 
-def _pieces(sight: AttentionMask, apart: tuple[int, ...]) -> tuple[Piece, ...] | None:
-    reach = sight.pattern.reach()
+def _pieces(mask: AttentionMask, apart: tuple[int, ...]) -> tuple[Piece, ...] | None:
+    reach = mask.pattern.reach()
     # why_not refuses a reach that is not bounded.
     back, ahead = cast("int", reach.back), cast("int", reach.ahead)
     first = len(apart) if apart and apart[-1] == len(apart) - 1 else 0
     # A compiler makes blocks for lengths that it knows.
-    return cut(operator.index(sight.queries), operator.index(sight.keys), back, ahead, first, len(apart))
+    return cut(operator.index(mask.queries), operator.index(mask.keys), back, ahead, first, len(apart))
 
 
 def cut(queries: int, keys: int, back: int, ahead: int, first: int, apart: int) -> tuple[Piece, ...] | None:
@@ -183,9 +183,9 @@ def _stretches(x_BSGK: Tensor, piece: Piece, far: tuple[int, ...]) -> Tensor:
 
 def _added(terms: AttentionArgs, piece: Piece, far: tuple[int, ...], batch: int, dtype: torch.dtype) -> Tensor:
     """What torch's function calls attn_mask, (B blocks or 1, H or 1, rows, far + keys)."""
-    sight, before = terms.sight, terms.sight.keys - terms.sight.queries
-    device = sight.k.pos.device
-    seen = sight.once(("band", piece, far), lambda: _seen(sight, piece, far))
+    mask, before = terms.sight, terms.sight.keys - terms.sight.queries
+    device = mask.k.pos.device
+    seen = mask.once(("band", piece, far), lambda: _seen(mask, piece, far))
     if seen.shape[0] > 1 or seen.shape[2] > 1:
         seen = seen.expand(batch, -1, piece.blocks, -1, -1)
     seen = seen.transpose(1, 2).flatten(0, 1)
@@ -213,13 +213,13 @@ def _places(piece: Piece, far: tuple[int, ...], device: torch.device, blocks: in
     return rows, columns
 
 
-def _seen(sight: AttentionMask, piece: Piece, far: tuple[int, ...]) -> Tensor:
+def _seen(mask: AttentionMask, piece: Piece, far: tuple[int, ...]) -> Tensor:
     """(B or 1, H or 1, blocks or 1, rows, far + keys): who sees whom, each pair once."""
-    marked = isinstance(sight.k.marked, Tensor) and sight.pattern.reads_marks
-    one = piece.blocks == 1 or (sight.plain and not marked and _alike(sight, piece, far))
+    marked = isinstance(mask.k.marked, Tensor) and mask.pattern.reads_marks
+    one = piece.blocks == 1 or (mask.plain and not marked and _alike(mask, piece, far))
     blocks = 1 if one else piece.blocks
-    rows, columns = _places(piece, far, sight.k.pos.device, blocks)
-    seen = sight.pairs(rows, columns).expand(-1, -1, blocks, *rows.shape[1:], *columns.shape[1:])
+    rows, columns = _places(piece, far, mask.k.pos.device, blocks)
+    seen = mask.pairs(rows, columns).expand(-1, -1, blocks, *rows.shape[1:], *columns.shape[1:])
     if far:
         # A key apart that lies in the stretch is counted there.
         apart, begin = columns[:, : len(far)], columns[:, len(far) :][:, :1]
@@ -231,17 +231,17 @@ def _seen(sight: AttentionMask, piece: Piece, far: tuple[int, ...]) -> Tensor:
     return seen
 
 
-def _alike(sight: AttentionMask, piece: Piece, far: tuple[int, ...]) -> bool:
+def _alike(mask: AttentionMask, piece: Piece, far: tuple[int, ...]) -> bool:
     """Whether one mask serves all blocks of a piece."""
-    pattern = sight.pattern
+    pattern = mask.pattern
     if pattern.needs_length:
         return False
     if pattern.shift_invariant and not far:
         return True
-    before = operator.index(sight.keys) - operator.index(sight.queries)
+    before = operator.index(mask.keys) - operator.index(mask.queries)
     if torch.compiler.is_compiling():
-        return _alike_while_tracing(written(pattern), tuple(piece), far, before, sight.heads, sight.layer)
-    return _compared(pattern, piece, far, before, sight.heads, sight.layer)
+        return _alike_while_tracing(written(pattern), tuple(piece), far, before, mask.heads, mask.layer)
+    return _compared(pattern, piece, far, before, mask.heads, mask.layer)
 
 
 @constant
@@ -275,23 +275,16 @@ def _compared(pattern: Pattern, piece: Piece, far: tuple[int, ...], before: int,
 
 def _dense_rows(q_BNHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs, index: Tensor) -> Tensor:
     """Some queries against all keys."""
-    sight = terms.sight
-    rows, columns = index, torch.arange(sight.keys, device=index.device)
-    mask = sight.pairs(rows, columns)
-    where = QKPositions((rows + sight.keys - sight.queries)[None], columns[None])
+    mask = terms.sight
+    rows, columns = index, torch.arange(mask.keys, device=index.device)
+    attn_mask = mask.pairs(rows, columns)
+    where = QKPositions((rows + mask.keys - mask.queries)[None], columns[None])
     bias = None if terms.scores is None else score_bias(terms.scores, where)
     if bias is not None:
-        mask = torch.where(mask, bias.to(q_BNHK.dtype), float("-inf"))
-    out = F.scaled_dot_product_attention(
-        q_BNHK.transpose(1, 2),
-        k_BSGK.transpose(1, 2),
-        v_BSGK.transpose(1, 2),
-        attn_mask=mask,
-        dropout_p=terms.dropout,
-        scale=terms.scale,
-        enable_gqa=k_BSGK.shape[2] != q_BNHK.shape[2],
-    )
-    return out.transpose(1, 2)
+        attn_mask = torch.where(attn_mask, bias.to(q_BNHK.dtype), float("-inf"))
+    q, k, v = (x.transpose(1, 2) for x in (q_BNHK, k_BSGK, v_BSGK))
+    options: dict[str, Any] = {"dropout_p": terms.dropout, "scale": terms.scale, "enable_gqa": k.shape[1] != q.shape[1]}
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, **options).transpose(1, 2)
 
 
 KERNEL = Kernel("banded", why_not, run)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from anyformer.kernels.attention_mask import AttentionMask
-from anyformer.kernels.constants import constant, read, written
+from anyformer.kernels.trace_constants import constant, read, written
 from anyformer.specs.patterns import Pattern, Tokens
 
 
@@ -38,21 +38,21 @@ class Stripe(NamedTuple):
 Plan = tuple[Stripe, ...]
 
 
-def plan(sight: AttentionMask, rows: int, columns: int) -> Plan:
+def plan(mask: AttentionMask, rows: int, columns: int) -> Plan:
     """The tiles of one pass."""
-    return sight.once(("tiles", rows, columns), lambda: _plan(sight, rows, columns))
+    return mask.once(("tiles", rows, columns), lambda: _plan(mask, rows, columns))
 
 
-def _plan(sight: AttentionMask, rows: int, columns: int) -> Plan:
-    queries, keys, pattern = operator.index(sight.queries), operator.index(sight.keys), sight.pattern
-    if sight.shape == "none":
+def _plan(mask: AttentionMask, rows: int, columns: int) -> Plan:
+    queries, keys, pattern = operator.index(mask.queries), operator.index(mask.keys), mask.pattern
+    if mask.shape == "none":
         return every(queries, keys, rows, columns, True)
-    marks = pattern.reads_marks and isinstance(sight.k.marked, Tensor)
-    if sight.plain and not pattern.needs_length and not marks:
-        return planned(pattern, queries, keys, rows, columns, sight.heads, sight.layer)
+    marks = pattern.reads_marks and isinstance(mask.k.marked, Tensor)
+    if mask.plain and not pattern.needs_length and not marks:
+        return planned(pattern, queries, keys, rows, columns, mask.heads, mask.layer)
     if torch.compiler.is_compiling():
         return every(queries, keys, rows, columns, False)
-    return _looked_up(sight, rows, columns)
+    return _looked_up(mask, rows, columns)
 
 
 def every(queries: int, keys: int, rows: int, columns: int, whole: bool) -> Plan:
@@ -61,12 +61,12 @@ def every(queries: int, keys: int, rows: int, columns: int, whole: bool) -> Plan
     return tuple(Stripe(t, min(t + rows, queries), tiles) for t in range(0, queries, rows))
 
 
-def _looked_up(sight: AttentionMask, rows: int, columns: int) -> Plan:
-    queries, keys = sight.queries, sight.keys
+def _looked_up(mask: AttentionMask, rows: int, columns: int) -> Plan:
+    queries, keys = mask.queries, mask.keys
     stripes = [slice(t, min(t + rows, queries)) for t in range(0, queries, rows)]
     tiles = [slice(s, min(s + columns, keys)) for s in range(0, keys, columns)]
     # The answers come to the host together: asking for each would stop an accelerator as often.
-    found = [[(seen := sight.part(row, tile)).any(), seen.all()] for row in stripes for tile in tiles]
+    found = [[(seen := mask.part(row, tile)).any(), seen.all()] for row in stripes for tile in tiles]
     flags = torch.stack([flag for pair in found for flag in pair]).view(len(stripes), len(tiles), 2).tolist()
     return tuple(
         Stripe(

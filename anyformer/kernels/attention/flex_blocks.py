@@ -1,4 +1,4 @@
-"""Block masks for flex_attention: which tiles of a sight are empty, full or mixed, and the predicate of one pair."""
+"""Block masks for flex_attention: which tiles of an attention mask are empty, full or mixed, and the predicate of one pair."""
 
 from __future__ import annotations
 
@@ -28,50 +28,50 @@ Reader = Callable[[Any, Any], Any]
 """From the numbers of a row and of a token to what is known of that token."""
 
 
-def in_order(sight: AttentionMask) -> bool:
+def in_order(mask: AttentionMask) -> bool:
     """Whether the place of a token is its index, so that the kernel loads no positions."""
-    marks = sight.pattern.reads_marks and isinstance(sight.q.marked, Tensor)
-    apart = isinstance(sight.q.document, Tensor) or sight.valid_BS is not None
-    return sight.plain and sight.queries == sight.keys and not marks and not apart
+    marks = mask.pattern.reads_marks and isinstance(mask.q.marked, Tensor)
+    apart = isinstance(mask.q.document, Tensor) or mask.valid_BS is not None
+    return mask.plain and mask.queries == mask.keys and not marks and not apart
 
 
-def block_mask(sight: AttentionMask) -> BlockMask:
-    """The block mask of a sight. Kept: for plain rows by what it depends on, else with the sight."""
-    return sight.once("blocks", lambda: _found(sight))
+def block_mask(mask: AttentionMask) -> BlockMask:
+    """The block mask of an attention mask. Kept: for plain rows by what it depends on, else with the mask."""
+    return mask.once("blocks", lambda: _found(mask))
 
 
-def _found(sight: AttentionMask) -> BlockMask:
-    if torch.compiler.is_compiling() or not in_order(sight):
-        return made(sight)
-    key = kept_key(sight)
+def _found(mask: AttentionMask) -> BlockMask:
+    if torch.compiler.is_compiling() or not in_order(mask):
+        return made(mask)
+    key = kept_key(mask)
     found = _kept.pop(key, None)
-    _kept[key] = found = made(sight) if found is None else found
+    _kept[key] = found = made(mask) if found is None else found
     if len(_kept) > KEPT:
         _kept.popitem(last=False)
     return found
 
 
-def kept_key(sight: AttentionMask) -> tuple[Any, ...]:
+def kept_key(mask: AttentionMask) -> tuple[Any, ...]:
     """What the block mask of plain rows depends on."""
-    pattern = sight.pattern
-    heads, layer = sight.heads if pattern.per_head else 1, sight.layer if pattern.per_layer else 0
-    return pattern, sight.queries, sight.keys, heads, layer, sight.q.pos.device
+    pattern = mask.pattern
+    heads, layer = mask.heads if pattern.per_head else 1, mask.layer if pattern.per_layer else 0
+    return pattern, mask.queries, mask.keys, heads, layer, mask.q.pos.device
 
 
-def made(sight: AttentionMask) -> BlockMask:
+def made(mask: AttentionMask) -> BlockMask:
     """A block mask, from counts of the allowed pairs of every tile."""
-    queries, keys = sight.queries, sight.keys
+    queries, keys = mask.queries, mask.keys
     rows = math.ceil(queries / BLOCK) * BLOCK
     if not torch.compiler.is_compiling():
         # The whole predicate is never in memory; compiled code makes one reduction of it and needs no slabs.
-        pairs = sight.k.pos.shape[0] * (sight.heads if sight.pattern.per_head else 1) * keys
+        pairs = mask.k.pos.shape[0] * (mask.heads if mask.pattern.per_head else 1) * keys
         rows = max(BLOCK, PAIRS // pairs // BLOCK * BLOCK)
-    counts = [_counts(sight, first, min(first + rows, queries)) for first in range(0, queries, rows)]
+    counts = [_counts(mask, first, min(first + rows, queries)) for first in range(0, queries, rows)]
     count = torch.cat(counts, 2) if len(counts) > 1 else counts[0]
     full = count == BLOCK * BLOCK
     mixed = (count > 0) & ~full
     blocks = BlockMask.from_kv_blocks(
-        *_listed(mixed), *_listed(full), BLOCK_SIZE=BLOCK, mask_mod=mask_mod(sight), seq_lengths=(queries, keys)
+        *_listed(mixed), *_listed(full), BLOCK_SIZE=BLOCK, mask_mod=mask_mod(mask), seq_lengths=(queries, keys)
     )
     rows_differ(
         blocks.kv_num_blocks, blocks.kv_indices, blocks.full_kv_num_blocks, blocks.full_kv_indices,
@@ -80,10 +80,10 @@ def made(sight: AttentionMask) -> BlockMask:
     return blocks
 
 
-def _counts(sight: AttentionMask, first: int, last: int) -> Tensor:
+def _counts(mask: AttentionMask, first: int, last: int) -> Tensor:
     """(B or 1, H or 1, tiles of these queries, tiles of all keys): allowed pairs in each tile."""
-    seen = sight.part(slice(first, last), WHOLE)
-    seen = F.pad(seen, (0, -sight.keys % BLOCK, 0, -(last - first) % BLOCK))
+    seen = mask.part(slice(first, last), WHOLE)
+    seen = F.pad(seen, (0, -mask.keys % BLOCK, 0, -(last - first) % BLOCK))
     seen = seen.unflatten(3, (-1, BLOCK)).unflatten(2, (-1, BLOCK))
     return seen.sum(5, dtype=torch.int32).sum(3, dtype=torch.int32)
 
@@ -94,14 +94,14 @@ def _listed(tiles: Tensor) -> tuple[Tensor, Tensor]:
     return tiles.sum(-1, dtype=torch.int32), order.to(torch.int32)
 
 
-def mask_mod(sight: AttentionMask) -> Callable[..., Tensor]:
+def mask_mod(mask: AttentionMask) -> Callable[..., Tensor]:
     """The predicate of one pair, as flex asks it: row, head, query and key are numbers in tensors."""
-    pattern, layer, valid_BS = sight.pattern, sight.layer, sight.valid_BS
-    ask, apart = _asked(pattern, sight), isinstance(sight.q.document, Tensor)
-    q_pos, k_pos = places(sight)
-    q_document, k_document = reader(sight.q.document), reader(sight.k.document)
-    q_length, k_length = (reader(x.length if pattern.needs_length else None) for x in (sight.q, sight.k))
-    q_marked, k_marked = (reader(x.marked if pattern.reads_marks else False) for x in (sight.q, sight.k))
+    pattern, layer, valid_BS = mask.pattern, mask.layer, mask.valid_BS
+    ask, apart = _asked(pattern, mask), isinstance(mask.q.document, Tensor)
+    q_pos, k_pos = places(mask)
+    q_document, k_document = reader(mask.q.document), reader(mask.k.document)
+    q_length, k_length = (reader(x.length if pattern.needs_length else None) for x in (mask.q, mask.k))
+    q_marked, k_marked = (reader(x.marked if pattern.reads_marks else False) for x in (mask.q, mask.k))
     real = reader(valid_BS)
 
     def visible(b: Any, h: Any, t: Any, s: Any) -> Tensor:
@@ -122,20 +122,20 @@ Ask = Callable[[Tokens, Tokens, Any, Any, Any], Any]
 """From a query and a key, the number of their row, and their indices in it, to whether one may see the other."""
 
 
-def _asked(pattern: Pattern, sight: AttentionMask) -> Ask:
+def _asked(pattern: Pattern, mask: AttentionMask) -> Ask:
     """A pattern's predicate. What was drawn is looked up: a kernel that drew it anew for every pair would be slow, and
     far slower to compile.
     """
     if not pattern.per_layer:
         return lambda q, k, b, t, s: pattern.allows(q, k)
     if isinstance(pattern, (Both, Either)):
-        first, second = _asked(pattern.first, sight), _asked(pattern.second, sight)
+        first, second = _asked(pattern.first, mask), _asked(pattern.second, mask)
         if isinstance(pattern, Both):
             return lambda q, k, b, t, s: first(q, k, b, t, s) & second(q, k, b, t, s)
         return lambda q, k, b, t, s: first(q, k, b, t, s) | second(q, k, b, t, s)
-    chosen, grain = pattern.chosen(sight.all_queries()), pattern.grains()[1]
+    chosen, grain = pattern.chosen(mask.all_queries()), pattern.grains()[1]
     if chosen is None:
-        return _seen(pattern, sight, grain)
+        return _seen(pattern, mask, grain)
     listed = [x[..., 0].to(torch.int32) for x in chosen]
     rows_differ(*listed)
     several = listed[0].shape[0] > 1
@@ -149,14 +149,14 @@ def _asked(pattern: Pattern, sight: AttentionMask) -> Ask:
     return among
 
 
-def _seen(pattern: Pattern, sight: AttentionMask, grain: int) -> Ask:
+def _seen(pattern: Pattern, mask: AttentionMask, grain: int) -> Ask:
     """A drawn predicate as a table of queries and of the grains of keys, or of all keys where rows are not in order."""
-    if in_order(sight):
-        starts = torch.arange(0, sight.keys, grain, device=sight.k.pos.device)
-        queries = sight.all_queries()
-        seen = pattern.allows(queries, Tokens(starts, 0, queries.length, queries.head, sight.layer))[0]
+    if in_order(mask):
+        starts = torch.arange(0, mask.keys, grain, device=mask.k.pos.device)
+        queries = mask.all_queries()
+        seen = pattern.allows(queries, Tokens(starts, 0, queries.length, queries.head, mask.layer))[0]
         return lambda q, k, b, t, s: seen[q.head, t, s // grain]
-    dense = pattern.allows(sight.all_queries(), sight.all_keys())
+    dense = pattern.allows(mask.all_queries(), mask.all_keys())
     rows_differ(dense)
     several = dense.shape[0] > 1
     return lambda q, k, b, t, s: dense[b if several else 0, q.head, t, s]
@@ -170,11 +170,11 @@ def rows_differ(*tensors: Tensor | None) -> None:
                 torch._dynamo.maybe_mark_dynamic(x, 0)
 
 
-def places(sight: AttentionMask) -> tuple[Reader, Reader]:
+def places(mask: AttentionMask) -> tuple[Reader, Reader]:
     """Readers of the positions of queries and keys."""
-    if in_order(sight):
+    if in_order(mask):
         return _index, _index
-    return reader(sight.q.pos), reader(sight.k.pos)
+    return reader(mask.q.pos), reader(mask.k.pos)
 
 
 def _index(b: Any, t: Any) -> Any:

@@ -63,57 +63,57 @@ class Ahead(Pattern):
 
 def parts_of(terms: AttentionArgs) -> list[Part]:
     """One part with all terms; or near pairs and far ones."""
-    scores, sight = terms.scores, terms.sight
+    scores, mask = terms.scores, terms.sight
     if scores is None or scores.table_BHTN is None or scores.reach is None:
-        return [Part(sight, scores)]
+        return [Part(mask, scores)]
     reach = scores.reach
     # A soft-cap bends the sum of score and table, so a far pair needs both.
-    sights = [sight] if terms.softcap is not None else sights_of(sight, reach)
+    sights = [mask] if terms.softcap is not None else sights_of(mask, reach)
     if len(sights) == 1:
-        return [Part(sight, _by_gap(scores, reach, sight))]
+        return [Part(mask, _by_gap(scores, reach, mask))]
     rest = scores._replace(table_BHTN=None, pick=None, reach=None)
     others = None if all(term is None for term in rest) else rest
-    far = [Part(some, others, _shift(scores, _side(some) * reach, sight)) for some in sights[1:]]
-    return [Part(sights[0], _spread(scores, reach, sight)), *far]
+    far = [Part(some, others, _shift(scores, _side(some) * reach, mask)) for some in sights[1:]]
+    return [Part(sights[0], _spread(scores, reach, mask)), *far]
 
 
-def sights_of(sight: AttentionMask, reach: int | None) -> list[AttentionMask]:
-    """The near pairs, then those far back and far ahead, if there are any; the sight itself if nothing is learned."""
-    if reach is None or not torch.is_grad_enabled() or sight.keys < max(LEAST, 4 * reach):
-        return [sight]
-    horizon, ahead = sight.pattern.horizon(), sight.pattern.ahead()
+def sights_of(mask: AttentionMask, reach: int | None) -> list[AttentionMask]:
+    """The near pairs, then those far back and far ahead, if there are any; the mask itself if nothing is learned."""
+    if reach is None or not torch.is_grad_enabled() or mask.keys < max(LEAST, 4 * reach):
+        return [mask]
+    horizon, ahead = mask.pattern.horizon(), mask.pattern.ahead()
     some: list[Pattern] = [Near(least=reach)]
     if horizon is None or horizon > reach:
         some.append(Back(least=reach))
     if ahead is None or ahead >= reach:
         some.append(Ahead(least=reach))
-    return [_narrowed(sight, pattern) for pattern in some]
+    return [_narrowed(mask, pattern) for pattern in some]
 
 
-def _side(sight: AttentionMask) -> int:
+def _side(mask: AttentionMask) -> int:
     """-1 for keys far back, 1 for keys far ahead."""
-    pattern = sight.pattern
+    pattern = mask.pattern
     return -1 if isinstance(pattern, Both) and isinstance(pattern.second, Back) else 1
 
 
-def _narrowed(sight: AttentionMask, pattern: Pattern) -> AttentionMask:
-    """The same sight with fewer pairs, made once for all layers."""
-    both = sight.pattern & pattern
-    return sight.once(
+def _narrowed(mask: AttentionMask, pattern: Pattern) -> AttentionMask:
+    """The same mask with fewer pairs, made once for all layers."""
+    both = mask.pattern & pattern
+    return mask.once(
         pattern,
         lambda: AttentionMask(
-            both, sight.q, sight.k, sight.valid_BS, plain=sight.plain, heads=sight.heads, layer=sight.layer
+            both, mask.q, mask.k, mask.valid_BS, plain=mask.plain, heads=mask.heads, layer=mask.layer
         ),
     )
 
 
-def _by_gap(scores: ScoreBias, reach: int, sight: AttentionMask) -> ScoreBias:
+def _by_gap(scores: ScoreBias, reach: int, mask: AttentionMask) -> ScoreBias:
     """The table with one entry for each gap from -reach to reach, where all queries share it: the kernel then needs no
     index of the scheme's own.
     """
     if scores.table_BHTN.shape[2] > 1:
         return scores
-    index = _index_of(scores, torch.arange(-reach, reach + 1, device=sight.q.pos.device))
+    index = _index_of(scores, torch.arange(-reach, reach + 1, device=mask.q.pos.device))
 
     def by_gap(gap: Any) -> Any:
         return gap.clamp(-reach, reach) + reach
@@ -121,16 +121,16 @@ def _by_gap(scores: ScoreBias, reach: int, sight: AttentionMask) -> ScoreBias:
     return scores._replace(table_BHTN=scores.table_BHTN[..., index], pick=by_gap)
 
 
-def _spread(scores: ScoreBias, reach: int, sight: AttentionMask) -> ScoreBias:
+def _spread(scores: ScoreBias, reach: int, mask: AttentionMask) -> ScoreBias:
     """The same for near pairs that learn: each query gets entries of its own, so that hardly two pairs add to one place.
     Gaps count modulo the number of entries. Pairs that are not near then hit any of them, with nothing to add.
     """
-    causal = sight.pattern.causal
+    causal = mask.pattern.causal
     width, after = (reach, 1) if causal else (2 * reach, reach)
-    entry = torch.arange(width, device=sight.q.pos.device)
+    entry = torch.arange(width, device=mask.q.pos.device)
     index = _index_of(scores, torch.where(entry < after, entry, entry - width))
     table = scores.table_BHTN.float().index_select(3, index)
-    table = table.expand(-1, -1, sight.queries, -1).contiguous()
+    table = table.expand(-1, -1, mask.queries, -1).contiguous()
 
     def modulo(gap: Any) -> Any:
         return gap % width if width & (width - 1) else gap & (width - 1)
@@ -138,9 +138,9 @@ def _spread(scores: ScoreBias, reach: int, sight: AttentionMask) -> ScoreBias:
     return scores._replace(table_BHTN=table, pick=modulo)
 
 
-def _shift(scores: ScoreBias, gap: int, sight: AttentionMask) -> Tensor:
+def _shift(scores: ScoreBias, gap: int, mask: AttentionMask) -> Tensor:
     """What the table holds for a gap, (B or 1, H, T or 1)."""
-    index = _index_of(scores, torch.full((1,), gap, device=sight.q.pos.device))
+    index = _index_of(scores, torch.full((1,), gap, device=mask.q.pos.device))
     return scores.table_BHTN.index_select(3, index)[..., 0].float()
 
 

@@ -165,7 +165,7 @@ def plain(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: AttentionArgs) 
         for pool, scale in zip((k_PsGK, v_PsGK), scales, strict=True)
     )
     given = terms.sight
-    sight = AttentionMask(
+    mask = AttentionMask(
         given.pattern,
         Tokens(given.q.pos),
         Tokens(number_BS.clamp(min=0)),
@@ -173,7 +173,7 @@ def plain(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: AttentionArgs) 
         heads=q_BTHK.shape[2],
         layer=given.layer,
     )
-    return reference.run(q_BTHK, k, v, terms._replace(sight=sight, pages=None))
+    return reference.run(q_BTHK, k, v, terms._replace(sight=mask, pages=None))
 
 
 def run(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: AttentionArgs) -> Tensor:
@@ -224,15 +224,15 @@ def _by_distance(scores: ScoreBias, terms: AttentionArgs) -> Tensor | None:
     def make() -> tuple[Any, Tensor]:
         table = scores.table_BHTN
         gap_N = -torch.arange(reach + 1, device=table.device)
-        # Beside its source, so that nothing else gets that id while the sight lives.
+        # Beside its source, so that nothing else gets that id while the mask lives.
         return table, picked(scores, gap_N[None, None])[0, :, 0].float().contiguous()
 
     return terms.sight.once(("by distance", id(scores.table_BHTN), reach), make)[1]
 
 
-def _ranges(sight: AttentionMask) -> tuple[Tensor, Tensor]:
+def _ranges(mask: AttentionMask) -> tuple[Tensor, Tensor]:
     """First and last token that each query sees, (B or 1, T)."""
-    begin, end = _ends(sight.pattern, sight.q.pos)
+    begin, end = _ends(mask.pattern, mask.q.pos)
     return begin.contiguous(), end.contiguous()
 
 

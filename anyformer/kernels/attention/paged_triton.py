@@ -81,20 +81,11 @@ def finish(top, total, mixed, out, row, fits_row, dims, fits_dim, sink, out_row,
     tl.store(at, mixed.to(out.dtype.element_ty), mask=fits_row[:, None] & fits_dim[None, :])
 
 
-@triton.jit(
-    do_not_specialize=[
-        "table_row",
-        "pos_row",
-        "range_row",
-        "recent",
-        "window",
-        "distances",
-        "splits",
-        "least",
-        "most",
-        "few",
-    ]
-)
+SIZES_OF_CALL = ["range_row", "recent", "window", "splits", "least", "most", "few"]
+"""Arguments for whose values no kernel is compiled anew."""
+
+
+@triton.jit(do_not_specialize=["table_row", "pos_row", "distances", *SIZES_OF_CALL])
 def attend_pages(
     q, k_pool, v_pool, k_scale, v_scale, table, counts, pos, begins, ends, slope, bias, sink, out, parts, tops,
     scale, softcap, q_row, q_token, q_head, k_page, k_slot, k_head, v_page, v_slot, v_head,
@@ -240,7 +231,7 @@ def merged(parts, tops, first, used, dims, KEPT: tl.constexpr, WIDE: tl.constexp
     return top, total, mixed
 
 
-@triton.jit(do_not_specialize=["range_row", "recent", "window", "splits", "least", "most", "few"])
+@triton.jit(do_not_specialize=SIZES_OF_CALL)
 def merge_parts(
     counts, begins, ends, sink, out, parts, tops, range_row, kv_heads, recent, window, splits, least, most, few,
     T: tl.constexpr, REP: tl.constexpr, DIM: tl.constexpr, WIDE: tl.constexpr, M: tl.constexpr, KEPT: tl.constexpr,

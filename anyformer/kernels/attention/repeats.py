@@ -18,15 +18,15 @@ WIDER = 8
 
 def attend(kernel: Kernel, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) -> Tensor:
     """Attention by a kernel; of the pattern, keys that count several times do."""
-    sight = terms.sight
-    if not sight.pattern.repeats:
+    mask = terms.sight
+    if not mask.pattern.repeats:
         return kernel.run(q_BTHK, k_BSGK, v_BSGK, terms)
     exact = torch.promote_types(q_BTHK.dtype, torch.float32)
-    more_BT = torch.log1p(sight.pattern.extra(sight.q).to(exact)) / terms.scale
+    more_BT = torch.log1p(mask.pattern.extra(mask.q).to(exact)) / terms.scale
     # In two parts, since one number of 16 bits would round a score by more than the product of two vectors does.
     high_BT = more_BT.to(q_BTHK.dtype)
     parts_BTE = torch.stack((high_BT, (more_BT - high_BT.to(exact)).to(q_BTHK.dtype)), -1)
-    which_BSE = sight.pattern.is_repeated(sight.k).to(k_BSGK.dtype)[..., None].expand(*sight.k.pos.shape, 2)
+    which_BSE = mask.pattern.is_repeated(mask.k).to(k_BSGK.dtype)[..., None].expand(*mask.k.pos.shape, 2)
     wide = kernel.run(
         _widened(q_BTHK, parts_BTE), _widened(k_BSGK, which_BSE), F.pad(v_BSGK, (0, WIDER)), terms
     )  # fmt: skip

@@ -13,8 +13,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from anyformer.kernels.attention.score_bias import score_bias
 from anyformer.kernels.attention_mask import AttentionMask
-from anyformer.kernels.constants import constant
 from anyformer.kernels.dispatch import AttentionArgs, Kernel, KernelRequest
+from anyformer.kernels.trace_constants import constant
 
 CUDNN_FIRST = [
     SDPBackend.CUDNN_ATTENTION,
@@ -22,8 +22,6 @@ CUDNN_FIRST = [
     SDPBackend.EFFICIENT_ATTENTION,
     SDPBackend.MATH,
 ]
-
-
 OFTEN = 256
 """Calls of a pass that learns nothing from which a shape is planned for: more than one pass of a deep model makes."""
 
@@ -65,28 +63,15 @@ def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) ->
         mask = bias if mask is None else bias.masked_fill(~mask, float("-inf"))
     batch, queries, heads, dim = q_BTHK.shape
     groups = k_BSGK.shape[2]
+    k, v = k_BSGK.transpose(1, 2), v_BSGK.transpose(1, 2)
+    options: dict[str, Any] = {"attn_mask": mask, "dropout_p": terms.dropout, "scale": terms.scale}
     if queries == 1 and groups < heads and (mask is None or (mask.dim() == 4 and mask.shape[1] == 1)):
         # One query: its heads of a group are queries of one head, and no key is copied for each of them.
-        out = F.scaled_dot_product_attention(
-            q_BTHK.reshape(batch, groups, heads // groups, dim),
-            k_BSGK.transpose(1, 2),
-            v_BSGK.transpose(1, 2),
-            attn_mask=mask,
-            dropout_p=terms.dropout,
-            scale=terms.scale,
-        )
-        return out.reshape(batch, 1, heads, dim)
+        q = q_BTHK.reshape(batch, groups, heads // groups, dim)
+        return F.scaled_dot_product_attention(q, k, v, **options).reshape(batch, 1, heads, dim)
+    q, gqa = q_BTHK.transpose(1, 2), groups != heads
     with _order(q_BTHK, terms):
-        out_BHTK = F.scaled_dot_product_attention(
-            q_BTHK.transpose(1, 2),
-            k_BSGK.transpose(1, 2),
-            v_BSGK.transpose(1, 2),
-            attn_mask=mask,
-            dropout_p=terms.dropout,
-            is_causal=causal,
-            scale=terms.scale,
-            enable_gqa=groups != heads,
-        )
+        out_BHTK = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=gqa, **options)
     return out_BHTK.transpose(1, 2)
 
 
@@ -107,10 +92,10 @@ def is_hopper(index: int) -> bool:
     return torch.cuda.get_device_capability(index)[0] == 9
 
 
-def prepare(sight: AttentionMask, reach: int | None) -> None:
+def prepare(mask: AttentionMask, reach: int | None) -> None:
     """The mask of all layers."""
-    if sight.shape == "pattern":
-        sight.mask()
+    if mask.shape == "pattern":
+        mask.mask()
 
 
 KERNEL = Kernel("sdpa", why_not, run, prepare, reads_masks=True)

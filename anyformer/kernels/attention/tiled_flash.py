@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import CapabilityError
-from anyformer.kernels.attention import dropout as chance
 from anyformer.kernels.attention.block_sparsity import Plan, Tile, plan
 from anyformer.kernels.attention.score_bias import add_up, gaps, score_bias, sums_for
 from anyformer.kernels.attention_mask import AttentionMask
@@ -70,7 +69,7 @@ def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) ->
         scores.pick,
         None if values is None else values.pick,
     )
-    seed = chance.draw_seed(q_BTHK.device) if terms.dropout > 0 else None
+    seed = draw_seed(q_BTHK.device) if terms.dropout > 0 else None
     with no_autocast(q_BTHK):
         return _Tiled.apply(
             job, seed, q_BTHK, k_BSGK, v_BSGK, terms.own.get("sink_H"), scores.slope_H, scores.table_BHTN,
@@ -167,7 +166,7 @@ def forward(job: Job, seed: Tensor | None, parts: Parts) -> tuple[Tensor, Tensor
             fade = (highest - above).exp()
             total = total * fade + weight.sum(-1, keepdim=True)
             if seed is not None:
-                weight = weight * chance.kept(seed, (batch, heads), rows, columns, job.dropout)
+                weight = weight * kept_weights(seed, (batch, heads), rows, columns, job.dropout)
             mixed = mixed * fade + (_folded(weight, groups) @ v[:, :, columns]).view(mixed.shape)
             if by_gap is not None:
                 by_gap = (by_gap * fade).scatter_add_(-1, _value_index(job, rows, columns, weight), weight)
@@ -211,7 +210,7 @@ def backward(
                 pull = pull + along.gather(-1, index)
             used = weight
             if seed is not None:
-                kept = chance.kept(seed, (batch, heads), rows, columns, job.dropout).to(q.dtype) / (1 - job.dropout)
+                kept = kept_weights(seed, (batch, heads), rows, columns, job.dropout).to(q.dtype) / (1 - job.dropout)
                 used, pull = weight * kept, pull * kept
             v_grad[:, :, columns] += _folded(used, groups).mT @ back_rows
             if by_gap is not None and index is not None:
@@ -260,6 +259,36 @@ def _scores(job: Job, whole: Whole, q_rows: Tensor, rows: slice, tile: Tile) -> 
 
 def _value_index(job: Job, rows: slice, columns: slice, like_BHTS: Tensor) -> Tensor:
     return job.value_index(gaps(job.where, rows, columns))[:, None].expand(like_BHTS.shape)
+
+
+def draw_seed(device: torch.device) -> Tensor:
+    """Two numbers from torch's generator."""
+    return torch.randint(-(2**31), 2**31 - 1, (2,), device=device).to(torch.int32)
+
+
+def kept_weights(seed_2: Tensor, sizes: tuple[int, int], rows: slice, columns: slice, share: float) -> Tensor:
+    """(B,H,T,S) of some queries and keys, for sizes (B, H): True for all but a `share` of the weights.
+
+    A hash of the seed and of their place, not a stored mask, so that the backward pass drops the same ones.
+    """
+    batch, heads = sizes
+    device = seed_2.device
+
+    def numbers(first: int, last: int) -> Tensor:
+        return torch.arange(first, last, device=device, dtype=torch.int32)
+
+    of_head = _mixed(numbers(0, batch * heads) ^ seed_2[0]).view(batch, heads, 1)
+    of_row = _mixed(of_head ^ _mixed(numbers(rows.start, rows.stop) ^ seed_2[1]))
+    of_column = _mixed(_mixed(numbers(columns.start, columns.stop)) ^ seed_2[0])
+    drawn = _mixed(of_row[..., None] ^ of_column)
+    return drawn >= round(share * 2**32) - 2**31
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """A one-to-one map of 32 bits in which every bit depends on every other (lowbias32, C. Wellons)."""
+    x = (x ^ (x >> 16 & 0xFFFF)) * 0x7FEB352D
+    x = (x ^ (x >> 15 & 0x1FFFF)) * (0x846CA68B - 2**32)
+    return x ^ (x >> 16 & 0xFFFF)
 
 
 KERNEL = Kernel("tiled", why_not, run)

@@ -25,20 +25,10 @@ def default_rows(hidden_ND: Tensor, weight_VD: Tensor) -> int:
 
 
 def computed(
-    hidden_ND: Tensor,
-    weight_VD: Tensor,
-    bias_V: Tensor | None,
-    labels_N: Tensor,
-    scale: float,
-    softcap: float | None,
-    smoothing: float,
-    z: float,
-    rows: int,
-    exact_sums: bool,
-    hidden_learns: bool,
-    weight_learns: bool,
-    bias_learns: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, labels_N: Tensor, scale: float,
+    softcap: float | None, smoothing: float, z: float, rows: int, exact_sums: bool, hidden_learns: bool,
+    weight_learns: bool, bias_learns: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The summed loss, its terms (2,), and the gradients of hidden, weight and bias for it (empty where none is asked).
 
     Products are in the dtype of hidden, all else in promote(dtype, float32).

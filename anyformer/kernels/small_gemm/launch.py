@@ -70,19 +70,14 @@ def power(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-class Start(NamedTuple):
-    """How kernels may be started here."""
-
-    pdl: bool
-    """A kernel may start before the one before it has ended, and waits for it itself."""
-
-
 @cache
-def start(device: int) -> Start | None:
-    """None where there is no Triton to start kernels with."""
+def has_pdl(device: int) -> bool | None:
+    """Whether a kernel may start before the one before it has ended, and waits for it itself (programmatic dependent
+    launch); None where there is no Triton to start kernels with.
+    """
     if torch.version.cuda is None or find_spec("triton") is None or torch.cuda.get_device_capability(device)[0] < 8:
         return None
-    return Start(pdl=torch.cuda.get_device_capability(device)[0] >= 9)
+    return torch.cuda.get_device_capability(device)[0] >= 9
 
 
 def usable(x: Tensor, *others: Tensor | None) -> bool:
@@ -91,7 +86,7 @@ def usable(x: Tensor, *others: Tensor | None) -> bool:
         return False
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, *others)):
         return False
-    return start(x.device.index or 0) is not None
+    return has_pdl(x.device.index or 0) is not None
 
 
 def serves(x: Tensor, weight: Tensor, *others: Tensor | None, most: int = MOST) -> bool:
@@ -219,13 +214,7 @@ def product(
 
 def may_overlap(x: Tensor) -> bool:
     """Whether kernels on these rows' device may start early."""
-    here = start(x.device.index or 0) if x.device.type == "cuda" else None
-    return here is not None and here.pdl
-
-
-def int8_linear(x: Tensor, data_OI: Tensor, scale_O: Tensor, bias_O: Tensor | None) -> Tensor:
-    """The product x W^T + b with int8 weights and a scale for each output."""
-    return product(x, data_OI, bias_O, scale=scale_O)
+    return x.device.type == "cuda" and bool(has_pdl(x.device.index or 0))
 
 
 def int4_linear(

@@ -75,7 +75,7 @@ def int8_linear(x: Tensor, data_OI: Tensor, scale_O: Tensor, bias_O: Tensor | No
     from anyformer.kernels.small_gemm import launch
 
     if launch.serves(x, data_OI, bias_O, most=launch.MOST_QUANTISED):
-        return launch.int8_linear(x, data_OI, scale_O, bias_O)
+        return launch.product(x, data_OI, bias_O, scale=scale_O)
     return F.linear(x, dequantise_int8(data_OI, scale_O, x.dtype), bias_O)
 
 

@@ -49,13 +49,15 @@ def rope_and_store_kv(
     """
     if qkv_NC.dim() != 2 or qkv_NC.shape[1] != (heads + 2 * kv_heads) * dim:
         raise InputError(
-            f"rotate_store: {heads} + 2 x {kv_heads} heads of {dim} are {(heads + 2 * kv_heads) * dim} columns, got "
+            f"rope_and_store_kv: {heads} + 2 x {kv_heads} heads of {dim} are {(heads + 2 * kv_heads) * dim} columns, got "
             f"{tuple(qkv_NC.shape)}"
         )
     for name, norm, count in (("q_norm", q_norm, heads), ("k_norm", k_norm, kv_heads), ("v_norm", v_norm, kv_heads)):
         for weight in {} if norm is None else norm.own.values():
             if weight.shape not in ((dim,), (count, dim)):
-                raise InputError(f"rotate_store: {name} is of each head, ({dim},), got weights {tuple(weight.shape)}")
+                raise InputError(
+                    f"rope_and_store_kv: {name} is of each head, ({dim},), got weights {tuple(weight.shape)}"
+                )
     norms = (q_norm, k_norm, v_norm)
     known = all(norm is None or norm.leaf.recipe() is not None for norm in norms)
     start = plain
@@ -67,21 +69,10 @@ def rope_and_store_kv(
 
 
 def plain(
-    qkv_NC: Tensor,
-    heads: int,
-    kv_heads: int,
-    dim: int,
-    slot_N: Tensor,
-    k_PsGK: Tensor,
-    v_PsGK: Tensor,
-    scales: tuple[Tensor, Tensor] | None,
-    cos_ND: Tensor | None,
-    sin_ND: Tensor | None,
-    layout: Layout,
-    norms: tuple[NormTerms | None, NormTerms | None, NormTerms | None],
-    norm_last: bool,
-    clip: float | None,
-) -> Tensor:
+    qkv_NC: Tensor, heads: int, kv_heads: int, dim: int, slot_N: Tensor, k_PsGK: Tensor, v_PsGK: Tensor,
+    scales: tuple[Tensor, Tensor] | None, cos_ND: Tensor | None, sin_ND: Tensor | None, layout: Layout,
+    norms: tuple[NormTerms | None, NormTerms | None, NormTerms | None], norm_last: bool, clip: float | None,
+) -> Tensor:  # fmt: skip
     """The same in torch, operation by operation. The oracle."""
     y = qkv_NC if clip is None else qkv_NC.clamp(-clip, clip)
     parts = y.view(y.shape[0], -1, dim).split((heads, kv_heads, kv_heads), 1)

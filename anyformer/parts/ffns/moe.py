@@ -25,6 +25,7 @@ class Moe(FeedForward, kind="moe"):
     title = "MoE"
     inputs = ()
     routes = True
+    minimum = {"width": 1, "shared_width": 1}
     experts: int = 8
     """How many there are."""
     top_k: int = 2
@@ -62,10 +63,7 @@ class Moe(FeedForward, kind="moe"):
             yield "top_k", f"{self.top_k} is not from 1 to experts={self.experts}"
         elif self.top_k == 1 and self.normalise:
             yield "normalise", "with top_k=1 the one score would always be 1, and the router never learn; write false"
-        for name in ("width", "shared_width"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                yield name, f"{value} is not at least 1"
+        yield from super().problems()
         if self.scale == 0:
             yield "scale", "is 0, which would erase what it multiplies"
         if self.shared_gate and self.shared_width is None:

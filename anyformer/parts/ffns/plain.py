@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from anyformer.specs.axes import Activation, FeedForward, Problem
+from anyformer.specs.axes import Activation, ActivationName, FeedForward
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-GELU = {
-    "erf": "gelu(z) = z Phi(z)",
-    "tanh": "gelu(z) = z/2 (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3)))",
-    "quick": "gelu(z) = z sigmoid(1.702 z)",
+FORMULAS: dict[ActivationName, str] = {
+    "none": "",
+    "sigmoid": "sigmoid(z) = 1 / (1 + e^-z)",
+    "silu": "silu(z) = z sigmoid(z)",
+    "relu": "relu(z) = max(z, 0)",
+    "relu2": "relu2(z) = max(z, 0)^2",
+    "gelu": "gelu(z) = z Phi(z)",
+    "gelu_tanh": "gelu(z) = z/2 (1 + tanh(sqrt(2/pi) (z + 0.044715 z^3)))",
+    "gelu_quick": "gelu(z) = z sigmoid(1.702 z)",
 }
-"""GELU in its three published forms."""
+"""What each activation computes, for equations."""
 
 
 def linear(name: str, bias: bool) -> str:
@@ -30,8 +34,9 @@ class Plain(FeedForward):
     """Two matrices."""
 
     inputs = ("up",)
-    formula: ClassVar[str] = ""
-    """The activation, such as `relu(z) = max(z, 0)`."""
+    minimum = {"width": 1, "chunk": 1}
+    act: ClassVar[ActivationName | None] = None
+    """The activation; None: the leaf defines `combine`."""
     width: int | None = None
     """Unset: 4 times the model's width."""
     bias: bool = False
@@ -40,111 +45,62 @@ class Plain(FeedForward):
     chunk: int | None = None
     """Tokens that go through the network at a time, so that no more inner activations are alive; unset: all at once."""
 
-    def problems(self) -> Iterator[Problem]:
-        if self.width is not None and self.width < 1:
-            yield "width", f"{self.width} is not at least 1"
-        if self.chunk is not None and self.chunk < 1:
-            yield "chunk", f"{self.chunk} is not at least 1"
-
     def hidden(self, width: int) -> int:
         return 4 * width if self.width is None else self.width
 
     def equation(self) -> str:
-        name, _, _ = (self.formula or self.kind).partition("(")
-        inner = f"{name}({linear('up', self.bias)})"
-        return f"y = W_down {inner}{' + b_down' if self.bias else ''}" + (f", {self.formula}" if self.formula else "")
+        formula = FORMULAS[self.act] if self.act else ""
+        inner = f"{(formula or self.kind).partition('(')[0]}({linear('up', self.bias)})"
+        return f"y = W_down {inner}{' + b_down' if self.bias else ''}" + (f", {formula}" if formula else "")
+
+    def activation(self) -> Activation | None:
+        return Activation(self.act) if self.act else None
+
+    def combine(self, *inputs: Tensor) -> Tensor:
+        from anyformer.kernels.activations import ACTIVATIONS
+
+        if self.act is None:
+            raise TypeError(f"{type(self).__name__} defines neither act nor combine()")
+        return ACTIVATIONS[self.act](inputs[0])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Relu(Plain, kind="relu"):
     """max(x, 0)."""
 
-    title = "ReLU"
-    formula = "relu(z) = max(z, 0)"
-
-    def activation(self) -> Activation:
-        return Activation("relu")
-
-    def combine(self, *inputs: Tensor) -> Tensor:
-        return inputs[0].relu()
+    title, act = "ReLU", "relu"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Relu2(Plain, kind="relu2"):
     """max(x, 0)^2 (So et al. 2021)."""
 
-    title = "squared ReLU"
-    formula = "relu2(z) = max(z, 0)^2"
-
-    def activation(self) -> Activation:
-        return Activation("relu2")
-
-    def combine(self, *inputs: Tensor) -> Tensor:
-        return inputs[0].relu().square()
+    title, act = "squared ReLU", "relu2"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gelu(Plain, kind="gelu"):
     """x Phi(x), with the error function (Hendrycks and Gimpel 2016)."""
 
-    title = "GELU"
-    formula = GELU["erf"]
-
-    def activation(self) -> Activation:
-        return Activation("gelu")
-
-    def combine(self, *inputs: Tensor) -> Tensor:
-        return gelu(inputs[0], "erf")
+    title, act = "GELU", "gelu"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GeluTanh(Plain, kind="gelu_tanh"):
     """GELU by its tanh approximation, as in GPT-2."""
 
-    title = "GELU tanh"
-    formula = GELU["tanh"]
-
-    def activation(self) -> Activation:
-        return Activation("gelu_tanh")
-
-    def combine(self, *inputs: Tensor) -> Tensor:
-        return gelu(inputs[0], "tanh")
+    title, act = "GELU tanh", "gelu_tanh"
 
 
 @dataclass(frozen=True, kw_only=True)
 class GeluQuick(Plain, kind="gelu_quick"):
     """x sigmoid(1.702 x)."""
 
-    title = "quick GELU"
-    formula = GELU["quick"]
-
-    def activation(self) -> Activation:
-        return Activation("gelu_quick")
-
-    def combine(self, *inputs: Tensor) -> Tensor:
-        return gelu(inputs[0], "quick")
+    title, act = "quick GELU", "gelu_quick"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Silu(Plain, kind="silu"):
     """x sigmoid(x)."""
 
-    title = "SiLU"
-    formula = "silu(z) = z sigmoid(z)"
-
-    def activation(self) -> Activation:
-        return Activation("silu")
-
-    def combine(self, *inputs: Tensor) -> Tensor:
-        from torch.nn.functional import silu
-
-        return silu(inputs[0])
-
-
-def gelu(x: Tensor, form: str) -> Tensor:
-    """GELU in one of its three published forms: erf, tanh, quick."""
-    from torch.nn import functional as F
-
-    if form == "quick":
-        return x * (1.702 * x).sigmoid()
-    return F.gelu(x, approximate="tanh" if form == "tanh" else "none")
+    title, act = "SiLU", "silu"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from anyformer.specs.axes import Init, Normal, ParamSpec, Problem
+from anyformer.specs.axes import Init, Normal, ParamSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,11 +12,8 @@ class GPT2(Init, kind="gpt2"):
     """The residual's variance stays bounded as depth grows."""
 
     title = "GPT-2"
+    positive = ("std",)
     std: float = 0.02
-
-    def problems(self) -> Iterator[Problem]:
-        if self.std <= 0:
-            yield "std", f"{self.std} is not above 0"
 
     def equation(self) -> str:
         return f"W ~ N(0, {self.std:g}^2), into the residual N(0, {self.std:g}^2 / (2 depth))"

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from anyformer.specs.axes import Init, Normal, ParamSpec, Problem
+from anyformer.specs.axes import Init, Normal, ParamSpec
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlainNormal(Init, kind="normal"):
     """N(0, std^2) for every matrix and table."""
 
+    positive = ("std", "cut")
     std: float = 0.02
     cut: float | None = None
     """Cut at this many standard deviations."""
-
-    def problems(self) -> Iterator[Problem]:
-        for name in ("std", "cut"):
-            if (value := getattr(self, name)) is not None and value <= 0:
-                yield name, f"{value} is not above 0"
 
     def equation(self) -> str:
         return f"W ~ N(0, {self.std:g}^2)" + (f", cut at {self.cut:g} sigma" if self.cut is not None else "")

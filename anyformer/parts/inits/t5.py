@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-from anyformer.specs.axes import Init, Normal, ParamSpec, Problem
+from anyformer.specs.axes import Init, Normal, ParamSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,11 +12,8 @@ class T5Factors(Init, kind="t5"):
     """q (width head_dim)^-1/2; k, v, relative and input matrices width^-1/2; outputs fan_in^-1/2; tables 1."""
 
     title = "T5"
+    positive = ("factor",)
     factor: float = 1.0
-
-    def problems(self) -> Iterator[Problem]:
-        if self.factor <= 0:
-            yield "factor", f"{self.factor} is not above 0"
 
     def equation(self) -> str:
         factor = f"{self.factor:g}^2 " if self.factor != 1 else ""

@@ -5,11 +5,10 @@ With RoPE the rotation acts on the numerator only (RoFormer, equation 19): the d
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from anyformer.specs.axes import Dims, Mixer, MixerInput, Problem
+from anyformer.specs.axes import Dims, Mixer, MixerInput
 from anyformer.specs.patterns import Both, Pattern
 
 if TYPE_CHECKING:
@@ -29,14 +28,11 @@ class Linear(Mixer, kind="linear"):
 
     title = "linear attention"
     stateful = True
+    positive = ("eps",)
     feature: Literal["elu1", "relu", "relu2", "softmax"] = "elu1"
     """elu1: elu(x) + 1; relu: max(x, 0); relu2: its square; softmax: over the head's dimensions. None is negative."""
     eps: float = 1e-6
     """Added to the denominator: a query that sees nothing, or (with relu) nothing in common with it, takes nothing."""
-
-    def problems(self) -> Iterator[Problem]:
-        if self.eps <= 0:
-            yield "eps", f"{self.eps} is not above 0"
 
     def equation(self) -> str:
         ratio = f"sum_j (R_i f(q_i) . R_j f(k_j)) v_j / (sum_j f(q_i) . f(k_j) + {self.eps:g})"
@@ -72,12 +68,12 @@ class Linear(Mixer, kind="linear"):
 
         exact = torch.promote_types(work.q_BTHK.dtype, torch.float32)
         q, k = self.features(work.q_BTHK.to(exact)), self.features(work.k_BSGK.to(exact))
-        sight = work.sight
-        if sight.valid_BS is not None:
-            k = k * sight.valid_BS[:, :, None, None].to(exact)
+        mask = work.sight
+        if mask.valid_BS is not None:
+            k = k * mask.valid_BS[:, :, None, None].to(exact)
         given = Features(q, k, work.turn(q), work.turn(k), work.v_BSGK.to(exact), self.eps)
-        document_BT = None if isinstance(sight.q.document, int) else sight.q.document
-        if not sight.pattern.causal:
+        document_BT = None if isinstance(mask.q.document, int) else mask.q.document
+        if not mask.pattern.causal:
             return full(given, document_BT).to(work.q_BTHK.dtype)
         if work.state is None:
             return causal(given, document_BT)[0].to(work.q_BTHK.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ class LSH(Mixer, kind="lsh"):
     title = "LSH attention"
     exact = False
     shares_keys = True
+    minimum = {"chunk": 1, "before": 0, "after": 0, "rounds": 1}
     chunk: int = 64
     """Tokens that are taken together, in the order of buckets."""
     before: int = 1
@@ -38,29 +40,21 @@ class LSH(Mixer, kind="lsh"):
     """Of the rotations; unset: drawn anew in every pass."""
 
     def problems(self) -> Iterator[Problem]:
-        for name, least in (("chunk", 1), ("before", 0), ("after", 0), ("rounds", 1)):
-            if getattr(self, name) < least:
-                yield name, f"{getattr(self, name)} is not at least {least}"
+        yield from super().problems()
         factors = (self.buckets,) if isinstance(self.buckets, int) else self.buckets
         if factors is not None and (not factors or any(n < 2 or n % 2 for n in factors)):
             yield "buckets", f"{self.buckets} is not an even number of buckets, nor a list of such factors"
 
     def equation(self) -> str:
         often = "" if self.rounds == 1 else f", all {self.rounds} rounds in one softmax"
-        near = (
-            f"j among the {self.chunk} tokens of i's chunk, the {self.before} before and {self.after} after, by bucket"
-        )
-        return f"s_ij = scale q_i . q_j / rms(q_j), j != i if there is another; {near}{often}"
+        near = f"j among the {self.chunk} tokens of i's chunk, the {self.before} before and {self.after} after"
+        return f"s_ij = scale q_i . q_j / rms(q_j), j != i if there is another; {near}, by bucket{often}"
 
     def approximation(self) -> str:
+        again = "anew in every pass, as no seed is set" if self.seed is None else "the same for the same seed and input"
         return (
             f"is approximate in texts of more than {self.chunk} tokens: which keys are near depends on the whole row. "
-            "It never gives weight to a later token (in a decoder), to padding or to another document, and answers "
-            + (
-                "the same for the same seed and input"
-                if self.seed is not None
-                else "anew in every pass, as no seed is set"
-            )
+            f"It never gives weight to a later token (in a decoder), to padding or to another document, and answers {again}"
         )
 
     def serves(self, pattern: Pattern) -> str | None:
@@ -75,22 +69,19 @@ class LSH(Mixer, kind="lsh"):
         from anyformer.kernels import lsh
         from anyformer.kernels import lsh_buckets as buckets
 
-        q, sight = work.q_BTHK, work.sight
+        q, mask = work.q_BTHK, work.sight
         tokens = q.shape[1]
         # Keys that are not these very queries come from a cache: then every one of them is there to be seen.
         if work.k_BSGK is not q or tokens <= self.chunk:
             k = self.keys(work.k_BSGK)
-            return lsh.exact(q, k, work.v_BSGK, sight, scale=work.scale, dropout=work.dropout)
+            return lsh.exact(q, k, work.v_BSGK, mask, scale=work.scale, dropout=work.dropout)
         factors = buckets.bucket_counts(tokens, self.chunk, self.buckets)
         # Drawn in every pass, decided once: a pass that is replayed then draws as many random numbers as the first.
         turns = buckets.rotations(q, factors, self.rounds, self.seed)
         found = work.decide(lambda: buckets.hashed(q, turns, factors))
-        count = 1
-        for factor in factors:
-            count *= factor
         plan = buckets.plan(
-            found, count, buckets.Looks(self.chunk, self.before, self.after), causal=sight.pattern.causal,
-            document_BT=None if isinstance(sight.q.document, int) else sight.q.document, valid_BT=sight.valid_BS,
+            found, math.prod(factors), self.chunk, range(-self.before, self.after + 1), causal=mask.pattern.causal,
+            document_BT=None if isinstance(mask.q.document, int) else mask.q.document, valid_BT=mask.valid_BS,
         )  # fmt: skip
         return lsh.attend(q, work.v_BSGK, plan, scale=work.scale, dropout=work.dropout)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyformer.specs.axes import Mixer, Problem
+from anyformer.specs.axes import Mixer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -17,12 +17,9 @@ class Relu(Mixer, kind="relu"):
     """Sparse weights without an exponential."""
 
     title = "normalised ReLU"
+    positive = ("eps",)
     eps: float = 1e-6
     """Added to the sum, so that a row of zeros stays zero."""
-
-    def problems(self) -> Iterator[Problem]:
-        if self.eps <= 0:
-            yield "eps", f"{self.eps} is not above 0"
 
     def equation(self) -> str:
         return f"p_ij = max(s_ij, 0) / (sum_k max(s_ik, 0) + {self.eps:g}), o_i = sum_j p_ij v_j"

@@ -18,6 +18,7 @@ class LayerNorm(Norm, kind="layernorm"):
     """Centring and scale; gain and bias are applied in fp32, before the cast back."""
 
     title = "LayerNorm"
+    positive = ("eps",)
     eps: float = 1e-5
     gain: Gain = "weight"
     """The stored weight, 1 + the stored weight (Nemotron), or no gain at all (OLMo 1)."""
@@ -26,8 +27,7 @@ class LayerNorm(Norm, kind="layernorm"):
     """Multiply the gain in fp32, or after the cast back to the input's dtype."""
 
     def problems(self) -> Iterator[Problem]:
-        if self.eps <= 0:
-            yield "eps", f"{self.eps} is not above 0"
+        yield from super().problems()
         if self.gain == "none" and self.bias:
             yield "bias", "a norm without gain has no bias; set it to false"
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from anyformer.parts.norms.gain import GAIN_WORDS, Gain, GainAt, gain_weights, one_plus, scaled
-from anyformer.specs.axes import Norm, NormRecipe, ParamSpec, Problem
+from anyformer.specs.axes import Norm, NormRecipe, ParamSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,15 +18,12 @@ class RMSNorm(Norm, kind="rmsnorm"):
     """Scale only, no centring."""
 
     title = "RMSNorm"
+    positive = ("eps",)
     eps: float = 1e-6
     gain: Gain = "weight"
     """The stored weight, 1 + the stored weight (Gemma), or no gain at all."""
     gain_at: GainAt = "after_cast"
     """Multiply the gain in fp32 (OLMo 2, Gemma) or after the cast back to the input's dtype (Llama)."""
-
-    def problems(self) -> Iterator[Problem]:
-        if self.eps <= 0:
-            yield "eps", f"{self.eps} is not above 0"
 
     def equation(self) -> str:
         return f"norm(x) = x / sqrt(mean(x^2) + {self.eps:g}){GAIN_WORDS[self.gain]}"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from anyformer.specs.axes import Problem
 from anyformer.specs.patterns import Pattern, Tokens
 
 
@@ -15,6 +13,7 @@ class Axial(Pattern, kind="axial"):
     """Same row (q // columns = k // columns) or same column ((q - k) mod columns = 0) of a grid."""
 
     counted = ("columns",)
+    minimum = {"columns": 1}
     columns: int
     """Tokens in a row of the grid."""
     along: Literal["both", "row", "column"] = "both"
@@ -22,14 +21,7 @@ class Axial(Pattern, kind="axial"):
 
     def __post_init__(self) -> None:
         one = self.columns == 1
-        self._flag(
-            shift_invariant=one or self.along == "column",
-            causal=one and self.along == "row",
-        )
-
-    def problems(self) -> Iterator[Problem]:
-        if self.columns < 1:
-            yield "columns", f"{self.columns} is not at least 1"
+        self._flag(shift_invariant=one or self.along == "column", causal=one and self.along == "row")
 
     def allows(self, q: Tokens, k: Tokens) -> Any:
         row = q.pos // self.columns == k.pos // self.columns

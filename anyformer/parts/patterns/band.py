@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from anyformer.specs.axes import Problem
 from anyformer.specs.patterns import Pattern, Tokens
 
 
@@ -14,6 +12,7 @@ from anyformer.specs.patterns import Pattern, Tokens
 class Band(Pattern, kind="band"):
     """-after <= q - k <= before."""
 
+    minimum = {"before": 0, "after": 0}
     before: int
     """Tokens seen before it."""
     after: int
@@ -21,11 +20,6 @@ class Band(Pattern, kind="band"):
 
     def __post_init__(self) -> None:
         self._flag(causal=self.after == 0)
-
-    def problems(self) -> Iterator[Problem]:
-        for name in ("before", "after"):
-            if getattr(self, name) < 0:
-                yield name, f"{getattr(self, name)} is not at least 0"
 
     def allows(self, q: Tokens, k: Tokens) -> Any:
         return (q.pos - k.pos <= self.before) & (k.pos - q.pos <= self.after)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from anyformer.specs.axes import Problem
 from anyformer.specs.patterns import Pattern, Tokens
 
 
@@ -21,6 +19,8 @@ class BigBirdEval(Pattern, kind="bigbird_eval"):
 
     shift_invariant = False
     needs_length = True
+    counted = ("block",)
+    minimum = {"block": 1, "count": 0}
     block: int
     """Tokens in a block; the last block of a document may be shorter."""
     count: int
@@ -29,18 +29,9 @@ class BigBirdEval(Pattern, kind="bigbird_eval"):
     def __post_init__(self) -> None:
         self._flag(repeats=self.count > 0)
 
-    def problems(self) -> Iterator[Problem]:
-        if self.block < 1:
-            yield "block", f"{self.block} is not at least 1"
-        if self.count < 0:
-            yield "count", f"{self.count} is not at least 0"
-
     def allows(self, q: Tokens, k: Tokens) -> Any:
         own, blocks = q.pos // self.block, (q.length + self.block - 1) // self.block
-        return self._is_short(blocks) | ((own > 0) & (own < blocks - 1) & (k.pos < self.block))
-
-    def _is_short(self, blocks: Any) -> Any:
-        return blocks <= 2 * self.count + 5
+        return (blocks <= 2 * self.count + 5) | ((own > 0) & (own < blocks - 1) & (k.pos < self.block))
 
     def extra(self, q: Tokens) -> Any:
         own, blocks = q.pos // self.block, (q.length + self.block - 1) // self.block
@@ -57,6 +48,3 @@ class BigBirdEval(Pattern, kind="bigbird_eval"):
 
     def sizes(self) -> tuple[int, ...]:
         return (4 * self.block,)
-
-    def shrunk(self, by: float) -> Pattern:
-        return BigBirdEval(block=max(1, round(self.block / by)), count=self.count)

@@ -30,6 +30,7 @@ class BigBirdRandom(Pattern, kind="bigbird_random"):
     needs_length = True
     per_head = True
     per_layer = True
+    minimum = {"block": 1, "count": 1, "heads": 1, "most": 1}
     block: int
     """Tokens in a block; the last block of a document may be shorter."""
     count: int
@@ -45,11 +46,6 @@ class BigBirdRandom(Pattern, kind="bigbird_random"):
     def __post_init__(self) -> None:
         # A text is always a constant to the compiler, while a number that differs between models may not be one.
         object.__setattr__(self, "_numbers", f"{self.most} {self.block} {self.count} {self.heads}")
-
-    def problems(self) -> Iterator[Problem]:
-        for name in ("block", "count", "heads", "most"):
-            if getattr(self, name) < 1:
-                yield name, f"{getattr(self, name)} is not at least 1"
 
     def check(self, heads: int, context: int) -> Iterator[Problem]:
         if self.heads != heads:
@@ -99,10 +95,10 @@ def _look_up(numbers: str, layer: int, j: int, place: Any) -> Any:
     if isinstance(place, (np.ndarray, np.generic)):
         table: Any = draws(numbers, layer, j)
         return table[place]
-    from anyformer.kernels.tables import constant
+    from anyformer.kernels.trace_constants import constant_table
 
     # A range has a definite length, also where the compiler would leave the layer open.
-    return constant(draws, (numbers, len(range(layer)), j), place.device)[place]
+    return constant_table(draws, (numbers, len(range(layer)), j), place.device)[place]
 
 
 def draws(numbers: str, layer: int, j: int) -> np.ndarray:

@@ -36,6 +36,7 @@ class BlockSparse(Pattern, kind="block_sparse"):
 
     causal = True
     shift_invariant = False
+    minimum = {"block": 1, "local": 1, "stride": 1, "shift": 0}
     per_head = True
     block: int
     """Tokens in a block."""
@@ -51,12 +52,8 @@ class BlockSparse(Pattern, kind="block_sparse"):
         self._flag(per_head=not whole and self.shift != 0, shift_invariant=whole)
 
     def problems(self) -> Iterator[Problem]:
-        for name in ("block", "local", "stride"):
-            if getattr(self, name) < 1:
-                yield name, f"{getattr(self, name)} is not at least 1"
-        if self.shift < 0:
-            yield "shift", f"{self.shift} is not at least 0"
-        elif self.shift and self.stride > 1 and self.shift % self.stride == 0:
+        yield from super().problems()
+        if self.shift > 0 and self.stride > 1 and self.shift % self.stride == 0:
             yield "shift", f"{self.shift} is a multiple of stride={self.stride}, so heads would be alike; write 0"
 
     def allows(self, q: Tokens, k: Tokens) -> Any:

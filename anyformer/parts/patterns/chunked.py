@@ -4,11 +4,9 @@ before and after as asked for (Reformer's local layers, the band of BigBird's bl
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from anyformer.specs.axes import Problem
 from anyformer.specs.patterns import Pattern, Tokens
 
 
@@ -18,6 +16,8 @@ class Chunked(Pattern, kind="chunked"):
 
     shift_invariant = False
     counted = ("size",)
+    minimum = {"size": 1, "before": 0, "after": 0}
+    hints = {"size": "a chunk holds the token itself"}
     size: int
     before: int = 0
     """Chunks before its own that a token sees as well."""
@@ -26,13 +26,6 @@ class Chunked(Pattern, kind="chunked"):
 
     def __post_init__(self) -> None:
         self._flag(causal=self.size == 1 and self.after == 0, shift_invariant=self.size == 1)
-
-    def problems(self) -> Iterator[Problem]:
-        if self.size < 1:
-            yield "size", f"{self.size} is not at least 1; a chunk holds the token itself"
-        for name in ("before", "after"):
-            if getattr(self, name) < 0:
-                yield name, f"{getattr(self, name)} is not at least 0"
 
     def allows(self, q: Tokens, k: Tokens) -> Any:
         own, other = q.pos // self.size, k.pos // self.size

@@ -15,16 +15,12 @@ class DilatedWindow(Pattern, kind="dilated_window"):
     """0 <= q - k <= (size - 1) dilation, in steps of dilation."""
 
     causal = True
+    minimum = {"size": 1, "dilation": 1}
+    hints = {"size": "a window holds the token itself", "dilation": "1 is a window without gaps"}
     size: int
     """Tokens seen, itself included."""
     dilation: int
     """How far they are apart; 1 is a plain window."""
-
-    def problems(self) -> Iterator[Problem]:
-        if self.size < 1:
-            yield "size", f"{self.size} is not at least 1; a window holds the token itself"
-        if self.dilation < 1:
-            yield "dilation", f"{self.dilation} is not at least 1; 1 is a window without gaps"
 
     def check(self, heads: int, context: int) -> Iterator[Problem]:
         if self.size > 1 and self.dilation >= context > 1:

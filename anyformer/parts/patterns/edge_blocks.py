@@ -8,8 +8,7 @@ from typing import Any
 
 from anyformer.specs.axes import Problem
 from anyformer.specs.cache_policy import Keep
-from anyformer.specs.locality import Reach
-from anyformer.specs.patterns import Pattern, Tokens
+from anyformer.specs.patterns import Pattern, Reach, Tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,6 +17,8 @@ class EdgeBlocks(Pattern, kind="edge_blocks"):
 
     shift_invariant = False
     needs_length = True
+    counted = ("block",)
+    minimum = {"block": 1, "first": 0, "last": 0}
     block: int
     """Tokens in a block; the last block of a document may be shorter."""
     first: int = 1
@@ -29,11 +30,7 @@ class EdgeBlocks(Pattern, kind="edge_blocks"):
         self._flag(needs_length=self.last != 0)
 
     def problems(self) -> Iterator[Problem]:
-        if self.block < 1:
-            yield "block", f"{self.block} is not at least 1"
-        for name in ("first", "last"):
-            if getattr(self, name) < 0:
-                yield name, f"{getattr(self, name)} is not at least 0"
+        yield from super().problems()
         if self.first == self.last == 0:
             yield "first", "first and last are both 0, so that no block is meant"
 
@@ -71,6 +68,3 @@ class EdgeBlocks(Pattern, kind="edge_blocks"):
 
     def sizes(self) -> tuple[int, ...]:
         return (4 * self.block * max(self.first, self.last),)
-
-    def shrunk(self, by: float) -> Pattern:
-        return EdgeBlocks(block=max(1, round(self.block / by)), first=self.first, last=self.last)

@@ -35,6 +35,7 @@ class Fixed(Pattern, kind="fixed"):
     """
 
     shift_invariant = False
+    minimum = {"block": 1}
     block: int
     """Tokens in a block."""
     columns: int
@@ -45,8 +46,7 @@ class Fixed(Pattern, kind="fixed"):
         self._flag(shift_invariant=self.columns == self.block)
 
     def problems(self) -> Iterator[Problem]:
-        if self.block < 1:
-            yield "block", f"{self.block} is not at least 1"
+        yield from super().problems()
         if self.columns < 1:
             yield "columns", f"{self.columns} is not at least 1; without columns write chunked({self.block})"
         elif self.columns > self.block > 0:

@@ -8,8 +8,7 @@ from typing import Any
 
 from anyformer.specs.axes import Problem
 from anyformer.specs.cache_policy import Keep
-from anyformer.specs.locality import Reach
-from anyformer.specs.patterns import Pattern, Tokens
+from anyformer.specs.patterns import Pattern, Reach, Tokens
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,14 +15,15 @@ class Heads(Pattern, kind="heads"):
     """first <= head < last."""
 
     per_head = True
+    counted = ()
+    minimum = {"first": 0}
     first: int
     """The first head."""
     last: int
     """The head after the last one."""
 
     def problems(self) -> Iterator[Problem]:
-        if self.first < 0:
-            yield "first", f"{self.first} is not at least 0"
+        yield from super().problems()
         if self.last <= self.first:
             yield "last", f"{self.last} is not above first={self.first}; heads {self.first} to {self.last - 1} are none"
 
@@ -42,9 +43,3 @@ class Heads(Pattern, kind="heads"):
 
     def grains(self) -> tuple[int, int]:
         return 0, 0
-
-    def sizes(self) -> tuple[int, ...]:
-        return ()
-
-    def shrunk(self, by: float) -> Pattern:
-        return self

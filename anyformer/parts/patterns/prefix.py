@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from anyformer.specs.axes import Problem
 from anyformer.specs.patterns import Pattern, Tokens
 
 
@@ -15,15 +13,13 @@ class Prefix(Pattern, kind="prefix"):
     """q < length and k < length."""
 
     shift_invariant = False
+    minimum = {"length": 1}
+    hints = {"length": "without a prefix leave it out"}
     length: int
     """Tokens of the prefix."""
 
     def __post_init__(self) -> None:
         self._flag(causal=self.length == 1)
-
-    def problems(self) -> Iterator[Problem]:
-        if self.length < 1:
-            yield "length", f"{self.length} is not at least 1; without a prefix leave it out"
 
     def allows(self, q: Tokens, k: Tokens) -> Any:
         return (q.pos < self.length) & (k.pos < self.length)

@@ -19,6 +19,8 @@ class RandomBlocks(Pattern, kind="random_blocks"):
     needs_length = True
     per_head = True
     per_layer = True
+    counted = ("block",)
+    minimum = {"block": 1, "count": 1}
     block: int
     """Tokens in a block; the last block of a document may be shorter."""
     count: int
@@ -32,9 +34,7 @@ class RandomBlocks(Pattern, kind="random_blocks"):
         self._flag(needs_length=not self.past, causal=self.past and self.block == 1)
 
     def problems(self) -> Iterator[Problem]:
-        for name in ("block", "count"):
-            if getattr(self, name) < 1:
-                yield name, f"{getattr(self, name)} is not at least 1"
+        yield from super().problems()
         if not 0 <= self.seed <= LARGEST:
             yield "seed", f"{self.seed} is not between 0 and {LARGEST}"
 
@@ -63,7 +63,3 @@ class RandomBlocks(Pattern, kind="random_blocks"):
 
     def sizes(self) -> tuple[int, ...]:
         return (4 * self.block,)
-
-    def shrunk(self, by: float) -> Pattern:
-        block = max(1, round(self.block / by))
-        return RandomBlocks(block=block, count=self.count, seed=self.seed, past=self.past)

@@ -19,6 +19,8 @@ class RandomTokens(Pattern, kind="random_tokens"):
     needs_length = True
     per_head = True
     per_layer = True
+    counted = ()
+    minimum = {"count": 1}
     count: int
     """Tokens that are drawn for each query."""
     seed: int = 0
@@ -30,15 +32,13 @@ class RandomTokens(Pattern, kind="random_tokens"):
         self._flag(needs_length=not self.past, causal=self.past)
 
     def problems(self) -> Iterator[Problem]:
-        if self.count < 1:
-            yield "count", f"{self.count} is not at least 1"
+        yield from super().problems()
         if not 0 <= self.seed <= LARGEST:
             yield "seed", f"{self.seed} is not between 0 and {LARGEST}"
 
     def check(self, heads: int, context: int) -> Iterator[Problem]:
-        room = context
-        if self.count > room:
-            yield "count", f"{self.count} is more than the {room} tokens that a document may have"
+        if self.count > context:
+            yield "count", f"{self.count} is more than the {context} tokens that a document may have"
 
     def allows(self, q: Tokens, k: Tokens) -> Any:
         return among(k.pos, self.chosen(q))
@@ -50,9 +50,3 @@ class RandomTokens(Pattern, kind="random_tokens"):
     def equation(self) -> str:
         among = "tokens 0 to q" if self.past else "all tokens"
         return f"k in {self.count} of {among}, drawn by (seed {self.seed}, layer, head, length)"
-
-    def sizes(self) -> tuple[int, ...]:
-        return ()
-
-    def shrunk(self, by: float) -> Pattern:
-        return self

@@ -14,12 +14,10 @@ from anyformer.specs.patterns import Pattern, Tokens
 class Strided(Pattern, kind="strided"):
     """(q - k) mod stride = 0: the second set of Child et al. 2019, section 4.3."""
 
+    minimum = {"stride": 1}
+    hints = {"stride": "1 sees every token"}
     stride: int
     """How far the tokens that are seen are apart."""
-
-    def problems(self) -> Iterator[Problem]:
-        if self.stride < 1:
-            yield "stride", f"{self.stride} is not at least 1; 1 sees every token"
 
     def check(self, heads: int, context: int) -> Iterator[Problem]:
         if self.stride >= context > 1:

@@ -14,6 +14,8 @@ from anyformer.specs.patterns import Pattern, Tokens
 class SymmetricDilated(Pattern, kind="symmetric_dilated"):
     """|q - k| <= radius dilation, in steps of dilation."""
 
+    minimum = {"radius": 0, "dilation": 1}
+    hints = {"dilation": "1 is a window without gaps"}
     radius: int
     """Tokens seen on each side."""
     dilation: int
@@ -21,12 +23,6 @@ class SymmetricDilated(Pattern, kind="symmetric_dilated"):
 
     def __post_init__(self) -> None:
         self._flag(causal=self.radius == 0)
-
-    def problems(self) -> Iterator[Problem]:
-        if self.radius < 0:
-            yield "radius", f"{self.radius} is not at least 0"
-        if self.dilation < 1:
-            yield "dilation", f"{self.dilation} is not at least 1; 1 is a window without gaps"
 
     def check(self, heads: int, context: int) -> Iterator[Problem]:
         if self.radius > 0 and self.dilation >= context > 1:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from anyformer.specs.axes import Problem
 from anyformer.specs.patterns import Pattern, Tokens
 
 
@@ -14,14 +12,11 @@ from anyformer.specs.patterns import Pattern, Tokens
 class SymmetricWindow(Pattern, kind="symmetric_window"):
     """|q - k| <= radius."""
 
+    minimum = {"radius": 0}
     radius: int
 
     def __post_init__(self) -> None:
         self._flag(causal=self.radius == 0)
-
-    def problems(self) -> Iterator[Problem]:
-        if self.radius < 0:
-            yield "radius", f"{self.radius} is not at least 0"
 
     def allows(self, q: Tokens, k: Tokens) -> Any:
         return (q.pos - k.pos <= self.radius) & (k.pos - q.pos <= self.radius)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from anyformer.specs.axes import Problem
 from anyformer.specs.patterns import Pattern, Tokens
 
 
@@ -15,11 +13,9 @@ class Window(Pattern, kind="window"):
     """0 <= q - k < size."""
 
     causal = True
+    minimum = {"size": 1}
+    hints = {"size": "a window holds the token itself"}
     size: int
-
-    def problems(self) -> Iterator[Problem]:
-        if self.size < 1:
-            yield "size", f"{self.size} is not at least 1; a window holds the token itself"
 
     def allows(self, q: Tokens, k: Tokens) -> Any:
         return (k.pos <= q.pos) & (q.pos - k.pos < self.size)

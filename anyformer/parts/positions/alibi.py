@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyformer.specs.axes import Dims, Position, Problem, QKPositions, ScoreBias
+from anyformer.specs.axes import Dims, Position, QKPositions, ScoreBias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,13 +27,10 @@ class Alibi(Position, kind="alibi"):
 
     title = "ALiBi"
     relative = True
+    positive = ("slope_base",)
     slope_base: float = 8.0
     before_scale: bool = False
     """Add the penalty before the scores are scaled (Falcon-RW), so that it is scaled too."""
-
-    def problems(self) -> Iterator[Problem]:
-        if self.slope_base <= 0:
-            yield "slope_base", f"{self.slope_base} is not above 0"
 
     def equation(self) -> str:
         slope = f"slope_h |i - j|, slope_h = 2^(-{self.slope_base:.10g} h / P), P heads or the power of 2 below"

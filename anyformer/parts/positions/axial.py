@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 class Axial(Position, kind="axial"):
     """Two small learned tables instead of one long one."""
 
+    minimum = {"rows": 1, "columns": 1}
     rows: int = 64
     columns: int = 64
     row_width: int | None = None
@@ -24,9 +25,7 @@ class Axial(Position, kind="axial"):
     """Whether the two vectors stand side by side, or are both as wide as the model and added (Sparse Transformer)."""
 
     def problems(self) -> Iterator[Problem]:
-        for name in ("rows", "columns"):
-            if getattr(self, name) < 1:
-                yield name, f"{getattr(self, name)} is not at least 1"
+        yield from super().problems()
         if self.join == "sum" and self.row_width is not None:
             yield "row_width", "has no effect: vectors that are added are as wide as the model; leave it out"
 

@@ -21,6 +21,7 @@ class Rope(Position, kind="rope"):
     """Rotates queries and keys (and values, if asked) in each head."""
 
     title = "RoPE"
+    positive = ("theta",)
     theta: float = 10000.0
     layout: Literal["half", "interleaved"] = "half"
     """Pairs (i, i + d/2) as in NeoX and Llama, or (2i, 2i + 1) as in GPT-J."""
@@ -41,9 +42,8 @@ class Rope(Position, kind="rope"):
         return self.scaling is not None and self.scaling.needs_length
 
     def problems(self) -> Iterator[Problem]:
-        if self.theta <= 0:
-            yield "theta", f"{self.theta} is not above 0"
-        elif isinstance(self.scaling, Yarn) and self.theta <= 1:
+        yield from super().problems()
+        if isinstance(self.scaling, Yarn) and 0 < self.theta <= 1:
             yield "theta", f"{self.theta} is not above 1; 'yarn' divides by its logarithm"
         if not 0 < self.fraction <= 1:
             yield "fraction", f"{self.fraction} is not in (0, 1]"

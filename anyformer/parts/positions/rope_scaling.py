@@ -20,17 +20,9 @@ if TYPE_CHECKING:
 class RopeScaling(Leaf, axis="rope scaling", leaves="anyformer.parts.positions.rope_scaling"):
     """A change of RoPE's frequencies, and a gain on its sines and cosines."""
 
+    minimum = {"factor": 1}
     needs_length: ClassVar[bool] = False
     factor: float
-
-    def problems(self) -> Iterator[Problem]:
-        if self.factor < 1:
-            yield "factor", f"{self.factor} is not at least 1"
-        if getattr(self, "original", 1) < 1:
-            yield "original", f"{getattr(self, 'original', 1)} is not at least 1"
-        gain = getattr(self, "attention_factor", None)
-        if gain is not None and gain <= 0:
-            yield "attention_factor", f"{gain} is not above 0"
 
     def check(self, turned: int) -> Iterator[Problem]:
         """What is wrong if `turned` dimensions of a head turn."""
@@ -69,6 +61,7 @@ class DynamicNtk(RopeScaling, kind="dynamic"):
     """theta grows with the length beyond the original: theta (factor L / original - factor + 1)^(d / (d - 2))."""
 
     title = "dynamic NTK"
+    minimum = {"factor": 1, "original": 1}
     needs_length = True
     factor: float
     original: int
@@ -100,6 +93,8 @@ class Yarn(RopeScaling, kind="yarn"):
     """Slow dimensions interpolate, fast ones stay, with a ramp between (Peng et al. 2023)."""
 
     title = "YaRN"
+    minimum = {"factor": 1, "original": 1}
+    positive = ("attention_factor", "beta_slow")
     factor: float
     original: int
     beta_fast: float = 32.0
@@ -111,9 +106,7 @@ class Yarn(RopeScaling, kind="yarn"):
 
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
-        if self.beta_slow <= 0:
-            yield "beta_slow", f"{self.beta_slow} is not above 0"
-        elif self.beta_fast <= self.beta_slow:
+        if 0 < self.beta_slow >= self.beta_fast:
             yield "beta_fast", f"{self.beta_fast} is not above beta_slow={self.beta_slow}"
 
     def equation(self) -> str:
@@ -142,6 +135,7 @@ class Yarn(RopeScaling, kind="yarn"):
 class Llama3(RopeScaling, kind="llama3"):
     """Long waves are stretched, short ones stay, those between are mixed (Llama 3.1)."""
 
+    minimum = {"factor": 1, "original": 1}
     factor: float = 8.0
     original: int = 8192
     low: float = 1.0
@@ -170,6 +164,8 @@ class LongRope(RopeScaling, kind="longrope"):
     """A factor for each frequency, of one list up to the original length and of another beyond (Phi-3)."""
 
     needs_length = True
+    minimum = {"factor": 1, "original": 1}
+    positive = ("attention_factor",)
     factor: float
     """Longest context over the original one: it sets the gain."""
     original: int

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 class Sinusoidal(Position, kind="sinusoidal"):
     """Fixed sines and cosines, added to the embeddings."""
 
+    positive = ("theta",)
     theta: float = 10000.0
     layout: Literal["interleaved", "halves"] = "interleaved"
     """sin and cos in turn (the paper), or all sines and then all cosines (Marian, tensor2tensor)."""
@@ -23,10 +24,6 @@ class Sinusoidal(Position, kind="sinusoidal"):
     """Let the last frequency be exactly 1/theta, as tensor2tensor and FSMT do."""
     offset: int = 0
     """Added to every position."""
-
-    def problems(self) -> Iterator[Problem]:
-        if self.theta <= 0:
-            yield "theta", f"{self.theta} is not above 0"
 
     def check(self, dims: Dims) -> Iterator[Problem]:
         if dims.embed_width % 2:

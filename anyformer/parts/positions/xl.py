@@ -24,6 +24,7 @@ class TransformerXL(Position, kind="xl"):
     relative = True
     reads_content = True
     products = True
+    positive = ("theta",)
     theta: float = 10000.0
     shared: bool = False
     """One set of u, v and W_r for all layers, or one in each."""
@@ -31,10 +32,6 @@ class TransformerXL(Position, kind="xl"):
     @property
     def per_layer(self) -> bool:
         return not self.shared
-
-    def problems(self) -> Iterator[Problem]:
-        if self.theta <= 0:
-            yield "theta", f"{self.theta} is not above 0"
 
     def check(self, dims: Dims) -> Iterator[Problem]:
         if dims.width % 2:

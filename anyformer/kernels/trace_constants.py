@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
 
 from anyformer.specs.patterns import Both, Either, Pair, Pattern
 
@@ -33,3 +37,14 @@ def read(text: tuple[Any, ...]) -> Pattern:
         return (Both if kind == "&" else Either)(first=first, second=second)
     leaf: Any = Pattern.named(kind)
     return leaf(**dict(rest))
+
+
+@functools.lru_cache(maxsize=1024)
+def _table(make: Callable[..., Any], names: tuple[Any, ...], device: torch.device) -> Tensor:
+    return torch.from_numpy(make(*names)).to(device)
+
+
+@constant
+def constant_table(make: Callable[..., Any], names: tuple[Any, ...], device: torch.device) -> Tensor:
+    """The array `make(*names)` as a tensor: made once for each device, and not traced while a model is compiled."""
+    return _table(make, names, device)

@@ -1,0 +1,154 @@
+"""What attention of parts that stand alone reads beside its tensors: arguments checked, a mask, a kernel, metadata."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.errors import InputError
+from anyformer.kernels.attention import choice
+from anyformer.kernels.attention_mask import AttentionMask
+from anyformer.kernels.dispatch import Kernel, KernelRequest
+from anyformer.model.arguments import check_per_token, check_positions, check_whole
+from anyformer.model.global_queries import global_rows
+from anyformer.model.token_layout import TokenLayout, attention_mask, declared_length, document_length, place
+from anyformer.nn.checks import check_rows, mask_problems, spread
+from anyformer.nn.part import as_pattern
+from anyformer.parts.attention import Attention
+from anyformer.parts.attention_metadata import AttentionMetadata, RotaryTables
+from anyformer.parts.patterns.full import Full
+from anyformer.specs.patterns import Pattern
+
+FULL = Full()
+
+
+def self_metadata(
+    source: str,
+    body: Attention,
+    own: Pattern,
+    x: Tensor,
+    mask: Tensor | None = None,
+    *,
+    pattern: str | Pattern | None = None,
+    positions: Tensor | None = None,
+    padding: Tensor | None = None,
+    segments: Tensor | None = None,
+    global_mask: Tensor | None = None,
+) -> AttentionMetadata:
+    """What self-attention over x reads; `own` is the pattern of a part whose call gives none. Refuses what does not fit."""
+    batch, tokens = x.shape[:2]
+    check_tokens(x, positions, padding, segments)
+    used = _pattern_of_call(source, body, own, pattern, mask)
+    check_per_token("global_mask", global_mask, batch, tokens)
+    if global_mask is not None and not used.reads_marks:
+        raise InputError(
+            f"{source}: global_mask: the pattern '{used}' has no global tokens; write '{used} | global_tokens'"
+        )
+    _check_mask(source, mask, x, body.dims.heads, tokens)
+    layout = _layout(x, body, padding, positions, segments)
+    if global_mask is not None:
+        layout.marked_BT = global_mask != 0
+    if used.needs_length or used.evaluated().needs_length:
+        layout.length_BT = document_length(layout, tokens)
+    return _metadata(body, used if body.training else used.evaluated(), x, layout, layout, mask)
+
+
+def cross_metadata(
+    source: str,
+    body: Attention,
+    x: Tensor,
+    memory: Tensor,
+    mask: Tensor | None = None,
+    *,
+    memory_mask: Tensor | None = None,
+    positions: Tensor | None = None,
+    padding: Tensor | None = None,
+) -> AttentionMetadata:
+    """What attention to a memory reads: every token of it, unless a mask says otherwise."""
+    check_rows(source, "memory", memory, body.dims.width)
+    if memory.shape[0] != x.shape[0]:
+        raise InputError(f"{source}: memory: {memory.shape[0]} rows, but x has {x.shape[0]}")
+    check_per_token("memory_mask", memory_mask, *memory.shape[:2])
+    _check_mask(source, mask, x, body.dims.heads, memory.shape[1])
+    return _metadata(body, FULL, x, _layout(x, body, padding, positions), _layout(memory, body, memory_mask), mask)
+
+
+def check_tokens(x: Tensor, positions: Tensor | None, padding: Tensor | None, segments: Tensor | None) -> None:
+    """Refuse what does not fit the tokens of x."""
+    batch, tokens = x.shape[:2]
+    check_positions(positions, batch, tokens)
+    check_per_token("attention_mask", padding, batch, tokens)
+    check_per_token("segments", segments, batch, tokens)
+    check_whole("segments", segments)
+
+
+def _check_mask(source: str, mask: Any, x: Tensor, heads: int, keys: int) -> None:
+    wrong = [] if mask is None else mask_problems(mask, x.shape[0], heads, x.shape[1], keys)
+    if wrong:
+        raise InputError("\n  ".join([f"{source}:", *wrong]))
+
+
+def _pattern_of_call(
+    source: str, body: Attention, own: Pattern, pattern: str | Pattern | None, mask: Tensor | None
+) -> Pattern:
+    if mask is not None and (pattern is not None or not isinstance(own, Full)):
+        whose = "the call" if pattern is not None else "this part"
+        raise InputError(
+            f"{source}: mask: {whose} has the pattern '{own if pattern is None else pattern}' already, and a mask stands for "
+            "it; give one of them (padding and packing go with a pattern: attention_mask=, segments=)"
+        )
+    if mask is not None and not body.mixing.weighs:
+        raise InputError(f"{source}: mask: mixer {body.mixing.kind!r} follows patterns only; give pattern= instead")
+    if mask is not None and body.global_q is not None:
+        raise InputError(f"{source}: mask: global_projections go by the pattern's global tokens; give pattern= instead")
+    if pattern is None:
+        return own
+    found = as_pattern(pattern, source)
+    why = None if body.mixing.weighs else body.mixing.serves(found)
+    if why is not None:
+        raise InputError(f"{source}: pattern: '{found}' does not go with mixer {body.mixing.kind!r}: {why}")
+    return found
+
+
+def _layout(
+    x: Tensor, body: Attention, padding: Tensor | None, positions: Tensor | None = None, segments: Tensor | None = None
+) -> TokenLayout:
+    """Where the tokens of an input are."""
+    batch, tokens = x.shape[:2]
+    layout = place(batch, tokens, x.device, mask_BT=padding, positions=positions, segments_BT=segments)
+    if body.leaf.needs_length:
+        layout.declared_BT = declared_length(layout, tokens, None)
+    return layout
+
+
+def _metadata(
+    body: Attention, pattern: Pattern, x: Tensor, queries: TokenLayout, keys: TokenLayout, given: Tensor | None
+) -> AttentionMetadata:
+    mask = attention_mask(pattern, queries, keys, heads=body.dims.heads)
+    if given is not None:
+        mask.given, mask.shape = spread(given, mask.queries, mask.keys), "pattern"
+    q_rope, k_rope = (RotaryTables(tokens.pos_BT, tokens.declared_BT, None) for tokens in (queries, keys))
+    metadata = AttentionMetadata(mask, q_rope=q_rope, k_rope=k_rope)
+    if body.mixing.weighs:
+        metadata.kernel = _kernel(body, mask, x)
+        if body.global_q is not None:
+            metadata.globals_ = global_rows(pattern, mask, q_rope, lambda some: _kernel(body, some, x))
+        if metadata.kernel.prepare is not None:
+            metadata.kernel.prepare(mask, body.leaf.reach if body.spec.softcap is None else None)
+    mask.shut = not torch.compiler.is_compiling()
+    return metadata
+
+
+def _kernel(body: Attention, mask: AttentionMask, x: Tensor) -> Kernel:
+    """The kernel that serves."""
+    position = body.leaf
+    request = KernelRequest(
+        device=x.device.type, dtype=x.dtype, phase="train" if body.training else "prefill", shape=mask.shape,
+        pattern=mask.pattern, mixer=body.mixing, plain=mask.plain, bias=position.biases() or mask.adds_wider(x.dtype),
+        reads_content=position.reads_content, products=position.products, softcap=body.spec.softcap is not None,
+        reads_probs=position.reads_probs(), dropout=body.training and body.spec.dropout > 0,
+        compiling=torch.compiler.is_compiling(), masked=mask.given is not None,
+    )  # fmt: skip
+    return choice(request).kernel
