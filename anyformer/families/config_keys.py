@@ -1,4 +1,4 @@
-"""The keys of a published config.json: which a family reads, what an absent one means, and what is refused.
+"""The keys of a published config.json: what each may hold, and which field of a spec it is read into and written from.
 
 Reading goes by an allow-list. A key is read by its family, or stands in HARMLESS because no logit depends on it, or is
 passed over with a notice because the public class never reads it (`public_keys.json`), or is refused by its name: a
@@ -12,17 +12,99 @@ import functools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from anyformer.errors import nearest
-from anyformer.specs.codec import Problems
+from anyformer.specs.axes import Dims
+from anyformer.specs.codec import Problems, fields_of
+from anyformer.specs.formulas import evaluate
+from anyformer.specs.layer import Layer
+from anyformer.specs.model import ModelSpec
+from anyformer.specs.stacks import Stack
+
+ACTIVATIONS = {
+    "relu": "relu",
+    "relu2": "relu2",
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    # The same with a constant of ten digits.
+    "gelu_fast": "gelu_tanh",
+    "quick_gelu": "gelu_quick",
+    "silu": "silu",
+    "swish": "silu",
+}
+"""Published name -> our ungated kind."""
+
+GATED: dict[str, dict[str, str]] = {
+    "relu": {"kind": "reglu"},
+    "sigmoid": {"kind": "glu"},
+    "linear": {"kind": "bilinear"},
+    "gelu": {"kind": "geglu", "form": "erf"},
+    "gelu_python": {"kind": "geglu", "form": "erf"},
+    "gelu_new": {"kind": "geglu", "form": "tanh"},
+    "gelu_pytorch_tanh": {"kind": "geglu", "form": "tanh"},
+    "quick_gelu": {"kind": "geglu", "form": "quick"},
+    "silu": {"kind": "swiglu"},
+    "swish": {"kind": "swiglu"},
+}
+"""Published name of the gate's activation -> our gated kind."""
+
+
+class SpecView(NamedTuple):
+    """A spec to be written as keys, and the layer that speaks for all; reading back shows what that hides."""
+
+    spec: ModelSpec
+    stack: Stack
+    layer: Layer
+    dims: Dims
+
+    @classmethod
+    def of(cls, spec: ModelSpec, stack: int = -1, layer: int = 0) -> SpecView:
+        """A layer of a spec: unless given, the first of its last stack."""
+        chosen = spec.stacks[stack].layers[layer]
+        return cls(spec, spec.stacks[stack], chosen, spec.dims(chosen, spec.stacks[stack]))
+
+    def get(self, path: str, default: Any = None) -> Any:
+        """A field by its dotted name, sizes and scales as numbers; the default where its kind has no such field."""
+        node, _, name = path.rpartition(".")
+        if path in SIZES:
+            return getattr(self.dims, SIZES[path])
+        if not node:
+            return getattr(self.spec, name)
+        owner = getattr(self.layer if node in fields_of(Layer) else self.spec, node)
+        value = getattr(owner.leaf if node == "norm" else owner, name, default)
+        return evaluate(value, self.dims.names()) if name == "scale" else value
+
+
+SIZES = {
+    "depth": "depth",
+    "attention.heads": "heads",
+    "attention.kv_heads": "kv_heads",
+    "attention.head_dim": "head_dim",
+    "ffn.width": "ffn_width",
+}
+"""Fields that may be unset -> the size that they have then too."""
+
+DERIVED: dict[str, Callable[[int, Mapping[str, Any]], bool]] = {
+    "attention.kv_heads": lambda value, changes: value == changes["attention.heads"],
+    "attention.head_dim": lambda value, changes: value * changes["attention.heads"] == changes["width"],
+    "ffn.width": lambda value, changes: value == 4 * changes["width"],
+}
+"""Whether a size is the one that a spec derives."""
+
+
+def _reads_nothing(c: Values, name: str) -> Mapping[str, Any]:
+    return {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """What a key may hold."""
+    """What a key may hold, and the fields of a spec that it is read into and written from."""
 
     what: str
     """What it must be, in words."""
@@ -33,22 +115,47 @@ class Key:
     """Whether null is a value of its own."""
     only: tuple[Any, ...] = ()
     """The values that we can express, if not all."""
+    sets: tuple[str, ...] = ()
+    """Fields of a spec, by dotted names. The first of several keys that set a field is written, from the first of its
+    fields; the others are older names of it, and count where they are given."""
+    read: Callable[[Values, str], Mapping[str, Any]] = _reads_nothing
+    """The value as changes of a spec."""
+    write: Callable[[SpecView], Any] | None = None
+    derived: bool = False
+    """Whether the field is left unset where a spec derives the value by itself."""
+
+
+Paths = str | tuple[str, ...]
+
+
+def _field(sets: Paths, default: Any, means: Callable[[Any, str], Any], says: Callable[[Any], Any]) -> dict[str, Any]:
+    """The two directions of a key: what its value means for each field, and what the value of the first one says."""
+    paths = (sets,) if isinstance(sets, str) else sets
+    if not paths:
+        return {}
+    return {
+        "sets": paths,
+        "read": lambda c, name: {path: means(c[name], path) for path in paths},
+        "write": lambda view: says(view.get(paths[0], default)),
+    }
 
 
 LARGEST = 2**40
 """No size of a model comes near it, and rules that look for divisors stay quick below it."""
 
 
-def _is_whole(value: Any) -> bool:
+def is_whole(value: Any) -> bool:
+    """A whole number of a sane size."""
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 def _is_number(value: Any) -> bool:
-    return _is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+    return is_whole(value) or (isinstance(value, float) and math.isfinite(value))
 
 
-def _is_ids(value: Any) -> bool:
-    return _is_whole(value) or (isinstance(value, list) and all(map(_is_whole, value)))
+def are_whole(value: Any) -> bool:
+    """A whole number, or a list of them."""
+    return is_whole(value) or (isinstance(value, list) and all(map(is_whole, value)))
 
 
 def _is_numbers(value: Any) -> bool:
@@ -59,19 +166,65 @@ def _is_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
-def whole(default: int | None, *, null: bool = False) -> Key:
+def whole(default: int | None, sets: Paths = (), *, null: bool = False, derived: bool = False) -> Key:
     """A whole number."""
-    return Key(what="a whole number of a sane size", fits=_is_whole, default=default, null=null or default is None)
+    field = _field(sets, default, lambda value, _: value, lambda value: value)
+    null = null or default is None
+    what = "a whole number of a sane size"
+    return Key(what=what, fits=is_whole, default=default, null=null, derived=derived, **field)
 
 
-def number(default: float | None, *, null: bool = False) -> Key:
-    """A finite number."""
-    return Key(what="a finite number", fits=_is_number, default=default, null=null or default is None)
+def number(default: float | None, sets: Paths = (), *, null: bool = False, empty: float | None = None) -> Key:
+    """A finite number; `empty` is what null means."""
+    field = _field(sets, default, lambda value, _: empty if value is None else float(value), lambda value: value)
+    return Key(what="a finite number", fits=_is_number, default=default, null=null or default is None, **field)
 
 
-def flag(default: bool, *, null: bool = False) -> Key:
-    """True or false."""
-    return Key(what="true or false", fits=lambda value: isinstance(value, bool), default=default, null=null)
+def flag(default: bool, sets: Paths = (), *, null: bool = False, on: Any = None, off: Any = None) -> Key:
+    """True or false: of a field that is neither, `on` or `off`, which are biases for all projections or for none."""
+
+    def means(value: Any, path: str) -> Any:
+        usual = ("qkvo" if value else "") if path == "attention.bias" else value
+        given = on if value else off
+        return usual if given is None else given
+
+    field = _field(sets, default, means, lambda value: bool(value) and value != off)
+    return Key(what="true or false", fits=lambda value: isinstance(value, bool), default=default, null=null, **field)
+
+
+def divisor(default: float, sets: str) -> Key:
+    """A finite number by which something is divided."""
+    read = _field(
+        sets,
+        default,
+        lambda value, _: 1.0 if value == 1 else f"1/{float(value)}",
+        lambda value: float(f"{1 / value:.10g}"),
+    )
+    return Key(what="a finite number", fits=_is_number, default=default, **read)
+
+
+def activation(
+    default: str | None,
+    *,
+    gated: bool = False,
+    prefer: str = "gelu_pytorch_tanh",
+    more: Mapping[str, Any] | None = None,
+    also: str = "",
+    known: Mapping[str, str] = ACTIVATIONS,
+) -> Key:
+    """The activation of a feed-forward, and `more` that a feed-forward of a new kind begins with.
+
+    `also` is another field that has the same activation.
+    """
+
+    def read(c: Values, name: str) -> Mapping[str, Any]:
+        kind = gated_ffn(c, name) if gated else {"ffn.kind": plain_ffn(c, name, known=known)}
+        return kind | dict(more or {}) | ({also: kind["ffn.kind"]} if also else {})
+
+    def write(view: SpecView) -> str:
+        return activation_of(view.layer.ffn, gated=gated, prefer=prefer, known=known)
+
+    return replace(text(default), sets=("ffn.kind",), read=read, write=write)
 
 
 def text(default: str | None) -> Key:
@@ -96,13 +249,46 @@ def table() -> Key:
 
 def ids(default: int | list[int] | None) -> Key:
     """A token id, several, or none."""
-    return Key(what="a token id or a list of them", fits=_is_ids, default=default, null=True)
+    return Key(what="a token id or a list of them", fits=are_whole, default=default, null=True)
+
+
+def special_ids(**defaults: int | list[int] | None) -> dict[str, Key]:
+    """The keys of special ids, by what comes before `_token_id`."""
+    return {f"{name}_token_id": ids(default) for name, default in defaults.items()}
 
 
 def must(*values: Any) -> Key:
     """A key that can only have these values; the first is what an absent one means."""
     words = " or ".join(repr(value) for value in values)
     return Key(what=words, fits=lambda value: True, default=values[0], null=True, only=values)
+
+
+class KeyGroup:
+    """Keys that mean something together only: those of RoPE, or of layers that differ."""
+
+    @property
+    def keys(self) -> Mapping[str, Key]:
+        """What each may hold."""
+        raise TypeError(f"{type(self).__name__} defines no keys")
+
+    def read(self, c: Values) -> Mapping[str, Any]:
+        """Their values as changes of a spec."""
+        raise TypeError(f"{type(self).__name__} defines no read()")
+
+    def write(self, spec: ModelSpec) -> Mapping[str, Any]:
+        """The keys of a spec."""
+        raise TypeError(f"{type(self).__name__} defines no write()")
+
+
+def write_keys(keys: Mapping[str, Key], view: SpecView) -> dict[str, Any]:
+    """The keys of a spec that are read into a field each."""
+    written: dict[str, Any] = {}
+    seen: set[str] = set()
+    for name, key in keys.items():
+        if key.write is not None and seen.isdisjoint(key.sets[:1]):
+            written[name] = key.write(view)
+            seen |= {*key.sets[:1]}
+    return written
 
 
 COMMON: dict[str, Key] = {
@@ -193,7 +379,7 @@ class Values(Mapping[str, Any]):
         problems: Problems,
         reads: frozenset[str] | None = None,
     ) -> None:
-        self.problems, self.reads = problems, reads
+        self.keys, self.problems, self.reads = keys, problems, reads
         self.given = frozenset(config)
         self.passed: list[str] = []
         """Keys that the public class never reads."""
@@ -223,6 +409,17 @@ class Values(Mapping[str, Any]):
         else:
             self.refuse(name, f"is not a key that we know here{nearest(name, keys)}", "ignored")
 
+    def changes(self) -> dict[str, Any]:
+        """The keys that are read into a field each, as changes of a spec."""
+        found: dict[str, Any] = {}
+        for name, key in self.keys.items():
+            read = key.read(self, name)
+            found |= {path: value for path, value in read.items() if value is not None or path not in found}
+        for path in (path for key in self.keys.values() if key.derived for path in key.sets):
+            if found[path] is not None and DERIVED[path](found[path], found):
+                found[path] = None
+        return found
+
     def take(self, where: str, inner: Values) -> None:
         """Note what was found in a nested table, which goes by the same rules."""
         self.passed += [f"{where}.{name}" for name in inner.passed]
@@ -246,37 +443,6 @@ class Values(Mapping[str, Any]):
         return len(self._values)
 
 
-ACTIVATIONS = {
-    "relu": "relu",
-    "relu2": "relu2",
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_python_tanh": "gelu_tanh",
-    # The same with a constant of ten digits.
-    "gelu_fast": "gelu_tanh",
-    "quick_gelu": "gelu_quick",
-    "silu": "silu",
-    "swish": "silu",
-}
-"""Published name -> our ungated kind."""
-
-GATED: dict[str, dict[str, str]] = {
-    "relu": {"kind": "reglu"},
-    "sigmoid": {"kind": "glu"},
-    "linear": {"kind": "bilinear"},
-    "gelu": {"kind": "geglu", "form": "erf"},
-    "gelu_python": {"kind": "geglu", "form": "erf"},
-    "gelu_new": {"kind": "geglu", "form": "tanh"},
-    "gelu_pytorch_tanh": {"kind": "geglu", "form": "tanh"},
-    "quick_gelu": {"kind": "geglu", "form": "quick"},
-    "silu": {"kind": "swiglu"},
-    "swish": {"kind": "swiglu"},
-}
-"""Published name of the gate's activation -> our gated kind."""
-
-
 def plain_ffn(c: Values, name: str, *, known: Mapping[str, str] = ACTIVATIONS) -> str:
     """The ungated kind that a key names."""
     if c[name] not in known:
@@ -291,7 +457,9 @@ def gated_ffn(c: Values, name: str) -> dict[str, Any]:
     return {f"ffn.{field}": value for field, value in GATED.get(c[name], {"kind": "swiglu"}).items()}
 
 
-def activation_of(ffn: Any, *, gated: bool, prefer: str = "gelu_pytorch_tanh") -> str:
+def activation_of(
+    ffn: Any, *, gated: bool, prefer: str = "gelu_pytorch_tanh", known: Mapping[str, str] = ACTIVATIONS
+) -> str:
     """The published name of a feed-forward's activation; of the nearest thing if there is none.
 
     `prefer` is how a family spells GELU by tanh.
@@ -301,7 +469,7 @@ def activation_of(ffn: Any, *, gated: bool, prefer: str = "gelu_pytorch_tanh") -
         wanted: Any = {"kind": ffn.kind} | ({"form": form} if form else {})
         names = [name for name, kind in GATED.items() if kind == wanted]
     else:
-        names = [name for name, kind in ACTIVATIONS.items() if kind == ffn.kind]
+        names = [name for name, kind in known.items() if kind == ffn.kind]
     return prefer if prefer in names else next(iter(names), "silu")
 
 

@@ -20,7 +20,7 @@ import difflib
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from anyformer.errors import InputError, SpecError
@@ -29,12 +29,15 @@ from anyformer.families.config_keys import (
     HARMLESS,
     REMOTE,
     Key,
+    KeyGroup,
+    SpecView,
     Values,
     has,
     read_by,
     read_ids,
     without,
     write_ids,
+    write_keys,
 )
 from anyformer.families.spec_facts import differences
 from anyformer.families.statemap import StateMap
@@ -44,28 +47,33 @@ from anyformer.specs.model import ModelSpec
 from anyformer.specs.overrides import vary
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Preset:
     """One published model, as data."""
 
     name: str
+    title: str
+    """What it is called in print, with its year."""
+    changes: Mapping[str, Any]
+    """What it has otherwise than the family's base, by dotted names."""
+    params: int
+    """Unique parameters, counted on the public class or as published."""
+    _: KW_ONLY
     also: tuple[str, ...] = ()
     """Other names under which people look for it."""
     hub: tuple[str, ...] = ()
     """Repositories of the Hugging Face hub that hold it; the part after the slash is a name of it too."""
-    title: str
-    """What it is called in print, with its year."""
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    """What it has otherwise than the family's base, by dotted names."""
-    params: int
-    """Unique parameters, counted on the public class or as published."""
-    published: str
-    """What the publisher says about that number."""
+    published: str = ""
+    """What the publisher says about that number; unless given, that released files have so many."""
     evidence: str
     """Where the values were read."""
     note: str = ""
     released: bool = True
     """Whether its weights were published; otherwise no exact count can be known."""
+
+    def __post_init__(self) -> None:
+        if not self.published:
+            object.__setattr__(self, "published", f"{self.params:,} in released files")
 
 
 class Understood(NamedTuple):
@@ -94,6 +102,19 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     second: ClassVar[bool] = False
     """Its class computes what an older one does; a spec that looks for a class to be saved as is offered it last."""
     keys: ClassVar[Mapping[str, Key]] = {}
+    """Those of `groups` are added to it."""
+    groups: ClassVar[tuple[KeyGroup, ...]] = ()
+    written_from: ClassVar[tuple[int, int]] = (-1, 0)
+    """The stack and the layer in it that speak for all where keys are written."""
+    tensors: ClassVar[StateMap]
+    """Where the tensors of a checkpoint go, if that is the same for every spec (otherwise: `weights`)."""
+    small: ClassVar[Mapping[str, Any]]
+    """A config of the smallest size at which everything of the family is in use."""
+
+    def __init_subclass__(cls, **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        if "keys" in vars(cls):
+            cls.keys = {name: key for group in cls.groups for name, key in group.keys.items()} | dict(cls.keys)
 
     @classmethod
     def spec(cls, preset: Preset) -> ModelSpec:
@@ -213,23 +234,29 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
 
     @classmethod
     def read(cls, c: Values) -> Mapping[str, Any]:
-        """What a config has otherwise than `base`, by dotted names."""
-        raise TypeError(f"{cls.__name__} defines no read()")
+        """What a config has otherwise than `base`, by dotted names: what its keys say, each by itself and in groups."""
+        changes = c.changes()
+        for group in cls.groups:
+            changes |= group.read(c)
+        return changes
 
     @classmethod
     def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
         """The keys of a spec with the topology and the ends of `base`; as near as they can say it."""
-        raise TypeError(f"{cls.__name__} defines no write()")
+        written = write_keys(cls.keys, SpecView.of(spec, *cls.written_from))
+        for group in cls.groups:
+            written |= group.write(spec)
+        return written
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
-        """Where the tensors of a checkpoint go."""
-        raise TypeError(f"{cls.__name__} defines no weights()")
+        """Where the tensors of a checkpoint of this spec go."""
+        return cls.tensors
 
     @classmethod
     def tiny(cls) -> dict[str, Any]:
-        """A config of the smallest size at which everything of the family is in use."""
-        raise TypeError(f"{cls.__name__} defines no tiny()")
+        """A copy of `small`."""
+        return dict(cls.small)
 
 
 def _shown(value: Any) -> str:

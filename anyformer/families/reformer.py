@@ -121,30 +121,19 @@ class Reformer(Family, kind="reformer"):
         "init": {"kind": "normal", "std": 0.02},
     }
     presets = (
-        Preset(
-            name="reformer-enwik8",
-            title="Reformer on enwik8 (2020)",
-            changes={
-                "vocab": 258, "width": 1024, "depth": 12, "context": 65536, "attention.heads": 8, "ffn.width": 4096,
-                "position.rows": 128, "position.columns": 512, "position.row_width": 256, "ids.pad": 0, "ids.eos": [2],
-            } | changes(128, 256, ["local", "local", "lsh", "local"] * 3, {"buckets": 512, "rounds": 4, "seed": "none"}),
-            params=149_182_722,
-            published="only rounded, to 149M",
-            evidence="a copy of its released config and the publisher's training file for enwik8",
-            note="characters as bytes; its 258 ids need no tokenizer",
-        ),
-        Preset(
-            name="reformer-crime-and-punishment",
-            title="Reformer on Crime and Punishment (2020)",
-            changes={
-                "vocab": 320, "width": 256, "depth": 6, "context": 524288, "attention.heads": 2,
-                "attention.head_dim": 64, "ffn.width": 512, "position.rows": 512, "position.columns": 1024,
-                "position.row_width": 64, "ids.pad": 0, "ids.eos": [2],
-            } | changes(64, 64, LAYERS, {"buckets": [64, 128], "seed": "none"}),
-            params=2_748_224,
-            published="nothing; counted on the public class",
-            evidence="four copies of its released config, which agree",
-        ),
+        Preset("reformer-enwik8", "Reformer on enwik8 (2020)", {"vocab": 258, "width": 1024, "depth": 12,
+               "context": 65536, "attention.heads": 8, "ffn.width": 4096, "position.rows": 128, "position.columns": 512,
+               "position.row_width": 256, "ids.pad": 0, "ids.eos": [2]} | changes(128, 256, ["local", "local", "lsh",
+               "local"] * 3, {"buckets": 512, "rounds": 4, "seed": "none"}), 149_182_722,
+               published="only rounded, to 149M",
+               evidence="a copy of its released config and the publisher's training file for enwik8",
+               note="characters as bytes; its 258 ids need no tokenizer"),
+        Preset("reformer-crime-and-punishment", "Reformer on Crime and Punishment (2020)", {"vocab": 320, "width": 256,
+               "depth": 6, "context": 524288, "attention.heads": 2, "attention.head_dim": 64, "ffn.width": 512,
+               "position.rows": 512, "position.columns": 1024, "position.row_width": 64, "ids.pad": 0, "ids.eos": [2]}
+               | changes(64, 64, LAYERS, {"buckets": [64, 128], "seed": "none"}), 2_748_224,
+               published="nothing; counted on the public class",
+               evidence="four copies of its released config, which agree"),
     )  # fmt: skip
     architectures = ("ReformerModelWithLMHead",)
     model_type = "reformer"
