@@ -5,15 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from anyformer.families.config_keys import (
-    Key,
-    activation,
-    flag,
-    must,
-    number,
-    special_ids,
-    whole,
-)
+from anyformer.families.config_keys import Key, activation, flag, must, number, special_ids, whole
 from anyformer.families.statemap import Rule, StateMap, block_rules
 from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec

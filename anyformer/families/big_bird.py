@@ -10,11 +10,11 @@ than 2 `num_random_blocks` + 5 blocks, it stays with full attention for all rows
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import bert_like as like
-from anyformer.families.config_keys import Values, flag, must, text, whole
+from anyformer.families.config_keys import flag, must, text, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.statemap import StateMap
 from anyformer.specs.model import ModelSpec
@@ -70,7 +70,7 @@ class BigBird(Family, kind="big_bird"):
     )  # fmt: skip
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         kind, drawn = c["attention_type"], c["num_random_blocks"]
         if kind not in (SPARSE, FULL):
             c.refuse(
@@ -80,13 +80,13 @@ class BigBird(Family, kind="big_bird"):
             if c[name] < least:
                 c.problems.add(name, f"{c[name]} is not at least {least}")
         pattern = blocks(c["block_size"], drawn, c["num_attention_heads"], c["max_position_embeddings"])
-        return dict(super().read(c)) | {"attention.pattern": pattern if kind == SPARSE else None}
+        return super().read(c) | {"attention.pattern": pattern if kind == SPARSE else None}
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
         pattern = str(pattern_of(spec.stacks[-1], spec.stacks[-1].layers[0]))
         size, drawn = re.match(r"edge_blocks\((\d+)", pattern), re.search(r"bigbird_random\(\d+, (\d+)", pattern)
-        return dict(super().write(spec)) | {
+        return super().write(spec) | {
             "attention_type": SPARSE if size else FULL,
             "block_size": int(size[1]) if size else 64,
             "num_random_blocks": int(drawn[1]) if drawn else 0,

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from anyformer.families.config_keys import (
-    flag,
-    must,
-    number,
-    special_ids,
-    whole,
-)
+from anyformer.families.config_keys import flag, must, number, special_ids, whole
 from anyformer.families.family import Family, Preset
 from anyformer.families.statemap import PerHead, Rule, decoder_map
 

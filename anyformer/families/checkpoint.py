@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import CheckpointError, InputError, SpecError
-from anyformer.families.config_keys import without
+from anyformer.families.config_values import without
 from anyformer.families.family import Family, families, family_of
 from anyformer.families.shards import CONFIG, CONFIG_BYTES, INDEX, SINGLE, Shards, headers_of, opened, read_json
 from anyformer.families.statemap import Entry, StateMap, uncovered

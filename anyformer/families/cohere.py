@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import (
-    Key,
-    Values,
-    flag,
-    number,
-    special_ids,
-    whole,
-)
+from anyformer.families.config_keys import Key, flag, number, special_ids, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.llama_like import sizes
 from anyformer.families.rope_keys import RopeKeys
@@ -73,10 +66,10 @@ class Cohere(Family, kind="cohere"):
     small = like.small(eps_key="layer_norm_eps", use_qk_norm=True, logit_scale=0.3, rope_theta=500.0)
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         norms = {"kind": "layernorm", "eps": float(c["layer_norm_eps"]), "bias": False, "scope": "heads"}
-        return dict(super().read(c)) | {"attention.qk_norm": norms if c["use_qk_norm"] else None}
+        return super().read(c) | {"attention.qk_norm": norms if c["use_qk_norm"] else None}
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        return dict(super().write(spec)) | {"use_qk_norm": spec.stacks[-1].layers[0].attention.qk_norm is not None}
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
+        return super().write(spec) | {"use_qk_norm": spec.stacks[-1].layers[0].attention.qk_norm is not None}

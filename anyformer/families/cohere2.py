@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import llama_like as like
 from anyformer.families.cohere import BASE, KEYS, PARTS
-from anyformer.families.config_keys import (
-    Values,
-    must,
-    whole,
-)
+from anyformer.families.config_keys import must, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.llama_like import sizes
 from anyformer.families.rope_keys import RopeKeys
@@ -67,7 +63,7 @@ class Cohere2(Family, kind="cohere2"):
     )  # fmt: skip
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         own, every = c["head_dim"], c["sliding_window_pattern"]
         if own is not None and own * c["num_attention_heads"] != c["hidden_size"]:
             c.refuse("head_dim", f"{own} is not hidden_size / num_attention_heads, which the public class takes")

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families.bloom import MEGATRON
-from anyformer.families.config_keys import (
-    SpecView,
-    Values,
-    activation,
-    flag,
-    must,
-    number,
-    special_ids,
-    whole,
-)
+from anyformer.families.config_keys import SpecView, activation, flag, must, number, special_ids, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.rope_keys import ROPE_KEYS, read_rope, write_rope
 from anyformer.families.statemap import PerHead, StateMap, decoder_map
@@ -111,7 +102,7 @@ class Falcon(Family, kind="falcon"):
     }  # fmt: skip
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         for old, new in (
             ("n_layer", "num_hidden_layers"),
             ("n_head", "num_attention_heads"),
@@ -119,7 +110,7 @@ class Falcon(Family, kind="falcon"):
         ):
             if c[old] is not None and new in c.given:
                 c.refuse(old, f"stands beside {new}; keep one of them")
-        found, kv_heads = dict(super().read(c)), cls._kv_heads(c)
+        found, kv_heads = super().read(c), cls._kv_heads(c)
         place = read_rope(c, context=c["max_position_embeddings"])
         if c["alibi"]:
             place = {"position.kind": "alibi", "position.before_scale": True}
@@ -152,12 +143,12 @@ class Falcon(Family, kind="falcon"):
         return "parallel" if c["parallel_attn"] else "serial"
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
         view = SpecView.of(spec)
         dims, wiring, position = view.dims, view.layer.block.wiring, view.layer.position
         # Blocks in series have one key or as many as heads; reading back names what that leaves out.
         new = wiring == "parallel2" or (wiring == "parallel" and 1 < dims.kv_heads < dims.heads)
-        return dict(super().write(spec)) | write_rope(position) | {
+        return super().write(spec) | write_rope(position) | {
             "num_kv_heads": dims.kv_heads if new else None,
             "num_ln_in_parallel_attn": {"parallel": 1, "parallel2": 2}.get(wiring),
             "new_decoder_architecture": new,

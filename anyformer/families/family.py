@@ -24,21 +24,8 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from anyformer.errors import InputError, SpecError
-from anyformer.families.config_keys import (
-    COMMON,
-    HARMLESS,
-    REMOTE,
-    Key,
-    KeyGroup,
-    SpecView,
-    Values,
-    has,
-    read_by,
-    read_ids,
-    without,
-    write_ids,
-    write_keys,
-)
+from anyformer.families.config_keys import COMMON, Key, KeyGroup, SpecView, read_ids, write_ids, write_keys
+from anyformer.families.config_values import HARMLESS, REMOTE, Values, has, read_by, without
 from anyformer.families.spec_facts import differences
 from anyformer.families.statemap import StateMap
 from anyformer.registry import OpenAxis
@@ -159,7 +146,7 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         changes: dict[str, Any] = {}
         if not problems.found:
             own = cls.read(values)
-            changes = read_ids(values, own["vocab"]) | dict(own)
+            changes = read_ids(values, own["vocab"]) | own
         return Understood(changes, problems, tuple(values.passed))
 
     @classmethod
@@ -220,7 +207,7 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         obstacles = [end for end in ends if end[1] != end[2]]
         config: dict[str, Any] = {"architectures": [cls.architectures[0]], "model_type": cls.model_type}
         if not obstacles:
-            config |= dict(cls.write(spec)) | write_ids(spec.ids)
+            config |= cls.write(spec) | write_ids(spec.ids)
             try:
                 obstacles = differences(spec, cls.spec_from(config))
             except SpecError as error:
@@ -233,7 +220,7 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         return config
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         """What a config has otherwise than `base`, by dotted names: what its keys say, each by itself and in groups."""
         changes = c.changes()
         for group in cls.groups:
@@ -241,7 +228,7 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         return changes
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
         """The keys of a spec with the topology and the ends of `base`; as near as they can say it."""
         written = write_keys(cls.keys, SpecView.of(spec, *cls.written_from))
         for group in cls.groups:

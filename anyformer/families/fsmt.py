@@ -5,15 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from anyformer.families.config_keys import (
-    Values,
-    activation,
-    flag,
-    special_ids,
-    table,
-    texts,
-    whole,
-)
+from anyformer.families.config_keys import activation, flag, special_ids, table, texts, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Preset
 from anyformer.families.statemap import Rule, StateMap
 from anyformer.families.transformer import SINE_KEYS, SINES, TwoStacks, layer_rules, scaled_embedding, sines
@@ -104,21 +97,21 @@ class FSMT(TwoStacks, kind="fsmt"):
     }  # fmt: skip
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         source, vocab, tied = c["src_vocab_size"], c["tgt_vocab_size"], c["tie_word_embeddings"]
         if c["vocab_size"] not in (None, vocab):
             c.refuse("vocab_size", f"{c['vocab_size']} is not tgt_vocab_size={vocab}, of which it is another name")
         if tied and source != vocab:
             why = f"true is one table for source and target, but src_vocab_size={source} and tgt_vocab_size={vocab}"
             c.refuse("tie_word_embeddings", why)
-        return dict(super().read(c)) | {
+        return super().read(c) | {
             "source_vocab": None if source == vocab else source,
             "position.offset": read_offset(c, min(source, vocab)),
         }
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        return dict(super().write(spec)) | {"src_vocab_size": spec.input_vocab}
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
+        return super().write(spec) | {"src_vocab_size": spec.input_vocab}
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import (
-    SpecView,
-    Values,
-    must,
-    number,
-    special_ids,
-)
+from anyformer.families.config_keys import SpecView, must, number, special_ids
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.llama_like import sizes
 from anyformer.families.rope_keys import RopeKeys
@@ -80,6 +74,6 @@ class Gemma(Family, kind="gemma"):
     small = like.small(head_dim=12, rope_theta=500.0)
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         # The first files say GELU and mean that by tanh, with which the models were trained.
-        return dict(super().read(c)) | ({"ffn.form": "tanh"} if c["hidden_act"] == "gelu" else {})
+        return super().read(c) | ({"ffn.form": "tanh"} if c["hidden_act"] == "gelu" else {})

@@ -5,10 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import (
-    flag,
-    special_ids,
-)
+from anyformer.families.config_keys import flag, special_ids
 from anyformer.families.family import Family, Preset
 from anyformer.families.llama_like import BASE, sizes
 from anyformer.families.rope_keys import RopeKeys

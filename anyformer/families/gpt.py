@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.families.config_keys import (
-    activation,
-    whole,
-)
+from anyformer.families.config_keys import activation, whole
 from anyformer.families.family import Family, Preset
 from anyformer.families.gpt2 import CONVOLUTIONS, size_keys
 from anyformer.families.statemap import decoder_map

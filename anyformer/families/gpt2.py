@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from anyformer.families.config_keys import (
-    Key,
-    SpecView,
-    Values,
-    activation,
-    flag,
-    number,
-    special_ids,
-    whole,
-)
+from anyformer.families.config_keys import Key, SpecView, activation, flag, number, special_ids, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.statemap import Joined, Rule, Transposed, block_rules, decoder_map
 from anyformer.specs.model import ModelSpec
@@ -135,19 +126,19 @@ class GPT2(Family, kind="gpt2"):
     small = small()
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         scale = "1/sqrt(head_dim)" if c["scale_attn_weights"] else "1"
         by_layer = range(1, min(c["n_layer"], DEEPEST)) if c["scale_attn_by_inverse_layer_idx"] else ()
-        return dict(super().read(c)) | {
+        return super().read(c) | {
             "attention.scale": scale if c["scale_attn_weights"] else 1.0,
             **{f"layers.{i}.attention.scale": f"{scale}/{i + 1}" for i in by_layer},
         }
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
         view = SpecView.of(spec)
         scales = {layer.attention.scale for layer in view.stack.layers}
-        return dict(super().write(spec)) | {
+        return super().write(spec) | {
             "scale_attn_weights": view.get("attention.scale") != 1.0,
             "scale_attn_by_inverse_layer_idx": len(scales) > 1,
         }

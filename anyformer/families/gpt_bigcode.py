@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from anyformer.families.config_keys import (
-    SpecView,
-    Values,
-    flag,
-    must,
-    special_ids,
-    whole,
-)
+from anyformer.families.config_keys import SpecView, flag, must, special_ids, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.gpt2 import MATRICES, NORMS, ffn_keys, size_keys, small
 from anyformer.families.statemap import PerHead, decoder_map
@@ -60,20 +53,20 @@ class GPTBigCode(Family, kind="gpt_bigcode"):
     small = small(n_embd=36, n_head=3)
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         heads = c["n_head"]
         kv_heads = 1 if c["multi_query"] else heads
         if c["num_key_value_heads"] not in (None, kv_heads):
             c.refuse("num_key_value_heads", f"{c['num_key_value_heads']} is not what multi_query says, {kv_heads}")
-        return dict(super().read(c)) | {
+        return super().read(c) | {
             "attention.kv_heads": None if kv_heads == heads else kv_heads,
             "attention.scale": "1/sqrt(head_dim)" if c["scale_attn_weights"] else 1.0,
         }
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
         view = SpecView.of(spec)
-        return dict(super().write(spec)) | {
+        return super().write(spec) | {
             "scale_attn_weights": view.dims.head_dim == 1 or view.get("attention.scale") != 1.0,
             "multi_query": view.dims.kv_heads == 1,
         }

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from anyformer.families.config_keys import (
-    Key,
-    Values,
-    activation,
-    flag,
-    number,
-    special_ids,
-    texts,
-    whole,
-)
+from anyformer.families.config_keys import Key, activation, flag, number, special_ids, texts, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family
 from anyformer.families.gpt2 import NORMS
 from anyformer.families.statemap import decoder_map
@@ -89,7 +80,7 @@ class GPTNeo(Family, kind="gpt_neo"):
     }  # fmt: skip
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         given = c["attention_types"]
         pairs = [[["global", "local"], 12]] if given is None else given
         names = [kind for kinds, count in pairs for kind in kinds * min(count, DEEPEST)]
@@ -98,12 +89,12 @@ class GPTNeo(Family, kind="gpt_neo"):
         if c["attention_layers"] not in (None, names):
             c.refuse("attention_layers", "says something else than attention_types; keep one of them")
         windows = {"local": {"attention.pattern": f"window({c['window_size']})"}, "global": {}}
-        return dict(super().read(c)) | arranged(names, windows)
+        return super().read(c) | arranged(names, windows)
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
         window, types = window_of(spec)
-        return dict(super().write(spec)) | {
+        return super().write(spec) | {
             "attention_types": [[["local" if kind == LOCAL else "global" for kind in types], 1]],
             "window_size": 256 if window is None else window,
         }

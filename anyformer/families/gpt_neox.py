@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families.bloom import MEGATRON
-from anyformer.families.config_keys import (
-    SpecView,
-    Values,
-    activation,
-    flag,
-    number,
-    special_ids,
-    whole,
-)
+from anyformer.families.config_keys import SpecView, activation, flag, number, special_ids, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.rope_keys import ROPE_KEYS, read_rope, share_of, write_rope
 from anyformer.families.statemap import PerHead, decoder_map
@@ -127,16 +119,16 @@ class GPTNeoX(Family, kind="gpt_neox"):
     }  # fmt: skip
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         # This family has spelled two keys in its own way.
         theta = 10000.0 if c["rotary_emb_base"] is None else c["rotary_emb_base"]
         share = 0.25 if c["rotary_pct"] is None else c["rotary_pct"]
         rope = read_rope(c, context=c["max_position_embeddings"], theta=theta, fraction=share)
-        return dict(super().read(c)) | rope | {"init.kind": "normal"}
+        return super().read(c) | rope | {"init.kind": "normal"}
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
         view = SpecView.of(spec)
         position, share = view.layer.position, share_of(view.layer.position, view.dims.head_dim)
         own = {"rotary_pct": share, "rotary_emb_base": position.theta} if isinstance(position, Rope) else {}
-        return dict(super().write(spec)) | write_rope(position, fraction=share) | own
+        return super().write(spec) | write_rope(position, fraction=share) | own

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from anyformer.families.config_keys import (
-    Values,
-    flag,
-    special_ids,
-    whole,
-)
+from anyformer.families.config_keys import flag, special_ids, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.gpt2 import ffn_keys, size_keys, small
 from anyformer.families.statemap import decoder_map
@@ -66,7 +61,7 @@ class GPTJ(Family, kind="gptj"):
     small = small(n_head=2, rotary_dim=6)
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         for name in ("rotary", "scale_attn_weights"):
             if not c[name]:
                 c.refuse(name, "false has no effect in the public class, so this file can't mean what it says")

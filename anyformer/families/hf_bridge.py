@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import CapabilityError, CheckpointError, InputError
 from anyformer.families.checkpoint import check_computed, differing, family_for, fill, matched, published, untying
-from anyformer.families.config_keys import REMOTE
+from anyformer.families.config_values import REMOTE
 from anyformer.families.family import family_of
 
 if TYPE_CHECKING:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from anyformer.families.config_keys import (
-    Values,
-    activation,
-    must,
-    special_ids,
-    whole,
-)
+from anyformer.families.config_keys import activation, must, special_ids, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Preset
 from anyformer.families.longformer import global_rules, local, read_windows, windows_key, write_windows
 from anyformer.families.statemap import Row, Rule, StateMap, block_rules
@@ -90,24 +84,24 @@ class LED(TwoStacks, kind="led"):
         return super().hf_from(spec)
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         if c["num_hidden_layers"] not in (None, c["encoder_layers"]):
             c.refuse("num_hidden_layers", f"{c['num_hidden_layers']} is not encoder_layers={c['encoder_layers']}")
         positions = {stack: c[f"max_{stack}_position_embeddings"] for stack in ("encoder", "decoder")}
         context = max(positions.values())
         windows = read_windows(c, c["encoder_layers"])
         return (
-            dict(super().read(c))
+            super().read(c)
             | {"context": context, "head.tied": True, "head.bias": True}
             | {f"{stack}.position.length": n for stack, n in positions.items() if n != context}
             | {f"encoder.{name}": value for name, value in windows.items()}
         )
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
         limits = {stack.name: stack.layers[0].position.limit(spec.context) for stack in spec.stacks}
         rows = {name: spec.context if rows is None else rows for name, rows in limits.items()}
-        return dict(super().write(spec)) | {
+        return super().write(spec) | {
             **{f"max_{name}_position_embeddings": count for name, count in rows.items()},
             "tie_word_embeddings": isinstance(spec.head, TokenHead) and spec.head.tied,
             "attention_window": write_windows(spec.stack("encoder")),

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from anyformer.families import bert_like as like
-from anyformer.families.config_keys import (
-    Key,
-    Values,
-    are_whole,
-    flag,
-    must,
-    whole,
-)
+from anyformer.families.config_keys import Key, are_whole, flag, must, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.roberta import HEAD, Roberta, read_offset_positions, write_offset_positions
 from anyformer.families.statemap import Rule, StateMap
@@ -97,14 +91,14 @@ class Longformer(Family, kind="longformer"):
     small = like.small(pad_token_id=1, bos_token_id=0, eos_token_id=2, attention_window=[4, 8, 4])
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
-        found = dict(super().read(c)) | read_offset_positions(c) | {"head.activation": "gelu"}
+    def read(cls, c: Values) -> dict[str, Any]:
+        found = super().read(c) | read_offset_positions(c) | {"head.activation": "gelu"}
         return found | read_windows(c, c["num_hidden_layers"])
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
         windows = {"attention_window": write_windows(spec.stacks[-1])}
-        return dict(super().write(spec)) | write_offset_positions(spec) | windows
+        return super().write(spec) | write_offset_positions(spec) | windows
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from anyformer.families.config_keys import (
     ACTIVATIONS,
     Key,
-    Values,
     activation,
     flag,
     ids,
@@ -21,6 +20,7 @@ from anyformer.families.config_keys import (
     texts,
     whole,
 )
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.rope_keys import ROPE_KEYS, read_ropes, write_ropes
 from anyformer.families.statemap import Rule, StateMap, block_rules
@@ -118,7 +118,7 @@ class ModernBertLike(Family):
     """The pattern of a layer with a window, by half of its width."""
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         every = c["global_attn_every_n_layers"]
         if every < 1:
             c.refuse("global_attn_every_n_layers", f"{every} is not at least 1")
@@ -129,14 +129,14 @@ class ModernBertLike(Family):
         ropes = read_ropes(c, context=c["max_position_embeddings"], thetas=THETAS)
         names = checked(c, types, c["local_attention"])
         pattern = cls.window.format(c["local_attention"] // 2)
-        return dict(super().read(c)) | (layers(names, pattern, ropes) if ropes else {})
+        return super().read(c) | (layers(names, pattern, ropes) if ropes else {})
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
         half, types = window_of(spec)
         ropes = write_ropes(positions_of(spec), [key for key, _ in THETAS.values()])
         own = {"layer_types": types, "local_attention": 128 if half is None else 2 * half, "rope_scaling": None}
-        return dict(super().write(spec)) | ropes | own
+        return super().write(spec) | ropes | own
 
 
 def weights(spec: ModelSpec, head: str, **attention: str) -> StateMap:

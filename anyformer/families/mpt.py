@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from anyformer.families.config_keys import (
-    COMMON,
-    SpecView,
-    Values,
-    flag,
-    must,
-    number,
-    table,
-    text,
-    whole,
-)
+from anyformer.families.config_keys import COMMON, SpecView, flag, must, number, table, text, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.statemap import decoder_map
 from anyformer.specs.codec import Problems
@@ -113,13 +104,13 @@ class MPT(Family, kind="mpt"):
     }  # fmt: skip
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         attention = Values(c["attn_config"] or {}, ATTENTION, Problems(), c.reads)
         c.take("attn_config", attention)
         if attention["alibi_bias_max"] != 8:
             c.refuse("attn_config.alibi_bias_max", "has no effect in the public class, which takes 8", "8")
         scale, clip, dropout = (attention[name] for name in ("softmax_scale", "clip_qkv", "attn_pdrop"))
-        return dict(super().read(c)) | {
+        return super().read(c) | {
             "attention.scale": "1/sqrt(head_dim)" if scale is None else float(scale),
             # A clip of 0 is none.
             "attention.clip_qkv": float(clip) if clip else None,
@@ -128,7 +119,7 @@ class MPT(Family, kind="mpt"):
         }
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
         view = SpecView.of(spec)
         usual, scale = evaluate("1/sqrt(head_dim)", view.dims.names()), view.get("attention.scale")
         attention = {
@@ -137,4 +128,4 @@ class MPT(Family, kind="mpt"):
             # The public class wants a whole number where there is none.
             "attn_pdrop": view.layer.attention.dropout or 0,
         }
-        return dict(super().write(spec)) | {"attn_config": attention}
+        return super().write(spec) | {"attn_config": attention}

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families import t5_like as like
-from anyformer.families.config_keys import (
-    whole,
-)
+from anyformer.families.config_keys import whole
 from anyformer.families.family import Preset
 
 BASE: dict[str, Any] = like.BASE | {

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import (
-    must,
-)
+from anyformer.families.config_keys import must
 from anyformer.families.family import Family, Preset
 from anyformer.families.llama_like import sizes
 from anyformer.families.olmo2 import KEYS, OLMO, TENSORS

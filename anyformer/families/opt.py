@@ -6,14 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from anyformer.families.config_keys import (
-    Values,
-    activation,
-    flag,
-    number,
-    special_ids,
-    whole,
-)
+from anyformer.families.config_keys import activation, flag, number, special_ids, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.statemap import Rule, StateMap, decoder_map
 from anyformer.specs.model import ModelSpec
@@ -99,11 +93,11 @@ class OPT(Family, kind="opt"):
     }  # fmt: skip
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         narrow, before = c["word_embed_proj_dim"], c["do_layer_norm_before"]
         if not c["tie_word_embeddings"] and narrow not in (None, c["hidden_size"]):
             c.refuse("tie_word_embeddings", "false goes with a table as wide as the model only")
-        return dict(super().read(c)) | {
+        return super().read(c) | {
             "embed.width": None if narrow == c["hidden_size"] else narrow,
             "norm.gain": "weight" if c["layer_norm_elementwise_affine"] else "none",
             "norm.placement": "pre" if before else "post",
@@ -111,10 +105,10 @@ class OPT(Family, kind="opt"):
         }
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
         stack = spec.stacks[-1]
         before = stack.layers[0].norm.of_attention() == "pre"
-        return dict(super().write(spec)) | {
+        return super().write(spec) | {
             "do_layer_norm_before": before,
             "_remove_final_layer_norm": before and not stack.final_norm,
             "word_embed_proj_dim": spec.embed_width,

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import (
-    Values,
-    activation,
-    flag,
-    number,
-    special_ids,
-)
+from anyformer.families.config_keys import activation, flag, number, special_ids
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.rope_keys import RopeKeys
 from anyformer.specs.model import ModelSpec
@@ -66,10 +60,10 @@ class Phi(Family, kind="phi"):
     }  # fmt: skip
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         norm = {"kind": "layernorm", "eps": float(c["layer_norm_eps"])}
-        return dict(super().read(c)) | {"attention.qk_norm": norm if c["qk_layernorm"] else None}
+        return super().read(c) | {"attention.qk_norm": norm if c["qk_layernorm"] else None}
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        return dict(super().write(spec)) | {"qk_layernorm": spec.stacks[-1].layers[0].attention.qk_norm is not None}
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
+        return super().write(spec) | {"qk_layernorm": spec.stacks[-1].layers[0].attention.qk_norm is not None}

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import (
-    must,
-    number,
-    special_ids,
-    whole,
-)
+from anyformer.families.config_keys import must, number, special_ids, whole
 from anyformer.families.family import Family, Preset
 from anyformer.families.llama_like import BASE, sizes
 from anyformer.families.rope_keys import RopeKeys
@@ -98,7 +92,7 @@ class Phi3(Family, kind="phi3"):
     small = like.small(partial_rotary_factor=0.5, sliding_window=6)
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
         scaling = getattr(spec.stacks[-1].layers[0].position, "scaling", None)
         original = scaling.original if isinstance(scaling, LongRope) else spec.context
-        return dict(super().write(spec)) | {"original_max_position_embeddings": original}
+        return super().write(spec) | {"original_max_position_embeddings": original}

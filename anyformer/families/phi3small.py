@@ -6,19 +6,10 @@ and the tests hold it against a reference of their own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from anyformer.families.config_keys import (
-    SpecView,
-    Values,
-    divisor,
-    flag,
-    ids,
-    must,
-    number,
-    whole,
-)
+from anyformer.families.config_keys import SpecView, divisor, flag, ids, must, number, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.llama_like import PRE_NORMS
 from anyformer.families.statemap import PerHead, StateMap, block_rules, decoder_map
@@ -111,7 +102,7 @@ class Phi3Small(Family, kind="phi3small"):
     }  # fmt: skip
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         every = c["dense_attention_every_n_layers"]
         if every < 1:
             c.problems.add("dense_attention_every_n_layers", f"{every} is not at least 1")
@@ -127,17 +118,17 @@ class Phi3Small(Family, kind="phi3small"):
         # The last of every n layers is dense.
         names = each_layer(c, lambda i: "sparse" if (i + 1) % max(every, 1) else "dense")
         kinds = arranged(names, {"sparse": {"attention.pattern": pattern}, "dense": {}})
-        return dict(super().read(c)) | {"attention.scale": scale} | kinds
+        return super().read(c) | {"attention.scale": scale} | kinds
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
         view = SpecView.of(spec)
         patterns = [pattern_of(view.stack, layer) for layer in view.stack.layers]
         dense = [i for i, pattern in enumerate(patterns) if not isinstance(pattern, BlockSparse)]
         usual = BlockSparse(block=64, local=16, stride=8, shift=1)
         first = next((pattern for pattern in patterns if isinstance(pattern, BlockSparse)), usual)
         root = view.layer.attention.scale == "1/sqrt(head_dim)"
-        return dict(super().write(spec)) | {
+        return super().write(spec) | {
             "hidden_act": "gegelu",
             "blocksparse_block_size": first.block,
             "blocksparse_num_local_blocks": first.local,

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import Key, KeyGroup, Values, flag, texts, whole
+from anyformer.families.config_keys import Key, KeyGroup, flag, texts, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.llama_like import BASE, sizes
 from anyformer.families.rope_keys import RopeKeys

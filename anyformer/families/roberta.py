@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import bert_like as like
-from anyformer.families.config_keys import Values, whole
+from anyformer.families.config_keys import whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.fsmt import read_offset
 from anyformer.families.statemap import StateMap
@@ -64,13 +64,13 @@ class Roberta(Family, kind="roberta"):
     small = like.small(pad_token_id=1, bos_token_id=0, eos_token_id=2)
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         # The head has GELU, whatever the layers have.
-        return dict(super().read(c)) | read_offset_positions(c) | {"head.activation": "gelu"}
+        return super().read(c) | read_offset_positions(c) | {"head.activation": "gelu"}
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        return dict(super().write(spec)) | write_offset_positions(spec)
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
+        return super().write(spec) | write_offset_positions(spec)
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:

@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import bert_like as like
-from anyformer.families.config_keys import (
-    Key,
-    SpecView,
-    Values,
-    flag,
-    whole,
-)
+from anyformer.families.config_keys import Key, SpecView, flag, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.statemap import Rule, Sines, StateMap
 from anyformer.specs.model import ModelSpec
@@ -31,11 +25,11 @@ class RoFormerLike(Family):
     model_type = "roformer"
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         narrow = None if c["embedding_size"] == c["hidden_size"] else c["embedding_size"]
         if narrow is not None and not c["tie_word_embeddings"]:
             c.refuse("tie_word_embeddings", "false goes with a table as wide as the model only")
-        return dict(super().read(c)) | {
+        return super().read(c) | {
             "embed.width": narrow,
             # Token types and the norm stand before the projection.
             "embed.project": "first" if narrow is None else "last",
@@ -43,8 +37,8 @@ class RoFormerLike(Family):
         }
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        return dict(super().write(spec)) | {"embedding_size": spec.embed_width}
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
+        return super().write(spec) | {"embedding_size": spec.embed_width}
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import bert_like as like
 from anyformer.families import roformer
-from anyformer.families.config_keys import Values, flag
+from anyformer.families.config_keys import flag
+from anyformer.families.config_values import Values
 from anyformer.specs.model import ModelSpec
 
 
@@ -21,11 +21,11 @@ class RoFormerDecoder(roformer.RoFormerLike, kind="roformer_decoder"):
     small = like.small(embedding_size=20, is_decoder=True)
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         if not c["is_decoder"]:
             c.refuse("is_decoder", "without it this class lets tokens see later ones", "true")
         return super().read(c)
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        return dict(super().write(spec)) | {"is_decoder": True}
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
+        return super().write(spec) | {"is_decoder": True}

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anyformer.families.config_keys import Key, KeyGroup, SpecView, Values, flag, number, numbers, table, text, whole
+from anyformer.families.config_keys import Key, KeyGroup, SpecView, flag, number, numbers, table, text, whole
+from anyformer.families.config_values import Values
 from anyformer.parts.positions.rope import Rope
 from anyformer.specs.axes import Position
 from anyformer.specs.codec import Problems

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import (
-    Values,
-    flag,
-    numbers,
-    special_ids,
-    texts,
-    whole,
-)
+from anyformer.families.config_keys import flag, numbers, special_ids, texts, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.llama_like import BASE, sizes
 from anyformer.families.rope_keys import RopeKeys
@@ -55,7 +48,7 @@ class SmolLM3(Family, kind="smollm3"):
     small = like.small(num_hidden_layers=5, rope_theta=500.0)
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         window, every = c["sliding_window"] if c["use_sliding_window"] else None, c["no_rope_layer_interval"]
         turns = c["no_rope_layers"]
         if turns is None and every < 1:
@@ -70,11 +63,11 @@ class SmolLM3(Family, kind="smollm3"):
         ]
         local = {"attention.pattern": f"window({window})"}
         groups = {"global": {}, "local": local, "global_nope": NOPE, "local_nope": local | NOPE}
-        return turning_only(dict(super().read(c)) | arranged(names, groups))
+        return turning_only(super().read(c) | arranged(names, groups))
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
         window, types = window_of(spec)
         turns = [int(isinstance(layer.position, Rope)) for layer in spec.stacks[-1].layers]
         own = {"use_sliding_window": window is not None, "sliding_window": window, "no_rope_layers": turns}
-        return dict(super().write(spec)) | own | {"layer_types": types}
+        return super().write(spec) | own | {"layer_types": types}

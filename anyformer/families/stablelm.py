@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import (
-    Values,
-    flag,
-    must,
-    special_ids,
-    whole,
-)
+from anyformer.families.config_keys import flag, must, special_ids, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.llama_like import BASE, sizes
 from anyformer.families.rope_keys import RopeKeys
@@ -64,14 +58,14 @@ class StableLM(Family, kind="stablelm"):
     )  # fmt: skip
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         normed = _head_norm(float(c[EPS])) if c["qk_layernorm"] else None
-        return dict(super().read(c)) | {"attention.qk_norm": normed}
+        return super().read(c) | {"attention.qk_norm": normed}
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
         normed = spec.stacks[-1].layers[0].attention.qk_norm is not None
-        return dict(super().write(spec)) | {"qk_layernorm": normed}
+        return super().write(spec) | {"qk_layernorm": normed}
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:

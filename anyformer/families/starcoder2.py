@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import (
-    flag,
-    must,
-    number,
-    special_ids,
-    text,
-)
+from anyformer.families.config_keys import flag, must, number, special_ids, text
 from anyformer.families.family import Family, Preset
 from anyformer.families.llama_like import sizes
 from anyformer.families.rope_keys import RopeKeys

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import t5_like as like
-from anyformer.families.config_keys import Values, flag
+from anyformer.families.config_keys import flag
+from anyformer.families.config_values import Values
 from anyformer.families.family import Preset
 from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec
@@ -69,13 +69,13 @@ class T5(like.T5Like, kind="t5"):
     small = like.small()
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         # A file that is silent means: scaled if tied.
         scaled = c["scale_decoder_outputs"] if "scale_decoder_outputs" in c.given else None
         scaled = c["tie_word_embeddings"] if scaled is None else scaled
-        return dict(super().read(c)) | {"head.scale": "1/sqrt(width)" if scaled else 1.0}
+        return super().read(c) | {"head.scale": "1/sqrt(width)" if scaled else 1.0}
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
         scaled = isinstance(spec.head, TokenHead) and spec.head.scale not in (1, 1.0)
-        return dict(super().write(spec)) | {"scale_decoder_outputs": scaled}
+        return super().write(spec) | {"scale_decoder_outputs": scaled}

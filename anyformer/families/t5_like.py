@@ -12,7 +12,6 @@ from anyformer.families.config_keys import (
     GATED,
     Key,
     SpecView,
-    Values,
     activation_of,
     flag,
     must,
@@ -22,6 +21,7 @@ from anyformer.families.config_keys import (
     text,
     whole,
 )
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family
 from anyformer.families.statemap import Rule, StateMap
 from anyformer.specs.model import ModelSpec
@@ -106,8 +106,8 @@ class T5Like(Family):
     written_from = (0, 0)
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
-        found, decoder, special = dict(super().read(c)), c["num_decoder_layers"], read_ids(c, c["vocab_size"])
+    def read(cls, c: Values) -> dict[str, Any]:
+        found, decoder, special = super().read(c), c["num_decoder_layers"], read_ids(c, c["vocab_size"])
         found["context"] = c["n_positions"] or cls.base["context"]
         if decoder not in (None, c["num_layers"]):
             found["decoder.depth"] = decoder
@@ -115,9 +115,9 @@ class T5Like(Family):
         return found | ({"ids.start": special["ids.pad"]} if special["ids.start"] is None else {})
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
         own = {"num_decoder_layers": spec.stack("decoder").depth, "is_encoder_decoder": True}
-        return dict(super().write(spec)) | own
+        return super().write(spec) | own
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:

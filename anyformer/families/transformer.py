@@ -6,20 +6,10 @@ checkpoints this family reads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from anyformer.families.config_keys import (
-    Key,
-    SpecView,
-    Values,
-    activation,
-    flag,
-    must,
-    number,
-    special_ids,
-    whole,
-)
+from anyformer.families.config_keys import Key, SpecView, activation, flag, must, number, special_ids, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.statemap import Row, Rule, Sines, StateMap, block_rules
 from anyformer.specs.embed_head import TokenEmbed, TokenHead
@@ -80,17 +70,17 @@ class TwoStacks(Family):
     written_from = (0, 0)
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         decoder = {key: c[f"decoder_{key}"] for key in DECODER if c[f"decoder_{key}"] != c[f"encoder_{key}"]}
         # The classes have no key for an eps.
         own = {"norm.eps": 1e-5, "init.kind": "normal", "loss.label_smoothing": 0.0}
-        return dict(super().read(c)) | own | {f"decoder.{DECODER[key]}": value for key, value in decoder.items()}
+        return super().read(c) | own | {f"decoder.{DECODER[key]}": value for key, value in decoder.items()}
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
         view = SpecView.of(spec)
         decoder = {f"decoder_{key}": view.get(field) for key, field in DECODER.items()}
-        return dict(super().write(spec)) | decoder | {"is_encoder_decoder": True}
+        return super().write(spec) | decoder | {"is_encoder_decoder": True}
 
 
 def scaled_embedding(default: bool) -> dict[str, Key]:
@@ -165,16 +155,16 @@ class Transformer(TwoStacks, kind="transformer"):
     }  # fmt: skip
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         source, vocab = c["vocab_size"], c["decoder_vocab_size"] or c["vocab_size"]
         if c["share_encoder_decoder_embeddings"] and vocab != source:
             c.refuse("decoder_vocab_size", f"{vocab} is not vocab_size={source}, but both stacks share one table")
         tables = {"vocab": vocab, "source_vocab": None if source == vocab else source}
-        return dict(super().read(c)) | tables | {"head.bias": True}
+        return super().read(c) | tables | {"head.bias": True}
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        return dict(super().write(spec)) | {"vocab_size": spec.input_vocab, "decoder_vocab_size": spec.vocab}
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
+        return super().write(spec) | {"vocab_size": spec.input_vocab, "decoder_vocab_size": spec.vocab}
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from anyformer.families.config_keys import (
-    Key,
-    Values,
-    activation,
-    are_whole,
-    flag,
-    is_whole,
-    number,
-    table,
-    text,
-    whole,
-)
+from anyformer.families.config_keys import Key, activation, are_whole, flag, is_whole, number, table, text, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.statemap import Rule, Shaped, StateMap
 from anyformer.specs.embed_head import PatchEmbed
@@ -113,15 +102,15 @@ class ViT(Family, kind="vit"):
     }  # fmt: skip
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
-        found = dict(super().read(c))
+    def read(cls, c: Values) -> dict[str, Any]:
+        found = super().read(c)
         tokens = (found["embed.image"] // max(found["embed.patch"], 1)) ** 2 + 1
         return found | {"vocab": 0, "context": tokens, "head.labels": _labels(c)}
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
         names = [f"LABEL_{i}" for i in range(getattr(spec.head, "labels", 0))]
-        return dict(super().write(spec)) | {
+        return super().write(spec) | {
             "id2label": {str(i): name for i, name in enumerate(names)},
             "label2id": {name: i for i, name in enumerate(names)},
         }

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from anyformer.families.config_keys import Key, KeyGroup, Values, texts, whole
+from anyformer.families.config_keys import Key, KeyGroup, texts, whole
+from anyformer.families.config_values import Values
 from anyformer.families.rope_keys import ROPE_KEYS, read_ropes, write_ropes
 from anyformer.specs.axes import Position
 from anyformer.specs.model import ModelSpec
