@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from anyformer.families.config_keys import flag, must, number, special_ids, whole
 from anyformer.families.family import Family, Preset
+from anyformer.families.gpt2 import BASE
 from anyformer.families.statemap import PerHead, Rule, decoder_map
 
 MEGATRON = {
@@ -29,7 +30,7 @@ def _preset(
             "ids.bos": 1, "ids.eos": [2], "ids.pad": 3,
         },
         params=params,
-        published=published or f"{params:,} in released files",
+        published=published,
         evidence=evidence or "the publisher's training scripts and one other project",
         note=note,
     )  # fmt: skip
@@ -38,14 +39,10 @@ def _preset(
 class Bloom(Family, kind="bloom"):
     """BLOOM. Its files state no context, as ALiBi needs none: 2048 is what it was trained with."""
 
-    base = {
+    base = BASE | {
         "context": 2048,
-        "attention": {"heads": 1, "bias": "qkvo"},
         "norm": {"kind": "layernorm", "eps": 1e-5, "embedding": True},
         "position": {"kind": "alibi"},
-        "ffn": {"kind": "gelu_tanh", "bias": True},
-        "head": {"kind": "lm", "tied": True},
-        "init": {"kind": "normal", "std": 0.02},
     }
     presets = (
         _preset("560m", 1024, 24, 16, 559_214_592),

@@ -12,26 +12,25 @@ from anyformer.families.llama_like import sizes
 from anyformer.families.rope_keys import RopeKeys
 from anyformer.specs.model import ModelSpec
 
-BASE: dict[str, Any] = {
-    "attention": {"heads": 1},
+BASE: dict[str, Any] = like.BASE | {
     "norm": {"kind": "layernorm", "eps": 1e-5, "bias": False},
     "position": {"kind": "rope", "theta": 1e4, "layout": "interleaved"},
-    "ffn": {"kind": "swiglu"},
     "block": {"wiring": "parallel"},
     "head": {"kind": "lm", "tied": True},
-    "init": {"kind": "normal", "std": 0.02},
     "ids": {"pad": 0, "bos": 5, "eos": [255001]},
 }
 """What Command R and Command A share."""
 
-KEYS: dict[str, Key] = like.keys(
-    vocab=256000, width=8192, ffn=22528, depth=40, heads=64, kv_heads=None, context=8192, eps=1e-5,
-    eps_key="layer_norm_eps", tied=True,
-) | like.ATTENTION_BIAS | special_ids(pad=0, bos=5, eos=255001) | {
+KEYS: dict[str, Key] = {
+    **like.keys(8192, 40, 64, None, 22528, 256000, 8192, eps=1e-5, eps_key="layer_norm_eps", tied=True),
+    **like.ATTENTION_BIAS,
+    **special_ids(pad=0, bos=5, eos=255001),
     "logit_scale": number(0.0625, "head.scale"),
     # The length that a card promises, beside the one that the class reads.
     "model_max_length": whole(None),
-}  # fmt: skip
+}
+HEAD_NORM: dict[str, Any] = {"kind": "layernorm", "eps": 1e-5, "bias": False, "scope": "heads"}
+"""Of queries and keys in each head, with a gain of its own."""
 PARTS = like.ATTENTION | like.FFN | {"attention_inner": "input_layernorm"}
 
 
@@ -51,23 +50,27 @@ class Cohere(Family, kind="cohere"):
                evidence="the config in one other project",
                note="grouped keys and a wider feed-forward than the first release"),
         Preset("command-r-plus", "Command R+ (2024)", sizes(12288, 64, 96, 8, 33792, 256000, 131072)
-               | {"position.theta": 75e6, "head.scale": 0.8333333333333334, "attention.qk_norm": {"kind": "layernorm",
-               "eps": 1e-5, "bias": False, "scope": "heads"}}, 103_810_674_688, also=("command-r+",),
-               published="only rounded, to 104B, on its card", evidence="the config in one other project; the norms "
-               "on queries and keys from the public class and another project",
+               | {"position.theta": 75e6, "head.scale": 0.8333333333333334, "attention.qk_norm": HEAD_NORM},
+               103_810_674_688, also=("command-r+",), published="only rounded, to 104B, on its card",
+               evidence="the config in one other project; the norms on queries and keys from the public class and "
+               "another project",
                note="that project leaves those norms out, which is wrong"),
     )  # fmt: skip
     architectures = ("CohereForCausalLM",)
     model_type = "cohere"
     # No released file has head_dim; the public class takes it from one that does.
-    keys = KEYS | like.head_dim(None) | {"use_qk_norm": flag(False)}
+    keys = {
+        **KEYS,
+        **like.head_dim(None),
+        "use_qk_norm": flag(False),
+    }
     groups = (RopeKeys(theta=500000.0, layout="interleaved"),)
     tensors = like.tensors(**PARTS, **like.HEAD_NORMS)
     small = like.small(eps_key="layer_norm_eps", use_qk_norm=True, logit_scale=0.3, rope_theta=500.0)
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:
-        norms = {"kind": "layernorm", "eps": float(c["layer_norm_eps"]), "bias": False, "scope": "heads"}
+        norms = HEAD_NORM | {"eps": float(c["layer_norm_eps"])}
         return super().read(c) | {"attention.qk_norm": norms if c["use_qk_norm"] else None}
 
     @classmethod

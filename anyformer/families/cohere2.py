@@ -28,8 +28,8 @@ class Cohere2(Family, kind="cohere2"):
                | {"position.theta": 5e4, "head.scale": 0.25, "layers": CYCLE}, 8_028_033_024,
                evidence="the log of a conversion in a public issue, and the defaults of one other project",
                note="its file said 8192 positions at first, its card promises 131072"),
-        Preset("command-a", "Command A (2025)", sizes(12288, 64, 96, 8, 36864, 256000, 262144) | {"position.theta": 5e4,
-               "head.scale": 0.25, "layers": CYCLE}, 111_057_580_032,
+        Preset("command-a", "Command A (2025)", sizes(12288, 64, 96, 8, 36864, 256000, 262144)
+               | {"position.theta": 5e4, "head.scale": 0.25, "layers": CYCLE}, 111_057_580_032,
                published="111B on its card, 111.058B in the log of another project",
                evidence="the header of a converted file in a public issue"),
     )  # fmt: skip

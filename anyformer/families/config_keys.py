@@ -1,4 +1,4 @@
-"""The keys of a published config.json: what each may hold, and which field of a spec it is read into and written from."""
+"""The keys of a published config.json: what each may hold, and the field of a spec that goes with it both ways."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SpecView(NamedTuple):
         chosen = spec.stacks[stack].layers[layer]
         return cls(spec, spec.stacks[stack], chosen, spec.dims(chosen, spec.stacks[stack]))
 
-    def get(self, path: str, default: Any = None) -> Any:
+    def get(self, path: str, default: object = None) -> Any:
         """A field by its dotted name, sizes and scales as numbers; the default where its kind has no such field."""
         node, _, name = path.rpartition(".")
         if path in SIZES:
@@ -113,7 +113,9 @@ class Key:
 Paths = str | tuple[str, ...]
 
 
-def _field(sets: Paths, default: Any, means: Callable[[Any, str], Any], says: Callable[[Any], Any]) -> dict[str, Any]:
+def _field(
+    sets: Paths, default: object, means: Callable[[Any, str], Any], says: Callable[[Any], Any]
+) -> dict[str, Any]:
     """The two directions of a key: what its value means for each field, and what the value of the first one says."""
     paths = (sets,) if isinstance(sets, str) else sets
     if not paths:
@@ -129,25 +131,25 @@ LARGEST = 2**40
 """No size of a model comes near it, and rules that look for divisors stay quick below it."""
 
 
-def is_whole(value: Any) -> bool:
+def is_whole(value: object) -> bool:
     """A whole number of a sane size."""
     return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return is_whole(value) or (isinstance(value, float) and math.isfinite(value))
 
 
-def are_whole(value: Any) -> bool:
+def are_whole(value: object) -> bool:
     """A whole number, or a list of them."""
     return is_whole(value) or (isinstance(value, list) and all(map(is_whole, value)))
 
 
-def _is_numbers(value: Any) -> bool:
+def _is_numbers(value: object) -> bool:
     return isinstance(value, list) and all(map(_is_number, value))
 
 
-def _is_texts(value: Any) -> bool:
+def _is_texts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
@@ -171,10 +173,10 @@ def number(default: float | None, sets: Paths = (), *, null: bool = False, empty
     return Key(what="a finite number", fits=_is_number, default=default, null=null, **field)
 
 
-def flag(default: bool, sets: Paths = (), *, null: bool = False, on: Any = None, off: Any = None) -> Key:
+def flag(default: bool, sets: Paths = (), *, null: bool = False, on: object = None, off: object = None) -> Key:
     """True or false: of a field that is neither, `on` or `off`, which are biases for all projections or for none."""
 
-    def means(value: Any, path: str) -> Any:
+    def means(value: object, path: str) -> object:
         usual = ("qkvo" if value else "") if path == "attention.bias" else value
         given = on if value else off
         return usual if given is None else given

@@ -8,6 +8,7 @@ from anyformer.families.bloom import MEGATRON
 from anyformer.families.config_keys import SpecView, activation, flag, must, number, special_ids, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
+from anyformer.families.llama_like import BASE
 from anyformer.families.rope_keys import ROPE_KEYS, read_rope, write_rope
 from anyformer.families.statemap import PerHead, StateMap, decoder_map
 from anyformer.parts.positions.alibi import Alibi
@@ -32,14 +33,11 @@ class Falcon(Family, kind="falcon"):
     The public class rounds ALiBi's penalties to bf16 in every precision, which is noise that no spec says.
     """
 
-    base = {
-        "attention": {"heads": 1},
+    base = BASE | {
         "norm": {"kind": "layernorm", "eps": 1e-5},
-        "position": {"kind": "rope", "theta": 1e4},
         "ffn": {"kind": "gelu"},
         "block": {"wiring": "parallel"},
         "head": {"kind": "lm", "tied": True},
-        "init": {"kind": "normal", "std": 0.02},
     }
     presets = (
         Preset("falcon-7b", "Falcon 7B (2023)", _sizes(4544, 32, 71, 1), 6_921_720_704,
@@ -60,14 +58,17 @@ class Falcon(Family, kind="falcon"):
                11_102_822_400, also=("falcon-11b", "falcon-2-11b"),
                published="only rounded, to 11.1B, as generally known",
                evidence="its config.json as quoted in a public issue; the depth follows from the count and general "
-               "knowledge", note="that quotation types 71 layers, and only 60 give 11.1B; grouped keys, but one "
-               "norm for both branches"),
+               "knowledge",
+               note="that quotation types 71 layers, and only 60 give 11.1B; grouped keys, but one norm for both "
+               "branches"),
     )  # fmt: skip
     # As code beside the weights the class was called otherwise, and so were some of its keys.
     architectures = ("FalconForCausalLM", "RWForCausalLM")
     model_type = "falcon"
     also_types = ("RefinedWeb", "RefinedWebModel")
-    keys = ROPE_KEYS | special_ids(bos=11, eos=11) | {
+    keys = {
+        **ROPE_KEYS,
+        **special_ids(bos=11, eos=11),
         "vocab_size": whole(65024, "vocab"),
         "hidden_size": whole(4544, "width"),
         "n_embed": whole(None, "width"),
@@ -94,7 +95,7 @@ class Falcon(Family, kind="falcon"):
         "activation": activation("gelu"),
         "apply_residual_connection_post_layernorm": must(False),
         "tie_word_embeddings": flag(True, "head.tied"),
-    }  # fmt: skip
+    }
     small = {
         "vocab_size": 61, "hidden_size": 36, "num_hidden_layers": 3, "num_attention_heads": 6, "num_kv_heads": 2,
         "new_decoder_architecture": True, "max_position_embeddings": 64, "rope_theta": 500.0,

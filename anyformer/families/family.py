@@ -4,12 +4,13 @@ A family is a leaf: one file, found by its name, with no forward pass of its own
 say yet becomes a leaf of another axis first. To add a family, write a subclass of `Family` with
 
 - `base` and `presets`: the published models as data;
-- `architectures`, `model_type` and `keys`: which configs it reads, and what each key may hold (see `keys.py`);
-- `read`: from the values of a config to changes of `base`; `write`: from a spec back to keys;
-- `weights`: the table of tensors (see `statemap.py`);
-- `tiny`: a config that runs in milliseconds and uses all that the family has.
+- `architectures`, `model_type` and `keys`: which configs it reads, what each key may hold, and the field of a spec that
+  goes with it both ways (see `config_keys.py`); `groups` of keys that mean something together, such as those of RoPE;
+- `read` and `write` for what no row can say: they add to what `super()` gives;
+- `tensors`: the table of tensors (see `statemap.py`), or `weights`, which makes it for a spec;
+- `small`: a config that runs in milliseconds and uses all that the family has.
 
-Tests find it through the registry: they compare logits with the public class on `tiny`, take the weights there and
+Tests find it through the registry: they compare logits with the public class on `small`, take the weights there and
 back, and count every preset. `write` need not check anything. What it could not say shows when the keys are read
 back, and is refused by its name.
 """

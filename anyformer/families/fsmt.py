@@ -76,7 +76,10 @@ class FSMT(TwoStacks, kind="fsmt"):
     )  # fmt: skip
     architectures = ("FSMTForConditionalGeneration",)
     model_type = "fsmt"
-    keys = SINE_KEYS | scaled_embedding(True) | special_ids(bos=0, eos=2) | {
+    keys = {
+        **SINE_KEYS,
+        **scaled_embedding(True),
+        **special_ids(bos=0, eos=2),
         "src_vocab_size": whole(42024),
         "tgt_vocab_size": whole(42024, "vocab"),
         # Another name of tgt_vocab_size.
@@ -88,7 +91,7 @@ class FSMT(TwoStacks, kind="fsmt"):
         "pad_token_id": whole(1),
         "langs": texts(),
         "decoder": table(),
-    }  # fmt: skip
+    }
     small = {
         "src_vocab_size": 67, "tgt_vocab_size": 61, "d_model": 32, "max_position_embeddings": 64,
         "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4, "decoder_attention_heads": 2,

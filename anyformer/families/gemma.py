@@ -24,9 +24,12 @@ BASE: dict[str, Any] = like.BASE | {
 """What the first three generations share."""
 IDS: dict[str, Any] = {"ids.pad": 0, "ids.eos": [1], "ids.bos": 2}
 TANH = "gelu_pytorch_tanh"
-KEYS = like.head_dim(256) | like.ATTENTION_BIAS | special_ids(pad=0, eos=1, bos=2) | {
+KEYS = {
+    **like.head_dim(256),
+    **like.ATTENTION_BIAS,
+    **special_ids(pad=0, eos=1, bos=2),
     "use_bidirectional_attention": must(None, False),
-}  # fmt: skip
+}
 CAPPED = {
     "query_pre_attn_scalar": replace(
         number(256),
@@ -63,12 +66,12 @@ class Gemma(Family, kind="gemma"):
     )  # fmt: skip
     architectures = ("GemmaForCausalLM",)
     model_type = "gemma"
-    keys = KEYS | like.keys(
-        vocab=256000, width=3072, ffn=24576, depth=28, heads=16, kv_heads=16, context=8192, act=TANH, tied=True
-    ) | {
+    keys = {
+        **KEYS,
+        **like.keys(3072, 28, 16, 16, 24576, 256000, 8192, act=TANH, tied=True),
         # Some released files have it beside the other one; the public class does not read it.
         "hidden_activation": must(None, TANH),
-    }  # fmt: skip
+    }
     groups = (RopeKeys(),)
     tensors = like.tensors(**like.LLAMA)
     small = like.small(head_dim=12, rope_theta=500.0)

@@ -40,13 +40,13 @@ class Gemma2(Family, kind="gemma2"):
     )  # fmt: skip
     architectures = ("Gemma2ForCausalLM",)
     model_type = "gemma2"
-    keys = KEYS | CAPPED | like.keys(
-        vocab=256000, width=2304, ffn=9216, depth=26, heads=8, kv_heads=4, context=8192,
-        act=TANH, act_key="hidden_activation", tied=True,
-    ) | {
+    keys = {
+        **KEYS,
+        **CAPPED,
+        **like.keys(2304, 26, 8, 4, 9216, 256000, 8192, act=TANH, act_key="hidden_activation", tied=True),
         # The released files carry it too, and the public class reads the other one only.
         "hidden_act": text(TANH),
-    }  # fmt: skip
+    }
     groups = (RopeKeys(), WindowKeys(window=4096, is_local=lambda c, i: i % 2 == 0))
     tensors = like.tensors(**like.ATTENTION, **like.FFN, **like.SANDWICH_NORMS)
     # Caps so low that they bend the numbers of a small model.

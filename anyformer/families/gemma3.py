@@ -47,25 +47,28 @@ class Gemma3(Family, kind="gemma3"):
                sizes(3840, 48, 16, 8, 15360, 262208, 131072) | _traits(1024, long=True) | {"attention.head_dim": 256},
                11_766_034_176, published="12,187,325,040 in released files, 421,290,864 of them in the vision tower",
                evidence="the publisher's code and three other projects"),
-        Preset("gemma-3-27b", "Gemma 3 27B (2025)", sizes(5376, 62, 32, 16, 21504, 262208, 131072) | _traits(1024,
-               long=True) | {"attention.head_dim": 128, "attention.scale": "1/sqrt(168)"}, 27_009_346_304,
+        Preset("gemma-3-27b", "Gemma 3 27B (2025)", sizes(5376, 62, 32, 16, 21504, 262208, 131072)
+               | _traits(1024, long=True) | {"attention.head_dim": 128, "attention.scale": "1/sqrt(168)"},
+               27_009_346_304,
                published="27,009,346,304 in a copy of the released files without the vision tower",
                evidence="the publisher's code and three other projects",
                note="scores are scaled by 168 = width / heads, which one of the projects misses"),
     )  # fmt: skip
     architectures = ("Gemma3ForCausalLM",)
     model_type = "gemma3_text"
-    keys = KEYS | CAPPED | like.keys(
-        vocab=262208, width=2304, ffn=9216, depth=26, heads=8, kv_heads=4, context=131072, qk_norm=True,
-        act=TANH, act_key="hidden_activation", tied=True,
-    ) | {
+    keys = {
+        **KEYS,
+        **CAPPED,
+        **like.keys(
+            2304, 26, 8, 4, 9216, 262208, 131072, qk_norm=True, act=TANH, act_key="hidden_activation", tied=True
+        ),
         "hidden_act": must(None, TANH),
         "sliding_window_pattern": whole(6),
         "rope_local_base_freq": number(None),
         "final_logit_softcapping": number(None, "head.softcap"),
         # The public class has the key and never reads it.
         "attn_logit_softcapping": must(None),
-    }  # fmt: skip
+    }
     groups = (
         WindowKeys(window=4096, is_local=lambda c, i: (i + 1) % max(c["sliding_window_pattern"], 1), thetas=THETAS),
     )

@@ -18,11 +18,12 @@ GLM: dict[str, Any] = BASE | {
 """What both generations share."""
 STOPS = [151329, 151336, 151338]
 IDS: dict[str, Any] = {"ids.pad": 151329, "ids.eos": STOPS}
-KEYS = like.keys(
-    vocab=151552, width=4096, ffn=13696, depth=40, heads=32, kv_heads=2, context=131072, eps=1.5625e-7
-) | like.head_dim(128) | special_ids(pad=151329, eos=STOPS) | {
+KEYS = {
+    **like.keys(4096, 40, 32, 2, 13696, 151552, 131072, eps=1.5625e-7),
+    **like.head_dim(128),
+    **special_ids(pad=151329, eos=STOPS),
     "attention_bias": flag(True, "attention.bias", on="qkv"),
-}  # fmt: skip
+}
 ROPE = RopeKeys(fraction=0.5, layout="interleaved")
 
 
@@ -33,8 +34,9 @@ class Glm(Family, kind="glm"):
     presets = (
         Preset("glm-4-9b", "GLM-4 9B (2024)", sizes(4096, 40, 32, 2, 13696, 151552, 8192) | IDS, 9_399_951_360,
                published="9,399,951,360 in released files; the first ones hold 32 more, a table of rotation "
-               "frequencies", evidence="configs in code of two other projects, the publisher's page and the public "
-               "class; ids are the defaults of that class",
+               "frequencies",
+               evidence="configs in code of two other projects, the publisher's page and the public class; ids are the "
+               "defaults of that class",
                note="the base model; the chat model has a context of 131072 and, by general knowledge, a theta of 5e6"),
     )  # fmt: skip
     architectures = ("GlmForCausalLM",)

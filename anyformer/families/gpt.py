@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anyformer.families.config_keys import activation, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.gpt2 import CONVOLUTIONS, size_keys
+from anyformer.families.gpt2 import BASE, CONVOLUTIONS, size_keys
 from anyformer.families.statemap import decoder_map
 
 ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
@@ -14,16 +14,7 @@ ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "si
 class GPT(Family, kind="gpt"):
     """The first GPT."""
 
-    base = {
-        "vocab": 40478,
-        "context": 512,
-        "attention": {"heads": 1, "bias": "qkvo"},
-        "norm": {"kind": "layernorm", "eps": 1e-5, "placement": "post"},
-        "position": {"kind": "learned"},
-        "ffn": {"kind": "gelu_tanh", "bias": True},
-        "head": {"kind": "lm", "tied": True},
-        "init": {"kind": "normal", "std": 0.02},
-    }
+    base = BASE | {"vocab": 40478, "context": 512, "norm": {"kind": "layernorm", "eps": 1e-5, "placement": "post"}}
     presets = (
         Preset("gpt", "GPT (2018)", {"width": 768, "depth": 12, "attention.heads": 12}, 116_534_784,
                published="paper and release say 117M",

@@ -11,6 +11,16 @@ from anyformer.families.statemap import Joined, Rule, Transposed, block_rules, d
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.stacks import DEEPEST
 
+BASE: dict[str, Any] = {
+    "attention": {"heads": 1, "bias": "qkvo"},
+    "norm": {"kind": "layernorm", "eps": 1e-5},
+    "position": {"kind": "learned"},
+    "ffn": {"kind": "gelu_tanh", "bias": True},
+    "head": {"kind": "lm", "tied": True},
+    "init": {"kind": "normal", "std": 0.02},
+}
+"""The design that families without LLaMA's choices start from."""
+GPT2_INIT: dict[str, Any] = {"kind": "gpt2", "std": 0.02}
 MATRICES = {"qkv": "attn.c_attn", "o": "attn.c_proj", "up": "mlp.c_fc", "down": "mlp.c_proj"}
 """The matrices of a block."""
 NORMS = {"attention_inner": "ln_1", "ffn_inner": "ln_2"}
@@ -84,17 +94,7 @@ def _preset(size: str, width: int, depth: int, heads: int, params: int, publishe
 class GPT2(Family, kind="gpt2"):
     """GPT-2."""
 
-    base = {
-        "vocab": 50257,
-        "context": 1024,
-        "attention": {"heads": 1, "bias": "qkvo"},
-        "norm": {"kind": "layernorm", "eps": 1e-5},
-        "position": {"kind": "learned"},
-        "ffn": {"kind": "gelu_tanh", "bias": True},
-        "head": {"kind": "lm", "tied": True},
-        "init": {"kind": "gpt2", "std": 0.02},
-        "ids": {"bos": 50256, "eos": [50256]},
-    }
+    base = BASE | {"vocab": 50257, "context": 1024, "init": GPT2_INIT, "ids": {"bos": 50256, "eos": [50256]}}
     presets = (
         _preset("small", 768, 12, 12, 124_439_808, "124,439,808; OpenAI says 124M, the paper's 117M was a miscount"),
         _preset("medium", 1024, 24, 16, 354_823_168, "354,823,168; OpenAI says 355M, the paper's 345M was a miscount",
@@ -107,12 +107,15 @@ class GPT2(Family, kind="gpt2"):
     architectures = ("GPT2LMHeadModel",)
     model_type = "gpt2"
     before_types = True
-    keys = size_keys(vocab=50257) | ffn_keys() | special_ids(bos=50256, eos=50256) | {
+    keys = {
+        **size_keys(vocab=50257),
+        **ffn_keys(),
+        **special_ids(bos=50256, eos=50256),
         "scale_attn_weights": flag(True),
         "scale_attn_by_inverse_layer_idx": flag(False),
         # It only says in which precision scores are computed.
         "reorder_and_upcast_attn": flag(False),
-    }  # fmt: skip
+    }
     tensors = decoder_map(
         "transformer",
         "h",

@@ -7,7 +7,7 @@ from typing import Any
 from anyformer.families.config_keys import SpecView, flag, must, special_ids, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
-from anyformer.families.gpt2 import MATRICES, NORMS, ffn_keys, size_keys, small
+from anyformer.families.gpt2 import BASE, GPT2_INIT, MATRICES, NORMS, ffn_keys, size_keys, small
 from anyformer.families.statemap import PerHead, decoder_map
 from anyformer.specs.model import ModelSpec
 
@@ -15,23 +15,20 @@ from anyformer.specs.model import ModelSpec
 class GPTBigCode(Family, kind="gpt_bigcode"):
     """SantaCoder and StarCoder."""
 
-    base = {
-        "attention": {"heads": 1, "kv_heads": 1, "bias": "qkvo"},
-        "norm": {"kind": "layernorm", "eps": 1e-5},
-        "position": {"kind": "learned"},
-        "ffn": {"kind": "gelu_tanh", "bias": True},
-        "head": {"kind": "lm", "tied": True},
-        "init": {"kind": "gpt2", "std": 0.02},
-    }
+    base = BASE | {"attention": {"heads": 1, "kv_heads": 1, "bias": "qkvo"}, "init": GPT2_INIT}
     presets = (
-        Preset("starcoder-15b", "StarCoder 15.5B (2023)", {"width": 6144, "depth": 40, "attention.heads": 48,
-               "vocab": 49152, "context": 8192, "ids.bos": 0, "ids.eos": [0]}, 15_517_456_384, also=("starcoder",),
+        Preset("starcoder-15b", "StarCoder 15.5B (2023)",
+               {"width": 6144, "depth": 40, "attention.heads": 48, "vocab": 49152, "context": 8192,
+                "ids.bos": 0, "ids.eos": [0]}, 15_517_456_384, also=("starcoder",),
                published="only rounded, to 15.5B, in the paper as generally known",
                evidence="general knowledge of the paper, not read again; the count is of the public class"),
     )  # fmt: skip
     architectures = ("GPTBigCodeForCausalLM",)
     model_type = "gpt_bigcode"
-    keys = size_keys(vocab=50257) | ffn_keys("gelu_pytorch_tanh") | special_ids(bos=50256, eos=50256) | {
+    keys = {
+        **size_keys(vocab=50257),
+        **ffn_keys("gelu_pytorch_tanh"),
+        **special_ids(bos=50256, eos=50256),
         "scale_attn_weights": flag(True),
         "multi_query": flag(True),
         # What multi_query says in other words.
@@ -46,7 +43,7 @@ class GPTBigCode(Family, kind="gpt_bigcode"):
         "pre_allocate_kv_cache": flag(False),
         "validate_runner_input": flag(True),
         "attention_type": must(None, 2),
-    }  # fmt: skip
+    }
     tensors = decoder_map(
         "transformer", "h", tokens="wte", positions="wpe", final="ln_f", op=PerHead(), **MATRICES, **NORMS
     )

@@ -7,7 +7,7 @@ from typing import Any
 from anyformer.families.config_keys import Key, activation, flag, number, special_ids, texts, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family
-from anyformer.families.gpt2 import NORMS
+from anyformer.families.gpt2 import BASE, NORMS
 from anyformer.families.statemap import decoder_map
 from anyformer.families.window_keys import LOCAL, arranged, window_of
 from anyformer.specs.model import ModelSpec
@@ -30,14 +30,7 @@ def _is_types(value: Any) -> bool:
 class GPTNeo(Family, kind="gpt_neo"):
     """GPT-Neo. Its sizes were not confirmed, so it has no preset; its checkpoints are read."""
 
-    base = {
-        "attention": {"heads": 1, "bias": "o", "scale": 1.0},
-        "norm": {"kind": "layernorm", "eps": 1e-5},
-        "position": {"kind": "learned"},
-        "ffn": {"kind": "gelu_tanh", "bias": True},
-        "head": {"kind": "lm", "tied": True},
-        "init": {"kind": "normal", "std": 0.02},
-    }
+    base = BASE | {"attention": {"heads": 1, "bias": "o", "scale": 1.0}}
     architectures = ("GPTNeoForCausalLM",)
     model_type = "gpt_neo"
     keys = special_ids(bos=50256, eos=50256) | {

@@ -8,6 +8,7 @@ from anyformer.families.bloom import MEGATRON
 from anyformer.families.config_keys import SpecView, activation, flag, number, special_ids, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
+from anyformer.families.gpt2 import BASE
 from anyformer.families.rope_keys import ROPE_KEYS, read_rope, share_of, write_rope
 from anyformer.families.statemap import PerHead, decoder_map
 from anyformer.parts.positions.rope import Rope
@@ -21,6 +22,7 @@ def _pythia(
     heads: int,
     params: int,
     vocab: int = 50304,
+    *,
     by: str = "on its card",
     note: str = "",
 ) -> Preset:
@@ -42,9 +44,7 @@ def _pythia(
 class GPTNeoX(Family, kind="gpt_neox"):
     """GPT-NeoX-20B, and the Pythia models in the same format."""
 
-    base = {
-        "attention": {"heads": 1, "bias": "qkvo"},
-        "norm": {"kind": "layernorm", "eps": 1e-5},
+    base = BASE | {
         "position": {"kind": "rope", "theta": 1e4, "fraction": 0.25},
         "ffn": {"kind": "gelu", "bias": True},
         "block": {"wiring": "parallel2"},
@@ -52,8 +52,9 @@ class GPTNeoX(Family, kind="gpt_neox"):
         "init": {"kind": "small"},
     }
     presets = (
-        Preset("gpt-neox-20b", "GPT-NeoX 20B (2022)", {"width": 6144, "depth": 44, "attention.heads": 64,
-               "ffn.kind": "gelu_tanh", "ffn.width": 24576, "ffn.bias": True, "vocab": 50432, "context": 2048},
+        Preset("gpt-neox-20b", "GPT-NeoX 20B (2022)",
+               {"width": 6144, "depth": 44, "attention.heads": 64, "vocab": 50432, "context": 2048,
+                "ffn.kind": "gelu_tanh", "ffn.width": 24576, "ffn.bias": True},
                20_554_567_680, hub=("EleutherAI/gpt-neox-20b",), published="20,554,567,680 on its card",
                evidence="the authors' training file and one other project",
                note="trained with the fused kernel, whose GELU is the one by tanh; the public class reads 'gelu' by "
@@ -75,7 +76,9 @@ class GPTNeoX(Family, kind="gpt_neox"):
     )  # fmt: skip
     architectures = ("GPTNeoXForCausalLM",)
     model_type = "gpt_neox"
-    keys = ROPE_KEYS | special_ids(bos=0, eos=2) | {
+    keys = {
+        **ROPE_KEYS,
+        **special_ids(bos=0, eos=2),
         "vocab_size": whole(50432, "vocab"),
         "hidden_size": whole(6144, "width"),
         "num_hidden_layers": whole(44, "depth"),
@@ -95,7 +98,7 @@ class GPTNeoX(Family, kind="gpt_neox"):
         "attention_bias": flag(True, "attention.bias"),
         "rotary_pct": number(None),
         "rotary_emb_base": number(None),
-    }  # fmt: skip
+    }
     tensors = decoder_map(
         "gpt_neox",
         "layers",

@@ -41,17 +41,15 @@ class Granite(Family, kind="granite"):
     architectures = ("GraniteForCausalLM",)
     model_type = "granite"
     second = True
-    keys = (
-        like.keys(vocab=32000, width=4096, ffn=11008, depth=32, heads=32, kv_heads=None, context=2048)
-        | like.BIASES
-        | special_ids(bos=1, eos=2)
-        | {
-            "embedding_multiplier": number(1.0, "embed.scale"),
-            "logits_scaling": divisor(1.0, "head.scale"),
-            "residual_multiplier": number(1.0, "block.branch_scale"),
-            "attention_multiplier": number(1.0, "attention.scale"),
-        }
-    )
+    keys = {
+        **like.keys(4096, 32, 32, None, 11008, 32000, 2048),
+        **like.BIASES,
+        **special_ids(bos=1, eos=2),
+        "embedding_multiplier": number(1.0, "embed.scale"),
+        "logits_scaling": divisor(1.0, "head.scale"),
+        "residual_multiplier": number(1.0, "block.branch_scale"),
+        "attention_multiplier": number(1.0, "attention.scale"),
+    }
     groups = (RopeKeys(),)
     tensors = like.tensors(**like.LLAMA)
     small = like.small(

@@ -26,6 +26,7 @@ class Lamda(Family, kind="lamda"):
                published="137B without the embedding, as the paper is generally known to say",
                evidence="sizes, relative bias and gated GELU from the paper as generally known and not read again",
                note="three matrices in the feed-forward give 137.4B, two would give 103B. Not published, and taken "
-               "from T5: RMSNorm first with eps 1e-6, unscaled scores, 32 buckets up to 128, a tied and scaled "
-               "head; the context is our choice", released=False),
+               "from T5: RMSNorm first with eps 1e-6, unscaled scores, 32 buckets up to 128, a tied and scaled head; "
+               "the context is our choice",
+               released=False),
     )  # fmt: skip

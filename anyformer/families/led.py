@@ -55,7 +55,9 @@ class LED(TwoStacks, kind="led"):
     )
     architectures = ("LEDForConditionalGeneration",)
     model_type = "led"
-    keys = STACK_KEYS | special_ids(bos=0, pad=1, eos=2) | {
+    keys = {
+        **STACK_KEYS,
+        **special_ids(bos=0, pad=1, eos=2),
         "activation_function": activation("gelu", more={"ffn.bias": True}),
         "attention_window": windows_key(),
         "vocab_size": whole(50265, "vocab"),
@@ -67,7 +69,7 @@ class LED(TwoStacks, kind="led"):
         # What Marian's class can choose and this one can't.
         "max_position_embeddings": must(None),
         "scale_embedding": must(False),
-    }  # fmt: skip
+    }
     small = {
         "vocab_size": 61, "d_model": 32, "max_encoder_position_embeddings": 64,
         "max_decoder_position_embeddings": 40, "encoder_layers": 3, "decoder_layers": 2,

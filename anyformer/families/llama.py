@@ -68,11 +68,13 @@ class Llama(Family, kind="llama"):
         Preset("llama-3.2-1b", "Llama 3.2 1B (2024)",
                sizes(2048, 16, 32, 8, 8192, 128256, 131072) | THIRD | scaled(32.0) | {"head.tied": True}, 1_235_814_400,
                hub=("meta-llama/Llama-3.2-1B",), published="1,235,814,400 in released files; one library lists "
-               "1,498,482,688, as if the head were its own", evidence=TWO),
+               "1,498,482,688, as if the head were its own",
+               evidence=TWO),
         Preset("llama-3.2-3b", "Llama 3.2 3B (2024)",
                sizes(3072, 28, 24, 8, 8192, 128256, 131072) | THIRD | scaled(32.0) | {"head.tied": True}, 3_212_749_824,
                hub=("meta-llama/Llama-3.2-3B",), published="3,212,749,824 in released files; one library lists "
-               "3,606,752,256, as if the head were its own", evidence=TWO),
+               "3,606,752,256, as if the head were its own",
+               evidence=TWO),
         Preset("deepseek-7b", "DeepSeek LLM 7B (2023)",
                sizes(4096, 30, 32, 32, 11008, 102400, 4096) | {"norm.eps": 1e-6}, 6_910_365_696,
                hub=("deepseek-ai/deepseek-llm-7b-base",),
@@ -103,19 +105,20 @@ class Llama(Family, kind="llama"):
                note="trained with theta 1e4 on 2048 tokens, then with 1e5 on 8192, as released"),
         Preset("smollm2-1.7b", "SmolLM2 1.7B (2024)",
                sizes(2048, 24, 32, 32, 8192, 49152, 8192) | {"position.theta": 130000.0, "head.tied": True},
-               1_711_376_384, hub=("HuggingFaceTB/SmolLM2-1.7B",), evidence="the publisher's training file and one "
-               "other project; that the head is tied follows from the count",
+               1_711_376_384, hub=("HuggingFaceTB/SmolLM2-1.7B",),
+               evidence="the publisher's training file and one other project; that the head is tied follows from the "
+               "count",
                note="trained with RoPE in pairs, released in halves"),
     )  # fmt: skip
     architectures = ("LlamaForCausalLM",)
     model_type = "llama"
-    keys = (
-        like.keys(vocab=32000, width=4096, ffn=11008, depth=32, heads=32, kv_heads=None, context=2048)
-        | like.head_dim(None)
-        | like.BIASES
-        | special_ids(bos=1, eos=2)
-        | {"rope_interleaved": must(False)}
-    )
+    keys = {
+        **like.keys(4096, 32, 32, None, 11008, 32000, 2048),
+        **like.head_dim(None),
+        **like.BIASES,
+        **special_ids(bos=1, eos=2),
+        "rope_interleaved": must(False),
+    }
     groups = (RopeKeys(),)
     tensors = like.tensors(**like.LLAMA)
     small = like.small(rope_theta=500.0)

@@ -43,13 +43,13 @@ def sizes(width: int, depth: int, heads: int, kv_heads: int, ffn: int, vocab: in
 
 
 def keys(
-    *, vocab: int, width: int, ffn: int, depth: int, heads: int, kv_heads: int | None, context: int,
+    width: int, depth: int, heads: int, kv_heads: int | None, ffn: int, vocab: int, context: int, *,
     eps: float | None = 1e-6, eps_key: str = "rms_norm_eps", qk_norm: bool = False,
     act: str = "silu", act_key: str = "hidden_act", gated: bool = True, std: float = 0.02, tied: bool = False,
 ) -> dict[str, Key]:  # fmt: skip
-    """The keys that all of them have, with the defaults of one public class; `eps` is None if it has no such key.
+    """The keys that all of them have, with the defaults of one public class: first those of `sizes`, in its order.
 
-    `qk_norm` says that the norms of queries and keys have the eps of the others.
+    `eps` is None if it has no such key; `qk_norm` says that the norms of queries and keys have the eps of the others.
     """
     normed = ("norm.eps", "attention.qk_norm.eps") if qk_norm else ("norm.eps",)
     return {

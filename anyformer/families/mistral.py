@@ -28,11 +28,11 @@ class Mistral(Family, kind="mistral"):
     )  # fmt: skip
     architectures = ("MistralForCausalLM",)
     model_type = "mistral"
-    keys = (
-        like.keys(vocab=32000, width=4096, ffn=14336, depth=32, heads=32, kv_heads=8, context=131072)
-        | like.head_dim(None)
-        | special_ids(bos=1, eos=2)
-    )
+    keys = {
+        **like.keys(4096, 32, 32, 8, 14336, 32000, 131072),
+        **like.head_dim(None),
+        **special_ids(bos=1, eos=2),
+    }
     groups = (RopeKeys(), WindowKeys(window=4096, listed=False))
     tensors = like.tensors(**like.LLAMA)
     small = like.small(sliding_window=5, head_dim=12)

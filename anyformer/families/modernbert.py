@@ -40,56 +40,54 @@ BASE: dict[str, Any] = {
     # Published with all draws cut at two standard deviations.
     "init": {"kind": "gpt2", "std": 0.02},
 }
-KEYS: dict[str, Key] = (
-    ROPE_KEYS
-    | special_ids(pad=50283, eos=50282, bos=50281)
-    | {
-        "vocab_size": whole(50368, "vocab"),
-        "hidden_size": whole(768, "width"),
-        "intermediate_size": whole(1152, "ffn.width"),
-        "num_hidden_layers": whole(22, "depth"),
-        "num_attention_heads": whole(12, "attention.heads"),
-        "hidden_activation": activation("gelu", gated=True),
-        "max_position_embeddings": whole(8192, "context"),
-        "initializer_range": number(0.02, "init.std"),
-        "initializer_cutoff_factor": number(2.0, null=True),
-        "norm_eps": number(1e-5, "norm.eps"),
-        "norm_bias": flag(False, "norm.bias"),
-        "attention_bias": flag(False, "attention.bias"),
-        "attention_dropout": number(0.0, "attention.dropout"),
-        "layer_types": texts(),
-        "global_attn_every_n_layers": whole(3),
-        "global_rope_theta": number(None),
-        "local_rope_theta": number(None),
-        # It would count for both kinds of layers; the tables in rope_parameters say more.
-        "rope_scaling": must(None),
-        "local_attention": whole(128),
-        # What local_attention says, halved.
-        "sliding_window": whole(None),
-        "embedding_dropout": number(0.0, "embed.dropout"),
-        "mlp_bias": flag(False, "ffn.bias"),
-        "mlp_dropout": number(0.0, "ffn.dropout"),
-        "decoder_bias": flag(True, "head.bias"),
-        "classifier_bias": flag(False, "head.transform_bias"),
-        "classifier_activation": replace(
-            text("gelu"),
-            sets=("head.activation",),
-            read=lambda c, name: {"head.activation": plain_ffn(c, name)},
-            write=lambda view: published_name(view.get("head.activation")),
-        ),
-        "tie_word_embeddings": flag(True, "head.tied"),
-        "cls_token_id": ids(50281),
-        # No logit depends on these.
-        "classifier_pooling": text("cls"),
-        "deterministic_flash_attn": flag(False),
-        "sparse_prediction": flag(False),
-        "sparse_pred_ignore_index": whole(-100),
-        "reference_compile": flag(False, null=True),
-        "repad_logits_with_grad": flag(False),
-        "layer_norm_eps": number(1e-5),
-        "position_embedding_type": must("absolute"),
-    }
-)
+KEYS: dict[str, Key] = {
+    **ROPE_KEYS,
+    **special_ids(pad=50283, eos=50282, bos=50281),
+    "vocab_size": whole(50368, "vocab"),
+    "hidden_size": whole(768, "width"),
+    "intermediate_size": whole(1152, "ffn.width"),
+    "num_hidden_layers": whole(22, "depth"),
+    "num_attention_heads": whole(12, "attention.heads"),
+    "hidden_activation": activation("gelu", gated=True),
+    "max_position_embeddings": whole(8192, "context"),
+    "initializer_range": number(0.02, "init.std"),
+    "initializer_cutoff_factor": number(2.0, null=True),
+    "norm_eps": number(1e-5, "norm.eps"),
+    "norm_bias": flag(False, "norm.bias"),
+    "attention_bias": flag(False, "attention.bias"),
+    "attention_dropout": number(0.0, "attention.dropout"),
+    "layer_types": texts(),
+    "global_attn_every_n_layers": whole(3),
+    "global_rope_theta": number(None),
+    "local_rope_theta": number(None),
+    # It would count for both kinds of layers; the tables in rope_parameters say more.
+    "rope_scaling": must(None),
+    "local_attention": whole(128),
+    # What local_attention says, halved.
+    "sliding_window": whole(None),
+    "embedding_dropout": number(0.0, "embed.dropout"),
+    "mlp_bias": flag(False, "ffn.bias"),
+    "mlp_dropout": number(0.0, "ffn.dropout"),
+    "decoder_bias": flag(True, "head.bias"),
+    "classifier_bias": flag(False, "head.transform_bias"),
+    "classifier_activation": replace(
+        text("gelu"),
+        sets=("head.activation",),
+        read=lambda c, name: {"head.activation": plain_ffn(c, name)},
+        write=lambda view: published_name(view.get("head.activation")),
+    ),
+    "tie_word_embeddings": flag(True, "head.tied"),
+    "cls_token_id": ids(50281),
+    # No logit depends on these.
+    "classifier_pooling": text("cls"),
+    "deterministic_flash_attn": flag(False),
+    "sparse_prediction": flag(False),
+    "sparse_pred_ignore_index": whole(-100),
+    "reference_compile": flag(False, null=True),
+    "repad_logits_with_grad": flag(False),
+    "layer_norm_eps": number(1e-5),
+    "position_embedding_type": must("absolute"),
+}
 
 
 def published_name(kind: str) -> str:

@@ -25,8 +25,8 @@ class Nemotron(Family, kind="nemotron"):
         Preset("nemotron-4-340b", "Nemotron-4 340B (2024)",
                sizes(18432, 96, 96, 8, 73728, 256000, 4096) | {"init.std": 0.0063}, 341_029_195_776,
                published="9.4B in the embedding and 331.6B elsewhere, by general knowledge of the paper",
-               evidence="the publisher's training code and launcher; the vocabulary is the default of the public "
-               "class", note="heads of 192"),
+               evidence="the publisher's training code and launcher; the vocabulary is the default of the public class",
+               note="heads of 192"),
         Preset("minitron-4b", "Minitron 4B (2024)", sizes(3072, 32, 24, 8, 9216, 256000, 4096), 4_190_509_056,
                published="its name rounds to 4B; no exact count was found",
                evidence="the publisher's training code; the vocabulary is the default of the public class"),
@@ -38,10 +38,14 @@ class Nemotron(Family, kind="nemotron"):
     )  # fmt: skip
     architectures = ("NemotronForCausalLM",)
     model_type = "nemotron"
-    keys = like.head_dim(None) | like.keys(
-        vocab=256000, width=6144, ffn=24576, depth=32, heads=48, kv_heads=None, context=4096, eps=1e-5,
-        eps_key="norm_eps", act="relu2", gated=False, std=0.0134,
-    ) | like.BIASES | special_ids(bos=2, eos=3)  # fmt: skip
+    keys = {
+        **like.head_dim(None),
+        **like.keys(
+            6144, 32, 48, None, 24576, 256000, 4096, eps=1e-5, eps_key="norm_eps", act="relu2", gated=False, std=0.0134
+        ),
+        **like.BIASES,
+        **special_ids(bos=2, eos=3),
+    }
     groups = (RopeKeys(fraction=0.5),)
     tensors = like.tensors(**like.LLAMA)
     small = like.small(eps_key="norm_eps", head_dim=12, rope_theta=500.0)

@@ -29,12 +29,12 @@ class Olmo(Family, kind="olmo"):
     architectures = ("OlmoForCausalLM",)
     model_type = "olmo"
     # The class has a constant for eps.
-    keys = (
-        like.keys(vocab=50304, width=4096, ffn=11008, depth=32, heads=32, kv_heads=None, context=2048, eps=None)
-        | like.ATTENTION_BIAS
-        | special_ids(pad=1, eos=50279)
-        | {"clip_qkv": number(None, "attention.clip_qkv")}
-    )
+    keys = {
+        **like.keys(4096, 32, 32, None, 11008, 50304, 2048, eps=None),
+        **like.ATTENTION_BIAS,
+        **special_ids(pad=1, eos=50279),
+        "clip_qkv": number(None, "attention.clip_qkv"),
+    }
     groups = (RopeKeys(),)
     tensors = like.tensors(**like.ATTENTION, **like.FFN)
     # So low that it clips the numbers of a small model.

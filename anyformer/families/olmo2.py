@@ -19,9 +19,11 @@ OLMO: dict[str, Any] = BASE | {
     "loss": {"z": 1e-5},
 }
 """What OLMo 2 and 3 share."""
-KEYS = like.keys(
-    vocab=50304, width=4096, ffn=11008, depth=32, heads=32, kv_heads=None, context=2048, eps=1e-5, qk_norm=True
-) | like.ATTENTION_BIAS | special_ids(pad=1, eos=50279)  # fmt: skip
+KEYS = {
+    **like.keys(4096, 32, 32, None, 11008, 50304, 2048, eps=1e-5, qk_norm=True),
+    **like.ATTENTION_BIAS,
+    **special_ids(pad=1, eos=50279),
+}
 TENSORS = like.tensors(**like.ATTENTION, **like.FFN, **like.HEAD_NORMS, **like.OUTPUT_NORMS)
 
 

@@ -38,7 +38,8 @@ class Olmo3(Family, kind="olmo3"):
                note="the vocabulary is not padded as in OLMo 2; only the global layers have stretched frequencies"),
         Preset("olmo-3-32b", "OLMo 3 32B (2025)", sizes(5120, 64, 40, 8, 27648, 100278, 65536) | TRAITS, 32_233_522_176,
                evidence="the publisher's training code and two other projects; z-loss and init are taken over from "
-               "OLMo 2", note="grouped heads, as in OLMo 2 32B"),
+               "OLMo 2",
+               note="grouped heads, as in OLMo 2 32B"),
     )  # fmt: skip
     architectures = ("Olmo3ForCausalLM",)
     model_type = "olmo3"

@@ -9,6 +9,7 @@ from typing import Any
 from anyformer.families.config_keys import activation, flag, number, special_ids, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
+from anyformer.families.gpt2 import BASE
 from anyformer.families.statemap import Rule, StateMap, decoder_map
 from anyformer.specs.model import ModelSpec
 
@@ -41,14 +42,7 @@ def _preset(
 class OPT(Family, kind="opt"):
     """OPT."""
 
-    base = {
-        "attention": {"heads": 1, "bias": "qkvo"},
-        "norm": {"kind": "layernorm", "eps": 1e-5},
-        "position": {"kind": "learned", "offset": 2},
-        "ffn": {"kind": "relu", "bias": True},
-        "head": {"kind": "lm", "tied": True},
-        "init": {"kind": "normal", "std": 0.02},
-    }
+    base = BASE | {"position": {"kind": "learned", "offset": 2}, "ffn": {"kind": "relu", "bias": True}}
     presets = (
         _preset("125m", 768, 12, 12, 125_239_296, "125,239,296 in a released copy",
                 "another library counts 1,536 fewer: two rows of the position table that no token reaches"),

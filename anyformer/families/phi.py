@@ -8,6 +8,7 @@ from anyformer.families import llama_like as like
 from anyformer.families.config_keys import activation, flag, number, special_ids
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
+from anyformer.families.gpt2 import BASE
 from anyformer.families.rope_keys import RopeKeys
 from anyformer.specs.model import ModelSpec
 
@@ -15,38 +16,34 @@ from anyformer.specs.model import ModelSpec
 class Phi(Family, kind="phi"):
     """Phi-1, Phi-1.5 and Phi-2."""
 
-    base = {
+    base = BASE | {
         "vocab": 51200,
         "context": 2048,
-        "attention": {"heads": 1, "bias": "qkvo"},
-        "norm": {"kind": "layernorm", "eps": 1e-5},
         "position": {"kind": "rope", "theta": 1e4, "fraction": 0.5},
-        "ffn": {"kind": "gelu_tanh", "bias": True},
         "block": {"wiring": "parallel"},
         "head": {"kind": "lm", "bias": True},
-        "init": {"kind": "normal", "std": 0.02},
     }
     presets = (
         Preset("phi-1.5", "Phi-1.5 (2023)", {"width": 2048, "depth": 24, "attention.heads": 32}, 1_418_270_720,
                also=("phi-1_5",), hub=("microsoft/phi-1_5",),
                evidence="configs in training and serving code of two other projects",
                note="Phi-1 has the same shapes, as generally known"),
-        Preset("phi-2", "Phi-2 (2023)", {"width": 2560, "depth": 32, "attention.heads": 32, "position.fraction": 0.4,
-               "ids.bos": 50256, "ids.eos": [50256]}, 2_779_683_840, hub=("microsoft/phi-2",),
+        Preset("phi-2", "Phi-2 (2023)",
+               {"width": 2560, "depth": 32, "attention.heads": 32, "position.fraction": 0.4,
+                "ids.bos": 50256, "ids.eos": [50256]}, 2_779_683_840, hub=("microsoft/phi-2",),
                evidence="configs in training, serving and analysis code of three other projects",
                note="32 of a head's 80 dimensions turn; ids as generally known"),
     )  # fmt: skip
     architectures = ("PhiForCausalLM",)
     model_type = "phi"
-    keys = like.keys(
-        vocab=51200, width=2048, ffn=8192, depth=24, heads=32, kv_heads=None, context=2048, eps=1e-5,
-        eps_key="layer_norm_eps",
-    ) | special_ids(bos=1, eos=2) | {
+    keys = {
+        **like.keys(2048, 24, 32, None, 8192, 51200, 2048, eps=1e-5, eps_key="layer_norm_eps"),
+        **special_ids(bos=1, eos=2),
         "hidden_act": activation("gelu_new", prefer="gelu_new", more={"ffn.bias": True}),
         "resid_pdrop": number(0.0, "block.dropout"),
         "embd_pdrop": number(0.0, "embed.dropout"),
         "qk_layernorm": flag(False),
-    }  # fmt: skip
+    }
     groups = (RopeKeys(fraction=0.5),)
     tensors = like.tensors(
         q="self_attn.q_proj", k="self_attn.k_proj", v="self_attn.v_proj", o="self_attn.dense",

@@ -18,15 +18,10 @@ LONG: dict[str, Any] = {
     "original": 4096,
     "factor": 32.0,
     "short": [
-        1.1, 1.1, 1.1, 1.3000000000000003, 1.3500000000000003, 1.3500000000000003, 1.4000000000000004,
-        1.5500000000000005, 2.000000000000001, 2.000000000000001, 2.000000000000001, 2.000000000000001,
-        2.000000000000001, 2.000000000000001, 2.000000000000001, 2.000000000000001, 2.000000000000001,
-        2.000000000000001, 2.000000000000001, 2.000000000000001, 2.000000000000001, 2.000000000000001,
-        2.000000000000001, 2.000000000000001, 2.000000000000001, 2.0500000000000007, 2.0500000000000007,
-        2.0500000000000007, 2.0500000000000007, 2.0500000000000007, 2.0500000000000007, 2.1000000000000005,
-        2.1000000000000005, 2.1500000000000004, 2.25, 2.25, 2.25, 2.25, 2.25, 2.3999999999999995,
-        2.4499999999999993, 2.499999999999999, 2.6999999999999984, 2.6999999999999984, 2.7499999999999982,
-        2.799999999999998, 2.8999999999999977, 3.049999999999997,
+        *[1.1] * 3, 1.3000000000000003, *[1.3500000000000003] * 2, 1.4000000000000004, 1.5500000000000005,
+        *[2.000000000000001] * 17, *[2.0500000000000007] * 6, *[2.1000000000000005] * 2, 2.1500000000000004,
+        *[2.25] * 5, 2.3999999999999995, 2.4499999999999993, 2.499999999999999, *[2.6999999999999984] * 2,
+        2.7499999999999982, 2.799999999999998, 2.8999999999999977, 3.049999999999997,
     ],
     "long": [
         1.0700000524520874, 1.1200000047683716, 1.149999976158142, 1.4199999570846558, 1.5699999332427979,
@@ -42,6 +37,7 @@ LONG: dict[str, Any] = {
     ],
 }  # fmt: skip
 """How the frequencies of Phi-3 mini 128k stretch: a factor for each, up to the trained length and beyond it."""
+IDS: dict[str, Any] = {"ids.bos": 1, "ids.eos": [32000], "ids.pad": 32000}
 
 
 class Phi3(Family, kind="phi3"):
@@ -50,20 +46,20 @@ class Phi3(Family, kind="phi3"):
     base = BASE
     presets = (
         Preset("phi-3-mini-4k", "Phi-3 mini 4k (2024)", sizes(3072, 32, 32, 32, 8192, 32064, 4096)
-               | {"attention.pattern": "window(2047)", "ids.bos": 1, "ids.eos": [32000], "ids.pad": 32000},
+               | IDS | {"attention.pattern": "window(2047)"},
                3_821_079_552, also=("phi-3-mini",),
                evidence="the released config as quoted in two other projects, and a third",
                note="a window of 2047 as in the released config; another project writes 2048, as the kernel it was "
                "trained with left the token itself out of the count"),
         Preset("phi-3-mini-128k", "Phi-3 mini 128k (2024)", sizes(3072, 32, 32, 32, 8192, 32064, 131072)
-               | {"position.scaling": LONG, "ids.bos": 1, "ids.eos": [32000], "ids.pad": 32000}, 3_821_079_552,
+               | IDS | {"position.scaling": LONG}, 3_821_079_552,
                published="3,821,079,552 in released files of Phi-3.5 mini, of the same shapes",
                evidence="configs in training and serving code of two other projects; the lists of factors as the "
                "publisher's evaluation code repeats them, and that they are this model's from general knowledge",
                note="the released config has a window of 262144, beyond the context and so without effect; lists of "
                "factors changed once after the release, and Phi-3.5 has others"),
         Preset("phi-3-medium-4k", "Phi-3 medium 4k (2024)", sizes(5120, 40, 40, 10, 17920, 32064, 4096)
-               | {"attention.pattern": "window(2047)", "ids.bos": 1, "ids.eos": [32000], "ids.pad": 32000},
+               | IDS | {"attention.pattern": "window(2047)"},
                13_960_238_080, also=("phi-3-medium",), evidence="the released config as quoted in two other projects"),
         Preset("phi-4", "Phi-4 (2024)", sizes(5120, 40, 40, 10, 17920, 100352, 16384) | {"position.theta": 250000.0},
                14_659_507_200, published="14,659,507,200 in a copy of the released files",
@@ -71,9 +67,9 @@ class Phi3(Family, kind="phi3"):
     )  # fmt: skip
     architectures = ("Phi3ForCausalLM",)
     model_type = "phi3"
-    keys = like.keys(
-        vocab=32064, width=3072, ffn=8192, depth=32, heads=32, kv_heads=None, context=4096, eps=1e-5
-    ) | special_ids(pad=32000, bos=1, eos=32000) | {
+    keys = {
+        **like.keys(3072, 32, 32, None, 8192, 32064, 4096, eps=1e-5),
+        **special_ids(pad=32000, bos=1, eos=32000),
         "resid_pdrop": number(0.0, "block.dropout"),
         "embd_pdrop": number(0.0, "embed.dropout"),
         "original_max_position_embeddings": whole(4096),
@@ -83,7 +79,7 @@ class Phi3(Family, kind="phi3"):
         "lm_head_bias": must(False),
         "full_attn_mod": must(1),
         "interpolate_factor": must(1),
-    }  # fmt: skip
+    }
     groups = (
         RopeKeys(fraction=1.0, original="original_max_position_embeddings", kinds=("default", "longrope")),
         WindowKeys(listed=False),

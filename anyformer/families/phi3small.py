@@ -40,13 +40,15 @@ class Phi3Small(Family, kind="phi3small"):
         "ids": {"bos": 100257, "eos": [100257]},
     }
     presets = (
-        Preset("phi-3-small-8k", "Phi-3 small 8k (2024)", {"width": 4096, "depth": 32, "attention.heads": 32,
-               "attention.kv_heads": 8, "ffn.width": 14336, "layers": {"order": "sparse, dense", "dense": {},
-               "sparse": {"attention.pattern": sparse(64, 16, 8)}}}, 7_392_272_384, also=("phi-3-small",),
+        Preset("phi-3-small-8k", "Phi-3 small 8k (2024)",
+               {"width": 4096, "depth": 32, "attention.heads": 32, "attention.kv_heads": 8, "ffn.width": 14336,
+                "layers.order": "sparse, dense", "layers.dense": {},
+                "layers.sparse": {"attention.pattern": sparse(64, 16, 8)}}, 7_392_272_384, also=("phi-3-small",),
                published="7,392,274,432 in released files, which store 32 tables of 64 angles beside the weights",
-               evidence="the released config as quoted in the tests and lists of three other projects; the maths "
-               "from another project's port of the published code", note="no class in the public library. Servers "
-               "set the logits of some reserved ids to minus infinity; here they are what the weights say"),
+               evidence="the released config as quoted in the tests and lists of three other projects; the maths from "
+               "another project's port of the published code",
+               note="no class in the public library. Servers set the logits of some reserved ids to minus infinity; "
+               "here they are what the weights say"),
     )  # fmt: skip
     architectures = ("Phi3SmallForCausalLM",)
     model_type = "phi3small"

@@ -57,7 +57,6 @@ def _preset(name: str, changes: Mapping[str, Any], params: int, evidence: str, n
         title=f"Qwen{series} {size.upper()} (2024)",
         changes={"position.theta": 1e6, "norm.eps": 1e-6} | dict(changes),
         params=params,
-        published=f"{params:,} in released files",
         evidence=evidence,
         note=note,
     )
@@ -89,7 +88,7 @@ class Qwen2(Family, kind="qwen2"):
     )  # fmt: skip
     architectures = ("Qwen2ForCausalLM",)
     model_type = "qwen2"
-    keys = like.keys(vocab=151936, width=4096, ffn=22016, depth=32, heads=32, kv_heads=32, context=32768)
+    keys = like.keys(4096, 32, 32, 32, 22016, 151936, 32768)
     groups = (RopeKeys(), LateWindows())
     tensors = like.tensors(**like.LLAMA)
     small = like.small(use_sliding_window=True, sliding_window=6, max_window_layers=1, tie_word_embeddings=True)

@@ -24,7 +24,6 @@ def _preset(size: str, changes: Mapping[str, Any], params: int, note: str = "") 
         title=f"Qwen3 {size.upper()} (2025)",
         changes={"attention.head_dim": 128, "position.theta": 1e6} | dict(changes),
         params=params,
-        published=f"{params:,} in released files",
         evidence="configs in two training codes and one for analysis, of three other projects, which agree",
         note=note,
     )
@@ -47,11 +46,11 @@ class Qwen3(Family, kind="qwen3"):
     )  # fmt: skip
     architectures = ("Qwen3ForCausalLM",)
     model_type = "qwen3"
-    keys = (
-        like.keys(vocab=151936, width=4096, ffn=22016, depth=32, heads=32, kv_heads=32, context=32768, qk_norm=True)
-        | like.head_dim(128)
-        | like.ATTENTION_BIAS
-    )
+    keys = {
+        **like.keys(4096, 32, 32, 32, 22016, 151936, 32768, qk_norm=True),
+        **like.head_dim(128),
+        **like.ATTENTION_BIAS,
+    }
     groups = (RopeKeys(), LateWindows())
     tensors = like.tensors(**like.LLAMA, **like.HEAD_NORMS)
     small = like.small(head_dim=12, use_sliding_window=True, sliding_window=6, max_window_layers=1)

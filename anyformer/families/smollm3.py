@@ -22,18 +22,20 @@ class SmolLM3(Family, kind="smollm3"):
 
     base = BASE | {"norm": {"kind": "rmsnorm", "eps": 1e-6}}
     presets = (
-        Preset("smollm3-3b", "SmolLM3 3B (2025)", sizes(2048, 36, 16, 4, 11008, 128256, 65536) | {"position.theta": 5e6,
-               "head.tied": True, "ids.pad": 128004, "ids.bos": 128000, "ids.eos": [128001],
-               "layers": {"order": "3 rope, 1 nope", "rope": {}, "nope": NOPE}}, 3_075_098_624, also=("smollm3",),
-               evidence="the publisher's training files and another project's record of the released config; ids "
-               "are the defaults of the public class", note="theta 5e4 at first, 2e6 up to 32k tokens (the default "
-               "of the class), 5e6 in the last stage, up to 64k"),
+        Preset("smollm3-3b", "SmolLM3 3B (2025)", sizes(2048, 36, 16, 4, 11008, 128256, 65536)
+               | {"position.theta": 5e6, "head.tied": True, "ids.pad": 128004, "ids.bos": 128000, "ids.eos": [128001],
+                  "layers": {"order": "3 rope, 1 nope", "rope": {}, "nope": NOPE}}, 3_075_098_624, also=("smollm3",),
+               evidence="the publisher's training files and another project's record of the released config; ids are "
+               "the defaults of the public class",
+               note="theta 5e4 at first, 2e6 up to 32k tokens (the default of the class), 5e6 in the last stage, up to "
+               "64k"),
     )  # fmt: skip
     architectures = ("SmolLM3ForCausalLM",)
     model_type = "smollm3"
-    keys = like.keys(
-        vocab=128256, width=2048, ffn=11008, depth=36, heads=16, kv_heads=4, context=32768, tied=True
-    ) | like.BIASES | special_ids(pad=128004, bos=128000, eos=128001) | {
+    keys = {
+        **like.keys(2048, 36, 16, 4, 11008, 128256, 32768, tied=True),
+        **like.BIASES,
+        **special_ids(pad=128004, bos=128000, eos=128001),
         "use_sliding_window": flag(False),
         "sliding_window": whole(None),
         # A 1 for each layer that turns queries and keys; the name says the opposite.
@@ -42,7 +44,7 @@ class SmolLM3(Family, kind="smollm3"):
         "layer_types": texts(),
         # The released file has it, and the public class does not.
         "max_window_layers": whole(None),
-    }  # fmt: skip
+    }
     groups = (RopeKeys(theta=2e6),)
     tensors = like.tensors(**like.LLAMA)
     small = like.small(num_hidden_layers=5, rope_theta=500.0)

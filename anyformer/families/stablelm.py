@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families import llama_like as like
+from anyformer.families.cohere import HEAD_NORM
 from anyformer.families.config_keys import flag, must, special_ids, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
@@ -14,11 +15,6 @@ from anyformer.families.statemap import Rule, Slice, StateMap
 from anyformer.specs.model import ModelSpec
 
 EPS = "layer_norm_eps"
-
-
-def _head_norm(eps: float) -> dict[str, Any]:
-    """Queries and keys normed in each head, with a gain of its own."""
-    return {"kind": "layernorm", "eps": eps, "bias": False, "scope": "heads"}
 
 
 class StableLM(Family, kind="stablelm"):
@@ -33,17 +29,18 @@ class StableLM(Family, kind="stablelm"):
                also=("stablelm-3b",), published="2,795,443,200 on the publisher's page and in released files",
                evidence="the publisher's training file and two other projects"),
         Preset("stablelm-2-12b", "StableLM 2 12B (2024)", sizes(5120, 40, 32, 8, 13824, 100352, 4096)
-               | {"block.wiring": "parallel", "attention.qk_norm": _head_norm(1e-5)}, 12_143_185_920,
+               | {"block.wiring": "parallel", "attention.qk_norm": HEAD_NORM}, 12_143_185_920,
                published="12,143,605,760 on its card, which counts the 41 norms twice, once for each half of the "
-               "machine", evidence="the publisher's training file and card; feed-forward and vocabulary from "
-               "general knowledge, which the count confirms",
+               "machine",
+               evidence="the publisher's training file and card; feed-forward and vocabulary from general knowledge, "
+               "which the count confirms",
                note="norms have biases, as the count says; the training file says that they have none"),
     )  # fmt: skip
     architectures = ("StableLmForCausalLM",)
     model_type = "stablelm"
-    keys = like.keys(
-        vocab=50304, width=2560, ffn=6912, depth=32, heads=32, kv_heads=32, context=4096, eps=1e-5, eps_key=EPS
-    ) | special_ids(bos=0, eos=0) | {
+    keys = {
+        **like.keys(2560, 32, 32, 32, 6912, 50304, 4096, eps=1e-5, eps_key=EPS),
+        **special_ids(bos=0, eos=0),
         "use_qkv_bias": flag(False, "attention.bias", on="qkv"),
         "qk_layernorm": flag(False),
         "use_parallel_residual": flag(False, "block.wiring", on="parallel", off="serial"),
@@ -51,7 +48,7 @@ class StableLM(Family, kind="stablelm"):
         "hidden_dropout": must(0.0),
         # Another word for the heads in released files; the public class only checks that it divides the width.
         "num_heads": whole(None),
-    }  # fmt: skip
+    }
     groups = (RopeKeys(fraction=0.25),)
     small = like.small(
         eps_key=EPS, qk_layernorm=True, use_parallel_residual=True, rope_theta=500.0, partial_rotary_factor=0.25
@@ -59,7 +56,7 @@ class StableLM(Family, kind="stablelm"):
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:
-        normed = _head_norm(float(c[EPS])) if c["qk_layernorm"] else None
+        normed = HEAD_NORM | {"eps": float(c[EPS])} if c["qk_layernorm"] else None
         return super().read(c) | {"attention.qk_norm": normed}
 
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 from anyformer.families import llama_like as like
 from anyformer.families.config_keys import flag, must, number, special_ids, text
 from anyformer.families.family import Family, Preset
+from anyformer.families.gpt2 import BASE
 from anyformer.families.llama_like import sizes
 from anyformer.families.rope_keys import RopeKeys
 from anyformer.families.window_keys import WindowKeys
@@ -29,12 +30,8 @@ def _preset(
 class StarCoder2(Family, kind="starcoder2"):
     """StarCoder2."""
 
-    base = {
-        "attention": {"heads": 1, "bias": "qkvo"},
-        "norm": {"kind": "layernorm", "eps": 1e-5},
+    base = BASE | {
         "position": {"kind": "rope", "theta": 1e4},
-        "ffn": {"kind": "gelu_tanh", "bias": True},
-        "head": {"kind": "lm", "tied": True},
         "init": {"kind": "normal", "std": 0.018042},
         "ids": {"bos": 0, "eos": [0]},
     }
@@ -51,10 +48,23 @@ class StarCoder2(Family, kind="starcoder2"):
     )  # fmt: skip
     architectures = ("Starcoder2ForCausalLM",)
     model_type = "starcoder2"
-    keys = like.keys(
-        vocab=49152, width=3072, ffn=12288, depth=30, heads=24, kv_heads=2, context=4096, eps=1e-5,
-        eps_key="norm_epsilon", act="gelu_pytorch_tanh", gated=False, std=0.018042, tied=True,
-    ) | special_ids(bos=50256, eos=50256) | {
+    keys = {
+        **like.keys(
+            3072,
+            30,
+            24,
+            2,
+            12288,
+            49152,
+            4096,
+            eps=1e-5,
+            eps_key="norm_epsilon",
+            act="gelu_pytorch_tanh",
+            gated=False,
+            std=0.018042,
+            tied=True,
+        ),
+        **special_ids(bos=50256, eos=50256),
         "residual_dropout": number(0.0, "block.dropout"),
         "embedding_dropout": number(0.0, "embed.dropout"),
         "use_bias": flag(True, ("attention.bias", "ffn.bias")),
@@ -66,7 +76,7 @@ class StarCoder2(Family, kind="starcoder2"):
         "scale_attn_weights": must(True),
         "attention_softmax_in_fp32": flag(True),
         "scale_attention_softmax_in_fp32": flag(True),
-    }  # fmt: skip
+    }
     groups = (RopeKeys(), WindowKeys(listed=False))
     tensors = like.tensors(**like.ATTENTION, up="mlp.c_fc", down="mlp.c_proj", **like.PRE_NORMS)
     small = {

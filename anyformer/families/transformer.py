@@ -139,14 +139,17 @@ class Transformer(TwoStacks, kind="transformer"):
     )  # fmt: skip
     architectures = ("MarianMTModel",)
     model_type = "marian"
-    keys = SINE_KEYS | scaled_embedding(False) | special_ids(pad=58100, eos=0) | {
+    keys = {
+        **SINE_KEYS,
+        **scaled_embedding(False),
+        **special_ids(pad=58100, eos=0),
         "vocab_size": whole(58101),
         "decoder_vocab_size": whole(None),
         "activation_function": activation("gelu", more={"ffn.bias": True}),
         "share_encoder_decoder_embeddings": flag(True, "embed.shared"),
         "tie_word_embeddings": flag(True, "head.tied"),
         "decoder_start_token_id": whole(58100, null=True),
-    }  # fmt: skip
+    }
     small = {
         "vocab_size": 61, "d_model": 32, "max_position_embeddings": 64, "encoder_layers": 2, "decoder_layers": 3,
         "encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 40, "decoder_ffn_dim": 24,
