@@ -11,7 +11,7 @@ from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.llama_like import sizes
 from anyformer.families.rope_keys import RopeKeys
-from anyformer.families.window_keys import WindowKeys, turning_only
+from anyformer.families.window_keys import WindowKeys, without_idle_rope
 
 NOWHERE = {"position.kind": "none"}
 """What a layer without a window has."""
@@ -69,4 +69,4 @@ class Cohere2(Family, kind="cohere2"):
             c.refuse("head_dim", f"{own} is not hidden_size / num_attention_heads, which the public class takes")
         if every < 1:
             c.problems.add("sliding_window_pattern", f"{every} is not at least 1")
-        return turning_only(super().read(c))
+        return without_idle_rope(super().read(c))

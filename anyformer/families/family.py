@@ -64,7 +64,7 @@ class Preset:
             object.__setattr__(self, "published", f"{self.params:,} in released files")
 
 
-class Understood(NamedTuple):
+class ParsedConfig(NamedTuple):
     """What a family makes of a config."""
 
     changes: dict[str, Any]
@@ -122,8 +122,8 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         taken as absent, though they would be refused; that of a nested table is a dotted name.
         """
         kept = without(config, ignore_keys)
-        read = cls.understood(kept)
-        if wrong := cls._idle(config, ignore_keys):
+        read = cls.parse(kept)
+        if wrong := cls._not_ignorable(config, ignore_keys):
             raise InputError(f"ignore_keys: {'; '.join(wrong)}")
         if read.problems.found:
             raise SpecError(read.problems.lines, source)
@@ -137,7 +137,7 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         return spec
 
     @classmethod
-    def understood(cls, config: Mapping[str, Any]) -> Understood:
+    def parse(cls, config: Mapping[str, Any]) -> ParsedConfig:
         """What a config says, problems and all."""
         problems = Problems()
         if wrong := cls._remote(config):
@@ -148,7 +148,7 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         if not problems.found:
             own = cls.read(values)
             changes = read_ids(values, own["vocab"]) | own
-        return Understood(changes, problems, tuple(values.passed))
+        return ParsedConfig(changes, problems, tuple(values.passed))
 
     @classmethod
     def _remote(cls, config: Mapping[str, Any]) -> str:
@@ -156,11 +156,11 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
 
         Some classes were published as code beside the weights only. A family that lists one reads it instead.
         """
-        told = config.get(REMOTE)
-        if told is None or told == {}:
+        remote = config.get(REMOTE)
+        if remote is None or remote == {}:
             return ""
-        named = [str(value) for value in (told.values() if isinstance(told, Mapping) else [told])]
-        model = str(told.get("AutoModelForCausalLM")) if isinstance(told, Mapping) else ""
+        named = [str(value) for value in (remote.values() if isinstance(remote, Mapping) else [remote])]
+        model = str(remote.get("AutoModelForCausalLM")) if isinstance(remote, Mapping) else ""
         own = [name for name in cls.architectures if read_by(name) is None and model.endswith(f".{name}")]
         if own and config.get("architectures") == own:
             return ""
@@ -170,17 +170,17 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         )
 
     @classmethod
-    def _idle(cls, config: Mapping[str, Any], ignore_keys: Sequence[str]) -> list[str]:
+    def _not_ignorable(cls, config: Mapping[str, Any], ignore_keys: Sequence[str]) -> list[str]:
         """Keys that can't be ignored: they are not there, or are read without any problem, or name code."""
         wrong: list[str] = []
         for key in ignore_keys:
             if not has(config, key):
                 wrong.append(f"the file has no key {key!r}")
             elif key.partition(".")[0] == REMOTE:
-                wrong.append(f"{REMOTE} names code, and is refused whatever is asked; remove it from the file")
+                wrong.append(f"{REMOTE} names code, and is always refused; remove it from the file")
             else:
                 # What is read once all the others are gone.
-                alone = cls.understood(without(config, [other for other in ignore_keys if other != key]))
+                alone = cls.parse(without(config, [other for other in ignore_keys if other != key]))
                 spare = key in alone.passed or key in HARMLESS or key.startswith("_")
                 if not spare and not alone.problems.found and not cls._fails(alone.changes):
                     wrong.append(f"{key!r} is read and understood, so that it can't be left out")

@@ -9,7 +9,7 @@ from anyformer.families.config_keys import SpecView, activation, flag, number, s
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.gpt2 import BASE
-from anyformer.families.rope_keys import ROPE_KEYS, read_rope, share_of, write_rope
+from anyformer.families.rope_keys import ROPE_KEYS, read_rope, rotary_fraction, write_rope
 from anyformer.families.statemap import PerHead, decoder_map
 from anyformer.parts.positions.rope import Rope
 from anyformer.specs.model import ModelSpec
@@ -132,6 +132,6 @@ class GPTNeoX(Family, kind="gpt_neox"):
     @classmethod
     def write(cls, spec: ModelSpec) -> dict[str, Any]:
         view = SpecView.of(spec)
-        position, share = view.layer.position, share_of(view.layer.position, view.dims.head_dim)
+        position, share = view.layer.position, rotary_fraction(view.layer.position, view.dims.head_dim)
         own = {"rotary_pct": share, "rotary_emb_base": position.theta} if isinstance(position, Rope) else {}
         return super().write(spec) | write_rope(position, fraction=share) | own

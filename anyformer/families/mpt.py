@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families.config_keys import COMMON, SpecView, flag, must, number, table, text, whole
@@ -29,18 +28,8 @@ ATTENTION = COMMON | {
 """The keys of `attn_config`."""
 
 
-def _preset(
-    size: str, width: int, depth: int, heads: int, context: int, params: int, told: Mapping[str, str]
-) -> Preset:
-    return Preset(
-        name=f"mpt-{size}",
-        title=f"MPT {size.upper()} (2023)",
-        changes={"width": width, "depth": depth, "attention.heads": heads, "vocab": 50432, "context": context},
-        params=params,
-        published=told["published"],
-        evidence=told["evidence"],
-        note=told["note"],
-    )
+def _sizes(width: int, depth: int, heads: int, context: int) -> dict[str, int]:
+    return {"width": width, "depth": depth, "attention.heads": heads, "vocab": 50432, "context": context}
 
 
 class MPT(Family, kind="mpt"):
@@ -55,17 +44,14 @@ class MPT(Family, kind="mpt"):
         "init": {"kind": "normal", "std": 0.02},
     }
     presets = (
-        _preset("7b", 4096, 32, 32, 2048, 6_649_286_656, {
-            "published": "only rounded, to 6.7B, on its card",
-            "evidence": "the table on its card and the publisher's training file",
-            "note": "a vocabulary of 50432 in the release; the training file and the public class's default say 50368",
-        }),
-        _preset("30b", 7168, 48, 64, 8192, 29_957_200_896, {
-            "published": "only rounded, to 29.95B, on its card",
-            "evidence": "the table on its card",
-            "note": "64 heads of 112 by the card; a training file of the publisher has 56 of 128, which has the same count "
-            "and other slopes",
-        }),
+        Preset("mpt-7b", "MPT 7B (2023)", _sizes(4096, 32, 32, 2048), 6_649_286_656,
+               published="only rounded, to 6.7B, on its card",
+               evidence="the table on its card and the publisher's training file",
+               note="a vocabulary of 50432 in the release; the training file and the public class's default say 50368"),
+        Preset("mpt-30b", "MPT 30B (2023)", _sizes(7168, 48, 64, 8192), 29_957_200_896,
+               published="only rounded, to 29.95B, on its card", evidence="the table on its card",
+               note="64 heads of 112 by the card; a training file of the publisher has 56 of 128, which has the same "
+               "count and other slopes"),
     )  # fmt: skip
     architectures = ("MptForCausalLM", "MPTForCausalLM")
     model_type = "mpt"

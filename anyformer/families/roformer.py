@@ -1,4 +1,4 @@
-"""RoFormer (Su et al. 2021): BERT with turned queries and keys instead of a table of positions."""
+"""RoFormer (Su et al. 2021): BERT with rotated queries and keys (RoPE) instead of a table of positions."""
 
 from __future__ import annotations
 

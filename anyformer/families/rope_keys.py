@@ -57,8 +57,8 @@ def read_rope(
 ) -> dict[str, Any]:
     """RoPE as changes of a spec.
 
-    `theta` and `fraction` are what absent keys mean; a `fraction` of None says that the family always turns whole
-    heads. `original` is the trained length where a family states it outside of the table, `kinds` the scalings that
+    `theta` and `fraction` are what absent keys mean; a `fraction` of None says that the family always rotates
+    whole heads. `original` is the trained length where a family states it outside of the table, `kinds` the scalings that
     its public class has.
     """
     forms = {name: c[name] for name in ("rope_parameters", "rope_scaling") if c[name]} or {"rope_theta": {}}
@@ -100,7 +100,7 @@ def _agreed(
     if first != last if only is None else first.get(only) != last.get(only):
         c.refuse("rope_scaling", "says something else than rope_parameters; keep one of them")
     if whole_heads and first.get("position.fraction", 1.0) != 1.0:
-        c.refuse("partial_rotary_factor", "is not 1, but this family turns whole heads")
+        c.refuse("partial_rotary_factor", "is not 1, but this family rotates whole heads")
     return first
 
 
@@ -171,8 +171,8 @@ def _mscale(factor: float, strength: float) -> float:
     return 1.0 if factor <= 1 else 0.1 * strength * math.log(factor) + 1.0
 
 
-def share_of(position: Position, head_dim: int) -> float:
-    """The share of a head that turns; all of it where the position is no RoPE, which reading back will then name."""
+def rotary_fraction(position: Position, head_dim: int) -> float:
+    """The share of a head that is rotated; all of it where the position is no RoPE, which reading back will then name."""
     if not isinstance(position, Rope):
         return 1.0
     return position.fraction if position.dims is None else position.dims / head_dim
@@ -181,7 +181,7 @@ def share_of(position: Position, head_dim: int) -> float:
 def write_rope(position: Position, *, fraction: float | None = None) -> dict[str, Any]:
     """The keys of a RoPE, in both forms; none for another position, which reading back will then name.
 
-    `fraction` is the share of a head that turns, where the family can say one.
+    `fraction` is the share of a head that is rotated, where the family can say one.
     """
     if not isinstance(position, Rope):
         return {}
@@ -210,7 +210,7 @@ def _written(scaling: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class RopeKeys(KeyGroup):
-    """RoPE of a family whose layers all turn alike, but for those that don't turn at all."""
+    """RoPE of a family with the same in all layers, but for those that have none."""
 
     theta: float = 10000.0
     fraction: float | None = None
@@ -232,6 +232,8 @@ class RopeKeys(KeyGroup):
 
     def write(self, spec: ModelSpec) -> Mapping[str, Any]:
         view = SpecView.of(spec)
-        turning = (layer.position for layer in view.stack.layers if isinstance(layer.position, Rope))
-        position = next(turning, view.layer.position)
-        return write_rope(position, fraction=None if self.fraction is None else share_of(position, view.dims.head_dim))
+        rotary = (layer.position for layer in view.stack.layers if isinstance(layer.position, Rope))
+        position = next(rotary, view.layer.position)
+        return write_rope(
+            position, fraction=None if self.fraction is None else rotary_fraction(position, view.dims.head_dim)
+        )

@@ -10,7 +10,7 @@ from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.llama_like import BASE, sizes
 from anyformer.families.rope_keys import RopeKeys
-from anyformer.families.window_keys import FULL, LOCAL, arranged, checked, each_layer, turning_only, window_of
+from anyformer.families.window_keys import FULL, LOCAL, arranged, checked, each_layer, window_of, without_idle_rope
 from anyformer.parts.positions.rope import Rope
 from anyformer.specs.model import ModelSpec
 
@@ -38,7 +38,7 @@ class SmolLM3(Family, kind="smollm3"):
         **special_ids(pad=128004, bos=128000, eos=128001),
         "use_sliding_window": flag(False),
         "sliding_window": whole(None),
-        # A 1 for each layer that turns queries and keys; the name says the opposite.
+        # A 1 for each layer with RoPE; the name says the opposite.
         "no_rope_layers": numbers(),
         "no_rope_layer_interval": whole(4),
         "layer_types": texts(),
@@ -52,24 +52,25 @@ class SmolLM3(Family, kind="smollm3"):
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:
         window, every = c["sliding_window"] if c["use_sliding_window"] else None, c["no_rope_layer_interval"]
-        turns = c["no_rope_layers"]
-        if turns is None and every < 1:
+        rotary = c["no_rope_layers"]
+        if rotary is None and every < 1:
             c.problems.add("no_rope_layer_interval", f"{every} is not at least 1")
-        turns = turns or [int(bool((i + 1) % max(every, 1))) for i in range(len(each_layer(c, str)))]
-        if len(turns) < c["num_hidden_layers"]:
-            c.problems.add("no_rope_layers", f"has {len(turns)} entries for {c['num_hidden_layers']} layers")
+        rotary = rotary or [int(bool((i + 1) % max(every, 1))) for i in range(len(each_layer(c, str)))]
+        if len(rotary) < c["num_hidden_layers"]:
+            c.problems.add("no_rope_layers", f"has {len(rotary)} entries for {c['num_hidden_layers']} layers")
             return {"vocab": c["vocab_size"]}
-        types = c["layer_types"] or each_layer(c, lambda i: FULL if turns[i] or window is None else LOCAL)
+        types = c["layer_types"] or each_layer(c, lambda i: FULL if rotary[i] or window is None else LOCAL)
         names = [
-            f"{kind}{'' if turn else '_nope'}" for kind, turn in zip(checked(c, types, window), turns, strict=False)
+            f"{kind}{'' if has_rope else '_nope'}"
+            for kind, has_rope in zip(checked(c, types, window), rotary, strict=False)
         ]
         local = {"attention.pattern": f"window({window})"}
         groups = {"global": {}, "local": local, "global_nope": NOPE, "local_nope": local | NOPE}
-        return turning_only(super().read(c) | arranged(names, groups))
+        return without_idle_rope(super().read(c) | arranged(names, groups))
 
     @classmethod
     def write(cls, spec: ModelSpec) -> dict[str, Any]:
         window, types = window_of(spec)
-        turns = [int(isinstance(layer.position, Rope)) for layer in spec.stacks[-1].layers]
-        own = {"use_sliding_window": window is not None, "sliding_window": window, "no_rope_layers": turns}
+        rotary = [int(isinstance(layer.position, Rope)) for layer in spec.stacks[-1].layers]
+        own = {"use_sliding_window": window is not None, "sliding_window": window, "no_rope_layers": rotary}
         return super().write(spec) | own | {"layer_types": types}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import flag, must, number, special_ids, text
+from anyformer.families.config_keys import flag, must, number, special_ids, text, whole
 from anyformer.families.family import Family, Preset
 from anyformer.families.gpt2 import BASE
 from anyformer.families.llama_like import sizes
@@ -65,6 +65,7 @@ class StarCoder2(Family, kind="starcoder2"):
             tied=True,
         ),
         **special_ids(bos=50256, eos=50256),
+        "num_key_value_heads": whole(2, "attention.kv_heads", derived=True),
         "residual_dropout": number(0.0, "block.dropout"),
         "embedding_dropout": number(0.0, "embed.dropout"),
         "use_bias": flag(True, ("attention.bias", "ffn.bias")),

@@ -38,8 +38,8 @@ def arranged(names: Sequence[str], groups: Mapping[str, Mapping[str, Any]]) -> d
     return {"layers": {"order": order} | {name: dict(groups[name]) for name in used}}
 
 
-def turning_only(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Changes in which RoPE has no say where no layer is left that turns."""
+def without_idle_rope(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes less those of RoPE where no layer is left that has it."""
     nowhere = changes.get("position.kind") == "none"
     return {
         path: value
