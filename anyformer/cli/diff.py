@@ -63,7 +63,7 @@ def run(given: argparse.Namespace) -> int:
 
 def _ignored(names: Sequence[str], keys: Sequence[str]) -> dict[str, Sequence[str]]:
     """The keys to ignore of each folder: those that its config has. One that none has is refused."""
-    from anyformer.families.config_keys import has
+    from anyformer.families.config_values import has
     from anyformer.families.io import is_published
     from anyformer.families.shards import CONFIG, CONFIG_BYTES, read_json
 

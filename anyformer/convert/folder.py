@@ -5,6 +5,7 @@ The new folder is filled out of sight and takes its place as a whole: a kill lea
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -13,21 +14,27 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tokenizers
 import torch
+from tokenizers import processors
 
 from anyformer.convert.surgery import Surgery, operate
 from anyformer.convert.unpickle import unpickled
-from anyformer.convert.words import WRITTEN, write_words
-from anyformer.data.tokenizer import Tokenizer, tokenizer
+from anyformer.data.special_tokens import NAMED
+from anyformer.data.tokenizer import SOURCE, Tokenizer, tokenizer
+from anyformer.data.tokenizer_classes import BPE_FILES, WORDPIECE_FILE
+from anyformer.data.tokenizer_files import ADDED, FILE, MARK, PUBLISHED, SETTINGS, SETTINGS_BYTES, special_tokens
+from anyformer.data.tokenizer_files import NAMES as TOKEN_NAMES
 from anyformer.errors import InputError, SpecError
 from anyformer.families.checkpoint import family_for, save_published, was_written_here
 from anyformer.families.io import FORMATS, load, quantisation_of, stored_dtype
-from anyformer.families.shards import CONFIG, INDEX, SINGLE
+from anyformer.families.shards import CONFIG, CONFIG_BYTES, INDEX, SINGLE, read_json
 from anyformer.files import NewFolder, inside
 from anyformer.model.native_checkpoint import SPEC, save
 from anyformer.model.native_checkpoint import load as load_own
 from anyformer.model.quantize import quantize as quantise
 from anyformer.parts.quantized import check_kind
+from anyformer.specs.model import ModelSpec
 from anyformer.train.perplexity import Score, read_documents, score
 
 if TYPE_CHECKING:
@@ -35,7 +42,14 @@ if TYPE_CHECKING:
 
     from anyformer.model.model import Model
 
-NAMES = (SPEC, CONFIG, SINGLE, INDEX, "model-?????-of-?????.safetensors", *WRITTEN)
+OLDER = (TOKEN_NAMES, ADDED, *BPE_FILES, WORDPIECE_FILE)
+COPIED = (SOURCE, "chat_template.jinja", "generation_config.json")
+"""Files that go along as they are, whatever becomes of the tokenizer."""
+CLASS = "PreTrainedTokenizerFast"
+"""The class of transformers, old and new, that takes a tokenizer.json as it is."""
+KEPT = ("chat_template", "model_max_length")
+"""Settings that may stand in a run's folder and go along: those that change no ids."""
+NAMES = (SPEC, CONFIG, SINGLE, INDEX, "model-?????-of-?????.safetensors", FILE, SETTINGS, *OLDER, *COPIED)
 """What the folder of a model may hold and still be replaced."""
 Report = Callable[[int, int], None]
 Progress = Callable[[str], AbstractContextManager[Report | None]]
@@ -102,52 +116,44 @@ def convert(plan: Plan, progress: Progress = lambda _: nullcontext()) -> Convert
             model = load(source, "cpu", exact, ignore_keys=plan.ignore_keys)
     changed = operate(model, plan.surgery) if plan.surgery else model
     family, architecture = _family(plan, changed)
-    words = tokenizer(plan.source) if plan.text is not None else None
-    scores: list[Score | None] = [None, None]
-    # Both are read in windows that the smaller one can hold, or the figures could not be compared.
+    # All are read in windows that the smaller one can hold, or the figures could not be compared.
     context = min(model.spec.context, changed.spec.context)
-    if words is not None and plan.text is not None:
-        pairs = [("before", model)] + ([("after", changed)] if plan.surgery else [])
-        for i, (name, each) in enumerate(pairs):
-            with progress(name) as report:
-                scores[i] = score(each, words, plan.text, context=context, report=report)
+
+    def scored(name: str, model: Model, words: Tokenizer, length: int | None = context) -> Score:
+        with progress(name) as report:
+            return score(model, words, plan.text or "", context=length, report=report)
+
+    words = tokenizer(plan.source) if plan.text is not None else None
+    before = scored("before", model, words) if words is not None else None
+    after = scored("after", changed, words) if words is not None and plan.surgery else None
+    written = None
     dtype = stored if plan.dtype is None else plan.dtype
     result = changed.to(dtype)
     if plan.quantize is not None:
         result = quantise(result, plan.quantize)
-        if words is not None and plan.text is not None:
-            with progress("after") as report:
-                scores[1] = score(result.to(exact), words, plan.text, context=context, report=report)
+        if words is not None:
+            after = scored("after", result.to(exact), words)
             result = result.to(dtype)
     with NewFolder(plan.place, NAMES) as folder:
         if plan.format == "hf":
             save_published(result, folder.path, family=family)
         else:
             save(result, folder.path)
-        write_words(plan.source, folder.path, result.spec, format=plan.format)
-        written = None
+        _write_tokenizer(plan.source, folder.path, result.spec, format=plan.format)
         if words is not None and plan.text is not None:
             own = tokenizer(folder.path)
             rounded = plan.quantize is None and torch.promote_types(dtype, stored) != dtype
-            if (
-                rounded
-                or context != result.spec.context
-                or _ids(own, result, plan.text) != _ids(words, result, plan.text)
-            ):
-                with progress("as written") as report:
-                    written = score(result.to(exact), own, plan.text, report=report)
+            ids, new_ids = (read_documents(result, each, plan.text).ids for each in (words, own))
+            if rounded or context != result.spec.context or ids != new_ids:
+                written = scored("as written", result.to(exact), own, None)
         folder.commit()
     held = quantisation_of(plan.place) if plan.format == "anyformer" else None
     return Converted(
         place=plan.place, format=plan.format, family=family, architecture=architecture, dtype=dtype,
         params=changed.spec.count().params, quantized=None if held is None else held.kind,
-        bytes=sum(file.stat().st_size for file in plan.place.glob("*.safetensors")), before=scores[0], after=scores[1], written=written,
+        bytes=sum(file.stat().st_size for file in plan.place.glob("*.safetensors")),
+        before=before, after=after, written=written,
     )  # fmt: skip
-
-
-def _ids(words: Tokenizer, model: Model, text: str) -> list[list[int]]:
-    """What the documents of a text become."""
-    return read_documents(model, words, text).ids
 
 
 def _check(plan: Plan) -> None:
@@ -177,11 +183,8 @@ def _check_quantised(plan: Plan) -> None:
         raise InputError(f"dequantize: the weights of {plan.source} are not quantised; leave it out")
     if held is None or plan.dequantize:
         return
-    asked = {
-        "--quantize": plan.quantize is not None, "--format hf": plan.format == "hf", "surgery": bool(plan.surgery),
-    }  # fmt: skip
-    wrong = [name for name, is_asked in asked.items() if is_asked]
-    if wrong:
+    options = {"--quantize": plan.quantize, "--format hf": plan.format == "hf", "surgery": plan.surgery}
+    if wrong := [name for name, value in options.items() if value]:
         raise InputError(
             f"{', '.join(wrong)}: {plan.source} holds {held.kind} weights; convert the model that it was made from, or "
             "add --dequantize, which takes the weights that its whole numbers stand for"
@@ -213,20 +216,76 @@ def readable(plan: Plan) -> Iterator[Path]:
         yield folder
 
 
+def _write_tokenizer(source: Path, place: Path, spec: ModelSpec, *, format: str) -> None:
+    """Write tokenizer files into a new folder; where the source has none, there are none.
+
+    A prompt becomes the same ids in both. So does a document, but for one of a run of ours whose bos is an eos: published
+    files have one template for both, and a prompt of such a run begins without it.
+    """
+    for name in COPIED:
+        _copy(source, place, name)
+    if not any((source / name).is_file() for name in (FILE, BPE_FILES[0], WORDPIECE_FILE)):
+        _copy(source, place, SETTINGS)
+        return
+    words = tokenizer(source)
+    if (format == "anyformer" and not words.published) or (format == "hf" and _alike(source, place)):
+        for name in (FILE, SETTINGS, *OLDER):
+            _copy(source, place, name)
+        return
+    # Which class reads a folder may depend on its config, which is another one now; the steps that it took are written.
+    settings = read_json(source / SETTINGS, SETTINGS_BYTES) if (source / SETTINGS).is_file() else {}
+    named: dict[str, Any] = dict(words.named) if words.published else _named(spec, words, settings)
+    left = ("auto_map", "added_tokens_decoder", MARK) if words.published else (*set(settings) - {*KEPT},)
+    settings = {name: value for name, value in settings.items() if name not in left}
+    mark = {MARK: PUBLISHED} if format == "anyformer" else {}
+    whole = words if words.published else _templated(spec, words)
+    (place / FILE).write_text(whole.to_json(), encoding="utf-8")
+    settings |= named | {"tokenizer_class": CLASS} | mark
+    (place / SETTINGS).write_text(json.dumps(settings, indent=2), encoding="utf-8")
+
+
+def _alike(source: Path, place: Path) -> bool:
+    """Whether both are published folders for one type of model."""
+    if not (source / CONFIG).is_file():
+        return False
+    first, second = (read_json(folder / CONFIG, CONFIG_BYTES).get("model_type") for folder in (source, place))
+    return first == second
+
+
+def _named(spec: ModelSpec, words: Tokenizer, settings: dict[str, Any]) -> dict[str, str]:
+    """Special tokens of a run of ours, by what they are for: those of its spec, and of its settings that it knows."""
+    first = spec.ids.eos[0] if spec.ids.eos else None
+    ids = {"bos_token": spec.ids.bos, "eos_token": first, "pad_token": spec.ids.pad}
+    found = {name: words.inner.id_to_token(token) for name, token in ids.items() if token is not None}
+    known = {name: text for name, text in special_tokens(settings).items() if text in words.specials}
+    named = known | {name: text for name, text in found.items() if text is not None}
+    return {name: named[name] for name in NAMED if name in named}
+
+
+def _templated(spec: ModelSpec, words: Tokenizer) -> Tokenizer:
+    """A run's tokenizer with the bos before each text that prompts of the run get from its spec."""
+    bos = spec.ids.bos
+    plain = words.encode("a", specials=True) == words.encode("a")
+    name = None if bos is None else words.inner.id_to_token(bos)
+    if spec.topology != "decoder" or name is None or bos in spec.ids.eos or not plain:
+        return words
+    inner = tokenizers.Tokenizer.from_str(words.to_json())
+    inner.post_processor = processors.TemplateProcessing(single=[name, "$A"], special_tokens=[(name, bos)])
+    return Tokenizer(inner)
+
+
+def _copy(source: Path, place: Path, name: str) -> None:
+    if (source / name).is_file():
+        shutil.copyfile(inside(source / name, source), place / name)
+
+
 def summary(done: Converted) -> dict[str, Any]:
-    """What a program may want to know of it."""
-
-    def figures(found: Score | None) -> Any:
-        if found is None:
-            return None
-        return {
-            "tokens": found.tokens, "documents": found.documents, "perplexity": found.perplexity,
-            "bits_per_byte": found.bits_per_byte, "rule": found.rule,
-        }  # fmt: skip
-
+    """The result as JSON data."""
+    figures = ("tokens", "documents", "perplexity", "bits_per_byte", "rule")
+    scores = {name: getattr(done, name) for name in ("before", "after", "written")}
     return {
-        "folder": str(done.place), "format": done.format, "family": done.family, "architecture": done.architecture,
-        "dtype": str(done.dtype).removeprefix("torch."), "params": done.params, "quantized": done.quantized,
-        "bytes": done.bytes, "before": figures(done.before),
-        "after": figures(done.after), "written": figures(done.written),
-    }  # fmt: skip
+        "folder": str(done.place),
+        "dtype": str(done.dtype).removeprefix("torch."),
+        **{name: getattr(done, name) for name in ("format", "family", "architecture", "params", "quantized", "bytes")},
+        **{name: found and {figure: getattr(found, figure) for figure in figures} for name, found in scores.items()},
+    }

@@ -6,7 +6,7 @@ that keep their shape stay as they are; a change that would leave a weight over,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -67,8 +67,8 @@ class Surgery:
             raise InputError("\n  ".join(["these would do nothing; leave them out, or add what they are for:", *wrong]))
 
     def __bool__(self) -> bool:
-        asked = (self.kv_heads, self.theta, self.scaling, self.positions, self.window)
-        return bool(self.changes) or any(value is not None for value in asked)
+        given = (self.kv_heads, self.theta, self.scaling, self.positions, self.window)
+        return bool(self.changes) or any(value is not None for value in given)
 
     def spec(self, spec: ModelSpec) -> ModelSpec:
         """The spec after the changes."""
@@ -100,7 +100,11 @@ def operate(model: Model, surgery: Surgery) -> Model:
     spec = surgery.spec(model.spec)
     old, new = weights(model.spec), weights(spec)
     tensors = {name: p.detach() for name, p in model.named_parameters()}
-    fresh = _fresh(spec, model, surgery)
+    first = next(model.parameters())
+    fresh: dict[str, Tensor] = {}
+    if surgery.kv_heads is not None and surgery.pool == "random":
+        drawn = build(spec, device=first.device, dtype=first.dtype, seed=surgery.seed or 0)
+        fresh = {name: p.detach() for name, p in drawn.named_parameters()}
     made: dict[str, Tensor] = {}
     problems = [f"{name}: would be left over" for name in old if name not in new]
     for name, weight in new.items():
@@ -115,7 +119,6 @@ def operate(model: Model, surgery: Surgery) -> Model:
     if problems:
         lines = [*problems[:8], *([f"and {len(problems) - 8} more"] if len(problems) > 8 else [])]
         raise InputError("\n  ".join(["the weights of this model don't fit the changed spec:", *lines]))
-    first = next(model.parameters())
     result = empty_model(spec, first.device, first.dtype)
     result.family = model.family
     for name, parameter in result.named_parameters():
@@ -135,8 +138,8 @@ def _reshaped(
             return fresh[name]
         pooled = parts[:, 0] if surgery.pool == "first" else _mean(parts)
         return pooled.reshape(weight.shape)
-    rows, asked = weight.shape[0] - old.shape[0], surgery.positions is not None
-    if asked and weight.role == "position_embedding" and rows > 0 and old.shape[1:] == weight.shape[1:]:
+    is_table = weight.role == "position_embedding" and old.shape[1:] == weight.shape[1:]
+    if surgery.positions is not None and is_table and weight.shape[0] > old.shape[0]:
         return _longer(old, weight.shape[0], surgery)
     return None
 
@@ -159,41 +162,31 @@ def _longer(old: Tensor, rows: int, surgery: Surgery) -> Tensor:
     return torch.cat((before, stretched[0].T.to(old.dtype)))
 
 
-def _fresh(spec: ModelSpec, model: Model, surgery: Surgery) -> dict[str, Tensor]:
-    """New weights, where random ones are asked for."""
-    if surgery.kv_heads is None or surgery.pool != "random":
-        return {}
-    first = next(model.parameters())
-    made = build(spec, device=first.device, dtype=first.dtype, seed=surgery.seed or 0)
-    return {name: p.detach() for name, p in made.named_parameters()}
-
-
 def _check_heads(spec: ModelSpec, kv_heads: int) -> None:
     for stack in spec.stacks:
         for i, layer in enumerate(stack.layers):
             has = spec.dims(layer, stack).kv_heads
             if kv_heads < 1 or has % kv_heads:
-                ways = ", ".join(str(n) for n in range(1, has + 1) if has % n == 0)
-                raise InputError(
-                    f"kv-heads: the {has} of layer {i} of the {stack.name} can't be pooled into {kv_heads}; pick from {ways}"
-                )
+                divisors = ", ".join(str(n) for n in range(1, has + 1) if has % n == 0)
+                place = f"the {has} of layer {i} of the {stack.name}"
+                raise InputError(f"kv-heads: {place} can't be pooled into {kv_heads}; pick from {divisors}")
 
 
-def _layers(spec: ModelSpec, stack: Stack, path: str, value: Any, these: list[int]) -> dict[str, Any]:
-    """A change of some layers of a stack, by dotted names: of all at once where it is all."""
-    above = f"{stack.name}." if len(spec.stacks) > 1 else ""
-    if len(these) == stack.depth:
-        return {f"{above}{path}": value}
-    return {f"{above}layers.{i}.{path}": value for i in these}
+def _layer_changes(spec: ModelSpec, applies: Callable[[Stack, Layer], bool], path: str, value: Any) -> dict[str, Any]:
+    """A change of some layers, by dotted names: of a whole stack at once where it is all of its layers."""
+    found: dict[str, Any] = {}
+    for stack in spec.stacks:
+        above = f"{stack.name}." if len(spec.stacks) > 1 else ""
+        chosen = [i for i, layer in enumerate(stack.layers) if applies(stack, layer)]
+        names = [""] if len(chosen) == stack.depth else [f"layers.{i}." for i in chosen]
+        found |= {f"{above}{name}{path}": value for name in names}
+    return found
 
 
 def _rope_changes(spec: ModelSpec, name: str, value: Any, option: str) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for stack in spec.stacks:
-        these = [i for i, layer in enumerate(stack.layers) if isinstance(layer.position, Rope)]
-        found |= _layers(spec, stack, f"position.{name}", value, these) if these else {}
+    found = _layer_changes(spec, lambda _, layer: isinstance(layer.position, Rope), f"position.{name}", value)
     if not found:
-        kinds = sorted({layer.position.kind for layer in _all(spec)})
+        kinds = sorted({layer.position.kind for layer in _layers(spec)})
         raise InputError(f"{option}: no layer of this model has RoPE; its positions are {', '.join(kinds)}")
     return found
 
@@ -207,7 +200,7 @@ def _scaling(spec: ModelSpec, kind: str, factor: float) -> dict[str, Any] | None
     if leaf is None or not _simple(leaf):
         raise InputError(f"rope-scaling: {kind!r} is none of {', '.join(known)}, none; for others use --set")
     # Without any RoPE it is refused where the layers are looked for.
-    scalings = [layer.position.scaling for layer in _all(spec) if isinstance(layer.position, Rope)]
+    scalings = [layer.position.scaling for layer in _layers(spec) if isinstance(layer.position, Rope)]
     original = getattr(next(iter(scalings), None), "original", spec.context)
     more = {"original": original} if "original" in fields_of(leaf) else {}
     return {"kind": kind, "factor": factor} | more
@@ -220,14 +213,13 @@ def _simple(leaf: type[Any]) -> bool:
 
 
 def _window_changes(spec: ModelSpec, size: int) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for stack in spec.stacks:
-        these = [i for i, layer in enumerate(stack.layers) if isinstance(pattern_of(stack, layer), Causal)]
-        found |= _layers(spec, stack, "attention.pattern", f"window({size})", these) if these else {}
+    found = _layer_changes(
+        spec, lambda stack, layer: isinstance(pattern_of(stack, layer), Causal), "attention.pattern", f"window({size})"
+    )
     if not found:
         raise InputError("window: no layer of this model has full causal attention; use --set attention.pattern=...")
     return found
 
 
-def _all(spec: ModelSpec) -> list[Layer]:
+def _layers(spec: ModelSpec) -> list[Layer]:
     return [layer for stack in spec.stacks for layer in stack.layers]

@@ -50,16 +50,8 @@ def pickles(folder: Path) -> list[Path]:
 def unpickled(folder: Path, new: Path) -> None:
     """Write the pickled weights of a folder as safetensors into a new one, by a process of its own."""
     pickles(folder)
-    command = [
-        sys.executable,
-        "-I",
-        "-c",
-        RUN,
-        str(Path(__file__).parents[2]),
-        str(folder.resolve()),
-        str(new.resolve()),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    paths = [str(path) for path in (Path(__file__).parents[2], folder.resolve(), new.resolve())]
+    done = subprocess.run([sys.executable, "-I", "-c", RUN, *paths], capture_output=True, text=True, check=False)
     if done.returncode:
         lines = done.stderr.strip().splitlines() or [f"its process ended with status {done.returncode}"]
         raise CheckpointError(f"{folder}: its pickled weights can't be read: {lines[-1]}")
@@ -88,8 +80,7 @@ def main(source: str, target: str) -> None:
             sys.exit(f"{file.name}: {first}")
         name = SHARD.format(i, len(files))
         tensors = {key: tensor.contiguous().clone() for key, tensor in _weights(state, file.name).items()}
-        twice = sorted(tensors.keys() & placed.keys())
-        if twice:
+        if twice := sorted(tensors.keys() & placed.keys()):
             sys.exit(f"{file.name}: {twice[0]} stands in another file too")
         placed |= dict.fromkeys(tensors, name)
         save_file(tensors, new / name, {"format": "pt"})

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from anyformer.families import bert_like as like
-from anyformer.families.config_keys import Values, text, whole
+from anyformer.families.config_keys import text, whole
 from anyformer.families.family import Family, Preset
 from anyformer.families.statemap import StateMap
 from anyformer.specs.model import ModelSpec
@@ -44,19 +41,8 @@ class Bert(Family, kind="bert"):
         "pooler_size_per_head": whole(128),
         "pooler_type": text("first_token_transform"),
     }
-
-    @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
-        return like.read(c)
-
-    @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        return like.write(spec)
+    small = like.small()
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
         return like.weights(spec, "bert", ignored=(r"cls\.seq_relationship\.(weight|bias)",))
-
-    @classmethod
-    def tiny(cls) -> dict[str, Any]:
-        return like.tiny()

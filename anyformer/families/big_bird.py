@@ -10,14 +10,13 @@ than 2 `num_random_blocks` + 5 blocks, it stays with full attention for all rows
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import bert_like as like
-from anyformer.families.config_keys import Values, flag, ids, must, text, whole
+from anyformer.families.config_keys import flag, must, text, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.statemap import StateMap
-from anyformer.specs.embed_head import TokenEmbed
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.stacks import pattern_of
 
@@ -46,32 +45,32 @@ class BigBird(Family, kind="big_bird"):
         "ids": {"pad": 0, "bos": 1, "eos": [2]},
     }
     presets = (
-        Preset(
-            name="bigbird-base", also=("bigbird-roberta-base",), title="BigBird base (2020)",
-            changes={"width": 768, "depth": 12, "attention.heads": 12, "attention.pattern": blocks(64, 3, 12, 4096)},
-            params=127_520_694,
-            published="about 128M, as is generally known; 128,111,286 in the public class",
-            evidence="the defaults of the public class, and the flags of the publisher's code",
-            note="with the masked-LM head and without the pooler, which the public class holds (590,592) and no logit "
-            "reads. The publisher's flags begin with blocks of 16; the released configuration has 64",
-        ),
+        Preset("bigbird-base", "BigBird base (2020)",
+               {"width": 768, "depth": 12, "attention.heads": 12, "attention.pattern": blocks(64, 3, 12, 4096)},
+               127_520_694, also=("bigbird-roberta-base",),
+               published="about 128M, as is generally known; 128,111,286 in the public class",
+               evidence="the defaults of the public class, and the flags of the publisher's code",
+               note="with the masked-LM head and without the pooler, which the public class holds (590,592) and no "
+               "logit reads. The publisher's flags begin with blocks of 16; the released configuration has 64"),
     )  # fmt: skip
     architectures = ("BigBirdForMaskedLM", "BigBirdForPreTraining")
     model_type = "big_bird"
-    keys = like.keys(vocab=50358, context=4096) | {
-        "hidden_act": text("gelu_new"),
+    keys = like.keys(vocab=50358, context=4096, act="gelu_new", bos=1, eos=2) | {
         "attention_type": text(SPARSE),
         "block_size": whole(64),
         "num_random_blocks": whole(3),
-        "use_bias": flag(True),
-        "rescale_embeddings": flag(False),
+        "use_bias": flag(True, "attention.bias", off="o"),
+        "rescale_embeddings": flag(False, "embed.scale", on="sqrt(width)", off=1.0),
         "norm_type": must("postnorm"),
-        "bos_token_id": ids(1),
-        "eos_token_id": ids(2),
     }
+    # No dropout: the class is compared in training too.
+    small = like.small(
+        block_size=10, num_random_blocks=1, hidden_act="gelu_new", bos_token_id=1, eos_token_id=2,
+        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+    )  # fmt: skip
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         kind, drawn = c["attention_type"], c["num_random_blocks"]
         if kind not in (SPARSE, FULL):
             c.refuse(
@@ -81,35 +80,19 @@ class BigBird(Family, kind="big_bird"):
             if c[name] < least:
                 c.problems.add(name, f"{c[name]} is not at least {least}")
         pattern = blocks(c["block_size"], drawn, c["num_attention_heads"], c["max_position_embeddings"])
-        return like.read(c) | {
-            "attention.pattern": pattern if kind == SPARSE else None,
-            "attention.bias": "qkvo" if c["use_bias"] else "o",
-            "embed.scale": "sqrt(width)" if c["rescale_embeddings"] else 1.0,
-        }
+        return super().read(c) | {"attention.pattern": pattern if kind == SPARSE else None}
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        stack = spec.stacks[-1]
-        layer, embed = stack.layers[0], spec.embed
-        pattern = str(pattern_of(stack, layer))
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
+        pattern = str(pattern_of(spec.stacks[-1], spec.stacks[-1].layers[0]))
         size, drawn = re.match(r"edge_blocks\((\d+)", pattern), re.search(r"bigbird_random\(\d+, (\d+)", pattern)
-        return like.write(spec) | {
+        return super().write(spec) | {
             "attention_type": SPARSE if size else FULL,
             "block_size": int(size[1]) if size else 64,
             "num_random_blocks": int(drawn[1]) if drawn else 0,
-            "use_bias": "q" in layer.attention.bias,
-            "rescale_embeddings": isinstance(embed, TokenEmbed) and embed.scale not in (1, 1.0),
         }
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
         unused = (r"cls\.seq_relationship\.(weight|bias)", r"(bert\.)?pooler\.(weight|bias)")
         return like.weights(spec, "bert", ignored=unused)
-
-    @classmethod
-    def tiny(cls) -> dict[str, Any]:
-        # No dropout: the class is compared in training too.
-        return like.tiny(
-            block_size=10, num_random_blocks=1, hidden_act="gelu_new", bos_token_id=1, eos_token_id=2,
-            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-        )  # fmt: skip

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import CheckpointError, InputError, SpecError
-from anyformer.families.config_keys import without
+from anyformer.families.config_values import without
 from anyformer.families.family import Family, families, family_of
 from anyformer.families.shards import CONFIG, CONFIG_BYTES, INDEX, SINGLE, Shards, headers_of, opened, read_json
 from anyformer.families.statemap import Entry, StateMap, uncovered
@@ -62,7 +62,7 @@ def recognised(config: Mapping[str, Any], folder: Path, ignore_keys: Sequence[st
         stored = {}
     fitting: dict[type[Family], ModelSpec] = {}
     for family in sorted(families(), key=lambda family: family.second):
-        read = family.understood(without(config, ignore_keys))
+        read = family.parse(without(config, ignore_keys))
         if read.problems.found or (read.passed and not stored):
             continue
         try:
@@ -209,11 +209,11 @@ def untying(
     names = list(stored)
     for keys in (*((key,) for key in TYING), TYING):
         changes = {key: False for key in keys if key in family.keys}
-        understood = family.understood(dict(config) | changes)
-        if not changes or understood.problems.found:
+        parsed = family.parse(dict(config) | changes)
+        if not changes or parsed.problems.found:
             continue
         try:
-            spec = family.varied(understood.changes)
+            spec = family.varied(parsed.changes)
         except SpecError:
             continue
         table = family.weights(spec)

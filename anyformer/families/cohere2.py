@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.cohere import BASE, KEYS, read_common, state_map, write_common
-from anyformer.families.config_keys import Values, must, texts, whole
+from anyformer.families.cohere import BASE, KEYS, PARTS
+from anyformer.families.config_keys import must, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
-from anyformer.families.llama import sizes
-from anyformer.families.rope_keys import read_rope, write_rope
-from anyformer.families.statemap import StateMap
-from anyformer.families.window_keys import FULL, LOCAL, arranged, checked, each_layer, window_of
-from anyformer.parts.positions.rope import Rope
-from anyformer.specs.model import ModelSpec
+from anyformer.families.llama_like import sizes
+from anyformer.families.rope_keys import RopeKeys
+from anyformer.families.window_keys import WindowKeys, without_idle_rope
 
 NOWHERE = {"position.kind": "none"}
 """What a layer without a window has."""
@@ -27,31 +24,20 @@ class Cohere2(Family, kind="cohere2"):
 
     base = BASE
     presets = (
-        Preset(
-            name="command-r7b", title="Command R7B (2024)",
-            changes=sizes(4096, 32, 32, 8, 14336, 256000, 131072)
-            | {"position.theta": 5e4, "head.scale": 0.25, "layers": CYCLE},
-            params=8_028_033_024,
-            published="8,028,033,024 in released files",
-            evidence="the log of a conversion in a public issue, and the defaults of one other project",
-            note="its file said 8192 positions at first, its card promises 131072",
-        ),
-        Preset(
-            name="command-a", title="Command A (2025)",
-            changes=sizes(12288, 64, 96, 8, 36864, 256000, 262144)
-            | {"position.theta": 5e4, "head.scale": 0.25, "layers": CYCLE},
-            params=111_057_580_032,
-            published="111B on its card, 111.058B in the log of another project",
-            evidence="the header of a converted file in a public issue",
-        ),
+        Preset("command-r7b", "Command R7B (2024)", sizes(4096, 32, 32, 8, 14336, 256000, 131072)
+               | {"position.theta": 5e4, "head.scale": 0.25, "layers": CYCLE}, 8_028_033_024,
+               evidence="the log of a conversion in a public issue, and the defaults of one other project",
+               note="its file said 8192 positions at first, its card promises 131072"),
+        Preset("command-a", "Command A (2025)", sizes(12288, 64, 96, 8, 36864, 256000, 262144)
+               | {"position.theta": 5e4, "head.scale": 0.25, "layers": CYCLE}, 111_057_580_032,
+               published="111B on its card, 111.058B in the log of another project",
+               evidence="the header of a converted file in a public issue"),
     )  # fmt: skip
     architectures = ("Cohere2ForCausalLM",)
     model_type = "cohere2"
     keys = KEYS | {
         "head_dim": whole(None),
-        "sliding_window": whole(4096, null=True),
         "sliding_window_pattern": whole(4),
-        "layer_types": texts(),
         # What released files say and the public class takes for granted.
         "layer_switch": whole(4),
         "order_of_interleaved_layers": must("local_attn_first"),
@@ -63,41 +49,24 @@ class Cohere2(Family, kind="cohere2"):
         "use_parallel_embedding": must(False, True),
         "use_qk_norm": must(False),
     }
+    groups = (
+        RopeKeys(layout="interleaved"),
+        WindowKeys(
+            window=4096,
+            is_local=lambda c, i: (i + 1) % max(c["sliding_window_pattern"], 1),
+            everywhere=NOWHERE,
+        ),
+    )
+    tensors = like.tensors(**PARTS)
+    small = like.small(
+        eps_key="layer_norm_eps", logit_scale=0.3, rope_theta=500.0, sliding_window=5, num_hidden_layers=5
+    )  # fmt: skip
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
-        width, heads = c["hidden_size"], c["num_attention_heads"]
-        if c["head_dim"] is not None and c["head_dim"] * heads != width:
-            c.refuse(
-                "head_dim", f"{c['head_dim']} is not hidden_size / num_attention_heads, which the public class takes"
-            )
-        every, types = c["sliding_window_pattern"], c["layer_types"]
+    def read(cls, c: Values) -> dict[str, Any]:
+        own, every = c["head_dim"], c["sliding_window_pattern"]
+        if own is not None and own * c["num_attention_heads"] != c["hidden_size"]:
+            c.refuse("head_dim", f"{own} is not hidden_size / num_attention_heads, which the public class takes")
         if every < 1:
             c.problems.add("sliding_window_pattern", f"{every} is not at least 1")
-            every = 1
-        if types is None:
-            types = each_layer(c, lambda i: LOCAL if (i + 1) % every else FULL)
-        turned = read_rope(c, context=c["max_position_embeddings"]) | {"position.layout": "interleaved"}
-        names = checked(c, types, c["sliding_window"])
-        own = {"attention.pattern": f"window({c['sliding_window']})"}
-        return (
-            read_common(c) | (turned if "local" in names else {}) | arranged(names, {"local": own, "global": NOWHERE})
-        )
-
-    @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        layers = spec.stacks[-1].layers
-        window, types = window_of(spec)
-        turning = next((layer.position for layer in layers if isinstance(layer.position, Rope)), layers[0].position)
-        return write_common(spec) | write_rope(turning) | {"sliding_window": window, "layer_types": types}
-
-    @classmethod
-    def weights(cls, spec: ModelSpec) -> StateMap:
-        return state_map()
-
-    @classmethod
-    def tiny(cls) -> dict[str, Any]:
-        made = like.tiny(
-            layer_norm_eps=1e-3, logit_scale=0.3, rope_theta=500.0, sliding_window=5, num_hidden_layers=5
-        )  # fmt: skip
-        return {name: value for name, value in made.items() if name != "rms_norm_eps"}
+        return without_idle_rope(super().read(c))

@@ -1,250 +1,20 @@
-"""The keys of a published config.json: which a family reads, what an absent one means, and what is refused.
-
-Reading goes by an allow-list. A key is read by its family, or stands in HARMLESS because no logit depends on it, or is
-passed over with a notice because the public class never reads it (`public_keys.json`), or is refused by its name: a
-value that nobody looked at might change the maths.
-"""
+"""The keys of a published config.json: what each may hold, and the field of a spec that goes with it both ways."""
 
 from __future__ import annotations
 
-import difflib
-import functools
-import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from anyformer.errors import nearest
-from anyformer.specs.codec import Problems
-
-
-@dataclass(frozen=True, kw_only=True)
-class Key:
-    """What a key may hold."""
-
-    what: str
-    """What it must be, in words."""
-    fits: Callable[[Any], bool]
-    default: Any
-    """What an absent key means: the default of the public class, which need not be what a checkpoint has."""
-    null: bool = False
-    """Whether null is a value of its own."""
-    only: tuple[Any, ...] = ()
-    """The values that we can express, if not all."""
-
-
-LARGEST = 2**40
-"""No size of a model comes near it, and rules that look for divisors stay quick below it."""
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
-
-
-def _is_number(value: Any) -> bool:
-    return _is_whole(value) or (isinstance(value, float) and math.isfinite(value))
-
-
-def _is_ids(value: Any) -> bool:
-    return _is_whole(value) or (isinstance(value, list) and all(map(_is_whole, value)))
-
-
-def _is_numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_number, value))
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
-def whole(default: int | None, *, null: bool = False) -> Key:
-    """A whole number."""
-    return Key(what="a whole number of a sane size", fits=_is_whole, default=default, null=null or default is None)
-
-
-def number(default: float | None, *, null: bool = False) -> Key:
-    """A finite number."""
-    return Key(what="a finite number", fits=_is_number, default=default, null=null or default is None)
-
-
-def flag(default: bool, *, null: bool = False) -> Key:
-    """True or false."""
-    return Key(what="true or false", fits=lambda value: isinstance(value, bool), default=default, null=null)
-
-
-def text(default: str | None) -> Key:
-    """A text."""
-    return Key(what="a text", fits=lambda value: isinstance(value, str), default=default, null=default is None)
-
-
-def texts() -> Key:
-    """A list of texts, or nothing."""
-    return Key(what="a list of texts", fits=_is_texts, default=None, null=True)
-
-
-def numbers() -> Key:
-    """A list of numbers, or nothing."""
-    return Key(what="a list of finite numbers", fits=_is_numbers, default=None, null=True)
-
-
-def table() -> Key:
-    """A table, or nothing."""
-    return Key(what="a table", fits=lambda value: isinstance(value, Mapping), default=None, null=True)
-
-
-def ids(default: int | list[int] | None) -> Key:
-    """A token id, several, or none."""
-    return Key(what="a token id or a list of them", fits=_is_ids, default=default, null=True)
-
-
-def must(*values: Any) -> Key:
-    """A key that can only have these values; the first is what an absent one means."""
-    words = " or ".join(repr(value) for value in values)
-    return Key(what=words, fits=lambda value: True, default=values[0], null=True, only=values)
-
-
-COMMON: dict[str, Key] = {
-    "is_encoder_decoder": must(False, None),
-    "is_decoder": flag(False),
-    "add_cross_attention": must(False, None),
-    "cross_attention_hidden_size": must(None),
-    "tie_encoder_decoder": must(False, None),
-    "pruned_heads": must(None, {}),
-    "quantization_config": must(None),
-    "bos_token_id": ids(None),
-    "eos_token_id": ids(None),
-    "pad_token_id": ids(None),
-    "decoder_start_token_id": whole(None),
-}
-"""What every config may hold and may change what a model computes. A family's own keys come before these."""
-
-HARMLESS = frozenset((
-    "architectures", "model_type", "transformers_version", "dtype", "torch_dtype", "torchscript",
-    "use_bfloat16", "tf_legacy_loss", "use_cache", "cache_implementation", "attn_implementation",
-    "chunk_size_feed_forward", "pretraining_tp", "gradient_checkpointing", "output_attentions",
-    "output_hidden_states", "output_scores", "output_logits", "return_dict", "return_dict_in_generate", "id2label",
-    "label2id", "num_labels", "problem_type", "finetuning_task", "task_specific_params", "tokenizer_class", "prefix",
-    "classifier_dropout", "classif_dropout", "summary_type", "summary_use_proj", "summary_activation",
-    "summary_proj_to_labels", "summary_first_dropout", "sep_token_id", "mask_token_id", "unk_token_id",
-    "forced_bos_token_id", "forced_eos_token_id", "max_length", "max_new_tokens", "min_length", "do_sample",
-    "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p",
-    "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size",
-    "bad_words_ids", "num_return_sequences", "remove_invalid_values", "exponential_decay_length_penalty",
-    "suppress_tokens", "begin_suppress_tokens",
-    "transformers.js_config", "max_sequence_length", "is_llama_config", "predict_special_tokens",
-    "output_past", "eos_token_ids", "xla_device", "model_max_length", "summary_last_dropout",
-    "keys_to_ignore_at_inference", "name_or_path", "begin_forced_tokens", "renormalize_logits", "force_words_ids",
-    "penalty_alpha", "use_return_dict",
-))  # fmt: skip
-"""Keys on which no logit depends: bookkeeping, heads that we don't build, and how to generate."""
-
-REMOTE = "auto_map"
-"""The key that names code beside the weights. Nothing passes it over: what that code computes is not known here."""
-ALIKE = 0.85
-"""From here on two names are one and its misspelling (`n_embed`, `n_embd`; `layer_norm_eps`, `layer_norm_epsilon`)."""
-
-
-@functools.cache
-def public_keys() -> dict[str, Any]:
-    """What the public classes read (`docs/make.py`)."""
-    return json.loads(Path(__file__).with_name("public_keys.json").read_text(encoding="utf-8"))
-
-
-@functools.cache
-def read_by(architecture: str) -> frozenset[str] | None:
-    """Every name that a public class, its config and what they are made of read; None: there is no such class."""
-    found = public_keys()
-    own = found["classes"].get(architecture)
-    return None if own is None else frozenset(found["every class"]) | frozenset(own)
-
-
-def without(config: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    """A config less some keys; that of a nested table is a dotted name."""
-    made = dict(config)
-    for key in keys:
-        outer, _, inner = key.partition(".")
-        if inner and outer in made and isinstance(made[outer], Mapping) and key not in made:
-            made[outer] = without(made[outer], [inner])
-        else:
-            made.pop(key, None)
-    return made
-
-
-def has(config: Mapping[str, Any], key: str) -> bool:
-    """Whether a config has a key, which may be a dotted name."""
-    outer, _, inner = key.partition(".")
-    table = config.get(outer)
-    return key in config or bool(inner and isinstance(table, Mapping) and has(table, inner))
-
-
-class Values(Mapping[str, Any]):
-    """The values of a config, absent keys filled in. What can't be expressed is noted, not raised.
-
-    `reads` is what the public class reads (see `read_by`); a key outside of it changes nothing there. Without such a
-    class every key that is not known is refused.
-    """
-
-    def __init__(
-        self,
-        config: Mapping[str, Any],
-        keys: Mapping[str, Key],
-        problems: Problems,
-        reads: frozenset[str] | None = None,
-    ) -> None:
-        self.problems, self.reads = problems, reads
-        self.given = frozenset(config)
-        self.passed: list[str] = []
-        """Keys that the public class never reads."""
-        self._values = {name: key.default for name, key in keys.items()}
-        for name, value in config.items():
-            if name not in keys:
-                self._outside(name, keys)
-                continue
-            key = keys[name]
-            if key.only and value not in key.only:
-                self.refuse(name, f"{value!r} changes what the model computes in a way that a spec can't say", key.what)
-            elif not key.null if value is None else not key.fits(value):
-                problems.add(name, f"{value!r} is not {key.what}")
-            else:
-                self._values[name] = value
-
-    def _outside(self, name: str, keys: Mapping[str, Key]) -> None:
-        """Pass a key over that the family does not have, or refuse it."""
-        # A name that begins with an underscore is a note of the library that wrote the file.
-        if name in HARMLESS or name.startswith("_"):
-            return
-        # A right name that is missing, and one like it that nobody reads: the file means something that would be lost.
-        absent = [key for key in keys if key not in self.given and not key.endswith("_token_id")]
-        meant = difflib.get_close_matches(name, absent, n=1, cutoff=ALIKE)
-        if self.reads is not None and name not in self.reads and not meant:
-            self.passed.append(name)
-        else:
-            self.refuse(name, f"is not a key that we know here{nearest(name, keys)}", "ignored")
-
-    def take(self, where: str, inner: Values) -> None:
-        """Note what was found in a nested table, which goes by the same rules."""
-        self.passed += [f"{where}.{name}" for name in inner.passed]
-        for path, message in inner.problems.found:
-            self.problems.add(f"{where}.{path}", message)
-
-    def refuse(self, name: str, why: str, wanted: str = "") -> None:
-        """Note a value that can't be expressed."""
-        advice = {"": "", "ignored": "; if it changes nothing, go on without it: ignore_keys, --ignore-keys"}.get(
-            wanted, f"; it must be {wanted}"
-        )
-        self.problems.add(name, f"{why}{advice}")
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
+from anyformer.families.config_values import Values
+from anyformer.specs.axes import Dims
+from anyformer.specs.codec import fields_of
+from anyformer.specs.formulas import evaluate
+from anyformer.specs.layer import Layer
+from anyformer.specs.model import ModelSpec
+from anyformer.specs.stacks import Stack
 
 ACTIVATIONS = {
     "relu": "relu",
@@ -277,6 +47,259 @@ GATED: dict[str, dict[str, str]] = {
 """Published name of the gate's activation -> our gated kind."""
 
 
+class SpecView(NamedTuple):
+    """A spec to be written as keys, and the layer that speaks for all; reading back shows what that hides."""
+
+    spec: ModelSpec
+    stack: Stack
+    layer: Layer
+    dims: Dims
+
+    @classmethod
+    def of(cls, spec: ModelSpec, stack: int = -1, layer: int = 0) -> SpecView:
+        """A layer of a spec: unless given, the first of its last stack."""
+        chosen = spec.stacks[stack].layers[layer]
+        return cls(spec, spec.stacks[stack], chosen, spec.dims(chosen, spec.stacks[stack]))
+
+    def get(self, path: str, default: object = None) -> Any:
+        """A field by its dotted name, sizes and scales as numbers; the default where its kind has no such field."""
+        node, _, name = path.rpartition(".")
+        if path in SIZES:
+            return getattr(self.dims, SIZES[path])
+        if not node:
+            return getattr(self.spec, name)
+        owner = getattr(self.layer if node in fields_of(Layer) else self.spec, node)
+        value = getattr(owner.leaf if node == "norm" else owner, name, default)
+        return evaluate(value, self.dims.names()) if name == "scale" else value
+
+
+SIZES = {
+    "depth": "depth",
+    "attention.heads": "heads",
+    "attention.kv_heads": "kv_heads",
+    "attention.head_dim": "head_dim",
+    "ffn.width": "ffn_width",
+}
+"""Fields that may be unset -> the size that they have then too."""
+
+
+def _reads_nothing(c: Values, name: str) -> Mapping[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Key:
+    """What a key may hold, and the fields of a spec that it is read into and written from."""
+
+    what: str
+    """What it must be, in words."""
+    fits: Callable[[Any], bool]
+    default: Any
+    """What an absent key means: the default of the public class, which need not be what a checkpoint has."""
+    null: bool = False
+    """Whether null is a value of its own."""
+    only: tuple[Any, ...] = ()
+    """The values that we can express, if not all."""
+    sets: tuple[str, ...] = ()
+    """Fields of a spec, by dotted names. The first of several keys that set a field is written, from the first of its
+    fields; the others are older names of it, and count where they are given."""
+    read: Callable[[Values, str], Mapping[str, Any]] = _reads_nothing
+    """The value as changes of a spec."""
+    write: Callable[[SpecView], Any] | None = None
+    derived: bool = False
+    """Whether the field is left unset where a spec derives the value by itself."""
+
+
+Paths = str | tuple[str, ...]
+
+
+def _field(
+    sets: Paths, default: object, means: Callable[[Any, str], Any], says: Callable[[Any], Any]
+) -> dict[str, Any]:
+    """The two directions of a key: what its value means for each field, and what the value of the first one says."""
+    paths = (sets,) if isinstance(sets, str) else sets
+    if not paths:
+        return {}
+    return {
+        "sets": paths,
+        "read": lambda c, name: {path: means(c[name], path) for path in paths},
+        "write": lambda view: says(view.get(paths[0], default)),
+    }
+
+
+LARGEST = 2**40
+"""No size of a model comes near it, and rules that look for divisors stay quick below it."""
+
+
+def is_whole(value: object) -> bool:
+    """A whole number of a sane size."""
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= LARGEST
+
+
+def _is_number(value: object) -> bool:
+    return is_whole(value) or (isinstance(value, float) and math.isfinite(value))
+
+
+def are_whole(value: object) -> bool:
+    """A whole number, or a list of them."""
+    return is_whole(value) or (isinstance(value, list) and all(map(is_whole, value)))
+
+
+def _is_numbers(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_number, value))
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+
+
+def whole(default: int | None, sets: Paths = (), *, null: bool = False, derived: bool = False) -> Key:
+    """A whole number."""
+    field = _field(sets, default, lambda value, _: value, lambda value: value)
+    null = null or default is None
+    what = "a whole number of a sane size"
+    return Key(what=what, fits=is_whole, default=default, null=null, derived=derived, **field)
+
+
+def number(default: float | None, sets: Paths = (), *, null: bool = False, empty: float | None = None) -> Key:
+    """A finite number; `empty` is what null means."""
+    null = null or default is None
+    field = _field(
+        sets,
+        default,
+        lambda value, _: empty if value is None else float(value),
+        lambda value: default if value is None and not null else value,
+    )
+    return Key(what="a finite number", fits=_is_number, default=default, null=null, **field)
+
+
+def flag(default: bool, sets: Paths = (), *, null: bool = False, on: object = None, off: object = None) -> Key:
+    """True or false: of a field that is neither, `on` or `off`, which are biases for all projections or for none."""
+
+    def means(value: object, path: str) -> object:
+        usual = ("qkvo" if value else "") if path == "attention.bias" else value
+        given = on if value else off
+        return usual if given is None else given
+
+    field = _field(sets, default, means, lambda value: bool(value) and value != off)
+    return Key(what="true or false", fits=lambda value: isinstance(value, bool), default=default, null=null, **field)
+
+
+def divisor(default: float, sets: str) -> Key:
+    """A finite number by which something is divided."""
+    read = _field(
+        sets,
+        default,
+        lambda value, _: 1.0 if value == 1 else f"1/{float(value)}",
+        lambda value: float(f"{1 / value:.10g}"),
+    )
+    return Key(what="a finite number", fits=_is_number, default=default, **read)
+
+
+def activation(
+    default: str | None,
+    *,
+    gated: bool = False,
+    prefer: str = "gelu_pytorch_tanh",
+    more: Mapping[str, Any] | None = None,
+    also: str = "",
+    known: Mapping[str, str] = ACTIVATIONS,
+) -> Key:
+    """The activation of a feed-forward, and `more` that a feed-forward of a new kind begins with.
+
+    `also` is another field that has the same activation.
+    """
+
+    def read(c: Values, name: str) -> Mapping[str, Any]:
+        kind = gated_ffn(c, name) if gated else {"ffn.kind": plain_ffn(c, name, known=known)}
+        return kind | dict(more or {}) | ({also: kind["ffn.kind"]} if also else {})
+
+    def write(view: SpecView) -> str:
+        return activation_of(view.layer.ffn, gated=gated, prefer=prefer, known=known)
+
+    return replace(text(default), sets=("ffn.kind",), read=read, write=write)
+
+
+def text(default: str | None) -> Key:
+    """A text."""
+    return Key(what="a text", fits=lambda value: isinstance(value, str), default=default, null=default is None)
+
+
+def texts() -> Key:
+    """A list of texts, or nothing."""
+    return Key(what="a list of texts", fits=_is_texts, default=None, null=True)
+
+
+def numbers() -> Key:
+    """A list of numbers, or nothing."""
+    return Key(what="a list of finite numbers", fits=_is_numbers, default=None, null=True)
+
+
+def table() -> Key:
+    """A table, or nothing."""
+    return Key(what="a table", fits=lambda value: isinstance(value, Mapping), default=None, null=True)
+
+
+def ids(default: int | list[int] | None) -> Key:
+    """A token id, several, or none."""
+    return Key(what="a token id or a list of them", fits=are_whole, default=default, null=True)
+
+
+def special_ids(**defaults: int | list[int] | None) -> dict[str, Key]:
+    """The keys of special ids, by what comes before `_token_id`."""
+    return {f"{name}_token_id": ids(default) for name, default in defaults.items()}
+
+
+def must(*values: Any) -> Key:
+    """A key that can only have these values; the first is what an absent one means."""
+    words = " or ".join(repr(value) for value in values)
+    return Key(what=words, fits=lambda value: True, default=values[0], null=True, only=values)
+
+
+class KeyGroup:
+    """Keys that mean something together only: those of RoPE, or of layers that differ."""
+
+    @property
+    def keys(self) -> Mapping[str, Key]:
+        """What each may hold."""
+        raise TypeError(f"{type(self).__name__} defines no keys")
+
+    def read(self, c: Values) -> Mapping[str, Any]:
+        """Their values as changes of a spec."""
+        raise TypeError(f"{type(self).__name__} defines no read()")
+
+    def write(self, spec: ModelSpec) -> Mapping[str, Any]:
+        """The keys of a spec."""
+        raise TypeError(f"{type(self).__name__} defines no write()")
+
+
+def write_keys(keys: Mapping[str, Key], view: SpecView) -> dict[str, Any]:
+    """The keys of a spec that are read into a field each."""
+    written: dict[str, Any] = {}
+    seen: set[str] = set()
+    for name, key in keys.items():
+        if key.write is not None and seen.isdisjoint(key.sets[:1]):
+            written[name] = key.write(view)
+            seen |= {*key.sets[:1]}
+    return written
+
+
+COMMON: dict[str, Key] = {
+    "is_encoder_decoder": must(False, None),
+    "is_decoder": flag(False),
+    "add_cross_attention": must(False, None),
+    "cross_attention_hidden_size": must(None),
+    "tie_encoder_decoder": must(False, None),
+    "pruned_heads": must(None, {}),
+    "quantization_config": must(None),
+    "bos_token_id": ids(None),
+    "eos_token_id": ids(None),
+    "pad_token_id": ids(None),
+    "decoder_start_token_id": whole(None),
+}
+"""What every config may hold and may change what a model computes. A family's own keys come before these."""
+
+
 def plain_ffn(c: Values, name: str, *, known: Mapping[str, str] = ACTIVATIONS) -> str:
     """The ungated kind that a key names."""
     if c[name] not in known:
@@ -291,7 +314,9 @@ def gated_ffn(c: Values, name: str) -> dict[str, Any]:
     return {f"ffn.{field}": value for field, value in GATED.get(c[name], {"kind": "swiglu"}).items()}
 
 
-def activation_of(ffn: Any, *, gated: bool, prefer: str = "gelu_pytorch_tanh") -> str:
+def activation_of(
+    ffn: Any, *, gated: bool, prefer: str = "gelu_pytorch_tanh", known: Mapping[str, str] = ACTIVATIONS
+) -> str:
     """The published name of a feed-forward's activation; of the nearest thing if there is none.
 
     `prefer` is how a family spells GELU by tanh.
@@ -301,7 +326,7 @@ def activation_of(ffn: Any, *, gated: bool, prefer: str = "gelu_pytorch_tanh") -
         wanted: Any = {"kind": ffn.kind} | ({"form": form} if form else {})
         names = [name for name, kind in GATED.items() if kind == wanted]
     else:
-        names = [name for name, kind in ACTIVATIONS.items() if kind == ffn.kind]
+        names = [name for name, kind in known.items() if kind == ffn.kind]
     return prefer if prefer in names else next(iter(names), "silu")
 
 

@@ -4,12 +4,13 @@ A family is a leaf: one file, found by its name, with no forward pass of its own
 say yet becomes a leaf of another axis first. To add a family, write a subclass of `Family` with
 
 - `base` and `presets`: the published models as data;
-- `architectures`, `model_type` and `keys`: which configs it reads, and what each key may hold (see `keys.py`);
-- `read`: from the values of a config to changes of `base`; `write`: from a spec back to keys;
-- `weights`: the table of tensors (see `statemap.py`);
-- `tiny`: a config that runs in milliseconds and uses all that the family has.
+- `architectures`, `model_type` and `keys`: which configs it reads, what each key may hold, and the field of a spec that
+  goes with it both ways (see `config_keys.py`); `groups` of keys that mean something together, such as those of RoPE;
+- `read` and `write` for what no row can say: they add to what `super()` gives;
+- `tensors`: the table of tensors (see `statemap.py`), or `weights`, which makes it for a spec;
+- `small`: a config that runs in milliseconds and uses all that the family has.
 
-Tests find it through the registry: they compare logits with the public class on `tiny`, take the weights there and
+Tests find it through the registry: they compare logits with the public class on `small`, take the weights there and
 back, and count every preset. `write` need not check anything. What it could not say shows when the keys are read
 back, and is refused by its name.
 """
@@ -20,22 +21,12 @@ import difflib
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from anyformer.errors import InputError, SpecError
-from anyformer.families.config_keys import (
-    COMMON,
-    HARMLESS,
-    REMOTE,
-    Key,
-    Values,
-    has,
-    read_by,
-    read_ids,
-    without,
-    write_ids,
-)
+from anyformer.families.config_keys import COMMON, Key, KeyGroup, SpecView, read_ids, write_ids, write_keys
+from anyformer.families.config_values import HARMLESS, REMOTE, Values, has, read_by, without
 from anyformer.families.spec_facts import differences
 from anyformer.families.statemap import StateMap
 from anyformer.registry import OpenAxis
@@ -44,31 +35,36 @@ from anyformer.specs.model import ModelSpec
 from anyformer.specs.overrides import vary
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Preset:
     """One published model, as data."""
 
     name: str
+    title: str
+    """What it is called in print, with its year."""
+    changes: Mapping[str, Any]
+    """What it has otherwise than the family's base, by dotted names."""
+    params: int
+    """Unique parameters, counted on the public class or as published."""
+    _: KW_ONLY
     also: tuple[str, ...] = ()
     """Other names under which people look for it."""
     hub: tuple[str, ...] = ()
     """Repositories of the Hugging Face hub that hold it; the part after the slash is a name of it too."""
-    title: str
-    """What it is called in print, with its year."""
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    """What it has otherwise than the family's base, by dotted names."""
-    params: int
-    """Unique parameters, counted on the public class or as published."""
-    published: str
-    """What the publisher says about that number."""
+    published: str = ""
+    """What the publisher says about that number; unless given, that released files have so many."""
     evidence: str
     """Where the values were read."""
     note: str = ""
     released: bool = True
     """Whether its weights were published; otherwise no exact count can be known."""
 
+    def __post_init__(self) -> None:
+        if not self.published:
+            object.__setattr__(self, "published", f"{self.params:,} in released files")
 
-class Understood(NamedTuple):
+
+class ParsedConfig(NamedTuple):
     """What a family makes of a config."""
 
     changes: dict[str, Any]
@@ -94,6 +90,19 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     second: ClassVar[bool] = False
     """Its class computes what an older one does; a spec that looks for a class to be saved as is offered it last."""
     keys: ClassVar[Mapping[str, Key]] = {}
+    """Those of `groups` are added to it."""
+    groups: ClassVar[tuple[KeyGroup, ...]] = ()
+    written_from: ClassVar[tuple[int, int]] = (-1, 0)
+    """The stack and the layer in it that speak for all where keys are written."""
+    tensors: ClassVar[StateMap]
+    """Where the tensors of a checkpoint go, if that is the same for every spec (otherwise: `weights`)."""
+    small: ClassVar[Mapping[str, Any]]
+    """A config of the smallest size at which everything of the family is in use."""
+
+    def __init_subclass__(cls, **rest: Any) -> None:
+        super().__init_subclass__(**rest)
+        if "keys" in vars(cls):
+            cls.keys = {name: key for group in cls.groups for name, key in group.keys.items()} | dict(cls.keys)
 
     @classmethod
     def spec(cls, preset: Preset) -> ModelSpec:
@@ -113,8 +122,8 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         taken as absent, though they would be refused; that of a nested table is a dotted name.
         """
         kept = without(config, ignore_keys)
-        read = cls.understood(kept)
-        if wrong := cls._idle(config, ignore_keys):
+        read = cls.parse(kept)
+        if wrong := cls._not_ignorable(config, ignore_keys):
             raise InputError(f"ignore_keys: {'; '.join(wrong)}")
         if read.problems.found:
             raise SpecError(read.problems.lines, source)
@@ -128,7 +137,7 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         return spec
 
     @classmethod
-    def understood(cls, config: Mapping[str, Any]) -> Understood:
+    def parse(cls, config: Mapping[str, Any]) -> ParsedConfig:
         """What a config says, problems and all."""
         problems = Problems()
         if wrong := cls._remote(config):
@@ -138,8 +147,8 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         changes: dict[str, Any] = {}
         if not problems.found:
             own = cls.read(values)
-            changes = read_ids(values, own["vocab"]) | dict(own)
-        return Understood(changes, problems, tuple(values.passed))
+            changes = read_ids(values, own["vocab"]) | own
+        return ParsedConfig(changes, problems, tuple(values.passed))
 
     @classmethod
     def _remote(cls, config: Mapping[str, Any]) -> str:
@@ -147,11 +156,11 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
 
         Some classes were published as code beside the weights only. A family that lists one reads it instead.
         """
-        told = config.get(REMOTE)
-        if told is None or told == {}:
+        remote = config.get(REMOTE)
+        if remote is None or remote == {}:
             return ""
-        named = [str(value) for value in (told.values() if isinstance(told, Mapping) else [told])]
-        model = str(told.get("AutoModelForCausalLM")) if isinstance(told, Mapping) else ""
+        named = [str(value) for value in (remote.values() if isinstance(remote, Mapping) else [remote])]
+        model = str(remote.get("AutoModelForCausalLM")) if isinstance(remote, Mapping) else ""
         own = [name for name in cls.architectures if read_by(name) is None and model.endswith(f".{name}")]
         if own and config.get("architectures") == own:
             return ""
@@ -161,17 +170,17 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         )
 
     @classmethod
-    def _idle(cls, config: Mapping[str, Any], ignore_keys: Sequence[str]) -> list[str]:
+    def _not_ignorable(cls, config: Mapping[str, Any], ignore_keys: Sequence[str]) -> list[str]:
         """Keys that can't be ignored: they are not there, or are read without any problem, or name code."""
         wrong: list[str] = []
         for key in ignore_keys:
             if not has(config, key):
                 wrong.append(f"the file has no key {key!r}")
             elif key.partition(".")[0] == REMOTE:
-                wrong.append(f"{REMOTE} names code, and is refused whatever is asked; remove it from the file")
+                wrong.append(f"{REMOTE} names code, and is always refused; remove it from the file")
             else:
                 # What is read once all the others are gone.
-                alone = cls.understood(without(config, [other for other in ignore_keys if other != key]))
+                alone = cls.parse(without(config, [other for other in ignore_keys if other != key]))
                 spare = key in alone.passed or key in HARMLESS or key.startswith("_")
                 if not spare and not alone.problems.found and not cls._fails(alone.changes):
                     wrong.append(f"{key!r} is read and understood, so that it can't be left out")
@@ -199,7 +208,7 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         obstacles = [end for end in ends if end[1] != end[2]]
         config: dict[str, Any] = {"architectures": [cls.architectures[0]], "model_type": cls.model_type}
         if not obstacles:
-            config |= dict(cls.write(spec)) | write_ids(spec.ids)
+            config |= cls.write(spec) | write_ids(spec.ids)
             try:
                 obstacles = differences(spec, cls.spec_from(config))
             except SpecError as error:
@@ -212,24 +221,30 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         return config
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
-        """What a config has otherwise than `base`, by dotted names."""
-        raise TypeError(f"{cls.__name__} defines no read()")
+    def read(cls, c: Values) -> dict[str, Any]:
+        """What a config has otherwise than `base`, by dotted names: what its keys say, each by itself and in groups."""
+        changes = c.changes()
+        for group in cls.groups:
+            changes |= group.read(c)
+        return changes
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
         """The keys of a spec with the topology and the ends of `base`; as near as they can say it."""
-        raise TypeError(f"{cls.__name__} defines no write()")
+        written = write_keys(cls.keys, SpecView.of(spec, *cls.written_from))
+        for group in cls.groups:
+            written |= group.write(spec)
+        return written
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
-        """Where the tensors of a checkpoint go."""
-        raise TypeError(f"{cls.__name__} defines no weights()")
+        """Where the tensors of a checkpoint of this spec go."""
+        return cls.tensors
 
     @classmethod
     def tiny(cls) -> dict[str, Any]:
-        """A config of the smallest size at which everything of the family is in use."""
-        raise TypeError(f"{cls.__name__} defines no tiny()")
+        """A copy of `small`."""
+        return dict(cls.small)
 
 
 def _shown(value: Any) -> str:

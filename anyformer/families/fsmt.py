@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from anyformer.families.config_keys import Values, flag, ids, table, text, texts, whole
-from anyformer.families.family import Family, Preset
+from anyformer.families.config_keys import activation, flag, special_ids, table, texts, whole
+from anyformer.families.config_values import Values
+from anyformer.families.family import Preset
 from anyformer.families.statemap import Rule, StateMap
-from anyformer.families.transformer import SINES, STACK_KEYS, layer_rules, read_stacks, sines, write_stacks
+from anyformer.families.transformer import SINE_KEYS, SINES, TwoStacks, layer_rules, scaled_embedding, sines
 from anyformer.specs.embed_head import TokenEmbed
 from anyformer.specs.model import ModelSpec
 
@@ -49,7 +50,7 @@ SHARED = (
 )
 
 
-class FSMT(Family, kind="fsmt"):
+class FSMT(TwoStacks, kind="fsmt"):
     """FSMT. A second class of the 2017 design; the 2017 presets are those of the family `transformer`.
 
     Its source may have a vocabulary of its own (English and Russian), or share the target's (English and German).
@@ -75,41 +76,45 @@ class FSMT(Family, kind="fsmt"):
     )  # fmt: skip
     architectures = ("FSMTForConditionalGeneration",)
     model_type = "fsmt"
-    keys = STACK_KEYS | {
+    keys = {
+        **SINE_KEYS,
+        **scaled_embedding(True),
+        **special_ids(bos=0, eos=2),
         "src_vocab_size": whole(42024),
-        "tgt_vocab_size": whole(42024),
+        "tgt_vocab_size": whole(42024, "vocab"),
         # Another name of tgt_vocab_size.
         "vocab_size": whole(None),
-        "activation_function": text("relu"),
-        "scale_embedding": flag(True),
-        "tie_word_embeddings": flag(False),
+        "activation_function": activation("relu", more={"ffn.bias": True}),
+        # One table for three uses, or one for each.
+        "tie_word_embeddings": flag(False, ("head.tied", "embed.shared")),
         "decoder_start_token_id": whole(2, null=True),
-        "bos_token_id": ids(0),
         "pad_token_id": whole(1),
-        "eos_token_id": ids(2),
         "langs": texts(),
         "decoder": table(),
     }
+    small = {
+        "src_vocab_size": 67, "tgt_vocab_size": 61, "d_model": 32, "max_position_embeddings": 64,
+        "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4, "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 40, "decoder_ffn_dim": 24, "langs": ["en", "de"], "pad_token_id": 1, "bos_token_id": 0,
+        "eos_token_id": 2, "decoder_start_token_id": 2,
+    }  # fmt: skip
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         source, vocab, tied = c["src_vocab_size"], c["tgt_vocab_size"], c["tie_word_embeddings"]
         if c["vocab_size"] not in (None, vocab):
             c.refuse("vocab_size", f"{c['vocab_size']} is not tgt_vocab_size={vocab}, of which it is another name")
         if tied and source != vocab:
             why = f"true is one table for source and target, but src_vocab_size={source} and tgt_vocab_size={vocab}"
             c.refuse("tie_word_embeddings", why)
-        return read_stacks(c) | {
-            "vocab": vocab,
+        return super().read(c) | {
             "source_vocab": None if source == vocab else source,
-            # One table for three uses, or one for each.
-            "embed.shared": tied,
             "position.offset": read_offset(c, min(source, vocab)),
         }
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        return write_stacks(spec) | {"src_vocab_size": spec.input_vocab, "tgt_vocab_size": spec.vocab}
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
+        return super().write(spec) | {"src_vocab_size": spec.input_vocab}
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
@@ -125,12 +130,3 @@ class FSMT(Family, kind="fsmt"):
             computed=sines(spec),
             prefix="model.",
         )
-
-    @classmethod
-    def tiny(cls) -> dict[str, Any]:
-        return {
-            "src_vocab_size": 67, "tgt_vocab_size": 61, "d_model": 32, "max_position_embeddings": 64,
-            "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4, "decoder_attention_heads": 2,
-            "encoder_ffn_dim": 40, "decoder_ffn_dim": 24, "langs": ["en", "de"], "pad_token_id": 1, "bos_token_id": 0,
-            "eos_token_id": 2, "decoder_start_token_id": 2,
-        }  # fmt: skip

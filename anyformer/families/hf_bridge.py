@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import CapabilityError, CheckpointError, InputError
 from anyformer.families.checkpoint import check_computed, differing, family_for, fill, matched, published, untying
-from anyformer.families.config_keys import REMOTE
+from anyformer.families.config_values import REMOTE
 from anyformer.families.family import family_of
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ def from_hf(hf_model: Any) -> Model:
     """Our model of one of the public classes, with the same weights, in the mode (training or not) that it is in."""
     from anyformer.model.native_checkpoint import empty_model
 
-    told: Any = getattr(hf_model, "config", None)
-    if not isinstance(told, library().PreTrainedConfig):
+    own: Any = getattr(hf_model, "config", None)
+    if not isinstance(own, library().PreTrainedConfig):
         raise TypeError(f"hf_model: expected a model of transformers, got {type(hf_model).__name__}")
     name = type(hf_model).__name__
-    config = told.to_dict() | {"architectures": [name]}
+    config = own.to_dict() | {"architectures": [name]}
     if type(hf_model).__module__.startswith("transformers."):
         # It is the library's own class, whatever code lay beside its weights.
         config.pop(REMOTE, None)

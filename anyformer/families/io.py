@@ -108,14 +108,14 @@ def load(
                 f"quantize: {folder} holds {held.kind} weights already; leave quantize out, or quantise the model that it "
                 "was made from"
             )
-        return told_if_slow(quantise(load(folder, device, dtype, ignore_keys=ignore_keys), quantize))
+        return warn_if_slow(quantise(load(folder, device, dtype, ignore_keys=ignore_keys), quantize))
     check_ignored(ignore_keys, folder)
     if is_published(folder):
         return load_published(folder, device, dtype, ignore_keys).eval()
-    return told_if_slow(native_checkpoint.load(folder, device, dtype).eval())
+    return warn_if_slow(native_checkpoint.load(folder, device, dtype).eval())
 
 
-def told_if_slow(model: Model) -> Model:
+def warn_if_slow(model: Model) -> Model:
     """The model, with a warning if its weights have no fast product where it is."""
     from anyformer.parts.quantized import QuantizedLinear
 

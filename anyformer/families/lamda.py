@@ -22,15 +22,11 @@ class Lamda(Family, kind="lamda"):
         "ids": {},
     }
     presets = (
-        Preset(
-            name="lamda-137b", title="LaMDA 137B (2022)",
-            changes=like.sizes(8192, 64, 128, 128, 65536, 32000),
-            params=137_702_158_336,
-            published="137B without the embedding, as the paper is generally known to say",
-            evidence="sizes, relative bias and gated GELU from the paper as generally known and not read again",
-            note="three matrices in the feed-forward give 137.4B, two would give 103B. Not published, and taken from T5: "
-            "RMSNorm first with eps 1e-6, unscaled scores, 32 buckets up to 128, a tied and scaled head; the context is "
-            "our choice",
-            released=False,
-        ),
+        Preset("lamda-137b", "LaMDA 137B (2022)", like.sizes(8192, 64, 128, 128, 65536, 32000), 137_702_158_336,
+               published="137B without the embedding, as the paper is generally known to say",
+               evidence="sizes, relative bias and gated GELU from the paper as generally known and not read again",
+               note="three matrices in the feed-forward give 137.4B, two would give 103B. Not published, and taken "
+               "from T5: RMSNorm first with eps 1e-6, unscaled scores, 32 buckets up to 128, a tied and scaled head; "
+               "the context is our choice",
+               released=False),
     )  # fmt: skip

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from anyformer.families.config_keys import Values, ids, must, text, whole
-from anyformer.families.family import Family, Preset
+from anyformer.families.config_keys import activation, must, special_ids, whole
+from anyformer.families.config_values import Values
+from anyformer.families.family import Preset
 from anyformer.families.longformer import global_rules, local, read_windows, windows_key, write_windows
-from anyformer.families.statemap import Row, Rule, StateMap
-from anyformer.families.transformer import STACK_KEYS, layer_rules, read_stacks, write_stacks
+from anyformer.families.statemap import Row, Rule, StateMap, block_rules
+from anyformer.families.transformer import STACK_KEYS, TwoStacks, layer_rules
 from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec
 
-SHARED = tuple(
-    f"{stack}_{name}"
-    for stack in ("encoder", "decoder")
-    for name in ("layers", "ffn_dim", "attention_heads", "layerdrop")
-)
-"""Keys of each stack that Marian has too."""
 ENCODER = "led.encoder.layers.{i}.self_attn"
 """Where the encoder's attention is in files; its names are Longformer's."""
 
@@ -39,7 +33,7 @@ def _preset(size: str, width: int, depth: int, heads: int, params: int, publishe
     )  # fmt: skip
 
 
-class LED(Family, kind="led"):
+class LED(TwoStacks, kind="led"):
     """LED. Global tokens are those of the source; the decoder sees all of both."""
 
     base = {
@@ -61,28 +55,28 @@ class LED(Family, kind="led"):
     )
     architectures = ("LEDForConditionalGeneration",)
     model_type = "led"
-    keys = {name: STACK_KEYS[name] for name in (*SHARED, "d_model", "dropout", "attention_dropout")} | {
-        "activation_dropout": STACK_KEYS["activation_dropout"],
-        "activation_function": text("gelu"),
+    keys = {
+        **STACK_KEYS,
+        **special_ids(bos=0, pad=1, eos=2),
+        "activation_function": activation("gelu", more={"ffn.bias": True}),
         "attention_window": windows_key(),
-        "vocab_size": whole(50265),
+        "vocab_size": whole(50265, "vocab"),
         "max_encoder_position_embeddings": whole(16384),
         "max_decoder_position_embeddings": whole(1024),
-        # Another name of encoder_layers.
-        "num_hidden_layers": whole(None),
-        "init_std": STACK_KEYS["init_std"],
-        "is_encoder_decoder": must(True),
-        "is_decoder": must(False),
         # The class has one name for three tables, or three tables of which one is never read.
         "tie_word_embeddings": must(True),
         "decoder_start_token_id": whole(2, null=True),
-        "bos_token_id": ids(0),
-        "pad_token_id": ids(1),
-        "eos_token_id": ids(2),
         # What Marian's class can choose and this one can't.
         "max_position_embeddings": must(None),
         "scale_embedding": must(False),
     }
+    small = {
+        "vocab_size": 61, "d_model": 32, "max_encoder_position_embeddings": 64,
+        "max_decoder_position_embeddings": 40, "encoder_layers": 3, "decoder_layers": 2,
+        "encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 40, "decoder_ffn_dim": 24,
+        "attention_window": [4, 8, 4], "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2,
+        "decoder_start_token_id": 2,
+    }  # fmt: skip
 
     @classmethod
     def hf_from(cls, spec: ModelSpec) -> dict[str, Any]:
@@ -92,33 +86,32 @@ class LED(Family, kind="led"):
         return super().hf_from(spec)
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         if c["num_hidden_layers"] not in (None, c["encoder_layers"]):
             c.refuse("num_hidden_layers", f"{c['num_hidden_layers']} is not encoder_layers={c['encoder_layers']}")
         positions = {stack: c[f"max_{stack}_position_embeddings"] for stack in ("encoder", "decoder")}
         context = max(positions.values())
         windows = read_windows(c, c["encoder_layers"])
         return (
-            read_stacks(c)
-            | {"vocab": c["vocab_size"], "context": context, "head.bias": True}
+            super().read(c)
+            | {"context": context, "head.tied": True, "head.bias": True}
             | {f"{stack}.position.length": n for stack, n in positions.items() if n != context}
             | {f"encoder.{name}": value for name, value in windows.items()}
         )
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        found = write_stacks(spec)
-        for name in ("max_position_embeddings", "scale_embedding"):
-            del found[name]
-        for stack in spec.stacks:
-            rows = stack.layers[0].position.limit(spec.context)
-            found[f"max_{stack.name}_position_embeddings"] = spec.context if rows is None else rows
-        return found | {"vocab_size": spec.vocab, "attention_window": write_windows(spec.stack("encoder"))}
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
+        limits = {stack.name: stack.layers[0].position.limit(spec.context) for stack in spec.stacks}
+        rows = {name: spec.context if rows is None else rows for name, rows in limits.items()}
+        return super().write(spec) | {
+            **{f"max_{name}_position_embeddings": count for name, count in rows.items()},
+            "tie_word_embeddings": isinstance(spec.head, TokenHead) and spec.head.tied,
+            "attention_window": write_windows(spec.stack("encoder")),
+        }
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
-        body = "encoder.blocks.{i}.attention.body"
-        own = {"query": "q", "key": "k", "value": "v"}
+        attention, body = f"{ENCODER}.longformer_self_attn", "encoder.blocks.{i}.attention.body"
         ends = [
             Rule("led.shared.weight", "embed.tokens.weight"),
             Rule("lm_head.weight", "head.weight"),
@@ -128,15 +121,11 @@ class LED(Family, kind="led"):
             ends.append(Rule(f"led.{stack}.embed_positions.weight", f"{stack}.positions.0.table"))
             ends.append(Rule(f"led.{stack}.layernorm_embedding.{{p}}", f"{stack}.embedding_norm.{{p}}"))
         local_rules = [
-            *(Rule(f"{ENCODER}.longformer_self_attn.{name}.{{p}}", f"{body}.{to}.{{p}}") for name, to in own.items()),
-            *global_rules(f"{ENCODER}.longformer_self_attn", body),
+            *block_rules(attention, "encoder.blocks.{i}", q="query", k="key", v="value"),
+            *global_rules(attention, body),
             Rule(f"{ENCODER}.output.{{p}}", f"{body}.o.{{p}}"),
         ]
-        rest = [
-            Rule(rule.theirs.replace("model.", "led.", 1), rule.ours)
-            for rule in layer_rules()
-            if not rule.theirs.startswith("model.encoder.layers.{i}.self_attn.")
-        ]
+        rest = [rule for rule in layer_rules("led") if not rule.theirs.startswith(f"{ENCODER}.")]
         names = ("led.encoder.embed_tokens.weight", "led.decoder.embed_tokens.weight", "lm_head.weight")
         return StateMap(
             rules=(*ends, *local_rules, *rest),
@@ -144,13 +133,3 @@ class LED(Family, kind="led"):
             zeros=("final_logits_bias",),
             prefix="led.",
         )
-
-    @classmethod
-    def tiny(cls) -> dict[str, Any]:
-        return {
-            "vocab_size": 61, "d_model": 32, "max_encoder_position_embeddings": 64,
-            "max_decoder_position_embeddings": 40, "encoder_layers": 3, "decoder_layers": 2,
-            "encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 40, "decoder_ffn_dim": 24,
-            "attention_window": [4, 8, 4], "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2,
-            "decoder_start_token_id": 2,
-        }  # fmt: skip

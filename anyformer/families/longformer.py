@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from anyformer.families import bert_like as like
-from anyformer.families.config_keys import LARGEST, Key, Values, flag, ids, must, whole
+from anyformer.families.config_keys import Key, are_whole, flag, must, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
-from anyformer.families.roberta import Roberta
+from anyformer.families.roberta import HEAD, Roberta, read_offset_positions, write_offset_positions
 from anyformer.families.statemap import Rule, StateMap
 from anyformer.families.window_keys import arranged
 from anyformer.specs.model import ModelSpec
@@ -19,14 +20,9 @@ GLOBAL = {"query_global": "global_q", "key_global": "global_k", "value_global": 
 """Projections of global tokens: their names, and ours."""
 
 
-def _is_windows(value: Any) -> bool:
-    listed = value if isinstance(value, list) else [value]
-    return all(isinstance(n, int) and not isinstance(n, bool) and abs(n) <= LARGEST for n in listed)
-
-
 def windows_key() -> Key:
     """How many keys around itself a token sees in every layer, or in each."""
-    return Key(what="a whole number, or a list of one for each layer", fits=_is_windows, default=512)
+    return Key(what="a whole number, or a list of one for each layer", fits=are_whole, default=512)
 
 
 def local(window: int) -> str:
@@ -83,32 +79,30 @@ class Longformer(Family, kind="longformer"):
     )
     architectures = ("LongformerForMaskedLM",)
     model_type = "longformer"
-    keys = like.keys(vocab=30522, context=512) | {
+    keys = like.keys(vocab=30522, context=512, bos=0, eos=2) | {
         "attention_window": windows_key(),
         "pad_token_id": whole(1),
-        "bos_token_id": ids(0),
-        "eos_token_id": ids(2),
         # How chunks are cut for an export; what is computed stays the same.
         "onnx_export": flag(False),
         # Choices of the publisher's first code, which the public class does not have.
         "attention_mode": must("longformer"),
         "ignore_attention_mask": must(False),
     }
+    small = like.small(pad_token_id=1, bos_token_id=0, eos_token_id=2, attention_window=[4, 8, 4])
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
-        return dict(Roberta.read(c)) | read_windows(c, c["num_hidden_layers"])
+    def read(cls, c: Values) -> dict[str, Any]:
+        found = super().read(c) | read_offset_positions(c) | {"head.activation": "gelu"}
+        return found | read_windows(c, c["num_hidden_layers"])
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        return dict(Roberta.write(spec)) | {"attention_window": write_windows(spec.stacks[-1])}
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
+        windows = {"attention_window": write_windows(spec.stacks[-1])}
+        return super().write(spec) | write_offset_positions(spec) | windows
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
-        layer, block = "longformer.encoder.layer.{i}.attention.self", f"{spec.stacks[-1].name}.blocks.{{i}}"
-        own = global_rules(layer, f"{block}.attention.body")
-        return like.weights(spec, "longformer", *own, head="lm_head", transform=("dense", "layer_norm"))
-
-    @classmethod
-    def tiny(cls) -> dict[str, Any]:
-        return like.tiny(pad_token_id=1, bos_token_id=0, eos_token_id=2, attention_window=[4, 8, 4])
+        body = f"{spec.stacks[-1].name}.blocks.{{i}}.attention.body"
+        return like.weights(
+            spec, "longformer", *global_rules("longformer.encoder.layer.{i}.attention.self", body), **HEAD
+        )

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from anyformer.families.config_keys import COMMON, Values, flag, must, number, table, text, whole
+from anyformer.families.config_keys import COMMON, SpecView, flag, must, number, table, text, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
-from anyformer.families.statemap import Rule, StateMap
+from anyformer.families.statemap import decoder_map
 from anyformer.specs.codec import Problems
-from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.formulas import evaluate
 from anyformer.specs.model import ModelSpec
-
-LAYER, BLOCK = "transformer.blocks.{i}", "decoder.blocks.{i}"
 
 # Where the public class computes one thing whatever the file says, only a file that says so is read.
 ATTENTION = COMMON | {
@@ -31,18 +28,8 @@ ATTENTION = COMMON | {
 """The keys of `attn_config`."""
 
 
-def _preset(
-    size: str, width: int, depth: int, heads: int, context: int, params: int, told: Mapping[str, str]
-) -> Preset:
-    return Preset(
-        name=f"mpt-{size}",
-        title=f"MPT {size.upper()} (2023)",
-        changes={"width": width, "depth": depth, "attention.heads": heads, "vocab": 50432, "context": context},
-        params=params,
-        published=told["published"],
-        evidence=told["evidence"],
-        note=told["note"],
-    )
+def _sizes(width: int, depth: int, heads: int, context: int) -> dict[str, int]:
+    return {"width": width, "depth": depth, "attention.heads": heads, "vocab": 50432, "context": context}
 
 
 class MPT(Family, kind="mpt"):
@@ -57,34 +44,31 @@ class MPT(Family, kind="mpt"):
         "init": {"kind": "normal", "std": 0.02},
     }
     presets = (
-        _preset("7b", 4096, 32, 32, 2048, 6_649_286_656, {
-            "published": "only rounded, to 6.7B, on its card",
-            "evidence": "the table on its card and the publisher's training file",
-            "note": "a vocabulary of 50432 in the release; the training file and the public class's default say 50368",
-        }),
-        _preset("30b", 7168, 48, 64, 8192, 29_957_200_896, {
-            "published": "only rounded, to 29.95B, on its card",
-            "evidence": "the table on its card",
-            "note": "64 heads of 112 by the card; a training file of the publisher has 56 of 128, which has the same count "
-            "and other slopes",
-        }),
+        Preset("mpt-7b", "MPT 7B (2023)", _sizes(4096, 32, 32, 2048), 6_649_286_656,
+               published="only rounded, to 6.7B, on its card",
+               evidence="the table on its card and the publisher's training file",
+               note="a vocabulary of 50432 in the release; the training file and the public class's default say 50368"),
+        Preset("mpt-30b", "MPT 30B (2023)", _sizes(7168, 48, 64, 8192), 29_957_200_896,
+               published="only rounded, to 29.95B, on its card", evidence="the table on its card",
+               note="64 heads of 112 by the card; a training file of the publisher has 56 of 128, which has the same "
+               "count and other slopes"),
     )  # fmt: skip
     architectures = ("MptForCausalLM", "MPTForCausalLM")
     model_type = "mpt"
     keys = {
-        "d_model": whole(2048),
-        "n_heads": whole(16),
-        "n_layers": whole(24),
+        "d_model": whole(2048, "width"),
+        "n_heads": whole(16, "attention.heads"),
+        "n_layers": whole(24, "depth"),
         "expansion_ratio": must(4),
-        "max_seq_len": whole(2048),
-        "vocab_size": whole(50368),
-        "layer_norm_epsilon": number(1e-5),
+        "max_seq_len": whole(2048, "context"),
+        "vocab_size": whole(50368, "vocab"),
+        "layer_norm_epsilon": number(1e-5, "norm.eps"),
         "attn_config": table(),
         "logit_scale": must(None),
         "no_bias": must(True),
         "norm_type": must("low_precision_layernorm", "layernorm"),
-        "initializer_range": number(0.02),
-        "tie_word_embeddings": flag(True),
+        "initializer_range": number(0.02, "init.std"),
+        "tie_word_embeddings": flag(True, "head.tied"),
         # Without effect in the public class: with ALiBi, in training, or ever.
         "learned_pos_emb": flag(True),
         "resid_pdrop": number(0.0),
@@ -95,82 +79,39 @@ class MPT(Family, kind="mpt"):
         "tokenizer_name": text(None),
         "verbose": whole(0),
     }
+    tensors = decoder_map(
+        "transformer", "blocks", tokens="wte", final="norm_f", qkv="attn.Wqkv", o="attn.out_proj",
+        up="ffn.up_proj", down="ffn.down_proj", attention_inner="norm_1", ffn_inner="norm_2",
+    )  # fmt: skip
+    # Six heads: not a power of two, so that slopes are taken from two sequences.
+    small = {
+        "vocab_size": 61, "d_model": 36, "n_layers": 3, "n_heads": 6, "max_seq_len": 64,
+        "layer_norm_epsilon": 1e-3, "attn_config": {"clip_qkv": 0.8}, "bos_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         attention = Values(c["attn_config"] or {}, ATTENTION, Problems(), c.reads)
         c.take("attn_config", attention)
         if attention["alibi_bias_max"] != 8:
             c.refuse("attn_config.alibi_bias_max", "has no effect in the public class, which takes 8", "8")
         scale, clip, dropout = (attention[name] for name in ("softmax_scale", "clip_qkv", "attn_pdrop"))
-        return {
-            "vocab": c["vocab_size"],
-            "width": c["d_model"],
-            "depth": c["n_layers"],
-            "context": c["max_seq_len"],
-            "attention.heads": c["n_heads"],
+        return super().read(c) | {
             "attention.scale": "1/sqrt(head_dim)" if scale is None else float(scale),
             # A clip of 0 is none.
             "attention.clip_qkv": float(clip) if clip else None,
             "attention.dropout": float(dropout or 0.0),
             "block.dropout": float(dropout or 0.0),
-            "norm.eps": float(c["layer_norm_epsilon"]),
-            "head.tied": c["tie_word_embeddings"],
-            "init.std": float(c["initializer_range"]),
         }
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        stack = spec.stacks[-1]
-        layer = stack.layers[0]
-        a, dims = layer.attention, spec.dims(layer, stack)
-        usual = evaluate("1/sqrt(head_dim)", dims.names())
-        scale = evaluate(a.scale, dims.names())
-        return {
-            "d_model": spec.width,
-            "n_heads": dims.heads,
-            "n_layers": stack.depth,
-            "max_seq_len": spec.context,
-            "vocab_size": spec.vocab,
-            "layer_norm_epsilon": layer.norm.leaf.eps,
-            "attn_config": {
-                "clip_qkv": a.clip_qkv,
-                "softmax_scale": None if scale == usual else scale,
-                # The public class wants a whole number where there is none.
-                "attn_pdrop": a.dropout or 0,
-            },
-            "initializer_range": getattr(spec.init, "std", 0.02),
-            "tie_word_embeddings": isinstance(spec.head, TokenHead) and spec.head.tied,
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
+        view = SpecView.of(spec)
+        usual, scale = evaluate("1/sqrt(head_dim)", view.dims.names()), view.get("attention.scale")
+        attention = {
+            "clip_qkv": view.layer.attention.clip_qkv,
+            "softmax_scale": None if scale == usual else scale,
+            # The public class wants a whole number where there is none.
+            "attn_pdrop": view.layer.attention.dropout or 0,
         }
-
-    @classmethod
-    def weights(cls, spec: ModelSpec) -> StateMap:
-        parts = {
-            "attn.out_proj": "attention.body.o",
-            "ffn.up_proj": "ffn.body.up",
-            "ffn.down_proj": "ffn.body.down",
-            "norm_1": "attention.inner",
-            "norm_2": "ffn.inner",
-        }
-        return StateMap(
-            rules=(
-                Rule("transformer.wte.weight", "embed.tokens.weight"),
-                Rule(
-                    f"{LAYER}.attn.Wqkv.weight",
-                    tuple(f"{BLOCK}.attention.body.{name}.weight" for name in "qkv"),
-                ),
-                *(Rule(f"{LAYER}.{theirs}.weight", f"{BLOCK}.{ours}.weight") for theirs, ours in parts.items()),
-                Rule("transformer.norm_f.weight", "decoder.final_norm.weight"),
-                Rule("lm_head.weight", "head.weight"),
-            ),
-            copies={"lm_head.weight": "transformer.wte.weight"},
-            prefix="transformer.",
-        )
-
-    @classmethod
-    def tiny(cls) -> dict[str, Any]:
-        # Six heads: not a power of two, so that slopes are taken from two sequences.
-        return {
-            "vocab_size": 61, "d_model": 36, "n_layers": 3, "n_heads": 6, "max_seq_len": 64,
-            "layer_norm_epsilon": 1e-3, "attn_config": {"clip_qkv": 0.8}, "bos_token_id": 1, "eos_token_id": 2,
-        }  # fmt: skip
+        return super().write(spec) | {"attn_config": attention}

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import t5_like as like
-from anyformer.families.config_keys import Values, whole
-from anyformer.families.family import Family, Preset
-from anyformer.families.statemap import StateMap
-from anyformer.specs.model import ModelSpec
+from anyformer.families.config_keys import whole
+from anyformer.families.family import Preset
+
+BASE: dict[str, Any] = like.BASE | {
+    "context": 1024,
+    "ffn": {"kind": "geglu", "form": "tanh"},
+    "head": {"kind": "lm", "tied": False},
+}
+KEYS = like.keys(vocab=250112, ffn=1024, depth=8, heads=6, projection="gated-gelu") | {
+    "decoder_start_token_id": whole(0, null=True),
+}
 
 
 def _preset(size: str, width: int, depth: int, heads: int, ffn: int, params: int, published: str) -> Preset:
@@ -22,14 +28,10 @@ def _preset(size: str, width: int, depth: int, heads: int, ffn: int, params: int
     )  # fmt: skip
 
 
-class MT5(Family, kind="mt5"):
+class MT5(like.T5Like, kind="mt5"):
     """mT5."""
 
-    base = like.BASE | {
-        "context": 1024,
-        "ffn": {"kind": "geglu", "form": "tanh"},
-        "head": {"kind": "lm", "tied": False},
-    }
+    base = BASE
     presets = (
         _preset("small", 512, 8, 6, 1024, 300_176_768, "its notes round to 300M"),
         _preset("base", 768, 12, 12, 2048, 582_401_280, "its notes round to 580M"),
@@ -40,22 +42,5 @@ class MT5(Family, kind="mt5"):
     architectures = ("MT5ForConditionalGeneration",)
     model_type = "mt5"
     second = True
-    keys = like.keys(vocab=250112, ffn=1024, depth=8, heads=6, projection="gated-gelu") | {
-        "decoder_start_token_id": whole(0, null=True),
-    }
-
-    @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
-        return like.read(c, scaled=False, context=1024)
-
-    @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        return like.write(spec)
-
-    @classmethod
-    def weights(cls, spec: ModelSpec) -> StateMap:
-        return like.weights(spec)
-
-    @classmethod
-    def tiny(cls) -> dict[str, Any]:
-        return like.tiny(tie_word_embeddings=False)
+    keys = KEYS
+    small = like.small(tie_word_embeddings=False)

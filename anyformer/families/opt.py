@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from anyformer.families.config_keys import Values, activation_of, flag, ids, number, plain_ffn, text, whole
+from anyformer.families.config_keys import activation, flag, number, special_ids, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
-from anyformer.families.statemap import Rule, StateMap
-from anyformer.parts.norms.layernorm import LayerNorm
-from anyformer.specs.embed_head import TokenHead
+from anyformer.families.gpt2 import BASE
+from anyformer.families.statemap import Rule, StateMap, decoder_map
 from anyformer.specs.model import ModelSpec
-
-LAYER, BLOCK = "model.decoder.layers.{i}", "decoder.blocks.{i}"
 
 
 def _preset(
@@ -43,14 +42,7 @@ def _preset(
 class OPT(Family, kind="opt"):
     """OPT."""
 
-    base = {
-        "attention": {"heads": 1, "bias": "qkvo"},
-        "norm": {"kind": "layernorm", "eps": 1e-5},
-        "position": {"kind": "learned", "offset": 2},
-        "ffn": {"kind": "relu", "bias": True},
-        "head": {"kind": "lm", "tied": True},
-        "init": {"kind": "normal", "std": 0.02},
-    }
+    base = BASE | {"position": {"kind": "learned", "offset": 2}, "ffn": {"kind": "relu", "bias": True}}
     presets = (
         _preset("125m", 768, 12, 12, 125_239_296, "125,239,296 in a released copy",
                 "another library counts 1,536 fewer: two rows of the position table that no token reaches"),
@@ -68,112 +60,67 @@ class OPT(Family, kind="opt"):
     )  # fmt: skip
     architectures = ("OPTForCausalLM",)
     model_type = "opt"
-    keys = {
-        "vocab_size": whole(50272),
-        "hidden_size": whole(768),
-        "num_hidden_layers": whole(12),
-        "ffn_dim": whole(3072),
-        "max_position_embeddings": whole(2048),
+    keys = special_ids(pad=1, bos=2, eos=2) | {
+        "vocab_size": whole(50272, "vocab"),
+        "hidden_size": whole(768, "width"),
+        "num_hidden_layers": whole(12, "depth"),
+        "ffn_dim": whole(3072, "ffn.width"),
+        "max_position_embeddings": whole(2048, "context"),
         "do_layer_norm_before": flag(True),
         "_remove_final_layer_norm": flag(False),
         "word_embed_proj_dim": whole(None),
-        "dropout": number(0.1),
-        "attention_dropout": number(0.0),
+        "dropout": number(0.1, ("block.dropout", "embed.dropout")),
+        "attention_dropout": number(0.0, "attention.dropout"),
         # Of no use in the public class, or of use in training only.
         "activation_dropout": number(0.0),
         "layerdrop": number(0.0),
-        "num_attention_heads": whole(12),
-        "activation_function": text("relu"),
-        "init_std": number(0.02),
-        "enable_bias": flag(True),
-        "layer_norm_elementwise_affine": flag(True),
-        "tie_word_embeddings": flag(True),
-        "pad_token_id": ids(1),
-        "bos_token_id": ids(2),
-        "eos_token_id": ids(2),
+        "num_attention_heads": whole(12, "attention.heads"),
+        "activation_function": activation("relu"),
+        "init_std": number(0.02, "init.std"),
+        "enable_bias": flag(True, ("attention.bias", "ffn.bias")),
+        "layer_norm_elementwise_affine": flag(True, "norm.bias"),
+        "tie_word_embeddings": flag(True, "head.tied"),
     }
+    small = {
+        "vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 3, "ffn_dim": 40, "max_position_embeddings": 64,
+        "num_attention_heads": 4, "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 2,
+    }  # fmt: skip
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
-        narrow, before, gains = c["word_embed_proj_dim"], c["do_layer_norm_before"], c["layer_norm_elementwise_affine"]
+    def read(cls, c: Values) -> dict[str, Any]:
+        narrow, before = c["word_embed_proj_dim"], c["do_layer_norm_before"]
         if not c["tie_word_embeddings"] and narrow not in (None, c["hidden_size"]):
             c.refuse("tie_word_embeddings", "false goes with a table as wide as the model only")
-        return {
-            "vocab": c["vocab_size"],
-            "width": c["hidden_size"],
-            "depth": c["num_hidden_layers"],
-            "context": c["max_position_embeddings"],
+        return super().read(c) | {
             "embed.width": None if narrow == c["hidden_size"] else narrow,
-            "embed.dropout": float(c["dropout"]),
-            "attention.heads": c["num_attention_heads"],
-            "attention.bias": "qkvo" if c["enable_bias"] else "",
-            "attention.dropout": float(c["attention_dropout"]),
-            "block.dropout": float(c["dropout"]),
-            "ffn.kind": plain_ffn(c, "activation_function"),
-            "ffn.bias": c["enable_bias"],
-            "ffn.width": c["ffn_dim"],
-            "norm.gain": "weight" if gains else "none",
-            "norm.bias": gains,
+            "norm.gain": "weight" if c["layer_norm_elementwise_affine"] else "none",
             "norm.placement": "pre" if before else "post",
             "norm.final": False if before and c["_remove_final_layer_norm"] else None,
-            "head.tied": c["tie_word_embeddings"],
-            "init.std": float(c["init_std"]),
         }
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
         stack = spec.stacks[-1]
-        layer = stack.layers[0]
-        before = layer.norm.of_attention() == "pre"
-        return {
-            "vocab_size": spec.vocab,
-            "hidden_size": spec.width,
-            "num_hidden_layers": stack.depth,
-            "ffn_dim": spec.dims(layer, stack).ffn_width,
-            "max_position_embeddings": spec.context,
+        before = stack.layers[0].norm.of_attention() == "pre"
+        return super().write(spec) | {
             "do_layer_norm_before": before,
             "_remove_final_layer_norm": before and not stack.final_norm,
             "word_embed_proj_dim": spec.embed_width,
-            "dropout": layer.block.dropout,
-            "attention_dropout": layer.attention.dropout,
-            "num_attention_heads": layer.attention.heads,
-            "activation_function": activation_of(layer.ffn, gated=False),
-            "init_std": getattr(spec.init, "std", 0.02),
-            "enable_bias": bool(layer.attention.bias),
-            "layer_norm_elementwise_affine": not isinstance(layer.norm.leaf, LayerNorm) or layer.norm.leaf.bias,
-            "tie_word_embeddings": isinstance(spec.head, TokenHead) and spec.head.tied,
         }
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
         slot = "inner" if spec.stacks[-1].layers[0].norm.of_attention() == "pre" else "after"
-        parts = {
-            "self_attn.q_proj": "attention.body.q",
-            "self_attn.k_proj": "attention.body.k",
-            "self_attn.v_proj": "attention.body.v",
-            "self_attn.out_proj": "attention.body.o",
-            "self_attn_layer_norm": f"attention.{slot}",
-            "fc1": "ffn.body.up",
-            "fc2": "ffn.body.down",
-            "final_layer_norm": f"ffn.{slot}",
-        }
-        return StateMap(
-            rules=(
-                Rule("model.decoder.embed_tokens.weight", "embed.tokens.weight"),
-                Rule("model.decoder.embed_positions.weight", "decoder.positions.0.table"),
-                Rule("model.decoder.project_in.weight", "embed.project.weight"),
-                Rule("model.decoder.project_out.weight", "head.project.weight"),
-                *(Rule(f"{LAYER}.{theirs}.{{p}}", f"{BLOCK}.{ours}.{{p}}") for theirs, ours in parts.items()),
-                Rule("model.decoder.final_layer_norm.{p}", "decoder.final_norm.{p}"),
-                Rule("lm_head.weight", "head.weight"),
-            ),
-            copies={"lm_head.weight": "model.decoder.embed_tokens.weight"},
-            prefix="model.",
-        )
-
-    @classmethod
-    def tiny(cls) -> dict[str, Any]:
-        return {
-            "vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 3, "ffn_dim": 40, "max_position_embeddings": 64,
-            "num_attention_heads": 4, "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 2,
-        }  # fmt: skip
+        norms = {f"attention_{slot}": "self_attn_layer_norm", f"ffn_{slot}": "final_layer_norm"}
+        found = decoder_map(
+            "model.decoder",
+            "layers",
+            Rule("model.decoder.project_in.weight", "embed.project.weight"),
+            Rule("model.decoder.project_out.weight", "head.project.weight"),
+            tokens="embed_tokens",
+            positions="embed_positions",
+            final="final_layer_norm",
+            q="self_attn.q_proj", k="self_attn.k_proj", v="self_attn.v_proj", o="self_attn.out_proj",
+            up="fc1", down="fc2", **norms,
+        )  # fmt: skip
+        return replace(found, prefix="model.")

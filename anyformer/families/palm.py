@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anyformer.families.family import Family, Preset
-from anyformer.families.llama import sizes
+from anyformer.families.llama_like import sizes
 
 UNKNOWN = "eps and how RoPE pairs dimensions are not published; here our LayerNorm's 1e-5 and halves"
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import Values, ids, must, number, whole
+from anyformer.families.config_keys import must, number, special_ids, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.llama import BASE, sizes
-from anyformer.families.rope_keys import read_rope, share_of, write_rope
-from anyformer.families.statemap import Rule, StateMap
-from anyformer.families.window_keys import FULL, LOCAL, each_layer, read_windows, window_of
-from anyformer.parts.positions.rope import Rope
+from anyformer.families.llama_like import BASE, sizes
+from anyformer.families.rope_keys import RopeKeys
+from anyformer.families.window_keys import WindowKeys
 from anyformer.parts.positions.rope_scaling import LongRope
 from anyformer.specs.model import ModelSpec
 
@@ -21,15 +18,10 @@ LONG: dict[str, Any] = {
     "original": 4096,
     "factor": 32.0,
     "short": [
-        1.1, 1.1, 1.1, 1.3000000000000003, 1.3500000000000003, 1.3500000000000003, 1.4000000000000004,
-        1.5500000000000005, 2.000000000000001, 2.000000000000001, 2.000000000000001, 2.000000000000001,
-        2.000000000000001, 2.000000000000001, 2.000000000000001, 2.000000000000001, 2.000000000000001,
-        2.000000000000001, 2.000000000000001, 2.000000000000001, 2.000000000000001, 2.000000000000001,
-        2.000000000000001, 2.000000000000001, 2.000000000000001, 2.0500000000000007, 2.0500000000000007,
-        2.0500000000000007, 2.0500000000000007, 2.0500000000000007, 2.0500000000000007, 2.1000000000000005,
-        2.1000000000000005, 2.1500000000000004, 2.25, 2.25, 2.25, 2.25, 2.25, 2.3999999999999995,
-        2.4499999999999993, 2.499999999999999, 2.6999999999999984, 2.6999999999999984, 2.7499999999999982,
-        2.799999999999998, 2.8999999999999977, 3.049999999999997,
+        *[1.1] * 3, 1.3000000000000003, *[1.3500000000000003] * 2, 1.4000000000000004, 1.5500000000000005,
+        *[2.000000000000001] * 17, *[2.0500000000000007] * 6, *[2.1000000000000005] * 2, 2.1500000000000004,
+        *[2.25] * 5, 2.3999999999999995, 2.4499999999999993, 2.499999999999999, *[2.6999999999999984] * 2,
+        2.7499999999999982, 2.799999999999998, 2.8999999999999977, 3.049999999999997,
     ],
     "long": [
         1.0700000524520874, 1.1200000047683716, 1.149999976158142, 1.4199999570846558, 1.5699999332427979,
@@ -45,6 +37,7 @@ LONG: dict[str, Any] = {
     ],
 }  # fmt: skip
 """How the frequencies of Phi-3 mini 128k stretch: a factor for each, up to the trained length and beyond it."""
+IDS: dict[str, Any] = {"ids.bos": 1, "ids.eos": [32000], "ids.pad": 32000}
 
 
 class Phi3(Family, kind="phi3"):
@@ -52,104 +45,50 @@ class Phi3(Family, kind="phi3"):
 
     base = BASE
     presets = (
-        Preset(
-            name="phi-3-mini-4k", also=("phi-3-mini",), title="Phi-3 mini 4k (2024)",
-            changes=sizes(3072, 32, 32, 32, 8192, 32064, 4096) | {"attention.pattern": "window(2047)", "ids.bos": 1, "ids.eos": [32000], "ids.pad": 32000},
-            params=3_821_079_552,
-            published="3,821,079,552 in released files",
-            evidence="the released config as quoted in two other projects, and a third",
-            note="a window of 2047 as in the released config; another project writes 2048, as the kernel it was "
-            "trained with left the token itself out of the count",
-        ),
-        Preset(
-            name="phi-3-mini-128k", title="Phi-3 mini 128k (2024)",
-            changes=sizes(3072, 32, 32, 32, 8192, 32064, 131072)
-            | {"position.scaling": LONG, "ids.bos": 1, "ids.eos": [32000], "ids.pad": 32000},
-            params=3_821_079_552,
-            published="3,821,079,552 in released files of Phi-3.5 mini, of the same shapes",
-            evidence="configs in training and serving code of two other projects; the lists of factors as the publisher's "
-            "evaluation code repeats them, and that they are this model's from general knowledge",
-            note="the released config has a window of 262144, beyond the context and so without effect; lists of factors "
-            "changed once after the release, and Phi-3.5 has others",
-        ),
-        Preset(
-            name="phi-3-medium-4k", also=("phi-3-medium",), title="Phi-3 medium 4k (2024)",
-            changes=sizes(5120, 40, 40, 10, 17920, 32064, 4096)
-            | {"attention.pattern": "window(2047)", "ids.bos": 1, "ids.eos": [32000], "ids.pad": 32000},
-            params=13_960_238_080,
-            published="13,960,238,080 in released files",
-            evidence="the released config as quoted in two other projects",
-        ),
-        Preset(
-            name="phi-4", title="Phi-4 (2024)",
-            changes=sizes(5120, 40, 40, 10, 17920, 100352, 16384) | {"position.theta": 250000.0},
-            params=14_659_507_200,
-            published="14,659,507,200 in a copy of the released files",
-            evidence="the config in training code of one other project",
-            note="no window",
-        ),
+        Preset("phi-3-mini-4k", "Phi-3 mini 4k (2024)", sizes(3072, 32, 32, 32, 8192, 32064, 4096)
+               | IDS | {"attention.pattern": "window(2047)"},
+               3_821_079_552, also=("phi-3-mini",),
+               evidence="the released config as quoted in two other projects, and a third",
+               note="a window of 2047 as in the released config; another project writes 2048, as the kernel it was "
+               "trained with left the token itself out of the count"),
+        Preset("phi-3-mini-128k", "Phi-3 mini 128k (2024)", sizes(3072, 32, 32, 32, 8192, 32064, 131072)
+               | IDS | {"position.scaling": LONG}, 3_821_079_552,
+               published="3,821,079,552 in released files of Phi-3.5 mini, of the same shapes",
+               evidence="configs in training and serving code of two other projects; the lists of factors as the "
+               "publisher's evaluation code repeats them, and that they are this model's from general knowledge",
+               note="the released config has a window of 262144, beyond the context and so without effect; lists of "
+               "factors changed once after the release, and Phi-3.5 has others"),
+        Preset("phi-3-medium-4k", "Phi-3 medium 4k (2024)", sizes(5120, 40, 40, 10, 17920, 32064, 4096)
+               | IDS | {"attention.pattern": "window(2047)"},
+               13_960_238_080, also=("phi-3-medium",), evidence="the released config as quoted in two other projects"),
+        Preset("phi-4", "Phi-4 (2024)", sizes(5120, 40, 40, 10, 17920, 100352, 16384) | {"position.theta": 250000.0},
+               14_659_507_200, published="14,659,507,200 in a copy of the released files",
+               evidence="the config in training code of one other project", note="no window"),
     )  # fmt: skip
     architectures = ("Phi3ForCausalLM",)
     model_type = "phi3"
-    keys = like.keys(
-        vocab=32064, width=3072, ffn=8192, depth=32, heads=32, kv_heads=None, context=4096, eps=1e-5
-    ) | {
-        "resid_pdrop": number(0.0),
-        "embd_pdrop": number(0.0),
+    keys = {
+        **like.keys(3072, 32, 32, None, 8192, 32064, 4096, eps=1e-5),
+        **special_ids(pad=32000, bos=1, eos=32000),
+        "resid_pdrop": number(0.0, "block.dropout"),
+        "embd_pdrop": number(0.0, "embed.dropout"),
         "original_max_position_embeddings": whole(4096),
-        "sliding_window": whole(None),
         # Choices that some files state and the public class does not have.
         "attention_bias": must(False),
         "mlp_bias": must(False),
         "lm_head_bias": must(False),
         "full_attn_mod": must(1),
         "interpolate_factor": must(1),
-        "pad_token_id": ids(32000),
-        "bos_token_id": ids(1),
-        "eos_token_id": ids(32000),
-    }  # fmt: skip
+    }
+    groups = (
+        RopeKeys(fraction=1.0, original="original_max_position_embeddings", kinds=("default", "longrope")),
+        WindowKeys(listed=False),
+    )
+    tensors = like.tensors(qkv="self_attn.qkv_proj", o="self_attn.o_proj", **like.FUSED_FFN, **like.PRE_NORMS)
+    small = like.small(partial_rotary_factor=0.5, sliding_window=6)
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
-        context, window = c["max_position_embeddings"], c["sliding_window"]
-        own = {"block.dropout": float(c["resid_pdrop"]), "embed.dropout": float(c["embd_pdrop"])}
-        return (
-            like.read(c)
-            | read_rope(
-                c,
-                context=context,
-                fraction=1.0,
-                original=c["original_max_position_embeddings"],
-                kinds=("default", "longrope"),
-            )
-            | read_windows(c, each_layer(c, lambda i: FULL if window is None else LOCAL), window)
-            | own
-        )
-
-    @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        stack = spec.stacks[-1]
-        layer = stack.layers[0]
-        dims, position = spec.dims(layer, stack), layer.position
-        scaling = position.scaling if isinstance(position, Rope) else None
-        own = {
-            "resid_pdrop": layer.block.dropout,
-            "embd_pdrop": spec.embed.dropout,
-            "original_max_position_embeddings": scaling.original if isinstance(scaling, LongRope) else spec.context,
-            "sliding_window": window_of(spec)[0],
-        }
-        return like.write(spec) | write_rope(position, fraction=share_of(position, dims.head_dim)) | own
-
-    @classmethod
-    def weights(cls, spec: ModelSpec) -> StateMap:
-        body = f"{like.BLOCK}.attention.body"
-        return like.state_map(
-            Rule(f"{like.LAYER}.self_attn.qkv_proj.weight", tuple(f"{body}.{name}.weight" for name in "qkv")),
-            Rule(f"{like.LAYER}.self_attn.o_proj.weight", f"{body}.o.weight"),
-            *like.FUSED_FFN,
-            *like.PRE_NORMS,
-        )
-
-    @classmethod
-    def tiny(cls) -> dict[str, Any]:
-        return like.tiny(partial_rotary_factor=0.5, sliding_window=6)
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
+        scaling = getattr(spec.stacks[-1].layers[0].position, "scaling", None)
+        original = scaling.original if isinstance(scaling, LongRope) else spec.context
+        return super().write(spec) | {"original_max_position_embeddings": original}

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import Values, flag, texts, whole
+from anyformer.families.config_keys import Key, KeyGroup, flag, texts, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
-from anyformer.families.llama import BASE, sizes
-from anyformer.families.rope_keys import read_rope, write_rope
-from anyformer.families.statemap import StateMap
+from anyformer.families.llama_like import BASE, sizes
+from anyformer.families.rope_keys import RopeKeys
 from anyformer.families.window_keys import FULL, LOCAL, each_layer, read_windows, window_of
 from anyformer.specs.model import ModelSpec
 
@@ -21,32 +21,32 @@ LATER = "configs in two training codes and one for analysis, of three other proj
 TIED = {"head.tied": True}
 
 
-WINDOW_KEYS = {
-    "use_sliding_window": flag(False),
-    "sliding_window": whole(4096, null=True),
-    "max_window_layers": whole(28),
-    "layer_types": texts(),
-}
+class LateWindows(KeyGroup):
+    """Windows from some layer on, if they are switched on at all."""
 
+    @property
+    def keys(self) -> Mapping[str, Key]:
+        return {
+            "use_sliding_window": flag(False),
+            "sliding_window": whole(4096, null=True),
+            "max_window_layers": whole(28),
+            "layer_types": texts(),
+        }
 
-def read_late_windows(c: Values) -> dict[str, Any]:
-    """Windows from some layer on, if they are switched on at all, as changes of a spec."""
-    window = c["sliding_window"] if c["use_sliding_window"] else None
-    types = c["layer_types"]
-    if types is None:
-        types = each_layer(c, lambda i: LOCAL if window is not None and i >= c["max_window_layers"] else FULL)
-    return read_windows(c, types, window)
+    def read(self, c: Values) -> Mapping[str, Any]:
+        window, types = c["sliding_window"] if c["use_sliding_window"] else None, c["layer_types"]
+        if types is None:
+            types = each_layer(c, lambda i: LOCAL if window is not None and i >= c["max_window_layers"] else FULL)
+        return read_windows(c, types, window)
 
-
-def write_late_windows(spec: ModelSpec) -> dict[str, Any]:
-    """The keys of a spec's windows."""
-    window, types = window_of(spec)
-    return {
-        "use_sliding_window": window is not None,
-        "sliding_window": window,
-        "max_window_layers": types.index(LOCAL) if window is not None else spec.stacks[-1].depth,
-        "layer_types": types,
-    }
+    def write(self, spec: ModelSpec) -> Mapping[str, Any]:
+        window, types = window_of(spec)
+        return {
+            "use_sliding_window": window is not None,
+            "sliding_window": window,
+            "max_window_layers": types.index(LOCAL) if window is not None else spec.stacks[-1].depth,
+            "layer_types": types,
+        }
 
 
 def _preset(name: str, changes: Mapping[str, Any], params: int, evidence: str, note: str = "") -> Preset:
@@ -57,7 +57,6 @@ def _preset(name: str, changes: Mapping[str, Any], params: int, evidence: str, n
         title=f"Qwen{series} {size.upper()} (2024)",
         changes={"position.theta": 1e6, "norm.eps": 1e-6} | dict(changes),
         params=params,
-        published=f"{params:,} in released files",
         evidence=evidence,
         note=note,
     )
@@ -89,22 +88,7 @@ class Qwen2(Family, kind="qwen2"):
     )  # fmt: skip
     architectures = ("Qwen2ForCausalLM",)
     model_type = "qwen2"
-    keys = like.keys(
-        vocab=151936, width=4096, ffn=22016, depth=32, heads=32, kv_heads=32, context=32768, eps=1e-6
-    ) | WINDOW_KEYS  # fmt: skip
-
-    @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
-        return like.read(c) | read_rope(c, context=c["max_position_embeddings"]) | read_late_windows(c)
-
-    @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        return like.write(spec) | write_rope(spec.stacks[-1].layers[0].position) | write_late_windows(spec)
-
-    @classmethod
-    def weights(cls, spec: ModelSpec) -> StateMap:
-        return like.state_map(*like.ATTENTION, *like.FFN, *like.PRE_NORMS)
-
-    @classmethod
-    def tiny(cls) -> dict[str, Any]:
-        return like.tiny(use_sliding_window=True, sliding_window=6, max_window_layers=1, tie_word_embeddings=True)
+    keys = like.keys(4096, 32, 32, 32, 22016, 151936, 32768)
+    groups = (RopeKeys(), LateWindows())
+    tensors = like.tensors(**like.LLAMA)
+    small = like.small(use_sliding_window=True, sliding_window=6, max_window_layers=1, tie_word_embeddings=True)

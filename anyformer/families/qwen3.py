@@ -6,13 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import Values, flag, whole
 from anyformer.families.family import Family, Preset
-from anyformer.families.llama import BASE, sizes
-from anyformer.families.qwen2 import WINDOW_KEYS, read_late_windows, write_late_windows
-from anyformer.families.rope_keys import read_rope, write_rope
-from anyformer.families.statemap import StateMap
-from anyformer.specs.model import ModelSpec
+from anyformer.families.llama_like import BASE, sizes
+from anyformer.families.qwen2 import LateWindows
+from anyformer.families.rope_keys import RopeKeys
 
 NORM: dict[str, Any] = {"kind": "rmsnorm", "eps": 1e-6}
 OWN = {"head.tied": False}
@@ -27,7 +24,6 @@ def _preset(size: str, changes: Mapping[str, Any], params: int, note: str = "") 
         title=f"Qwen3 {size.upper()} (2025)",
         changes={"attention.head_dim": 128, "position.theta": 1e6} | dict(changes),
         params=params,
-        published=f"{params:,} in released files",
         evidence="configs in two training codes and one for analysis, of three other projects, which agree",
         note=note,
     )
@@ -50,36 +46,11 @@ class Qwen3(Family, kind="qwen3"):
     )  # fmt: skip
     architectures = ("Qwen3ForCausalLM",)
     model_type = "qwen3"
-    keys = (
-        like.keys(vocab=151936, width=4096, ffn=22016, depth=32, heads=32, kv_heads=32, context=32768, eps=1e-6)
-        | WINDOW_KEYS
-        | {"head_dim": whole(128), "attention_bias": flag(False)}
-    )
-
-    @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
-        own = {
-            "attention.qk_norm.eps": float(c["rms_norm_eps"]),
-            "attention.bias": "qkvo" if c["attention_bias"] else "",
-        }
-        return (
-            like.read(c, head_dim=c["head_dim"])
-            | read_rope(c, context=c["max_position_embeddings"])
-            | read_late_windows(c)
-            | own
-        )
-
-    @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        stack = spec.stacks[-1]
-        layer = stack.layers[0]
-        own = {"head_dim": spec.dims(layer, stack).head_dim, "attention_bias": bool(layer.attention.bias)}
-        return like.write(spec) | write_rope(layer.position) | write_late_windows(spec) | own
-
-    @classmethod
-    def weights(cls, spec: ModelSpec) -> StateMap:
-        return like.state_map(*like.ATTENTION, *like.FFN, *like.HEAD_NORMS, *like.PRE_NORMS)
-
-    @classmethod
-    def tiny(cls) -> dict[str, Any]:
-        return like.tiny(head_dim=12, use_sliding_window=True, sliding_window=6, max_window_layers=1)
+    keys = {
+        **like.keys(4096, 32, 32, 32, 22016, 151936, 32768, qk_norm=True),
+        **like.head_dim(128),
+        **like.ATTENTION_BIAS,
+    }
+    groups = (RopeKeys(), LateWindows())
+    tensors = like.tensors(**like.LLAMA, **like.HEAD_NORMS)
+    small = like.small(head_dim=12, use_sliding_window=True, sliding_window=6, max_window_layers=1)

@@ -6,62 +6,59 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families.config_keys import (
-    LARGEST,
     Key,
-    Values,
-    activation_of,
+    SpecView,
+    activation,
+    are_whole,
     flag,
-    ids,
     must,
     number,
-    plain_ffn,
+    special_ids,
     texts,
     whole,
 )
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
-from anyformer.families.statemap import Rule, Shaped, StateMap
+from anyformer.families.statemap import Rule, Shaped, StateMap, block_rules
 from anyformer.families.window_keys import arranged
 from anyformer.parts.mixers.lsh import LSH
 from anyformer.parts.patterns.chunked import Chunked
 from anyformer.parts.positions.axial import Axial
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.patterns import Both
 from anyformer.specs.stacks import pattern_of
 
-LAYER, BLOCK = "reformer.encoder.layers.{i}", "decoder.blocks.{i}"
+LAYER = "reformer.encoder.layers.{i}"
 EMBEDDED = "reformer.embeddings.position_embeddings"
 
 
 def _is_counts(value: Any) -> bool:
-    listed = value if isinstance(value, list) else [value]
-    return all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= LARGEST for n in listed)
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, list | tuple) and len(value) == 2 and _is_counts(list(value))
+    return are_whole(value) and all(n >= 0 for n in (value if isinstance(value, list) else [value]))
 
 
 def _pair(*default: int) -> Key:
-    return Key(what="a list of two whole numbers", fits=_is_pair, default=list(default))
+    def fits(value: Any) -> bool:
+        return isinstance(value, list | tuple) and len(value) == 2 and _is_counts(list(value))
+
+    return Key(what="a list of two whole numbers", fits=fits, default=list(default))
 
 
-KEYS: dict[str, Key] = {
-    "vocab_size": whole(320),
-    "hidden_size": whole(256),
-    "attention_head_size": whole(64),
-    "num_attention_heads": whole(12),
+KEYS: dict[str, Key] = special_ids(pad=0, eos=2) | {
+    "vocab_size": whole(320, "vocab"),
+    "hidden_size": whole(256, "width"),
+    "attention_head_size": whole(64, "attention.head_dim"),
+    "num_attention_heads": whole(12, "attention.heads"),
     "attn_layers": texts(),
     # Always as many as attn_layers lists.
     "num_hidden_layers": whole(None),
-    "feed_forward_size": whole(512),
-    "hidden_act": Key(what="a text", fits=lambda value: isinstance(value, str), default="relu"),
-    "layer_norm_eps": number(1e-12),
-    "initializer_range": number(0.02),
+    "feed_forward_size": whole(512, "ffn.width"),
+    "hidden_act": activation("relu", more={"ffn.bias": True}),
+    "layer_norm_eps": number(1e-12, "norm.eps"),
+    "initializer_range": number(0.02, "init.std"),
     "axial_norm_std": number(1.0),
     "axial_pos_embds": flag(True),
     "axial_pos_shape": _pair(64, 64),
     "axial_pos_embds_dim": _pair(64, 192),
-    "max_position_embeddings": whole(4096),
+    "max_position_embeddings": whole(4096, "context"),
     "local_attn_chunk_length": whole(64),
     "local_num_chunks_before": whole(1),
     "local_num_chunks_after": must(0),
@@ -73,13 +70,11 @@ KEYS: dict[str, Key] = {
     "hash_seed": whole(None),
     "local_attention_probs_dropout_prob": number(0.05),
     "lsh_attention_probs_dropout_prob": number(0.0),
-    "hidden_dropout_prob": number(0.05),
+    "hidden_dropout_prob": number(0.05, ("block.dropout", "embed.dropout", "ffn.dropout")),
     "chunk_size_feed_forward": whole(0),
     "is_decoder": flag(False),
     # Both streams side by side are twice as wide as the table.
     "tie_word_embeddings": must(False),
-    "pad_token_id": ids(0),
-    "eos_token_id": ids(2),
     # Without effect: the loss in pieces, and what the released files have from an earlier form of the class.
     "chunk_size_lm_head": whole(0),
     "attention_probs_dropout_prob": number(0.1),
@@ -95,6 +90,10 @@ LAYERS = ["local", "lsh"] * 3
 def local(chunk: int, before: int) -> str:
     """The pattern of a local layer: its own chunk and those before it."""
     return f"causal & chunked({chunk}, {before})"
+
+
+def _row_width(position: Axial, spec: ModelSpec) -> int:
+    return spec.width // 2 if position.row_width is None else position.row_width
 
 
 def changes(local_chunk: int, lsh_chunk: int, names: list[str], mixer: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,37 +120,35 @@ class Reformer(Family, kind="reformer"):
         "init": {"kind": "normal", "std": 0.02},
     }
     presets = (
-        Preset(
-            name="reformer-enwik8",
-            title="Reformer on enwik8 (2020)",
-            changes={
-                "vocab": 258, "width": 1024, "depth": 12, "context": 65536, "attention.heads": 8, "ffn.width": 4096,
-                "position.rows": 128, "position.columns": 512, "position.row_width": 256, "ids.pad": 0, "ids.eos": [2],
-            } | changes(128, 256, ["local", "local", "lsh", "local"] * 3, {"buckets": 512, "rounds": 4, "seed": "none"}),
-            params=149_182_722,
-            published="only rounded, to 149M",
-            evidence="a copy of its released config and the publisher's training file for enwik8",
-            note="characters as bytes; its 258 ids need no tokenizer",
-        ),
-        Preset(
-            name="reformer-crime-and-punishment",
-            title="Reformer on Crime and Punishment (2020)",
-            changes={
-                "vocab": 320, "width": 256, "depth": 6, "context": 524288, "attention.heads": 2,
-                "attention.head_dim": 64, "ffn.width": 512, "position.rows": 512, "position.columns": 1024,
-                "position.row_width": 64, "ids.pad": 0, "ids.eos": [2],
-            } | changes(64, 64, LAYERS, {"buckets": [64, 128], "seed": "none"}),
-            params=2_748_224,
-            published="nothing; counted on the public class",
-            evidence="four copies of its released config, which agree",
-        ),
+        Preset("reformer-enwik8", "Reformer on enwik8 (2020)", {
+            "vocab": 258, "width": 1024, "depth": 12, "context": 65536, "attention.heads": 8, "ffn.width": 4096,
+            "position.rows": 128, "position.columns": 512, "position.row_width": 256, "ids.pad": 0, "ids.eos": [2],
+        } | changes(128, 256, ["local", "local", "lsh", "local"] * 3, {"buckets": 512, "rounds": 4, "seed": "none"}),
+               149_182_722, published="only rounded, to 149M",
+               evidence="a copy of its released config and the publisher's training file for enwik8",
+               note="characters as bytes; its 258 ids need no tokenizer"),
+        Preset("reformer-crime-and-punishment", "Reformer on Crime and Punishment (2020)", {
+            "vocab": 320, "width": 256, "depth": 6, "context": 524288, "attention.heads": 2, "attention.head_dim": 64,
+            "ffn.width": 512, "position.rows": 512, "position.columns": 1024, "position.row_width": 64,
+            "ids.pad": 0, "ids.eos": [2],
+        } | changes(64, 64, LAYERS, {"buckets": [64, 128], "seed": "none"}),
+               2_748_224, published="nothing; counted on the public class",
+               evidence="four copies of its released config, which agree"),
     )  # fmt: skip
     architectures = ("ReformerModelWithLMHead",)
     model_type = "reformer"
     keys = KEYS
+    small = {
+        "vocab_size": 61, "hidden_size": 24, "num_attention_heads": 3, "attention_head_size": 8,
+        "attn_layers": ["local", "lsh", "lsh"], "feed_forward_size": 40, "layer_norm_eps": 1e-3,
+        "axial_pos_shape": [8, 8], "axial_pos_embds_dim": [10, 14], "max_position_embeddings": 64,
+        "local_attn_chunk_length": 4, "lsh_attn_chunk_length": 4, "num_buckets": [4, 2], "num_hashes": 2,
+        "hash_seed": 3, "is_decoder": True, "hidden_dropout_prob": 0.0,
+        "local_attention_probs_dropout_prob": 0.0, "pad_token_id": 0, "eos_token_id": 2,
+    }  # fmt: skip
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         if not c["is_decoder"]:
             c.refuse("is_decoder", "without it this class lets tokens see later ones", "true")
         names = LAYERS if c["attn_layers"] is None else c["attn_layers"]
@@ -179,23 +176,10 @@ class Reformer(Family, kind="reformer"):
                 "attention.dropout": float(c["lsh_attention_probs_dropout_prob"] or 0.0),
             },
         }  # fmt: skip
-        dropped = float(c["hidden_dropout_prob"])
         return {
-            "vocab": c["vocab_size"],
-            "width": c["hidden_size"],
+            **super().read(c),
             "depth": len(names),
-            "context": context,
-            "embed.dropout": dropped,
-            "attention.heads": c["num_attention_heads"],
-            "attention.head_dim": c["attention_head_size"],
-            "ffn.kind": plain_ffn(c, "hidden_act"),
-            "ffn.width": c["feed_forward_size"],
-            "ffn.bias": True,
-            "ffn.dropout": dropped,
             "ffn.chunk": c["chunk_size_feed_forward"] or None,
-            "norm.eps": float(c["layer_norm_eps"]),
-            "block.dropout": dropped,
-            "init.std": float(c["initializer_range"]),
             **cls._read_positions(c),
             **(arranged(names, own) if not unknown else {}),
         }
@@ -210,11 +194,10 @@ class Reformer(Family, kind="reformer"):
         return {"position": {"kind": "axial", "rows": rows, "columns": columns, "row_width": widths[0]}}
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        stack = spec.stacks[-1]
-        first, dims = stack.layers[0], spec.dims(stack.layers[0], stack)
-        hashing = [layer for layer in stack.layers if isinstance(layer.attention.mixer, LSH)]
-        others = [layer for layer in stack.layers if layer not in hashing]
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
+        view = SpecView.of(spec)
+        hashing = [layer for layer in view.stack.layers if isinstance(layer.attention.mixer, LSH)]
+        others = [layer for layer in view.stack.layers if layer not in hashing]
         found: dict[str, Any] = {}
         for layer in hashing[:1]:
             mixer: Any = layer.attention.mixer
@@ -225,75 +208,53 @@ class Reformer(Family, kind="reformer"):
                 "lsh_attention_probs_dropout_prob": layer.attention.dropout,
             }  # fmt: skip
         for layer in others[:1]:
-            pattern = pattern_of(stack, layer)
-            cut = (
-                pattern.second
-                if isinstance(pattern, Both) and isinstance(pattern.second, Chunked)
-                else Chunked(size=64)
-            )
-            chunk, before = cut.size, cut.before
+            second = getattr(pattern_of(view.stack, layer), "second", None)
+            cut = second if isinstance(second, Chunked) else Chunked(size=64)
             found |= {
-                "local_attn_chunk_length": chunk, "local_num_chunks_before": before,
+                "local_attn_chunk_length": cut.size, "local_num_chunks_before": cut.before,
                 "local_attention_probs_dropout_prob": layer.attention.dropout,
             }  # fmt: skip
-        position = first.position
-        found["axial_pos_embds"] = isinstance(position, Axial)
+        position = view.layer.position
         if isinstance(position, Axial):
-            row_width = spec.width // 2 if position.row_width is None else position.row_width
+            row_width = _row_width(position, spec)
             found["axial_pos_shape"] = [position.rows, position.columns]
             found["axial_pos_embds_dim"] = [row_width, spec.width - row_width]
-        return found | {
-            "vocab_size": spec.vocab,
-            "hidden_size": spec.width,
-            "attention_head_size": dims.head_dim,
-            "num_attention_heads": dims.heads,
-            "attn_layers": ["lsh" if layer in hashing else "local" for layer in stack.layers],
-            "num_hidden_layers": stack.depth,
-            "feed_forward_size": dims.ffn_width,
-            "hidden_act": activation_of(first.ffn, gated=False),
-            "chunk_size_feed_forward": getattr(first.ffn, "chunk", None) or 0,
-            "layer_norm_eps": first.norm.leaf.eps,
-            "initializer_range": getattr(spec.init, "std", 0.02),
-            "max_position_embeddings": spec.context,
-            "hidden_dropout_prob": first.block.dropout,
+        return super().write(spec) | found | {
+            "axial_pos_embds": isinstance(position, Axial),
+            "attn_layers": ["lsh" if layer in hashing else "local" for layer in view.stack.layers],
+            "num_hidden_layers": view.stack.depth,
+            "chunk_size_feed_forward": view.get("ffn.chunk") or 0,
             "is_decoder": True,
             "tie_word_embeddings": False,
-        }
+        }  # fmt: skip
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
         stack = spec.stacks[-1]
         position = stack.layers[0].position
-        parts = {
-            "attention.layer_norm": "attention.inner",
-            "attention.output.dense": "attention.body.o",
-            "feed_forward.layer_norm": "ffn.inner",
-            "feed_forward.dense.dense": "ffn.body.up",
-            "feed_forward.output.dense": "ffn.body.down",
-        }
-        rules = [Rule("reformer.embeddings.word_embeddings.weight", "embed.tokens.weight")]
+        rules = [
+            Rule("reformer.embeddings.word_embeddings.weight", "embed.tokens.weight"),
+            Rule(f"{EMBEDDED}.embedding.weight", "decoder.positions.0.table"),
+            *block_rules(
+                LAYER,
+                attention_inner="attention.layer_norm", o="attention.output.dense", ffn_inner="feed_forward.layer_norm",
+                up="feed_forward.dense.dense", down="feed_forward.output.dense",
+            ),
+            Rule("reformer.encoder.layer_norm.{p}", "decoder.final_norm.{p}"),
+            Rule("lm_head.decoder.weight", "head.weight"),
+            Rule("lm_head.bias", "head.bias"),
+        ]  # fmt: skip
         if isinstance(position, Axial):
-            width = spec.width // 2 if position.row_width is None else position.row_width
+            width = _row_width(position, spec)
             shapes = {"rows": (position.rows, 1, width), "columns": (1, position.columns, spec.width - width)}
             rules += [
                 Rule(f"{EMBEDDED}.weights.{i}", f"decoder.positions.0.{name}", Shaped(shape))
                 for i, (name, shape) in enumerate(shapes.items())
             ]
-        rules.append(Rule(f"{EMBEDDED}.embedding.weight", "decoder.positions.0.table"))
         for i, layer in enumerate(stack.layers):
             shared = layer.attention.mixer.shares_keys
-            names = {"query_key": "q", "value": "v"} if shared else {"query": "q", "key": "k", "value": "v"}
-            theirs, ours = (f"{name.format(i=i)}.attention" for name in (LAYER, BLOCK))
-            rules += [
-                Rule(f"{theirs}.self_attention.{name}.weight", f"{ours}.body.{own}.weight")
-                for name, own in names.items()
-            ]
-        rules += [Rule(f"{LAYER}.{theirs}.{{p}}", f"{BLOCK}.{ours}.{{p}}") for theirs, ours in parts.items()]
-        rules += [
-            Rule("reformer.encoder.layer_norm.{p}", "decoder.final_norm.{p}"),
-            Rule("lm_head.decoder.weight", "head.weight"),
-            Rule("lm_head.bias", "head.bias"),
-        ]
+            names = {"q": "query_key", "v": "value"} if shared else {"q": "query", "k": "key", "v": "value"}
+            rules += block_rules(f"{LAYER.format(i=i)}.attention.self_attention", f"decoder.blocks.{i}", **names)
         return StateMap(
             rules=tuple(rules),
             # Older files hold the bias twice, and the numbers that a layer puts in place of scores.
@@ -301,14 +262,3 @@ class Reformer(Family, kind="reformer"):
             ignored=(r".*\.self_attention\.(self_)?mask_value_float(16|32)",),
             prefix="reformer.",
         )
-
-    @classmethod
-    def tiny(cls) -> dict[str, Any]:
-        return {
-            "vocab_size": 61, "hidden_size": 24, "num_attention_heads": 3, "attention_head_size": 8,
-            "attn_layers": ["local", "lsh", "lsh"], "feed_forward_size": 40, "layer_norm_eps": 1e-3,
-            "axial_pos_shape": [8, 8], "axial_pos_embds_dim": [10, 14], "max_position_embeddings": 64,
-            "local_attn_chunk_length": 4, "lsh_attn_chunk_length": 4, "num_buckets": [4, 2], "num_hashes": 2,
-            "hash_seed": 3, "is_decoder": True, "hidden_dropout_prob": 0.0,
-            "local_attention_probs_dropout_prob": 0.0, "pad_token_id": 0, "eos_token_id": 2,
-        }  # fmt: skip

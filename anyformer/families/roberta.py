@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import bert_like as like
-from anyformer.families.config_keys import Values, ids, whole
+from anyformer.families.config_keys import whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.fsmt import read_offset
 from anyformer.families.statemap import StateMap
 from anyformer.parts.positions.learned import Learned
 from anyformer.specs.model import ModelSpec
+
+HEAD: dict[str, Any] = {"head": "lm_head", "transform": ("dense", "layer_norm")}
+"""What its head is called."""
+
+
+def read_offset_positions(c: Values) -> dict[str, Any]:
+    """A table of positions whose rows up to the padding's id hold none."""
+    offset = read_offset(c, c["vocab_size"])
+    return {"context": c["max_position_embeddings"] - offset, "position.offset": offset}
+
+
+def write_offset_positions(spec: ModelSpec) -> dict[str, Any]:
+    """The rows of such a table."""
+    position = spec.stacks[-1].layers[0].position
+    return {"max_position_embeddings": spec.context + (position.offset if isinstance(position, Learned) else 0)}
 
 
 def _preset(size: str, width: int, depth: int, heads: int, params: int, published: str) -> Preset:
@@ -45,33 +60,18 @@ class Roberta(Family, kind="roberta"):
     architectures = ("RobertaForMaskedLM",)
     model_type = "roberta"
     before_types = True
-    keys = like.keys(vocab=50265, context=512) | {
-        "pad_token_id": whole(1),
-        "bos_token_id": ids(0),
-        "eos_token_id": ids(2),
-    }
+    keys = like.keys(vocab=50265, context=512, bos=0, eos=2) | {"pad_token_id": whole(1)}
+    small = like.small(pad_token_id=1, bos_token_id=0, eos_token_id=2)
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
-        offset = read_offset(c, c["vocab_size"])
-        return like.read(c) | {
-            # The rows of padding and of what comes before it hold no position.
-            "context": c["max_position_embeddings"] - offset,
-            "position.offset": offset,
-            # Whatever the layers have.
-            "head.activation": "gelu",
-        }
+    def read(cls, c: Values) -> dict[str, Any]:
+        # The head has GELU, whatever the layers have.
+        return super().read(c) | read_offset_positions(c) | {"head.activation": "gelu"}
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        position = spec.stacks[-1].layers[0].position
-        offset = position.offset if isinstance(position, Learned) else 0
-        return like.write(spec) | {"max_position_embeddings": spec.context + offset}
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
+        return super().write(spec) | write_offset_positions(spec)
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
-        return like.weights(spec, "roberta", head="lm_head", transform=("dense", "layer_norm"))
-
-    @classmethod
-    def tiny(cls) -> dict[str, Any]:
-        return like.tiny(pad_token_id=1, bos_token_id=0, eos_token_id=2)
+        return like.weights(spec, "roberta", **HEAD)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from anyformer.families.config_keys import Key, Values, flag, number, numbers, table, text, whole
+from anyformer.families.config_keys import Key, KeyGroup, SpecView, flag, number, numbers, table, text, whole
+from anyformer.families.config_values import Values
 from anyformer.parts.positions.rope import Rope
-from anyformer.parts.positions.rope_scaling import DynamicNtk, Linear, Llama3, LongRope, RopeScaling, Yarn
 from anyformer.specs.axes import Position
 from anyformer.specs.codec import Problems
+from anyformer.specs.model import ModelSpec
 
 ROPE_KEYS: dict[str, Key] = {
     "rope_theta": number(None),
@@ -19,32 +21,29 @@ ROPE_KEYS: dict[str, Key] = {
     "partial_rotary_factor": number(None),
 }
 
-SHARED: dict[str, Key] = {
-    "rope_type": text("default"),
-    "type": text("default"),
-    "rope_theta": number(None),
-    "partial_rotary_factor": number(None),
-}
-TRAINED: dict[str, Key] = {"original_max_position_embeddings": whole(None)}
-GAIN: dict[str, Key] = {"attention_factor": number(None)}
-TYPES: dict[str, dict[str, Key]] = {
+ORIGINAL = "original_max_position_embeddings"
+SCALINGS: dict[str, dict[str, str]] = {
     "default": {},
-    "linear": {"factor": number(None)},
-    "dynamic": TRAINED | {"factor": number(None)},
-    "llama3": TRAINED | {"factor": number(None), "low_freq_factor": number(None), "high_freq_factor": number(None)},
-    "yarn": TRAINED
-    | GAIN
-    | {
-        "factor": number(None),
-        "beta_fast": number(None),
-        "beta_slow": number(None),
-        "mscale": number(None),
-        "mscale_all_dim": number(None),
-        "truncate": flag(True),
+    "linear": {"factor": "factor"},
+    "dynamic": {"factor": "factor"},
+    "llama3": {"factor": "factor", ORIGINAL: "original", "low_freq_factor": "low", "high_freq_factor": "high"},
+    "yarn": {
+        "factor": "factor", ORIGINAL: "original", "beta_fast": "beta_fast", "beta_slow": "beta_slow",
+        "truncate": "truncate", "attention_factor": "attention_factor",
     },
-    "longrope": TRAINED | GAIN | {"factor": number(None), "short_factor": numbers(), "long_factor": numbers()},
+    "longrope": {
+        "factor": "factor", ORIGINAL: "original", "short_factor": "short", "long_factor": "long",
+        "attention_factor": "attention_factor",
+    },
+}  # fmt: skip
+"""Type of a scaling, published and ours -> its keys, and our fields."""
+READ_ONLY = {"dynamic": (ORIGINAL,), "yarn": ("mscale", "mscale_all_dim")}
+"""Keys that say in other words what is written."""
+SHARED: dict[str, Key] = {name: text("default") for name in ("rope_type", "type")} | {
+    name: number(None) for name in ("rope_theta", "partial_rotary_factor")
 }
-"""Published type of a scaling -> the keys that it reads."""
+OTHER_TYPES = {ORIGINAL: whole(None), "truncate": flag(True), "short_factor": numbers(), "long_factor": numbers()}
+"""Keys of a scaling that hold something else than a number."""
 
 
 def read_rope(
@@ -54,30 +53,22 @@ def read_rope(
     theta: float = 10000.0,
     fraction: float | None = None,
     original: int | None = None,
-    kinds: Sequence[str] = tuple(TYPES),
+    kinds: Sequence[str] = tuple(SCALINGS),
 ) -> dict[str, Any]:
     """RoPE as changes of a spec.
 
-    `theta` and `fraction` are what absent keys mean; a `fraction` of None says that the family always turns whole
-    heads. `original` is the trained length where a family states it outside of the table, `kinds` the scalings that
+    `theta` and `fraction` are what absent keys mean; a `fraction` of None says that the family always rotates
+    whole heads. `original` is the trained length where a family states it outside of the table, `kinds` the scalings that
     its public class has.
     """
     forms = {name: c[name] for name in ("rope_parameters", "rope_scaling") if c[name]} or {"rope_theta": {}}
     found: list[dict[str, Any]] = []
     for name, given in forms.items():
-        kind = given.get("rope_type", given.get("type", "default"))
-        kind = "longrope" if kind == "su" else kind
         if any(isinstance(value, Mapping) for value in given.values()):
             c.refuse(name, "has a table for each kind of layer, which this family does not read")
-        elif kind not in kinds:
-            c.refuse(name, f"{kind!r} is a scaling that we don't have here (known: {', '.join(kinds)})")
         else:
-            found.append(_read(c, name, kind, given, context, theta, fraction or 1.0, original))
-    if found and found[0] != found[-1]:
-        c.refuse("rope_scaling", "says something else than rope_parameters; keep one of them")
-    if fraction is None and found and found[0].get("position.fraction", 1.0) != 1.0:
-        c.refuse("partial_rotary_factor", "is not 1, but this family turns whole heads")
-    return found[0] if found else {}
+            found.append(_read(c, name, given, context, theta, fraction or 1.0, original, kinds))
+    return _agreed(c, [read for read in found if read], whole_heads=fraction is None)
 
 
 def read_ropes(c: Values, *, context: int, thetas: Mapping[str, tuple[str, float]]) -> dict[str, dict[str, Any]]:
@@ -93,48 +84,52 @@ def read_ropes(c: Values, *, context: int, thetas: Mapping[str, tuple[str, float
         return {}
     found: dict[str, dict[str, Any]] = {}
     for i, (layer, (key, theta)) in enumerate(thetas.items()):
-        table = dict(given.get(layer) or {})
-        old = dict(c["rope_scaling"] or {}) if i == 0 else {}
-        forms = {f"rope_parameters.{layer}": table} if table or not old else {}
+        own, old = given.get(layer) or {}, (c["rope_scaling"] or {}) if i == 0 else {}
+        forms = {f"rope_parameters.{layer}": own} if own or not old else {}
         forms |= {"rope_scaling": old} if old else {}
-        read = []
-        for name, form in forms.items():
-            kind = form.get("rope_type", form.get("type", "default"))
-            if kind not in TYPES:
-                c.refuse(name, f"{kind!r} is a scaling that we don't have here (known: {', '.join(TYPES)})")
-            else:
-                read.append(_read(c, name, kind, form, context, theta, 1.0, None, key=key))
-        if read and read[0].get("position.scaling") != read[-1].get("position.scaling"):
-            c.refuse("rope_scaling", "says something else than rope_parameters; keep one of them")
-        if read and read[0].get("position.fraction", 1.0) != 1.0:
-            c.refuse("partial_rotary_factor", "is not 1, but this family turns whole heads")
-        found[layer] = read[0] if read else {}
+        read = [_read(c, name, form, context, theta, 1.0, None, tuple(SCALINGS), key) for name, form in forms.items()]
+        found[layer] = _agreed(c, [made for made in read if made], only="position.scaling")
     return found
+
+
+def _agreed(
+    c: Values, found: Sequence[dict[str, Any]], *, whole_heads: bool = True, only: str | None = None
+) -> dict[str, Any]:
+    """What both forms say; of one field only, or of all."""
+    first, last = ({}, {}) if not found else (found[0], found[-1])
+    if first != last if only is None else first.get(only) != last.get(only):
+        c.refuse("rope_scaling", "says something else than rope_parameters; keep one of them")
+    if whole_heads and first.get("position.fraction", 1.0) != 1.0:
+        c.refuse("partial_rotary_factor", "is not 1, but this family rotates whole heads")
+    return first
 
 
 def _read(
     c: Values,
     where: str,
-    kind: str,
     given: Mapping[str, Any],
     context: int,
     theta: float,
     fraction: float,
     original: int | None,
-    *,
+    kinds: Sequence[str],
     key: str = "rope_theta",
 ) -> dict[str, Any]:
-    values = Values(given, SHARED | TYPES[kind], Problems(), c.reads)
-    made = (
-        {}
-        if values.problems.found
-        else {
+    kind = given.get("rope_type", given.get("type", "default"))
+    kind = "longrope" if kind == "su" else kind
+    if kind not in kinds:
+        c.refuse(where, f"{kind!r} is a scaling that we don't have here (known: {', '.join(kinds)})")
+        return {}
+    names = (*SCALINGS[kind], *READ_ONLY.get(kind, ()))
+    values = Values(given, SHARED | {name: OTHER_TYPES.get(name, number(None)) for name in names}, Problems(), c.reads)
+    made: dict[str, Any] = {}
+    if not values.problems.found:
+        made = {
             "position.kind": "rope",
             "position.theta": float(_one_of(c, key, values, "rope_theta", theta)),
             "position.fraction": float(_one_of(c, "partial_rotary_factor", values, "partial_rotary_factor", fraction)),
             "position.scaling": _scaling(values, kind, context, original),
         }
-    )
     c.take(where, values)
     return made
 
@@ -148,45 +143,36 @@ def _one_of(c: Values, name: str, inside: Values, inner: str, default: float) ->
 
 
 def _scaling(v: Values, kind: str, context: int, original: int | None) -> dict[str, Any] | None:
-    def needed(name: str) -> Any:
-        if v[name] is None:
-            v.problems.add(name, f"is missing; {kind!r} scaling needs it")
-        return 1.0 if v[name] is None else v[name]
-
     if kind == "default":
         return None
-    if kind == "linear":
-        return {"kind": kind, "factor": needed("factor")}
-    trained = original or v["original_max_position_embeddings"] or context
-    if trained < 1 or context < 1:
-        v.problems.add("original_max_position_embeddings", f"{trained} is not at least 1")
-        return None
-    made: dict[str, Any] = {"kind": kind, "original": trained}
-    if kind == "dynamic":
-        if trained != context:
-            v.refuse("original_max_position_embeddings", f"{trained} is not max_position_embeddings={context}")
-        return made | {"factor": needed("factor")}
-    if kind == "llama3":
-        low, high = needed("low_freq_factor"), needed("high_freq_factor")
-        return made | {"factor": needed("factor"), "low": low, "high": high}
-    factor, gain = v["factor"], v["attention_factor"]
-    if kind == "longrope":
-        factor = max(context / trained, 1.0) if factor is None else factor
-        made |= {"short": needed("short_factor"), "long": needed("long_factor")}
-    else:
-        factor = context / trained if factor is None else factor
-        if gain is None and v["mscale"] and v["mscale_all_dim"]:
-            gain = _mscale(factor, v["mscale"]) / _mscale(factor, v["mscale_all_dim"])
-        made |= {"beta_fast": v["beta_fast"] or 32.0, "beta_slow": v["beta_slow"] or 1.0, "truncate": v["truncate"]}
-    return made | {"factor": factor, "attention_factor": gain}
+    made = {ours: v[theirs] for theirs, ours in SCALINGS[kind].items()}
+    if kind != "linear":
+        made["original"] = trained = original or v[ORIGINAL] or context
+        if trained < 1 or context < 1:
+            v.problems.add(ORIGINAL, f"{trained} is not at least 1")
+            return None
+        if kind == "dynamic" and trained != context:
+            v.refuse(ORIGINAL, f"{trained} is not max_position_embeddings={context}")
+        if kind == "longrope":
+            made["factor"] = max(context / trained, 1.0) if v["factor"] is None else v["factor"]
+        if kind == "yarn":
+            factor = made["factor"] = context / trained if v["factor"] is None else v["factor"]
+            if v["attention_factor"] is None and v["mscale"] and v["mscale_all_dim"]:
+                made["attention_factor"] = _mscale(factor, v["mscale"]) / _mscale(factor, v["mscale_all_dim"])
+            made |= {"beta_fast": v["beta_fast"] or 32.0, "beta_slow": v["beta_slow"] or 1.0}
+    for theirs, ours in SCALINGS[kind].items():
+        if made[ours] is None and ours != "attention_factor":
+            v.problems.add(theirs, f"is missing; {kind!r} scaling needs it")
+            made[ours] = 1.0
+    return {"kind": kind} | made
 
 
 def _mscale(factor: float, strength: float) -> float:
     return 1.0 if factor <= 1 else 0.1 * strength * math.log(factor) + 1.0
 
 
-def share_of(position: Position, head_dim: int) -> float:
-    """The share of a head that turns; all of it where the position is no RoPE, which reading back will then name."""
+def rotary_fraction(position: Position, head_dim: int) -> float:
+    """The share of a head that is rotated; all of it where the position is no RoPE, which reading back will then name."""
     if not isinstance(position, Rope):
         return 1.0
     return position.fraction if position.dims is None else position.dims / head_dim
@@ -195,7 +181,7 @@ def share_of(position: Position, head_dim: int) -> float:
 def write_rope(position: Position, *, fraction: float | None = None) -> dict[str, Any]:
     """The keys of a RoPE, in both forms; none for another position, which reading back will then name.
 
-    `fraction` is the share of a head that turns, where the family can say one.
+    `fraction` is the share of a head that is rotated, where the family can say one.
     """
     if not isinstance(position, Rope):
         return {}
@@ -214,28 +200,40 @@ def write_ropes(positions: Mapping[str, Position], keys: Sequence[str]) -> dict[
     return {"rope_parameters": tables, "rope_scaling": next(iter(written.values())).get("rope_scaling")} | old
 
 
-def _written(scaling: RopeScaling | None) -> dict[str, Any]:
-    match scaling:
-        case Linear(factor=factor):
-            return {"rope_type": "linear", "factor": factor}
-        case DynamicNtk(factor=factor):
-            return {"rope_type": "dynamic", "factor": factor}
-        case Llama3() as s:
-            return {
-                "rope_type": "llama3", "factor": s.factor, "original_max_position_embeddings": s.original,
-                "low_freq_factor": s.low, "high_freq_factor": s.high,
-            }  # fmt: skip
-        case Yarn() as s:
-            gain = {} if s.attention_factor is None else {"attention_factor": s.attention_factor}
-            return {
-                "rope_type": "yarn", "factor": s.factor, "original_max_position_embeddings": s.original,
-                "beta_fast": s.beta_fast, "beta_slow": s.beta_slow, "truncate": s.truncate,
-            } | gain  # fmt: skip
-        case LongRope() as s:
-            gain = {} if s.attention_factor is None else {"attention_factor": s.attention_factor}
-            return {
-                "rope_type": "longrope", "factor": s.factor, "original_max_position_embeddings": s.original,
-                "short_factor": list(s.short), "long_factor": list(s.long),
-            } | gain  # fmt: skip
-        case _:
-            return {}
+def _written(scaling: Any) -> dict[str, Any]:
+    if scaling is None or scaling.kind not in SCALINGS:
+        return {}
+    found = {theirs: getattr(scaling, ours) for theirs, ours in SCALINGS[scaling.kind].items()}
+    listed = {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+    return {"rope_type": scaling.kind} | {name: value for name, value in listed.items() if value is not None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RopeKeys(KeyGroup):
+    """RoPE of a family with the same in all layers, but for those that have none."""
+
+    theta: float = 10000.0
+    fraction: float | None = None
+    layout: str | None = None
+    original: str | None = None
+    """The key of the trained length, if the family has one outside of the table."""
+    kinds: Sequence[str] = tuple(SCALINGS)
+
+    @property
+    def keys(self) -> Mapping[str, Key]:
+        return ROPE_KEYS
+
+    def read(self, c: Values) -> Mapping[str, Any]:
+        made = read_rope(
+            c, context=c["max_position_embeddings"], theta=self.theta, fraction=self.fraction, kinds=self.kinds,
+            original=None if self.original is None else c[self.original],
+        )  # fmt: skip
+        return made | ({} if self.layout is None else {"position.layout": self.layout})
+
+    def write(self, spec: ModelSpec) -> Mapping[str, Any]:
+        view = SpecView.of(spec)
+        rotary = (layer.position for layer in view.stack.layers if isinstance(layer.position, Rope))
+        position = next(rotary, view.layer.position)
+        return write_rope(
+            position, fraction=None if self.fraction is None else rotary_fraction(position, view.dims.head_dim)
+        )

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from anyformer.specs.axes import Dims
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.parameters import weights
 
@@ -46,6 +47,10 @@ class Op:
     def keeps(self, ours: Sequence[Shape]) -> bool:
         """Whether theirs is one of ours as it is."""
         return False
+
+    def sized(self, dims: Dims) -> Op:
+        """The op for layers of these sizes."""
+        return self
 
 
 @dataclass(frozen=True)
@@ -90,8 +95,11 @@ class PerHead(Op):
     Where several heads share a key, their queries stand before it (Falcon).
     """
 
-    heads: int
-    """Of keys."""
+    heads: int | None = None
+    """Of keys; unless given, as many as the spec has."""
+
+    def sized(self, dims: Dims) -> Op:
+        return self if self.heads is not None else PerHead(dims.kv_heads)
 
     def shape(self, ours: Sequence[Shape]) -> Shape:
         return Joined().shape(ours)
@@ -99,11 +107,12 @@ class PerHead(Op):
     def merge(self, ours: Sequence[Tensor]) -> Tensor:
         import torch
 
-        return torch.cat([t.unflatten(0, (self.heads, -1)) for t in ours], 1).flatten(0, 1)
+        return torch.cat([t.unflatten(0, (self.heads or 1, -1)) for t in ours], 1).flatten(0, 1)
 
     def split(self, theirs: Tensor, ours: Sequence[Shape]) -> Sequence[Tensor]:
-        sizes = [shape[0] // self.heads for shape in ours]
-        return [t.flatten(0, 1) for t in theirs.unflatten(0, (self.heads, -1)).split(sizes, 1)]
+        heads = self.heads or 1
+        sizes = [shape[0] // heads for shape in ours]
+        return [t.flatten(0, 1) for t in theirs.unflatten(0, (heads, -1)).split(sizes, 1)]
 
 
 @dataclass(frozen=True)
@@ -162,6 +171,63 @@ class Rule:
     theirs: str
     ours: str | tuple[str, ...]
     op: Op = Joined()
+
+
+PARTS: dict[str, tuple[str, ...]] = {
+    **{name: (f"attention.body.{name}",) for name in ("q", "k", "v", "o", "q_norm", "k_norm")},
+    **{name: (f"ffn.body.{name}",) for name in ("gate", "up", "down")},
+    "qkv": ("attention.body.q", "attention.body.k", "attention.body.v"),
+    "gate_up": ("ffn.body.gate", "ffn.body.up"),
+    **{
+        f"{branch}_{slot}": (f"{branch}.{slot}",)
+        for branch in ("attention", "ffn")
+        for slot in ("inner", "outer", "after")
+    },
+}
+"""Short names of a block's parts -> ours. A norm has that of its branch and its slot: before the branch, on its output,
+or after the addition.
+"""
+
+
+def block_rules(theirs: str, ours: str = "decoder.blocks.{i}", op: Op | None = None, **parts: str) -> tuple[Rule, ...]:
+    """The rules of a block of theirs: for each part, what it is called there. `op` is that of a part made of several."""
+    return tuple(
+        Rule(
+            f"{theirs}.{name}.{{p}}",
+            tuple(f"{ours}.{own}.{{p}}" for own in PARTS[part]),
+            op if op is not None and len(PARTS[part]) > 1 else Joined(),
+        )
+        for part, name in parts.items()
+    )
+
+
+def decoder_map(
+    body: str,
+    layers: str,
+    *more: Rule,
+    tokens: str,
+    final: str = "",
+    positions: str = "",
+    op: Op | None = None,
+    ignored: tuple[str, ...] = (),
+    renamed: Mapping[str, str] | None = None,
+    **parts: str,
+) -> StateMap:
+    """The table of a decoder: its body and the list of its layers, both ends, and the parts of a block, by their names."""
+    table = f"{body}.{tokens}.weight"
+    ends = (
+        Rule(table, "embed.tokens.weight"),
+        Rule(f"{body}.{positions}.weight", "decoder.positions.0.table"),
+        Rule(f"{body}.{final}.{{p}}", "decoder.final_norm.{p}"),
+        Rule("lm_head.{p}", "head.{p}"),
+    )
+    return StateMap(
+        rules=(*ends, *block_rules(f"{body}.{layers}.{{i}}", op=op, **parts), *more),
+        copies={"lm_head.weight": table},
+        ignored=ignored,
+        prefix=f"{body}.",
+        renamed=renamed or {},
+    )
 
 
 @dataclass(frozen=True)
@@ -233,7 +299,8 @@ class StateMap:
 
     def entries(self, spec: ModelSpec) -> list[Entry]:
         """The rules that count for a spec, for every layer, in the order of our inventory."""
-        inventory = weights(spec)
+        inventory, stack = weights(spec), spec.stacks[-1]
+        dims = spec.dims(stack.layers[0], stack)
         found: dict[str, Entry] = {}
         for rule, i, p in itertools.product(self.rules, range(_deepest(spec)), ("weight", "bias")):
             names = (rule.ours,) if isinstance(rule.ours, str) else rule.ours
@@ -241,7 +308,7 @@ class StateMap:
             if all(name in inventory for name in ours):
                 theirs = _filled(rule.theirs, i, p)
                 shapes = tuple(inventory[name].shape for name in ours)
-                found.setdefault(theirs, Entry(theirs, ours, shapes, rule.op))
+                found.setdefault(theirs, Entry(theirs, ours, shapes, rule.op.sized(dims)))
         order = {name: place for place, name in enumerate(inventory)}
         return sorted(found.values(), key=lambda entry: order[entry.ours[0]])
 

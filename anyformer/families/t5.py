@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families import t5_like as like
-from anyformer.families.config_keys import Values, flag
-from anyformer.families.family import Family, Preset
-from anyformer.families.statemap import StateMap
+from anyformer.families.config_keys import flag
+from anyformer.families.config_values import Values
+from anyformer.families.family import Preset
 from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec
 
@@ -32,7 +31,7 @@ def _preset(
     )
 
 
-class T5(Family, kind="t5"):
+class T5(like.T5Like, kind="t5"):
     """T5 1.0, whose head is tied and scaled, and 1.1, with a head of its own and a gated feed-forward."""
 
     base = like.BASE | {
@@ -67,24 +66,16 @@ class T5(Family, kind="t5"):
     keys = like.keys(vocab=32128, ffn=2048, depth=6, heads=8, projection="relu") | {
         "scale_decoder_outputs": flag(False, null=True),
     }
+    small = like.small()
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         # A file that is silent means: scaled if tied.
         scaled = c["scale_decoder_outputs"] if "scale_decoder_outputs" in c.given else None
-        return like.read(c, scaled=c["tie_word_embeddings"] if scaled is None else scaled)
+        scaled = c["tie_word_embeddings"] if scaled is None else scaled
+        return super().read(c) | {"head.scale": "1/sqrt(width)" if scaled else 1.0}
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        head = spec.head
-        return like.write(spec) | {
-            "scale_decoder_outputs": isinstance(head, TokenHead) and head.scale not in (1, 1.0),
-        }
-
-    @classmethod
-    def weights(cls, spec: ModelSpec) -> StateMap:
-        return like.weights(spec)
-
-    @classmethod
-    def tiny(cls) -> dict[str, Any]:
-        return like.tiny()
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
+        scaled = isinstance(spec.head, TokenHead) and spec.head.scale not in (1, 1.0)
+        return super().write(spec) | {"scale_decoder_outputs": scaled}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from anyformer.errors import nearest
@@ -10,19 +11,19 @@ from anyformer.families.config_keys import (
     ACTIVATIONS,
     GATED,
     Key,
-    Values,
+    SpecView,
     activation_of,
     flag,
-    ids,
     must,
     number,
     read_ids,
+    special_ids,
     text,
     whole,
 )
+from anyformer.families.config_values import Values
+from anyformer.families.family import Family
 from anyformer.families.statemap import Rule, StateMap
-from anyformer.parts.positions.t5 import T5Bias
-from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec
 
 BASE: dict[str, Any] = {
@@ -51,109 +52,76 @@ def sizes(width: int, depth: int, heads: int, head_dim: int, ffn: int, vocab: in
 
 def keys(*, vocab: int, ffn: int, depth: int, heads: int, projection: str) -> dict[str, Key]:
     """The keys that all of them have, with the defaults of one public class."""
-    return {
-        "vocab_size": whole(vocab),
-        "d_model": whole(512),
-        "d_kv": whole(64),
-        "d_ff": whole(ffn),
-        "num_layers": whole(depth),
+    dropped = ("block.dropout", "embed.dropout", "attention.dropout", "ffn.dropout")
+    return special_ids(pad=0, eos=1) | {
+        "vocab_size": whole(vocab, "vocab"),
+        "d_model": whole(512, "width"),
+        "d_kv": whole(64, "attention.head_dim", derived=True),
+        "d_ff": whole(ffn, "ffn.width"),
+        "num_layers": whole(depth, "depth"),
         "num_decoder_layers": whole(None),
-        "num_heads": whole(heads),
-        "n_positions": whole(None),
-        "relative_attention_num_buckets": whole(32),
-        "relative_attention_max_distance": whole(128),
-        "dropout_rate": number(0.1),
-        "layer_norm_epsilon": number(1e-6),
-        "initializer_factor": number(1.0),
-        "feed_forward_proj": text(projection),
+        "num_heads": whole(heads, "attention.heads"),
+        "n_positions": whole(None, "context"),
+        "relative_attention_num_buckets": whole(32, "position.buckets"),
+        "relative_attention_max_distance": whole(128, "position.max_distance"),
+        "dropout_rate": number(0.1, dropped),
+        "layer_norm_epsilon": number(1e-6, "norm.eps"),
+        "initializer_factor": number(1.0, "init.factor"),
+        "feed_forward_proj": replace(text(projection), sets=("ffn.kind",), read=read_ffn, write=write_ffn),
         # What feed_forward_proj says in other words.
         "dense_act_fn": text(None),
         "is_gated_act": flag(False, null=True),
-        "tie_word_embeddings": flag(True),
+        "tie_word_embeddings": flag(True, "head.tied"),
         "is_encoder_decoder": must(True),
         "is_decoder": must(False),
         "output_past": flag(True),
-        "pad_token_id": ids(0),
-        "eos_token_id": ids(1),
     }
 
 
-def read_ffn(c: Values) -> dict[str, Any]:
+def read_ffn(c: Values, key: str) -> dict[str, Any]:
     """`relu`, or `gated-` and the activation of the gate; the gated GELU is the one by tanh."""
-    name = c["feed_forward_proj"]
+    name = c[key]
     gated, _, activation = name.rpartition("-")
     known: Mapping[str, Any] = GATED if gated else ACTIVATIONS
     if gated not in ("", "gated") or activation not in known:
         names = [*ACTIVATIONS, *(f"gated-{gate}" for gate in GATED)]
-        c.refuse("feed_forward_proj", f"{name!r} is a feed-forward that we don't have{nearest(name, names)}")
+        c.refuse(key, f"{name!r} is a feed-forward that we don't have{nearest(name, names)}")
         return {}
     if name == "gated-gelu":
         return {"ffn.kind": "geglu", "ffn.form": "tanh"}
-    return (
-        {f"ffn.{field}": value for field, value in GATED[activation].items()}
-        if gated
-        else {"ffn.kind": ACTIVATIONS[activation]}
-    )
+    kind = GATED[activation] if gated else {"kind": ACTIVATIONS[activation]}
+    return {f"ffn.{field}": value for field, value in kind.items()}
 
 
-def read(c: Values, *, scaled: bool, context: int = 512) -> dict[str, Any]:
-    """Those keys as changes of a spec. `scaled` says whether logits are divided by the root of the width."""
-    depth, decoder = c["num_layers"], c["num_decoder_layers"]
-    found = read_ffn(c) | {
-        "vocab": c["vocab_size"],
-        "width": c["d_model"],
-        "depth": depth,
-        "context": c["n_positions"] or context,
-        "attention.heads": c["num_heads"],
-        "attention.head_dim": None if c["d_kv"] * c["num_heads"] == c["d_model"] else c["d_kv"],
-        "attention.dropout": float(c["dropout_rate"]),
-        "block.dropout": float(c["dropout_rate"]),
-        "embed.dropout": float(c["dropout_rate"]),
-        "ffn.width": c["d_ff"],
-        "ffn.dropout": float(c["dropout_rate"]),
-        "norm.eps": float(c["layer_norm_epsilon"]),
-        "position.buckets": c["relative_attention_num_buckets"],
-        "position.max_distance": c["relative_attention_max_distance"],
-        "head.tied": c["tie_word_embeddings"],
-        "head.scale": "1/sqrt(width)" if scaled else 1.0,
-        "init.factor": float(c["initializer_factor"]),
-    }
-    if decoder not in (None, depth):
-        found["decoder.depth"] = decoder
-    special = read_ids(c, c["vocab_size"])
-    if special["ids.start"] is None:
+def write_ffn(view: SpecView) -> str:
+    """The name of a feed-forward."""
+    gated = len(view.layer.ffn.inputs) > 1
+    name = activation_of(view.layer.ffn, gated=gated)
+    return name if not gated else "gated-gelu" if name == "gelu_pytorch_tanh" else f"gated-{name}"
+
+
+class T5Like(Family):
+    """What they share beyond their keys."""
+
+    written_from = (0, 0)
+
+    @classmethod
+    def read(cls, c: Values) -> dict[str, Any]:
+        found, decoder, special = super().read(c), c["num_decoder_layers"], read_ids(c, c["vocab_size"])
+        found["context"] = c["n_positions"] or cls.base["context"]
+        if decoder not in (None, c["num_layers"]):
+            found["decoder.depth"] = decoder
         # Every T5 starts with its padding.
-        found["ids.start"] = special["ids.pad"]
-    return found
+        return found | ({"ids.start": special["ids.pad"]} if special["ids.start"] is None else {})
 
+    @classmethod
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
+        own = {"num_decoder_layers": spec.stack("decoder").depth, "is_encoder_decoder": True}
+        return super().write(spec) | own
 
-def write(spec: ModelSpec) -> dict[str, Any]:
-    """Those keys of a spec."""
-    encoder, decoder = spec.stack("encoder"), spec.stack("decoder")
-    layer = encoder.layers[0]
-    dims, position, head = spec.dims(layer, encoder), layer.position, spec.head
-    gated = len(layer.ffn.inputs) > 1
-    name = activation_of(layer.ffn, gated=gated)
-    if gated:
-        name = "gated-gelu" if name == "gelu_pytorch_tanh" else f"gated-{name}"
-    return {
-        "vocab_size": spec.vocab,
-        "d_model": spec.width,
-        "d_kv": dims.head_dim,
-        "d_ff": dims.ffn_width,
-        "num_layers": encoder.depth,
-        "num_decoder_layers": decoder.depth,
-        "num_heads": dims.heads,
-        "n_positions": spec.context,
-        "relative_attention_num_buckets": position.buckets if isinstance(position, T5Bias) else 32,
-        "relative_attention_max_distance": position.max_distance if isinstance(position, T5Bias) else 128,
-        "dropout_rate": layer.block.dropout,
-        "layer_norm_epsilon": layer.norm.leaf.eps,
-        "initializer_factor": getattr(spec.init, "factor", 1.0),
-        "feed_forward_proj": name,
-        "tie_word_embeddings": isinstance(head, TokenHead) and head.tied,
-        "is_encoder_decoder": True,
-    }
+    @classmethod
+    def weights(cls, spec: ModelSpec) -> StateMap:
+        return weights(spec)
 
 
 def weights(spec: ModelSpec) -> StateMap:
@@ -187,7 +155,7 @@ def weights(spec: ModelSpec) -> StateMap:
     )
 
 
-def tiny(**more: Any) -> dict[str, Any]:
+def small(**more: Any) -> dict[str, Any]:
     """A small config whose heads are narrower than the width and whose stacks differ in depth."""
     return {
         "vocab_size": 61, "d_model": 32, "d_kv": 6, "d_ff": 40, "num_layers": 2, "num_decoder_layers": 3,

@@ -6,46 +6,51 @@ checkpoints this family reads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from anyformer.families.config_keys import Values, activation_of, flag, ids, must, number, plain_ffn, text, whole
+from anyformer.families.config_keys import Key, SpecView, activation, flag, must, number, special_ids, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
-from anyformer.families.statemap import Row, Rule, Sines, StateMap
+from anyformer.families.statemap import Row, Rule, Sines, StateMap, block_rules
 from anyformer.specs.embed_head import TokenEmbed, TokenHead
 from anyformer.specs.model import ModelSpec
 
-BODY = {"q_proj": "q", "k_proj": "k", "v_proj": "v", "out_proj": "o"}
+PARTS = {
+    "q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.out_proj",
+    "attention_after": "self_attn_layer_norm", "up": "fc1", "down": "fc2", "ffn_after": "final_layer_norm",
+}  # fmt: skip
 SINES = (r"(model\.)?(encoder|decoder)\.embed_positions\.weight",)
 """Tables that are computed."""
 
 
 def sines(spec: ModelSpec) -> dict[str, Sines]:
     """What must stand in those tables: the public classes read them."""
-    stack = spec.stacks[0]
-    layer = stack.layers[0]
-    frequency = layer.position.constants(spec.dims(layer, stack)).get("frequency", ())
-    return {SINES[0]: Sines(tuple(frequency), getattr(layer.position, "offset", 0))}
+    view = SpecView.of(spec, 0)
+    frequency = view.layer.position.constants(view.dims).get("frequency", ())
+    return {SINES[0]: Sines(tuple(frequency), getattr(view.layer.position, "offset", 0))}
 
 
 STACK_KEYS = {
-    "max_position_embeddings": whole(1024),
-    "encoder_layers": whole(12),
-    "encoder_ffn_dim": whole(4096),
-    "encoder_attention_heads": whole(16),
+    "encoder_layers": whole(12, "depth"),
+    "encoder_ffn_dim": whole(4096, "ffn.width"),
+    "encoder_attention_heads": whole(16, "attention.heads"),
     "decoder_layers": whole(12),
     "decoder_ffn_dim": whole(4096),
     "decoder_attention_heads": whole(16),
     "num_hidden_layers": whole(None),
     "encoder_layerdrop": number(0.0),
     "decoder_layerdrop": number(0.0),
-    "d_model": whole(1024),
-    "dropout": number(0.1),
-    "attention_dropout": number(0.0),
-    "activation_dropout": number(0.0),
-    "init_std": number(0.02),
+    "d_model": whole(1024, "width"),
+    "dropout": number(0.1, ("block.dropout", "embed.dropout")),
+    "attention_dropout": number(0.0, "attention.dropout"),
+    "activation_dropout": number(0.0, "ffn.dropout"),
+    "init_std": number(0.02, "init.std"),
     "is_encoder_decoder": must(True),
     "is_decoder": must(False),
+}
+"""Keys of two stacks with norms last, as Marian, FSMT and LED have them."""
+SINE_KEYS = STACK_KEYS | {
+    "max_position_embeddings": whole(1024, "context"),
     # Choices of the class that these were cut from; they make them like this.
     "add_bias_logits": flag(False),
     "add_final_layer_norm": must(False),
@@ -54,75 +59,48 @@ STACK_KEYS = {
     "static_position_embeddings": must(True),
     "extra_pos_embeddings": whole(0),
 }
-"""Keys of two stacks with norms last, as Marian and FSMT have them."""
+"""Those of Marian and FSMT."""
+DECODER = {"layers": "depth", "attention_heads": "attention.heads", "ffn_dim": "ffn.width"}
+"""What a decoder may have otherwise than the encoder: key, and field."""
 
 
-def read_stacks(c: Values) -> dict[str, Any]:
-    """Those keys as changes of a spec."""
-    found = {
-        "width": c["d_model"],
-        "depth": c["encoder_layers"],
-        "context": c["max_position_embeddings"],
-        "embed.scale": "sqrt(width)" if c["scale_embedding"] else 1.0,
-        "embed.dropout": float(c["dropout"]),
-        "attention.heads": c["encoder_attention_heads"],
-        "attention.dropout": float(c["attention_dropout"]),
-        "block.dropout": float(c["dropout"]),
-        "ffn.kind": plain_ffn(c, "activation_function"),
-        "ffn.bias": True,
-        "ffn.width": c["encoder_ffn_dim"],
-        "ffn.dropout": float(c["activation_dropout"]),
-        # The classes have no key for it.
-        "norm.eps": 1e-5,
-        "head.tied": c["tie_word_embeddings"],
-        "init": {"kind": "normal", "std": float(c["init_std"])},
-        "loss.label_smoothing": 0.0,
-    }
-    for name, key in (("depth", "layers"), ("attention.heads", "attention_heads"), ("ffn.width", "ffn_dim")):
-        if c[f"decoder_{key}"] != c[f"encoder_{key}"]:
-            found[f"decoder.{name}"] = c[f"decoder_{key}"]
-    return found
+class TwoStacks(Family):
+    """What those classes share beyond their keys."""
+
+    written_from = (0, 0)
+
+    @classmethod
+    def read(cls, c: Values) -> dict[str, Any]:
+        decoder = {key: c[f"decoder_{key}"] for key in DECODER if c[f"decoder_{key}"] != c[f"encoder_{key}"]}
+        # The classes have no key for an eps.
+        own = {"norm.eps": 1e-5, "init.kind": "normal", "loss.label_smoothing": 0.0}
+        return super().read(c) | own | {f"decoder.{DECODER[key]}": value for key, value in decoder.items()}
+
+    @classmethod
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
+        view = SpecView.of(spec)
+        decoder = {f"decoder_{key}": view.get(field) for key, field in DECODER.items()}
+        return super().write(spec) | decoder | {"is_encoder_decoder": True}
 
 
-def write_stacks(spec: ModelSpec) -> dict[str, Any]:
-    """Those keys of a spec."""
-    sizes: dict[str, Any] = {}
-    for stack in spec.stacks:
-        layer = stack.layers[0]
-        sizes |= {
-            f"{stack.name}_layers": stack.depth,
-            f"{stack.name}_attention_heads": layer.attention.heads,
-            f"{stack.name}_ffn_dim": spec.dims(layer, stack).ffn_width,
-        }
-    layer, embed = spec.stacks[0].layers[0], spec.embed
-    return sizes | {
-        "max_position_embeddings": spec.context,
-        "d_model": spec.width,
-        "activation_function": activation_of(layer.ffn, gated=False),
-        "dropout": layer.block.dropout,
-        "attention_dropout": layer.attention.dropout,
-        "activation_dropout": layer.ffn.dropout,
-        "init_std": getattr(spec.init, "std", 0.02),
-        "scale_embedding": isinstance(embed, TokenEmbed) and embed.scale not in (1, 1.0),
-        "tie_word_embeddings": isinstance(spec.head, TokenHead) and spec.head.tied,
-        "is_encoder_decoder": True,
-    }
+def scaled_embedding(default: bool) -> dict[str, Key]:
+    """Whether embeddings are multiplied by the root of the width."""
+    return {"scale_embedding": flag(default, "embed.scale", on="sqrt(width)", off=1.0)}
 
 
-def layer_rules() -> list[Rule]:
+def layer_rules(body: str = "model") -> list[Rule]:
     """The tensors of all blocks."""
-    rules: list[Rule] = []
-    for stack, bodies in (
-        ("encoder", {"self_attn": "attention"}),
-        ("decoder", {"self_attn": "attention", "encoder_attn": "cross"}),
-    ):
-        theirs, ours = f"model.{stack}.layers.{{i}}", f"{stack}.blocks.{{i}}"
-        parts = {"fc1": "ffn.body.up", "fc2": "ffn.body.down", "final_layer_norm": "ffn.after"}
-        for body, branch in bodies.items():
-            parts |= {f"{body}.{name}": f"{branch}.body.{own}" for name, own in BODY.items()}
-            parts[f"{body}_layer_norm"] = f"{branch}.after"
-        rules += [Rule(f"{theirs}.{name}.{{p}}", f"{ours}.{own}.{{p}}") for name, own in parts.items()]
-    return rules
+    rules = [
+        rule
+        for stack in ("encoder", "decoder")
+        for rule in block_rules(f"{body}.{stack}.layers.{{i}}", f"{stack}.blocks.{{i}}", **PARTS)
+    ]
+    own = {name: PARTS[name] for name in ("q", "k", "v", "o", "attention_after")}
+    cross = block_rules(f"{body}.decoder.layers.{{i}}", "decoder.blocks.{i}", **own)
+    return rules + [
+        Rule(rule.theirs.replace("self_attn", "encoder_attn"), rule.ours[0].replace(".attention.", ".cross."))
+        for rule in cross
+    ]
 
 
 def _preset(size: str, width: int, heads: int, ffn: int, params: int, published: str, note: str) -> Preset:
@@ -136,7 +114,7 @@ def _preset(size: str, width: int, heads: int, ffn: int, params: int, published:
     )  # fmt: skip
 
 
-class Transformer(Family, kind="transformer"):
+class Transformer(TwoStacks, kind="transformer"):
     """The 2017 Transformer, and Marian's models."""
 
     base = {
@@ -161,68 +139,58 @@ class Transformer(Family, kind="transformer"):
     )  # fmt: skip
     architectures = ("MarianMTModel",)
     model_type = "marian"
-    keys = STACK_KEYS | {
+    keys = {
+        **SINE_KEYS,
+        **scaled_embedding(False),
+        **special_ids(pad=58100, eos=0),
         "vocab_size": whole(58101),
         "decoder_vocab_size": whole(None),
-        "activation_function": text("gelu"),
-        "scale_embedding": flag(False),
-        "share_encoder_decoder_embeddings": flag(True),
-        "tie_word_embeddings": flag(True),
+        "activation_function": activation("gelu", more={"ffn.bias": True}),
+        "share_encoder_decoder_embeddings": flag(True, "embed.shared"),
+        "tie_word_embeddings": flag(True, "head.tied"),
         "decoder_start_token_id": whole(58100, null=True),
-        "pad_token_id": ids(58100),
-        "eos_token_id": ids(0),
     }
+    small = {
+        "vocab_size": 61, "d_model": 32, "max_position_embeddings": 64, "encoder_layers": 2, "decoder_layers": 3,
+        "encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 40, "decoder_ffn_dim": 24,
+        "activation_function": "relu", "scale_embedding": True, "pad_token_id": 0, "eos_token_id": 1,
+        "decoder_start_token_id": 0, "forced_eos_token_id": 1,
+    }  # fmt: skip
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
+    def read(cls, c: Values) -> dict[str, Any]:
         source, vocab = c["vocab_size"], c["decoder_vocab_size"] or c["vocab_size"]
         if c["share_encoder_decoder_embeddings"] and vocab != source:
             c.refuse("decoder_vocab_size", f"{vocab} is not vocab_size={source}, but both stacks share one table")
-        return read_stacks(c) | {
-            "vocab": vocab,
-            "source_vocab": None if source == vocab else source,
-            "embed.shared": c["share_encoder_decoder_embeddings"],
-            "head.bias": True,
-        }
+        tables = {"vocab": vocab, "source_vocab": None if source == vocab else source}
+        return super().read(c) | tables | {"head.bias": True}
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        return write_stacks(spec) | {
-            "vocab_size": spec.input_vocab,
-            "decoder_vocab_size": spec.vocab,
-            "share_encoder_decoder_embeddings": isinstance(spec.embed, TokenEmbed) and spec.embed.shared,
-        }
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
+        return super().write(spec) | {"vocab_size": spec.input_vocab, "decoder_vocab_size": spec.vocab}
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
         shared = isinstance(spec.embed, TokenEmbed) and spec.embed.shared
-        rules = [Rule("final_logits_bias", "head.bias", Row()), Rule("lm_head.weight", "head.weight")]
-        repeated: tuple[str, ...] = ()
-        copies = {"lm_head.weight": "model.shared.weight" if shared else "model.decoder.embed_tokens.weight"}
+        tied = isinstance(spec.head, TokenHead) and spec.head.tied
+        source, target = (f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder"))
+        ends = {source: "embed.tokens.weight", target: "decoder_embed.tokens.weight"}
+        copies = {"lm_head.weight": target}
         if shared:
-            rules.append(Rule("model.shared.weight", "embed.tokens.weight"))
-            tables = [f"model.{stack}.embed_tokens.weight" for stack in ("encoder", "decoder")]
-            copies |= dict.fromkeys(tables, "model.shared.weight")
-            # Without tie_word_embeddings, the public class reads a table for each use, whatever is to be shared.
-            repeated = () if isinstance(spec.head, TokenHead) and spec.head.tied else tuple(tables)
-        else:
-            rules.append(Rule("model.encoder.embed_tokens.weight", "embed.tokens.weight"))
-            rules.append(Rule("model.decoder.embed_tokens.weight", "decoder_embed.tokens.weight"))
+            ends = {"model.shared.weight": "embed.tokens.weight"}
+            copies = dict.fromkeys(("lm_head.weight", source, target), "model.shared.weight")
+        ends |= {"lm_head.weight": "head.weight"}
         return StateMap(
-            rules=(*rules, *layer_rules()),
+            rules=(
+                Rule("final_logits_bias", "head.bias", Row()),
+                *(Rule(*end) for end in ends.items()),
+                *layer_rules(),
+            ),
             copies=copies,
-            repeated=repeated,
+            # Without tie_word_embeddings, the public class reads a table for each use, whatever is to be shared.
+            repeated=(source, target) if shared and not tied else (),
             # A class whose stacks share no table never reads this one.
             ignored=SINES if shared else (*SINES, r"(model\.)?shared\.weight"),
             computed=sines(spec),
             prefix="model.",
         )
-
-    @classmethod
-    def tiny(cls) -> dict[str, Any]:
-        return {
-            "vocab_size": 61, "d_model": 32, "max_position_embeddings": 64, "encoder_layers": 2, "decoder_layers": 3,
-            "encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 40, "decoder_ffn_dim": 24,
-            "activation_function": "relu", "scale_embedding": True, "pad_token_id": 0, "eos_token_id": 1,
-            "decoder_start_token_id": 0, "forced_eos_token_id": 1,
-        }  # fmt: skip

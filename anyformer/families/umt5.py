@@ -8,45 +8,20 @@ that were trained without it, as earlier releases gave them: `spec.vary({"head.s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from anyformer.families import t5_like as like
-from anyformer.families.config_keys import Values, flag, whole
-from anyformer.families.family import Family
-from anyformer.families.statemap import StateMap
-from anyformer.specs.model import ModelSpec
+from anyformer.families.config_keys import flag
+from anyformer.families.mt5 import BASE, KEYS
 
 
-class UMT5(Family, kind="umt5"):
+class UMT5(like.T5Like, kind="umt5"):
     """UMT5. Its sizes were not confirmed, so it has no preset; its checkpoints are read."""
 
-    base = like.BASE | {
-        "context": 1024,
+    base = BASE | {
         "position": {"kind": "t5", "buckets": 32, "max_distance": 128, "shared": False},
-        "ffn": {"kind": "geglu", "form": "tanh"},
         "head": {"kind": "lm", "tied": False, "scale": "1/sqrt(width)"},
     }
     architectures = ("UMT5ForConditionalGeneration",)
     model_type = "umt5"
-    keys = like.keys(vocab=250112, ffn=1024, depth=8, heads=6, projection="gated-gelu") | {
-        "decoder_start_token_id": whole(0, null=True),
-        # The public class does not read it.
-        "scalable_attention": flag(True),
-    }
-
-    @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
-        return like.read(c, scaled=True, context=1024)
-
-    @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        return like.write(spec)
-
-    @classmethod
-    def weights(cls, spec: ModelSpec) -> StateMap:
-        return like.weights(spec)
-
-    @classmethod
-    def tiny(cls) -> dict[str, Any]:
-        return like.tiny(tie_word_embeddings=False)
+    # The public class does not read scalable_attention.
+    keys = KEYS | {"scalable_attention": flag(True)}
+    small = like.small(tie_word_embeddings=False)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from anyformer.families.config_keys import Key, Values, activation_of, flag, number, plain_ffn, table, text, whole
+from anyformer.families.config_keys import Key, activation, are_whole, flag, is_whole, number, table, text, whole
+from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.statemap import Rule, Shaped, StateMap
-from anyformer.specs.embed_head import PatchEmbed, SequenceHead
+from anyformer.specs.embed_head import PatchEmbed
 from anyformer.specs.model import ModelSpec
 
 PARTS = {
@@ -24,17 +25,17 @@ PARTS = {
 """Name in files -> name in memory, and ours."""
 
 
-def _side(default: int) -> Key:
+def _side(default: int, sets: str) -> Key:
     """A side of a square, in pixels."""
-    side = whole(default)
-    pair = "a whole number, or twice the same one"
-    return Key(
-        what=pair,
-        fits=lambda value: (
-            side.fits(value)
-            or (isinstance(value, list) and len(value) == 2 and value[0] == value[1] and side.fits(value[0]))
-        ),
-        default=default,
+
+    def fits(value: Any) -> bool:
+        return is_whole(value) or (are_whole(value) and len(value) == 2 and value[0] == value[1])
+
+    return replace(
+        whole(default, sets),
+        what="a whole number, or twice the same one",
+        fits=fits,
+        read=lambda c, name: {sets: c[name][0] if isinstance(c[name], list) else c[name]},
     )
 
 
@@ -75,19 +76,19 @@ class ViT(Family, kind="vit"):
     architectures = ("ViTForImageClassification",)
     model_type = "vit"
     keys = {
-        "hidden_size": whole(768),
-        "num_hidden_layers": whole(12),
-        "num_attention_heads": whole(12),
-        "intermediate_size": whole(3072),
-        "hidden_act": text("gelu"),
-        "hidden_dropout_prob": number(0.0),
-        "attention_probs_dropout_prob": number(0.0),
-        "initializer_range": number(0.02),
-        "layer_norm_eps": number(1e-12),
-        "image_size": _side(224),
-        "patch_size": _side(16),
-        "num_channels": whole(3),
-        "qkv_bias": flag(True),
+        "hidden_size": whole(768, "width"),
+        "num_hidden_layers": whole(12, "depth"),
+        "num_attention_heads": whole(12, "attention.heads"),
+        "intermediate_size": whole(3072, "ffn.width"),
+        "hidden_act": activation("gelu", more={"ffn.bias": True}),
+        "hidden_dropout_prob": number(0.0, ("block.dropout", "embed.dropout")),
+        "attention_probs_dropout_prob": number(0.0, "attention.dropout"),
+        "initializer_range": number(0.02, "init.std"),
+        "layer_norm_eps": number(1e-12, "norm.eps"),
+        "image_size": _side(224, "embed.image"),
+        "patch_size": _side(16, "embed.patch"),
+        "num_channels": whole(3, "embed.channels"),
+        "qkv_bias": flag(True, "attention.bias", off="o"),
         "num_labels": whole(None),
         "id2label": table(),
         # Of heads that are no part of this.
@@ -95,52 +96,21 @@ class ViT(Family, kind="vit"):
         "pooler_output_size": whole(None),
         "pooler_act": text("tanh"),
     }
+    small = {
+        "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40,
+        "image_size": 20, "patch_size": 5, "num_channels": 2, "num_labels": 7, "layer_norm_eps": 1e-3,
+    }  # fmt: skip
 
     @classmethod
-    def read(cls, c: Values) -> Mapping[str, Any]:
-        image, patch = (n[0] if isinstance(n, list) else n for n in (c["image_size"], c["patch_size"]))
-        return {
-            "vocab": 0,
-            "width": c["hidden_size"],
-            "depth": c["num_hidden_layers"],
-            "context": (image // max(patch, 1)) ** 2 + 1,
-            "embed.image": image,
-            "embed.patch": patch,
-            "embed.channels": c["num_channels"],
-            "embed.dropout": float(c["hidden_dropout_prob"]),
-            "attention.heads": c["num_attention_heads"],
-            "attention.bias": "qkvo" if c["qkv_bias"] else "o",
-            "attention.dropout": float(c["attention_probs_dropout_prob"]),
-            "block.dropout": float(c["hidden_dropout_prob"]),
-            "ffn.kind": plain_ffn(c, "hidden_act"),
-            "ffn.bias": True,
-            "ffn.width": c["intermediate_size"],
-            "norm.eps": float(c["layer_norm_eps"]),
-            "head.labels": _labels(c),
-            "init.std": float(c["initializer_range"]),
-        }
+    def read(cls, c: Values) -> dict[str, Any]:
+        found = super().read(c)
+        tokens = (found["embed.image"] // max(found["embed.patch"], 1)) ** 2 + 1
+        return found | {"vocab": 0, "context": tokens, "head.labels": _labels(c)}
 
     @classmethod
-    def write(cls, spec: ModelSpec) -> Mapping[str, Any]:
-        stack, embed, head = spec.stacks[-1], spec.embed, spec.head
-        layer = stack.layers[0]
-        if not isinstance(embed, PatchEmbed) or not isinstance(head, SequenceHead):
-            raise TypeError("write() is for a spec with the ends of the family's base")
-        names = [f"LABEL_{i}" for i in range(head.labels)]
-        return {
-            "hidden_size": spec.width,
-            "num_hidden_layers": stack.depth,
-            "num_attention_heads": layer.attention.heads,
-            "intermediate_size": spec.dims(layer, stack).ffn_width,
-            "hidden_act": activation_of(layer.ffn, gated=False),
-            "hidden_dropout_prob": layer.block.dropout,
-            "attention_probs_dropout_prob": layer.attention.dropout,
-            "initializer_range": getattr(spec.init, "std", 0.02),
-            "layer_norm_eps": layer.norm.leaf.eps,
-            "image_size": embed.image,
-            "patch_size": embed.patch,
-            "num_channels": embed.channels,
-            "qkv_bias": "q" in layer.attention.bias,
+    def write(cls, spec: ModelSpec) -> dict[str, Any]:
+        names = [f"LABEL_{i}" for i in range(getattr(spec.head, "labels", 0))]
+        return super().write(spec) | {
             "id2label": {str(i): name for i, name in enumerate(names)},
             "label2id": {name: i for i, name in enumerate(names)},
         }
@@ -174,10 +144,3 @@ class ViT(Family, kind="vit"):
                 for name, (inside, _) in PARTS.items()
             },
         )
-
-    @classmethod
-    def tiny(cls) -> dict[str, Any]:
-        return {
-            "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40,
-            "image_size": 20, "patch_size": 5, "num_channels": 2, "num_labels": 7, "layer_norm_eps": 1e-3,
-        }  # fmt: skip

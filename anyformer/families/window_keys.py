@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from anyformer.families.config_keys import Values
+from anyformer.families.config_keys import Key, KeyGroup, texts, whole
+from anyformer.families.config_values import Values
+from anyformer.families.rope_keys import ROPE_KEYS, read_ropes, write_ropes
 from anyformer.specs.axes import Position
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.stacks import DEEPEST, pattern_of
@@ -33,6 +36,16 @@ def arranged(names: Sequence[str], groups: Mapping[str, Mapping[str, Any]]) -> d
     cycle = ", ".join(name if count == 1 else f"{count} {name}" for name, count in runs)
     order = list(names) if period == len(names) else cycle
     return {"layers": {"order": order} | {name: dict(groups[name]) for name in used}}
+
+
+def without_idle_rope(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes less those of RoPE where no layer is left that has it."""
+    nowhere = changes.get("position.kind") == "none"
+    return {
+        path: value
+        for path, value in changes.items()
+        if not nowhere or path == "position.kind" or not path.startswith("position.")
+    }
 
 
 def checked(c: Values, types: Sequence[str], window: int | None) -> list[str]:
@@ -67,3 +80,38 @@ def positions_of(spec: ModelSpec) -> dict[str, Position]:
     """The position scheme of each layer type, by its first layer; of the other type if there is none."""
     layers, types = spec.stacks[-1].layers, window_of(spec)[1]
     return {kind: layers[types.index(kind) if kind in types else 0].position for kind in (FULL, LOCAL)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowKeys(KeyGroup):
+    """`sliding_window`, and which layers have it: by a list of their types, and by a rule where there is none."""
+
+    window: int | None = None
+    """What an absent key means."""
+    is_local: Callable[[Values, int], Any] = lambda c, i: c["sliding_window"] is not None
+    """The rule, by the number of a layer."""
+    listed: bool = True
+    """Whether the family has the list."""
+    thetas: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    """Of a family with a RoPE for each type of layer (see `read_ropes`)."""
+    everywhere: Mapping[str, Any] = field(default_factory=dict)
+    """What layers without a window have otherwise."""
+
+    @property
+    def keys(self) -> Mapping[str, Key]:
+        own = {"sliding_window": whole(self.window, null=True)}
+        return own | ({"layer_types": texts()} if self.listed else {}) | (ROPE_KEYS if self.thetas else {})
+
+    def read(self, c: Values) -> Mapping[str, Any]:
+        window, types = c["sliding_window"], c["layer_types"] if self.listed else None
+        ropes = read_ropes(c, context=c["max_position_embeddings"], thetas=self.thetas) if self.thetas else {}
+        names = checked(c, types or each_layer(c, lambda i: LOCAL if self.is_local(c, i) else FULL), window)
+        own = {"attention.pattern": f"window({window})"} | ropes.get(LOCAL, {})
+        return ropes.get(FULL, {}) | arranged(names, {"local": own, "global": self.everywhere})
+
+    def write(self, spec: ModelSpec) -> Mapping[str, Any]:
+        window, types = window_of(spec)
+        keys = [key for key, _ in self.thetas.values()]
+        # One key for both types can't say two thetas.
+        ropes = write_ropes(positions_of(spec), keys if len({*keys}) > 1 else []) if keys else {}
+        return ropes | {"sliding_window": window} | ({"layer_types": types} if self.listed else {})

@@ -10,7 +10,7 @@ import torch
 import anyformer as af
 from anyformer.errors import InputError, SpecError
 from anyformer.families.checkpoint import described
-from anyformer.families.config_keys import public_keys, read_by
+from anyformer.families.config_values import public_keys, read_by
 from anyformer.families.family import Family, families
 from anyformer.families.io import load
 from tests.contract.draw import BASE
