@@ -13,15 +13,7 @@ from pathlib import Path
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, processors, trainers
 
-from anyformer.data.tokenizer_files import (
-    FILE,
-    guarded,
-    is_published,
-    missing,
-    parsed,
-    read_file,
-    read_published,
-)
+from anyformer.data.tokenizer_files import FILE, guarded, is_published, missing, parsed, read_file, read_published
 from anyformer.errors import DataError
 from anyformer.files import replace_file
 
