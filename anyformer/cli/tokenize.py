@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from anyformer.data.raw import RawFile
     from anyformer.data.scan import Plan
     from anyformer.data.shards import Index
-    from anyformer.data.sources.format import Format
+    from anyformer.data.sources import Format
 
 FORMATS = ("text", "jsonl", "tsv", "conllu")
 KINDS = ("bpe", "wordpiece", "unigram", "chars")

@@ -39,7 +39,7 @@ def run(given: argparse.Namespace) -> int:
         raise InputError("--rows-png: only a look ahead draws rows; add --dry-run")
     # torch takes a second to load; a config that is wrong should not have to wait for it.
     config = Config.from_file(given.config, dict(given.changes))
-    from anyformer.train.needs import needs
+    from anyformer.train.resolve import needs
 
     # Nor should one that can't be trained wait until its data are made.
     needs(config).settle()

@@ -14,10 +14,19 @@ from typing import TYPE_CHECKING, Any
 import tokenizers
 from tokenizers import processors
 
-from anyformer.data.special_tokens import NAMED
 from anyformer.data.tokenizer import SOURCE, Tokenizer, tokenizer
 from anyformer.data.tokenizer_classes import BPE_FILES, WORDPIECE_FILE
-from anyformer.data.tokenizer_files import ADDED, FILE, MARK, NAMES, PUBLISHED, SETTINGS, SETTINGS_BYTES, special_tokens
+from anyformer.data.tokenizer_files import (
+    ADDED,
+    FILE,
+    MARK,
+    NAMED,
+    NAMES,
+    PUBLISHED,
+    SETTINGS,
+    SETTINGS_BYTES,
+    special_tokens,
+)
 from anyformer.families.shards import CONFIG, CONFIG_BYTES, read_json
 from anyformer.files import inside
 

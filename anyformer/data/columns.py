@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from anyformer.data.sources.format import Record
+from anyformer.data.sources import Record
 from anyformer.errors import DataError, InputError, nearest
 
 Kind = Literal["tokens", "words", "tags", "class", "numbers"]

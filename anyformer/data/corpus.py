@@ -10,6 +10,9 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from anyformer.data.text import read_text
 from anyformer.errors import DataError
@@ -128,3 +131,15 @@ def gzip_bits_per_byte(documents: Iterable[Document]) -> float:
     """What `cat FILES | gzip -9` needs for each byte: the yardstick that everybody has at hand."""
     whole = b"".join(document.text.encode() for document in documents)
     return len(gzip.compress(whole, 9, mtime=0)) * 8 / len(whole)
+
+
+def unigram_nats(learned_from: Any, measured_on: Any, vocab: int) -> float:
+    """Sum of -ln p over the tokens measured on; every token counts once more than it occurs, so that none has p = 0."""
+    learned_V, measured_V = (np.bincount(np.asarray(ids_N), minlength=vocab) for ids_N in (learned_from, measured_on))
+    return counted_nats(learned_V, measured_V)
+
+
+def counted_nats(learned_V: Any, measured_V: Any) -> float:
+    """The same from how often each token of the vocabulary occurs."""
+    counts_V = np.asarray(learned_V) + 1.0
+    return float(-np.log(counts_V / counts_V.sum()) @ np.asarray(measured_V))

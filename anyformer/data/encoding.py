@@ -14,7 +14,7 @@ import numpy as np
 
 from anyformer.data.columns import STORED, Layout
 from anyformer.data.dataset import Ragged
-from anyformer.data.sources.format import Record
+from anyformer.data.sources import Record
 from anyformer.data.tokenizer import Tokenizer, guarded
 from anyformer.errors import DataError
 

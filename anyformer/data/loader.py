@@ -4,19 +4,96 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from anyformer.data.batch import IGNORE, Batch, check_values
-from anyformer.data.dataset import Examples
-from anyformer.data.objectives.objective import Made, Objective, Setting
-from anyformer.data.objectives.text import TextObjective
-from anyformer.data.packing.packing import Packed, Packing
-from anyformer.data.shuffle import VERSION, Order, Visit
-from anyformer.data.stream import Stream
+from anyformer.data.dataset import Examples, Piece
+from anyformer.data.objectives import Made, Objective, Setting, TextObjective, ids_of, surrounded
+from anyformer.data.packing import Packed, Packing
 from anyformer.errors import DataError, nearest
 from anyformer.specs.model import ModelSpec
+
+VERSION = 2
+"""The rule by which a stream is cut into the rows of an epoch, which a run keeps to its end.
+
+1: rows begin at an offset of less than a row, and what is left of the stream before and after them is not read: up to
+two rows of tokens in each epoch, and where one row is all there is, the same ones each time.
+2: the stream is a circle, cut anywhere; every token is read in each epoch, and the last row is filled up with the tokens
+that the first one began with.
+"""
+
+
+class Visit(NamedTuple):
+    """One row of one epoch."""
+
+    epoch: int
+    row: int
+    offset: int
+    """How far the rows of this epoch are moved along a stream; 0 where rows are documents."""
+
+
+class Order:
+    """Every row once an epoch, each epoch in another order. Only the current epoch's order is kept."""
+
+    def __init__(self, rows: int, *, seed: int, offsets: int | None = None) -> None:
+        """`offsets`: how many offsets the rows of a stream can begin at; one of them is drawn for each epoch."""
+        if rows < 1:
+            raise DataError("there is no row to visit")
+        if seed < 0:
+            raise DataError(f"seed: {seed} is below 0; give a whole number from 0")
+        self.rows, self.seed, self.offsets = rows, seed, offsets
+        self._epoch, self._offset = -1, 0
+        self._visits: Any = None
+
+    def _of(self, epoch: int) -> tuple[int, Any]:
+        if epoch != self._epoch:
+            draw = np.random.default_rng((self.seed, epoch))
+            offset = 0 if self.offsets is None else int(draw.integers(self.offsets))
+            self._epoch, self._offset, self._visits = epoch, offset, draw.permutation(self.rows)
+        return self._offset, self._visits
+
+    def visits(self, first: int, count: int) -> list[Visit]:
+        """The visits from number `first` on, counted from the beginning of the run."""
+        if first < 0:
+            raise DataError(f"there is no step before the first; got visit {first}")
+        found: list[Visit] = []
+        for i in range(first, first + count):
+            epoch, place = divmod(i, self.rows)
+            offset, visits = self._of(epoch)
+            found.append(Visit(epoch, int(visits[place]), offset))
+        return found
+
+
+class Stream:
+    """Documents end to end, each with the ids that belong before and after it."""
+
+    def __init__(self, examples: Examples, before: int | None, after: int | None) -> None:
+        self.examples, self.before, self.after = examples, before, after
+        lengths_N = np.asarray(examples.lengths("tokens")) + len(ids_of(before, after))
+        self._ends_N = np.cumsum(lengths_N)
+
+    def __len__(self) -> int:
+        return int(self._ends_N[-1]) if len(self._ends_N) else 0
+
+    def read(self, start: int, stop: int) -> Any:
+        """The ids from one place to another, int64. The end is followed by the beginning: places go once around at most."""
+        if stop > len(self):
+            return np.concatenate([self._read(start, len(self)), self._read(0, stop - len(self))])
+        return self._read(start, stop)
+
+    def _read(self, start: int, stop: int) -> Any:
+        parts: list[Any] = []
+        i = int(np.searchsorted(self._ends_N, start, side="right"))
+        while start < stop:
+            end = int(self._ends_N[i])
+            begin = int(self._ends_N[i - 1]) if i else 0
+            piece = Piece(i, start - begin, min(stop, end) - begin)
+            parts.append(surrounded(self.examples, piece, self.before, self.after))
+            start, i = max(start, min(stop, end)), i + 1
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
 
 DRAW = 53
 """Seed of what is measured on: whatever the run's own seed, the rows and what is masked in them are the same."""

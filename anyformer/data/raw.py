@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anyformer.data.sources.format import Format
+from anyformer.data.sources import Format
 from anyformer.errors import DataError, InputError, nearest
 
 BLOCK = 2**20

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import json
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -11,9 +15,23 @@ from typing import Any
 import numpy as np
 
 from anyformer import files
+from anyformer.data.columns import Layout
 from anyformer.data.dataset import Ragged
-from anyformer.data.shards import file_sha256
-from anyformer.errors import naming
+from anyformer.data.scan import Survey
+from anyformer.data.shards import (
+    INDEX,
+    JOURNAL,
+    NAMED,
+    SOURCE,
+    TOKENIZER,
+    VERSION,
+    Index,
+    check_array,
+    file_sha256,
+    open_index,
+)
+from anyformer.data.tokenizer import Tokenizer, tokenizer
+from anyformer.errors import DataError, InputError, naming
 
 BUFFER = 2**20
 """Values that are collected before they go to the disk."""
@@ -158,3 +176,185 @@ class ShardWriter:
         for array in self._arrays.values():
             array.drop()
         self._arrays = {}
+
+
+LEFT = re.compile(r"\..+\.tmp-\d+")
+"""Names of files that a killed process had not finished."""
+
+
+class Journal:
+    """What is done so far, in the folder itself: whole shards, and what they were made of."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.shards: dict[str, list[dict[str, Any]]] = {}
+        self._told: dict[str, Any] = {}
+        _check_ours(folder)
+        place = folder / JOURNAL
+        self._found = _state(folder)
+        if place.is_file():
+            try:
+                found = json.loads(place.read_bytes())
+                self._told = {key: found[key] for key in ("asked", "survey", "tokenizer", "shards")}
+                self._told["source_tokenizer"] = found.get("source_tokenizer")
+            except (ValueError, KeyError, TypeError) as error:
+                raise DataError(f"{place}: is damaged; remove the folder {folder} and begin anew") from error
+
+    def finished(self, asked: Mapping[str, Any]) -> Index | None:
+        """The index of a folder that is complete already."""
+        if not (self.folder / INDEX).is_file():
+            return None
+        index = open_index(self.folder)
+        self._compare({"inputs": [dict(i) for i in index.inputs], "options": dict(index.options)}, asked)
+        if (self.folder / JOURNAL).is_file():
+            files.DISK.remove(self.folder / JOURNAL)
+        return index
+
+    def survey(self, asked: Mapping[str, Any]) -> Survey | None:
+        """What an interrupted run found, if the files and what is asked for are still the same."""
+        if not self._told:
+            return None
+        try:
+            self._compare(self._told["asked"], asked)
+        except InputError:
+            if any(self._told["shards"].values()):
+                raise
+            # Nothing is lost: no shard was finished, as when the first try had an option wrong.
+            self._told = {}
+            return None
+        found = self._told["survey"]
+        return Survey(
+            layout=Layout(fields=found["fields"]), names={r: tuple(n) for r, n in found["names"].items()},
+            documents=found["documents"], characters=found["characters"],
+        )  # fmt: skip
+
+    def _compare(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        differs = [
+            f"{key} was {old['options'].get(key)!r} and is {value!r}"
+            for key, value in new["options"].items()
+            if old["options"].get(key) != value
+        ]
+        before, now = ({(i["part"], i["name"], i["label"], i["sha256"]) for i in one["inputs"]} for one in (old, new))
+        differs += [f"the {part} file {name} is another" for part, name, *_ in sorted(now - before, key=str)]
+        differs += [f"the {part} file {name} was there" for part, name, *_ in sorted(before - now, key=str)]
+        if not differs and old["inputs"] != new["inputs"]:
+            differs.append("the order of the files is another")
+        if differs:
+            raise InputError(
+                f"{self.folder}: was made of something else: {'; '.join(differs)}; pick another folder, or remove it"
+            )
+
+    def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer of an interrupted run."""
+        return self._kept(TOKENIZER, "tokenizer")
+
+    def source_tokenizer(self) -> Tokenizer | None:
+        """The source's own, if it has one."""
+        return self._kept(SOURCE, "source_tokenizer")
+
+    def _kept(self, name: str, told: str) -> Tokenizer | None:
+        place = self.folder / name
+        if not self._told or not place.is_file() or file_sha256(place) != self._told[told]:
+            return None
+        return tokenizer(place)
+
+    @contextlib.contextmanager
+    def begun(
+        self, asked: Any, survey: Survey, made: Tokenizer | None, source: Tokenizer | None, parts: Iterable[str]
+    ) -> Iterator[dict[str, list[dict[str, Any]]]]:
+        """The shards of each part so far, in a folder that nobody else writes to meanwhile."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise InputError(
+                    f"{self.folder}: another process writes to it; wait for it, or pick another"
+                ) from error
+            if _state(self.folder) != self._found:
+                # Going on from what was read before would remove shards that were finished since.
+                raise InputError(f"{self.folder}: another process wrote to it meanwhile; run the command again")
+            sha256: list[str | None] = [None, None]
+            for i, (one, name) in enumerate(((made, TOKENIZER), (source, SOURCE))):
+                if one is not None:
+                    one.save(self.folder / name)
+                    sha256[i] = file_sha256(self.folder / name)
+            same = [self._told.get("tokenizer"), self._told.get("source_tokenizer")] == sha256
+            told = self._told.get("shards", {}) if same else {}
+            self.shards = {part: self._whole(told.get(part, [])) for part in parts}
+            found = {
+                "fields": dict(survey.layout.fields), "names": survey.names, "documents": survey.documents,
+                "characters": survey.characters,
+            }  # fmt: skip
+            self._told = {"asked": asked, "survey": found, "tokenizer": sha256[0], "shards": self.shards}
+            self._told["source_tokenizer"] = sha256[1]
+            self._sweep()
+            self.note()
+            yield self.shards
+        finally:
+            os.close(handle)
+
+    def _whole(self, shards: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """The shards up to the first that is damaged."""
+        for i, shard in enumerate(shards):
+            try:
+                for both in shard["files"].values():
+                    for array in both.values():
+                        check_array(self.folder, array, verify=True)
+            except DataError:
+                return shards[:i]
+        return list(shards)
+
+    def _sweep(self) -> None:
+        """Remove what a killed process left: arrays that no journal speaks of."""
+        known = {
+            a["file"] for some in self.shards.values() for s in some for b in s["files"].values() for a in b.values()
+        }
+        for file in self.folder.iterdir():
+            if (NAMED.fullmatch(file.name) and file.name not in known) or LEFT.fullmatch(file.name):
+                files.DISK.remove(file)
+
+    def note(self) -> None:
+        """Write down what is done."""
+        _write_json(self.folder / JOURNAL, {"version": VERSION, **self._told})
+
+    def finish(self, index: dict[str, Any]) -> Index:
+        """The index, last of all."""
+        _write_json(self.folder / INDEX, index)
+        files.DISK.remove(self.folder / JOURNAL)
+        return open_index(self.folder)
+
+
+def _state(folder: Path) -> list[Any]:
+    """What tells one state of a folder from another: every note of progress is a new file."""
+    found = ((folder / name) for name in (INDEX, JOURNAL))
+    return [(told.st_ino, told.st_mtime_ns, told.st_size) if (told := _stat(place)) else None for place in found]
+
+
+def _stat(place: Path) -> os.stat_result | None:
+    try:
+        return place.stat()
+    except FileNotFoundError:
+        return None
+
+
+def _check_ours(folder: Path) -> None:
+    """Refuse a folder that holds what is not ours, or nothing of ours."""
+    if not folder.is_dir():
+        if os.path.lexists(folder):
+            raise InputError(f"{folder}: is a file; give the name of a folder")
+        return
+    ours = {INDEX, JOURNAL, TOKENIZER, SOURCE}
+    strange = sorted(
+        file.name
+        for file in folder.iterdir()
+        if file.name not in ours and not NAMED.fullmatch(file.name) and not LEFT.fullmatch(file.name)
+    )
+    if strange:
+        raise InputError(f"{folder}: holds {', '.join(strange[:3])}, which is not ours; pick another folder")
+
+
+def _write_json(place: Path, value: Any) -> None:
+    text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    files.replace_file(place, lambda beside: beside.write_text(text, encoding="utf-8"))

@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, processors, trainers
 
 from anyformer.data.tokenizer_files import FILE, guarded, is_published, missing, parsed, read_file, read_published
-from anyformer.errors import DataError
+from anyformer.errors import DataError, InputError
 from anyformer.files import replace_file
+from anyformer.specs.model import ModelSpec
 
 SOURCE = "source_tokenizer.json"
 """The tokenizer of the source, where that has a vocabulary of its own; FILE is then the target's."""
@@ -264,3 +267,74 @@ def _byte_tokens(inner: tokenizers.Tokenizer) -> frozenset[int]:
     """Ids of `<0x00>` ... `<0xFF>`."""
     found = (inner.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
     return frozenset(i for i in found if i is not None)
+
+
+class DocumentIds(NamedTuple):
+    """Ids of a document; the first `before` of them stand for none of its text."""
+
+    ids: list[int]
+    before: int
+
+
+def document_ids(spec: ModelSpec, tokenizer: Tokenizer, texts: Sequence[str]) -> list[DocumentIds]:
+    """Ids of whole documents, on all cores."""
+    if tokenizer.published:
+        return [DocumentIds(*found) for found in tokenizer.many_text_ids(texts)]
+    before = [] if spec.ids.bos is None else [spec.ids.bos]
+    return [DocumentIds(before + ids, len(before)) for ids in tokenizer.encode_many(texts)]
+
+
+def prompt_ids(spec: ModelSpec, tokenizer: Tokenizer, text: str, *, literal: bool = False) -> tuple[int, ...]:
+    """Ids of a text that a decoder is to continue. `literal`: special tokens that people spell out in it are text."""
+    if tokenizer.published:
+        ids = tokenizer.encode(text, specials=True) if literal else tokenizer.text_ids(text)
+    else:
+        ids, bos, eos = tokenizer.encode(text, specials=True), spec.ids.bos, spec.ids.eos
+        # An eos at the end would end the text before the model has said a word.
+        while len(ids) > 1 and ids[-1] in eos:
+            ids.pop()
+        if bos is not None and bos not in eos and ids == tokenizer.encode(text):
+            ids.insert(0, bos)
+    if not ids:
+        raise InputError("the prompt has no tokens; give a text to continue")
+    return tuple(ids)
+
+
+def source_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Ids of a text that an encoder reads, with the tokenizer's template around it."""
+    return tokenizer.text_ids(text) if tokenizer.published else tokenizer.encode(text, specials=True)
+
+
+def begins(spec: ModelSpec, tokenizer: Tokenizer, found: Sequence[DocumentIds]) -> str:
+    """How documents begin, in words."""
+    who = "its tokenizer files" if tokenizer.published else "its training"
+    firsts = {tuple(row.ids[: row.before]) for row in found if row.ids}
+    if firsts <= {()}:
+        return f"no bos, as {who} say" if tokenizer.published else "no bos: its spec has none"
+    names = [" ".join(tokenizer.inner.id_to_token(i) or str(i) for i in first) for first in sorted(firsts) if first]
+    return f"begun with {', '.join(names)}, as {who} say{'' if tokenizer.published else 's'}"
+
+
+SPACES = ("\u0120", "\u2581", "\u010a", "\u0109")
+"""Signs for a space, a new line and a tab at the beginning of a token: byte-level BPE, and SentencePiece."""
+CONTINUES = "##"
+"""WordPiece writes this before a token that goes on with a word."""
+
+
+def word_starts(tokenizer: Tokenizer) -> Any:
+    """For each id whether its token begins a word, (vocab,) of bool.
+
+    With WordPiece that is every token without `##`. Where spaces belong to tokens, it is every token with a space, and
+    every token that is no letter or digit, such as punctuation right after a word.
+    """
+    known = tokenizer.inner.get_vocab(with_added_tokens=True)
+    marked = any(name.startswith(CONTINUES) and len(name) > len(CONTINUES) for name in known)
+    starts_V = np.ones(max(known.values(), default=-1) + 1, bool)
+    for name, i in known.items():
+        if marked:
+            starts_V[i] = not name.startswith(CONTINUES) or name == CONTINUES
+        else:
+            starts_V[i] = name.startswith(SPACES) or not name[:1].isalnum()
+    for i in tokenizer.specials.values():
+        starts_V[i] = True
+    return starts_V

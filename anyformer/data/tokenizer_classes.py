@@ -10,12 +10,12 @@ from typing import Any
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
-from anyformer.data.special_tokens import Settings
-
 BPE_FILES, WORDPIECE_FILE = ("vocab.json", "merges.txt"), "vocab.txt"
 UNDERLINE = "\u2581"
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
+Settings = Mapping[str, Any]
+"""What a tokenizer_config.json or another JSON file of a published folder holds."""
 Steps = Callable[[tokenizers.Tokenizer, Settings, Mapping[str, str]], None]
 
 

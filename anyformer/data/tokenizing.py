@@ -10,12 +10,10 @@ from dataclasses import asdict
 from typing import Any
 
 from anyformer.data.encoding import Encoder, ids_of, most_ids
-from anyformer.data.resume_log import Journal
-from anyformer.data.scan import Plan, Progress, Report, Survey, take_survey
-from anyformer.data.shard_writer import ShardWriter
+from anyformer.data.scan import HeldOut, Plan, Progress, Report, Survey, find_held_out, take_survey
+from anyformer.data.shard_writer import Journal, ShardWriter
 from anyformer.data.shards import PARTS, TWO, VERSION, Index
-from anyformer.data.sources.format import Record
-from anyformer.data.split import HeldOut, find_held_out
+from anyformer.data.sources import Record
 from anyformer.data.tokenizer import Tokenizer, tokenizer
 from anyformer.data.tokenizer_training import Training, sentinel_ids, special_ids, train_tokenizer
 from anyformer.errors import DataError, InputError

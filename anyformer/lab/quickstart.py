@@ -12,13 +12,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from anyformer.data.corpus import Corpus, gzip_bits_per_byte, standard_library, text_corpus
+from anyformer.data.corpus import Corpus, gzip_bits_per_byte, standard_library, text_corpus, unigram_nats
 from anyformer.data.dataset import Examples
 from anyformer.data.loader import BatchLoader
 from anyformer.data.objectives.causal import Causal
 from anyformer.data.tokenizer import END, Tokenizer, train_bpe
 from anyformer.data.tokenizer import FILE as TOKENIZER_FILE
-from anyformer.data.unigram import unigram_nats
 from anyformer.errors import DataError, InputError
 from anyformer.files import NewFolder
 from anyformer.generation.engine import generate
@@ -32,19 +31,18 @@ from anyformer.model.native_checkpoint import SPEC as SPEC_FILE
 from anyformer.model.native_checkpoint import WEIGHTS as WEIGHTS_FILE
 from anyformer.model.native_checkpoint import save
 from anyformer.specs.model import ModelSpec
-from anyformer.train.budget import Budget
 from anyformer.train.components import device_of
 from anyformer.train.cpu_workers import CpuWorkers, draws
+from anyformer.train.events import Budget
 from anyformer.train.loop import StepRecord, train
 from anyformer.train.loss_plot import draw_curve
 from anyformer.train.metrics import FILE as METRICS_FILE
 from anyformer.train.metrics import Metrics
 from anyformer.train.optim import Optimizers
 from anyformer.train.perplexity import score, score_ids
-from anyformer.train.precision import Precision
 from anyformer.train.signals import StopSignals
 from anyformer.train.spike_guard import SpikeGuard
-from anyformer.train.train_step import TrainStep
+from anyformer.train.train_step import Precision, TrainStep
 
 CURVE = "loss.png"
 FILES = (SPEC_FILE, WEIGHTS_FILE, TOKENIZER_FILE, METRICS_FILE, CURVE)

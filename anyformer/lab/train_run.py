@@ -10,8 +10,7 @@ from anyformer.lab.samples import speak
 from anyformer.train.components import Components
 from anyformer.train.config import Config
 from anyformer.train.loggers import Logger
-from anyformer.train.report import About
-from anyformer.train.report.about import about_of
+from anyformer.train.report import About, about_of
 from anyformer.train.run_state import machine
 from anyformer.train.trainer import Trainer
 

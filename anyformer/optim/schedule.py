@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from anyformer.errors import InputError
 from anyformer.registry import OpenAxis
 from anyformer.specs.axes import Problem
 
@@ -126,3 +127,46 @@ def span(given: float, total: float) -> float:
 def _floor(floor: float) -> Iterator[Problem]:
     if not 0 <= floor <= 1:
         yield "floor", f"{floor:g} is not from 0 to 1"
+
+
+def cosine(step: int, total: int, *, warmup: float = Cosine.warmup, floor: float = Cosine.floor) -> float:
+    """Warm up in a straight line, then go down along half a cosine to `floor`."""
+    return _factor(Cosine(warmup=warmup, floor=floor), step, total)
+
+
+def linear(step: int, total: int, *, warmup: float = Linear.warmup, floor: float = Linear.floor) -> float:
+    """Warm up in a straight line, then go down in another to `floor`."""
+    return _factor(Linear(warmup=warmup, floor=floor), step, total)
+
+
+def wsd(
+    step: int,
+    total: int,
+    *,
+    warmup: float = Trapezoid.warmup,
+    decay: float = Trapezoid.decay,
+    floor: float = Trapezoid.floor,
+) -> float:
+    """Warm-up, stable, decay (Hu et al. 2024): the last `decay` go down in a straight line to `floor`."""
+    return _factor(Trapezoid(warmup=warmup, decay=decay, floor=floor), step, total)
+
+
+def inverse_sqrt(step: int, total: int, *, warmup: float = InverseSqrt.warmup) -> float:
+    """Warm up in a straight line, then fall with the root of the step (Vaswani et al. 2017)."""
+    return _factor(InverseSqrt(warmup=warmup), step, total)
+
+
+def constant(step: int, total: int, *, warmup: float = Constant.warmup) -> float:
+    """Warm up in a straight line, then stay at 1."""
+    return _factor(Constant(warmup=warmup), step, total)
+
+
+def _factor(schedule: Schedule, step: int, total: int) -> float:
+    wrong = [f"{name}: {why}" for name, why in schedule.problems()]
+    if step < 0:
+        wrong.append(f"step: {step} is not at least 0")
+    if total < 1:
+        wrong.append(f"total: {total} is not at least 1")
+    if wrong:
+        raise InputError("\n  ".join([f"{schedule.kind}: these can't be:", *wrong]))
+    return schedule.factor(step, total)

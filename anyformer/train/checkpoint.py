@@ -16,17 +16,66 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import TracebackType
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from anyformer import files
 from anyformer.errors import CheckpointError, file_fault
-from anyformer.files import Written, alive, inside, share_file, sweep, write_new
-from anyformer.model.native_checkpoint import WEIGHTS
-from anyformer.model.safetensors_file import TensorFile
-from anyformer.train.state_tensors import Table
+from anyformer.files import Bytes, Written, alive, inside, share_file, sweep, write_new
+from anyformer.model.native_checkpoint import WEIGHTS, metadata_of
+from anyformer.model.safetensors_file import DTYPES, TensorFile
+from anyformer.specs.model import ModelSpec
+
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+"""How safetensors calls a dtype."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """What one safetensors file holds: tensors by name, and texts beside them."""
+
+    tensors: Mapping[str, Tensor]
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def on_host(self) -> Table:
+        """A copy on the host, which later steps don't change."""
+        moved = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.tensors.items()}
+        return Table(moved, self.metadata)
+
+    def pieces(self) -> Iterator[Bytes]:
+        """The file from its first byte to its last. Tensors leave their device one at a time."""
+        strange = sorted(f"{name} ({t.dtype})" for name, t in self.tensors.items() if t.dtype not in NAMES)
+        if strange:
+            raise CheckpointError(f"no place for {', '.join(strange)} in a file; known are {', '.join(DTYPES)}")
+        # Wide elements first, as the library does it: each tensor then begins at a multiple of its element's size.
+        order = sorted(self.tensors, key=lambda name: (-self.tensors[name].element_size(), name))
+        header: dict[str, object] = {"__metadata__": dict(self.metadata)} if self.metadata else {}
+        end = 0
+        for name in order:
+            tensor = self.tensors[name]
+            begin, end = end, end + tensor.numel() * tensor.element_size()
+            header[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        text += b" " * (-len(text) % 8)
+        yield len(text).to_bytes(8, "little") + text
+        for name in order:
+            flat = self.tensors[name].detach().cpu().contiguous().reshape(-1)
+            if flat.numel():
+                raw: Any = flat.view(torch.uint8).numpy()
+                yield memoryview(raw)
+
+
+def model_table(tensors: Mapping[str, Tensor], spec: ModelSpec, family: str | None = None) -> Table:
+    """The file that `anyformer.load` reads: weights by the names of parameters, their spec, and their family if any."""
+    return Table(tensors, metadata_of(spec, family))
+
 
 FOLDER, MANIFEST, STATE = "checkpoints", "manifest.json", "state.json"
 VERSION = 1
@@ -292,3 +341,57 @@ def _check(file: Path, told: Any) -> None:
         raise CheckpointError(f"{file}: can't be read: {error.strerror}") from error
     if digest.hexdigest() != wants.get("sha256"):
         raise CheckpointError(f"{file}: is damaged: its SHA-256 is not the one that was written down")
+
+
+class Saver:
+    """Saves checkpoints of one run, at once or in a thread of its own.
+
+    On a CPU a save takes less time than the copy that a thread would need, so it is done at once. What an accelerator
+    holds is copied to the host first, and written while the next steps run.
+    """
+
+    def __init__(self, run: Path, *, keep: int = 2, background: bool = False) -> None:
+        self.run, self.keep = run, keep
+        self.last: int | None = None
+        """The step of the last save that is complete."""
+        self._pool = ThreadPoolExecutor(1, "save") if background else None
+        self._flying: Future[Path] | None = None
+        self._step = 0
+
+    def save(self, step: int, contents: Contents) -> None:
+        """Save a step, after the save before it. In the background this returns when all is copied."""
+        self.wait()
+        if step == self.last:
+            return
+        self._step = step
+        if self._pool is None:
+            write(self.run, step, contents, self.keep)
+            self.last = step
+        else:
+            self._flying = self._pool.submit(write, self.run, step, contents.on_host(), self.keep)
+
+    def check(self) -> None:
+        """Raise what went wrong with a save that has ended since. Costs nothing: call it at every step."""
+        if self._flying is not None and self._flying.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Until the save that is under way is on the disk; raise what went wrong with it."""
+        flying, self._flying = self._flying, None
+        if flying is not None:
+            flying.result()
+            self.last = self._step
+
+    def __enter__(self) -> Saver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            # An error that is on its way out must not be hidden by that of a save.
+            if error is None:
+                self.wait()
+        finally:
+            if self._pool is not None:
+                self._pool.shutdown(wait=True)

@@ -17,10 +17,9 @@ from typing import Any
 import torch
 
 from anyformer.data.dataset import Examples
-from anyformer.data.loader import DRAW, BatchLoader
-from anyformer.data.objectives.objective import source_eos
+from anyformer.data.loader import DRAW, VERSION, BatchLoader
+from anyformer.data.objectives import source_eos
 from anyformer.data.shards import Index, open_examples
-from anyformer.data.shuffle import VERSION
 from anyformer.data.tokenizer import SOURCE, Tokenizer
 from anyformer.errors import CapabilityError, DataError, InputError
 from anyformer.families.io import load
@@ -32,30 +31,35 @@ from anyformer.parts.quantized import is_quantized
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.parameters import weights
 from anyformer.train.activation_checkpointing import recompute
-from anyformer.train.async_save import Saver
-from anyformer.train.checkpoint import FOLDER, Contents, Found, last_state, name_of, resume, verify
+from anyformer.train.checkpoint import (
+    FOLDER,
+    Contents,
+    Found,
+    Saver,
+    Table,
+    last_state,
+    model_table,
+    name_of,
+    resume,
+    verify,
+)
 from anyformer.train.compile import compiled
 from anyformer.train.config import Config, identity
 from anyformer.train.cpu_workers import CpuWorkers, draws
 from anyformer.train.cuda_graph import Captured
-from anyformer.train.distributed.init import joined
-from anyformer.train.distributed.mesh import Meshes
-from anyformer.train.distributed.rebuild import check_stages, restage
+from anyformer.train.distributed.fsdp import check_stages, restage
+from anyformer.train.distributed.init import Meshes, joined
 from anyformer.train.distributed.sharded_checkpoint import fill, gathered_contents, save_parts
-from anyformer.train.distributed.tp_plan import misfits
-from anyformer.train.ema import Ema
-from anyformer.train.extension import Totals, extension
+from anyformer.train.distributed.tensor_parallel import misfits
+from anyformer.train.events import Progress
 from anyformer.train.lock import Lock
-from anyformer.train.needs import Needs, needs
-from anyformer.train.optim import Optimizers
-from anyformer.train.precision import Precision
-from anyformer.train.progress import Progress
+from anyformer.train.optim import Ema, Optimizers
 from anyformer.train.ranks import ALONE, Ranks
+from anyformer.train.resolve import Needs, needs
 from anyformer.train.run_state import RunState, check_resume, machine, order_of, spec_table, versions
 from anyformer.train.spike_guard import SpikeGuard
-from anyformer.train.stages import restaged
-from anyformer.train.state_tensors import Table, model_table
-from anyformer.train.train_step import TrainStep
+from anyformer.train.stages import Totals, extension, restaged
+from anyformer.train.train_step import Precision, TrainStep
 
 CONFIG = "config.toml"
 STAGE = 7919

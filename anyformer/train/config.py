@@ -262,7 +262,7 @@ class Config:
         if not config.stages and values.get("stages") is not MISSING:
             problems.add("stages", "there is none; write [[stages]] with steps, length and batch")
         if problems.found:
-            from anyformer.train.needs import needs
+            from anyformer.train.resolve import needs
 
             lines = [*map(in_familiar_words, problems.lines), *needs(config, problems.touches).lines]
             raise InputError("\n  ".join([f"{source or 'the config'} can't be used:", *lines]))

@@ -17,9 +17,8 @@ from anyformer.model.model import Model
 from anyformer.model.output import Output
 from anyformer.specs.model import ModelSpec
 from anyformer.train.perplexity import perplexity
-from anyformer.train.precision import Precision
 from anyformer.train.ranks import ALONE, Ranks
-from anyformer.train.train_step import even, on_device
+from anyformer.train.train_step import Precision, even, on_device
 
 LOGITS = 2**26
 """Logits that are held at once."""

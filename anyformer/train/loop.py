@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from anyformer.data.loader import BatchLoader
 from anyformer.optim.schedule import Schedule
-from anyformer.train.budget import Budget
 from anyformer.train.evaluation import with_logits
+from anyformer.train.events import Budget
 from anyformer.train.train_step import TrainStep
 
 

@@ -1,7 +1,7 @@
 """How well a model predicts texts: perplexity and bits per byte, in sliding windows.
 
 One rule, whoever asks. A text is split into documents at lines of `<|endoftext|>`; the ids of each are those of
-`anyformer.data.text_ids`; each is read in windows of `context` tokens that move on by `stride`, and no window crosses into
+`anyformer.data.tokenizer`; each is read in windows of `context` tokens that move on by `stride`, and no window crosses into
 another document. The first token of a document is only read. `Score.rule` says all of it in words.
 """
 
@@ -18,8 +18,7 @@ from torch.nn import functional as F
 
 from anyformer.data.corpus import SEPARATOR
 from anyformer.data.corpus import documents as split_documents
-from anyformer.data.text_ids import begins, document_ids
-from anyformer.data.tokenizer import Tokenizer
+from anyformer.data.tokenizer import Tokenizer, begins, document_ids
 from anyformer.errors import DataError, InputError
 from anyformer.model.eval_mode import eval_mode, without_head
 from anyformer.model.model import Model

@@ -6,22 +6,75 @@ Nothing here waits for an accelerator: what a step found is read from it when so
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from anyformer.data.batch import Batch
 from anyformer.data.objectives import Objective
+from anyformer.errors import InputError
 from anyformer.kernels.loss import LossTerms
 from anyformer.model.model import Model
 from anyformer.model.reversible import replays_dropout
 from anyformer.train.cpu_workers import CpuWorkers
 from anyformer.train.optim import Optimizers
-from anyformer.train.precision import Precision
 from anyformer.train.ranks import ALONE, Ranks
 from anyformer.train.spike_guard import SpikeGuard
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """Weights, their gradients and the optimizer's state are in one dtype; products may be in a smaller one."""
+
+    weights: Literal["float32", "bfloat16", "float64"] = "float32"
+    autocast: Literal["none", "bfloat16"] = "none"
+    """What products run in while the weights keep their dtype."""
+    tf32: bool = False
+    """Whether fp32 products on a CUDA device may round their factors to 11 bits, which is several times as fast."""
+
+    def __post_init__(self) -> None:
+        if self.weights not in ("float32", "bfloat16", "float64"):
+            raise InputError(f"precision.weights: {self.weights!r} is unknown (known: float32, bfloat16, float64)")
+        if self.autocast not in ("none", "bfloat16"):
+            raise InputError(f"precision.autocast: {self.autocast!r} is unknown (known: none, bfloat16)")
+        if self.autocast != "none" and self.weights != "float32":
+            raise InputError(
+                f"precision.autocast: the weights are {self.weights}, and it is float32 that products are cast from; "
+                "leave autocast out, or keep the weights in float32"
+            )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights."""
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}[self.weights]
+
+    @contextmanager
+    def step(self, device: torch.device, *, keep: bool = True) -> Iterator[None]:
+        """Around the forward pass of a step; outside of it nothing is changed. What was cast there is cast in its
+        backward pass too; how products round is not, so both passes need `products` around them.
+
+        `keep`: weights that were cast are kept to the end of the pass, in case it reads them again.
+        """
+        lower = self.autocast == "bfloat16"
+        with self.products(device), torch.autocast(device.type, torch.bfloat16, enabled=lower, cache_enabled=keep):
+            yield
+
+    @contextmanager
+    def products(self, device: torch.device) -> Iterator[None]:
+        """Around all products of a step, forward and backward: a kernel looks at it when it is launched."""
+        before = torch.get_float32_matmul_precision()
+        if device.type == "cuda" and self.tf32:
+            torch.set_float32_matmul_precision("high")
+        try:
+            yield
+        finally:
+            if torch.get_float32_matmul_precision() != before:
+                torch.set_float32_matmul_precision(before)
+
 
 Sums = dict[str, Tensor]
 """Terms of the loss by name, and the loss itself as `total`; each a mean over the labels that count."""

@@ -19,14 +19,12 @@ from typing import NamedTuple
 from anyformer.data.batch import Batch
 from anyformer.train.components import Components
 from anyformer.train.config import Config
+from anyformer.train.dry_run import explained
 from anyformer.train.evaluation import evaluate
-from anyformer.train.events import Evaluated, Event, Resumed, Sampled, Saved, Step, Stopped
+from anyformer.train.events import Evaluated, Event, Progress, Resumed, Sampled, Saved, Step, Stopped
 from anyformer.train.loggers import Logger, Told, services
 from anyformer.train.metrics import Metrics, finals, points, read_metrics, trim
-from anyformer.train.oom import explained
-from anyformer.train.progress import Progress
-from anyformer.train.report import About, Report
-from anyformer.train.report.about import about_of
+from anyformer.train.report import About, Report, about_of
 from anyformer.train.signals import StopSignals
 from anyformer.train.stages import place_of
 from anyformer.train.train_step import StepResult

@@ -14,9 +14,8 @@ from anyformer.data.loader import BatchLoader
 from anyformer.data.objectives import Objective, Setting
 from anyformer.data.objectives.causal import ends_of
 from anyformer.data.objectives.pair import shared
-from anyformer.data.tokenizer import train_bpe
+from anyformer.data.tokenizer import train_bpe, word_starts
 from anyformer.data.tokenizer_training import Training, train_tokenizer
-from anyformer.data.word_starts import word_starts
 from anyformer.errors import DataError
 from anyformer.model.output import Output
 from anyformer.specs.codec import Problems, read, write

@@ -9,9 +9,9 @@ from anyformer.data import raw
 from anyformer.data.columns import LAYOUTS, class_names, find_layout
 from anyformer.data.corpus import documents
 from anyformer.data.raw import RawFile, find_files, format_named, guess_format
+from anyformer.data.sources import Format, Record
 from anyformer.data.sources import text as text_module
 from anyformer.data.sources.conllu import Conllu
-from anyformer.data.sources.format import Format, Record
 from anyformer.data.sources.jsonl import JsonLines
 from anyformer.data.sources.text import Text
 from anyformer.data.sources.tsv import Tsv

@@ -10,7 +10,7 @@ import pytest
 
 from anyformer.data.objectives import Objective
 from anyformer.data.packing import Packing
-from anyformer.data.sources.format import Format
+from anyformer.data.sources import Format
 from anyformer.families.family import Family
 from anyformer.registry import ENTRY_POINTS
 from anyformer.train.loggers import Service

@@ -22,9 +22,8 @@ from anyformer.model.reversible import Work, run_reversible
 from anyformer.parts.attention_metadata import AttentionMetadata, RotaryTables
 from anyformer.train.cpu_workers import CpuWorkers
 from anyformer.train.optim import Optimizers
-from anyformer.train.precision import Precision
 from anyformer.train.spike_guard import SpikeGuard
-from anyformer.train.train_step import TrainStep
+from anyformer.train.train_step import Precision, TrainStep
 from tests.parts.samples import random, randomised
 from tests.tolerances import TABLE, assert_close, difference
 

@@ -31,11 +31,10 @@ from anyformer.specs.parameters import silent
 from anyformer.train.activation_checkpointing import recompute
 from anyformer.train.checkpoint import newest, verify
 from anyformer.train.config import Config
-from anyformer.train.distributed.dtensor_shards import local, stretch, whole
 from anyformer.train.distributed.fsdp import spread
-from anyformer.train.distributed.mesh import layout, meshes
-from anyformer.train.distributed.sharded_checkpoint import PARTS, rewrite
-from anyformer.train.distributed.tp_plan import problems
+from anyformer.train.distributed.init import layout, meshes
+from anyformer.train.distributed.sharded_checkpoint import PARTS, local, rewrite, stretch, whole
+from anyformer.train.distributed.tensor_parallel import problems
 from anyformer.train.events import Evaluated, Resumed, Sampled, Step
 from anyformer.train.trainer import Trainer
 from tests.contract.contracts import answers, length_of, randomise

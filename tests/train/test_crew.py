@@ -9,9 +9,8 @@ from anyformer.data.batch import Batch
 from anyformer.data.objectives import Objective
 from anyformer.train.cpu_workers import CpuWorkers
 from anyformer.train.optim import Optimizers
-from anyformer.train.precision import Precision
 from anyformer.train.spike_guard import SpikeGuard
-from anyformer.train.train_step import TrainStep
+from anyformer.train.train_step import Precision, TrainStep
 from tests.contract.draw import BASE
 
 

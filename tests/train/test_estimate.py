@@ -12,9 +12,8 @@ from anyformer.explain.hardware import MACHINES, peak_of
 from anyformer.measure.memory import used
 from anyformer.train.components import Components
 from anyformer.train.config import Compute
-from anyformer.train.dry_run import forecast, load_of, stretches
+from anyformer.train.dry_run import advice, explained, forecast, is_shortage, load_of, stretches
 from anyformer.train.estimate import Cure, cures, efficiency, memory, product_rate, step_flops
-from anyformer.train.oom import advice, explained, is_shortage
 from anyformer.train.trainer import Trainer
 from tests.tolerances import TABLE
 from tests.train.small_data import text_config, text_data

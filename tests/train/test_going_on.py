@@ -10,12 +10,12 @@ import torch
 
 import anyformer as af
 from anyformer.errors import CheckpointError, DataError
-from anyformer.train import async_save as saving
-from anyformer.train.async_save import Saver
+from anyformer.train import checkpoint
+from anyformer.train.checkpoint import Saver
 from anyformer.train.config import Config
 from anyformer.train.cpu_workers import CpuWorkers, draws
 from anyformer.train.events import Evaluated, Step
-from anyformer.train.precision import Precision
+from anyformer.train.train_step import Precision
 from anyformer.train.trainer import Trainer
 from tests.train.small_data import text_config, text_data, text_examples, write_data
 
@@ -114,7 +114,7 @@ def test_save_that_fails_in_the_background_is_heard_of_before_the_next_one(tmp_p
         if step:
             raise CheckpointError("the disk is full")
 
-    monkeypatch.setattr(saving, "write", full)
+    monkeypatch.setattr(checkpoint, "write", full)
     with Trainer(text_config(data, tmp_path / "run", {"stages.steps": 80, "run.save_every": 40})) as run:
         run.setup.saver = Saver(tmp_path / "run", background=True)
         with pytest.raises(CheckpointError, match="the disk is full"), run.setup.saver:

@@ -5,8 +5,7 @@ import sys
 import pytest
 
 from anyformer.errors import CapabilityError, InputError
-from anyformer.train.loggers import Service, Told, scalars, services
-from anyformer.train.loggers.names import name_there
+from anyformer.train.loggers import Service, Told, name_there, scalars, services
 
 STEP = {
     "step": 3, "stage": 0, "loss": 1.5, "terms": {"z": 0.25}, "gradient_norm": 0.5, "rate": 1.0, "tokens": 96,

@@ -15,16 +15,15 @@ from anyformer.data.loader import BatchLoader
 from anyformer.data.objectives.causal import Causal
 from anyformer.errors import TrainingError
 from anyformer.optim.schedule import Trapezoid
-from anyformer.train.budget import Budget
 from anyformer.train.cpu_workers import CpuWorkers
+from anyformer.train.events import Budget
 from anyformer.train.loop import train
 from anyformer.train.loss_plot import draw_curve, smoothed
 from anyformer.train.metrics import Metrics, read_metrics
 from anyformer.train.optim import Optimizers
 from anyformer.train.optim_config import Optim
-from anyformer.train.precision import Precision
 from anyformer.train.spike_guard import SpikeGuard
-from anyformer.train.train_step import TrainStep
+from anyformer.train.train_step import Precision, TrainStep
 from tests.contract.draw import BASE
 
 SPEC = af.spec(BASE | {"vocab": 16, "context": 16})

@@ -11,8 +11,7 @@ import numpy as np
 
 from anyformer.data.batch import IGNORE
 from anyformer.data.dataset import Examples
-from anyformer.data.objectives.objective import Setting, first_eos
-from anyformer.data.objectives.text import TextObjective
+from anyformer.data.objectives import Setting, TextObjective, first_eos
 from anyformer.specs.axes import Problem
 from anyformer.specs.model import ModelSpec
 

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from anyformer.data.batch import IGNORE
-from anyformer.data.objectives.framed import Framed
-from anyformer.data.objectives.objective import Setting, ids_of
-from anyformer.data.objectives.text import TextObjective
+from anyformer.data.objectives import Framed, Setting, TextObjective, ids_of
 from anyformer.specs.axes import Problem
 from anyformer.specs.model import ModelSpec
 
@@ -53,7 +51,7 @@ class Masked(TextObjective, Framed, kind="masked"):
         made = super().ready(index, tokenizer)
         if tokenizer is None or not self.whole_word:
             return made
-        from anyformer.data.word_starts import word_starts
+        from anyformer.data.tokenizer import word_starts
 
         return made.knowing(word_starts(tokenizer))
 

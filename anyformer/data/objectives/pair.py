@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.dataset import Examples
-from anyformer.data.objectives.framed import Framed, Long, check_room, fitting, label_of
-from anyformer.data.objectives.objective import Made, Setting, ids_of
-from anyformer.data.spans import Piece, Pieces
+from anyformer.data.dataset import Examples, Piece, Pieces
+from anyformer.data.objectives import Framed, Long, Made, Setting, check_room, fitting, ids_of, label_of
 from anyformer.specs.axes import Problem
 from anyformer.specs.model import ModelSpec
 

@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anyformer.data.dataset import Examples
-from anyformer.data.objectives.framed import Long, fitting
-from anyformer.data.objectives.objective import Made, Objective, Setting
-from anyformer.data.spans import Piece, Pieces
+from anyformer.data.dataset import Examples, Piece, Pieces
+from anyformer.data.objectives import Long, Made, Objective, Setting, fitting
 from anyformer.errors import DataError
 from anyformer.specs.axes import Problem
 from anyformer.specs.embed_head import RegressionHead, SeriesEmbed

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anyformer.data.dataset import Examples
-from anyformer.data.objectives.framed import Framed, Long, check_room, fitting, label_of
-from anyformer.data.objectives.objective import Made, Setting, ids_of
-from anyformer.data.spans import Piece, Pieces
+from anyformer.data.dataset import Examples, Piece, Pieces
+from anyformer.data.objectives import Framed, Long, Made, Setting, check_room, fitting, ids_of, label_of
 
 
 @dataclass(frozen=True, kw_only=True)

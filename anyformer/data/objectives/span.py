@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from anyformer.data.objectives.objective import Setting, first_eos, ids_of
-from anyformer.data.objectives.text import TextObjective
+from anyformer.data.objectives import Setting, TextObjective, first_eos, ids_of
 from anyformer.errors import DataError
 from anyformer.specs.axes import Problem
 from anyformer.specs.model import ModelSpec

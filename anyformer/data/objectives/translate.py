@@ -8,10 +8,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from anyformer.data.dataset import Examples
-from anyformer.data.objectives.framed import fitting
-from anyformer.data.objectives.objective import Made, Objective, Setting, Way, first_eos, ids_of, source_eos
-from anyformer.data.spans import Piece, Pieces
+from anyformer.data.dataset import Examples, Piece, Pieces
+from anyformer.data.objectives import Made, Objective, Setting, Way, first_eos, fitting, ids_of, source_eos
 from anyformer.specs.axes import Problem
 from anyformer.specs.model import ModelSpec
 

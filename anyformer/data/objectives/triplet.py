@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyformer.data.dataset import Examples
-from anyformer.data.objectives.framed import label_of
-from anyformer.data.objectives.objective import Made, Setting
+from anyformer.data.dataset import Examples, Piece, Pieces
+from anyformer.data.objectives import Made, Setting, label_of
 from anyformer.data.objectives.pair import TwoTexts
-from anyformer.data.spans import Piece, Pieces
 from anyformer.specs.axes import Problem
 from anyformer.specs.embed_head import PairHead, SequenceHead
 from anyformer.specs.model import ModelSpec

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from anyformer.errors import AnyformerError, CapabilityError, InputError, nearest
+from anyformer.files import replace_file
 from anyformer.registry import OpenAxis
 
 GROUPS = {"step": "train", "look": "valid", "final": "final", "save": "save"}
@@ -152,3 +154,16 @@ class Told:
 
 def _called(logger: Logger) -> str:
     return getattr(logger, "kind", "") or type(logger).__name__
+
+
+FILE = ".logged-as"
+
+
+def name_there(folder: Path, *, fresh: bool) -> str:
+    """The name of this run elsewhere; a run that begins from its first step has a new one."""
+    place = folder / FILE
+    if not fresh and place.is_file():
+        return place.read_text(encoding="ascii").strip()
+    name = uuid.uuid4().hex[:12]
+    replace_file(place, lambda beside: beside.write_text(f"{name}\n", encoding="ascii"))
+    return name
