@@ -35,12 +35,10 @@ class Batch:
 
     @property
     def units(self) -> int:
-        """How many units there are."""
         return len(self.tokens_U)
 
     @property
     def tokens(self) -> int:
-        """Real tokens."""
         return int(self.tokens_U.sum())
 
     @property
@@ -64,7 +62,6 @@ class Batch:
         return self._divided(world, f"{world} processes")[rank]
 
     def split(self, parts: int) -> list[Batch]:
-        """Micro-batches, in order."""
         if parts < 1:
             raise DataError(f"a batch can't be split into {parts} parts; give at least 1")
         return self._divided(parts, f"{parts} micro-batches")

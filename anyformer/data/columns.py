@@ -44,7 +44,6 @@ class Layout:
 
     @cached_property
     def kinds(self) -> dict[str, Kind]:
-        """What each role holds."""
         return {role: self._kind(role) for role in self.roles}
 
     @cached_property
@@ -61,7 +60,6 @@ class Layout:
 
     @property
     def has_text(self) -> bool:
-        """Whether there is something for a tokenizer."""
         return any(kind in ("tokens", "words") for kind in self.kinds.values())
 
     def dtypes(self, vocab: int) -> dict[str, str]:

@@ -45,12 +45,10 @@ class Corpus:
 
     @property
     def train_bytes(self) -> int:
-        """Size of what is learned from, as UTF-8."""
         return _size(self.train)
 
     @property
     def held_out_bytes(self) -> int:
-        """Size of what is measured on, as UTF-8."""
         return _size(self.held_out)
 
     def fingerprint(self) -> str:

@@ -83,7 +83,6 @@ class Examples:
         return np.concatenate([np.zeros(0, np.int64), *(np.diff(piece.bounds) for piece in self._column(column))])
 
     def dtype(self, column: str) -> Any:
-        """Type of the numbers of a column."""
         pieces = self._column(column)
         return pieces[0].values_N.dtype if pieces else np.dtype(np.int64)
 
@@ -134,7 +133,6 @@ class Pieces:
         return len(self.example_P)
 
     def piece(self, i: int) -> Piece:
-        """One of them."""
         return Piece(int(self.example_P[i]), int(self.start_P[i]), int(self.stop_P[i]))
 
     def widest_P(self) -> Any:

@@ -149,14 +149,12 @@ class Encoder:
         return encode(texts, add_special_tokens=False)
 
     def _of(self, role: str) -> Tokenizer:
-        """The tokenizer of a column."""
         made = self.source if role == "source" and self.source is not None else self.tokenizer
         if made is None:
             raise DataError("there is no tokenizer to encode texts with")
         return made
 
     def _blame(self, batch: list[Item], error: DataError) -> DataError:
-        """Which character of which record has no token."""
         for item in batch:
             for role, text in zip(self._texts, self.layout.texts(item.values), strict=True):
                 for character in dict.fromkeys(text):

@@ -30,7 +30,6 @@ class RawFile:
 
     @property
     def name(self) -> str:
-        """Its name without folders."""
         return self.path.name
 
     @property

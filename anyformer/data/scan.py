@@ -165,11 +165,9 @@ class Plan:
 
     @property
     def parts(self) -> list[str]:
-        """The parts that the folder will have."""
         return [part for part in PARTS if part in self.files or (part == "valid" and self.hold_out)]
 
     def records(self, part: str) -> Iterator[Record]:
-        """All records of the files of a part."""
         for file in self.files[part]:
             for record in self.format.read(file.lines(), file.name):
                 yield record if file.label is None else replace(record, fields={**record.fields, "label": file.label})

@@ -69,7 +69,6 @@ class GrowingArray:
         return naming(self.place, instead=self._beside)
 
     def add(self, values_N: Any) -> None:
-        """More values at the end."""
         self._kept.append(values_N)
         self._waiting += len(values_N)
         self.length += len(values_N)
@@ -98,7 +97,6 @@ class GrowingArray:
         return told
 
     def drop(self) -> None:
-        """Forget what is not finished."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
@@ -245,11 +243,9 @@ class Journal:
             )
 
     def tokenizer(self) -> Tokenizer | None:
-        """The tokenizer of an interrupted run."""
         return self._kept(TOKENIZER, "tokenizer")
 
     def source_tokenizer(self) -> Tokenizer | None:
-        """The source's own, if it has one."""
         return self._kept(SOURCE, "source_tokenizer")
 
     def _kept(self, name: str, told: str) -> Tokenizer | None:
@@ -316,7 +312,6 @@ class Journal:
                 files.DISK.remove(file)
 
     def note(self) -> None:
-        """Write down what is done."""
         _write_json(self.folder / JOURNAL, {"version": VERSION, **self._told})
 
     def finish(self, index: dict[str, Any]) -> Index:

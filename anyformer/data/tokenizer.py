@@ -173,7 +173,6 @@ class Tokenizer:
         return self.id_of(self.named[name]) if name in self.named else None
 
     def to_json(self) -> str:
-        """What a tokenizer.json holds."""
         with guarded("it can't be written"):
             return self._inner.to_str(pretty=True)
 

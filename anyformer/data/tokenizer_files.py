@@ -44,13 +44,11 @@ class Specials:
 
     @property
     def names(self) -> dict[str, str]:
-        """The text of each of NAMED."""
         found = {name: content(self.named.get(name)) for name in NAMED}
         return {name: text for name, text in found.items() if text is not None}
 
     @property
     def texts(self) -> list[str]:
-        """The text of all, each once."""
         found = (content(token) for token in (*self.named.values(), *self.more))
         return list(dict.fromkeys(text for text in found if text is not None))
 
@@ -250,7 +248,6 @@ def _say_unknown(folder: Path, name: str, known: Class | None, inner: tokenizers
 
 
 def _specials(settings: Settings, older: Settings, rebuilt: Class | None) -> Specials:
-    """The special tokens of a folder that this class reads."""
     sentinels = None
     if rebuilt is not None and rebuilt.sentinels:
         count = settings.get("extra_ids", 100)
@@ -347,12 +344,10 @@ def _check_around(inner: tokenizers.Tokenizer, single: str, listed: list[str]) -
 
 
 def _names_in(single: str) -> list[str]:
-    """The tokens of a template, each once."""
     return list(dict.fromkeys(re.sub(r":[01]$", "", each) for each in single.split() if not each.startswith("$")))
 
 
 def _set_around(inner: tokenizers.Tokenizer, single: str, pair: str) -> None:
-    """A template of special tokens around each text."""
     ids = {name: inner.token_to_id(name) for name in _names_in(single)}
     inner.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=list(ids.items()))
 

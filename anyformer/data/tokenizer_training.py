@@ -71,7 +71,6 @@ class Training:
 
     @property
     def names(self) -> list[str]:
-        """All special tokens, those of the kind first."""
         own = list(KINDS[self.kind].specials)
         return [*own, *(n for n in self.specials if n not in own), *map(SENTINEL.format, range(self.sentinels))]
 

@@ -135,7 +135,6 @@ def _known_tokenizers(plan: Plan, journal: Journal, survey: Survey) -> tuple[Tok
 def _trained(
     plan: Plan, training: Training, survey: Survey, held: HeldOut | None, roles: list[str], report: Report | None
 ) -> Tokenizer:
-    """A tokenizer from the columns of some roles."""
     total = survey.characters["train"]
 
     def texts() -> Iterator[str]:

@@ -75,7 +75,6 @@ def _join(path: str, name: str) -> str:
 
 
 def _plain(part: nn.Module, parameter: nn.Parameter, head: nn.Module | None) -> Group:
-    """The group of a parameter of which nobody says what it is for."""
     if isinstance(part, nn.Embedding | nn.EmbeddingBag):
         return "tables"
     if parameter.dim() != 2:

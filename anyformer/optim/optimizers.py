@@ -29,11 +29,9 @@ class RuleOptimizer(Optimizer):
         super().__init__(params, defaults)
 
     def rule(self, group: dict[str, Any]) -> Rule:
-        """The rule with a group's own options."""
         raise TypeError(f"{type(self).__name__} defines no rule()")
 
     def problems(self, group: dict[str, Any]) -> list[str]:
-        """What is wrong with a group's options."""
         found: list[str] = []
         for name in ("lr", "weight_decay"):
             value = group[name]
@@ -161,7 +159,6 @@ class Muon(RuleOptimizer):
         return found
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add matrices with options of their own."""
         super().add_param_group(param_group)
         shapes = [tuple(p.shape) for p in self.param_groups[-1]["params"] if p.dim() < 2]
         if shapes:

@@ -44,7 +44,6 @@ class Schedule(OpenAxis, axis="schedule", leaves="anyformer.optim.schedule"):
         return min(max((step - warmup) / max(total - warmup, 1.0), 0.0), 1.0)
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with this node on its own."""
         if self.warmup < 0:
             yield "warmup", f"{self.warmup:g} is not at least 0"
 

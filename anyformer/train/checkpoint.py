@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -102,7 +101,6 @@ class Contents:
     """Called with the folder while it is filled: what other processes wrote there."""
 
     def on_host(self) -> Contents:
-        """A copy that later steps don't change."""
         tables = {name: table.on_host() for name, table in self.tables.items()}
         return replace(self, tables=tables)
 
@@ -189,7 +187,6 @@ def _before(run: Path, step: int) -> str:
 
 
 def _fill(made: Path, step: int, contents: Contents) -> None:
-    """Every file, and the manifest last."""
     written = {name: write_new(made / name, table.pieces()) for name, table in contents.tables.items()}
     texts = {**contents.texts, STATE: _json(contents.state)}
     written |= {name: write_new(made / name, [text.encode()]) for name, text in texts.items()}
@@ -299,7 +296,6 @@ def verify(folder: Path, step: int, *, hashes: bool = True) -> Found:
 
 
 def _manifest(file: Path) -> dict[str, Any]:
-    """A manifest that is signed and has its fields."""
     data = _table(file)
     head = {name: value for name, value in data.items() if name != "sha256"}
     if file.read_bytes() != _signed(head):
@@ -385,9 +381,7 @@ class Saver:
     def __enter__(self) -> Saver:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             # An error that is on its way out must not be hidden by that of a save.
             if error is None:

@@ -213,7 +213,6 @@ class Components:
             self.stepper.check(self.feed(0).batch(0))
 
     def crew(self, device: torch.device) -> CpuWorkers:
-        """Who computes a step on a device."""
         if self._crew is None:
             # Threads would take turns at one source of random numbers, and no two runs would drop the same; and how
             # evenly routers choose, which a loss may ask for, is another number for each way to cut a batch.
@@ -225,7 +224,6 @@ class Components:
         return self._crew
 
     def machine(self) -> dict[str, Any]:
-        """Where it computes."""
         return machine(self.device, self.team.world, self._threads)
 
     def _first_values(self) -> tuple[Callable[[str], torch.Tensor], str | None]:
@@ -270,7 +268,6 @@ class Components:
         )  # fmt: skip
 
     def state(self, progress: Progress) -> RunState:
-        """What a checkpoint says beside its tensors."""
         data = {self.config.data.train: self.examples.fingerprint}
         if self.valid is not None:
             data[self.config.data.valid] = self.held_out.fingerprint
@@ -369,7 +366,6 @@ class Components:
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
-        """With the averaged weights, if there are any."""
         with contextlib.nullcontext() if self.ema is None else self.ema.used(self.model):
             yield
 

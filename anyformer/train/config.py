@@ -52,7 +52,6 @@ class ModelPart:
     """A folder whose weights the run begins from; empty: fresh ones by the spec's init."""
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with this part on its own."""
         if not self.base and not self.spec.items and not self.weights:
             yield "base", "is missing: name a preset, a spec file or a folder, or write the spec in [model.spec]"
 
@@ -90,7 +89,6 @@ class Stage:
     """What is otherwise in the architecture during this stage, such as a smaller window; no weight may change its shape."""
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with this stage on its own."""
         for name in ("steps", "length", "batch"):
             if getattr(self, name) < 1:
                 yield name, f"{getattr(self, name)} is not at least 1"
@@ -122,7 +120,6 @@ class Compute:
     """Only kernels that give the same bits each time; on CUDA it costs speed. A CPU always does."""
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with this part on its own."""
         for name in ("micro", "threads"):
             if getattr(self, name) < 0:
                 yield name, f"{getattr(self, name)} is not at least 0"
@@ -142,7 +139,6 @@ class GuardPart:
     """So many steps in a row may be left out before the run ends."""
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with this part on its own."""
         if self.spike is not None and self.spike <= 1:
             yield "spike", f"{self.spike:g} is not above 1"
         if self.patience < 1:
@@ -165,7 +161,6 @@ class Many:
     """Seconds that a process waits for another before it gives up."""
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with this part on its own."""
         for name in ("tensor", "timeout"):
             if getattr(self, name) < 1:
                 yield name, f"{getattr(self, name)} is not at least 1"
@@ -200,15 +195,12 @@ class RunPart:
     """Loggers besides metrics.jsonl: tensorboard, wandb, trackio."""
 
     def looks_every(self, total: int) -> int:
-        """Steps between looks in a run of so many."""
         return self.eval_every or max(1, -(-total // LOOKS))
 
     def saves_every(self, total: int) -> int:
-        """Steps between checkpoints in a run of so many."""
         return self.save_every or max(1, -(-total // SAVES))
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with this part on its own."""
         if not 0 <= self.seed < 2**53:
             yield "seed", f"{self.seed} is not from 0 to 2^53 - 1"
         if self.clip < 0:
@@ -293,7 +285,6 @@ class Config:
         return cls.from_toml(text, str(place), changes)
 
     def parts(self) -> list[tuple[str, Any]]:
-        """The parts that can look at themselves, by name."""
         named: list[tuple[str, Any]] = [
             ("model", self.model), ("optim", self.optim), ("schedule", self.schedule), ("compute", self.compute),
             ("guard", self.guard), ("many", self.many), ("run", self.run),
@@ -302,15 +293,12 @@ class Config:
 
     @property
     def steps(self) -> int:
-        """Of all stages."""
         return sum(stage.steps for stage in self.stages)
 
     def to_data(self) -> Table:
-        """Plain data, which `from_data` reads back."""
         return write(self)
 
     def to_toml(self) -> str:
-        """The config as TOML, every default written out."""
         import tomli_w
 
         return tomli_w.dumps(self.to_data())

@@ -61,12 +61,10 @@ class Stretch:
 
     @property
     def flops_per_token(self) -> float:
-        """Of training."""
         return self.flops / self.cells
 
     @property
     def tokens(self) -> float:
-        """That the stage learns from."""
         return self.steps * self.cells * (1 - self.waste)
 
 
@@ -172,7 +170,6 @@ class Forecast:
 
     @property
     def flops(self) -> float:
-        """Of the whole run."""
         return sum(float(each.flops) * each.steps for each in self.stretches)
 
     def parts(self) -> dict[str, float]:
@@ -186,11 +183,9 @@ class Forecast:
 
     @property
     def seconds(self) -> float:
-        """That all of it is expected to take."""
         return sum(self.parts().values())
 
     def cures(self) -> list[Cure]:
-        """What would take less memory."""
         return cures(self.load)
 
 

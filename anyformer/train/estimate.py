@@ -64,7 +64,6 @@ class Memory:
         return self.weights + self.optimizer + self.average + most
 
     def parts(self) -> dict[str, int]:
-        """The parts that there are, by name."""
         named = {
             "weights": self.weights, "gradients": self.gradients, "optimizer": self.optimizer,
             "averaged weights": self.average, "activations": self.activations, "logits": self.logits,
@@ -93,7 +92,6 @@ class Load:
 
     @property
     def pieces(self) -> int:
-        """Into how many pieces the rows are cut."""
         asked = -(-self.rows // self.compute.micro) if self.compute.micro else 1
         return max(asked, min(self.crew, self.rows))
 
@@ -322,7 +320,6 @@ class _Notes(TorchDispatchMode):
         return made
 
     def given(self, made: Any) -> None:
-        """Something dear was computed."""
         if self.block is not None:
             self.dear[self.block] += made.nbytes
 

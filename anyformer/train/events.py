@@ -104,11 +104,9 @@ class Progress:
     """Digest of the last batch."""
 
     def after(self, batch: Batch) -> Progress:
-        """A step later."""
         return replace(self, step=self.step + 1, tokens=self.tokens + batch.tokens, batch=batch.digest)
 
     def later(self, seconds: float) -> Progress:
-        """So much time later."""
         return replace(self, seconds=self.seconds + seconds)
 
 

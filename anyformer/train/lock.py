@@ -15,7 +15,6 @@ import socket
 import time
 import warnings
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
@@ -64,9 +63,7 @@ class Lock:
         os.pwrite(handle, json.dumps(told).encode(), 0)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # The file stays: a trainer that has just opened it would otherwise lock a file that is no longer there.
         self.forget()
 

@@ -84,7 +84,6 @@ class Optimizers:
         self.forget()
 
     def forget(self) -> None:
-        """Drop all gradients."""
         for parameter in self.parameters():
             parameter.grad = None
 
@@ -179,7 +178,6 @@ class Ema:
         return {f"{name}/ema": mean for name, mean in self.means.items()} | {"ema/steps": self.steps}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state` answered, to the bit."""
         own = self.state()
         check(state, own, "the mean of the weights (run.ema)")
         take(state, own)

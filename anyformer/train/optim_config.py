@@ -27,12 +27,10 @@ class OptimKind(OpenAxis, axis="optim", leaves="anyformer.train.optim_config"):
     """Their learning rate at its peak."""
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with this node on its own."""
         if self.matrices < 0:
             yield "matrices", f"{self.matrices:g} is not at least 0"
 
     def rule(self, optim: Optim) -> Rule:
-        """The rule for matrices."""
         raise TypeError(f"optim kind {self.kind!r} defines no rule()")
 
 
@@ -113,7 +111,6 @@ class Optim:
         return AdamWRule(betas=self.betas, eps=self.eps)
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with this node on its own."""
         yield from self.leaf.problems()
         for name in ("tables", "head", "vectors"):
             if (getattr(self, name) or 0.0) < 0:

@@ -61,12 +61,10 @@ class Score:
 
     @property
     def nats_per_token(self) -> float:
-        """The mean loss."""
         return self.nats / self.tokens
 
     @property
     def perplexity(self) -> float:
-        """Exp of the mean nats per token: as unsure as among so many equally likely tokens."""
         return perplexity(self.nats, self.tokens)
 
     @property

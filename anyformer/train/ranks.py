@@ -32,7 +32,6 @@ class Ranks:
         return self.rank == 0
 
     def share(self, batch: Batch) -> Batch:
-        """The rows that this process reads."""
         return batch if self.readers == 1 else batch.share(self.reader, self.readers)
 
     def total(self, value: Tensor) -> Tensor:

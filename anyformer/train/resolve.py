@@ -160,7 +160,6 @@ class Needs:
             self.add(error, [str(error) if str(error).startswith(f"{path}:") else f"{path}: {error}"])
 
     def add(self, error: AnyformerError, lines: Sequence[str]) -> None:
-        """Note an error, and what it says line by line."""
         self.errors.append(error)
         self.lines += lines
 

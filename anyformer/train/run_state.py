@@ -59,7 +59,6 @@ class RunState:
     """From which step on the schedule was that of a run of how many steps; empty: never of another number."""
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data, which `from_data` reads back."""
         return asdict(self)
 
     @classmethod

@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -32,7 +32,6 @@ class StopSignals:
 
     @property
     def asked(self) -> bool:
-        """Whether the run should save and end."""
         return self.signal is not None
 
     @property
@@ -41,7 +40,6 @@ class StopSignals:
         return 0 if self.signal is None else 128 + self.signal
 
     def ask(self, number: int = signal.SIGTERM) -> None:
-        """What a first signal does."""
         self.signal = signal.Signals(number)
 
     def raise_if_asked(self) -> None:
@@ -55,9 +53,7 @@ class StopSignals:
                 self._before[each] = signal.signal(each, self._arrived)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         while self._before:
             each, before = self._before.popitem()
             # A handler that was not set from Python can't be put back from there.

@@ -108,7 +108,6 @@ class SpikeGuard:
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken."""
         try:
             skipped, row, stage, count = (int(state[name]) for name in ("skipped", "in_a_row", "stage", "count"))
             norms = [float(norm) for norm in state["norms"]]

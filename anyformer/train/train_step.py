@@ -49,7 +49,6 @@ class Precision:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights."""
         return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}[self.weights]
 
     @contextmanager

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 from anyformer.data.batch import Batch
@@ -67,16 +66,13 @@ class Trainer:
 
     @property
     def folder(self) -> Path:
-        """Where everything is kept."""
         return self.setup.folder
 
     def __enter__(self) -> Trainer:
         self.setup.open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.setup.close(error)
 
     def events(self, *, until: int | None = None) -> Iterator[Event]:
@@ -154,7 +150,6 @@ class Trainer:
         return told
 
     def _due(self, step: int, end: int) -> tuple[bool, bool, bool]:
-        """Whether to look, to save and to speak after a step."""
         run, last = self.config.run, step == self.total
         looks, saves = run.looks_every(self.total), run.saves_every(self.total)
         measured = self.setup.valid is not None
@@ -163,7 +158,6 @@ class Trainer:
         return measured and step % looks == 0 and not last, step == end or step % saves == 0, speaks and not last
 
     def _step(self, progress: Progress) -> Progress:
-        """Learn from the next batch."""
         made, place = self.setup, place_of(self.config.stages, progress.step)
         batch = made.feed(place.number).batch(place.step)
         rate = self.config.schedule.factor(progress.step, self.total)

@@ -95,7 +95,6 @@ class Objective(OpenAxis, axis="objective", leaves="anyformer.data.objectives"):
         return [*found, *self.own_problems(spec)]
 
     def own_problems(self, spec: ModelSpec) -> Iterator[Problem]:
-        """What else does not fit."""
         yield from ()
 
     def answers(self, spec: ModelSpec) -> int | None:
@@ -136,7 +135,6 @@ class Objective(OpenAxis, axis="objective", leaves="anyformer.data.objectives"):
         return LossTerms(out.loss, out.losses, out.label_count), out
 
     def loss(self, model: Model, inputs: dict[str, Tensor]) -> LossTerms:
-        """The loss of one pass."""
         return self.answer(model, inputs)[0]
 
     def judge(self, out: Output, inputs: dict[str, Tensor]) -> dict[str, tuple[float, float]]:
@@ -179,11 +177,9 @@ class Framed(Objective):
     """The id after a text; unset: the spec's first eos, if it has one."""
 
     def first(self, spec: ModelSpec) -> int | None:
-        """The id before a text."""
         return spec.ids.bos if self.cls is None else self.cls
 
     def last(self, spec: ModelSpec) -> int | None:
-        """The id after a text."""
         return first_eos(spec) if self.sep is None else self.sep
 
 

@@ -97,7 +97,6 @@ class Masked(TextObjective, Framed, kind="masked"):
         return {"input_ids": ids_N, "labels": labels_N}
 
     def _chosen(self, ids_N: Any, open_N: Any, setting: Setting, draw: np.random.Generator) -> Any:
-        """The places that are predicted."""
         places = np.flatnonzero(open_N)
         count = max(round(self.share * len(places)), 1)
         if not self.whole_word:

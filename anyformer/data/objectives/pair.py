@@ -46,7 +46,6 @@ class TwoTexts(Framed):
         return Pieces(i, np.zeros_like(i), cells, {"": cells}, left_out=left_out, shortened=shortened)
 
     def row(self, examples: Examples, example: int, other: str, setting: Setting) -> dict[str, Any]:
-        """A and one other text side by side."""
         spec = setting.spec
         a, b = (np.asarray(examples.read(column, example), np.int64) for column in ("a", other))
         first, second = shared(len(a), len(b), setting.length - self.frame(spec))

@@ -32,7 +32,6 @@ class Packed:
         return len(self.starts) - 1
 
     def row(self, row: int) -> Any:
-        """The items of one row."""
         return self.items_P[self.starts[row] : self.starts[row + 1]]
 
     @property

@@ -119,7 +119,6 @@ def joined(many: Many, device: torch.device) -> Iterator[Joined]:
 
 
 def _meet(device: torch.device, limit: datetime.timedelta) -> None:
-    """Start torch's engine with the processes that torchrun started."""
     from torch.distributed.elastic.utils.api import get_env_variable_or_raise
 
     store, rank, world = next(rendezvous("env://", timeout=limit))

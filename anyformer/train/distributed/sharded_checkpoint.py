@@ -23,7 +23,6 @@ from torch import Tensor, nn
 
 from anyformer.errors import CheckpointError, file_fault
 from anyformer.files import Written, write_new
-from anyformer.model.native_checkpoint import WEIGHTS
 from anyformer.model.safetensors_file import DTYPES, TensorFile
 from anyformer.train.checkpoint import FOLDER, NAMES, Contents, Found, Table, name_of, write
 from anyformer.train.ranks import Ranks
@@ -39,7 +38,6 @@ class Stretch(NamedTuple):
     shape: tuple[int, ...]
 
     def of(self, whole: Tensor) -> Tensor:
-        """What lies in it."""
         for dim, (start, size) in enumerate(zip(self.start, self.shape, strict=True)):
             whole = whole.narrow(dim, start, size)
         return whole
@@ -143,7 +141,7 @@ def save_parts(team: Ranks, run: Path, step: int, contents: Contents, keep: int)
         told = True
         team.told(os.getpid())
         _write_mine(made, contents.tables, team)
-        return _collected(made, contents.tables, team.world)
+        return collected(made, contents.tables, team.world)
 
     with team.first_alone() as first:
         if first:
@@ -164,7 +162,7 @@ def _write_mine(made: Path, tables: Mapping[str, Table], team: Ranks) -> None:
         for table, held in tables.items():
             answered = {name: tensor for name, tensor in held.tensors.items() if _answers_for(tensor, team)}
             mine[table] = {name: (local(tensor), stretch(tensor).start) for name, tensor in answered.items()}
-        _write_part(made, mine, team.rank, team.world)
+        write_part(made, mine, team.rank, team.world)
     except OSError as error:
         fault = error
     if team.any(fault is not None):
@@ -174,7 +172,7 @@ def _write_mine(made: Path, tables: Mapping[str, Table], team: Ranks) -> None:
         raise CheckpointError(f"{made}: {why}") from fault
 
 
-def _write_part(made: Path, parts: Parts, rank: int, world: int) -> None:
+def write_part(made: Path, parts: Parts, rank: int, world: int) -> None:
     """One file for each table, and a list of what is in them."""
     listed: dict[str, Any] = {}
     for table, held in parts.items():
@@ -198,7 +196,7 @@ def _answers_for(tensor: Tensor, team: Ranks) -> bool:
     return all(held.device_mesh.get_local_rank(i) == 0 for i in copies) and local(tensor).numel() > 0
 
 
-def _collected(made: Path, tables: Mapping[str, Table], world: int) -> dict[str, Written]:
+def collected(made: Path, tables: Mapping[str, Table], world: int) -> dict[str, Written]:
     """The index of all parts, written by the first process, and every file that belongs to the checkpoint."""
     files: dict[str, Written] = {}
     index: dict[str, Any] = {}
@@ -319,52 +317,3 @@ def fill(found: Found, table: str, tensors: Mapping[str, Tensor]) -> dict[str, s
         for name, tensor in tensors.items():
             stored.copy(name, stretch(tensor), local(tensor))
         return stored.metadata
-
-
-def rewrite(found: Found, run: Path, parts: int = 0) -> Path:
-    """Write a checkpoint, however it was written, into the folder of another run: plain, or in so many parts."""
-    tables = {name: _whole_table(found, name) for name in _tables(found)}
-    kept = [name for name in found.files if Path(name).suffix not in (".safetensors", ".json")]
-    texts = {name: (found.folder / name).read_text(encoding="utf-8") for name in kept}
-    public = next(name for name in ("ema.safetensors", WEIGHTS) if name in tables)
-    contents = Contents(tables=tables, state=found.state, texts=texts, public=public)
-    run.mkdir(parents=True, exist_ok=True)
-    if not parts:
-        return write(run, found.step, contents)
-
-    def beside(made: Path) -> Mapping[str, Written]:
-        for rank in range(parts):
-            cut_up = {name: _chunks(table, rank, parts) for name, table in tables.items()}
-            _write_part(made, cut_up, rank, parts)
-        return _collected(made, tables, parts)
-
-    return write(run, found.step, replace(contents, tables={}, public="", beside=beside))
-
-
-def _tables(found: Found) -> list[str]:
-    if PARTS in found.files:
-        return list(json.loads((found.folder / PARTS).read_bytes())["tables"])
-    return [name for name in found.files if name.endswith(".safetensors")]
-
-
-def _whole_table(found: Found, name: str) -> Table:
-    with Stored(found, name) as stored:
-        tensors = {each: torch.empty(shape, dtype=dtype) for each, (shape, dtype) in stored.shapes.items()}
-        for each, tensor in tensors.items():
-            stored.copy(each, stretch(tensor), tensor)
-        return Table(tensors, stored.metadata)
-
-
-def _chunks(table: Table, rank: int, parts: int) -> dict[str, tuple[Tensor, tuple[int, ...]]]:
-    """The rows that one of several processes would hold; what has no rows is the first one's."""
-    found: dict[str, tuple[Tensor, tuple[int, ...]]] = {}
-    for name, tensor in table.tensors.items():
-        if not tensor.dim():
-            if rank == 0:
-                found[name] = tensor, ()
-            continue
-        each = -(-tensor.shape[0] // parts)
-        begin = min(each * rank, tensor.shape[0])
-        if begin < tensor.shape[0]:
-            found[name] = tensor[begin : begin + each], (begin, *[0] * (tensor.dim() - 1))
-    return found

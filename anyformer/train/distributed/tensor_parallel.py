@@ -289,13 +289,11 @@ class Parts:
         self.kept: list[list[tuple[Any, str, Any]]] = []
 
     def around(self, module: nn.Module) -> None:
-        """Do so whenever this module, or a copy of it, is called."""
         if self.entries:
             module.register_forward_pre_hook(self.put)
             module.register_forward_hook(self.take_back, always_call=True)
 
     def put(self, module: nn.Module, given: Any) -> None:
-        """Before the call."""
         kept: list[tuple[Any, str, Any]] = []
         self.kept.append(kept)
         for way, name, cut in self.entries:
@@ -308,7 +306,6 @@ class Parts:
             owner._parameters[name] = part / self.size if cut.added else part
 
     def take_back(self, module: nn.Module, given: Any, answer: Any) -> None:
-        """After it, however it ended."""
         for owner, name, whole in self.kept.pop():
             owner._parameters[name] = whole
 

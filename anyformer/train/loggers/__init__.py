@@ -61,15 +61,12 @@ class Service(OpenAxis, axis="logger", leaves="anyformer.train.loggers"):
                 self.numbers(found, step)
 
     def numbers(self, found: Mapping[str, float], step: int) -> None:
-        """Pass on numbers by name."""
         raise TypeError(f"logger {self.kind!r} defines no numbers()")
 
     def text(self, text: str, step: int) -> None:
-        """Pass on what the model said."""
         raise TypeError(f"logger {self.kind!r} defines no text()")
 
     def end(self) -> None:
-        """Write out what is waiting."""
         raise TypeError(f"logger {self.kind!r} defines no end()")
 
 
@@ -105,7 +102,6 @@ class Told:
         self._loggers = list(loggers)
 
     def begin(self, name: str, config: Mapping[str, Any], step: int) -> None:
-        """The run begins, or goes on after a step."""
         wrong: list[str] = []
         begun: list[Logger] = []
         for logger in self._loggers:
@@ -127,7 +123,6 @@ class Told:
             )
 
     def log(self, event: str, values: Mapping[str, Any]) -> None:
-        """Something happened."""
         for logger in list(self._loggers):
             try:
                 logger.log(event, values)
@@ -135,7 +130,6 @@ class Told:
                 self._leave_out(logger, error)
 
     def end(self) -> None:
-        """The run is over."""
         for logger in list(self._loggers):
             try:
                 logger.end()

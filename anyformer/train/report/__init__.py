@@ -37,7 +37,6 @@ class Series:
         return len(self._columns["step"])
 
     def add(self, values: Mapping[str, Any]) -> None:
-        """One step."""
         count = len(self)
         for name, column in self._columns.items():
             column.append(_number(values.get(name)))
@@ -90,7 +89,6 @@ class Series:
         )
 
     def skips(self) -> list[int]:
-        """Steps that were left out."""
         steps_N = self.column("step")
         return steps_N[self.column("skipped") == 1].astype(int).tolist()
 
@@ -178,7 +176,6 @@ class About:
     """Whether loss.png is drawn at the end."""
 
     def flops_per_token(self, step: int) -> float:
-        """Of training, in the stage of a step."""
         return next((each.flops_per_token for each in reversed(self.stretches) if step > each.first), 0.0)
 
 
@@ -196,18 +193,15 @@ class Report:
         self._new = False
 
     def begin(self, name: str, config: Mapping[str, Any], step: int) -> None:
-        """Take up what was measured before."""
         for record in records(self.folder):
             self._keep(str(record.get("event")), record)
 
     def log(self, event: str, values: Mapping[str, Any]) -> None:
-        """Keep it; a save is the time to write."""
         self._keep(event, values)
         if event == "save":
             self.write()
 
     def end(self) -> None:
-        """Write the last page."""
         if self._new:
             self.write()
 

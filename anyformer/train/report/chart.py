@@ -49,11 +49,9 @@ class Chart:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to draw."""
         return not any(line.points for line in self.lines)
 
     def svg(self) -> str:
-        """The drawing."""
         width, height = (1060, 346) if self.wide else (520, 216)
         low, high = self._span()
         scale = _Scale(width=width, height=height, total=self.total, low=low, high=high, log=self.log)
