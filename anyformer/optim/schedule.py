@@ -14,6 +14,13 @@ CLOCK = 1000.0
 """A run by the clock does not know its steps; it is taken for one of so many."""
 
 
+def at_least(node: object, least: float, *names: str) -> Iterator[Problem]:
+    """Fields of a config node that are below their least value; one that is unset is not."""
+    for name in names:
+        if (getattr(node, name) or 0.0) < least:
+            yield name, f"{getattr(node, name)} is not at least {least}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Schedule(OpenAxis, axis="schedule", leaves="anyformer.optim.schedule"):
     """How fast a run learns at each of its steps. Spans below 1 are shares of the run; from 1 on they are steps."""
@@ -44,17 +51,27 @@ class Schedule(OpenAxis, axis="schedule", leaves="anyformer.optim.schedule"):
         return min(max((step - warmup) / max(total - warmup, 1.0), 0.0), 1.0)
 
     def problems(self) -> Iterator[Problem]:
-        if self.warmup < 0:
-            yield "warmup", f"{self.warmup:g} is not at least 0"
+        yield from at_least(self, 0, "warmup")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trapezoid(Schedule, kind="wsd"):
-    """Warm up, stay, and go down in a straight line (WSD: warm-up, stable, decay; Hu et al. 2024)."""
+class Decaying(Schedule):
+    """A schedule that ends at a floor."""
+
+    floor: float = 0.0
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        if not 0 <= self.floor <= 1:
+            yield "floor", f"{self.floor:g} is not from 0 to 1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trapezoid(Decaying, kind="wsd"):
+    """Warm up, stay, and decay linearly (WSD: warm-up, stable, decay; Hu et al. 2024)."""
 
     decay: float = 0.5
-    """The span of the way down."""
-    floor: float = 0.0
+    """The span of the decay."""
 
     def shape(self, step: float, total: float) -> float:
         decay = span(self.decay, total)
@@ -63,37 +80,25 @@ class Trapezoid(Schedule, kind="wsd"):
 
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
-        yield from _floor(self.floor)
-        if self.decay < 0:
-            yield "decay", f"{self.decay:g} is not at least 0"
+        yield from at_least(self, 0, "decay")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cosine(Schedule, kind="cosine"):
-    """Warm up, then go down along half a cosine (Loshchilov and Hutter 2017)."""
+class Cosine(Decaying, kind="cosine"):
+    """Warm up, then decay along half a cosine (Loshchilov and Hutter 2017)."""
 
     floor: float = 0.1
 
     def shape(self, step: float, total: float) -> float:
         return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * self.after(step, total)))
 
-    def problems(self) -> Iterator[Problem]:
-        yield from super().problems()
-        yield from _floor(self.floor)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Linear(Schedule, kind="linear"):
-    """Warm up, then go down in a straight line."""
-
-    floor: float = 0.0
+class Linear(Decaying, kind="linear"):
+    """Warm up, then decay linearly."""
 
     def shape(self, step: float, total: float) -> float:
         return self.floor + (1 - self.floor) * (1 - self.after(step, total))
-
-    def problems(self) -> Iterator[Problem]:
-        yield from super().problems()
-        yield from _floor(self.floor)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,11 +128,6 @@ def span(given: float, total: float) -> float:
     return given if given >= 1 else given * total
 
 
-def _floor(floor: float) -> Iterator[Problem]:
-    if not 0 <= floor <= 1:
-        yield "floor", f"{floor:g} is not from 0 to 1"
-
-
 def cosine(step: int, total: int, *, warmup: float = Cosine.warmup, floor: float = Cosine.floor) -> float:
     """Warm up in a straight line, then go down along half a cosine to `floor`."""
     return _factor(Cosine(warmup=warmup, floor=floor), step, total)
@@ -138,14 +138,7 @@ def linear(step: int, total: int, *, warmup: float = Linear.warmup, floor: float
     return _factor(Linear(warmup=warmup, floor=floor), step, total)
 
 
-def wsd(
-    step: int,
-    total: int,
-    *,
-    warmup: float = Trapezoid.warmup,
-    decay: float = Trapezoid.decay,
-    floor: float = Trapezoid.floor,
-) -> float:
+def wsd(step: int, total: int, *, warmup: float = 0.02, decay: float = 0.5, floor: float = 0.0) -> float:
     """Warm-up, stable, decay (Hu et al. 2024): the last `decay` go down in a straight line to `floor`."""
     return _factor(Trapezoid(warmup=warmup, decay=decay, floor=floor), step, total)
 
@@ -162,10 +155,8 @@ def constant(step: int, total: int, *, warmup: float = Constant.warmup) -> float
 
 def _factor(schedule: Schedule, step: int, total: int) -> float:
     wrong = [f"{name}: {why}" for name, why in schedule.problems()]
-    if step < 0:
-        wrong.append(f"step: {step} is not at least 0")
-    if total < 1:
-        wrong.append(f"total: {total} is not at least 1")
+    wrong += [f"step: {step} is not at least 0"] if step < 0 else []
+    wrong += [f"total: {total} is not at least 1"] if total < 1 else []
     if wrong:
         raise InputError("\n  ".join([f"{schedule.kind}: these can't be:", *wrong]))
     return schedule.factor(step, total)

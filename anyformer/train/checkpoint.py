@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from anyformer import files
+from anyformer.data.shards import file_sha256
 from anyformer.errors import CheckpointError, file_fault
 from anyformer.files import Bytes, Written, alive, inside, share_file, sweep, write_new
 from anyformer.model.native_checkpoint import WEIGHTS, metadata_of
@@ -80,7 +81,6 @@ FOLDER, MANIFEST, STATE = "checkpoints", "manifest.json", "state.json"
 VERSION = 1
 TEXT = 2**24
 """Bytes of the largest JSON file that is read."""
-PIECE = 2**24
 STEP = re.compile(r"step-(\d{8,15})")
 LEFT = re.compile(r"step-\d{8,15}\.tmp-(\d+)")
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -101,8 +101,7 @@ class Contents:
     """Called with the folder while it is filled: what other processes wrote there."""
 
     def on_host(self) -> Contents:
-        tables = {name: table.on_host() for name, table in self.tables.items()}
-        return replace(self, tables=tables)
+        return replace(self, tables={name: table.on_host() for name, table in self.tables.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -325,17 +324,14 @@ def _table(file: Path) -> dict[str, Any]:
 def _check(file: Path, told: Any) -> None:
     """Refuse a file that is not what the manifest says."""
     wants: dict[str, Any] = told if isinstance(told, dict) else {}
-    digest = hashlib.sha256()
     try:
         size = file.stat().st_size
         if size != wants.get("size"):
             raise CheckpointError(f"{file}: is damaged: it has {size} bytes, not {wants.get('size')!r:.40}")
-        with file.open("rb", buffering=0) as stored:
-            while piece := stored.read(PIECE):
-                digest.update(piece)
+        sha256 = file_sha256(file)
     except OSError as error:
         raise CheckpointError(f"{file}: can't be read: {error.strerror}") from error
-    if digest.hexdigest() != wants.get("sha256"):
+    if sha256 != wants.get("sha256"):
         raise CheckpointError(f"{file}: is damaged: its SHA-256 is not the one that was written down")
 
 

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from anyformer.data.objectives import Objective
 from anyformer.data.packing import Packing
 from anyformer.errors import InputError
-from anyformer.optim.schedule import Schedule
+from anyformer.optim.schedule import Schedule, at_least
 from anyformer.specs.axes import Problem
 from anyformer.specs.codec import MISSING, Problems, draft, read_fields, write
 from anyformer.specs.layer import default
@@ -89,9 +89,7 @@ class Stage:
     """What is otherwise in the architecture during this stage, such as a smaller window; no weight may change its shape."""
 
     def problems(self) -> Iterator[Problem]:
-        for name in ("steps", "length", "batch"):
-            if getattr(self, name) < 1:
-                yield name, f"{getattr(self, name)} is not at least 1"
+        yield from at_least(self, 1, "steps", "length", "batch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,9 +118,7 @@ class Compute:
     """Only kernels that give the same bits each time; on CUDA it costs speed. A CPU always does."""
 
     def problems(self) -> Iterator[Problem]:
-        for name in ("micro", "threads"):
-            if getattr(self, name) < 0:
-                yield name, f"{getattr(self, name)} is not at least 0"
+        yield from at_least(self, 0, "micro", "threads")
         if self.autocast != "none" and self.dtype != "float32":
             yield "autocast", f"the weights are {self.dtype}, and it is float32 that is cast; leave one of the two out"
 
@@ -141,8 +137,7 @@ class GuardPart:
     def problems(self) -> Iterator[Problem]:
         if self.spike is not None and self.spike <= 1:
             yield "spike", f"{self.spike:g} is not above 1"
-        if self.patience < 1:
-            yield "patience", f"{self.patience} is not at least 1"
+        yield from at_least(self, 1, "patience")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,9 +156,7 @@ class Many:
     """Seconds that a process waits for another before it gives up."""
 
     def problems(self) -> Iterator[Problem]:
-        for name in ("tensor", "timeout"):
-            if getattr(self, name) < 1:
-                yield name, f"{getattr(self, name)} is not at least 1"
+        yield from at_least(self, 1, "tensor", "timeout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,19 +196,13 @@ class RunPart:
     def problems(self) -> Iterator[Problem]:
         if not 0 <= self.seed < 2**53:
             yield "seed", f"{self.seed} is not from 0 to 2^53 - 1"
-        if self.clip < 0:
-            yield "clip", f"{self.clip:g} is not at least 0"
         if self.ema is not None and not 0 < self.ema < 1:
             yield "ema", f"{self.ema:g} is not between 0 and 1"
-        for name in ("eval_every", "eval_batches", "save_every", "sample_every"):
-            if getattr(self, name) < 0:
-                yield name, f"{getattr(self, name)} is not at least 0"
+        yield from at_least(self, 0, "clip", "eval_every", "eval_batches", "save_every", "sample_every")
+        yield from at_least(self, 1, "sample_tokens")
         if self.keep < 2:
             yield "keep", f"{self.keep} is not at least 2: a damaged checkpoint must have one before it"
-        if self.sample_tokens < 1:
-            yield "sample_tokens", f"{self.sample_tokens} is not at least 1"
-        for problem in unknown_services(self.log):
-            yield "log", problem
+        yield from (("log", problem) for problem in unknown_services(self.log))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,11 +272,9 @@ class Config:
         return cls.from_toml(text, str(place), changes)
 
     def parts(self) -> list[tuple[str, Any]]:
-        named: list[tuple[str, Any]] = [
-            ("model", self.model), ("optim", self.optim), ("schedule", self.schedule), ("compute", self.compute),
-            ("guard", self.guard), ("many", self.many), ("run", self.run),
-        ]  # fmt: skip
-        return named + [(f"stages[{i}]", stage) for i, stage in enumerate(self.stages)]
+        named = ("model", "optim", "schedule", "compute", "guard", "many", "run")
+        stages = [(f"stages[{i}]", stage) for i, stage in enumerate(self.stages)]
+        return [(name, getattr(self, name)) for name in named] + stages
 
     @property
     def steps(self) -> int:

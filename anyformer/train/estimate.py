@@ -25,6 +25,7 @@ from anyformer.train.activation_checkpointing import DEAR
 from anyformer.train.config import Compute
 from anyformer.train.optim import Optimizers
 from anyformer.train.optim_config import Optim
+from anyformer.train.train_step import DTYPES
 
 EFFICIENCY = {"cpu": 0.35, "cuda": 0.35, "cuda compiled": 0.55}
 """The share of a large product's speed that a training step reaches. On a CPU: of decoders with 0.6M to 10M parameters,
@@ -36,7 +37,6 @@ SPOKEN = {"cpu": 1e-3, "cuda": 2e-4}
 """Seconds in which a layer makes a token of a sample: launching its small products takes most of them."""
 SAVED = 0.05, 2e8
 """Seconds that a checkpoint takes at least, and bytes that are hashed, written and synced in each further one."""
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
 
 @dataclass(frozen=True, kw_only=True)

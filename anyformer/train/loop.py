@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -68,13 +67,5 @@ def train(
             step=step, loss=found.loss, gradient_norm=found.norm, rate=rate, tokens=tokens, seconds=seconds,
             progress=over(), skipped=found.skipped,
         )  # fmt: skip
-        fault = learner.guard.settle(
-            found.skipped,
-            step=step,
-            loss=found.terms["total"],
-            norm=found.norm,
-            where=lambda digest=batch.digest: digest,
-        )
-        if fault:
-            warnings.warn(fault, stacklevel=2)
+        learner.settle(found, step, batch)
     model.eval()

@@ -30,8 +30,6 @@ MANY = 32_768
 """The same on an accelerator."""
 LOGITS = 2**22
 """Logits that are held at once."""
-
-
 GIVEN = "as given"
 """Documents and their first tokens where only ids were given."""
 
@@ -78,26 +76,17 @@ class Score:
         return self.nats / math.log(2) / self.bytes if self.bytes else None
 
     def __add__(self, other: Score) -> Score:
-        return Score(
-            tokens=self.tokens + other.tokens,
-            bytes=self.bytes + other.bytes,
-            nats=self.nats + other.nats,
-            documents=self.documents + other.documents,
-            context=self.context,
-            stride=self.stride,
-            split=_both(self.split, other.split),
-            begin=_both(self.begin, other.begin),
-        )
+        sums = {name: getattr(self, name) + getattr(other, name) for name in ("tokens", "bytes", "nats", "documents")}
+        both = {
+            name: "; ".join(dict.fromkeys((getattr(self, name), getattr(other, name)))) for name in ("split", "begin")
+        }
+        return replace(self, **sums, **both)
 
 
 def rule(documents: int, split: str, begin: str, context: int, stride: int) -> str:
     """How texts were read, in words."""
     count = f"{documents:,} document{'' if documents == 1 else 's'}"
     return f"{count} ({split}), {begin}; windows of {context:,} tokens, moved by {stride:,}"
-
-
-def _both(first: str, second: str) -> str:
-    return first if first == second else f"{first}; {second}"
 
 
 class Window(NamedTuple):
@@ -144,7 +133,7 @@ class Documents:
 
     ids: list[list[int]]
     bytes: int
-    """Of UTF-8, of all that is predicted."""
+    """Bytes of UTF-8 of all that is predicted."""
     split: str
     begin: str
 
@@ -239,9 +228,8 @@ def head_of(model: Model) -> nn.Module:
     """The head of a model that predicts the next token; any other model is refused."""
     spec = model.spec
     if spec.topology != "decoder":
-        why = "an encoder sees the token that it predicts" if spec.topology == "encoder" else (
-            "an encoder-decoder predicts a text from another one"
-        )  # fmt: skip
+        apart = "an encoder-decoder predicts a text from another one"
+        why = "an encoder sees the token that it predicts" if spec.topology == "encoder" else apart
         raise InputError(f"perplexity is for decoders: {why}; anyformer eval --part measures it by its objective")
     if model.head is None or not spec.head.predicts_tokens or spec.embed.reads != "input_ids":
         raise InputError(f"perplexity needs a model from tokens to tokens; this one has a {spec.head.kind!r} head")
@@ -253,10 +241,8 @@ def window_sizes(model: Model, context: int | None, stride: int | None) -> tuple
     head_of(model)
     stack: Any = model.decoder
     room = model.spec.context if stack.limit is None else min(stack.limit, model.spec.context)
-    wrong: list[str] = []
     size = room if context is None else context
-    if size < 1:
-        wrong.append(f"context: {size} is not at least 1")
+    wrong = [f"context: {size} is not at least 1"] if size < 1 else []
     if stack.limit is not None and size > stack.limit:
         wrong.append(f"context: {size} is more than the {stack.limit} positions that this model has")
     skipped = unpredicted(model)
@@ -277,10 +263,10 @@ def _check_ids(rows: list[Tensor], vocab: int) -> None:
     for i, row in enumerate(rows):
         if row.dim() != 1:
             raise InputError(f"document {i}: expected a list of ids, got shape {tuple(row.shape)}")
-        if len(row) and not 0 <= int(row.min()) <= int(row.max()) < vocab:
-            wrong = int(row.max()) if int(row.max()) >= vocab else int(row.min())
+        wrong = row[(row < 0) | (row >= vocab)]
+        if len(wrong):
             raise InputError(
-                f"document {i}: {wrong} is not an id below vocab = {vocab}; is this the model's tokenizer?"
+                f"document {i}: {wrong.max()} is not an id below vocab = {vocab}; is this the model's tokenizer?"
             )
 
 
@@ -323,9 +309,8 @@ class Reader:
             labels_BT[i, w.first - w.start - 1 : sizes[i]] = row[w.first : w.end]
         ids_BT, labels_BT = ids_BT.to(device), labels_BT.to(device)
         # A causal model can't see the padding, which is on the right; only a length must not count it.
-        mask_BT = None
-        if self.reads_length and min(sizes) < width:
-            mask_BT = (torch.arange(width)[None] < torch.tensor(sizes)[:, None]).long().to(device)
+        padded = self.reads_length and min(sizes) < width
+        mask_BT = (torch.arange(width) < torch.tensor(sizes)[:, None]).long().to(device) if padded else None
         hidden_BTD = self.body(ids_BT, attention_mask=mask_BT).hidden
         counted_BT = labels_BT >= 0
         hidden, labels = hidden_BTD[counted_BT], labels_BT[counted_BT]

@@ -5,7 +5,9 @@ Nothing here waits for an accelerator: what a step found is read from it when so
 
 from __future__ import annotations
 
+import functools
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +27,8 @@ from anyformer.train.optim import Optimizers
 from anyformer.train.ranks import ALONE, Ranks
 from anyformer.train.spike_guard import SpikeGuard
 
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
@@ -37,8 +41,8 @@ class Precision:
     """Whether fp32 products on a CUDA device may round their factors to 11 bits, which is several times as fast."""
 
     def __post_init__(self) -> None:
-        if self.weights not in ("float32", "bfloat16", "float64"):
-            raise InputError(f"precision.weights: {self.weights!r} is unknown (known: float32, bfloat16, float64)")
+        if self.weights not in DTYPES:
+            raise InputError(f"precision.weights: {self.weights!r} is unknown (known: {', '.join(DTYPES)})")
         if self.autocast not in ("none", "bfloat16"):
             raise InputError(f"precision.autocast: {self.autocast!r} is unknown (known: none, bfloat16)")
         if self.autocast != "none" and self.weights != "float32":
@@ -49,7 +53,7 @@ class Precision:
 
     @property
     def dtype(self) -> torch.dtype:
-        return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}[self.weights]
+        return DTYPES[self.weights]
 
     @contextmanager
     def step(self, device: torch.device, *, keep: bool = True) -> Iterator[None]:
@@ -91,10 +95,8 @@ class StepResult:
 
     def read(self) -> StepMetrics:
         """The same as numbers; waits for the device."""
-        names = [*self.terms]
-        row = torch.stack([*(self.terms[name].detach().double() for name in names), self.norm.double()])
-        *values, norm = row.tolist()
-        return StepMetrics(dict(zip(names, values, strict=True)), norm, bool(self.skipped))
+        *values, norm = torch.stack([v.detach().double() for v in (*self.terms.values(), self.norm)]).tolist()
+        return StepMetrics(dict(zip(self.terms, values, strict=True)), norm, bool(self.skipped))
 
 
 @dataclass(frozen=True)
@@ -108,10 +110,7 @@ class StepMetrics:
     @property
     def loss(self) -> float:
         """What people look at: the cross-entropy or the squared error without anything added to it."""
-        for name in ("cross_entropy", "squared_error"):
-            if name in self.terms:
-                return self.terms[name]
-        return self.terms["total"]
+        return self.terms.get("cross_entropy", self.terms.get("squared_error", self.terms["total"]))
 
 
 @dataclass(kw_only=True)
@@ -148,6 +147,14 @@ class TrainStep:
         self.optimizers.step(factor, self.crew, skip)
         return StepResult(terms=terms, norm=norm, skipped=skip)
 
+    def settle(self, metrics: StepMetrics, step: int, batch: Batch) -> None:
+        """Let the guard count a step, in the order of the steps, and warn of one that was skipped."""
+        fault = self.guard.settle(
+            metrics.skipped, step=step, loss=metrics.terms["total"], norm=metrics.norm, where=lambda: batch.digest
+        )
+        if fault:
+            warnings.warn(fault, stacklevel=3)
+
     def _gradients(self, batch: Batch, device: torch.device) -> Sums:
         """Leave in each parameter its gradient of the mean loss over the labels of the whole batch.
 
@@ -181,10 +188,10 @@ class TrainStep:
         for terms, weight, found in self.crew.map(work, parts):
             _add(sums, terms, weight)
             for parameter, gradient in zip(parameters, found, strict=True):
-                if gradient is not None:
-                    parameter.grad = (
-                        _laid(gradient, parameter) if parameter.grad is None else parameter.grad.add_(gradient)
-                    )
+                if gradient is not None and parameter.grad is not None:
+                    parameter.grad.add_(gradient)
+                elif gradient is not None:
+                    parameter.grad = _laid(gradient, parameter)
         return sums
 
     def _loss(self, part: Batch, device: torch.device) -> LossTerms:
@@ -202,10 +209,7 @@ def on_device(batch: Batch, device: torch.device) -> dict[str, Tensor]:
 
 def mixed(*numbers: int) -> int:
     """One seed from several numbers."""
-    seed = 0
-    for number in numbers:
-        seed = (seed * 1_000_003 + number) % 2**63
-    return seed
+    return functools.reduce(lambda seed, number: (seed * 1_000_003 + number) % 2**63, numbers, 0)
 
 
 def _seed(device: torch.device, seed: int) -> None:

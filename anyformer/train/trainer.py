@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -174,15 +173,7 @@ class Trainer:
     def _read(self, pending: Pending, since: float) -> Step:
         """What a step found, judged by the guard. `since` makes of the clock the time that was spent in steps."""
         made, read, progress = self.setup, pending.found.read(), pending.progress
-        fault = made.learner.guard.settle(
-            read.skipped,
-            step=progress.step,
-            loss=read.terms["total"],
-            norm=read.norm,
-            where=lambda: pending.batch.digest,
-        )
-        if fault:
-            warnings.warn(fault, stacklevel=2)
+        made.learner.settle(read, progress.step, pending.batch)
         return Step(
             step=progress.step, stage=pending.stage, loss=read.loss, terms=read.terms, gradient_norm=read.norm,
             rate=pending.rate, tokens=progress.tokens, seconds=since + time.perf_counter(), batch=pending.batch.digest,
