@@ -18,7 +18,7 @@ def at_least(node: object, least: float, *names: str) -> Iterator[Problem]:
     """Fields of a config node that are below their least value; one that is unset is not."""
     for name in names:
         if (getattr(node, name) or 0.0) < least:
-            yield name, f"{getattr(node, name)} is not at least {least}"
+            yield name, f"{getattr(node, name):g} is not at least {least}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,12 +5,11 @@ Everything that can be wrong is looked at before anything is written.
 
 from __future__ import annotations
 
-import contextlib
 import resource
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +46,8 @@ from anyformer.train.compile import compiled
 from anyformer.train.config import Config, identity
 from anyformer.train.cpu_workers import CpuWorkers, draws
 from anyformer.train.cuda_graph import Captured
-from anyformer.train.distributed.fsdp import check_stages, restage
 from anyformer.train.distributed.init import Meshes, joined
 from anyformer.train.distributed.sharded_checkpoint import fill, gathered_contents, save_parts
-from anyformer.train.distributed.tensor_parallel import misfits
 from anyformer.train.events import Progress
 from anyformer.train.lock import Lock
 from anyformer.train.optim import Ema, Optimizers
@@ -131,13 +128,14 @@ class Components:
             self.examples = open_examples(config.data.folder, config.data.train)
             self.objective = config.objective.ready(index, self.tokenizer)
             wrong = [f"{path}: {what}" for path, what in self.objective.problems(spec, self.examples)]
-            wrong += [
-                f"stages[{i}].batch: {stage.batch} rows can't be shared out over {readers} processes; pick a multiple of "
-                f"{readers}"
-                for i, stage in enumerate(config.stages)
-                if stage.batch % readers
-            ]
-            wrong += misfits(config.many, config.compute, found.specs)
+            for i, stage in enumerate(config.stages):
+                if stage.batch % readers:
+                    rows = f"stages[{i}].batch: {stage.batch} rows"
+                    wrong.append(f"{rows} can't be shared out over {readers} processes; pick a multiple of {readers}")
+            if config.many.tensor > 1:
+                from anyformer.train.distributed.tensor_parallel import misfits
+
+                wrong += misfits(config.many, config.compute, found.specs)
             if wrong:
                 title = "the model, the data and the objective don't fit each other:"
                 found.add(InputError("\n  ".join([title, *wrong])), wrong)
@@ -151,20 +149,17 @@ class Components:
             raise
 
     def _open_all(self) -> None:
-        config = self.config
-        met = self._open.enter_context(joined(config.many, device_of(config.compute.device)))
+        config, compute = self.config, self.config.compute
+        met = self._open.enter_context(joined(config.many, device_of(compute.device)))
         self.team, self.meshes, self.device = met
         self.read()
-        self.precision = Precision(
-            weights=config.compute.dtype, autocast=config.compute.autocast, tf32=config.compute.tf32
-        )
-        if config.compute.threads:
-            before = torch.get_num_threads()
-            torch.set_num_threads(config.compute.threads)
-            self._open.callback(torch.set_num_threads, before)
-        # The workers of a crew share them, and each then knows of its own only.
+        self.precision = Precision(weights=compute.dtype, autocast=compute.autocast, tf32=compute.tf32)
+        if compute.threads:
+            self._open.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(compute.threads)
+        # CPU workers share them, and each then knows of its own only.
         self._threads = torch.get_num_threads()
-        if config.compute.deterministic and not torch.are_deterministic_algorithms_enabled():
+        if compute.deterministic and not torch.are_deterministic_algorithms_enabled():
             torch.use_deterministic_algorithms(True, warn_only=True)
             self._open.callback(torch.use_deterministic_algorithms, False)
         self._build()
@@ -179,7 +174,8 @@ class Components:
     def _build(self) -> None:
         config, dtype = self.config, self.precision.dtype
         if self.meshes is not None:
-            from anyformer.train.distributed.fsdp import spread
+            # Takes a second to import, which a run of one process need not wait for.
+            from anyformer.train.distributed.fsdp import check_stages, spread
 
             values, family = self._first_values()
             self.model = spread(
@@ -189,7 +185,10 @@ class Components:
             self.model.family = family
             check_stages(self.model, self.specs, config.many.tensor)
         elif config.model.weights:
-            self.model = _loaded(config.model.weights, self.spec, self.device, dtype)
+            stored = load(config.model.weights, device=self.device, dtype=dtype)
+            check_fit(stored, self.spec, config.model.weights)
+            # In memory of its own: a view of a file must not be trained in.
+            self.model = restaged(stored._apply(torch.clone), self.spec)
         else:
             self.model = build(self.spec, device=self.device, dtype=dtype, seed=config.run.seed)
         self.model.return_logits = False
@@ -218,9 +217,7 @@ class Components:
             # evenly routers choose, which a loss may ask for, is another number for each way to cut a batch.
             alone = any(draws(spec) or spec.loss.balance for spec in self.specs)
             alone = alone or self.team.world > 1 or self.config.compute.compile != "none"
-            self._crew = (
-                CpuWorkers(1) if alone else CpuWorkers.on(device, min(stage.batch for stage in self.config.stages))
-            )
+            self._crew = CpuWorkers.on(device, 1 if alone else min(stage.batch for stage in self.config.stages))
         return self._crew
 
     def machine(self) -> dict[str, Any]:
@@ -246,6 +243,8 @@ class Components:
         if self.meshes is None:
             self.model = restaged(self.model, self.specs[stage])
         else:
+            from anyformer.train.distributed.fsdp import restage
+
             shared = self.meshes.tensor
             restage(self.model, self.specs[stage], self.config.many.tensor, shared.get_local_rank() if shared else 0)
         recompute(self.model, self.config.compute.recompute)
@@ -274,9 +273,8 @@ class Components:
         return RunState(
             step=progress.step, tokens=progress.tokens, seconds=progress.seconds, seed=self.config.run.seed, data=data,
             tokenizer=self.index.tokenizer_sha256 or "", spec=spec_table(self.spec), config=identity(self.config),
-            versions=versions(), machine=self.machine(), guard=self.learner.guard.state(),
-            digest=progress.batch, order=self.order,
-            totals=self.totals,
+            versions=versions(), machine=self.machine(), guard=self.learner.guard.state(), digest=progress.batch,
+            order=self.order, totals=self.totals,
         )  # fmt: skip
 
     def restore(self) -> tuple[Progress, Path | None]:
@@ -284,9 +282,7 @@ class Components:
         found = self._newest()
         now = self.state(Progress())
         if found is None:
-            with self.team.first_alone() as first:
-                if first:
-                    self._write_papers()
+            self._describe(new=True)
             return Progress(), None
         before = RunState.from_data(found.state, str(found.folder))
         longer = extension(before, self.config)
@@ -297,10 +293,7 @@ class Components:
         if before.order != self.order:
             # A newer checkpoint, which is damaged, said otherwise.
             self.order, self._feeds = before.order, {}
-        with self.team.first_alone() as first:
-            if first:
-                self._write_config()
-                self._write_spec()
+        self._describe(new=False)
         fill(found, TABLES[0], dict(self.model.named_parameters()))
         fill(found, TABLES[1], self.optimizers.state())
         if self.ema is not None:
@@ -308,8 +301,8 @@ class Components:
             self.ema.steps.fill_(int(told.get("steps", "0")))
         self.learner.guard.restore(before.guard)
         self.saver.last = before.step
-        progress = Progress(step=before.step, tokens=before.tokens, seconds=before.seconds, batch=before.digest)
-        return progress, found.folder
+        done = Progress(step=before.step, tokens=before.tokens, seconds=before.seconds, batch=before.digest)
+        return done, found.folder
 
     def _newest(self) -> Found | None:
         """The checkpoint that all processes go on from: the first one finds it."""
@@ -345,29 +338,23 @@ class Components:
             self.saver.save(progress.step, contents)
         return self.folder / FOLDER / name_of(progress.step)
 
-    def _write_papers(self) -> None:
-        """What the folder says about itself: the resolved spec and config, and the tokenizer."""
-        self._write_config()
-        self._write_spec()
-        if self.tokenizer is None or self.reader is None:
-            return
-        one = self.source_tokenizer is None
-        (self.reader if one else self.tokenizer).save(self.folder)
-        if not one:
-            self.reader.save(self.folder / SOURCE)
+    def _describe(self, *, new: bool) -> None:
+        """Write the resolved config and spec, which a part of the run may change, and the tokenizers of a new run."""
+        with self.team.first_alone() as first:
+            if not first:
+                return
+            for name, text in ((CONFIG, self.config.to_toml()), (SPEC, self.specs[-1].to_toml())):
+                place = self.folder / name
+                if not place.is_file() or place.read_bytes() != text.encode():
+                    replace_file(place, lambda beside, text=text: beside.write_text(text, encoding="utf-8"))
+            if new and self.tokenizer is not None and self.reader is not None:
+                (self.tokenizer if self.source_tokenizer else self.reader).save(self.folder)
+                if self.source_tokenizer:
+                    self.reader.save(self.folder / SOURCE)
 
-    def _write_config(self) -> None:
-        """The config of this part of the run: where the data are, and how often to look, may have changed."""
-        _write(self.folder / CONFIG, self.config.to_toml())
-
-    def _write_spec(self) -> None:
-        """The spec of the last stage, which may have been added since."""
-        _write(self.folder / SPEC, self.specs[-1].to_toml())
-
-    @contextmanager
-    def averaged(self) -> Iterator[None]:
-        with contextlib.nullcontext() if self.ema is None else self.ema.used(self.model):
-            yield
+    def averaged(self) -> AbstractContextManager[Any]:
+        """With the averaged weights, if there are any."""
+        return nullcontext() if self.ema is None else self.ema.used(self.model)
 
     @contextmanager
     def assembled(self) -> Iterator[bool]:
@@ -400,20 +387,6 @@ class Components:
     def close(self, error: BaseException | None = None) -> None:
         """Let go of the folder and of everything that was changed for this run, because of an error if there is one."""
         self._open.__exit__(type(error) if error is not None else None, error, None)
-
-
-def _write(place: Path, text: str) -> None:
-    """Write a text whole, unless it is there."""
-    if not place.is_file() or place.read_bytes() != text.encode():
-        replace_file(place, lambda beside: beside.write_text(text, encoding="utf-8"))
-
-
-def _loaded(folder: str, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> Model:
-    """A model of the spec with the weights of a folder, which must have their shapes."""
-    found = load(folder, device=device, dtype=dtype)
-    check_fit(found, spec, folder)
-    # In memory of its own: a view of a file must not be trained in.
-    return restaged(found._apply(torch.clone), spec)
 
 
 def check_fit(found: Model, spec: ModelSpec, folder: str) -> None:

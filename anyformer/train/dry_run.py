@@ -31,9 +31,6 @@ from anyformer.train.estimate import (
 )
 from anyformer.train.train_step import Precision
 
-WHOLE = ("none",)
-"""Ways to spread a model in which every process holds all of it."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Stretch:
@@ -48,9 +45,9 @@ class Stretch:
     flops: int
     """Of a training step."""
     rows: int
-    """In an epoch."""
+    """Of an epoch."""
     waste: float
-    """Share of the room that holds no token."""
+    """Share of the cells that is padding."""
     epochs: float
     left_out: int
     """Examples that are too long or empty."""
@@ -99,13 +96,13 @@ def load_of(setup: Components, stage: int, device: torch.device) -> Load:
     return Load(
         spec=setup.specs[stage], objective=setup.objective, optim=config.optim, compute=config.compute,
         inputs=batch.inputs, rows=batch.units, averages=config.run.ema is not None, device=device.type,
-        crew=setup.crew(device).size, shards=1 if config.many.shard in WHOLE else team.world,
+        crew=setup.crew(device).size, shards=1 if config.many.shard == "none" else team.world,
     )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class Looks:
-    """What is measured on while a run goes on, and at its end."""
+class HeldOutPasses:
+    """What is evaluated while a run goes on, and at its end."""
 
     count: int = 0
     """Looks at the sample."""
@@ -117,36 +114,18 @@ class Looks:
     """Of all of it."""
 
 
-def looks_of(setup: Components) -> Looks:
-    """Those of a run whose data are read."""
+def looks_of(setup: Components) -> HeldOutPasses:
+    """Evaluations of a run whose data are read."""
     run, total, valid = setup.config.run, setup.config.steps, setup.valid
     if valid is None:
-        return Looks()
+        return HeldOutPasses()
     batch = next(valid.sweep())
     flops, _ = step_flops(setup.specs[-1], batch.inputs)
     rows, every = valid.swept(run.eval_batches), valid.swept()
     # The last one is at the end, whether or not it is due there.
     count = (total - 1) // run.looks_every(total) + 1
     read = count * rows + (every if rows < every else 0)
-    return Looks(count=count, rows=rows, all_rows=every, flops=flops / TRAINING / batch.units * read)
-
-
-def _spoken(setup: Components, device: torch.device) -> float:
-    """Seconds of samples: those on the way, and the one at the end."""
-    run, total, spec = setup.config.run, setup.config.steps, setup.spec
-    if setup.tokenizer is None or not spec.head.predicts_tokens or spec.topology == "encoder":
-        return 0.0
-    count = 1 + ((total - 1) // run.sample_every if run.sample_every else 0)
-    layers = len(spec.stacks[-1].layers)
-    return count * min(run.sample_tokens, spec.context) * layers * SPOKEN[device.type]
-
-
-def _saved(setup: Components, sizes: Memory) -> float:
-    """Seconds of checkpoints: one before the first step, those on the way, and the last."""
-    run, total = setup.config.run, setup.config.steps
-    count = 1 + -(-total // run.saves_every(total))
-    least, speed = SAVED
-    return count * (least + (sizes.weights + sizes.optimizer + sizes.average) / speed)
+    return HeldOutPasses(count=count, rows=rows, all_rows=every, flops=flops / TRAINING / batch.units * read)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +141,7 @@ class Forecast:
     rate: float
     """FLOP/s of a large product on this device."""
     efficiency: float
-    looks: Looks
+    looks: HeldOutPasses
     spoken: float
     """Seconds of all samples."""
     saved: float
@@ -190,24 +169,30 @@ class Forecast:
 
 
 def forecast(setup: Components, device: torch.device) -> Forecast:
-    """Look ahead. The data must be read; nothing is built and nothing is written."""
-    compute = setup.config.compute
+    """Estimate a run whose data are read; nothing is built and nothing is written."""
+    run, total, spec, compute = setup.config.run, setup.config.steps, setup.spec, setup.config.compute
     loads = [load_of(setup, i, device) for i in range(len(setup.config.stages))]
     sizes = [memory(load) for load in loads]
     stage = max(range(len(sizes)), key=lambda i: sizes[i].total)
+    most = sizes[stage]
+    speaks = setup.tokenizer is not None and spec.head.predicts_tokens and spec.topology != "encoder"
+    # The samples on the way, and the one at the end.
+    samples = 1 + ((total - 1) // run.sample_every if run.sample_every else 0) if speaks else 0
+    spoken = samples * min(run.sample_tokens, spec.context) * len(spec.stacks[-1].layers) * SPOKEN[device.type]
+    # One checkpoint before the first step, those on the way, and the last.
+    saves, (least, speed) = 1 + -(-total // run.saves_every(total)), SAVED
+    saved = saves * (least + (most.weights + most.optimizer + most.average) / speed)
     return Forecast(
-        stretches=stretches(setup), memory=sizes[stage], stage=stage, load=loads[stage],
-        rate=_rate(compute, device), efficiency=efficiency(device.type, compute),
-        looks=looks_of(setup), spoken=_spoken(setup, device), saved=_saved(setup, sizes[stage]),
+        stretches=stretches(setup), memory=most, stage=stage, load=loads[stage], rate=_rate(compute, device),
+        efficiency=efficiency(device.type, compute), looks=looks_of(setup), spoken=spoken, saved=saved,
     )  # fmt: skip
 
 
 def _rate(compute: Compute, device: torch.device) -> float:
-    """FLOP/s of a large product in the numbers and on the cores that the run will use."""
+    """FLOP/s of a large product in the dtype and on the cores that the run will use."""
     dtype = torch.bfloat16 if compute.autocast == "bfloat16" else DTYPES[compute.dtype]
     before = torch.get_num_threads()
-    if compute.threads:
-        torch.set_num_threads(compute.threads)
+    torch.set_num_threads(compute.threads or before)
     try:
         with Precision(tf32=compute.tf32).step(device):
             return product_rate(device, dtype)
@@ -229,38 +214,28 @@ def is_shortage(error: BaseException) -> bool:
 
 @contextmanager
 def explained(setup: Components, stage: int) -> Iterator[None]:
-    """Around what a run computes: a lack of memory becomes a TrainingError with the estimate and what to change."""
+    """Around what a run computes: out of memory becomes a TrainingError with the estimate and what to change."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not is_shortage(error):
             raise
-        message = told(setup, stage, error)
+        cause = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
     else:
         return
     # Outside of the handler: what the failed step held is let go of first.
-    raise TrainingError(message)
-
-
-def told(setup: Components, stage: int, error: BaseException) -> str:
-    """The message of a shortage in a stage."""
-    sizes, device = setup.config.stages[stage], setup.device
-    load = load_of(setup, stage, device)
-    found = memory(load)
+    sizes, load = setup.config.stages[stage], load_of(setup, stage, setup.device)
+    estimate = memory(load)
+    parts = sorted(estimate.parts().items(), key=lambda part: -part[1])
     lines = [
-        f"there was not enough memory on {device} for a step of {sizes.batch:,} rows of {sizes.length:,} tokens "
-        f"({str(error).splitlines()[0][:160] if str(error) else type(error).__name__})",
-        f"a step is estimated to take {data(found.total)}: {by_part(found)}; {data(free(device))} are free now",
+        f"there was not enough memory on {setup.device} for a step of {sizes.batch:,} rows of {sizes.length:,} tokens "
+        f"({cause})",
+        f"a step is estimated to take {data(estimate.total)}: "
+        f"{', '.join(f'{name} {data(size)}' for name, size in parts)}; {data(free(setup.device))} are free now",
         *advice(cures(load)),
         "the last checkpoint is unharmed: the same command with the change goes on from there",
     ]
-    return "\n  ".join(lines)
-
-
-def by_part(found: Memory) -> str:
-    """Parts of the memory, the largest first."""
-    parts = sorted(found.parts().items(), key=lambda part: -part[1])
-    return ", ".join(f"{name} {data(size)}" for name, size in parts)
+    raise TrainingError("\n  ".join(lines))
 
 
 def advice(found: list[Cure]) -> list[str]:

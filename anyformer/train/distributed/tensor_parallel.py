@@ -28,7 +28,7 @@ from anyformer.parts.ffn import FeedForwardNet
 from anyformer.parts.leaf_module import LeafModule
 from anyformer.specs.axes import Dims
 from anyformer.specs.formulas import evaluate
-from anyformer.specs.layer import HeadNorm, Layer, mixer_of
+from anyformer.specs.layer import Layer, mixer_of
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.parameters import shared_positions, weights
 from anyformer.specs.stacks import Stack, pattern_of
@@ -87,16 +87,15 @@ def check(spec: ModelSpec, n: int) -> None:
 
 def misfits(many: Many, compute: Compute, specs: Iterable[ModelSpec]) -> list[str]:
     """What in a config, and in the specs of its stages, does not go with many processes."""
-    wrong: list[str] = []
-    if many.tensor > 1:
-        for spec in specs:
-            try:
-                check(spec, many.tensor)
-            except InputError as error:
-                wrong.append(str(error))
-        if compute.compile != "none":
-            wrong.append("compute.compile: products that processes share are not compiled; set it to none")
-    return list(dict.fromkeys(wrong))
+    wrong: dict[str, None] = {}
+    for spec in specs:
+        try:
+            check(spec, many.tensor)
+        except InputError as error:
+            wrong[str(error)] = None
+    if compute.compile != "none":
+        wrong["compute.compile: products that processes share are not compiled; set it to none"] = None
+    return list(wrong)
 
 
 def _heads(spec: ModelSpec) -> Iterator[int]:
@@ -107,20 +106,15 @@ def problems(spec: ModelSpec, n: int) -> Iterator[str]:
     """Why n processes can't share the products of a spec."""
     if n == 1:
         return
+    fits = True
     for stack in spec.stacks:
         for layer in stack.layers:
-            yield from _sizes(spec.dims(layer, stack), n)
+            sizes = list(_sizes(spec.dims(layer, stack), n))
+            fits = fits and not sizes and not layer.ffn.routes
+            yield from sizes
             yield from _kinds(stack, layer)
-    if not any(_sizes_fail(spec, n)):
+    if fits:
         yield from _positions(spec, n)
-
-
-def _sizes_fail(spec: ModelSpec, n: int) -> Iterator[str]:
-    for stack in spec.stacks:
-        for layer in stack.layers:
-            yield from _sizes(spec.dims(layer, stack), n)
-            if layer.ffn.routes:
-                yield "routes"
 
 
 def _sizes(dims: Dims, n: int) -> Iterator[str]:
@@ -134,8 +128,7 @@ def _sizes(dims: Dims, n: int) -> Iterator[str]:
 
 def _kinds(stack: Stack, layer: Layer) -> Iterator[str]:
     a = layer.attention
-    norms: list[tuple[str, HeadNorm | None]] = [("qk_norm", a.qk_norm), ("v_norm", a.v_norm)]
-    for name, norm in norms:
+    for name, norm in (("qk_norm", a.qk_norm), ("v_norm", a.v_norm)):
         if norm is not None and norm.scope == "whole":
             yield f"attention.{name}.scope: 'whole' takes the mean over all heads, and a process has only some"
     if pattern_of(stack, layer).per_head:
@@ -263,28 +256,22 @@ def _share_branch(branch: Branch, prefix: str, plan: Mapping[str, Cut], mesh: De
         for inner, module in called:
             place = f"{prefix}{name}.{inner}." if inner else f"{prefix}{name}."
             Parts([f"{place}{each}" for each, _ in module.named_parameters()], plan, place, mesh).around(module)
-    branch.body.register_forward_pre_hook(lambda _, given: tuple(_entering(each, group) for each in given))
-    branch.body.register_forward_hook(lambda _, given, y: _leaving(y, group))
+    enter: Any = Enter.apply
+    leave: Any = Leave.apply
 
+    def entering(_: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(enter(each, group) if isinstance(each, Tensor) else each for each in given)
 
-def _entering(value: Any, group: ProcessGroup) -> Any:
-    run: Any = Enter.apply
-    return run(value, group) if isinstance(value, Tensor) else value
-
-
-def _leaving(value: Any, group: ProcessGroup) -> Any:
-    run: Any = Leave.apply
-    return run(value, group)
+    branch.body.register_forward_pre_hook(entering)
+    branch.body.register_forward_hook(lambda _, given, y: leave(y, group))
 
 
 class Parts:
     """Puts plain tensors in the place of a module's DTensors while it computes."""
 
     def __init__(self, names: Iterable[str], plan: Mapping[str, Cut], prefix: str, mesh: DeviceMesh) -> None:
-        self.entries: list[Entry] = []
-        for name in names:
-            *way, last = name.removeprefix(prefix).split(".")
-            self.entries.append((tuple(way), last, plan[name]))
+        paths = {name: name.removeprefix(prefix).split(".") for name in names}
+        self.entries: list[Entry] = [(tuple(path[:-1]), path[-1], plan[name]) for name, path in paths.items()]
         self.size = mesh.size()
         self.kept: list[list[tuple[Any, str, Any]]] = []
 
@@ -319,15 +306,11 @@ class Enter(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        return _summed(ctx, *grad_outputs)
-
-
-@once_differentiable
-def _summed(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-    grad = grad.contiguous().clone()
-    all_reduce(grad, group=ctx.group)
-    return grad, None
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any) -> Any:
+        grad = grads[0].contiguous().clone()
+        all_reduce(grad, group=ctx.group)
+        return grad, None
 
 
 class Leave(torch.autograd.Function):
