@@ -20,11 +20,7 @@ IGNORE = -100
 
 @dataclass(frozen=True)
 class Batch:
-    """Arguments of `model(...)` as arrays, with what was counted for each unit.
-
-    A unit is what can't be divided: a row, or the rows of one example that are judged together. The first dimension of
-    every array is a multiple of the number of units.
-    """
+    """Arguments of `model(...)` as arrays. A unit can't be divided: a row, or the rows of one example judged together."""
 
     inputs: Mapping[str, Any]
     step: int
@@ -94,10 +90,7 @@ class Batch:
 
 
 def check_values(inputs: Mapping[str, Any], spec: ModelSpec, *, classes: int | None) -> None:
-    """Refuse numbers that the model would read past a table with, or take for something else.
-
-    `classes`: how many there are for whole-number labels; None where labels are real numbers.
-    """
+    """Refuse ids beyond a table, falling segments and non-finite numbers; `classes`: of integer labels, None if real."""
     limits = {"input_ids": spec.input_vocab, "decoder_input_ids": spec.vocab}
     if isinstance(spec.embed, TokenEmbed) and spec.embed.token_types:
         limits["token_types"] = spec.embed.token_types

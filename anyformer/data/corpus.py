@@ -67,10 +67,7 @@ def _size(documents: Iterable[Document]) -> int:
 
 
 def standard_library() -> Corpus:
-    """The Python standard library that runs this: its .py files without tests, in sorted order.
-
-    Whether a file is held out depends on its name alone, so another version of Python moves no file across the split.
-    """
+    """The .py files of the running Python without tests; a file's name alone decides whether it is held out."""
     root = Path(sysconfig.get_path("stdlib"))
     train: list[Document] = []
     held_out: list[Document] = []

@@ -242,11 +242,7 @@ class BatchLoader:
         return min(few * self.batch_size, rows) if few else rows
 
     def sample(self, count: int) -> list[int]:
-        """So many rows that stand for all: one is drawn from each of as many equal stretches of them.
-
-        Packed rows stand in the order of their longest documents, so the first ones are unlike the rest; one of each
-        stretch is as mixed as all. Only the number of rows decides which they are.
-        """
+        """Row numbers that stand for all: one drawn from each of `count` equal stretches, as packed rows are sorted."""
         rows, draw = self.swept(), np.random.default_rng((DRAW, count))
         bounds = [rows * i // count for i in range(count + 1)]
         return [int(draw.integers(first, last)) for first, last in itertools.pairwise(bounds)]
@@ -266,10 +262,7 @@ class BatchLoader:
             yield self._collate(units, step)
 
     def _made(self, visit: Visit, *, whole: bool = True) -> list[Made]:
-        """What one row holds. Draws depend on seed, epoch and what is read, not on who shares the row or the batch.
-
-        A row of a stream is `whole`, if need be with tokens of its beginning, or ends with the stream.
-        """
+        """What one row holds; draws depend on seed, epoch and what is read. A row of a stream is filled up if `whole`."""
         key = (self.seed, visit.epoch)
         if self._stream is not None and isinstance(self.objective, TextObjective):
             start = (visit.offset + visit.row * self._room) % len(self._stream)

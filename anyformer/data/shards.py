@@ -149,10 +149,7 @@ def _part(found: Any, columns: list[str]) -> Part:
 
 
 def open_examples(folder: str | Path, part: str, *, verify: bool | None = None) -> Examples:
-    """The examples of a part (train, valid or test) of a folder that `anyformer tokenize` wrote, memory-mapped.
-
-    Sizes are always compared with the index; `verify` hashes the arrays too, as is done anyway up to 1 GiB.
-    """
+    """A part of a tokenized folder, memory-mapped; sizes are always checked, hashes if `verify` or up to 1 GiB."""
     index = open_index(folder)
     if part not in index.parts:
         raise DataError(f"{folder}: has no part {part!r}{nearest(part, index.parts)}")

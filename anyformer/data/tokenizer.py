@@ -91,10 +91,7 @@ class Tokenizer:
             return [e.ids for e in self.literal.encode_batch_fast(whole, add_special_tokens=specials)]
 
     def text_ids(self, text: str, *, specials: bool = True) -> list[int]:
-        """Ids of a text exactly as the tokenizer's own files give them.
-
-        Their template stands around it (not without `specials`), and special tokens that are spelled out in it are tokens.
-        """
+        """Ids as the tokenizer's own files give them: in its template (if `specials`), special tokens spelled out count."""
         with guarded("the text can't be encoded"):
             return self._inner.encode(_whole(text), add_special_tokens=specials).ids
 
@@ -210,10 +207,7 @@ def source_tokenizer(folder: str | Path) -> Tokenizer | None:
 
 
 def train_bpe(texts: Iterable[str], vocab: int, specials: Sequence[str] = (END,)) -> Tokenizer:
-    """Byte-level BPE from texts: any text can be encoded, and decodes to itself.
-
-    A merge needs a pair that occurs twice, so a short text gives fewer tokens than asked for: see `.vocab`.
-    """
+    """Byte-level BPE: any text round-trips. Merges need a pair that occurs twice, so `.vocab` may be less."""
     least = 256 + len(specials)
     if vocab < least:
         raise DataError(

@@ -75,11 +75,7 @@ def flagged(token: Any, **more: bool) -> AddedToken:
 def read_specials(
     settings: Settings, older: Settings, defaults: Mapping[str, Any], sentinels: Sequence[str] | None = None
 ) -> Specials:
-    """The special tokens of tokenizer_config.json and of an older special_tokens_map.json.
-
-    `defaults` are those that a class has unless the files say otherwise. `sentinels` are further ones that a class adds
-    where the files list none.
-    """
+    """Special tokens of both files, else a class's `defaults`; `sentinels` are added where the files list none."""
     held = dict(settings)
     if ADDITIONAL in held and not held.get(EXTRA):
         held[EXTRA] = held.pop(ADDITIONAL)

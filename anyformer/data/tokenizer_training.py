@@ -85,10 +85,7 @@ class Kind:
 
 
 def train_tokenizer(texts: Callable[[], Iterable[str]], training: Training) -> Tokenizer:
-    """A tokenizer from texts. `texts` begins anew at each call: some kinds read them twice, none keeps them.
-
-    Memory grows with the number of different words, not with the texts.
-    """
+    """Train on `texts()`, which begins anew at each call; memory grows with the number of different words."""
     with guarded("it can't be trained"):
         return KINDS[training.kind].train(texts, training)
 

@@ -23,10 +23,7 @@ STEP = 2**18
 
 
 def tokenize(plan: Plan, progress: Progress = lambda _: nullcontext()) -> tuple[Index, int]:
-    """Make the folder, or finish it; its index, and how many shards were there already.
-
-    `progress` gives what is told how much is done, for as long as a stage takes.
-    """
+    """Make the folder, or finish it; its index, and how many shards were there. `progress` reports each stage."""
     journal, asked = Journal(plan.out), _asked(plan, progress)
     made = journal.finished(asked)
     if made is not None:

@@ -23,10 +23,7 @@ LARGE_STACK = 2**26
 
 
 def orthogonalised(g_NRC: Tensor, rounds: int = 5) -> Tensor:
-    """The orthogonal factor of each matrix of a stack, approximately.
-
-    On an accelerator the products run in bf16, which is precise enough for a direction; on a CPU in fp32.
-    """
+    """The orthogonal factor of each matrix of a stack, approximately; in bf16 on an accelerator, fp32 on a CPU."""
     a, b, c = QUINTIC
     tall = g_NRC.shape[-2] > g_NRC.shape[-1]
     x = g_NRC.mT if tall else g_NRC

@@ -49,9 +49,7 @@ def selective(block: Block, x_BTD: torch.Tensor, *args: Any) -> Any:
 
 
 def _dear() -> frozenset[Any]:
-    """Operations whose results are kept: products with weights, and attention. Not batched products: a kernel of attention
-    that is made of them may write over what they gave.
-    """
+    """Kept results: products with weights, and attention; not batched products, which attention may overwrite."""
     from torch._higher_order_ops.flex_attention import flex_attention
 
     aten = torch.ops.aten

@@ -233,11 +233,7 @@ def clear(run: Path) -> None:
 
 
 def newest(run: Path, warn: Callable[[str], None] | None = None) -> Found | None:
-    """The newest checkpoint that is whole; None if there is none at all. Nothing is written.
-
-    One that is not whole is passed over with a warning that names its fault. If there are some and none is whole, that
-    is an error: a run that began anew would be another one.
-    """
+    """The newest whole checkpoint, or None if there is none; damaged ones are warned of, and if all are, that is an error."""
     faults: list[str] = []
     held = steps_in(run)
     for step, folder in held.items():
@@ -259,10 +255,7 @@ def _warn(message: str) -> None:
 
 
 def resume(run: Path) -> Found | None:
-    """The newest checkpoint that is whole, for the process that holds the run's lock and will write there.
-
-    Leftovers of killed processes go, and the run's folder shows this checkpoint's model, as a kill may have prevented.
-    """
+    """The newest whole checkpoint, for the holder of the lock: leftovers of killed processes go, its model is shown."""
     clear(run)
     found = newest(run)
     if found is not None and found.public:
@@ -274,10 +267,7 @@ def resume(run: Path) -> Found | None:
 
 
 def verify(folder: Path, step: int, *, hashes: bool = True) -> Found:
-    """Check that every file of a checkpoint is as it was written; CheckpointError with the first one that is not.
-
-    `hashes=False`: another process of the same run has checked their contents.
-    """
+    """Check every file of a checkpoint; `hashes=False`: another process of the run has checked their contents."""
     head = _manifest(folder / MANIFEST)
     if head["step"] != step:
         raise CheckpointError(f"{folder}: its {MANIFEST} is of step {head['step']}")
@@ -336,11 +326,7 @@ def _check(file: Path, told: Any) -> None:
 
 
 class Saver:
-    """Saves checkpoints of one run, at once or in a thread of its own.
-
-    On a CPU a save takes less time than the copy that a thread would need, so it is done at once. What an accelerator
-    holds is copied to the host first, and written while the next steps run.
-    """
+    """Saves in a thread what an accelerator holds, after a copy to the host; what a CPU holds at once, which is faster."""
 
     def __init__(self, run: Path, *, keep: int = 2, background: bool = False) -> None:
         self.run, self.keep = run, keep

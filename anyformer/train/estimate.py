@@ -240,10 +240,7 @@ def kept_by(
     autocast: bool = False,
     device: str = "cpu",
 ) -> Kept:
-    """Count one pass with arguments of these shapes, given as arrays; their numbers are not read.
-
-    `device` is where the pass will run: kernels keep different things there.
-    """
+    """Count one pass with arguments of these shapes; `device` is where it will run, as kernels keep different things."""
     model = empty_model(spec, torch.device("meta"), dtype)
     model.train()
     model.return_logits = False

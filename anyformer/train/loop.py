@@ -42,11 +42,7 @@ def train(
     seed: int,
     clock: Callable[[], float] | None = None,
 ) -> Iterator[StepRecord]:
-    """Train until the budget is spent.
-
-    The caller may look at the model between steps. That time does not count, unless `clock` says so: the seconds of the
-    budget that are gone, asked for after each step.
-    """
+    """Train until the budget is spent; the caller's time between steps counts only if `clock` measures it."""
     model = learner.model
     model.train()
     step = tokens = 0

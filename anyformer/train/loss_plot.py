@@ -35,10 +35,7 @@ def draw_curve(
     yardsticks: Mapping[str, float],
     unit: str = "bits per byte",
 ) -> None:
-    """Write a PNG. Points are (tokens, value); yardsticks are level lines with a name.
-
-    `held_out` is measured on a sample, and `final` on all of the held-out part: these are no points of the same line.
-    """
+    """Write a PNG of points (tokens, value) and level lines; `held_out` is of a sample, `final` of the whole part."""
     # The figure is made without pyplot: no window system is asked, and nothing is left behind in global state.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -16,10 +16,7 @@ FILE = "metrics.jsonl"
 
 
 class Metrics:
-    """Appends records to a file. Each is written out at once, so that a reader can follow a run.
-
-    Loggers are told the same. A quiet one writes nothing: of several processes only the first does.
-    """
+    """Appends records to metrics.jsonl, flushed one by one, and tells loggers; quiet on all ranks but the first."""
 
     def __init__(self, folder: Path, told: Told | None = None, *, quiet: bool = False) -> None:
         self._file = None if quiet else (folder / FILE).open("a", encoding="utf-8")
@@ -60,9 +57,7 @@ def read_metrics(folder: Path, event: str) -> list[dict[str, Any]]:
 
 
 def is_final(record: Mapping[str, Any]) -> bool:
-    """Whether a record is of the whole held-out part at the end of a run: the event `final`, and before there was one
-    the last `look`, which was marked.
-    """
+    """Whether a record is of the whole held-out part: the event `final`, or in older runs a marked `look`."""
     return record.get("event") == "final" or (record.get("event") == "look" and bool(record.get("final")))
 
 

@@ -23,10 +23,7 @@ NAMED = 5
 
 
 class Optimizers:
-    """All rules as one: a step, a factor on all learning rates, and no gradients left over.
-
-    Made when the model has its first weights, on their device and cut as they will be: copies are taken here.
-    """
+    """All rules as one, made when the model has its first weights, on their device: master copies are taken here."""
 
     def __init__(self, model: Model, optim: Optim | None = None) -> None:
         self.optim = optim = Optim() if optim is None else optim
@@ -63,10 +60,7 @@ class Optimizers:
         return clip(self.parameters(), limit)
 
     def step(self, factor: float | Tensor, crew: CpuWorkers | None = None, skip: Tensor | None = None) -> None:
-        """Move the parameters with all learning rates at `factor` of their peak, and forget the gradients.
-
-        Where `skip` is 1, weights and all that is remembered stay as they are to the bit, even if gradients hold NaN.
-        """
+        """Update with all learning rates at `factor` of their peak; where `skip` is 1, nothing changes, even by NaN."""
         self.follow()
         work: list[tuple[int, int]] = []
         updates = []

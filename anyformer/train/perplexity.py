@@ -175,9 +175,7 @@ def score_ids(
     context: int | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> Score:
-    """Score documents of token ids. All but the first token of each is predicted (of a prefix-LM: all after the prefix);
-    `bytes` is what those stand for.
-    """
+    """Score documents of token ids, all but the first token of each (or a prefix-LM's prefix); `bytes` of those."""
     context, stride = window_sizes(model, context, stride)
     device = next(model.parameters()).device
     rows = [torch.as_tensor(ids, dtype=torch.long) for ids in documents]
@@ -204,9 +202,7 @@ def score_ids(
 
 
 def cut(tokens: int, context: int, stride: int, document: int = 0, skipped: int = 1) -> Iterator[Window]:
-    """The windows of a document: each reads at most `context` tokens, and every token but the first `skipped` is
-    predicted once.
-    """
+    """The windows of a document: each reads at most `context` tokens, and all but the first `skipped` are predicted once."""
     first, start = skipped, 0
     while first < tokens:
         # The last token that is read predicts the one after it.

@@ -114,9 +114,7 @@ def versions() -> dict[str, str]:
 
 
 def machine(device: torch.device, world: int = 1, threads: int | None = None) -> dict[str, Any]:
-    """Where it computes: all that the last bits of a result may depend on. `threads`: all that are used, where each
-    worker has only some of them.
-    """
+    """All that the last bits of a result may depend on; `threads`: of all workers together."""
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "cpu": _cpu(),
@@ -172,10 +170,7 @@ def _differing(prefix: str, was: Mapping[str, Any], now: Mapping[str, Any], most
 
 
 def check_resume(old: RunState, new: RunState, run: Path, allowed: Collection[str] = ()) -> None:
-    """Refuse to continue a run as another one, naming every key; warn of what may change the last bits only.
-
-    `allowed`: names of the config, or of parts of it, that may differ.
-    """
+    """Refuse to resume a run as another one, naming every key but the `allowed`; warn of what changes last bits only."""
     found = differences(old, new)
     refused = [
         line for line in found.refused if not line.startswith(tuple(f"{name}{end}" for name in allowed for end in ":."))

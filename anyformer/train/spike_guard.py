@@ -69,10 +69,7 @@ class SpikeGuard:
             self._count = torch.zeros_like(self._count)
 
     def settle(self, skipped: bool, *, step: int, loss: float, norm: float, where: Callable[[], str]) -> str:
-        """Take note of a step that was judged, in the order of the steps; what was wrong with it, or nothing.
-
-        `where` names the batch. TrainingError if the run must end: the weights have not seen the step.
-        """
+        """Count a judged step, in order; what was wrong on the batch that `where` names. TrainingError ends the run."""
         if not skipped:
             self.in_a_row = 0
             return ""

@@ -156,10 +156,7 @@ class TrainStep:
             warnings.warn(fault, stacklevel=3)
 
     def _gradients(self, batch: Batch, device: torch.device) -> Sums:
-        """Leave in each parameter its gradient of the mean loss over the labels of the whole batch.
-
-        What routers add (loss.balance, loss.router_z) is a mean over the tokens of each piece, weighted by its labels.
-        """
+        """Leave the gradient of the mean loss over all labels; router losses are means over each piece's tokens."""
         mine = self.team.share(batch)
         pieces = math.ceil(mine.units / self.micro) if self.micro else 1
         if self.crew.size > 1 and not replays_dropout(self.model):
@@ -226,9 +223,7 @@ def even(units: int, least: int) -> int:
 
 
 def _laid(gradient: Tensor, parameter: Tensor) -> Tensor:
-    """A gradient in the layout of its parameter, as a backward pass leaves it: a fused update reads both number by number,
-    so one that comes transposed would move the wrong weights.
-    """
+    """A gradient in its parameter's strides, as backward leaves it: a fused update reads both element by element."""
     if gradient.stride() == parameter.stride():
         return gradient
     return torch.empty_like(parameter, requires_grad=False).copy_(gradient)

@@ -17,9 +17,7 @@ from anyformer.specs.model import ModelSpec
 
 
 class NextToken(TextObjective):
-    """Every token is predicted from what comes before it. bos goes before each document and eos after it, where the spec
-    has them.
-    """
+    """Every token is predicted from those before it; bos and eos stand around a document where the spec has them."""
 
     topologies = ("decoder",)
     heads = ("lm",)

@@ -20,10 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Masked(TextObjective, Framed, kind="masked"):
-    """A share of the tokens is chosen anew each epoch (Liu et al. 2019), and most of them are hidden.
-
-    Exactly round(share * n) of a text's n tokens are chosen, at least one. Special ids never are.
-    """
+    """round(share * n) of a text's n tokens, at least one and none of them special, are drawn anew each epoch."""
 
     topologies = ("encoder",)
     heads = ("lm",)

@@ -23,10 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Triplet(TwoTexts, kind="triplet"):
-    """Two rows for each example, (A, B) and (A, C), with one logit each; the softmax over the two is the answer.
-
-    The label is 0 if A is nearer to B, 1 if it is nearer to C.
-    """
+    """Rows (A, B) and (A, C) with one logit each, softmax over both; label 0: A is nearer to B, 1: to C."""
 
     columns = ("a", "b", "c", "label")
     fan = 2

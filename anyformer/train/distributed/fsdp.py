@@ -44,10 +44,7 @@ def spread(
 
 
 def _shard(model: Model, meshes: Meshes, autocast: bool) -> None:
-    """Each block is a unit that is gathered when it computes; what is outside of blocks is one with the model.
-
-    Under autocast blocks are gathered in bf16, which their products read anyway, and gradients add up in fp32.
-    """
+    """Shard each block, and the rest with the model. Under autocast: bf16 all-gather, fp32 reduction."""
     policy = MixedPrecisionPolicy()
     if autocast:
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
@@ -125,10 +122,7 @@ def _differing(model: nn.Module, made: nn.Module) -> list[str]:
 
 
 def restage(model: Model, spec: ModelSpec, tensor: int, index: int) -> None:
-    """Let the modules of a model compute what another spec says, with the parameters that they have.
-
-    Process `index` of those that share products keeps its part of what goes by heads.
-    """
+    """Let the modules of a model compute another spec with their parameters, on tensor-parallel rank `index`."""
     if spec == model.spec:
         return
     mine = {(place, name): part for place, name, part in constants(spec, tensor, index)} if tensor > 1 else {}
