@@ -20,7 +20,7 @@ IGNORE = -100
 
 @dataclass(frozen=True)
 class Batch:
-    """Arguments of `model(...)` as arrays. A unit can't be divided: a row, or the rows of one example judged together."""
+    """Arguments of `model(...)` as arrays. A unit is not divided: a row, or the rows of one example judged together."""
 
     inputs: Mapping[str, Any]
     step: int
@@ -90,7 +90,7 @@ class Batch:
 
 
 def check_values(inputs: Mapping[str, Any], spec: ModelSpec, *, classes: int | None) -> None:
-    """Refuse ids beyond a table, falling segments and non-finite numbers; `classes`: of integer labels, None if real."""
+    """Refuse ids beyond a table, falling segments and non-finite numbers; `classes`: of integer labels, else None."""
     limits = {"input_ids": spec.input_vocab, "decoder_input_ids": spec.vocab}
     if isinstance(spec.embed, TokenEmbed) and spec.embed.token_types:
         limits["token_types"] = spec.embed.token_types

@@ -262,7 +262,7 @@ class BatchLoader:
             yield self._collate(units, step)
 
     def _made(self, visit: Visit, *, whole: bool = True) -> list[Made]:
-        """What one row holds; draws depend on seed, epoch and what is read. A row of a stream is filled up if `whole`."""
+        """What one row holds; draws depend on seed, epoch and what is read. `whole`: fill up a stream's last row."""
         key = (self.seed, visit.epoch)
         if self._stream is not None and isinstance(self.objective, TextObjective):
             start = (visit.offset + visit.row * self._room) % len(self._stream)

@@ -91,7 +91,7 @@ class Tokenizer:
             return [e.ids for e in self.literal.encode_batch_fast(whole, add_special_tokens=specials)]
 
     def text_ids(self, text: str, *, specials: bool = True) -> list[int]:
-        """Ids as the tokenizer's own files give them: in its template (if `specials`), special tokens spelled out count."""
+        """Ids as the files give them: in the template (if `specials`), and special tokens spelled out are tokens."""
         with guarded("the text can't be encoded"):
             return self._inner.encode(_whole(text), add_special_tokens=specials).ids
 

@@ -233,7 +233,7 @@ def clear(run: Path) -> None:
 
 
 def newest(run: Path, warn: Callable[[str], None] | None = None) -> Found | None:
-    """The newest whole checkpoint, or None if there is none; damaged ones are warned of, and if all are, that is an error."""
+    """The newest whole checkpoint, None if there is none; damaged ones are warned of, and an error if all are."""
     faults: list[str] = []
     held = steps_in(run)
     for step, folder in held.items():
@@ -326,7 +326,7 @@ def _check(file: Path, told: Any) -> None:
 
 
 class Saver:
-    """Saves in a thread what an accelerator holds, after a copy to the host; what a CPU holds at once, which is faster."""
+    """Saves at once what a CPU holds; in a thread, after a copy to the host, what an accelerator holds."""
 
     def __init__(self, run: Path, *, keep: int = 2, background: bool = False) -> None:
         self.run, self.keep = run, keep

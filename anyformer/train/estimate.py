@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -46,11 +47,11 @@ class Memory:
     weights: int
     gradients: int
     optimizer: int
-    """What the optimizer remembers of each weight, and copies in a wider dtype."""
+    """State of the optimizer, and master copies."""
     average: int
-    """Of the averaged weights."""
+    """EMA of the weights."""
     activations: int
-    """What is kept of a pass for the way back, and what is worked on there."""
+    """What a pass keeps for the backward pass, and what is worked on there."""
     logits: int
     """The loss: a chunk of logits, and the gradient of the head."""
     added_up: bool
@@ -98,16 +99,14 @@ class Load:
 
 def memory(load: Load) -> Memory:
     """Estimate the memory of a step."""
-    dtype, compute = DTYPES[load.compute.dtype], load.compute
+    dtype, autocast = DTYPES[load.compute.dtype], load.compute.autocast == "bfloat16"
     model = empty_model(load.spec, torch.device("meta"), dtype)
     weights = sum(parameter.nbytes for parameter in model.parameters())
     state = sum(tensor.nbytes for tensor in Optimizers(model, load.optim).state().values())
     average = sum(p.numel() * max(4, p.element_size()) for p in model.parameters()) if load.averages else 0
     at_once = min(load.crew, load.pieces)
     piece = {name: array[: -(-len(array) // load.pieces)] for name, array in load.inputs.items()}
-    kept = kept_by(
-        load.spec, load.objective, piece, dtype=dtype, autocast=compute.autocast == "bfloat16", device=load.device
-    )
+    kept = kept_by(load.spec, load.objective, piece, dtype=dtype, autocast=autocast, device=load.device)
     whole = 0 if load.shards == 1 else weights // max(1, len(kept.blocks))
     return Memory(
         # A block's weights are gathered whole while it computes.
@@ -115,7 +114,7 @@ def memory(load: Load) -> Memory:
         gradients=weights // load.shards * at_once + whole,
         optimizer=state // load.shards,
         average=average // load.shards,
-        activations=kept.activations(compute.recompute) * at_once,
+        activations=kept.activations(load.compute.recompute) * at_once,
         logits=kept.loss * at_once,
         added_up=load.pieces > 1,
     )
@@ -155,9 +154,7 @@ def cures(load: Load) -> list[Cure]:
     if load.compute.autocast == "none" and load.compute.dtype == "float32" and load.device != "cpu":
         offer('compute.autocast = "bfloat16"', False, autocast="bfloat16")
         offer('compute.dtype = "bfloat16"', False, dtype="bfloat16")
-    shorter = {
-        name: array[:, : array.shape[1] // 2] if array.ndim > 1 else array for name, array in load.inputs.items()
-    }
+    shorter = {n: array[:, : array.shape[1] // 2] if array.ndim > 1 else array for n, array in load.inputs.items()}
     total = memory(replace(load, inputs=shorter)).total
     if total < 0.98 * now:
         found.append(Cure("half the length in [[stages]]", total, False))
@@ -180,18 +177,14 @@ def product_rate(device: torch.device, dtype: torch.dtype, seconds: float = 0.3)
     size = 8192 if device.type == "cuda" else 1024
     a, b = (torch.ones(size, size, device=device, dtype=dtype) for _ in range(2))
     best, ends = 0.0, time.perf_counter() + seconds
+    settle = functools.partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
     while not best or time.perf_counter() < ends:
-        _settle(device)
+        settle()
         began = time.perf_counter()
         torch.mm(a, b)
-        _settle(device)
+        settle()
         best = max(best, 2 * size**3 / (time.perf_counter() - began))
     return best
-
-
-def _settle(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def efficiency(device: str, compute: Compute) -> float:
@@ -240,20 +233,14 @@ def kept_by(
     autocast: bool = False,
     device: str = "cpu",
 ) -> Kept:
-    """Count one pass with arguments of these shapes; `device` is where it will run, as kernels keep different things."""
+    """Count one pass with arguments of these shapes, for a `device`: kernels keep different things on each."""
     model = empty_model(spec, torch.device("meta"), dtype)
     model.train()
     model.return_logits = False
-    given = {
-        name: torch.empty(array.shape, dtype=torch.from_numpy(array[:0]).dtype, device="meta")
-        for name, array in inputs.items()
-        if not name.endswith(VALUES)
-    }
+    used = {name: array for name, array in inputs.items() if not name.endswith(VALUES)}
+    given = {n: torch.empty(a.shape, dtype=torch.from_numpy(a[:0]).dtype, device="meta") for n, a in used.items()}
     notes = _Notes(model)
-    with ExitStack() as modes:
-        modes.enter_context(notes.watching())
-        modes.enter_context(notes)
-        modes.enter_context(_Played(autocast=autocast, device=device))
+    with notes.watching(), notes, _Played(autocast=autocast, device=device):
         objective.loss(model, given)
     rows = given["labels"].numel() if "labels" in given else 0
     return notes.kept(*_loss_bytes(model, rows, torch.bfloat16 if autocast else dtype, device))
@@ -312,13 +299,9 @@ class _Notes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
-        if func in DEAR:
-            self.given(made)
-        return made
-
-    def given(self, made: Any) -> None:
-        if self.block is not None:
+        if func in DEAR and self.block is not None:
             self.dear[self.block] += made.nbytes
+        return made
 
     def kept(self, saved: int, beside: int) -> Kept:
         """All of it. `saved` and `beside` are bytes of the loss, of which autograd has noted the first."""
@@ -344,9 +327,8 @@ class _Fused(Function):
         batch, heads, tokens, _ = q_BHTK.shape
         # Laid out as the next product reads it: heads beside each other.
         out_BHTV = q_BHTK.new_empty(batch, tokens, heads, v_BHSV.shape[-1]).transpose(1, 2)
-        ctx.save_for_backward(
-            q_BHTK, k_BHSK, v_BHSV, out_BHTV, q_BHTK.new_empty(q_BHTK.shape[:-1], dtype=torch.float32)
-        )
+        lse_BHT = q_BHTK.new_empty(q_BHTK.shape[:-1], dtype=torch.float32)
+        ctx.save_for_backward(q_BHTK, k_BHSK, v_BHSV, out_BHTV, lse_BHT)
         return out_BHTV
 
     @staticmethod
@@ -381,6 +363,4 @@ class _Played(TorchFunctionMode):
 
 
 def _narrow(value: Any) -> Any:
-    if isinstance(value, Tensor) and value.dtype == torch.float32:
-        return value.to(torch.bfloat16)
-    return value
+    return value.to(torch.bfloat16) if isinstance(value, Tensor) and value.dtype == torch.float32 else value

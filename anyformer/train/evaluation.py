@@ -1,4 +1,4 @@
-"""A look at held-out examples in the middle of a run: the loss and whatever else the objective can say."""
+"""Evaluation on held-out examples in the middle of a run: the loss and the metrics of the objective."""
 
 from __future__ import annotations
 
@@ -25,15 +25,14 @@ LOGITS = 2**26
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
-    """What was seen."""
+class EvalResult:
+    """Held-out loss and metrics."""
 
     loss: float
-    """Mean over the labels that count, without anything that is only there for training: of nats per token, if those
-    are predicted, whatever the labels are smoothed by while learning."""
+    """Mean over the labels that count, without label smoothing or anything added for training: nats per token."""
     labels: int
     figures: dict[str, float]
-    """What else the objective knows, such as accuracy."""
+    """Further metrics of the objective, such as accuracy."""
     rows: int
     """Rows that were read."""
     all_rows: int
@@ -55,11 +54,11 @@ def evaluate(
     team: Ranks = ALONE,
     watch: Callable[[Output, dict[str, torch.Tensor]], None] | None = None,
     report: Callable[[int, int], None] | None = None,
-) -> Look:
-    """Read so many batches of a sample of the rows, always the same ones, with nothing dropped; 0: all rows once.
+) -> EvalResult:
+    """Evaluate on so many batches of a sample of the rows, always the same, without dropout; 0: all rows once.
 
-    `watch` is shown what the model answered to each piece of a batch, and what it was asked. `report` is called at the
-    beginning and after each batch with the number of rows that were read, and of those that will be.
+    `watch` gets the model's output and inputs for each piece of a batch. `report` is called at the beginning and after
+    each batch with the rows that were read and their total.
     """
     device = next(model.parameters()).device
     sums: dict[str, torch.Tensor] = {}
@@ -84,7 +83,7 @@ def evaluate(
     # The mean of nothing is no number: 0 would be the best loss of all.
     means = {name: total / counted if counted else math.nan for name, (total, counted) in totals.items()}
     labels = int(totals["loss"][1])
-    return Look(loss=means.pop("loss"), labels=labels, figures=means, rows=total, all_rows=feed.swept())
+    return EvalResult(loss=means.pop("loss"), labels=labels, figures=means, rows=total, all_rows=feed.swept())
 
 
 def few(batch: Batch, spec: ModelSpec) -> list[Batch]:

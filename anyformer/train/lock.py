@@ -64,11 +64,10 @@ class Lock:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # The file stays: a trainer that has just opened it would otherwise lock a file that is no longer there.
-        self.forget()
+        """Close our end of it; the lock ends when every process has that inherited it.
 
-    def forget(self) -> None:
-        """Close our end of it. The lock itself ends when every process has that inherited it."""
+        The file stays: a trainer that has just opened it would otherwise lock a file that is no longer there.
+        """
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
@@ -86,7 +85,7 @@ def _words(holder: bytes) -> str:
 
 def _forget_in_child() -> None:
     for lock in list(_held):
-        lock.forget()
+        lock.__exit__()
 
 
 # A forked child inherits the lock and would hold it on after its parent died.

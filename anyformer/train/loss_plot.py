@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from anyformer.errors import naming
+from anyformer.train.report import running_mean
 
 Point = tuple[float, float]
 
 INK, FAINT, ACCENT = "#1f2430", "#b9c3d6", "#2b6cb0"
-
-
-def smoothed(points: Sequence[Point], share: float = 0.02) -> list[Point]:
-    """A running mean over about this share of the points, each end by what it has."""
-    reach = max(1, int(len(points) * share))
-    sums = [0.0, *itertools.accumulate(y for _, y in points)]
-    made: list[Point] = []
-    for i, (x, _) in enumerate(points):
-        low, high = max(0, i - reach), min(len(points), i + reach + 1)
-        made.append((x, (sums[high] - sums[low]) / (high - low)))
-    return made
 
 
 def draw_curve(
@@ -44,9 +33,10 @@ def draw_curve(
     figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
+    smooth: list[float] = running_mean([y for _, y in train], share=0.04).tolist()
     if train:
         axes.plot(*zip(*train, strict=True), color=FAINT, linewidth=0.8, label="training rows")
-        axes.plot(*zip(*smoothed(train), strict=True), color=ACCENT, linewidth=1.8, label="training rows, smoothed")
+        axes.plot([x for x, _ in train], smooth, color=ACCENT, linewidth=1.8, label="training rows, smoothed")
     if held_out:
         axes.plot(*zip(*held_out, strict=True), "o-", color=INK, markersize=4, linewidth=1.2, label="held out")
     if final:
@@ -54,8 +44,11 @@ def draw_curve(
             *zip(*final, strict=True), "D", color="#c05621", markersize=7, label="held out, all of it", clip_on=False
         )
     right = max((x for x, _ in (*train, *held_out, *final)), default=1.0)
-    values = [y for _, y in (*smoothed(train), *held_out, *final)] + list(yardsticks.values())
-    low, high = _view(values)
+    values = [*smooth, *(y for _, y in (*held_out, *final)), *yardsticks.values()]
+    # All that was reached, with some air, but not a whole first spike.
+    sound = [value for value in values if math.isfinite(value)]
+    low, high = (min(sound), max(sound)) if sound else (0.0, 1.0)
+    low, high = max(0.0, low - 0.08 * (high - low) - 0.05), high + 0.1 * (high - low) + 0.05
     for name, value in yardsticks.items():
         if low <= value <= high:
             axes.axhline(value, color="#c05621", linewidth=1, linestyle=(0, (4, 3)))
@@ -74,12 +67,3 @@ def draw_curve(
     axes.legend(frameon=False, fontsize=9, loc="upper right", ncols=2)
     with naming(path):
         figure.savefig(path, format="png")
-
-
-def _view(values: Sequence[float]) -> tuple[float, float]:
-    """The span of the vertical axis: all that was reached, with some air, but not a whole first spike."""
-    sound = sorted(v for v in values if math.isfinite(v))
-    if not sound:
-        return 0.0, 1.0
-    low, high = sound[0], sound[-1]
-    return max(0.0, low - 0.08 * (high - low) - 0.05), high + 0.1 * (high - low) + 0.05

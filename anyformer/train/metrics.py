@@ -73,28 +73,22 @@ def finals(folder: Path) -> list[dict[str, Any]]:
 
 def trim(folder: Path, step: int) -> None:
     """Forget what was measured after a step: a run that goes on from there will measure it again."""
-    kept = [record for record in records(folder) if not _after(record, step)]
+    kept = [record for record in records(folder) if not (isinstance(at := record.get("step"), int) and at > step)]
     lines = "".join(json.dumps(record, allow_nan=False) + "\n" for record in kept)
     replace_file(folder / FILE, lambda beside: beside.write_text(lines, encoding="utf-8"))
 
 
-def _after(record: dict[str, Any], step: int) -> bool:
-    found = record.get("step")
-    return isinstance(found, int) and found > step
-
-
 def records(folder: Path) -> list[dict[str, Any]]:
     """All records, in the order in which they were written."""
-    found: list[dict[str, Any]] = []
     try:
         lines = (folder / FILE).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
-        return found
-    for line in lines:
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if isinstance(record, dict):
-            found.append(record)
-    return found
+        return []
+    return [record for line in lines if isinstance(record := _parsed(line), dict)]
+
+
+def _parsed(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError:
+        return None

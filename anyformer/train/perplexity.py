@@ -202,7 +202,7 @@ def score_ids(
 
 
 def cut(tokens: int, context: int, stride: int, document: int = 0, skipped: int = 1) -> Iterator[Window]:
-    """The windows of a document: each reads at most `context` tokens, and all but the first `skipped` are predicted once."""
+    """The windows of a document: at most `context` tokens each, all but the first `skipped` predicted once."""
     first, start = skipped, 0
     while first < tokens:
         # The last token that is read predicts the one after it.

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from anyformer.data.batch import Batch
@@ -38,11 +39,9 @@ class Ranks:
         """The sum over all that read different rows; every process gets it."""
         if self.readers == 1:
             return value
-        from torch.distributed import all_reduce
-
         # Those that share products hold equal values, so each of them counts as its part.
         value = value * (self.readers / self.world)
-        all_reduce(value)
+        dist.all_reduce(value)
         return value
 
     def totals(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -56,20 +55,16 @@ class Ranks:
         """Whether some process says so: all must stop in the same step."""
         if self.world == 1:
             return flag
-        from torch.distributed import ReduceOp, all_reduce
-
         found = torch.tensor(float(flag))
-        all_reduce(found, op=ReduceOp.MAX)
+        dist.all_reduce(found, op=dist.ReduceOp.MAX)
         return bool(found.item())
 
     def told(self, number: int) -> int:
         """What the first process says, everywhere."""
         if self.world == 1:
             return number
-        from torch.distributed import broadcast
-
         found = torch.tensor(number, dtype=torch.int64)
-        broadcast(found, 0)
+        dist.broadcast(found, 0)
         return int(found.item())
 
     def wait(self) -> None:

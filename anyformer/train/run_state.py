@@ -170,7 +170,7 @@ def _differing(prefix: str, was: Mapping[str, Any], now: Mapping[str, Any], most
 
 
 def check_resume(old: RunState, new: RunState, run: Path, allowed: Collection[str] = ()) -> None:
-    """Refuse to resume a run as another one, naming every key but the `allowed`; warn of what changes last bits only."""
+    """Refuse to resume a run as another one, naming every key not `allowed`; warn of what changes last bits."""
     found = differences(old, new)
     refused = [
         line for line in found.refused if not line.startswith(tuple(f"{name}{end}" for name in allowed for end in ":."))

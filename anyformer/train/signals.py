@@ -25,9 +25,7 @@ class StopSignals:
 
     def __init__(self, *, quiet: bool = False, apart: float = APART) -> None:
         self.signal: signal.Signals | None = None
-        self._apart = apart
-        self._first = 0.0
-        self._quiet = quiet
+        self._quiet, self._apart, self._first = quiet, apart, 0.0
         self._before: dict[signal.Signals, Any] = {}
 
     @property

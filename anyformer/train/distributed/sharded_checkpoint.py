@@ -19,16 +19,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from anyformer.errors import CheckpointError, file_fault
 from anyformer.files import Written, write_new
 from anyformer.model.safetensors_file import DTYPES, TensorFile
+from anyformer.optim.clip import as_dtensor
+from anyformer.optim.rule import local as local_part
 from anyformer.train.checkpoint import FOLDER, NAMES, Contents, Found, Table, name_of, write
 from anyformer.train.ranks import Ranks
 
 if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor
+    pass
 
 
 class Stretch(NamedTuple):
@@ -43,26 +45,17 @@ class Stretch(NamedTuple):
         return whole
 
 
-def cut(tensor: Tensor) -> DTensor | None:
-    """A tensor of which this process holds a part; None if it is a plain one."""
-    if type(tensor) is Tensor or type(tensor) is nn.Parameter:
-        return None
-    # Takes a second to import, which a run of one process need not wait for.
-    from torch.distributed.tensor import DTensor
-
-    return tensor if isinstance(tensor, DTensor) else None
-
-
 def stretch(tensor: Tensor) -> Stretch:
     """What this process holds of a tensor. Products are shared out first and parts are cut of that, as `spread` does."""
     start, size = [0] * tensor.dim(), list(tensor.shape)
-    held = cut(tensor.detach())
+    held = as_dtensor(tensor.detach())
     if held is None:
         return Stretch(tuple(start), tuple(size))
     mesh = held.device_mesh
     for i in reversed(range(mesh.ndim)):
-        dim = _dim(held.placements[i])
-        if dim is None:
+        # Of two cuts of one dimension, one has a placement of its own class, which has the dimension too.
+        dim = getattr(held.placements[i], "dim", None)
+        if not isinstance(dim, int):
             continue
         # As torch.chunk cuts: equal parts rounded up, and the last ones may be short or empty.
         each = -(-size[dim] // mesh.size(i))
@@ -73,17 +66,9 @@ def stretch(tensor: Tensor) -> Stretch:
     return Stretch(tuple(start), tuple(size))
 
 
-def _dim(where: object) -> int | None:
-    """Along which dimension a placement cuts, if it does. Of two cuts of one dimension, one has a class of its own."""
-    dim = getattr(where, "dim", None)
-    return dim if isinstance(dim, int) else None
-
-
 def local(tensor: Tensor) -> Tensor:
     """What this process holds, as a plain tensor over the same memory."""
-    tensor = tensor.detach()
-    held = cut(tensor)
-    return tensor if held is None else held.to_local()
+    return local_part(tensor.detach())
 
 
 @torch.no_grad()
@@ -97,7 +82,7 @@ def put(tensor: Tensor, whole: Tensor) -> None:
 def whole(tensor: Tensor) -> Tensor:
     """The whole of what processes hold in parts. All processes of the run must call it, in the same order."""
     tensor = tensor.detach()
-    held = cut(tensor)
+    held = as_dtensor(tensor)
     if held is None:
         return tensor
     from torch.distributed.tensor import Replicate
@@ -189,7 +174,7 @@ def _list(rank: int) -> str:
 
 def _answers_for(tensor: Tensor, team: Ranks) -> bool:
     """Whether this process writes what it holds: of copies the first one is written, and of nothing nothing."""
-    held = cut(tensor.detach())
+    held = as_dtensor(tensor.detach())
     if held is None:
         return team.first
     copies = [i for i, where in enumerate(held.placements) if where.is_replicate()]
@@ -231,11 +216,10 @@ class Stored:
     def __enter__(self) -> Stored:
         try:
             self._read()
-        except (KeyError, TypeError, ValueError) as error:
+        except BaseException as error:
             self._open.close()
-            raise CheckpointError(f"{self.found.folder / PARTS}: can't be used: {error!r}") from error
-        except BaseException:
-            self._open.close()
+            if isinstance(error, KeyError | TypeError | ValueError):
+                raise CheckpointError(f"{self.found.folder / PARTS}: can't be used: {error!r}") from error
             raise
         return self
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -26,9 +26,7 @@ class Logger(Protocol):
         ...
 
     def log(self, event: str, values: Mapping[str, Any]) -> None:
-        """Something happened; `values["step"]` says when. Events are `step`, `look` (a sample of the
-        held-out part), `final` (all of it), `sample` and `save`.
-        """
+        """An event at `values["step"]`: `step`, `look` (a held-out sample), `final` (all of it), `sample` or `save`."""
         ...
 
     def end(self) -> None:
@@ -88,11 +86,9 @@ def unknown_services(names: Sequence[str]) -> Iterator[str]:
 
 def services(names: Sequence[str], folder: Path) -> list[Logger]:
     """The loggers that `run.log` names."""
-    wrong = list(unknown_services(names))
-    if wrong:
+    if wrong := list(unknown_services(names)):
         raise InputError(f"run.log: {'; '.join(wrong)}")
-    found = [Service.named(name) for name in dict.fromkeys(names)]
-    return [leaf(folder) for leaf in found if leaf is not None]
+    return [leaf(folder) for name in dict.fromkeys(names) if (leaf := Service.named(name)) is not None]
 
 
 class Told:
@@ -102,8 +98,7 @@ class Told:
         self._loggers = list(loggers)
 
     def begin(self, name: str, config: Mapping[str, Any], step: int) -> None:
-        wrong: list[str] = []
-        begun: list[Logger] = []
+        wrong, begun = list[str](), list[Logger]()
         for logger in self._loggers:
             try:
                 logger.begin(name, config, step)
@@ -123,27 +118,23 @@ class Told:
             )
 
     def log(self, event: str, values: Mapping[str, Any]) -> None:
-        for logger in list(self._loggers):
-            try:
-                logger.log(event, values)
-            except Exception as error:
-                self._leave_out(logger, error)
+        self._each(lambda logger: logger.log(event, values))
 
     def end(self) -> None:
-        for logger in list(self._loggers):
-            try:
-                logger.end()
-            except Exception as error:
-                self._leave_out(logger, error)
+        self._each(lambda logger: logger.end())
         self._loggers = []
 
-    def _leave_out(self, logger: Logger, error: Exception) -> None:
-        self._loggers.remove(logger)
-        warnings.warn(
-            f"the logger {_called(logger)} failed and is left out from here on ({type(error).__name__}: {error}); "
-            "metrics.jsonl has everything",
-            stacklevel=3,
-        )
+    def _each(self, call: Callable[[Logger], None]) -> None:
+        for logger in list(self._loggers):
+            try:
+                call(logger)
+            except Exception as error:
+                self._loggers.remove(logger)
+                warnings.warn(
+                    f"the logger {_called(logger)} failed and is left out from here on ({type(error).__name__}: {error}); "
+                    "metrics.jsonl has everything",
+                    stacklevel=4,
+                )
 
 
 def _called(logger: Logger) -> str:

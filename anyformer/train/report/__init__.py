@@ -7,14 +7,14 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from anyformer.files import replace_file
 from anyformer.specs.number_format import data
 from anyformer.train.components import Components
-from anyformer.train.dry_run import stretches
+from anyformer.train.dry_run import Stretch, stretches
 from anyformer.train.metrics import is_final, records
 from anyformer.train.run_state import versions
 
@@ -81,12 +81,9 @@ class Series:
         if len(starts) < 2:
             return []
         ends = np.append(starts[1:], len(steps_N) - 1)
-        spent = seconds_N[ends] - seconds_N[starts]
-        learned = tokens_N[ends] - tokens_N[starts]
+        spent, learned = seconds_N[ends] - seconds_N[starts], tokens_N[ends] - tokens_N[starts]
         sound = (spent > 0) & (learned >= 0)
-        return list(
-            zip(steps_N[ends][sound].tolist(), (learned / np.where(sound, spent, 1))[sound].tolist(), strict=True)
-        )
+        return list(zip(steps_N[ends][sound].tolist(), (learned[sound] / spent[sound]).tolist(), strict=True))
 
     def skips(self) -> list[int]:
         steps_N = self.column("step")
@@ -134,25 +131,6 @@ FILE = "report.html"
 PICTURE = "loss.png"
 
 
-class Stage(Protocol):
-    """A stage as a drawing shows it."""
-
-    @property
-    def first(self) -> int:
-        """Steps before it."""
-        ...
-
-    @property
-    def words(self) -> str:
-        """Its sizes."""
-        ...
-
-    @property
-    def flops_per_token(self) -> float:
-        """Of training."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class About:
     """What does not change while a run goes on."""
@@ -161,7 +139,7 @@ class About:
     total: int
     """Steps of the whole run."""
     params: int
-    stretches: Sequence[Stage]
+    stretches: Sequence[Stretch]
     summary: str = ""
     """The architecture in words."""
     facts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -209,12 +187,11 @@ class Report:
         self._new = self._new or event in ("step", "look", "final", "sample")
         if event == "step":
             self.steps.add(values)
-        elif is_final({**values, "event": event}):
-            self.finals.append(values)
-        elif event == "look":
-            self.looks.append(values)
-        elif event == "sample":
-            self.samples.append(values)
+            return
+        kind = "final" if is_final({**values, "event": event}) else event
+        kept = {"final": self.finals, "look": self.looks, "sample": self.samples}.get(kind)
+        if kept is not None:
+            kept.append(values)
 
     def curve(self) -> list[Mapping[str, Any]]:
         """Points that can be compared with the newest one: those of the same rows."""
@@ -305,6 +282,4 @@ def _data(setup: Components) -> dict[str, str]:
 
 
 def _words(table: Mapping[str, Any]) -> dict[str, str]:
-    return {
-        name: ("yes" if value else "no") if isinstance(value, bool) else str(value) for name, value in table.items()
-    }
+    return {name: {True: "yes", False: "no"}[v] if isinstance(v, bool) else str(v) for name, v in table.items()}

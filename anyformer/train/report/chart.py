@@ -6,7 +6,7 @@ import html
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from anyformer.specs.number_format import short
 
@@ -44,7 +44,7 @@ class Chart:
     """Steps that are marked below."""
     log: bool = False
     from_zero: bool = False
-    unit: Callable[[float], str] = field(default=lambda value: plain(value))
+    unit: Callable[[float], str] = lambda value: plain(value)
     wide: bool = False
 
     @property
@@ -56,15 +56,15 @@ class Chart:
         low, high = self._span()
         scale = _Scale(width=width, height=height, total=self.total, low=low, high=high, log=self.log)
         parts = [*self._axes(scale), *self._marks(scale)]
-        inside = width - LEFT - RIGHT, height - TOP - BOTTOM
+        w, h = width - LEFT - RIGHT, height - TOP - BOTTOM
         # A drawing within the drawing: what leaves its frame is cut off.
-        parts.append(
-            f'<svg x="{LEFT}" y="{TOP}" width="{inside[0]}" height="{inside[1]}" viewBox="{LEFT} {TOP} {inside[0]} {inside[1]}">'
-        )
+        parts.append(f'<svg x="{LEFT}" y="{TOP}" width="{w}" height="{h}" viewBox="{LEFT} {TOP} {w} {h}">')
         if self.band:
             over = [(x, y) for x, _, y in self.band] + [(x, y) for x, y, _ in reversed(self.band)]
             parts.append(f'<polygon class="band" points="{scale.points(over)}"/>')
-        parts += [self._stroke(scale, line) for line in self.lines]
+        for line in self.lines:
+            if line.joined:
+                parts.append(f'<polyline class="{line.style}" points="{scale.points(self._sound(line.points))}"/>')
         parts.append("</svg>")
         for line in self.lines:
             parts += self._dots(scale, line)
@@ -88,9 +88,7 @@ class Chart:
         return f"{self.title} ({self.measure}) over {self.total:,} steps: {'; '.join(ends)}"
 
     def _span(self) -> tuple[float, float]:
-        values = sorted(
-            y for line in self.lines for _, y in line.points if math.isfinite(y) and (y > 0 or not self.log)
-        )
+        values = sorted(y for line in self.lines for _, y in self._sound(line.points))
         if not values:
             return (0.1, 1.0) if self.log else (0.0, 1.0)
         # The first few steps are far above all others: most of the room belongs to the rest.
@@ -140,11 +138,6 @@ class Chart:
 
     def _sound(self, points: Points) -> Points:
         return [(x, y) for x, y in points if math.isfinite(y) and (y > 0 or not self.log)]
-
-    def _stroke(self, scale: _Scale, line: Line) -> str:
-        if not line.joined:
-            return ""
-        return f'<polyline class="{line.style}" points="{scale.points(self._sound(line.points))}"/>'
 
     def _dots(self, scale: _Scale, line: Line) -> list[str]:
         points = self._sound(line.points)
@@ -215,10 +208,6 @@ def count(value: float) -> str:
 
 def plain(value: float) -> str:
     """A number in a few digits."""
-    return (
-        f"{value:.4g}"
-        if 1e-3 <= abs(value) < 1e4 or value == 0
-        else short(value)
-        if abs(value) >= 1e4
-        else f"{value:.0e}"
-    )
+    if value == 0 or 1e-3 <= abs(value) < 1e4:
+        return f"{value:.4g}"
+    return short(value) if abs(value) >= 1e4 else f"{value:.0e}"
