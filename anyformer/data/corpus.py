@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.text import read_text
+from anyformer.data.raw import read_text
 from anyformer.errors import DataError
 
 SEPARATOR = "<|endoftext|>"

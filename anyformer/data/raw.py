@@ -6,10 +6,11 @@ import codecs
 import gzip
 import hashlib
 import io
+import sys
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from anyformer.data.sources import Format
 from anyformer.errors import DataError, InputError, nearest
 
 BLOCK = 2**20
+STDIN = "-"
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class RawFile:
 
     def lines(self) -> Iterator[str]:
         """Its lines, each with its newline; only a line feed ends a line, so that no character is lost."""
-        with self._opened() as file:
+        with self.opened() as file:
             # Errors of decoding name a byte of a block, so the place in the file is looked for once there is one.
             text = io.TextIOWrapper(file, encoding="utf-8", newline="\n")
             try:
@@ -53,7 +55,7 @@ class RawFile:
     def sha256(self) -> tuple[int, str]:
         """Size and SHA-256 of the file as it is stored, or of a file of an archive unpacked."""
         digest, size = hashlib.sha256(), 0
-        with self._opened(packed=True) as file:
+        with self.opened(packed=True) as file:
             while block := file.read(BLOCK):
                 digest.update(block)
                 size += len(block)
@@ -61,7 +63,7 @@ class RawFile:
 
     def _not_utf8(self) -> DataError:
         decoder, seen = codecs.getincrementaldecoder("utf-8")(), 0
-        with self._opened() as file:
+        with self.opened() as file:
             while True:
                 block = file.read(BLOCK)
                 # The decoder keeps the bytes of a character that a block cuts in two, and counts from them.
@@ -69,30 +71,26 @@ class RawFile:
                 try:
                     decoder.decode(block, final=not block)
                 except UnicodeDecodeError as error:
-                    at = seen - held + error.start
-                    return DataError(
-                        f"{self.path}: is not UTF-8 text: byte {at} is 0x{error.object[error.start]:02X}; "
-                        "convert it first, e.g. with iconv -f latin1 -t utf-8"
-                    )
+                    return _not_utf8(str(self.path), error, seen - held)
                 seen += len(block)
                 if not block:
                     return DataError(f"{self.path}: changed while it was read; run the command again")
 
     @contextmanager
-    def _opened(self, *, packed: bool = False) -> Iterator[Any]:
+    def opened(self, *, packed: bool = False) -> Iterator[Any]:
         try:
             archive = _archive(self.path)
-            if archive is not None:
-                with zipfile.ZipFile(archive) as folder:
+            with ExitStack() as stack:
+                if archive is None:
+                    file: Any = stack.enter_context(self.path.open("rb"))
+                else:
+                    folder = stack.enter_context(zipfile.ZipFile(archive))
                     inside = self.path.relative_to(archive).as_posix()
                     if inside not in folder.namelist():
                         files = [name for name in folder.namelist() if not name.endswith("/")]
                         raise DataError(f"{archive}: has no file {inside!r}{nearest(inside, files)}")
-                    with folder.open(inside) as file:
-                        yield self._unpacked(file, packed=packed)
-            else:
-                with self.path.open("rb") as file:
-                    yield self._unpacked(file, packed=packed)
+                    file = stack.enter_context(folder.open(inside))
+                yield gzip.GzipFile(fileobj=file) if self.path.suffix == ".gz" and not packed else file
         except FileNotFoundError as error:
             raise DataError(f"{self.path}: there is no such file; check the path (here it is {Path.cwd()})") from error
         except (gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError) as error:
@@ -104,9 +102,29 @@ class RawFile:
         except OSError as error:
             raise DataError(f"{self.path}: can't be read: {error.strerror or error}") from error
 
-    def _unpacked(self, file: Any, *, packed: bool) -> Any:
-        """The file, or what a gzip file holds."""
-        return gzip.GzipFile(fileobj=file) if self.path.suffix == ".gz" and not packed else file
+
+def _not_utf8(name: str, error: UnicodeDecodeError, before: int = 0) -> DataError:
+    return DataError(
+        f"{name}: is not UTF-8 text: byte {before + error.start} is 0x{error.object[error.start]:02X}; "
+        "convert it first, e.g. with iconv -f latin1 -t utf-8"
+    )
+
+
+def read_text(path: str | Path) -> str:
+    """The text of a file, of a gzip file ending in .gz, or of standard input if the path is `-`; newlines as they are."""
+    name = "standard input" if str(path) == STDIN else str(path)
+    if "\0" in name or Path(path).is_dir():
+        what = "can't be read: no name has a null byte" if "\0" in name else "is a directory; give the text files in it"
+        raise DataError(f"{name}: {what}")
+    with nullcontext(sys.stdin.buffer) if str(path) == STDIN else RawFile(Path(path)).opened() as file:
+        data: bytes = file.read()
+    try:
+        text = data.decode().removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise _not_utf8(name, error) from error
+    if not text.strip():
+        raise DataError(f"{name}: has no text" if text else f"{name}: is empty")
+    return text
 
 
 def _archive(path: Path) -> Path | None:
@@ -120,11 +138,8 @@ def find_files(inputs: Iterable[str | Path], label: str | None = None) -> list[R
     for given in inputs:
         path = Path(given)
         if path.is_dir():
-            inside = [
-                file
-                for file in sorted(path.rglob("*"))
-                if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
-            ]
+            files = [file for file in sorted(path.rglob("*")) if file.is_file()]
+            inside = [f for f in files if not any(part.startswith(".") for part in f.relative_to(path).parts)]
             if not inside:
                 raise DataError(f"{path}: holds no files; give one that does")
             found += [RawFile(file, label) for file in inside]

@@ -35,11 +35,11 @@ from anyformer.train.components import device_of
 from anyformer.train.cpu_workers import CpuWorkers, draws
 from anyformer.train.events import Budget
 from anyformer.train.loop import StepRecord, train
-from anyformer.train.loss_plot import draw_curve
 from anyformer.train.metrics import FILE as METRICS_FILE
 from anyformer.train.metrics import Metrics
 from anyformer.train.optim import Optimizers
 from anyformer.train.perplexity import score, score_ids
+from anyformer.train.report.chart import draw_curve
 from anyformer.train.signals import StopSignals
 from anyformer.train.spike_guard import SpikeGuard
 from anyformer.train.train_step import Precision, TrainStep

@@ -40,7 +40,7 @@ ROLES = ("mask", "cls", "sep")
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What an objective is asked for."""
+    """The model and the rows that examples are made for."""
 
     spec: ModelSpec
     length: int
@@ -183,8 +183,8 @@ class Framed(Objective):
         return first_eos(spec) if self.sep is None else self.sep
 
 
-def fitting(cells_N: Any, length: int, long: Long) -> tuple[Any, int, int]:
-    """Which examples are held, how many are left out, and how many are shortened. None has 0 cells."""
+def fitting(cells_N: Any, length: int, long: Long) -> tuple[Any, Any, dict[str, int]]:
+    """The examples that are held (never one of 0 cells), their cells, and how many are left out and shortened."""
     above = cells_N > length
     if long == "refuse" and above.any():
         i = int(np.flatnonzero(above)[0])
@@ -193,7 +193,8 @@ def fitting(cells_N: Any, length: int, long: Long) -> tuple[Any, int, int]:
             "long); give a greater length, or say objective.long = 'cut' or 'skip' where there is such a choice"
         )
     held = (cells_N > 0) & ~above if long == "skip" else cells_N > 0
-    return held, int((~held).sum()), int((above & held).sum())
+    i, counts = np.flatnonzero(held), {"left_out": int((~held).sum()), "shortened": int((above & held).sum())}
+    return i, np.minimum(cells_N[i], length), counts
 
 
 def check_room(length: int, least: int, kind: str) -> None:
@@ -228,10 +229,10 @@ class TextObjective(Objective):
 
     def some_room(self, setting: Setting) -> int:
         """The same, if it is any at all."""
-        room = self.room(setting)
+        room, length = self.room(setting), setting.length
         if room < 1:
             raise DataError(
-                f"length: rows of {setting.length} leave no room for text beside what {self.kind!r} adds; give more"
+                f"length: rows of {length} leave no room for text beside what {self.kind!r} adds; give more"
             )
         return room
 

@@ -45,12 +45,10 @@ class Masked(TextObjective, Framed, kind="masked"):
         return told
 
     def ready(self, index: Index, tokenizer: Tokenizer | None) -> Self:
-        made = super().ready(index, tokenizer)
-        if tokenizer is None or not self.whole_word:
-            return made
         from anyformer.data.tokenizer import word_starts
 
-        return made.knowing(word_starts(tokenizer))
+        made = super().ready(index, tokenizer)
+        return made if tokenizer is None or not self.whole_word else made.knowing(word_starts(tokenizer))
 
     def own_problems(self, spec: ModelSpec) -> Iterator[Problem]:
         if not 0 < self.share <= 1:
@@ -103,8 +101,7 @@ class Masked(TextObjective, Framed, kind="masked"):
         starts_N[:1] = True
         word_of = (np.cumsum(starts_N) - 1)[places]
         sizes = np.bincount(word_of)
-        taken: list[int] = []
-        left = count
+        taken, left = list[int](), count
         for word in draw.permutation(np.unique(word_of)).tolist():
             # As BERT does it: a word that is more than what is left to choose gives way to a shorter one.
             if sizes[word] <= left or not taken:

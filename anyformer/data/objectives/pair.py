@@ -40,10 +40,8 @@ class TwoTexts(Framed):
         a_N, *rest = (np.asarray(examples.lengths(column)) for column in ("a", *others))
         shortest_N, longest_N = np.minimum.reduce([a_N, *rest]), np.maximum.reduce(rest)
         cells_N = np.where(shortest_N == 0, 0, a_N + longest_N + frame)
-        held, left_out, shortened = fitting(cells_N, setting.length, self.long)
-        i = np.flatnonzero(held)
-        cells = np.minimum(cells_N[i], setting.length)
-        return Pieces(i, np.zeros_like(i), cells, {"": cells}, left_out=left_out, shortened=shortened)
+        i, cells, counts = fitting(cells_N, setting.length, self.long)
+        return Pieces(i, np.zeros_like(i), cells, {"": cells}, **counts)
 
     def row(self, examples: Examples, example: int, other: str, setting: Setting) -> dict[str, Any]:
         spec = setting.spec

@@ -49,10 +49,8 @@ class Regress(Objective, kind="regress"):
                 f"time step (embed.channels) and answers {outputs} (head.outputs)"
             )
         steps_N = values_N // channels
-        held, left_out, shortened = fitting(steps_N, setting.length, self.long)
-        i = np.flatnonzero(held)
-        cells = np.minimum(steps_N[i], setting.length)
-        return Pieces(i, steps_N[i] - cells, steps_N[i], {"": cells}, left_out=left_out, shortened=shortened)
+        i, cells, counts = fitting(steps_N, setting.length, self.long)
+        return Pieces(i, steps_N[i] - cells, steps_N[i], {"": cells}, **counts)
 
     def make(self, examples: Examples, piece: Piece, setting: Setting, key: tuple[int, ...]) -> Made:
         channels, _ = _sizes(setting.spec)

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 class Span(TextObjective, kind="span"):
     """Source: the text with a sentinel for each hidden span, and eos. Target: each sentinel with its span, and eos.
 
-    How much is hidden in how many spans depends on the length alone, as in T5's random_spans_noise_mask, so the cells
-    of a piece are known before it is drawn.
+    As in T5's random_spans_noise_mask, what is hidden in how many spans depends on the length alone.
     """
 
     topologies = ("encoder-decoder",)
@@ -102,9 +101,7 @@ class Span(TextObjective, kind="span"):
         noise, spans = (int(n) for n in self.hidden(len(ids_N)))
         kept = _lengths(len(ids_N) - noise, spans, draw)
         lost = _lengths(noise, spans, draw)
-        source: list[Any] = []
-        target: list[Any] = []
-        place = 0
+        source, target, place = list[Any](), list[Any](), 0
         for sentinel, keep, lose in zip(sentinels[:, None], kept, lost, strict=False):
             source += [ids_N[place : place + keep], sentinel]
             target += [sentinel, ids_N[place + keep : place + keep + lose]]

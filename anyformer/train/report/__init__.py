@@ -224,7 +224,7 @@ class Report:
             replace_file(self.folder / PICTURE, self._draw)
 
     def _draw(self, place: Path) -> None:
-        from anyformer.train.loss_plot import draw_curve
+        from anyformer.train.report.chart import draw_curve
         from anyformer.train.report.page import headline
 
         tokens_N = self.steps.column("tokens")
