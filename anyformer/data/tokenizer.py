@@ -48,16 +48,17 @@ class Tokenizer:
     """Text to ids and back."""
 
     def __init__(
-        self, inner: tokenizers.Tokenizer, *, published: bool = False, named: Mapping[str, str] | None = None,
+        self,
+        inner: tokenizers.Tokenizer,
+        *,
+        published: bool = False,
+        named: Mapping[str, str] | None = None,
         splits: bool = False,
-    ) -> None:  # fmt: skip
-        """`published`: its files say what a text becomes, by `text_ids`; otherwise the spec of the run does.
-
-        `named` are special tokens by name (bos_token, ...); `splits`: those that are spelled out in a text are text for
-        `text_ids` too.
+    ) -> None:
+        """`published`: its files say what a text becomes, otherwise the spec of the run does; `named`: special tokens
+        by name (bos_token, ...); `splits`: those that are spelled out in a text are text for `text_ids` too.
         """
-        self._inner = inner
-        self.published = published
+        self._inner, self.published = inner, published
         with guarded("it can't be used"):
             # Either kind of text may come; the more usual one needs no copy.
             inner.encode_special_tokens = splits or not published
@@ -188,15 +189,12 @@ class Tokenizer:
 def tokenizer(path: str | Path) -> Tokenizer:
     """The tokenizer of a published folder, as its files say; or a tokenizer.json, alone or in a folder of ours."""
     place = Path(path)
-    folder = place if place.is_dir() else place.parent
-    if (place.is_dir() or place.name == FILE) and is_published(folder):
-        read = read_published(folder)
-        return Tokenizer(read.inner, published=True, named=read.named, splits=read.splits)
-    file = place / FILE if place.is_dir() else place
+    folder, file = (place, place / FILE) if place.is_dir() else (place.parent, place)
+    if file.name == FILE and is_published(folder):
+        return Tokenizer(published=True, **read_published(folder))
     if not file.is_file():
-        if place.is_dir():
-            raise DataError(missing(place))
-        raise DataError(f"{place}: there is no such file; give a {FILE} or a directory that holds one")
+        lost = f"{place}: there is no such file; give a {FILE} or a directory that holds one"
+        raise DataError(missing(place) if place.is_dir() else lost)
     return Tokenizer(parsed(read_file(file), file))
 
 
@@ -208,11 +206,9 @@ def source_tokenizer(folder: str | Path) -> Tokenizer | None:
 
 def train_bpe(texts: Iterable[str], vocab: int, specials: Sequence[str] = (END,)) -> Tokenizer:
     """Byte-level BPE: any text round-trips. Merges need a pair that occurs twice, so `.vocab` may be less."""
-    least = 256 + len(specials)
+    least, names = 256 + len(specials), ", ".join(specials)
     if vocab < least:
-        raise DataError(
-            f"vocab: {vocab} is less than {least}: every byte needs a token, and so does {', '.join(specials)}"
-        )
+        raise DataError(f"vocab: {vocab} is less than {least}: every byte needs a token, and so does {names}")
     inner = tokenizers.Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(WORDS), behavior="isolated")
     spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)

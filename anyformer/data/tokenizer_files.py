@@ -44,8 +44,7 @@ class Specials:
 
     @property
     def names(self) -> dict[str, str]:
-        found = {name: content(self.named.get(name)) for name in NAMED}
-        return {name: text for name, text in found.items() if text is not None}
+        return special_tokens(self.named)
 
     @property
     def texts(self) -> list[str]:
@@ -122,10 +121,8 @@ def listed_tokens(settings: Settings, older: Settings, special: Sequence[str]) -
     """Tokens that the settings list by id, or an older added_tokens.json does."""
     listed = settings.get(LISTED)
     if isinstance(listed, dict):
-        tokens = [token for _, token in sorted(listed.items(), key=lambda item: int(item[0]))]
-        return [
-            flagged(token) if isinstance(token, dict) else AddedToken(token) for token in tokens if _is_token(token)
-        ]
+        tokens = [listed[key] for key in sorted(listed, key=int) if _is_token(listed[key])]
+        return [flagged(token) if isinstance(token, dict) else AddedToken(token) for token in tokens]
     names = [name for name, _ in sorted(older.items(), key=lambda item: item[1])]
     return [AddedToken(name, normalized=name not in special, special=name in special) for name in names]
 
@@ -151,17 +148,6 @@ MOST_SENTINELS = 10_000
 SENTENCEPIECE = re.compile(r".*\.(model|spm)|tekken\.json|tiktoken.*")
 PLAIN = "TokenizersBackend"
 """The class that takes a tokenizer.json as it is."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Read:
-    """A tokenizer as a folder's files say it is."""
-
-    inner: tokenizers.Tokenizer
-    named: dict[str, str]
-    """Special tokens by name: bos_token, ..."""
-    splits: bool = False
-    """Whether special tokens that are spelled out in a text are text (`split_special_tokens`)."""
 
 
 @cache
@@ -191,14 +177,13 @@ def is_published(folder: Path) -> bool:
     return False
 
 
-def read_published(folder: Path) -> Read:
-    """The tokenizer of a published folder."""
+def read_published(folder: Path) -> dict[str, Any]:
+    """The tokenizer of a published folder as arguments of `Tokenizer`: the library's own, names and `splits`."""
     settings, config = _table(folder, SETTINGS, SETTINGS_BYTES), _table(folder, CONFIG, CONFIG_BYTES)
     whole = (folder / FILE).is_file()
     text = read_file(folder / FILE) if whole else ""
-    declared = next(
-        (n for n in (settings.get("tokenizer_class"), config.get("tokenizer_class")) if isinstance(n, str)), ""
-    )
+    classes = (table.get("tokenizer_class") for table in (settings, config))
+    declared = next((name for name in classes if isinstance(name, str)), "")
     name = class_name(declared, config.get("model_type"), byte_level='"ByteLevel"' in text)
     known = CLASSES.get(name)
     inner = parsed(text, folder / FILE) if whole else _from_older(folder, name, known)
@@ -210,15 +195,12 @@ def read_published(folder: Path) -> Read:
     with guarded(f"{folder}: the steps of {name} can't be set"):
         specials = _specials(settings, older, rebuilt)
         named = specials.names
-        defaults = {
-            key: found for key, token in (rebuilt.named if rebuilt else {}).items() if (found := content(token))
-        }
+        known_by = {key: text for key, token in (rebuilt.named if rebuilt else {}).items() if (text := content(token))}
         if rebuilt is not None:
-            rebuilt.steps(inner, settings, defaults | named)
-        around = None if rebuilt is None or rebuilt.around is None else rebuilt.around(defaults | named)
-        listed = listed_tokens(
-            settings, {} if LISTED in settings else _table(folder, ADDED, SETTINGS_BYTES), specials.texts
-        )
+            rebuilt.steps(inner, settings, known_by | named)
+        around = None if rebuilt is None or rebuilt.around is None else rebuilt.around(known_by | named)
+        added = {} if LISTED in settings else _table(folder, ADDED, SETTINGS_BYTES)
+        listed = listed_tokens(settings, added, specials.texts)
         if around is not None:
             _check_around(inner, around[0], [token.content for token in listed])
         add_tokens(inner, listed, specials, plain=rebuilt is not None and rebuilt.plain)
@@ -226,16 +208,14 @@ def read_published(folder: Path) -> Read:
             _set_around(inner, *around)
         elif not whole or (rebuilt is not None and rebuilt.forgets):
             _set_around(inner, *_flagged({} if whole else settings, named))
-    return Read(inner=inner, named=named, splits=bool(settings.get("split_special_tokens") or False))
+    return {"inner": inner, "named": named, "splits": bool(settings.get("split_special_tokens") or False)}
 
 
 def _say_unknown(folder: Path, name: str, known: Class | None, inner: tokenizers.Tokenizer) -> None:
     """Warn that ids may not be those of the class that reads a folder in transformers."""
-    why = (
-        f"{name} of transformers builds steps of its own, which are not known here"
-        if known is None
-        else f"{name} of transformers builds a {known.model} model, and {FILE} holds {type(inner.model).__name__}"
-    )
+    why = f"{name} of transformers builds steps of its own, which are not known here"
+    if known is not None:
+        why = f"{name} of transformers builds a {known.model} model, and {FILE} holds {type(inner.model).__name__}"
     warnings.warn(
         f"{folder}: {why}: {FILE} is taken as it is, and ids may differ from those of AutoTokenizer. Where the file is "
         f'right, say so: "tokenizer_class": "PreTrainedTokenizerFast" in {SETTINGS}',
@@ -317,9 +297,7 @@ def missing(folder: Path, name: str = "") -> str:
     older = [n for n in there if n in (*BPE_FILES, WORDPIECE_FILE) or SENTENCEPIECE.fullmatch(n)]
     if not older:
         return f"{folder}: there is no {FILE} in it; give a {FILE} or a directory that holds one"
-    built = " or ".join(
-        sorted(each for each, known in CLASSES.items() if known.files and set(known.files) <= set(there))
-    )
+    built = " or ".join(sorted(each for each, c in CLASSES.items() if c.files and set(c.files) <= set(there)))
     why = f"its class is {name or 'not named'}" + (f", and these files are read for {built}" if built else "")
     return (
         f"{folder}: there is no {FILE} in it, only {', '.join(older)}; {why}. Write one with transformers: "

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,12 +55,10 @@ class Training:
             raise InputError(
                 f"lowercase goes with wordpiece; a tokenizer of the kind {self.kind} keeps texts as they are"
             )
-        if (self.vocab is None) != (self.kind == "chars"):
-            raise InputError(
-                "a vocabulary of characters is as large as there are characters; leave out the size"
-                if self.kind == "chars"
-                else f"{self.kind}: say how large the vocabulary is to be, e.g. --vocab 8192"
-            )
+        if self.vocab is None and self.kind != "chars":
+            raise InputError(f"{self.kind}: say how large the vocabulary is to be, e.g. --vocab 8192")
+        if self.vocab is not None and self.kind == "chars":
+            raise InputError("a vocabulary of characters is as large as there are characters; leave out the size")
         twice = [name for name, count in Counter(self.names).items() if count > 1]
         wrong = [name for name in self.names if not re.fullmatch(r"<\S+>|\[\S+\]", name)]
         if twice or wrong:
@@ -92,20 +91,16 @@ def train_tokenizer(texts: Callable[[], Iterable[str]], training: Training) -> T
 
 def special_ids(made: Tokenizer) -> dict[str, int]:
     """Ids of special tokens by their role, as far as their names tell."""
-    found = {role: next((made.specials[n] for n in names if n in made.specials), None) for role, names in ROLES.items()}
-    return {role: token for role, token in found.items() if token is not None}
+    known = made.specials
+    return {
+        role: next(known[n] for n in names if n in known) for role, names in ROLES.items() if known.keys() & {*names}
+    }
 
 
 def sentinel_ids(made: Tokenizer) -> tuple[int, ...]:
     """Ids of <extra_id_0>, <extra_id_1> and so on, as many as there are in a row."""
-    ids: list[int] = []
-    while (token := made.specials.get(SENTINEL.format(len(ids)))) is not None:
-        ids.append(token)
-    return tuple(ids)
-
-
-def _bpe(texts: Callable[[], Iterable[str]], training: Training) -> Tokenizer:
-    return train_bpe(texts(), training.vocab or 0, specials=training.names)
+    names = itertools.takewhile(made.specials.__contains__, map(SENTINEL.format, itertools.count()))
+    return tuple(made.specials[name] for name in names)
 
 
 def _wordpiece(texts: Callable[[], Iterable[str]], training: Training) -> Tokenizer:
@@ -122,11 +117,8 @@ def _wordpiece(texts: Callable[[], Iterable[str]], training: Training) -> Tokeni
     common = [c for c, _ in sorted(letters.items(), key=lambda item: (-item[1], item[0])) if not c.isspace()]
     alphabet = sorted(common[:ALPHABET])
     inside = [f"##{letter}" for letter in alphabet]
-    _room(
-        training,
-        len(training.names) + 2 * len(alphabet),
-        f"{len(alphabet)} characters, at the beginning and inside of words",
-    )
+    each = f"{len(alphabet)} characters, at the beginning and inside of words"
+    _room(training, len(training.names) + 2 * len(alphabet), each)
     made = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     made.normalizer, made.pre_tokenizer = normalizer, pre_tokenizers.BertPreTokenizer()
     made.train_from_iterator(
@@ -159,7 +151,7 @@ def _unigram(texts: Callable[[], Iterable[str]], training: Training) -> Tokenize
     )  # fmt: skip
     made.train_from_iterator(scraps(texts()), trainer)
     pieces = made.get_vocab(with_added_tokens=True)
-    learned = _scores(made)
+    learned = {piece: score for piece, score in json.loads(made.to_str())["model"]["vocab"] if score}
     lowest = min(learned.values(), default=0.0)
     # The library gives special tokens the best score, and would read one in a text that only spells it.
     ranked = [(piece, learned.get(piece, NEVER)) for piece in sorted(pieces, key=pieces.__getitem__)]
@@ -171,15 +163,9 @@ def _unigram(texts: Callable[[], Iterable[str]], training: Training) -> Tokenize
     return _finished(model, training, normalizer, split, decoder)
 
 
-def _scores(made: tokenizers.Tokenizer) -> dict[str, float]:
-    return {piece: score for piece, score in json.loads(made.to_str())["model"]["vocab"] if score}
-
-
 def _chars(texts: Callable[[], Iterable[str]], training: Training) -> Tokenizer:
     """One token for each character, by code point; an unseen one is <unk> if there is such a token, else an error."""
-    seen: set[str] = set()
-    for text in texts():
-        seen.update(text)
+    seen = set(itertools.chain.from_iterable(texts()))
     if not seen:
         raise DataError("tokenizer: there are no characters to learn")
     # Characters first, so that ids are those of the simplest list of characters; special tokens after them.
@@ -200,15 +186,13 @@ def _finished(model: Any, training: Training, normalizer: Any, split: Any, decod
 
 def _room(training: Training, least: int, what: str) -> None:
     if (training.vocab or 0) < least:
-        raise DataError(
-            f"vocab: {training.vocab} is less than {least}: {what} and {len(training.names)} special tokens need one each"
-        )
+        needed = f"{what} and {len(training.names)} special tokens need one each"
+        raise DataError(f"vocab: {training.vocab} is less than {least}: {needed}")
 
 
-BERT: Sequence[str] = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 KINDS: dict[str, Kind] = {
-    "bpe": Kind(("<|endoftext|>",), _bpe),
-    "wordpiece": Kind(tuple(BERT), _wordpiece),
+    "bpe": Kind(("<|endoftext|>",), lambda texts, training: train_bpe(texts(), training.vocab or 0, training.names)),
+    "wordpiece": Kind(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), _wordpiece),
     "unigram": Kind(("<pad>", "</s>", "<unk>"), _unigram),
     "chars": Kind((), _chars),
 }

@@ -1,4 +1,4 @@
-"""Charts as inline SVG: lines, bands and dots over the steps of a run, in the colours of the page."""
+"""Charts of a run: inline SVG over its steps in the colours of the page, and the loss curve as a PNG."""
 
 from __future__ import annotations
 
@@ -216,8 +216,6 @@ def plain(value: float) -> str:
     return short(value) if abs(value) >= 1e4 else f"{value:.0e}"
 
 
-Point = tuple[float, float]
-
 INK, FAINT, ACCENT = "#1f2430", "#b9c3d6", "#2b6cb0"
 
 
@@ -225,9 +223,9 @@ def draw_curve(
     path: Path,
     *,
     title: str,
-    train: Sequence[Point],
-    held_out: Sequence[Point],
-    final: Sequence[Point] = (),
+    train: Points,
+    held_out: Points,
+    final: Points = (),
     yardsticks: Mapping[str, float],
     unit: str = "bits per byte",
 ) -> None:
