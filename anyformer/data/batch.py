@@ -66,27 +66,17 @@ class Batch:
         if parts == 1:
             return [self]
         if self.units % parts:
-            below, above = self.units - self.units % parts, self.units + parts - self.units % parts
-            fits = f"{below} or {above}" if below else f"{above}"
-            raise DataError(
-                f"a batch of {self.units} can't be divided equally among {words}; make it a multiple of {parts}, "
-                f"such as {fits}"
-            )
+            below = self.units - self.units % parts
+            fits = f"make it a multiple of {parts}, such as {f'{below} or ' if below else ''}{below + parts}"
+            raise DataError(f"a batch of {self.units} can't be divided equally among {words}; {fits}")
         each = self.units // parts
 
         def part(array: Any, i: int) -> Any:
             rows = len(array) // self.units * each
             return array[i * rows : (i + 1) * rows]
 
-        return [
-            Batch(
-                {name: part(array, i) for name, array in self.inputs.items()},
-                self.step,
-                part(self.tokens_U, i),
-                part(self.labels_U, i),
-            )
-            for i in range(parts)
-        ]
+        inputs = [{name: part(array, i) for name, array in self.inputs.items()} for i in range(parts)]
+        return [Batch(inputs[i], self.step, part(self.tokens_U, i), part(self.labels_U, i)) for i in range(parts)]
 
 
 def check_values(inputs: Mapping[str, Any], spec: ModelSpec, *, classes: int | None) -> None:

@@ -44,19 +44,16 @@ class Layout:
 
     @cached_property
     def kinds(self) -> dict[str, Kind]:
-        return {role: self._kind(role) for role in self.roles}
+        fixed: dict[str, Kind] = {"words": "words", "tags": "tags", "label": "class", "values": "numbers"}
+        if "values" in self.fields:
+            fixed["target"] = "numbers"
+        return {role: fixed.get(role, "tokens") for role in self.roles}
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
         """The roles in order; a triplet always has a label."""
         roles = tuple(self.fields)
         return (*roles, "label") if roles == ("a", "b", "c") else roles
-
-    def _kind(self, role: str) -> Kind:
-        fixed: dict[str, Kind] = {"words": "words", "tags": "tags", "label": "class", "values": "numbers"}
-        if role == "target" and "values" in self.fields:
-            return "numbers"
-        return fixed.get(role, "tokens")
 
     @property
     def has_text(self) -> bool:
@@ -73,54 +70,47 @@ class Layout:
         values: dict[str, Any] = {}
         for role, field in self.fields.items():
             if field not in record.fields:
-                raise DataError(
-                    f"{record.where}: has no field {field!r}, which the column {role!r} is read from"
-                    f"{nearest(field, record.fields)}"
-                )
+                known = nearest(field, record.fields)
+                raise DataError(f"{record.where}: has no field {field!r}, which column {role!r} is read from{known}")
             try:
                 values[role] = READ[self.kinds[role]](record.fields[field])
             except ValueError as error:
                 raise DataError(f"{record.where}: field {field!r}: {error}") from error
-        if "words" in values and len(values["words"]) != len(values["tags"]):
-            raise DataError(
-                f"{record.where}: has {len(values['words'])} words and {len(values['tags'])} tags; every word needs one"
-            )
+        words, tags = (len(values.get(role, ())) for role in ("words", "tags"))
+        if words != tags:
+            raise DataError(f"{record.where}: has {words} words and {tags} tags; every word needs one")
         if "label" in self.roles:
             values.setdefault("label", TRIPLET)
         return values
 
     def texts(self, values: Mapping[str, Any], roles: Iterable[str] | None = None) -> Iterator[str]:
         """What a tokenizer reads of the values of a record; of some roles only, if they are given."""
-        for role, kind in self.kinds.items():
-            if roles is not None and role not in roles:
-                continue
-            if kind == "tokens":
+        for role in self.roles if roles is None else roles:
+            if self.kinds[role] == "tokens":
                 yield values[role]
-            elif kind == "words":
+            elif self.kinds[role] == "words":
                 yield " ".join(values[role])
 
 
 def find_layout(available: Iterable[str], asked: Mapping[str, str]) -> Layout:
     """The layout that was asked for, or the largest whose roles are all names of fields."""
     available = list(available)
-    given = tuple(asked)
-    if given:
+    if asked:
         for roles in LAYOUTS:
-            if set(roles) == set(given):
+            if set(roles) == set(asked):
                 return Layout(fields={role: asked[role] for role in roles})
         known = "; ".join(" ".join(roles) for roles in LAYOUTS)
-        raise InputError(f"no example is made of {' '.join(given)}; columns go together in these ways: {known}")
+        raise InputError(f"no example is made of {' '.join(asked)}; columns go together in these ways: {known}")
     # Fields of a table without names: two of them are what pairs look like.
     if available == ["1", "2"]:
         return Layout(fields={"source": "1", "target": "2"})
     for roles in sorted(LAYOUTS, key=len, reverse=True):
         if set(roles) <= set(available):
             return Layout(fields={role: role for role in roles})
-    raise InputError(
-        f"which fields are to be read? A record has {', '.join(available)}; say e.g. --column text={available[0]}"
-        if available
-        else "the first record has no fields"
-    )
+    if not available:
+        raise InputError("the first record has no fields")
+    listed = ", ".join(available)
+    raise InputError(f"which fields are to be read? A record has {listed}; say e.g. --column text={available[0]}")
 
 
 def class_names(seen: Iterable[str]) -> tuple[str, ...]:
@@ -147,10 +137,8 @@ def _words(value: Any) -> list[str]:
 
 
 def _class(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
     if isinstance(value, int):
-        return str(value)
+        return str(value).lower() if isinstance(value, bool) else str(value)
     if not isinstance(value, str) or not value:
         raise ValueError(f"{value!r} is given, and the name or number of a class is needed")
     return _text(value)

@@ -45,11 +45,11 @@ class Corpus:
 
     @property
     def train_bytes(self) -> int:
-        return _size(self.train)
+        return sum(len(document.text.encode()) for document in self.train)
 
     @property
     def held_out_bytes(self) -> int:
-        return _size(self.held_out)
+        return sum(len(document.text.encode()) for document in self.held_out)
 
     def fingerprint(self) -> str:
         """A hash of every document and of the split: equal for equal corpora."""
@@ -62,15 +62,10 @@ class Corpus:
         return digest.hexdigest()
 
 
-def _size(documents: Iterable[Document]) -> int:
-    return sum(len(document.text.encode()) for document in documents)
-
-
 def standard_library() -> Corpus:
     """The .py files of the running Python without tests; a file's name alone decides whether it is held out."""
     root = Path(sysconfig.get_path("stdlib"))
-    train: list[Document] = []
-    held_out: list[Document] = []
+    train, held_out = list[Document](), list[Document]()
     for path in sorted(root.rglob("*.py")):
         place = path.relative_to(root)
         if NO_SOURCE & set(place.parts[:-1]) or path.name.startswith("test_"):
@@ -84,9 +79,8 @@ def standard_library() -> Corpus:
             side = train if zlib.crc32(place.as_posix().encode()) % HELD_OUT_FILES else held_out
             side.append(Document(name=place.as_posix(), text=text))
     if not train or not held_out:
-        raise DataError(
-            f"the Python standard library in {root} has no source files to learn from; give a text of your own with --text"
-        )
+        advice = "give a text of your own with --text"
+        raise DataError(f"the Python standard library in {root} has no source files to learn from; {advice}")
     return Corpus(title="the Python standard library", train=tuple(train), held_out=tuple(held_out))
 
 
@@ -115,11 +109,11 @@ def text_corpus(path: str | Path) -> Corpus:
             first -= 1
             held += len(pieces[first])
         train, held_out = pieces[:first], pieces[first:]
-    named = [
-        tuple(Document(name=f"{name}:{i}", text=piece) for i, piece in enumerate(part) if piece)
-        for part in (train, held_out)
-    ]
-    return Corpus(title=name, train=named[0], held_out=named[1])
+
+    def named(part: list[str]) -> tuple[Document, ...]:
+        return tuple(Document(name=f"{name}:{i}", text=piece) for i, piece in enumerate(part) if piece)
+
+    return Corpus(title=name, train=named(train), held_out=named(held_out))
 
 
 def gzip_bits_per_byte(documents: Iterable[Document]) -> float:

@@ -55,7 +55,7 @@ class Examples:
             raise DataError(f"every column needs as many examples as the others; got {counts or 'no column'}")
         self._pieces = {column: tuple(pieces) for column, pieces in columns.items()}
         self._firsts = list(accumulate(next(iter(sizes.values())), initial=0))
-        self.columns: tuple[str, ...] = tuple(columns)
+        self.columns = tuple(columns)
         self.names: Mapping[str, tuple[str, ...]] = MappingProxyType({c: tuple(n) for c, n in names.items()})
         """Names of the classes that the numbers of a column stand for."""
         self.fingerprint = fingerprint

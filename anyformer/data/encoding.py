@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, chain
@@ -61,7 +61,7 @@ class Encoder:
         self,
         layout: Layout,
         made: Tokenizer | None,
-        names: Mapping[str, tuple[str, ...]],
+        names: Mapping[str, Sequence[str]],
         source: Tokenizer | None = None,
     ) -> None:
         """`source` encodes the column of that name, where it has a tokenizer of its own."""
@@ -90,14 +90,14 @@ class Encoder:
         parts: list[str] = []
         for record in records:
             item = Item(self.layout.values(record), record, record.more)
-            if held is not None and held.more:
-                fits = self._fits(parts[-1], item.values["text"])
-                if fits is None:
-                    parts.append(item.values["text"])
-                    held.more = item.more
-                    continue
-                item.context, item.drop = fits
             if held is not None:
+                if held.more:
+                    fits = self._fits(parts[-1], item.values["text"])
+                    if fits is None:
+                        parts.append(item.values["text"])
+                        held.more = item.more
+                        continue
+                    item.context, item.drop = fits
                 yield _with_text(held, parts)
             held, parts = item, [item.values.get("text", "")]
         if held is not None:
@@ -117,8 +117,7 @@ class Encoder:
         return (context, len(alone)) if both[: len(alone)] == alone else None
 
     def _batches(self, items: Iterable[Item]) -> Iterator[list[Item]]:
-        batch: list[Item] = []
-        size = 0
+        batch, size = list[Item](), 0
         for item in items:
             batch.append(item)
             size += sum(len(item.values[role]) for role in self._texts) + 1
@@ -144,8 +143,7 @@ class Encoder:
 
     def _encode(self, made: Tokenizer, texts: list[str]) -> list[Any]:
         # Offsets cost time, and only tags need them.
-        inner = made.literal
-        encode = inner.encode_batch if self._aligned else inner.encode_batch_fast
+        encode = made.literal.encode_batch if self._aligned else made.literal.encode_batch_fast
         return encode(texts, add_special_tokens=False)
 
     def _of(self, role: str) -> Tokenizer:

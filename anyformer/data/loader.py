@@ -1,4 +1,4 @@
-"""The feed: the batch of any step, as a pure function of examples, objective, seed and step."""
+"""Batch loader: the batch of any step, as a pure function of examples, objective, seed and step."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from anyformer.data.batch import IGNORE, Batch, check_values
 from anyformer.data.dataset import Examples, Piece
 from anyformer.data.objectives import Made, Objective, Setting, TextObjective, ids_of, surrounded
 from anyformer.data.packing import Packed, Packing
+from anyformer.data.packing.best_fit import BestFit
 from anyformer.errors import DataError, nearest
 from anyformer.specs.model import ModelSpec
 
@@ -47,23 +48,18 @@ class Order:
         self._epoch, self._offset = -1, 0
         self._visits: Any = None
 
-    def _of(self, epoch: int) -> tuple[int, Any]:
+    def _visit(self, epoch: int, place: int) -> Visit:
         if epoch != self._epoch:
             draw = np.random.default_rng((self.seed, epoch))
-            offset = 0 if self.offsets is None else int(draw.integers(self.offsets))
-            self._epoch, self._offset, self._visits = epoch, offset, draw.permutation(self.rows)
-        return self._offset, self._visits
+            self._offset = 0 if self.offsets is None else int(draw.integers(self.offsets))
+            self._epoch, self._visits = epoch, draw.permutation(self.rows)
+        return Visit(epoch, int(self._visits[place]), self._offset)
 
     def visits(self, first: int, count: int) -> list[Visit]:
         """The visits from number `first` on, counted from the beginning of the run."""
         if first < 0:
             raise DataError(f"there is no step before the first; got visit {first}")
-        found: list[Visit] = []
-        for i in range(first, first + count):
-            epoch, place = divmod(i, self.rows)
-            offset, visits = self._of(epoch)
-            found.append(Visit(epoch, int(visits[place]), offset))
-        return found
+        return [self._visit(*divmod(i, self.rows)) for i in range(first, first + count)]
 
 
 class Stream:
@@ -71,8 +67,7 @@ class Stream:
 
     def __init__(self, examples: Examples, before: int | None, after: int | None) -> None:
         self.examples, self.before, self.after = examples, before, after
-        lengths_N = np.asarray(examples.lengths("tokens")) + len(ids_of(before, after))
-        self._ends_N = np.cumsum(lengths_N)
+        self._ends_N = np.cumsum(np.asarray(examples.lengths("tokens")) + len(ids_of(before, after)))
 
     def __len__(self) -> int:
         return int(self._ends_N[-1]) if len(self._ends_N) else 0
@@ -124,16 +119,13 @@ class BatchLoader:
         multiple: int = MULTIPLE,
         version: int = VERSION,
     ) -> None:
-        """`packing` says which documents share packed rows (None: best fit). `restart=False` numbers the positions of a
-        packed row from 0 to its end, as if it were one document: what is usually a mistake. `multiple` is what the
-        width of padded rows is rounded up to; with `length` all of them are equally wide. `version` is the rule of
-        `data.order.VERSION`, for a run that was begun by an earlier one.
+        """`restart=False` numbers the positions of a packed row through, as if it were one document: usually a mistake.
+        Widths of padded rows are rounded up to a `multiple`. `version`: of the rule that the run was begun with.
         """
         self.examples, self.objective, self.spec = examples, objective, spec
         self.length, self.batch_size, self.seed = length, batch, seed
         self.way, self.restart, self.multiple = rows, restart, multiple
-        self.packing = packing or _best_fit()
-        self.version = version
+        self.packing, self.version = packing or BestFit(), version
         self.repeated = 0
         """Tokens of a stream that an epoch reads twice, to fill its last row."""
         self._setting = Setting(spec=spec, length=length)
@@ -149,24 +141,19 @@ class BatchLoader:
         objective, spec, examples = self.objective, self.spec, self.examples
         problems = [f"{path}: {what}" for path, what in objective.problems(spec, examples)]
         if self.way not in objective.ways:
-            problems.append(
-                f"rows: {self.way!r} does not go with {objective.kind!r}{nearest(self.way, objective.ways)}"
-            )
-        for name, value in (("length", self.length), ("batch", self.batch_size), ("multiple", self.multiple)):
-            if value < 1:
-                problems.append(f"{name}: {value} is not at least 1")
+            known = nearest(self.way, objective.ways)
+            problems.append(f"rows: {self.way!r} does not go with {objective.kind!r}{known}")
+        sizes = {"length": self.length, "batch": self.batch_size, "multiple": self.multiple}
+        problems += [f"{name}: {size} is not at least 1" for name, size in sizes.items() if size < 1]
         if not 1 <= self.version <= VERSION:
             problems.append(f"version: {self.version} is not from 1 to {VERSION}; a later anyformer began this run")
         if objective.shifts and self.length == 1:
             problems.append("length: 1 leaves no token to predict from the one before it; it must be at least 2")
         if self.length > spec.context:
-            problems.append(
-                f"length: {self.length} is more than the {spec.context} tokens that the spec is made for (context)"
-            )
+            most = f"the {spec.context} tokens that the spec is made for (context)"
+            problems.append(f"length: {self.length} is more than {most}")
         if not self.restart and (self.way != "packed" or len(objective.lanes) > 1):
-            problems.append(
-                "restart: only packed rows of a model with one stack can number positions without restarting"
-            )
+            problems.append("restart: only packed rows of a model with one stack can number positions through")
         if not len(examples):
             problems.append("data: there is no example")
         if problems:
@@ -204,10 +191,8 @@ class BatchLoader:
             starts = packed.starts[:-1]
             filled = {lane: np.add.reduceat(cells[packed.items_P], starts) for lane, cells in pieces.cells.items()}
             # What the model reads is as wide as was asked for; another lane as wide as its fullest row.
-            self._widths = {
-                lane: self.length if not lane else min(self.length, self._rounded(int(cells_R.max())))
-                for lane, cells_R in filled.items()
-            }
+            widths = {lane: min(self.length, self._rounded(int(cells_R.max()))) for lane, cells_R in filled.items()}
+            self._widths = widths | {"": self.length}
             used = sum(int(cells_R.sum()) for cells_R in filled.values())
             self.waste = 1 - used / (self.rows * sum(self._widths.values()))
             self._order = Order(self.rows, seed=self.seed)
@@ -215,21 +200,17 @@ class BatchLoader:
             self.rows = len(pieces)
             self._widths = {lane: min(self.length, int(cells.max())) for lane, cells in pieces.cells.items()}
             self._order = Order(self.rows, seed=self.seed)
-            self.waste = self._padding()
+            rows = np.array([visit.row for visit in self._order.visits(0, self.rows)])
+            batches = [
+                cells_P[rows[i : i + self.batch_size]]
+                for cells_P in pieces.cells.values()
+                for i in range(0, self.rows, self.batch_size)
+            ]
+            total = sum(len(some) * min(self.length, self._rounded(int(some.max()))) for some in batches)
+            self.waste = 1 - sum(int(some.sum()) for some in batches) / total
 
     def _rounded(self, cells: int) -> int:
         return -(-cells // self.multiple) * self.multiple
-
-    def _padding(self) -> float:
-        """Fraction of padding in the first epoch of padded rows."""
-        visits = np.array([visit.row for visit in self._order.visits(0, self.rows)])
-        used = total = 0
-        for cells_P in self._pieces.cells.values():
-            for i in range(0, self.rows, self.batch_size):
-                some = cells_P[visits[i : i + self.batch_size]]
-                used += int(some.sum())
-                total += len(some) * min(self.length, self._rounded(int(some.max())))
-        return 1 - used / total
 
     def batch(self, step: int) -> Batch:
         """The batch of a step, counted from 0."""
@@ -271,10 +252,8 @@ class BatchLoader:
             return [Made((self.objective.dress(ids_N, self._setting, (*key, start)),))]
         items = [visit.row] if self._packed is None else self._packed.row(visit.row).tolist()
         pieces = [self._pieces.piece(i) for i in items]
-        return [
-            self.objective.make(self.examples, piece, self._setting, (*key, piece.example, piece.start))
-            for piece in pieces
-        ]
+        make, setting = self.objective.make, self._setting
+        return [make(self.examples, piece, setting, (*key, piece.example, piece.start)) for piece in pieces]
 
     def _collate(self, units: list[list[Made]], step: int) -> Batch:
         objective = self.objective
@@ -287,9 +266,9 @@ class BatchLoader:
             counts = [[len(cells[names[0]]) for cells in line] for line in lines]
             width = self._width(lane, max(map(sum, counts)))
             for name in names:
-                found = [cells[name] for line in lines for cells in line if name in cells]
-                if found:
-                    inputs[name] = self._laid(name, lines, width, found[0])
+                like = next((cells[name] for line in lines for cells in line if name in cells), None)
+                if like is not None:
+                    inputs[name] = self._laid(name, lines, width, like)
             filled = np.array([sum(count) for count in counts])
             tokens_U += filled.reshape(len(units), -1).sum(1)
             if masked:
@@ -337,8 +316,8 @@ class BatchLoader:
         if self._packed is None:
             raise DataError(f"rows: {self.way!r} rows hold no packed documents; take rows = packed")
         cells_P = self._pieces.widest_P()
-        kinds = [(kind, leaf) for kind in Packing.kinds() if (leaf := Packing.named(kind)) is not None]
-        return {kind: leaf().pack(cells_P, self.length) for kind, leaf in kinds}, cells_P
+        leaves = {kind: leaf for kind in Packing.kinds() if (leaf := Packing.named(kind)) is not None}
+        return {kind: leaf().pack(cells_P, self.length) for kind, leaf in leaves.items()}, cells_P
 
     def describe(self) -> dict[str, Any]:
         """What a person or a log wants to know."""
@@ -366,10 +345,3 @@ def _segments(counts: list[list[int]], width: int) -> Any:
         row[:filled] = np.repeat(np.arange(1, len(line) + 1), line)
         row[filled:] = len(line) + 1
     return laid
-
-
-def _best_fit() -> Packing:
-    leaf = Packing.named("best_fit")
-    if leaf is None:
-        raise TypeError("the built-in packings are missing")
-    return leaf()

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,7 +38,7 @@ class HeldOut:
     def choose(self, records: Iterable[Record], *, held: bool) -> Iterator[Record]:
         """The records of one side."""
         if self.cut is not None:
-            yield from (_after if held else _before)(records, self.layout.fields["text"], self.cut)
+            yield from _divided(records, self.layout.fields["text"], self.cut, held=held)
             return
         number, begins, inside = -1, True, False
         for record in records:
@@ -54,11 +53,7 @@ class HeldOut:
         values: Any = self.layout.values(record)
         told = values if self.key is None else values[self.key]
         digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).digest()
-        return int.from_bytes(digest[:8], "big") < self._below
-
-    @cached_property
-    def _below(self) -> int:
-        return int(self.share * 2**64)
+        return int.from_bytes(digest[:8], "big") < int(self.share * 2**64)
 
 
 def find_held_out(
@@ -89,32 +84,26 @@ def find_held_out(
     return HeldOut(share=share, way=way, layout=layout, first=first)
 
 
-def _before(records: Iterable[Record], field: str, cut: int) -> Iterator[Record]:
+def _divided(records: Iterable[Record], field: str, cut: int, *, held: bool) -> Iterator[Record]:
+    """One side of a long text that is cut at a character."""
     seen = 0
     for record in records:
-        text = record.fields[field]
-        if seen + len(text) >= cut:
-            if cut > seen:
-                yield replace(record, fields={**record.fields, field: text[: cut - seen]}, more=False)
+        text, at = record.fields[field], max(cut - seen, 0)
+        if held and at < len(text):
+            yield replace(record, fields={**record.fields, field: text[at:]}, where=record.after(text[:at]))
+        elif not held and at > len(text):
+            yield record
+        elif not held:
+            if at:
+                yield replace(record, fields={**record.fields, field: text[:at]}, more=False)
             return
-        seen += len(text)
-        yield record
-
-
-def _after(records: Iterable[Record], field: str, cut: int) -> Iterator[Record]:
-    seen = 0
-    for record in records:
-        text = record.fields[field]
-        if seen + len(text) > cut:
-            first = max(cut - seen, 0)
-            yield replace(record, fields={**record.fields, field: text[first:]}, where=record.after(text[:first]))
         seen += len(text)
 
 
 SHARD = 2**24
 """Values that fill a shard unless told otherwise."""
 Report = Callable[[int, int], None]
-Progress = Callable[[str], AbstractContextManager[Report | None]]
+Progress = Callable[[str], AbstractContextManager[Report]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,18 +132,17 @@ class Plan:
     shard: int = SHARD
 
     def __post_init__(self) -> None:
-        if self.training is not None and self.tokenizer is not None:
-            raise InputError("a tokenizer is trained or given, not both; leave out one of them")
-        if self.source_training is not None and self.source_tokenizer is not None:
-            raise InputError("a tokenizer of the source is trained or given, not both; leave out one of them")
+        source = self.source_training is not None and self.source_tokenizer is not None
+        if source or (self.training is not None and self.tokenizer is not None):
+            which = "a tokenizer of the source" if source else "a tokenizer"
+            raise InputError(f"{which} is trained or given, not both; leave out one of them")
         if self.two and self.training is None and self.tokenizer is None:
             raise InputError("the source has a tokenizer of its own, and the target has none; train one, or give one")
         if self.hold_out and "valid" in self.files:
             raise InputError("examples for validation are given or held out, not both; leave out one of them")
         if self.key is not None and not self.hold_out:
-            raise InputError(
-                f"to keep each {self.key} on one side there must be two; hold out a share, e.g. --hold-out 0.1"
-            )
+            two = f"to keep each {self.key} on one side there must be two"
+            raise InputError(f"{two}; hold out a share, e.g. --hold-out 0.1")
         if self.key is not None and self.way == "last":
             raise InputError(f"each {self.key} is kept on one side by drawing; the last examples can't be taken")
 
@@ -175,9 +163,8 @@ class Plan:
     @property
     def labels(self) -> tuple[str, ...]:
         """Classes that files stand for, in the order in which they were given."""
-        return tuple(
-            dict.fromkeys(file.label for part in self.files.values() for file in part if file.label is not None)
-        )
+        labels = (file.label for part in self.files.values() for file in part)
+        return tuple(dict.fromkeys(label for label in labels if label is not None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +177,7 @@ class Survey:
     characters: dict[str, int]
 
 
-def take_survey(plan: Plan, report: Report | None = None) -> Survey:
+def take_survey(plan: Plan, report: Report = lambda done, total: None) -> Survey:
     """Read everything once: find the columns, check every record, collect names of classes and count."""
     layout: Layout | None = None
     seen: dict[str, set[str]] = {}
@@ -204,22 +191,18 @@ def take_survey(plan: Plan, report: Report | None = None) -> Survey:
                 values = layout.values(record)
                 characters[part] += sum(map(len, layout.texts(values)))
                 documents[part] += not record.more
-                for role, kind in layout.kinds.items():
-                    if kind in ("class", "tags"):
-                        _collect(seen.setdefault(role, set()), values[role], role, record.where)
+                for role in [role for role, kind in layout.kinds.items() if kind in ("class", "tags")]:
+                    names = seen.setdefault(role, set())
+                    names.update(values[role] if isinstance(values[role], list) else (values[role],))
+                    if len(names) > CLASSES:
+                        many = f"column {role!r} has more than {CLASSES:,} different values"
+                        raise DataError(f"{record.where}: {many}; is it a class?")
             done += 1
-            if report is not None:
-                report(done, total)
+            report(done, total)
     if layout is None:
         some = ", ".join(str(file.path) for file in plan.files["train"][:3])
         raise DataError(f"{some}: there is no example in it; give a file that has some")
-    names = {role: plan.labels if role == "label" and plan.labels else class_names(n) for role, n in seen.items()}
-    if layout.roles[:3] == ("a", "b", "c") and names["label"] == ("b",):
-        names["label"] = ("b", "c")
-    return Survey(layout=layout, names=names, documents=documents, characters=characters)
-
-
-def _collect(seen: set[str], value: Any, role: str, where: str) -> None:
-    seen.update(value if isinstance(value, list) else (value,))
-    if len(seen) > CLASSES:
-        raise DataError(f"{where}: column {role!r} has more than {CLASSES:,} different values; is it a class?")
+    known = {role: plan.labels if role == "label" and plan.labels else class_names(n) for role, n in seen.items()}
+    if layout.roles[:3] == ("a", "b", "c") and known["label"] == ("b",):
+        known["label"] = ("b", "c")
+    return Survey(layout=layout, names=known, documents=documents, characters=characters)

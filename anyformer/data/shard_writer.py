@@ -26,6 +26,7 @@ from anyformer.data.shards import (
     TOKENIZER,
     VERSION,
     Index,
+    arrays_of,
     check_array,
     file_sha256,
     open_index,
@@ -53,8 +54,7 @@ class GrowingArray:
     def __init__(self, place: Path, dtype: str) -> None:
         self.place, self.dtype, self.length = place, dtype, 0
         self._beside = place.with_name(f".{place.name}.tmp-{os.getpid()}")
-        self._kept: list[Any] = []
-        self._waiting = 0
+        self._kept, self._waiting = list[Any](), 0
         files.DISK.remove(self._beside)
         with self._naming():
             self._handle: int | None = files.DISK.create(self._beside)
@@ -151,12 +151,9 @@ class ShardWriter:
         """End the shard, if one has begun."""
         if not self._arrays:
             return
-        told: dict[str, Any] = {
-            "examples": sum(map(len, next(iter(self._bounds.values())))) - 1,
-            "bytes": self._bytes,
-            "values": {c: array.length for c, array in self._arrays.items()},
-            "files": {},
-        }
+        examples = sum(map(len, next(iter(self._bounds.values())))) - 1
+        values = {c: array.length for c, array in self._arrays.items()}
+        told: dict[str, Any] = {"examples": examples, "bytes": self._bytes, "values": values, "files": {}}
         for column, array in self._arrays.items():
             bounds = GrowingArray(self._place(column, ".bounds"), "int64")
             try:
@@ -188,8 +185,7 @@ class Journal:
         self.shards: dict[str, list[dict[str, Any]]] = {}
         self._told: dict[str, Any] = {}
         _check_ours(folder)
-        place = folder / JOURNAL
-        self._found = _state(folder)
+        place, self._found = folder / JOURNAL, _state(folder)
         if place.is_file():
             try:
                 found = json.loads(place.read_bytes())
@@ -227,20 +223,16 @@ class Journal:
         )  # fmt: skip
 
     def _compare(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-        differs = [
-            f"{key} was {old['options'].get(key)!r} and is {value!r}"
-            for key, value in new["options"].items()
-            if old["options"].get(key) != value
-        ]
-        before, now = ({(i["part"], i["name"], i["label"], i["sha256"]) for i in one["inputs"]} for one in (old, new))
-        differs += [f"the {part} file {name} is another" for part, name, *_ in sorted(now - before, key=str)]
-        differs += [f"the {part} file {name} was there" for part, name, *_ in sorted(before - now, key=str)]
+        was, now = old["options"], new["options"]
+        differs = [f"{key} was {was.get(key)!r} and is {now[key]!r}" for key in now if was.get(key) != now[key]]
+        before, given = ({(i["part"], i["name"], i["label"], i["sha256"]) for i in one["inputs"]} for one in (old, new))
+        differs += [f"the {part} file {name} is another" for part, name, *_ in sorted(given - before, key=str)]
+        differs += [f"the {part} file {name} was there" for part, name, *_ in sorted(before - given, key=str)]
         if not differs and old["inputs"] != new["inputs"]:
             differs.append("the order of the files is another")
         if differs:
-            raise InputError(
-                f"{self.folder}: was made of something else: {'; '.join(differs)}; pick another folder, or remove it"
-            )
+            what = "; ".join(differs)
+            raise InputError(f"{self.folder}: was made of something else: {what}; pick another folder, or remove it")
 
     def tokenizer(self) -> Tokenizer | None:
         return self._kept(TOKENIZER, "tokenizer")
@@ -265,9 +257,7 @@ class Journal:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                raise InputError(
-                    f"{self.folder}: another process writes to it; wait for it, or pick another"
-                ) from error
+                raise InputError(f"{self.folder}: another process writes to it; wait, or pick another") from error
             if _state(self.folder) != self._found:
                 # Going on from what was read before would remove shards that were finished since.
                 raise InputError(f"{self.folder}: another process wrote to it meanwhile; run the command again")
@@ -295,18 +285,15 @@ class Journal:
         """The shards up to the first that is damaged."""
         for i, shard in enumerate(shards):
             try:
-                for both in shard["files"].values():
-                    for array in both.values():
-                        check_array(self.folder, array, verify=True)
+                for array in arrays_of([shard]):
+                    check_array(self.folder, array, verify=True)
             except DataError:
                 return shards[:i]
         return list(shards)
 
     def _sweep(self) -> None:
         """Remove what a killed process left: arrays that no journal speaks of."""
-        known = {
-            a["file"] for some in self.shards.values() for s in some for b in s["files"].values() for a in b.values()
-        }
+        known = {array["file"] for some in self.shards.values() for array in arrays_of(some)}
         for file in self.folder.iterdir():
             if (NAMED.fullmatch(file.name) and file.name not in known) or LEFT.fullmatch(file.name):
                 files.DISK.remove(file)
@@ -323,15 +310,12 @@ class Journal:
 
 def _state(folder: Path) -> list[Any]:
     """What tells one state of a folder from another: every note of progress is a new file."""
-    found = ((folder / name) for name in (INDEX, JOURNAL))
-    return [(told.st_ino, told.st_mtime_ns, told.st_size) if (told := _stat(place)) else None for place in found]
-
-
-def _stat(place: Path) -> os.stat_result | None:
-    try:
-        return place.stat()
-    except FileNotFoundError:
-        return None
+    state: list[Any] = []
+    for name in (INDEX, JOURNAL):
+        with contextlib.suppress(FileNotFoundError):
+            found = (folder / name).stat()
+            state.append((name, found.st_ino, found.st_mtime_ns, found.st_size))
+    return state
 
 
 def _check_ours(folder: Path) -> None:
@@ -341,11 +325,8 @@ def _check_ours(folder: Path) -> None:
             raise InputError(f"{folder}: is a file; give the name of a folder")
         return
     ours = {INDEX, JOURNAL, TOKENIZER, SOURCE}
-    strange = sorted(
-        file.name
-        for file in folder.iterdir()
-        if file.name not in ours and not NAMED.fullmatch(file.name) and not LEFT.fullmatch(file.name)
-    )
+    names = sorted({file.name for file in folder.iterdir()} - ours)
+    strange = [name for name in names if not NAMED.fullmatch(name) and not LEFT.fullmatch(name)]
     if strange:
         raise InputError(f"{folder}: holds {', '.join(strange[:3])}, which is not ours; pick another folder")
 

@@ -113,9 +113,8 @@ def _big_bird(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[st
     vocab = [(piece, score) for piece, score in json.loads(inner.to_str())["model"]["vocab"]]
     unk = (named["unk_token"], 0.0)
     inner.model = models.Unigram(vocab, vocab.index(unk) if unk in vocab else 100, False)
-    inner.normalizer = normalizers.Sequence(
-        [normalizers.Strip(left=False, right=False), normalizers.Replace(Regex(r" {2,}"), UNDERLINE)]
-    )
+    strip, blanks = normalizers.Strip(left=False, right=False), normalizers.Replace(Regex(r" {2,}"), UNDERLINE)
+    inner.normalizer = normalizers.Sequence([strip, blanks])
     scheme = "always" if settings.get("add_prefix_space", True) else "never"
     inner.pre_tokenizer = pre_tokenizers.Metaspace(UNDERLINE, prepend_scheme=scheme, split=True)
     inner.decoder = decoders.Metaspace(UNDERLINE, prepend_scheme=scheme, split=True)

@@ -96,9 +96,8 @@ def read_specials(
         given = list(held.get(ADDITIONAL) or [])
         numbered = [text for token in given if "<extra_id_" in (text := content(token) or "")]
         if numbered and sentinels and len(numbered) != len(sentinels):
-            raise DataError(
-                f"extra_ids: is {len(sentinels)}, but {ADDITIONAL} lists {len(numbered)} <extra_id_...>; make them agree"
-            )
+            lists = f"{ADDITIONAL} lists {len(numbered)} <extra_id_...>"
+            raise DataError(f"extra_ids: is {len(sentinels)}, but {lists}; make them agree")
         held[ADDITIONAL] = given if numbered else [*given, *sentinels]
     more = held[EXTRA] if EXTRA in held else held.get(ADDITIONAL)
     if more is not None and not isinstance(more, list):

@@ -52,9 +52,7 @@ class Training:
         if self.kind not in KINDS:
             raise InputError(f"there is no tokenizer of the kind {self.kind!r}{nearest(self.kind, KINDS)}")
         if self.lowercase and self.kind != "wordpiece":
-            raise InputError(
-                f"lowercase goes with wordpiece; a tokenizer of the kind {self.kind} keeps texts as they are"
-            )
+            raise InputError(f"lowercase goes with wordpiece; a {self.kind} tokenizer keeps texts as they are")
         if self.vocab is None and self.kind != "chars":
             raise InputError(f"{self.kind}: say how large the vocabulary is to be, e.g. --vocab 8192")
         if self.vocab is not None and self.kind == "chars":
@@ -63,9 +61,8 @@ class Training:
         wrong = [name for name in self.names if not re.fullmatch(r"<\S+>|\[\S+\]", name)]
         if twice or wrong:
             # Such a name is no word and no character of a text, whatever the tokenizer.
-            what = (
-                f"{', '.join(map(repr, twice))} is there twice" if twice else f"{', '.join(map(repr, wrong))} can't be"
-            )
+            names = ", ".join(map(repr, twice or wrong))
+            what = f"{names} is there twice" if twice else f"{names} can't be"
             raise InputError(f"special tokens: {what}; write each once, as <name> or [NAME]")
 
     @property
@@ -91,10 +88,8 @@ def train_tokenizer(texts: Callable[[], Iterable[str]], training: Training) -> T
 
 def special_ids(made: Tokenizer) -> dict[str, int]:
     """Ids of special tokens by their role, as far as their names tell."""
-    known = made.specials
-    return {
-        role: next(known[n] for n in names if n in known) for role, names in ROLES.items() if known.keys() & {*names}
-    }
+    found = {role: [made.specials[n] for n in names if n in made.specials] for role, names in ROLES.items()}
+    return {role: ids[0] for role, ids in found.items() if ids}
 
 
 def sentinel_ids(made: Tokenizer) -> tuple[int, ...]:
@@ -157,9 +152,8 @@ def _unigram(texts: Callable[[], Iterable[str]], training: Training) -> Tokenize
     ranked = [(piece, learned.get(piece, NEVER)) for piece in sorted(pieces, key=pieces.__getitem__)]
     # A byte costs more than any piece: bytes are for what has no other spelling.
     model = models.Unigram([*ranked, *((byte, lowest - 10.0) for byte in spelled)], pieces["<unk>"], byte_fallback=True)
-    decoder = decoders.Sequence(
-        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
+    strip = decoders.Strip(" ", 1, 0)
+    decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), strip])
     return _finished(model, training, normalizer, split, decoder)
 
 

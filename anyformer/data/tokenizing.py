@@ -1,4 +1,4 @@
-"""From raw files to a folder of shards: survey, tokenizer, shards, index, and going on after a kill."""
+"""From raw files to a folder of shards: scan, tokenizer, shards, index, and resuming after a kill."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEP = 2**18
 """Characters between two reports of progress."""
 
 
-def tokenize(plan: Plan, progress: Progress = lambda _: nullcontext()) -> tuple[Index, int]:
+def tokenize(plan: Plan, progress: Progress = lambda _: nullcontext(lambda done, total: None)) -> tuple[Index, int]:
     """Make the folder, or finish it; its index, and how many shards were there. `progress` reports each stage."""
     journal, asked = Journal(plan.out), _asked(plan, progress)
     made = journal.finished(asked)
@@ -60,19 +60,18 @@ def _asked(plan: Plan, progress: Progress) -> dict[str, Any]:
     inputs: list[dict[str, Any]] = []
     with progress("hashing") as report:
         every = [(part, file) for part in PARTS for file in plan.files.get(part, ())]
-        for i, (part, file) in enumerate(every):
+        for part, file in every:
             size, digest = file.sha256()
             inputs.append({"part": part, "name": file.name, "label": file.label, "size": size, "sha256": digest})
-            if report is not None:
-                report(i + 1, len(every))
-    given, own = (None if one is None else tokenizer(one) for one in (plan.tokenizer, plan.source_tokenizer))
+            report(len(inputs), len(every))
+    given, own = (None if one is None else _sha256(tokenizer(one)) for one in (plan.tokenizer, plan.source_tokenizer))
     options = {
         "format": {"kind": plan.format.kind, **asdict(plan.format)},
         "columns": dict(plan.columns),
-        "train": None if plan.training is None else asdict(plan.training),
-        "tokenizer": None if given is None else hashlib.sha256(given.to_json().encode()).hexdigest(),
-        "source_train": None if plan.source_training is None else asdict(plan.source_training),
-        "source_tokenizer": None if own is None else hashlib.sha256(own.to_json().encode()).hexdigest(),
+        "train": plan.training and asdict(plan.training),
+        "tokenizer": given,
+        "source_train": plan.source_training and asdict(plan.source_training),
+        "source_tokenizer": own,
         "hold_out": str(plan.hold_out),
         "split": plan.way,
         "dedupe": plan.key,
@@ -80,6 +79,10 @@ def _asked(plan: Plan, progress: Progress) -> dict[str, Any]:
     }
     # As it comes back from a file: tuples are lists.
     return json.loads(json.dumps({"inputs": inputs, "options": options}))
+
+
+def _sha256(made: Tokenizer) -> str:
+    return hashlib.sha256(made.to_json().encode()).hexdigest()
 
 
 def _held_out(plan: Plan, survey: Survey) -> HeldOut | None:
@@ -130,7 +133,7 @@ def _known_tokenizers(plan: Plan, journal: Journal, survey: Survey) -> tuple[Tok
 
 
 def _trained(
-    plan: Plan, training: Training, survey: Survey, held: HeldOut | None, roles: list[str], report: Report | None
+    plan: Plan, training: Training, survey: Survey, held: HeldOut | None, roles: list[str], report: Report
 ) -> Tokenizer:
     total = survey.characters["train"]
 
@@ -140,7 +143,7 @@ def _trained(
             for text in survey.layout.texts(survey.layout.values(record), roles):
                 yield text
                 seen += len(text)
-            if report is not None and seen >= told + STEP:
+            if seen >= told + STEP:
                 report(told := seen, total)
 
     return train_tokenizer(texts, training)
@@ -154,7 +157,7 @@ def _write_part(
     made: tuple[Tokenizer | None, Tokenizer | None],
     shards: list[dict[str, Any]],
     note: Callable[[], None],
-    report: Report | None,
+    report: Report,
 ) -> None:
     dtypes = survey.layout.dtypes(most_ids(*made))
     writer = ShardWriter(plan.out, part, dtypes, size=plan.shard, finished=shards, done=note)
@@ -164,8 +167,7 @@ def _write_part(
         for one in Encoder(survey.layout, made[0], survey.names, made[1]).encode(rest):
             writer.add(one.columns, bytes=one.bytes, more=one.more)
             seen += one.characters
-            if report is not None:
-                report(seen, total)
+            report(seen, total)
         writer.finish()
     finally:
         writer.drop()
@@ -186,28 +188,22 @@ def _index(
     source: Tokenizer | None,
     shards: Mapping[str, list[Any]],
 ) -> dict[str, Any]:
-    vocab = 0 if made is None else ids_of(made)
-    sha256, own = (
-        None if one is None else hashlib.sha256(one.to_json().encode()).hexdigest() for one in (made, source)
-    )
+    sha256, own = (None if one is None else _sha256(one) for one in (made, source))
     columns = survey.layout.dtypes(most_ids(made, source))
     parts: dict[str, Any] = {}
     for part, some in shards.items():
-        told = {
-            "examples": sum(shard["examples"] for shard in some),
-            "bytes": sum(shard["bytes"] for shard in some),
-            "values": {column: sum(shard["values"][column] for shard in some) for column in columns},
-        }
-        content = [columns, survey.names, sha256, told, [shard["files"] for shard in some]]
+        sums: dict[str, Any] = {name: sum(shard[name] for shard in some) for name in ("examples", "bytes")}
+        sums["values"] = {column: sum(shard["values"][column] for shard in some) for column in columns}
+        content = [columns, survey.names, sha256, sums, [shard["files"] for shard in some]]
         content += [] if own is None else [own]
-        print_of = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-        parts[part] = told | {"fingerprint": print_of, "shards": some}
-    two = {} if source is None else {
-        "source_tokenizer": {"sha256": own, "vocab": ids_of(source), "ids": special_ids(source)},
-    }  # fmt: skip
+        fingerprint = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        parts[part] = sums | {"fingerprint": fingerprint, "shards": some}
+    two: dict[str, Any] = {}
+    if source is not None:
+        two["source_tokenizer"] = {"sha256": own, "vocab": ids_of(source), "ids": special_ids(source)}
     return {
         "version": TWO if two else VERSION, "format": plan.format.kind, "columns": columns, "names": survey.names,
-        "tokenizer": None if made is None else {"sha256": sha256, "vocab": vocab},
+        "tokenizer": None if made is None else {"sha256": sha256, "vocab": ids_of(made)},
         "ids": {} if made is None else special_ids(made), "sentinels": [] if made is None else sentinel_ids(made),
         **two, "parts": parts, **asked,
     }  # fmt: skip

@@ -167,9 +167,8 @@ class Components:
             if first:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self._open.enter_context(Lock(self.folder))
-        self.saver = self._open.enter_context(
-            Saver(self.folder, keep=config.run.keep, background=self.device.type == "cuda")
-        )
+        saver = Saver(self.folder, keep=config.run.keep, background=self.device.type == "cuda")
+        self.saver = self._open.enter_context(saver)
 
     def _build(self) -> None:
         config, dtype = self.config, self.precision.dtype

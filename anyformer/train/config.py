@@ -264,9 +264,7 @@ class Config:
         try:
             text = place.read_text(encoding="utf-8-sig")
         except OSError as error:
-            raise InputError(
-                f"{place}: can't be read: {error.strerror}; give a config such as recipes/*.toml"
-            ) from error
+            raise InputError(f"{place}: can't be read: {error.strerror}; give a config, e.g. recipes/*.toml") from error
         except UnicodeDecodeError as error:
             raise InputError(f"{place}: is not UTF-8 text (byte {error.start})") from error
         return cls.from_toml(text, str(place), changes)

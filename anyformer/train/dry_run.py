@@ -242,7 +242,5 @@ def advice(found: list[Cure]) -> list[str]:
     """What to change, one on a line."""
     if not found:
         return ["nothing in [compute] makes it smaller; take a smaller model or a larger device"]
-    lines = [
-        f"{cure.setting}: {data(cure.total)} in all{'' if cure.same else ', and another result'}" for cure in found
-    ]
+    lines = [f"{c.setting}: {data(c.total)} in all{'' if c.same else ', and another result'}" for c in found]
     return ["what helps, what helps most first:", *(f"  {line}" for line in lines[:SHOWN])]

@@ -77,10 +77,11 @@ class Score:
 
     def __add__(self, other: Score) -> Score:
         sums = {name: getattr(self, name) + getattr(other, name) for name in ("tokens", "bytes", "nats", "documents")}
-        both = {
-            name: "; ".join(dict.fromkeys((getattr(self, name), getattr(other, name)))) for name in ("split", "begin")
-        }
-        return replace(self, **sums, **both)
+        split, begin = (
+            "; ".join(dict.fromkeys((self.split, other.split))),
+            "; ".join(dict.fromkeys((self.begin, other.begin))),
+        )
+        return replace(self, **sums, split=split, begin=begin)
 
 
 def rule(documents: int, split: str, begin: str, context: int, stride: int) -> str:
@@ -261,9 +262,8 @@ def _check_ids(rows: list[Tensor], vocab: int) -> None:
             raise InputError(f"document {i}: expected a list of ids, got shape {tuple(row.shape)}")
         wrong = row[(row < 0) | (row >= vocab)]
         if len(wrong):
-            raise InputError(
-                f"document {i}: {wrong.max()} is not an id below vocab = {vocab}; is this the model's tokenizer?"
-            )
+            advice = "is this the model's tokenizer?"
+            raise InputError(f"document {i}: {wrong.max()} is not an id below vocab = {vocab}; {advice}")
 
 
 class Reader:

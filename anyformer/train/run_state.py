@@ -172,20 +172,14 @@ def _differing(prefix: str, was: Mapping[str, Any], now: Mapping[str, Any], most
 def check_resume(old: RunState, new: RunState, run: Path, allowed: Collection[str] = ()) -> None:
     """Refuse to resume a run as another one, naming every key not `allowed`; warn of what changes last bits."""
     found = differences(old, new)
-    refused = [
-        line for line in found.refused if not line.startswith(tuple(f"{name}{end}" for name in allowed for end in ":."))
-    ]
+    starts = tuple(f"{name}{end}" for name in allowed for end in ":.")
+    refused = [line for line in found.refused if not line.startswith(starts)]
     if refused:
         raise CheckpointError(
             "\n  ".join([f"{run} was begun otherwise, and can't be continued like this:", *refused])
             + "\nSet these back to continue it, or give run.folder another name to begin a new run"
         )
-    if found.changed:
-        warnings.warn(
-            "\n  ".join([f"{run} goes on with other settings than it began with:", *found.changed]), stacklevel=2
-        )
-    if found.warned:
-        warnings.warn(
-            "\n  ".join([f"{run} goes on elsewhere than it began, so it may differ in the last bits:", *found.warned]),
-            stacklevel=2,
-        )
+    elsewhere = "goes on elsewhere than it began, so it may differ in the last bits"
+    for what, lines in (("goes on with other settings than it began with", found.changed), (elsewhere, found.warned)):
+        if lines:
+            warnings.warn("\n  ".join([f"{run} {what}:", *lines]), stacklevel=2)

@@ -207,9 +207,8 @@ def label_of(examples: Any, example: int) -> Any:
     """The one class of an example."""
     found = np.asarray(examples.read("label", example))
     if found.shape != (1,) or found.dtype.kind not in "iu":
-        raise DataError(
-            f"example {example}: column 'label' must hold one whole number, the class; it holds {found.tolist()[:4]}"
-        )
+        held = found.tolist()[:4]
+        raise DataError(f"example {example}: column 'label' must hold one whole number, the class; it holds {held}")
     return np.int64(found[0] if found[0] >= 0 else IGNORE)
 
 
@@ -231,9 +230,8 @@ class TextObjective(Objective):
         """The same, if it is any at all."""
         room, length = self.room(setting), setting.length
         if room < 1:
-            raise DataError(
-                f"length: rows of {length} leave no room for text beside what {self.kind!r} adds; give more"
-            )
+            why = f"leave no room for text beside what {self.kind!r} adds"
+            raise DataError(f"length: rows of {length} {why}; give more")
         return room
 
     def cells(self, tokens_P: Any, setting: Setting) -> dict[str, Any]:

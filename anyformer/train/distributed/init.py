@@ -136,9 +136,7 @@ def _own(device: torch.device) -> torch.device:
     if device.type != "cuda":
         return device
     if device.index is not None:
-        raise InputError(
-            f"compute.device: under torchrun each process takes a device of its own; write cuda, not {device}"
-        )
+        raise InputError(f"compute.device: under torchrun each process takes its own device; write cuda, not {device}")
     local, there = dist.get_node_local_rank(), torch.cuda.device_count()
     if local >= there:
         raise InputError(

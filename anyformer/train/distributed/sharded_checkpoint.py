@@ -244,9 +244,8 @@ class Stored:
             self._pieces[name] = []
             for piece in told["pieces"]:
                 if piece["file"] not in self.found.files:
-                    raise CheckpointError(
-                        f"{self.found.folder / PARTS}: names {piece['file']!r:.120}, which is no part"
-                    )
+                    place = self.found.folder / PARTS
+                    raise CheckpointError(f"{place}: names {piece['file']!r:.120}, which is no part")
                 shape = tuple(self._file(piece["file"]).header.tensors[name].shape)
                 self._pieces[name].append((piece["file"], Stretch(tuple(map(int, piece["start"])), shape)))
             _check_boxes(name, self.shapes[name][0], [box for _, box in self._pieces[name]])

@@ -190,9 +190,8 @@ def cuts(spec: ModelSpec, n: int) -> dict[str, Cut]:
         added = inside and name.endswith((".o.bias", ".down.bias"))
         found[name] = Cut(along[0] if along else None, not along and (inside or scored), added)
     if strange:
-        raise InputError(
-            f"many.tensor: {n} processes can't share {', '.join(strange)}: it goes neither by heads nor whole"
-        )
+        names = ", ".join(strange)
+        raise InputError(f"many.tensor: {n} processes can't share {names}: it goes neither by heads nor whole")
     return found
 
 

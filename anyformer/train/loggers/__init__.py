@@ -113,9 +113,8 @@ class Told:
         if wrong:
             self._loggers = begun
             self.end()
-            raise CapabilityError(
-                "\n  ".join(["loggers that can't be used; mend them, or leave them out of run.log:", *wrong])
-            )
+            title = "loggers that can't be used; mend them, or leave them out of run.log:"
+            raise CapabilityError("\n  ".join([title, *wrong]))
 
     def log(self, event: str, values: Mapping[str, Any]) -> None:
         self._each(lambda logger: logger.log(event, values))

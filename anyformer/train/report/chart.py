@@ -108,9 +108,8 @@ class Chart:
         for value in log_ticks(scale.low, scale.high) if self.log else ticks(scale.low, scale.high):
             y = scale.y(value)
             parts.append(f'<line class="grid" x1="{LEFT}" x2="{scale.width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            parts.append(
-                f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{html.escape(brief(self.unit(value)))}</text>'
-            )
+            number = html.escape(brief(self.unit(value)))
+            parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{number}</text>')
         base = scale.height - BOTTOM
         for value in ticks(0, self.total, 6 if self.wide else 4):
             if value == int(value):
@@ -120,9 +119,8 @@ class Chart:
         across, up = (LEFT + scale.width - RIGHT) / 2, (TOP + base) / 2
         parts.append(f'<text class="across" x="{across:.1f}" y="{scale.height - 6}" text-anchor="middle">step</text>')
         label = html.escape(f"{self.measure}, log scale" if self.log else self.measure)
-        parts.append(
-            f'<text class="up" x="14" y="{up:.1f}" text-anchor="middle" transform="rotate(-90 14 {up:.1f})">{label}</text>'
-        )
+        at = f'x="14" y="{up:.1f}" text-anchor="middle" transform="rotate(-90 14 {up:.1f})"'
+        parts.append(f'<text class="up" {at}>{label}</text>')
         return parts
 
     def _marks(self, scale: _Scale) -> list[str]:
@@ -134,9 +132,8 @@ class Chart:
                 parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{scale.height - BOTTOM}"/>')
             if word and self.wide:
                 # At the end of its stretch, where a loss is lowest and leaves room above.
-                parts.append(
-                    f'<text x="{scale.x(end) - 6:.1f}" y="{TOP + 10}" text-anchor="end">{html.escape(word)}</text>'
-                )
+                at = f'x="{scale.x(end) - 6:.1f}" y="{TOP + 10}" text-anchor="end"'
+                parts.append(f"<text {at}>{html.escape(word)}</text>")
         return parts
 
     def _sound(self, points: Points) -> Points:
@@ -216,7 +213,7 @@ def plain(value: float) -> str:
     return short(value) if abs(value) >= 1e4 else f"{value:.0e}"
 
 
-INK, FAINT, ACCENT = "#1f2430", "#b9c3d6", "#2b6cb0"
+INK, FAINT, ACCENT, WARM = "#1f2430", "#b9c3d6", "#2b6cb0", "#c05621"
 
 
 def draw_curve(
@@ -245,9 +242,7 @@ def draw_curve(
     if held_out:
         axes.plot(*zip(*held_out, strict=True), "o-", color=INK, markersize=4, linewidth=1.2, label="held out")
     if final:
-        axes.plot(
-            *zip(*final, strict=True), "D", color="#c05621", markersize=7, label="held out, all of it", clip_on=False
-        )
+        axes.plot(*zip(*final, strict=True), "D", color=WARM, markersize=7, label="held out, all of it", clip_on=False)
     right = max((x for x, _ in (*train, *held_out, *final)), default=1.0)
     values = [*smooth, *(y for _, y in (*held_out, *final)), *yardsticks.values()]
     # All that was reached, with some air, but not a whole first spike.
@@ -256,16 +251,14 @@ def draw_curve(
     low, high = max(0.0, low - 0.08 * (high - low) - 0.05), high + 0.1 * (high - low) + 0.05
     for name, value in yardsticks.items():
         if low <= value <= high:
-            axes.axhline(value, color="#c05621", linewidth=1, linestyle=(0, (4, 3)))
+            axes.axhline(value, color=WARM, linewidth=1, linestyle=(0, (4, 3)))
             axes.annotate(
                 f"{name} {value:.2f}", (right, value), xytext=(0, 3), textcoords="offset points", ha="right",
-                color="#c05621", fontsize=9,
+                color=WARM, fontsize=9,
             )  # fmt: skip
     axes.set(xlim=(0, right), ylim=(low, high), xlabel="tokens learned from", ylabel=unit)
     axes.set_title(title, loc="left", fontsize=11, color=INK)
-    axes.xaxis.set_major_formatter(
-        FuncFormatter(lambda x, _: f"{x / 1e6:g}M" if x >= 1e6 else f"{x / 1e3:g}k" if x else "0")
-    )
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: count(x)))
     axes.grid(color="#e6eaf2", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
