@@ -14,11 +14,12 @@ from anyformer.errors import InputError
 from anyformer.optim.rule import lists, local
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
 
 
 def clip(parameters: Iterable[nn.Parameter], limit: float = math.inf) -> Tensor:
-    """Shrink all gradients so that their norm is at most `limit`; answers the norm before, without waiting for it."""
+    """Clip the norm of all gradients to `limit`; the norm before, without waiting for it."""
     every = list(parameters)
     gradients = [g for p in every if (g := settled(p)) is not None]
     if not gradients:
@@ -39,17 +40,15 @@ def total_norm(tensors: list[Tensor]) -> Tensor:
         # bf16 and float32 are summed alike; float64 or another device is summed on its own.
         key = _cut(tensor), torch.promote_types(tensor.dtype, torch.float32), tensor.device
         alike.setdefault(key, []).append(local(tensor))
-    norms = [_reduced(_norm(parts), key[0]) for key, parts in alike.items()]
+    norms: list[Tensor] = []
+    for (cut, wide, _), parts in alike.items():
+        # The sums run in float32 anyway; this keeps their results from being rounded for each tensor.
+        norm = torch.linalg.vector_norm(torch.stack(lists._foreach_norm(parts, 2.0, dtype=wide)))
+        norms.append(norm if cut is None else _reduced(norm, *cut))
     if len(norms) == 1:
         return norms[0]
     widest = functools.reduce(torch.promote_types, (norm.dtype for norm in norms))
     return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device, widest) for norm in norms]))
-
-
-def _norm(tensors: list[Tensor]) -> Tensor:
-    # The sums run in float32 anyway; this keeps their results from being rounded for each tensor.
-    wide = torch.promote_types(tensors[0].dtype, torch.float32)
-    return torch.linalg.vector_norm(torch.stack(lists._foreach_norm(tensors, 2.0, dtype=wide)))
 
 
 def _cut(tensor: Tensor) -> Any:
@@ -70,11 +69,8 @@ def as_dtensor(tensor: Tensor) -> DTensor | None:
     return tensor if isinstance(tensor, DTensor) else None
 
 
-def _reduced(norm: Tensor, cut: Any) -> Tensor:
+def _reduced(norm: Tensor, mesh: DeviceMesh, directions: Iterable[int]) -> Tensor:
     """The norm of tensors of which each process holds a part."""
-    if cut is None:
-        return norm
-    mesh, directions = cut
     square = norm.square()
     for direction in directions:
         torch.distributed.all_reduce(square, group=mesh.get_group(direction))
@@ -91,10 +87,9 @@ def settled(parameter: nn.Parameter) -> Tensor | None:
 
 
 def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float = math.inf) -> Tensor:
-    """Shrink all gradients together so that their norm is at most `max_norm`; answers the norm before, as a tensor.
+    """As torch.nn.utils.clip_grad_norm_, with sums in float32 whatever the gradients' dtype; the norm before clipping.
 
-    As torch.nn.utils.clip_grad_norm_, with sums in float32 whatever the gradients' dtype. Without a limit it only
-    measures. A norm that is not finite makes every gradient NaN: look at it before the step.
+    A norm that is not finite makes every gradient NaN: look at it before the step. Without a limit it only measures.
     """
     if isinstance(max_norm, bool) or not max_norm > 0:
         raise InputError(f"clip_grad_norm_: max_norm {max_norm!r} is not above 0")

@@ -36,8 +36,7 @@ def groups(module: nn.Module, *, move: Mapping[str, Group] | None = None) -> dic
     the head if it has as many outputs as an Embedding has rows; every other parameter of two dimensions is a matrix.
     `move` says otherwise for parameters by name, such as `{"score.weight": "head"}`.
     """
-    found: dict[nn.Parameter, Group] = {}
-    names: dict[str, nn.Parameter] = {}
+    found, names = dict[nn.Parameter, Group](), dict[str, nn.Parameter]()
     for name, parameter, group in _grouped(module):
         names[name] = parameter
         if parameter not in found or FIRST.index(group) < FIRST.index(found[parameter]):

@@ -105,8 +105,7 @@ class Linear(Decaying, kind="linear"):
 class InverseSqrt(Schedule, kind="inverse_sqrt"):
     """Warm up, then fall with the root of the step (Vaswani et al. 2017, eq. 3).
 
-    Theirs is d^-0.5 min(s^-0.5, s w^-1.5) with s from 1; its peak, at s = w, is (d w)^-0.5. As factors on a peak the
-    learning rates are then given as in every other schedule.
+    Theirs is d^-0.5 min(s^-0.5, s w^-1.5) with s from 1, whose peak, at s = w, is (d w)^-0.5; here the peak is given.
     """
 
     warmup: float = 4000.0

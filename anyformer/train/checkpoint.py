@@ -169,20 +169,17 @@ def write(run: Path, step: int, contents: Contents, keep: int = 2) -> Path:
         files.DISK.sync(place.parent)
         if contents.public:
             share_file(place / contents.public, run / WEIGHTS)
-        for old in [*steps_in(run)][keep:]:
-            delete(run, old)
+        for old in [*steps_in(run).values()][keep:]:
+            # It loses its name first: a half of it is never taken for a checkpoint.
+            gone = old.with_name(f"{old.name}.tmp-{os.getpid()}")
+            files.DISK.rename(old, gone)
+            files.DISK.remove(gone)
     except OSError as error:
-        raise CheckpointError(
-            f"{place}: the checkpoint can't be saved: {file_fault(error)}. {_before(run, step)} After that the same command "
-            "continues"
-        ) from error
+        held = [each for each in steps_in(run) if each <= step]
+        before = f"The one of step {held[0]} is as it was." if held else "There is none before it."
+        fault = f"{place}: the checkpoint can't be saved: {file_fault(error)}. {before}"
+        raise CheckpointError(f"{fault} After that the same command continues") from error
     return place
-
-
-def _before(run: Path, step: int) -> str:
-    """Which checkpoints are there, for people whose save has failed."""
-    held = [each for each in steps_in(run) if each <= step]
-    return f"The one of step {held[0]} is as it was." if held else "There is none before it."
 
 
 def _fill(made: Path, step: int, contents: Contents) -> None:
@@ -214,14 +211,6 @@ def _set_aside(run: Path, step: int) -> None:
             files.DISK.rename(folder, folder.parent / free)
 
 
-def delete(run: Path, step: int) -> None:
-    """Delete a checkpoint. It loses its name first: a half of it is never taken for one."""
-    folder = run / FOLDER / name_of(step)
-    gone = folder.with_name(f"{folder.name}.tmp-{os.getpid()}")
-    files.DISK.rename(folder, gone)
-    files.DISK.remove(gone)
-
-
 def clear(run: Path) -> None:
     """Remove what killed processes left unfinished. One that this process left has failed already."""
     place = run / FOLDER
@@ -232,7 +221,7 @@ def clear(run: Path) -> None:
     sweep(run / WEIGHTS)
 
 
-def newest(run: Path, warn: Callable[[str], None] | None = None) -> Found | None:
+def newest(run: Path, warn: Callable[[str], None] = lambda fault: warnings.warn(fault, stacklevel=3)) -> Found | None:
     """The newest whole checkpoint, None if there is none; damaged ones are warned of, and an error if all are."""
     faults: list[str] = []
     held = steps_in(run)
@@ -241,17 +230,13 @@ def newest(run: Path, warn: Callable[[str], None] | None = None) -> Found | None
             return verify(folder, step)
         except CheckpointError as error:
             faults.append(str(error))
-            (warn or _warn)(f"{error}; going back to the one before it")
+            warn(f"{error}; going back to the one before it")
     if faults:
         raise CheckpointError(
             "\n  ".join([f"{run / FOLDER}: none of {len(held)} checkpoints is whole:", *faults])
             + "\nPut a good copy back, or move the folder away to begin anew"
         )
     return None
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, stacklevel=3)
 
 
 def resume(run: Path) -> Found | None:

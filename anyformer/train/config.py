@@ -31,7 +31,6 @@ from anyformer.specs.layer import default
 from anyformer.specs.layers import Overrides
 from anyformer.specs.overrides import merge
 from anyformer.specs.paths import Table
-from anyformer.train.familiar import in_our_words
 from anyformer.train.loggers import unknown_services
 from anyformer.train.optim_config import Optim
 
@@ -287,10 +286,49 @@ class Config:
         return tomli_w.dumps(self.to_data())
 
 
+OTHER_NAMES: Mapping[str, str] = {
+    "optim.matrices, optim.tables and optim.vectors, learning rates by group": "lr learning_rate max_lr peak_lr base_lr",
+    "schedule.floor, a share of the peak": "min_lr lr_end min_learning_rate",
+    "optim.decay.matrices, and tables, head, vectors beside it": "weight_decay wd",
+    "optim.betas = [0.9, 0.95]": "beta1 beta2 adam_beta1 adam_beta2",
+    "optim.eps": "epsilon adam_eps adam_epsilon",
+    "optim.kind": "optimizer optimiser",
+    "schedule.kind": "scheduler lr_scheduler lr_scheduler_type lr_schedule",
+    "schedule.warmup, below 1 a share of the run": "warmup_steps warmup_iters warmup_ratio lr_warmup_steps warmup",
+    "batch in [[stages]], over all processes": "batch_size train_batch_size global_batch_size per_device_train_batch_size",
+    "compute.micro, rows that go through the model at once": "micro_batch_size gradient_accumulation_steps grad_accum",
+    "steps in [[stages]]": "max_steps num_steps total_steps max_iters train_steps iterations",
+    "steps in [[stages]]; --dry-run says how many epochs they are": "epochs num_epochs num_train_epochs",
+    "length in [[stages]]": "seq_len seq_length sequence_length block_size max_seq_length max_seq_len",
+    "run.clip": "grad_clip clip_grad gradient_clip max_grad_norm gradient_clip_val",
+    "run.seed": "seed random_seed",
+    "run.folder": "output_dir out_dir save_dir",
+    "run.eval_every": "eval_interval eval_steps",
+    "run.eval_batches": "eval_iters",
+    "run.save_every": "save_interval save_steps",
+    "run.keep": "save_total_limit",
+    'run.log, such as ["wandb"]': "report_to wandb tensorboard",
+    'compute.autocast = "bfloat16", or compute.dtype for the weights too': "bf16 fp16 precision mixed_precision amp",
+    "compute.device": "device",
+    "compute.dtype": "dtype torch_dtype",
+    "compute.compile": "torch_compile",
+    "compute.recompute": "gradient_checkpointing activation_checkpointing",
+    "data.folder, made by anyformer tokenize": "dataset dataset_name data_dir train_file",
+    "model.base for the spec, model.weights for weights": "model_name model_name_or_path pretrained init_from",
+    "no key: a run goes on by itself from the newest in run.folder": "resume resume_from_checkpoint",
+    "model.spec.depth": "n_layer n_layers num_layers num_hidden_layers",
+    "model.spec.width": "d_model n_embd hidden_size embed_dim",
+    "model.spec.attention.heads": "n_head n_heads num_heads num_attention_heads",
+    "model.spec.vocab; left out it is the tokenizer's": "vocab_size",
+}
+"""What other trainers call a setting, by what it is here."""
+FAMILIAR = {name: ours for ours, names in OTHER_NAMES.items() for name in names.split()}
+
+
 def in_familiar_words(line: str) -> str:
     """A problem, with what a familiar name is called here in the place of names that are spelled like it."""
     path, unknown, _ = line.partition(": is unknown")
-    ours = in_our_words(path) if unknown else None
+    ours = FAMILIAR.get(path.rpartition(".")[2].replace("-", "_").lower()) if unknown else None
     return line if ours is None else f"{path}: is unknown; here it is {ours}"
 
 

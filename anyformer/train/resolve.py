@@ -17,6 +17,7 @@ from anyformer.specs.parameters import weights
 from anyformer.specs.paths import Table, as_table, nest
 from anyformer.train.config import Config, ModelPart, Stage, in_familiar_words
 
+NO_VALID = '; tokenize with --valid or --hold-out, or set data.valid to ""'
 UNKNOWN = 2**20
 """A vocabulary that no special token is beyond."""
 NO_IDS: Table = {
@@ -89,8 +90,7 @@ def _misfits(spec: ModelSpec, vocab: int, source_vocab: int, source_ids: Mapping
 
 def specs_of(spec: ModelSpec, stages: Sequence[Stage]) -> list[ModelSpec]:
     """The architecture of each stage, or all that is wrong with them in one SpecError."""
-    wrong: list[str] = []
-    found: list[ModelSpec] = []
+    wrong, found = list[str](), list[ModelSpec]()
     shapes = {name: weight.shape for name, weight in weights(spec).items()}
     for i, stage in enumerate(stages):
         try:
@@ -124,8 +124,7 @@ def _base(name: str) -> ModelSpec:
 def _ids(spec: ModelSpec, ids: Mapping[str, int], source_ids: Mapping[str, int]) -> Table:
     """The tokenizer's special tokens as a spec says them; a decoder that reads an encoder is started with pad or bos."""
     found: dict[str, Any] = {name: ids[name] for name in ("pad", "bos") if name in ids}
-    if "eos" in ids:
-        found["eos"] = [ids["eos"]]
+    found |= {"eos": [ids["eos"]]} if "eos" in ids else {}
     start = next((ids[name] for name in ("start", "bos", "pad", "eos") if name in ids), None)
     if spec.topology == "encoder-decoder" and start is not None:
         found["start"] = start
@@ -188,7 +187,10 @@ def needs(config: Config, wrong: Callable[[str], bool] = lambda path: False) -> 
     if found.index is not None:
         for name, part in (("train", config.data.train), ("valid", config.data.valid)):
             if part and not wrong(f"data.{name}") and part not in found.index.parts:
-                _missing(found, found.index, name, part)
+                what, advice = ("learn from", "") if name == "train" else ("measure on", NO_VALID)
+                with found.noting(f"data.{name}"):
+                    there = f"has no part {part!r} to {what}, only {', '.join(found.index.parts)}"
+                    raise DataError(f"{found.index.folder}: {there}{advice}")
     if wrong("model"):
         return found
     if config.model.weights and not Path(config.model.weights).is_dir():
@@ -196,26 +198,12 @@ def needs(config: Config, wrong: Callable[[str], bool] = lambda path: False) -> 
         found.add(InputError(line), [line])
         return found
     with found.noting("model.base", "model.spec"):
-        index = found.index
-        if index is None:
-            found.spec = resolved(config.model, vocab=None, ids={})
-        else:
-            found.spec = resolved(
-                config.model, vocab=index.vocab, ids=index.ids, source_vocab=index.source_vocab,
-                source_ids=index.source_ids,
-            )  # fmt: skip
+        index, own = found.index, {}
+        if index is not None:
+            own = {"source_vocab": index.source_vocab, "source_ids": index.source_ids}
+        vocab, ids = (None, {}) if index is None else (index.vocab, index.ids)
+        found.spec = resolved(config.model, vocab=vocab, ids=ids, **own)
     if found.spec is not None and not wrong("stages"):
         with found.noting("stages"):
             found.specs = specs_of(found.spec, config.stages)
     return found
-
-
-def _missing(found: Needs, index: Index, name: str, part: str) -> None:
-    """A part that the data doesn't have."""
-    with found.noting(f"data.{name}"):
-        if name == "valid":
-            raise DataError(
-                f"{index.folder}: has no part {part!r} to measure on, only {', '.join(index.parts)}; tokenize with --valid "
-                'or --hold-out, or set data.valid to ""'
-            )
-        raise DataError(f"{index.folder}: has no part {part!r} to learn from, only {', '.join(index.parts)}")

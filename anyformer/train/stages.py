@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -70,7 +71,9 @@ class Extension:
 
 def extension(before: RunState, config: Config) -> Extension | None:
     """How a config adds steps to the run of a checkpoint; None if it does not, or if a step that is done would change."""
-    old, new = list(_old_steps(before)), [stage.steps for stage in config.stages]
+    written = (before.config.get(f"stages[{i}].steps") for i in itertools.count())
+    old = [int(json.loads(steps)) for steps in itertools.takewhile(lambda steps: isinstance(steps, str), written)]
+    new = [stage.steps for stage in config.stages]
     if not old or len(new) < len(old) or sum(new) <= sum(old) or any(a > b for a, b in zip(old, new, strict=False)):
         return None
     ended = 0
@@ -79,26 +82,12 @@ def extension(before: RunState, config: Config) -> Extension | None:
         if was != steps and ended < before.step:
             return None
     keys = {f"stages[{i}].steps" for i in range(len(old)) if old[i] != new[i]}
-    added = tuple(f"stages[{i}]" for i in range(len(old), len(new)))
-    totals = totals_of(before, sum(old))
-    return Extension(
-        keys=frozenset({*keys, *added}),
-        totals=[*(each for each in totals if each[0] < before.step), [before.step, sum(new)]],
-        words=_words(config.schedule, totals, before.step, sum(new)),
-    )
-
-
-def totals_of(before: RunState, total: int) -> Totals:
-    """Those of a checkpoint; a run that was never extended has one."""
-    return [list(each) for each in before.totals] or [[0, total]]
-
-
-def _old_steps(before: RunState) -> Iterator[int]:
-    """Steps of the stages that a checkpoint was made by."""
-    number = 0
-    while isinstance(told := before.config.get(f"stages[{number}].steps"), str):
-        yield int(json.loads(told))
-        number += 1
+    keys |= {f"stages[{i}]" for i in range(len(old), len(new))}
+    # A run that was never extended has one total.
+    totals = [list(each) for each in before.totals] or [[0, sum(old)]]
+    extended = [*(each for each in totals if each[0] < before.step), [before.step, sum(new)]]
+    words = _words(config.schedule, totals, before.step, sum(new))
+    return Extension(keys=frozenset(keys), totals=extended, words=words)
 
 
 def _words(schedule: Schedule, totals: Sequence[Sequence[int]], step: int, total: int) -> str:

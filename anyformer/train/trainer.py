@@ -31,6 +31,10 @@ Speak = Callable[[Components, int], str]
 """Lets the model say something after a step; what generates is not known here."""
 
 
+Stop = Callable[[], bool]
+"""Whether some process was asked to stop."""
+
+
 class Interrupted(Exception):
     """A look was left because of a stop."""
 
@@ -112,10 +116,8 @@ class Trainer:
                 looks, saves, speaks = self._due(progress.step, end)
                 # On an accelerator the host stays a step ahead, unless somebody is going to look.
                 ahead = 0 if stop or looks or saves or speaks or made.device.type == "cpu" else 1
-                learned = [
-                    self._read(self.pending.popleft(), progress.seconds - began)
-                    for _ in range(len(self.pending) - ahead)
-                ]
+                since = progress.seconds - began
+                learned = [self._read(self.pending.popleft(), since) for _ in range(len(self.pending) - ahead)]
                 progress = progress.later(time.perf_counter() - began)
                 for event in learned:
                     metrics.write("step", **asdict(event))
@@ -130,8 +132,7 @@ class Trainer:
             if unmeasured and not stop:
                 # After the last checkpoint: whatever happens now, the run is over, and only this is done again.
                 if made.valid is not None:
-                    for seen in self._last_looks(metrics, progress, asked):
-                        yield seen
+                    yield from self._last_looks(metrics, progress, asked)
                 if self.speak is not None and not stop:
                     yield self._say(metrics, progress)
                 metrics.tell("end", step=progress.step)
@@ -149,12 +150,11 @@ class Trainer:
         return told
 
     def _due(self, step: int, end: int) -> tuple[bool, bool, bool]:
-        run, last = self.config.run, step == self.total
-        looks, saves = run.looks_every(self.total), run.saves_every(self.total)
-        measured = self.setup.valid is not None
-        speaks = self.speak is not None and bool(run.sample_every and step % run.sample_every == 0)
+        run, total = self.config.run, self.total
         # What is due at the end is done after it.
-        return measured and step % looks == 0 and not last, step == end or step % saves == 0, speaks and not last
+        looks = self.setup.valid is not None and step % run.looks_every(total) == 0 and step < total
+        speaks = self.speak is not None and run.sample_every > 0 and step % run.sample_every == 0 and step < total
+        return looks, step == end or step % run.saves_every(total) == 0, speaks
 
     def _step(self, progress: Progress) -> Progress:
         made, place = self.setup, place_of(self.config.stages, progress.step)
@@ -180,7 +180,7 @@ class Trainer:
             skipped=read.skipped, memory=made.memory(),
         )  # fmt: skip
 
-    def _last_looks(self, metrics: Metrics, progress: Progress, stop: Callable[[], bool]) -> Iterator[Evaluated]:
+    def _last_looks(self, metrics: Metrics, progress: Progress, stop: Stop) -> Iterator[Evaluated]:
         """The last point of the curve, and the whole held-out part: once, if the sample is all of it."""
         made, few = self.setup, self.config.run.eval_batches
         if made.valid is None:
@@ -197,9 +197,7 @@ class Trainer:
         elif (seen := self._look(metrics, progress, stop, final=True)) is not None:
             yield seen
 
-    def _look(
-        self, metrics: Metrics, progress: Progress, stop: Callable[[], bool], *, final: bool = False
-    ) -> Evaluated | None:
+    def _look(self, metrics: Metrics, progress: Progress, stop: Stop, *, final: bool = False) -> Evaluated | None:
         """Measure on a sample of the held-out part, or on all of it. None if a stop came between."""
         made = self.setup
         if made.valid is None:

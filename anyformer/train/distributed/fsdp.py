@@ -48,20 +48,13 @@ def _shard(model: Model, meshes: Meshes, autocast: bool) -> None:
     policy = MixedPrecisionPolicy()
     if autocast:
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
-    named = {stack.name: stack.reversible for stack in model.spec.stacks}
-    for name, reversible in named.items():
+    # A reversible stack does not call its blocks, so they are gathered with the model.
+    for name in [stack.name for stack in model.spec.stacks if not stack.reversible]:
         for block in model.get_submodule(f"{name}.blocks").children():
-            # A reversible stack does not call its blocks, so they are gathered with the model.
-            if not reversible:
-                fully_shard(block, mesh=meshes.data, mp_policy=policy)
-    fully_shard(model, mesh=meshes.data)
-    model.register_forward_hook(_let_go)
-
-
-def _let_go(model: Any, given: Any, answer: Any) -> None:
-    """What is outside of blocks stays gathered for a backward pass; where none follows, parameters are parts again."""
-    if not torch.is_grad_enabled():
-        model.reshard()
+            fully_shard(block, mesh=meshes.data, mp_policy=policy)
+    whole: Any = fully_shard(model, mesh=meshes.data)
+    # What is outside of blocks stays gathered for a backward pass; where none follows, parameters are parts again.
+    whole.register_forward_hook(lambda module, *_: None if torch.is_grad_enabled() else module.reshard())
 
 
 def syncing(model: nn.Module) -> Callable[[bool], None]:
