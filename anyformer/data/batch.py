@@ -25,7 +25,6 @@ class Batch:
     inputs: Mapping[str, Any]
     step: int
     tokens_U: Any
-    """Real tokens of each unit."""
     labels_U: Any
     """Labels of each unit that count in the loss."""
 

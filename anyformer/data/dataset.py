@@ -59,7 +59,6 @@ class Examples:
         self.names: Mapping[str, tuple[str, ...]] = MappingProxyType({c: tuple(n) for c, n in names.items()})
         """Names of the classes that the numbers of a column stand for."""
         self.fingerprint = fingerprint
-        """Equal for equal examples."""
         self.bytes = bytes
         """UTF-8 bytes of all the text, 0 if that is not known."""
 

@@ -39,7 +39,6 @@ class Part:
     values: Mapping[str, int]
     """How many numbers each column has in all."""
     bytes: int
-    """UTF-8 bytes of the text."""
     fingerprint: str
     shards: tuple[Mapping[str, Any], ...]
     """For each shard: examples, bytes, and for each column the arrays `values` and `bounds` (file, size, sha256)."""
@@ -66,7 +65,6 @@ class Index:
     inputs: tuple[Mapping[str, Any], ...]
     """Name, size and sha256 of each file that the examples came from."""
     options: Mapping[str, Any]
-    """What was asked for."""
     source_vocab: int = 0
     """How many ids the tokenizer of the column `source` has, 0 if it has none of its own; `vocab` is then the target's."""
     source_ids: Mapping[str, int] = field(default_factory=dict)

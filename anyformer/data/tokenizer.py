@@ -67,7 +67,6 @@ class Tokenizer:
             inner.no_padding()
             added = inner.get_added_tokens_decoder()
             self.vocab: int = inner.get_vocab_size(with_added_tokens=True)
-            """How many tokens there are."""
             self.texts: int = inner.get_vocab_size(with_added_tokens=False)
             """The same without those that were added, which a text has only if it spells them."""
             decoder = b"" if inner.decoder is None else inner.decoder.__getstate__()
@@ -76,7 +75,6 @@ class Tokenizer:
             self.byte_tokens: frozenset[int] = _byte_tokens(inner) if b"ByteFallback" in decoder else frozenset()
             """Ids of tokens that stand for one byte of a character that has no token (`<0x0A>`)."""
         self.specials: dict[str, int] = {t.content: i for i, t in sorted(added.items()) if t.special}
-        """Ids of the special tokens, by name."""
         self.named: dict[str, str] = dict(named or {})
         """Special tokens by what they are for: bos_token, eos_token, ..."""
 

@@ -91,10 +91,8 @@ class Contents:
     """What a checkpoint holds: tables and texts by the names of their files, and the state of the run."""
 
     tables: Mapping[str, Table]
-    """Such as "model.safetensors"."""
     state: Mapping[str, Any]
     texts: Mapping[str, str]
-    """Such as "spec.toml"."""
     public: str = WEIGHTS
     """The table that the run's folder shows as its model; empty if no table is one."""
     beside: Callable[[Path], Mapping[str, Written]] = lambda _: {}

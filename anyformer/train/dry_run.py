@@ -37,22 +37,17 @@ class Stretch:
     """A stage of a run, in numbers."""
 
     first: int
-    """Steps before it."""
     steps: int
     words: str
     cells: int
     """Room for tokens in a step, over all processes."""
     flops: int
-    """Of a training step."""
     rows: int
-    """Of an epoch."""
     waste: float
     """Share of the cells that is padding."""
     epochs: float
     left_out: int
-    """Examples that are too long or empty."""
     shortened: int
-    """Examples that lose their end."""
     repeated: int = 0
     """Tokens of a stream that an epoch reads twice, to fill its last row."""
 
@@ -102,16 +97,13 @@ def load_of(setup: Components, stage: int, device: torch.device) -> Load:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldOutPasses:
-    """What is evaluated while a run goes on, and at its end."""
+    """Evaluations of a run on a sample of `rows`, and at its end on `all_rows`; `flops` of all of them."""
 
     count: int = 0
-    """Looks at the sample."""
     rows: int = 0
-    """Of each."""
     all_rows: int = 0
     """Of the held-out part, all of which are read once more at the end if the sample is smaller."""
     flops: float = 0.0
-    """Of all of it."""
 
 
 def looks_of(setup: Components) -> HeldOutPasses:
@@ -136,16 +128,13 @@ class Forecast:
     memory: Memory
     """Of the stage that takes most."""
     stage: int
-    """Which one that is."""
     load: Load
     rate: float
     """FLOP/s of a large product on this device."""
     efficiency: float
     looks: HeldOutPasses
     spoken: float
-    """Seconds of all samples."""
     saved: float
-    """Seconds of all checkpoints."""
 
     @property
     def flops(self) -> float:

@@ -122,14 +122,11 @@ def memory(load: Load) -> Memory:
 
 @dataclass(frozen=True)
 class Cure:
-    """A change of the config that saves memory."""
+    """A change of the config that saves memory: how it is written, bytes with it, whether the run learns the same."""
 
     setting: str
-    """As it is written in the config."""
     total: int
-    """Bytes in all with it."""
     same: bool
-    """Whether the run learns the same."""
 
 
 def cures(load: Load) -> list[Cure]:

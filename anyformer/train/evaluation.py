@@ -34,7 +34,6 @@ class EvalResult:
     figures: dict[str, float]
     """Further metrics of the objective, such as accuracy."""
     rows: int
-    """Rows that were read."""
     all_rows: int
     """Rows that there are: fewer were read if they are a sample."""
 

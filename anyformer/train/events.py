@@ -23,13 +23,9 @@ class Step:
     """All terms of the loss, and their weighted sum as `total`."""
     gradient_norm: float
     rate: float
-    """Factor on the peak learning rates."""
     tokens: int
-    """Real tokens learned from so far."""
     seconds: float
-    """Time spent in steps so far."""
     batch: str
-    """Digest of the batch."""
     skipped: bool
     """The weights were left as they were: a number was not finite, or far out of line."""
     memory: int
@@ -47,7 +43,6 @@ class Evaluated:
     labels: int
     bits_per_byte: float | None
     rows: int
-    """Rows that were read."""
     all_rows: int
     """Rows of the held-out part: two points are of one curve if both numbers are the same."""
     final: bool = False
@@ -97,11 +92,8 @@ class Progress:
 
     step: int = 0
     tokens: int = 0
-    """Real tokens learned from."""
     seconds: float = 0.0
-    """Time spent in steps."""
     batch: str = ""
-    """Digest of the last batch."""
 
     def after(self, batch: Batch) -> Progress:
         return replace(self, step=self.step + 1, tokens=self.tokens + batch.tokens, batch=batch.digest)

@@ -22,13 +22,9 @@ class StepRecord:
     """Mean cross-entropy of the step's rows in nats per token, before the update; smoothed if the spec says so."""
     gradient_norm: float
     rate: float
-    """Factor on the peak learning rates."""
     tokens: int
-    """Tokens learned from so far."""
     seconds: float
-    """Time spent in steps so far."""
     progress: float
-    """How much of the run is over after the step."""
     skipped: bool
     """Loss or gradient were not finite, so the weights were left as they were."""
 

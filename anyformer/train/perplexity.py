@@ -44,7 +44,6 @@ class Score:
     """What a model makes of texts. `a + b` is the score of both together."""
 
     tokens: int
-    """Tokens that were predicted."""
     bytes: int
     """Bytes of UTF-8 that they stand for; 0 if only ids were given."""
     nats: float
@@ -53,9 +52,7 @@ class Score:
     context: int
     stride: int
     split: str = GIVEN
-    """How the text was split into documents."""
     begin: str = GIVEN
-    """What documents begin with."""
 
     @property
     def nats_per_token(self) -> float:

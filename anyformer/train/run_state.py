@@ -26,16 +26,12 @@ class RunState:
     """Where a run is, what it is made of, and where it runs."""
 
     step: int
-    """Steps that are done."""
     tokens: int
-    """Tokens learned from so far."""
     seconds: float
     """Time spent in steps so far, over all parts of the run."""
     seed: int
     data: dict[str, str]
-    """Fingerprints of the data, by part."""
     tokenizer: str
-    """SHA-256 of the tokenizer, or nothing."""
     spec: dict[str, Any]
     """The architecture by dotted names: `spec_table`."""
     config: dict[str, Any]
@@ -44,7 +40,6 @@ class RunState:
     machine: dict[str, Any]
     guard: dict[str, Any]
     digest: str
-    """Of the last step's batch."""
     order: int = 1
     """The rule by which streams are cut into rows, `data.order.VERSION` when the run was begun."""
     totals: list[list[int]] = field(default_factory=list)

@@ -23,7 +23,6 @@ class Place(NamedTuple):
     """Where a step of the run is."""
 
     number: int
-    """Of its stage."""
     stage: Stage
     step: int
     """Counted from the beginning of the stage."""

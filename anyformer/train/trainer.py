@@ -32,7 +32,6 @@ Speak = Callable[[Components, int], str]
 
 
 Stop = Callable[[], bool]
-"""Whether some process was asked to stop."""
 
 
 class Interrupted(Exception):

@@ -44,7 +44,6 @@ class Setting:
 
     spec: ModelSpec
     length: int
-    """Cells of a row."""
 
 
 class Made(NamedTuple):
@@ -60,7 +59,6 @@ class Objective(OpenAxis, axis="objective", leaves="anyformer.data.objectives"):
     """Base of the objectives."""
 
     columns: ClassVar[tuple[str, ...]] = ()
-    """Columns that the examples must have."""
     topologies: ClassVar[tuple[str, ...]] = ()
     heads: ClassVar[tuple[str, ...]] = ()
     """What the spec must be."""

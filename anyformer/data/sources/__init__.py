@@ -15,7 +15,6 @@ class Record:
 
     fields: Mapping[str, Any]
     where: str
-    """File and line, for messages."""
     more: bool = False
     """Whether the next record goes on with the text of this one: long documents come in pieces."""
     verbatim: bool = False

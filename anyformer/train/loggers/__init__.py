@@ -42,7 +42,6 @@ class Service(OpenAxis, axis="logger", leaves="anyformer.train.loggers"):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        """Of the run."""
 
     def begin(self, name: str, config: Mapping[str, Any], step: int) -> None:
         """Load the package and begin; ImportError if it is not there."""

@@ -137,7 +137,6 @@ class About:
 
     name: str
     total: int
-    """Steps of the whole run."""
     params: int
     stretches: Sequence[Stretch]
     summary: str = ""
@@ -145,13 +144,10 @@ class About:
     facts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     """Tables of names and values, by title: data, machine, versions."""
     spec: str = ""
-    """As TOML."""
     config: str = ""
-    """As TOML."""
     peak: float | None = None
     """FLOP/s that the devices could do at best, where that is known."""
     picture: bool = False
-    """Whether loss.png is drawn at the end."""
 
     def flops_per_token(self, step: int) -> float:
         return next((each.flops_per_token for each in reversed(self.stretches) if step > each.first), 0.0)
