@@ -143,7 +143,7 @@ def _told(made: Trainer, end: dict[str, Any], given: argparse.Namespace) -> None
 
 def _before(made: Trainer) -> dict[str, Any]:
     """The end of a run that was finished before."""
-    from anyformer.train.metrics import finals, read_metrics
+    from anyformer.train.loggers import finals, read_metrics
 
     found: dict[str, Any] = {}
     for step in read_metrics(made.folder, "step")[-1:]:
@@ -155,7 +155,7 @@ def _before(made: Trainer) -> dict[str, Any]:
 
 
 def _sound(values: dict[str, Any]) -> dict[str, Any]:
-    from anyformer.train.metrics import sound
+    from anyformer.train.loggers import sound
 
     return sound(values)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.columns import STORED, Layout
 from anyformer.data.dataset import Ragged
+from anyformer.data.scan import STORED, Layout
 from anyformer.data.sources import Record
 from anyformer.data.tokenizer import Tokenizer, guarded
 from anyformer.errors import DataError

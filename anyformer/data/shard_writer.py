@@ -15,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from anyformer import files
-from anyformer.data.columns import Layout
 from anyformer.data.dataset import Ragged
-from anyformer.data.scan import Survey
+from anyformer.data.scan import Layout, Survey
 from anyformer.data.shards import (
     INDEX,
     JOURNAL,

@@ -34,9 +34,9 @@ from anyformer.specs.model import ModelSpec
 from anyformer.train.components import device_of
 from anyformer.train.cpu_workers import CpuWorkers, draws
 from anyformer.train.events import Budget
+from anyformer.train.loggers import FILE as METRICS_FILE
+from anyformer.train.loggers import Metrics
 from anyformer.train.loop import StepRecord, train
-from anyformer.train.metrics import FILE as METRICS_FILE
-from anyformer.train.metrics import Metrics
 from anyformer.train.optim import Optimizers
 from anyformer.train.perplexity import score, score_ids
 from anyformer.train.report.chart import draw_curve

@@ -20,8 +20,7 @@ from anyformer.train.config import Config
 from anyformer.train.dry_run import explained
 from anyformer.train.evaluation import evaluate
 from anyformer.train.events import Evaluated, Event, Progress, Resumed, Sampled, Saved, Step, Stopped
-from anyformer.train.loggers import Logger, Told, services
-from anyformer.train.metrics import Metrics, finals, points, read_metrics, trim
+from anyformer.train.loggers import Logger, Metrics, Told, finals, points, read_metrics, services, trim
 from anyformer.train.report import About, Report, about_of
 from anyformer.train.signals import StopSignals
 from anyformer.train.stages import place_of

@@ -24,7 +24,7 @@ from anyformer.train.checkpoint import FOLDER, Found, name_of, steps_in, verify
 from anyformer.train.components import device_of
 from anyformer.train.config import Config
 from anyformer.train.events import Saved, Step
-from anyformer.train.metrics import read_metrics
+from anyformer.train.loggers import read_metrics
 from anyformer.train.trainer import Trainer
 
 CONFIG = "config.toml"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import anyformer as af
+from anyformer.data.corpus import RawFile
 from anyformer.data.dataset import Examples
-from anyformer.data.raw import RawFile
 from anyformer.data.scan import Plan
 from anyformer.data.shards import INDEX, TWO, VERSION, open_examples, open_index
 from anyformer.data.sources.text import Text

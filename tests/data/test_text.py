@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import anyformer as af
-from anyformer.data.raw import read_text
+from anyformer.data.corpus import read_text
 
 
 def test_text_keeps_its_newlines_and_every_other_character(tmp_path):

@@ -23,7 +23,7 @@ from torch import Tensor
 
 import anyformer as af
 from anyformer import files
-from anyformer.data.raw import RawFile
+from anyformer.data.corpus import RawFile
 from anyformer.data.scan import Plan
 from anyformer.data.sources.text import Text
 from anyformer.data.tokenizer_training import Training

@@ -17,8 +17,8 @@ from anyformer.errors import TrainingError
 from anyformer.optim.schedule import Trapezoid
 from anyformer.train.cpu_workers import CpuWorkers
 from anyformer.train.events import Budget
+from anyformer.train.loggers import Metrics, read_metrics
 from anyformer.train.loop import train
-from anyformer.train.metrics import Metrics, read_metrics
 from anyformer.train.optim import Optimizers
 from anyformer.train.optim_config import Optim
 from anyformer.train.report import running_mean

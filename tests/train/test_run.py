@@ -15,7 +15,7 @@ from anyformer.data.tokenizer import train_bpe
 from anyformer.errors import CapabilityError, CheckpointError, DataError, InputError, SpecError, TrainingError
 from anyformer.train.config import Config
 from anyformer.train.events import Evaluated, Resumed, Sampled, Saved, Step, Stopped
-from anyformer.train.metrics import read_metrics
+from anyformer.train.loggers import read_metrics
 from anyformer.train.resolve import specs_of
 from anyformer.train.stages import place_of, restaged
 from anyformer.train.trainer import Trainer

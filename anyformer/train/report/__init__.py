@@ -15,7 +15,7 @@ from anyformer.files import replace_file
 from anyformer.specs.number_format import data
 from anyformer.train.components import Components
 from anyformer.train.dry_run import Stretch, stretches
-from anyformer.train.metrics import is_final, records
+from anyformer.train.loggers import is_final, records
 from anyformer.train.run_state import versions
 
 COLUMNS = ("step", "loss", "gradient_norm", "rate", "tokens", "seconds", "memory", "skipped", "stage")
