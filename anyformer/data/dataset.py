@@ -14,6 +14,9 @@ import numpy as np
 
 from anyformer.errors import DataError, nearest
 
+Names = Mapping[str, Sequence[str]]
+"""Names of the classes of each column that holds labels or tags."""
+
 
 @dataclass(frozen=True)
 class Ragged:
@@ -32,21 +35,14 @@ class Ragged:
         arrays = [np.asarray(one) for one in lists]
         whole = all(array.dtype.kind in "iu" or not array.size for array in arrays)
         values_N = np.concatenate([array.astype(np.int64 if whole else np.float32).ravel() for array in arrays])
-        bounds = np.zeros(len(arrays) + 1, np.int64)
-        np.cumsum([array.size for array in arrays], out=bounds[1:])
-        return cls(values_N, bounds)
+        return cls(values_N, np.cumsum([0, *(array.size for array in arrays)]))
 
 
 class Examples:
     """Examples by number. Nothing is read before it is asked for: columns may be memory-mapped and larger than memory."""
 
     def __init__(
-        self,
-        columns: Mapping[str, Sequence[Ragged]],
-        *,
-        names: Mapping[str, Sequence[str]],
-        fingerprint: str,
-        bytes: int = 0,
+        self, columns: Mapping[str, Sequence[Ragged]], *, names: Names | None = None, fingerprint: str, bytes: int = 0
     ) -> None:
         """Each column is a sequence of pieces (one for each shard), which hold the same examples in every column."""
         sizes = {column: [len(piece) for piece in pieces] for column, pieces in columns.items()}
@@ -56,23 +52,21 @@ class Examples:
         self._pieces = {column: tuple(pieces) for column, pieces in columns.items()}
         self._firsts = list(accumulate(next(iter(sizes.values())), initial=0))
         self.columns = tuple(columns)
-        self.names: Mapping[str, tuple[str, ...]] = MappingProxyType({c: tuple(n) for c, n in names.items()})
+        self.names: Mapping[str, tuple[str, ...]] = MappingProxyType({c: tuple(n) for c, n in (names or {}).items()})
         """Names of the classes that the numbers of a column stand for."""
         self.fingerprint = fingerprint
         self.bytes = bytes
         """UTF-8 bytes of all the text, 0 if that is not known."""
 
     @classmethod
-    def of(
-        cls, columns: Mapping[str, Sequence[Any]], *, names: Mapping[str, Sequence[str]] | None = None, bytes: int = 0
-    ) -> Examples:
+    def of(cls, columns: Mapping[str, Sequence[Any]], *, names: Names | None = None, bytes: int = 0) -> Examples:
         """Examples in memory: `Examples.of({"tokens": [[5, 6, 7], [8]], "label": [[0], [1]]})`."""
         pieces = {column: [Ragged.of(lists)] for column, lists in columns.items()}
         digest = hashlib.sha256(repr(sorted((names or {}).items())).encode())
         for column, (piece,) in sorted(pieces.items()):
             digest.update(f"{column} {piece.values_N.dtype} {len(piece)} ".encode())
             digest.update(piece.bounds.tobytes() + piece.values_N.tobytes())
-        return cls(pieces, names=names or {}, fingerprint=digest.hexdigest(), bytes=bytes)
+        return cls(pieces, names=names, fingerprint=digest.hexdigest(), bytes=bytes)
 
     def __len__(self) -> int:
         return self._firsts[-1]

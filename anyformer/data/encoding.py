@@ -105,12 +105,10 @@ class Encoder:
 
     def _fits(self, before: str, after: str) -> tuple[str, int] | None:
         """The end of the text before a cut and its tokens, if they are the same with the text after it; else None."""
-        if self.tokenizer is None:
-            return None
         context = before[-CONTEXT:]
         context = context[context.find("\n", 0, -1) + 1 :]
         try:
-            alone, both = (self.tokenizer.encode(text) for text in (context, context + after[:CONTEXT]))
+            alone, both = (self._of("text").encode(text) for text in (context, context + after[:CONTEXT]))
         except DataError:
             # Whoever encodes the whole text says which character of which line has no token.
             return None
@@ -209,8 +207,7 @@ class Encoder:
 
 
 def _laid(lists: list[Any], dtype: str) -> Ragged:
-    bounds = np.zeros(len(lists) + 1, np.int64)
-    np.cumsum([len(one) for one in lists], out=bounds[1:])
+    bounds = np.cumsum([0, *map(len, lists)])
     return Ragged(np.fromiter(chain.from_iterable(lists), dtype, int(bounds[-1])), bounds)
 
 

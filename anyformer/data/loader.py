@@ -154,8 +154,7 @@ class BatchLoader:
             problems.append(f"length: {self.length} is more than {most}")
         if not self.restart and (self.way != "packed" or len(objective.lanes) > 1):
             problems.append("restart: only packed rows of a model with one stack can number positions through")
-        if not len(examples):
-            problems.append("data: there is no example")
+        problems += [] if len(examples) else ["data: there is no example"]
         if problems:
             raise DataError("\n  ".join(["these data, objective and spec don't go together:", *problems]))
 

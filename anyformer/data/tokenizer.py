@@ -72,7 +72,8 @@ class Tokenizer:
             decoder = b"" if inner.decoder is None else inner.decoder.__getstate__()
             self._spells_bytes = b"ByteLevel" in decoder
             """Whether a token is written with one sign for each byte."""
-            self.byte_tokens: frozenset[int] = _byte_tokens(inner) if b"ByteFallback" in decoder else frozenset()
+            names = [f"<0x{byte:02X}>" for byte in range(256)] if b"ByteFallback" in decoder else []
+            self.byte_tokens = frozenset(i for name in names if (i := inner.token_to_id(name)) is not None)
             """Ids of tokens that stand for one byte of a character that has no token (`<0x0A>`)."""
         self.specials: dict[str, int] = {t.content: i for i, t in sorted(added.items()) if t.special}
         self.named: dict[str, str] = dict(named or {})
@@ -85,9 +86,8 @@ class Tokenizer:
 
     def encode_many(self, texts: Sequence[str], *, specials: bool = False) -> list[list[int]]:
         """Ids of each text, on all cores."""
-        whole = [_whole(text) for text in texts]
         with guarded("the texts can't be encoded"):
-            return [e.ids for e in self.literal.encode_batch_fast(whole, add_special_tokens=specials)]
+            return [e.ids for e in self.literal.encode_batch_fast([*map(_whole, texts)], add_special_tokens=specials)]
 
     def text_ids(self, text: str, *, specials: bool = True) -> list[int]:
         """Ids as the files give them: in the template (if `specials`), and special tokens spelled out are tokens."""
@@ -96,9 +96,8 @@ class Tokenizer:
 
     def many_text_ids(self, texts: Sequence[str]) -> list[tuple[list[int], int]]:
         """The same of each text, on all cores, and how many of the first ids are none of the text itself."""
-        whole = [_whole(text) for text in texts]
         with guarded("the texts can't be encoded"):
-            found = self._inner.encode_batch(whole, add_special_tokens=True)
+            found = self._inner.encode_batch([*map(_whole, texts)], add_special_tokens=True)
         return [(e.ids, next((i for i, s in enumerate(e.special_tokens_mask) if not s), len(e.ids))) for e in found]
 
     def decode(self, ids: Iterable[int], *, specials: bool = False) -> str:
@@ -212,13 +211,9 @@ def train_bpe(texts: Iterable[str], vocab: int, specials: Sequence[str] = (END,)
     spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     inner.pre_tokenizer = pre_tokenizers.Sequence([split, spell])
     inner.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab,
-        min_frequency=2,
-        show_progress=False,
-        special_tokens=list(specials),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )
+    signs = pre_tokenizers.ByteLevel.alphabet()
+    options: dict[str, Any] = {"min_frequency": 2, "show_progress": False, "initial_alphabet": signs}
+    trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=list(specials), **options)
     with guarded("it can't be trained"):
         inner.train_from_iterator(scraps(texts), trainer)
     return Tokenizer(inner)
@@ -243,17 +238,9 @@ def _whole(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise DataError(
-            f"character {error.start} of the text is {text[error.start]!r}, half of a UTF-16 pair and no character; "
-            "read the text as UTF-8"
-        ) from error
+        half = f"{text[error.start]!r}, half of a UTF-16 pair and no character"
+        raise DataError(f"character {error.start} of the text is {half}; read the text as UTF-8") from error
     return text
-
-
-def _byte_tokens(inner: tokenizers.Tokenizer) -> frozenset[int]:
-    """Ids of `<0x00>` ... `<0xFF>`."""
-    found = (inner.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
-    return frozenset(i for i in found if i is not None)
 
 
 class DocumentIds(NamedTuple):
@@ -315,13 +302,9 @@ def word_starts(tokenizer: Tokenizer) -> Any:
     every token that is no letter or digit, such as punctuation right after a word.
     """
     known = tokenizer.inner.get_vocab(with_added_tokens=True)
-    marked = any(name.startswith(CONTINUES) and len(name) > len(CONTINUES) for name in known)
+    inside = {name for name in known if name.startswith(CONTINUES) and name != CONTINUES}
+    if not inside:
+        inside = {name for name in known if name[:1].isalnum() and not name.startswith(SPACES)}
     starts_V = np.ones(max(known.values(), default=-1) + 1, bool)
-    for name, i in known.items():
-        if marked:
-            starts_V[i] = not name.startswith(CONTINUES) or name == CONTINUES
-        else:
-            starts_V[i] = name.startswith(SPACES) or not name[:1].isalnum()
-    for i in tokenizer.specials.values():
-        starts_V[i] = True
+    starts_V[[known[name] for name in inside - tokenizer.specials.keys()]] = False
     return starts_V

@@ -305,10 +305,8 @@ class Components:
 
     def _newest(self) -> Found | None:
         """The checkpoint that all processes go on from: the first one finds it."""
-        found = None
         with self.team.first_alone() as first:
-            if first:
-                found = resume(self.folder)
+            found = resume(self.folder) if first else None
         step = self.team.told(-1 if found is None else found.step)
         if found is None and step >= 0:
             found = verify(self.folder / FOLDER / name_of(step), step, hashes=False)
@@ -316,11 +314,8 @@ class Components:
 
     def save(self, progress: Progress) -> Path:
         """Leave a checkpoint. What a finished run leaves is plain, whatever the ones before it were."""
-        tables = {
-            TABLES[0]: model_table(dict(self.model.named_parameters()), self.specs[-1], self.model.family),
-            TABLES[1]: Table(self.optimizers.state()),
-        }
-        public = TABLES[0]
+        own = model_table(dict(self.model.named_parameters()), self.specs[-1], self.model.family)
+        tables, public = {TABLES[0]: own, TABLES[1]: Table(self.optimizers.state())}, TABLES[0]
         if self.ema is not None:
             mean, public = model_table(self.ema.means, self.specs[-1], self.model.family), TABLES[2]
             tables[public] = Table(mean.tensors, {**mean.metadata, "steps": str(int(self.ema.steps))})
@@ -328,13 +323,11 @@ class Components:
         contents = Contents(tables=tables, state=state, texts=texts, public=public)
         if self.meshes is not None and self.config.many.save == "parts" and progress.step < self.config.steps:
             save_parts(self.team, self.folder, progress.step, contents, self.config.run.keep)
-        elif self.meshes is not None:
-            contents = gathered_contents(contents, self.team)
+        else:
+            contents = contents if self.meshes is None else gathered_contents(contents, self.team)
             with self.team.first_alone() as first:
                 if first:
                     self.saver.save(progress.step, contents)
-        else:
-            self.saver.save(progress.step, contents)
         return self.folder / FOLDER / name_of(progress.step)
 
     def _describe(self, *, new: bool) -> None:

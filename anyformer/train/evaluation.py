@@ -61,8 +61,7 @@ def evaluate(
     """
     device = next(model.parameters()).device
     sums: dict[str, torch.Tensor] = {}
-    read, total = 0, feed.swept(batches)
-    tell = report if report is not None else lambda *_: None
+    read, total, tell = 0, feed.swept(batches), report or (lambda *_: None)
     tell(read, total)
     with eval_mode(model), with_logits(model), unsmoothed(model), torch.no_grad(), precision.step(device):
         for batch in feed.sweep(team.readers, few=batches):
@@ -74,8 +73,7 @@ def evaluate(
                 plain = terms.terms.get("cross_entropy", terms.terms.get("squared_error", terms.total))
                 found = {"loss": (float(plain) * part.labels, float(part.labels)), **objective.judge(out, inputs)}
                 for name, pair in found.items():
-                    row = torch.tensor(pair, dtype=torch.float64)
-                    sums[name] = sums[name] + row if name in sums else row
+                    sums[name] = sums.get(name, 0) + torch.tensor(pair, dtype=torch.float64)
             read = min(read + batch.units, total)
             tell(read, total)
     totals = {name: team.total(row.to(device)).tolist() for name, row in sums.items()}

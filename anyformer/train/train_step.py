@@ -198,10 +198,10 @@ class TrainStep:
 
 def on_device(batch: Batch, device: torch.device) -> dict[str, Tensor]:
     """A batch as arguments of the model."""
-    found = {name: torch.from_numpy(array) for name, array in batch.inputs.items()}
+    tensors = {name: torch.from_numpy(array) for name, array in batch.inputs.items()}
     if device.type == "cuda":
-        return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in found.items()}
-    return {name: tensor.to(device) for name, tensor in found.items()}
+        return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in tensors.items()}
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
 def mixed(*numbers: int) -> int:

@@ -59,9 +59,7 @@ class Packing(OpenAxis, axis="packing", leaves="anyformer.data.packing"):
                 "cut what is longer first, and leave out what is empty"
             )
         row_P = self.rows_of(lengths_P, capacity)
-        rows = int(row_P.max()) + 1 if len(row_P) else 0
-        starts = np.zeros(rows + 1, np.int64)
-        np.cumsum(np.bincount(row_P, minlength=rows), out=starts[1:])
+        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(row_P))])
         return Packed(np.argsort(row_P, kind="stable"), starts, capacity, int(lengths_P.sum()))
 
 

@@ -44,6 +44,10 @@ class Stretch(NamedTuple):
             whole = whole.narrow(dim, start, size)
         return whole
 
+    def within(self, outer: Stretch) -> Stretch:
+        """The same box, counted from where another one begins."""
+        return Stretch(tuple(a - b for a, b in zip(self.start, outer.start, strict=True)), self.shape)
+
 
 def stretch(tensor: Tensor) -> Stretch:
     """What this process holds of a tensor. Products are shared out first and parts are cut of that, as `spread` does."""
@@ -95,16 +99,6 @@ def whole(tensor: Tensor) -> Tensor:
     return held.to_local()
 
 
-def gathered(tensors: Mapping[str, Tensor], *, keep: bool) -> dict[str, Tensor]:
-    """Whole tensors on the host of the process that keeps them, one at a time; nothing on the others."""
-    found: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        full = whole(tensor)
-        if keep:
-            found[name] = full.to("cpu", copy=True)
-    return found
-
-
 Parts = dict[str, dict[str, tuple[Tensor, tuple[int, ...]]]]
 """By table and name what one process writes, and where it begins in the whole."""
 PARTS = "parts.json"
@@ -112,8 +106,12 @@ CONTINUES = "After that the same command continues from the checkpoint before"
 
 
 def gathered_contents(contents: Contents, team: Ranks) -> Contents:
-    """The same with whole tensors on the host of the first process. All processes take part."""
-    tables = {n: Table(gathered(t.tensors, keep=team.first), t.metadata) for n, t in contents.tables.items()}
+    """The same with whole tensors, gathered one at a time, on the host of the first process. All take part."""
+    tables: dict[str, Table] = {}
+    for name, table in contents.tables.items():
+        wholes = ((each, whole(tensor)) for each, tensor in table.tensors.items())
+        kept = {each: full.to("cpu", copy=True) if team.first else None for each, full in wholes}
+        tables[name] = Table({each: full for each, full in kept.items() if full is not None}, table.metadata)
     return replace(contents, tables=tables)
 
 
@@ -151,10 +149,9 @@ def _write_mine(made: Path, tables: Mapping[str, Table], team: Ranks) -> None:
     except OSError as error:
         fault = error
     if team.any(fault is not None):
-        why = "another process could not write its part; its own message says why"
-        if fault is not None:
-            why = f"the part of this process can't be saved: {file_fault(fault)}. {CONTINUES}"
-        raise CheckpointError(f"{made}: {why}") from fault
+        other = "another process could not write its part; its own message says why"
+        mine_too = "" if fault is None else f"the part of this process can't be saved: {file_fault(fault)}. {CONTINUES}"
+        raise CheckpointError(f"{made}: {mine_too or other}") from fault
 
 
 def write_part(made: Path, parts: Parts, rank: int, world: int) -> None:
@@ -261,10 +258,7 @@ class Stored:
         for file, box in self._pieces[name]:
             both = _overlap(box, wanted)
             if both is not None:
-                view = self._file(file).view(name)
-                into_it = Stretch(tuple(a - b for a, b in zip(both.start, wanted.start, strict=True)), both.shape)
-                out_of = Stretch(tuple(a - b for a, b in zip(both.start, box.start, strict=True)), both.shape)
-                into_it.of(into).copy_(out_of.of(view))
+                both.within(wanted).of(into).copy_(both.within(box).of(self._file(file).view(name)))
 
 
 def _overlap(a: Stretch, b: Stretch) -> Stretch | None:
