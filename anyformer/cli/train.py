@@ -91,10 +91,10 @@ def _train(config: Config, given: argparse.Namespace) -> int:
     with ExitStack() as stack:
         with working("getting ready"):
             stack.enter_context(made)
-        first = made.setup.team.first
+        first = made.setup.team.is_rank0
         live = Live(made, stretches(made.setup), peak(made.setup), quiet=given.json or not first)
         stack.enter_context(live)
-        made.measuring = live.measuring
+        made.on_eval_rows = live.on_eval_rows
         live.begin()
         for event in made.events():
             if isinstance(event, Stopped):

@@ -31,7 +31,7 @@ def look_ahead(config: Config, *, json: bool, rows: str | None = None) -> int:
         if rows is not None:
             from anyformer.data.packing import save_figure
 
-            save_figure(rows, *setup.feed(len(config.stages) - 1).every_packing())
+            save_figure(rows, *setup.loader(len(config.stages) - 1).every_packing())
     if json:
         print_json(_data(setup, found, str(device), room))
     else:

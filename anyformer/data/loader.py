@@ -160,7 +160,7 @@ class BatchLoader:
 
     def _lay_stream(self, objective: TextObjective) -> None:
         stream = Stream(self.examples, *objective.around(self._setting, stream=True))
-        room = self._room = objective.some_room(self._setting)
+        room = self._room = objective.checked_max_tokens(self._setting)
         if len(stream) < room:
             raise DataError(
                 f"the text to learn from has {len(stream)} tokens, and one row takes {room} (length); "
@@ -248,7 +248,7 @@ class BatchLoader:
             start = (visit.offset + visit.row * self._room) % len(self._stream)
             stop = start + self._room
             ids_N = self._stream.read(start, stop if whole else min(stop, len(self._stream)))
-            return [Made((self.objective.dress(ids_N, self._setting, (*key, start)),))]
+            return [Made((self.objective.to_inputs(ids_N, self._setting, (*key, start)),))]
         items = [visit.row] if self._packed is None else self._packed.row(visit.row).tolist()
         pieces = [self._pieces.piece(i) for i in items]
         make, setting = self.objective.make, self._setting

@@ -122,13 +122,13 @@ class Quickstart:
         # Workers would take turns at one source of random numbers, and no two runs would drop the same; and how evenly
         # routers choose is asked of whole batches.
         alone = draws(self.spec) or self.spec.loss.balance
-        crew = CpuWorkers(1) if alone else CpuWorkers.on(self.device, self.plan.batch)
+        workers = CpuWorkers(1) if alone else CpuWorkers.on(self.device, self.plan.batch)
         # A flag, because an exception out of a signal handler can be lost in somebody else's code (numpy's modules lose
         # it while they are imported).
-        with StopSignals(quiet=True) as stopping, Metrics(self.folder.path) as metrics, crew:
+        with StopSignals(quiet=True) as stopping, Metrics(self.folder.path) as metrics, workers:
             learner = TrainStep(
                 model=self.model, objective=self.feed.objective, optimizers=Optimizers(self.model, self.plan.optim),
-                precision=Precision(), guard=SpikeGuard(), crew=crew,
+                precision=Precision(), guard=SpikeGuard(), workers=workers,
             )  # fmt: skip
             budget, clock = self._allotted()
             steps = train(
@@ -138,13 +138,13 @@ class Quickstart:
                 self.records.append(record)
                 metrics.write("step", **asdict(record))
                 yield record
-                stopping.raise_if_asked()
+                stopping.raise_if_requested()
                 if record.progress * GLIMPSES >= looks + 1 and record.progress < 1:
                     looks = int(record.progress * GLIMPSES)
                     bits = self._glimpse()
                     self.glimpses.append((record.tokens, bits))
                     metrics.write("glimpse", step=record.step, tokens=record.tokens, bits_per_byte=bits)
-            stopping.raise_if_asked()
+            stopping.raise_if_requested()
         if not self.records:
             raise InputError("there was no step to train; give more minutes or steps")
 

@@ -17,7 +17,7 @@ from anyformer.train.trainer import Trainer
 
 def training(config: Config, loggers: Sequence[Logger] = ()) -> Trainer:
     """The run of a config, to be used in a `with`. `loggers` are told beside those that the config names."""
-    return Trainer(config, speak=speak, about=about, loggers=loggers)
+    return Trainer(config, sample=speak, about=about, loggers=loggers)
 
 
 def about(setup: Components) -> About:

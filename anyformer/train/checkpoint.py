@@ -103,7 +103,7 @@ class Contents:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class Checkpoint:
     """A checkpoint whose every file is as it was written."""
 
     folder: Path
@@ -219,7 +219,9 @@ def clear(run: Path) -> None:
     sweep(run / WEIGHTS)
 
 
-def newest(run: Path, warn: Callable[[str], None] = lambda fault: warnings.warn(fault, stacklevel=3)) -> Found | None:
+def newest(
+    run: Path, warn: Callable[[str], None] = lambda fault: warnings.warn(fault, stacklevel=3)
+) -> Checkpoint | None:
     """The newest whole checkpoint, None if there is none; damaged ones are warned of, and an error if all are."""
     faults: list[str] = []
     held = steps_in(run)
@@ -237,7 +239,7 @@ def newest(run: Path, warn: Callable[[str], None] = lambda fault: warnings.warn(
     return None
 
 
-def resume(run: Path) -> Found | None:
+def resume(run: Path) -> Checkpoint | None:
     """The newest whole checkpoint, for the holder of the lock: leftovers of killed processes go, its model is shown."""
     clear(run)
     found = newest(run)
@@ -249,7 +251,7 @@ def resume(run: Path) -> Found | None:
     return found
 
 
-def verify(folder: Path, step: int, *, hashes: bool = True) -> Found:
+def verify(folder: Path, step: int, *, hashes: bool = True) -> Checkpoint:
     """Check every file of a checkpoint; `hashes=False`: another process of the run has checked their contents."""
     head = _manifest(folder / MANIFEST)
     if head["step"] != step:
@@ -264,7 +266,7 @@ def verify(folder: Path, step: int, *, hashes: bool = True) -> Found:
     if missing:
         raise CheckpointError(f"{folder / MANIFEST}: names no {', '.join(missing)}")
     state = _table(folder / STATE)
-    return Found(folder=folder, step=step, state=state, public=head["public"], files=tuple(head["files"]))
+    return Checkpoint(folder=folder, step=step, state=state, public=head["public"], files=tuple(head["files"]))
 
 
 def _manifest(file: Path) -> dict[str, Any]:

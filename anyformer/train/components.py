@@ -32,8 +32,8 @@ from anyformer.specs.parameters import weights
 from anyformer.train.activation_checkpointing import recompute
 from anyformer.train.checkpoint import (
     FOLDER,
+    Checkpoint,
     Contents,
-    Found,
     Saver,
     Table,
     last_state,
@@ -91,15 +91,15 @@ class Components:
         self.totals: Totals = []
         self._stage = -1
         self._threads: int | None = None
-        self._crew: CpuWorkers | None = None
-        self._feeds: dict[int, BatchLoader] = {}
+        self._workers: CpuWorkers | None = None
+        self._loaders: dict[int, BatchLoader] = {}
         self._open = ExitStack()
 
     def read(self) -> None:
         """The data and the architecture, checked against each other; nothing is written."""
         begun = last_state(self.folder)
         # A run keeps the order of batches that it was begun with, whatever the rule is by now.
-        self.order = self.team.told(VERSION if begun is None else order_of(begun))
+        self.order = self.team.broadcast(VERSION if begun is None else order_of(begun))
         config, found = self.config, needs(self.config)
         if found.index is not None and found.spec is not None and config.data.train in found.index.parts:
             self._fit(found, found.index, found.spec)
@@ -109,7 +109,7 @@ class Components:
             self.held_out = open_examples(config.data.folder, config.data.valid)
             try:
                 # Rows, and what is masked in them, are the same in every run, so that their figures can be compared.
-                self.valid = self._feed(self.held_out, len(config.stages) - 1, VERSION, seed=DRAW)
+                self.valid = self._loader(self.held_out, len(config.stages) - 1, VERSION, seed=DRAW)
             except DataError as error:
                 raise DataError(f"data.valid: the part {config.data.valid!r} can't be measured on: {error}") from error
 
@@ -163,7 +163,7 @@ class Components:
             torch.use_deterministic_algorithms(True, warn_only=True)
             self._open.callback(torch.use_deterministic_algorithms, False)
         self._build()
-        with self.team.first_alone() as first:
+        with self.team.rank0_first() as first:
             if first:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self._open.enter_context(Lock(self.folder))
@@ -197,7 +197,7 @@ class Components:
         guard = config.guard
         self.learner = TrainStep(
             model=self.model, objective=self.objective, optimizers=self.optimizers, precision=self.precision,
-            guard=SpikeGuard(guard.action, guard.spike, guard.patience), crew=self._open.enter_context(self.crew(self.device)),
+            guard=SpikeGuard(guard.action, guard.spike, guard.patience), workers=self._open.enter_context(self.workers(self.device)),
             clip=config.run.clip, micro=config.compute.micro, team=self.team,
         )  # fmt: skip
         self.stepper = Captured(self.learner) if config.compute.capture else self.learner
@@ -208,16 +208,16 @@ class Components:
         # What the first stage can't have is heard of before anything is written.
         self.enter(0)
         if isinstance(self.stepper, Captured):
-            self.stepper.check(self.feed(0).batch(0))
+            self.stepper.check(self.loader(0).batch(0))
 
-    def crew(self, device: torch.device) -> CpuWorkers:
-        if self._crew is None:
+    def workers(self, device: torch.device) -> CpuWorkers:
+        if self._workers is None:
             # Threads would take turns at one source of random numbers, and no two runs would drop the same; and how
             # evenly routers choose, which a loss may ask for, is another number for each way to cut a batch.
             alone = any(draws(spec) or spec.loss.balance for spec in self.specs)
             alone = alone or self.team.world > 1 or self.config.compute.compile != "none"
-            self._crew = CpuWorkers.on(device, 1 if alone else min(stage.batch for stage in self.config.stages))
-        return self._crew
+            self._workers = CpuWorkers.on(device, 1 if alone else min(stage.batch for stage in self.config.stages))
+        return self._workers
 
     def machine(self) -> dict[str, Any]:
         return machine(self.device, self.team.world, self._threads)
@@ -250,13 +250,13 @@ class Components:
         compiled(self.model, self.config.compute.compile)
         self.learner.model = self.model
 
-    def feed(self, stage: int) -> BatchLoader:
+    def loader(self, stage: int) -> BatchLoader:
         """The batches of a stage. Those of two are kept: a plan of packed rows takes time, and memory."""
-        found = self._feeds.pop(stage, None) or self._feed(self.examples, stage, self.order)
-        self._feeds = dict([*self._feeds.items()][-1:]) | {stage: found}
+        found = self._loaders.pop(stage, None) or self._loader(self.examples, stage, self.order)
+        self._loaders = dict([*self._loaders.items()][-1:]) | {stage: found}
         return found
 
-    def _feed(self, examples: Examples, stage: int, version: int, seed: int | None = None) -> BatchLoader:
+    def _loader(self, examples: Examples, stage: int, version: int, seed: int | None = None) -> BatchLoader:
         data, sizes = self.config.data, self.config.stages[stage]
         own = self.config.run.seed + STAGE * stage
         return BatchLoader(
@@ -291,7 +291,7 @@ class Components:
         self.totals = before.totals if longer is None else longer.totals
         if before.order != self.order:
             # A newer checkpoint, which is damaged, said otherwise.
-            self.order, self._feeds = before.order, {}
+            self.order, self._loaders = before.order, {}
         self._describe(new=False)
         fill(found, TABLES[0], dict(self.model.named_parameters()))
         fill(found, TABLES[1], self.optimizers.state())
@@ -303,11 +303,11 @@ class Components:
         done = Progress(step=before.step, tokens=before.tokens, seconds=before.seconds, batch=before.digest)
         return done, found.folder
 
-    def _newest(self) -> Found | None:
+    def _newest(self) -> Checkpoint | None:
         """The checkpoint that all processes go on from: the first one finds it."""
-        with self.team.first_alone() as first:
+        with self.team.rank0_first() as first:
             found = resume(self.folder) if first else None
-        step = self.team.told(-1 if found is None else found.step)
+        step = self.team.broadcast(-1 if found is None else found.step)
         if found is None and step >= 0:
             found = verify(self.folder / FOLDER / name_of(step), step, hashes=False)
         return found
@@ -325,14 +325,14 @@ class Components:
             save_parts(self.team, self.folder, progress.step, contents, self.config.run.keep)
         else:
             contents = contents if self.meshes is None else gathered_contents(contents, self.team)
-            with self.team.first_alone() as first:
+            with self.team.rank0_first() as first:
                 if first:
                     self.saver.save(progress.step, contents)
         return self.folder / FOLDER / name_of(progress.step)
 
     def _describe(self, *, new: bool) -> None:
         """Write the resolved config and spec, which a part of the run may change, and the tokenizers of a new run."""
-        with self.team.first_alone() as first:
+        with self.team.rank0_first() as first:
             if not first:
                 return
             for name, text in ((CONFIG, self.config.to_toml()), (SPEC, self.specs[-1].to_toml())):
@@ -358,8 +358,8 @@ class Components:
             from anyformer.train.distributed.fsdp import assembled
 
             spread, spec = self.model, self.specs[max(self._stage, 0)]
-            plain = assembled(spread, spec, self.device, keep=self.team.first)
-            with self.team.first_alone() as first:
+            plain = assembled(spread, spec, self.device, keep=self.team.is_rank0)
+            with self.team.rank0_first() as first:
                 self.model = spread if plain is None else plain
                 try:
                     yield first

@@ -9,7 +9,7 @@
 [compute]    device, precision, compilation, recomputation
 [guard]      what happens to numbers that are not finite, and to spikes
 [many]       how the model is spread over processes
-[run]        the folder, the seed, and how often to look, save and speak
+[run]        the folder, the seed, and how often to evaluate, save and sample
 """
 
 from __future__ import annotations
@@ -186,10 +186,10 @@ class RunPart:
     log: tuple[str, ...] = ()
     """Loggers besides metrics.jsonl: tensorboard, wandb, trackio."""
 
-    def looks_every(self, total: int) -> int:
+    def eval_interval(self, total: int) -> int:
         return self.eval_every or max(1, -(-total // LOOKS))
 
-    def saves_every(self, total: int) -> int:
+    def save_interval(self, total: int) -> int:
         return self.save_every or max(1, -(-total // SAVES))
 
     def problems(self) -> Iterator[Problem]:

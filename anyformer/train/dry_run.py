@@ -73,7 +73,7 @@ def stretches(setup: Components) -> tuple[Stretch, ...]:
 
 
 def _stretch(setup: Components, number: int) -> Stretch:
-    stages, feed = setup.config.stages, setup.feed(number)
+    stages, feed = setup.config.stages, setup.loader(number)
     stage = stages[number]
     flops, cells = step_flops(setup.specs[number], feed.batch(0).inputs)
     return Stretch(
@@ -87,11 +87,11 @@ def _stretch(setup: Components, number: int) -> Stretch:
 def load_of(setup: Components, stage: int, device: torch.device) -> Load:
     """What decides how much memory a step of a stage takes on one process."""
     config, team = setup.config, setup.team
-    batch = team.share(setup.feed(stage).batch(0))
+    batch = team.share(setup.loader(stage).batch(0))
     return Load(
         spec=setup.specs[stage], objective=setup.objective, optim=config.optim, compute=config.compute,
         inputs=batch.inputs, rows=batch.units, averages=config.run.ema is not None, device=device.type,
-        crew=setup.crew(device).size, shards=1 if config.many.shard == "none" else team.world,
+        workers=setup.workers(device).size, shards=1 if config.many.shard == "none" else team.world,
     )  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def looks_of(setup: Components) -> HeldOutPasses:
     flops, _ = step_flops(setup.specs[-1], batch.inputs)
     rows, every = valid.swept(run.eval_batches), valid.swept()
     # The last one is at the end, whether or not it is due there.
-    count = (total - 1) // run.looks_every(total) + 1
+    count = (total - 1) // run.eval_interval(total) + 1
     read = count * rows + (every if rows < every else 0)
     return HeldOutPasses(count=count, rows=rows, all_rows=every, flops=flops / TRAINING / batch.units * read)
 
@@ -169,7 +169,7 @@ def forecast(setup: Components, device: torch.device) -> Forecast:
     samples = 1 + ((total - 1) // run.sample_every if run.sample_every else 0) if speaks else 0
     spoken = samples * min(run.sample_tokens, spec.context) * len(spec.stacks[-1].layers) * SPOKEN[device.type]
     # One checkpoint before the first step, those on the way, and the last.
-    saves, (least, speed) = 1 + -(-total // run.saves_every(total)), SAVED
+    saves, (least, speed) = 1 + -(-total // run.save_interval(total)), SAVED
     saved = saves * (least + (most.weights + most.optimizer + most.average) / speed)
     return Forecast(
         stretches=stretches(setup), memory=most, stage=stage, load=loads[stage], rate=_rate(compute, device),
@@ -194,7 +194,7 @@ SHOWN = 4
 """Ways out that are named."""
 
 
-def is_shortage(error: BaseException) -> bool:
+def is_oom(error: BaseException) -> bool:
     """Whether an error says that there was no memory left; torch's words depend on the device."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
@@ -202,12 +202,12 @@ def is_shortage(error: BaseException) -> bool:
 
 
 @contextmanager
-def explained(setup: Components, stage: int) -> Iterator[None]:
+def explain_oom(setup: Components, stage: int) -> Iterator[None]:
     """Around what a run computes: out of memory becomes a TrainingError with the estimate and what to change."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        if not is_shortage(error):
+        if not is_oom(error):
             raise
         cause = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
     else:

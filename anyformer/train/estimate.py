@@ -86,7 +86,7 @@ class Load:
     """How many rows, or examples of several rows, these are."""
     averages: bool = False
     device: str = "cpu"
-    crew: int = 1
+    workers: int = 1
     """Threads that each work on a piece of the rows."""
     shards: int = 1
     """Over how many processes weights, gradients and state are cut."""
@@ -94,7 +94,7 @@ class Load:
     @property
     def pieces(self) -> int:
         asked = -(-self.rows // self.compute.micro) if self.compute.micro else 1
-        return max(asked, min(self.crew, self.rows))
+        return max(asked, min(self.workers, self.rows))
 
 
 def memory(load: Load) -> Memory:
@@ -104,7 +104,7 @@ def memory(load: Load) -> Memory:
     weights = sum(parameter.nbytes for parameter in model.parameters())
     state = sum(tensor.nbytes for tensor in Optimizers(model, load.optim).state().values())
     average = sum(p.numel() * max(4, p.element_size()) for p in model.parameters()) if load.averages else 0
-    at_once = min(load.crew, load.pieces)
+    at_once = min(load.workers, load.pieces)
     piece = {name: array[: -(-len(array) // load.pieces)] for name, array in load.inputs.items()}
     kept = kept_by(load.spec, load.objective, piece, dtype=dtype, autocast=autocast, device=load.device)
     whole = 0 if load.shards == 1 else weights // max(1, len(kept.blocks))

@@ -59,7 +59,7 @@ class Optimizers:
         """Clip the norm of all gradients to `limit`; the norm before, without waiting for it."""
         return clip(self.parameters(), limit)
 
-    def step(self, factor: float | Tensor, crew: CpuWorkers | None = None, skip: Tensor | None = None) -> None:
+    def step(self, factor: float | Tensor, workers: CpuWorkers | None = None, skip: Tensor | None = None) -> None:
         """Update with all learning rates at `factor` of their peak; where `skip` is 1, nothing changes, even by NaN."""
         self.follow()
         updates: list[tuple[int, Update]] = []
@@ -70,7 +70,7 @@ class Optimizers:
                 updates += self.rules[group].updates(going, pace)
         # The longest first, so that no worker waits for it at the end; the sort is stable.
         updates.sort(key=lambda update: -update[0])
-        for _ in (crew or CpuWorkers()).map(lambda update: update[1](), updates):
+        for _ in (workers or CpuWorkers()).map(lambda update: update[1](), updates):
             pass
         self.forget()
 

@@ -184,13 +184,13 @@ def score_ids(
     if not total:
         raise DataError("there is nothing to predict: give a longer text")
     done, nats = 0, 0.0
-    with eval_mode(model), CpuWorkers.on(device, len(windows)) as crew:
+    with eval_mode(model), CpuWorkers.on(device, len(windows)) as workers:
         reader = Reader(model)
 
         def work(batch: list[Window]) -> tuple[int, float]:
             return sum(w.end - w.first for w in batch), reader.nats([(rows[w.document], w) for w in batch], device)
 
-        for counted, found in crew.map(work, batches(windows, TOKENS.get(device.type, MANY))):
+        for counted, found in workers.map(work, batches(windows, TOKENS.get(device.type, MANY))):
             nats, done = nats + found, done + counted
             if report is not None:
                 report(done, total)

@@ -1,4 +1,4 @@
-"""The team: the processes of one run. A run of one process is a team of one, and nothing here then does anything."""
+"""Ranks: the processes of one run. In a run of one process nothing here does anything."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Ranks:
     """Into how many shares a batch is cut."""
 
     @property
-    def first(self) -> bool:
-        """Whether this process writes, prints and speaks."""
+    def is_rank0(self) -> bool:
+        """Whether this process writes and prints."""
         return self.rank == 0
 
     def share(self, batch: Batch) -> Batch:
@@ -59,7 +59,7 @@ class Ranks:
         dist.all_reduce(found, op=dist.ReduceOp.MAX)
         return bool(found.item())
 
-    def told(self, number: int) -> int:
+    def broadcast(self, number: int) -> int:
         """What the first process says, everywhere."""
         if self.world == 1:
             return number
@@ -72,11 +72,11 @@ class Ranks:
         self.any(False)
 
     @contextmanager
-    def first_alone(self) -> Iterator[bool]:
+    def rank0_first(self) -> Iterator[bool]:
         """The first process does the work, the others wait for it. If it fails, all do: none waits for one that is gone."""
         failed = False
         try:
-            yield self.first
+            yield self.is_rank0
         except BaseException:
             failed = True
             raise

@@ -122,7 +122,7 @@ class TrainStep:
     optimizers: Optimizers
     precision: Precision
     guard: SpikeGuard
-    crew: CpuWorkers = field(default_factory=CpuWorkers)
+    workers: CpuWorkers = field(default_factory=CpuWorkers)
     clip: float = 1.0
     """The largest norm of all gradients together; 0: no limit."""
     micro: int = 0
@@ -144,7 +144,7 @@ class TrainStep:
         terms = self.team.totals(terms)
         norm = self.optimizers.clip(self.clip or math.inf)
         skip = self.guard.judge(terms["total"], norm)
-        self.optimizers.step(factor, self.crew, skip)
+        self.optimizers.step(factor, self.workers, skip)
         return StepResult(terms=terms, norm=norm, skipped=skip)
 
     def settle(self, metrics: StepMetrics, step: int, batch: Batch) -> None:
@@ -159,8 +159,8 @@ class TrainStep:
         """Leave the gradient of the mean loss over all labels; router losses are means over each piece's tokens."""
         mine = self.team.share(batch)
         pieces = math.ceil(mine.units / self.micro) if self.micro else 1
-        if self.crew.size > 1 and not replays_dropout(self.model):
-            return self._by_crew(mine.split(even(mine.units, max(pieces, self.crew.size))), batch.labels, device)
+        if self.workers.size > 1 and not replays_dropout(self.model):
+            return self._by_workers(mine.split(even(mine.units, max(pieces, self.workers.size))), batch.labels, device)
         sums: Sums = {}
         parts = mine.split(even(mine.units, pieces))
         for i, part in enumerate(parts):
@@ -172,7 +172,7 @@ class TrainStep:
             _add(sums, terms, weight)
         return sums
 
-    def _by_crew(self, parts: list[Batch], labels: int, device: torch.device) -> Sums:
+    def _by_workers(self, parts: list[Batch], labels: int, device: torch.device) -> Sums:
         """The same with a thread for each piece. What they find is added in a fixed order, so a step repeats to the bit."""
         parameters = [p for p in self.optimizers.parameters() if p.requires_grad]
 
@@ -182,7 +182,7 @@ class TrainStep:
             return terms, weight, torch.autograd.grad(terms.total * weight, parameters, allow_unused=True)
 
         sums: Sums = {}
-        for terms, weight, found in self.crew.map(work, parts):
+        for terms, weight, found in self.workers.map(work, parts):
             _add(sums, terms, weight)
             for parameter, gradient in zip(parameters, found, strict=True):
                 if gradient is not None and parameter.grad is not None:

@@ -34,7 +34,7 @@ from anyformer.kernels.loss import LossTerms
 from anyformer.model.native_checkpoint import WEIGHTS
 from anyformer.specs.parameters import silent
 from anyformer.train.activation_checkpointing import recompute
-from anyformer.train.checkpoint import Contents, Found, Table, newest, verify, write
+from anyformer.train.checkpoint import Checkpoint, Contents, Table, newest, verify, write
 from anyformer.train.config import Config
 from anyformer.train.distributed.fsdp import spread
 from anyformer.train.distributed.init import layout, meshes
@@ -53,7 +53,7 @@ CHANGE = 6
 TEXT = "the quick brown fox jumps over the lazy dog; pack my box with five dozen liquor jugs. " * 40
 
 
-def rewrite(found: Found, run: Path, parts: int = 0) -> Path:
+def rewrite(found: Checkpoint, run: Path, parts: int = 0) -> Path:
     """Write a checkpoint, however it was written, into the folder of another run: plain, or in so many parts."""
     tables = {name: whole_table(found, name) for name in tables_of(found)}
     kept = [name for name in found.files if Path(name).suffix not in (".safetensors", ".json")]
@@ -73,13 +73,13 @@ def rewrite(found: Found, run: Path, parts: int = 0) -> Path:
     return write(run, found.step, replace(contents, tables={}, public="", beside=beside))
 
 
-def tables_of(found: Found) -> list[str]:
+def tables_of(found: Checkpoint) -> list[str]:
     if PARTS in found.files:
         return list(json.loads((found.folder / PARTS).read_bytes())["tables"])
     return [name for name in found.files if name.endswith(".safetensors")]
 
 
-def whole_table(found: Found, name: str) -> Table:
+def whole_table(found: Checkpoint, name: str) -> Table:
     with Stored(found, name) as stored:
         tensors = {each: torch.empty(shape, dtype=dtype) for each, (shape, dtype) in stored.shapes.items()}
         for each, tensor in tensors.items():
@@ -175,7 +175,7 @@ def curve(setting: Config, until: int | None = None) -> dict:
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*goes on elsewhere.*")
-        with Trainer(setting, speak=speak) as run:
+        with Trainer(setting, sample=speak) as run:
             for event in run.events(until=until):
                 match event:
                     case Step():
@@ -315,11 +315,11 @@ def poisoned(folder: Path) -> dict:
                 return LossTerms(terms.total * bad, terms.terms, terms.label_count)
 
         made.learner.objective = Poison()
-        found = made.learner.step(made.feed(0).batch(0), seed=0, step=0, factor=1.0)
+        found = made.learner.step(made.loader(0).batch(0), seed=0, step=0, factor=1.0)
         after = map(local, made.model.parameters())
         moved = sum(int(not torch.equal(a, b)) for a, b in zip(before, after, strict=True))
         made.learner.objective = plain
-        good = made.learner.step(made.feed(0).batch(1), seed=0, step=1, factor=1.0)
+        good = made.learner.step(made.loader(0).batch(1), seed=0, step=1, factor=1.0)
         return {"skipped": bool(found.skipped), "moved": moved, "then": bool(good.skipped)}
 
 
@@ -412,7 +412,7 @@ def mortal(place: str) -> None:
                         os.kill(os.getpid(), signal.SIGKILL)
                 elif isinstance(event, Resumed):
                     found["resumed"] = event.step
-            if run.setup.team.first:
+            if run.setup.team.is_rank0:
                 (folder / "mortal.json").write_text(json.dumps(found))
     except AnyformerError as error:
         (folder / "words").write_text(str(error))

@@ -91,7 +91,7 @@ def test_run_with_a_stage_that_draws_random_numbers_is_trained_in_one_thread(tmp
     drawn = Config.from_data({**config.to_data(), "compute": {"threads": 2}, "stages": stages})
     for given, size in ((plain, 2), (drawn, 1)):
         with Trainer(given) as run:
-            assert run.setup.learner.crew.size == size
+            assert run.setup.learner.workers.size == size
 
 
 def test_run_whose_loss_is_of_a_whole_batch_is_not_cut_up_for_threads(tmp_path, data):
@@ -99,7 +99,7 @@ def test_run_whose_loss_is_of_a_whole_batch_is_not_cut_up_for_threads(tmp_path, 
     routed = {"model.spec.ffn": {"kind": "moe", "experts": 4, "top_k": 2}, "compute.threads": 2}
     for weight, size in ((0.0, 2), (0.01, 1)):
         with Trainer(text_config(data, tmp_path / f"{size}", routed | {"model.spec.loss": {"balance": weight}})) as run:
-            assert run.setup.learner.crew.size == size
+            assert run.setup.learner.workers.size == size
 
 
 def test_draws_names_dropout_and_attention_that_is_not_exact():
@@ -135,7 +135,7 @@ def test_products_of_the_backward_pass_round_as_those_of_the_forward_pass(tmp_pa
     products, seen = Precision.products, []
     monkeypatch.setattr(Precision, "products", lambda self, device: products(self, torch.device("cuda")))
     with Trainer(text_config(data, tmp_path / "run", {"compute.tf32": True, "compute.threads": 1})) as run:
-        assert isinstance(run.setup.learner.crew, CpuWorkers)
+        assert isinstance(run.setup.learner.workers, CpuWorkers)
         for parameter in run.setup.model.parameters():
             parameter.register_hook(lambda _: seen.append(torch.get_float32_matmul_precision()))
         with warnings.catch_warnings():

@@ -35,21 +35,21 @@ def feed(tokens, batch=4):
     return BatchLoader(examples, Causal(), spec=SPEC, length=16, batch=batch, seed=0, rows="stream")
 
 
-def learner(model, crew=None, **more):
+def learner(model, workers=None, **more):
     optimizers = Optimizers(model, Optim())
     return TrainStep(
         model=model, objective=Causal(), optimizers=optimizers, precision=Precision(), guard=SpikeGuard(),
-        crew=crew or CpuWorkers(), **more,
+        workers=workers or CpuWorkers(), **more,
     )  # fmt: skip
 
 
-def run(steps: int, spec=SPEC, hook=None, crew=None):
+def run(steps: int, spec=SPEC, hook=None, workers=None):
     """Train on a sequence that can be learned: each token follows from the one before."""
     model = af.build(spec)
     if hook is not None:
         hook(model)
     rows = feed(np.arange(2000) * 3 % 16)
-    return model, train(learner(model, crew), rows, budget=Budget(steps=steps), schedule=Trapezoid(), seed=0)
+    return model, train(learner(model, workers), rows, budget=Budget(steps=steps), schedule=Trapezoid(), seed=0)
 
 
 def test_training_lowers_the_loss_of_what_can_be_learned():
@@ -171,8 +171,8 @@ def test_gradients_in_pieces_of_any_number_are_those_of_the_whole_batch(size, mi
     batch = feed(np.random.default_rng(0).integers(16, size=400), batch=6).batch(0)
     found = []
     for workers, rows in ((1, 0), (size, micro)):
-        with CpuWorkers(workers) as crew:
-            made = learner(model, crew, micro=rows)
+        with CpuWorkers(workers) as workers:
+            made = learner(model, workers, micro=rows)
             terms = made._gradients(batch, torch.device("cpu"))
         found.append((float(terms["total"]), [p.grad.clone() for p in model.parameters()]))
         made.optimizers.forget()
@@ -186,8 +186,8 @@ def test_gradients_in_pieces_of_any_number_are_those_of_the_whole_batch(size, mi
 def test_crew_repeats_training_to_the_bit():
     ends = []
     for _ in range(2):
-        with CpuWorkers(3) as crew:
-            model, records = run(6, crew=crew)
+        with CpuWorkers(3) as workers:
+            model, records = run(6, workers=workers)
             losses = [r.loss for r in records]
         ends.append((losses, [p.detach().clone() for p in model.parameters()]))
     assert ends[0][0] == ends[1][0]
@@ -196,9 +196,9 @@ def test_crew_repeats_training_to_the_bit():
 
 def test_crew_answers_in_order_and_gives_cores_back():
     before = torch.get_num_threads()
-    with CpuWorkers(3) as crew:
+    with CpuWorkers(3) as workers:
         # The first is the slowest.
-        made = list(crew.map(lambda i: (time.sleep(0.05 if i == 0 else 0), i)[1], range(20)))
+        made = list(workers.map(lambda i: (time.sleep(0.05 if i == 0 else 0), i)[1], range(20)))
     assert made == list(range(20))
     assert torch.get_num_threads() == before
 
@@ -209,8 +209,8 @@ def test_crew_passes_an_error_on():
             raise KeyError(i)
         return i
 
-    with CpuWorkers(2) as crew, pytest.raises(KeyError, match="2"):
-        list(crew.map(fail, range(5)))
+    with CpuWorkers(2) as workers, pytest.raises(KeyError, match="2"):
+        list(workers.map(fail, range(5)))
 
 
 def test_crew_is_one_beside_a_device_and_no_larger_than_the_work():

@@ -220,13 +220,13 @@ class TextObjective(Objective):
         """The ids before and after each document, whether or not it is cut; None: there is none."""
         return None, None
 
-    def room(self, setting: Setting) -> int:
+    def max_tokens(self, setting: Setting) -> int:
         """How many tokens, those around a document included, a row can hold."""
-        raise TypeError(f"{type(self).__name__} defines no room()")
+        raise TypeError(f"{type(self).__name__} defines no max_tokens()")
 
-    def some_room(self, setting: Setting) -> int:
+    def checked_max_tokens(self, setting: Setting) -> int:
         """The same, if it is any at all."""
-        room, length = self.room(setting), setting.length
+        room, length = self.max_tokens(setting), setting.length
         if room < 1:
             why = f"leave no room for text beside what {self.kind!r} adds"
             raise DataError(f"length: rows of {length} {why}; give more")
@@ -236,20 +236,22 @@ class TextObjective(Objective):
         """How many cells so many tokens become, by lane."""
         return {"": tokens_P}
 
-    def dress(self, ids_N: Any, setting: Setting, key: tuple[int, ...]) -> dict[str, Any]:
+    def to_inputs(self, ids_N: Any, setting: Setting, key: tuple[int, ...]) -> dict[str, Any]:
         """The cells that some tokens become."""
-        raise TypeError(f"{type(self).__name__} defines no dress()")
+        raise TypeError(f"{type(self).__name__} defines no to_inputs()")
 
     def plan(self, examples: Examples, setting: Setting) -> Pieces:
         lengths_N = np.asarray(examples.lengths("tokens"))
         extra = len(ids_of(*self.around(setting, stream=False)))
-        example_P, start_P, stop_P = cut(np.where(lengths_N > 0, lengths_N + extra, 0), self.some_room(setting))
+        example_P, start_P, stop_P = cut(
+            np.where(lengths_N > 0, lengths_N + extra, 0), self.checked_max_tokens(setting)
+        )
         cells = self.cells(stop_P - start_P, setting)
         return Pieces(example_P, start_P, stop_P, cells, left_out=int((lengths_N == 0).sum()))
 
     def make(self, examples: Examples, piece: Piece, setting: Setting, key: tuple[int, ...]) -> Made:
         ids_N = surrounded(examples, piece, *self.around(setting, stream=False))
-        return Made((self.dress(ids_N, setting, key),))
+        return Made((self.to_inputs(ids_N, setting, key),))
 
 
 def surrounded(examples: Examples, piece: Piece, before: int | None, after: int | None) -> Any:

@@ -33,10 +33,10 @@ class NextToken(TextObjective):
     def around(self, setting: Setting, *, stream: bool) -> tuple[int | None, int | None]:
         return ends_of(setting.spec, stream=stream)
 
-    def room(self, setting: Setting) -> int:
+    def max_tokens(self, setting: Setting) -> int:
         return setting.length
 
-    def dress(self, ids_N: Any, setting: Setting, key: tuple[int, ...]) -> dict[str, Any]:
+    def to_inputs(self, ids_N: Any, setting: Setting, key: tuple[int, ...]) -> dict[str, Any]:
         labels_N = ids_N.copy()
         labels_N[: self.skipped(setting.spec)] = IGNORE
         return {"input_ids": ids_N, "labels": labels_N}

@@ -65,7 +65,7 @@ class Masked(TextObjective, Framed, kind="masked"):
     def around(self, setting: Setting, *, stream: bool) -> tuple[int | None, int | None]:
         return None, self.last(setting.spec) if stream else None
 
-    def room(self, setting: Setting) -> int:
+    def max_tokens(self, setting: Setting) -> int:
         return setting.length - self._frame(setting)
 
     def _frame(self, setting: Setting) -> int:
@@ -74,7 +74,7 @@ class Masked(TextObjective, Framed, kind="masked"):
     def cells(self, tokens_P: Any, setting: Setting) -> dict[str, Any]:
         return {"": tokens_P + self._frame(setting)}
 
-    def dress(self, ids_N: Any, setting: Setting, key: tuple[int, ...]) -> dict[str, Any]:
+    def to_inputs(self, ids_N: Any, setting: Setting, key: tuple[int, ...]) -> dict[str, Any]:
         spec = setting.spec
         first, last = self.first(spec), self.last(spec)
         ids_N = np.concatenate([ids_of(first), ids_N, ids_of(last)])

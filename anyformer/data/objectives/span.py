@@ -77,7 +77,7 @@ class Span(TextObjective, kind="span"):
         noise_P, spans_P = self.hidden(tokens_P)
         return {"": tokens_P - noise_P + spans_P + 1, "decoder_": noise_P + spans_P + 1}
 
-    def room(self, setting: Setting) -> int:
+    def max_tokens(self, setting: Setting) -> int:
         tokens = np.arange(1, 2 * setting.length + 1)
         fits = np.maximum.reduce(list(self.cells(tokens, setting).values())) <= setting.length
         room = int(tokens[fits].max(initial=0))
@@ -89,7 +89,7 @@ class Span(TextObjective, kind="span"):
             )
         return room
 
-    def dress(self, ids_N: Any, setting: Setting, key: tuple[int, ...]) -> dict[str, Any]:
+    def to_inputs(self, ids_N: Any, setting: Setting, key: tuple[int, ...]) -> dict[str, Any]:
         sentinels, end = self._sentinels(setting.spec), ids_of(first_eos(setting.spec))
         if np.isin(ids_N, sentinels).any():
             taken = int(ids_N[np.isin(ids_N, sentinels)][0])

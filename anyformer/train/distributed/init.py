@@ -100,7 +100,7 @@ def joined(many: Many, device: torch.device) -> Iterator[Joined]:
     with warnings.catch_warnings():
         # Nothing here changes an answer in place, which is what this one is about.
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
-        if not met.team.first:
+        if not met.team.is_rank0:
             # All find the same, and one of them says it.
             warnings.simplefilter("ignore")
         try:

@@ -26,7 +26,7 @@ from anyformer.files import Written, write_new
 from anyformer.model.safetensors_file import DTYPES, TensorFile
 from anyformer.optim.clip import as_dtensor
 from anyformer.optim.rule import local as local_part
-from anyformer.train.checkpoint import FOLDER, NAMES, Contents, Found, Table, name_of, write
+from anyformer.train.checkpoint import FOLDER, NAMES, Checkpoint, Contents, Table, name_of, write
 from anyformer.train.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def gathered_contents(contents: Contents, team: Ranks) -> Contents:
     tables: dict[str, Table] = {}
     for name, table in contents.tables.items():
         wholes = ((each, whole(tensor)) for each, tensor in table.tensors.items())
-        kept = {each: full.to("cpu", copy=True) if team.first else None for each, full in wholes}
+        kept = {each: full.to("cpu", copy=True) if team.is_rank0 else None for each, full in wholes}
         tables[name] = Table({each: full for each, full in kept.items() if full is not None}, table.metadata)
     return replace(contents, tables=tables)
 
@@ -122,18 +122,18 @@ def save_parts(team: Ranks, run: Path, step: int, contents: Contents, keep: int)
     def beside(made: Path) -> Mapping[str, Written]:
         nonlocal told
         told = True
-        team.told(os.getpid())
+        team.broadcast(os.getpid())
         _write_mine(made, contents.tables, team)
         return collected(made, contents.tables, team.world)
 
-    with team.first_alone() as first:
+    with team.rank0_first() as first:
         if first:
             try:
                 write(run, step, replace(contents, tables={}, public="", beside=beside), keep)
             finally:
                 if not told:
-                    team.told(-1)
-        elif (writer := team.told(0)) >= 0:
+                    team.broadcast(-1)
+        elif (writer := team.broadcast(0)) >= 0:
             _write_mine(run / FOLDER / f"{name_of(step)}.tmp-{writer}", contents.tables, team)
 
 
@@ -173,7 +173,7 @@ def _answers_for(tensor: Tensor, team: Ranks) -> bool:
     """Whether this process writes what it holds: of copies the first one is written, and of nothing nothing."""
     held = as_dtensor(tensor.detach())
     if held is None:
-        return team.first
+        return team.is_rank0
     copies = [i for i, where in enumerate(held.placements) if where.is_replicate()]
     return all(held.device_mesh.get_local_rank(i) == 0 for i in copies) and local(tensor).numel() > 0
 
@@ -203,7 +203,7 @@ def collected(made: Path, tables: Mapping[str, Table], world: int) -> dict[str, 
 class Stored:
     """A table of a checkpoint, plain or in parts, open for reading in a `with`. Its hashes have been checked."""
 
-    def __init__(self, found: Found, table: str) -> None:
+    def __init__(self, found: Checkpoint, table: str) -> None:
         self.found, self.table, self.metadata = found, table, dict[str, str]()
         self.shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         self._pieces: dict[str, list[tuple[str, Stretch]]] = {}
@@ -280,7 +280,7 @@ def _check_boxes(name: str, shape: tuple[int, ...], boxes: list[Stretch]) -> Non
         raise CheckpointError(f"{PARTS}: the parts of {name} do not make up {shape}")
 
 
-def fill(found: Found, table: str, tensors: Mapping[str, Tensor]) -> dict[str, str]:
+def fill(found: Checkpoint, table: str, tensors: Mapping[str, Tensor]) -> dict[str, str]:
     """Give tensors, cut or whole, what a table has under their names; its texts. All must fit, or none is touched."""
     with Stored(found, table) as stored:
         wrong = [f"{name}: is missing" for name in tensors.keys() - stored.shapes.keys()]

@@ -92,7 +92,7 @@ def services(names: Sequence[str], folder: Path) -> list[Logger]:
     return [leaf(folder) for name in dict.fromkeys(names) if (leaf := Service.named(name)) is not None]
 
 
-class Told:
+class LoggerGroup:
     """Tells all loggers. One that can't begin is an error before anything is learned; one that fails later is left out."""
 
     def __init__(self, loggers: Sequence[Logger]) -> None:
@@ -160,9 +160,9 @@ FILE = "metrics.jsonl"
 class Metrics:
     """Appends records to metrics.jsonl, flushed one by one, and tells loggers; quiet on all ranks but the first."""
 
-    def __init__(self, folder: Path, told: Told | None = None, *, quiet: bool = False) -> None:
+    def __init__(self, folder: Path, loggers: LoggerGroup | None = None, *, quiet: bool = False) -> None:
         self._file = None if quiet else (folder / FILE).open("a", encoding="utf-8")
-        self._told = Told([]) if told is None or quiet else told
+        self._loggers = LoggerGroup([]) if loggers is None or quiet else loggers
 
     def write(self, event: str, **values: Any) -> None:
         """Add one record. JSON has no NaN: a number that is not finite is written as null."""
@@ -171,11 +171,11 @@ class Metrics:
         with naming(self._file.name):
             self._file.write(json.dumps({"event": event, **sound(values)}, allow_nan=False) + "\n")
             self._file.flush()
-        self._told.log(event, values)
+        self._loggers.log(event, values)
 
     def tell(self, event: str, **values: Any) -> None:
         """Tell loggers of something that is no measurement."""
-        self._told.log(event, values)
+        self._loggers.log(event, values)
 
     def __enter__(self) -> Metrics:
         return self
@@ -183,7 +183,7 @@ class Metrics:
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self._file.close()
-        self._told.end()
+        self._loggers.end()
 
 
 def sound(value: Any) -> Any:
