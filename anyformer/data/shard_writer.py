@@ -215,11 +215,9 @@ class Journal:
             # Nothing is lost: no shard was finished, as when the first try had an option wrong.
             self._told = {}
             return None
-        found = self._told["survey"]
-        return Survey(
-            layout=Layout(fields=found["fields"]), names={r: tuple(n) for r, n in found["names"].items()},
-            documents=found["documents"], characters=found["characters"],
-        )  # fmt: skip
+        found = dict(self._told["survey"])
+        names = {role: tuple(known) for role, known in found.pop("names").items()}
+        return Survey(layout=Layout(fields=found.pop("fields")), names=names, **found)
 
     def _compare(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
         was, now = old["options"], new["options"]
@@ -233,17 +231,11 @@ class Journal:
             what = "; ".join(differs)
             raise InputError(f"{self.folder}: was made of something else: {what}; pick another folder, or remove it")
 
-    def tokenizer(self) -> Tokenizer | None:
-        return self._kept(TOKENIZER, "tokenizer")
-
-    def source_tokenizer(self) -> Tokenizer | None:
-        return self._kept(SOURCE, "source_tokenizer")
-
-    def _kept(self, name: str, told: str) -> Tokenizer | None:
+    def tokenizer(self, name: str) -> Tokenizer | None:
+        """A tokenizer of an interrupted run, by the name of its file."""
         place = self.folder / name
-        if not self._told or not place.is_file() or file_sha256(place) != self._told[told]:
-            return None
-        return tokenizer(place)
+        whole = self._told and place.is_file() and file_sha256(place) == self._told[place.stem]
+        return tokenizer(place) if whole else None
 
     @contextlib.contextmanager
     def begun(
@@ -260,20 +252,17 @@ class Journal:
             if _state(self.folder) != self._found:
                 # Going on from what was read before would remove shards that were finished since.
                 raise InputError(f"{self.folder}: another process wrote to it meanwhile; run the command again")
-            sha256: list[str | None] = [None, None]
-            for i, (one, name) in enumerate(((made, TOKENIZER), (source, SOURCE))):
+            sha256: dict[str, str | None] = {"tokenizer": None, "source_tokenizer": None}
+            for place, one in ((self.folder / TOKENIZER, made), (self.folder / SOURCE, source)):
                 if one is not None:
-                    one.save(self.folder / name)
-                    sha256[i] = file_sha256(self.folder / name)
-            same = [self._told.get("tokenizer"), self._told.get("source_tokenizer")] == sha256
+                    one.save(place)
+                    sha256[place.stem] = file_sha256(place)
+            same = all(self._told.get(name) == digest for name, digest in sha256.items())
             told = self._told.get("shards", {}) if same else {}
             self.shards = {part: self._whole(told.get(part, [])) for part in parts}
-            found = {
-                "fields": dict(survey.layout.fields), "names": survey.names, "documents": survey.documents,
-                "characters": survey.characters,
-            }  # fmt: skip
-            self._told = {"asked": asked, "survey": found, "tokenizer": sha256[0], "shards": self.shards}
-            self._told["source_tokenizer"] = sha256[1]
+            found = {name: getattr(survey, name) for name in ("names", "documents", "characters")}
+            found["fields"] = dict(survey.layout.fields)
+            self._told = {"asked": asked, "survey": found, **sha256, "shards": self.shards}
             self._sweep()
             self.note()
             yield self.shards
