@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate, chain
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.dataset import Ragged
+from anyformer.data.dataset import Names, Ragged
 from anyformer.data.scan import STORED, Layout
 from anyformer.data.sources import Record
 from anyformer.data.tokenizer import Tokenizer, guarded
@@ -57,13 +57,7 @@ class Encoded:
 class Encoder:
     """Turns records into columns."""
 
-    def __init__(
-        self,
-        layout: Layout,
-        made: Tokenizer | None,
-        names: Mapping[str, Sequence[str]],
-        source: Tokenizer | None = None,
-    ) -> None:
+    def __init__(self, layout: Layout, made: Tokenizer | None, names: Names, source: Tokenizer | None = None) -> None:
         """`source` encodes the column of that name, where it has a tokenizer of its own."""
         self.layout, self.tokenizer, self.source = layout, made, source
         self._numbers = {role: {name: i for i, name in enumerate(known)} for role, known in names.items()}

@@ -206,34 +206,6 @@ class HeldOut:
         return int.from_bytes(digest[:8], "big") < int(self.share * 2**64)
 
 
-def find_held_out(
-    records: Callable[[], Iterable[Record]],
-    layout: Layout,
-    share: Fraction,
-    way: Way,
-    key: str | None,
-    *,
-    documents: int,
-    characters: int,
-) -> HeldOut:
-    """The rule for so many documents of so many characters in all."""
-    if way == "drawn":
-        return HeldOut(share=share, way=way, layout=layout, key=key)
-    if documents == 1 and "text" in layout.fields:
-        return HeldOut(share=share, way=way, layout=layout, cut=int(characters * (1 - share)))
-    # From the end, documents are held out until they are the share; the first one is always learned from. Series of
-    # numbers have no characters: each counts as much as any other.
-    first, number, seen, total = 1, 0, 0, characters or documents
-    for record in records():
-        seen += sum(map(len, layout.texts(layout.values(record)))) if characters else 1
-        if not record.more:
-            if number and total - seen < share * total:
-                first = number
-                break
-            number += 1
-    return HeldOut(share=share, way=way, layout=layout, first=first)
-
-
 def _divided(records: Iterable[Record], field: str, cut: int, *, held: bool) -> Iterator[Record]:
     """One side of a long text that is cut at a character."""
     seen = 0
@@ -356,3 +328,29 @@ def take_survey(plan: Plan, report: Report = lambda done, total: None) -> Survey
     if layout.roles[:3] == ("a", "b", "c") and known["label"] == ("b",):
         known["label"] = ("b", "c")
     return Survey(layout=layout, names=known, documents=documents, characters=characters)
+
+
+def find_held_out(plan: Plan, survey: Survey) -> HeldOut | None:
+    """The rule by which a share of the training examples is held out; None if none are."""
+    if not plan.hold_out:
+        return None
+    layout, share, key = survey.layout, plan.hold_out, plan.key
+    documents, characters = survey.documents["train"], survey.characters["train"]
+    if key is not None and key not in layout.fields:
+        raise InputError(f"there is no column {key!r} to keep on one side; columns are {', '.join(layout.fields)}")
+    way = plan.way or ("last" if plan.format.ordered and not plan.labels and key is None else "drawn")
+    if way == "drawn":
+        return HeldOut(share=share, way=way, layout=layout, key=key)
+    if documents == 1 and "text" in layout.fields:
+        return HeldOut(share=share, way=way, layout=layout, cut=int(characters * (1 - share)))
+    # From the end, documents are held out until they are the share; the first one is always learned from. Series of
+    # numbers have no characters: each counts as much as any other.
+    first, number, seen, total = 1, 0, 0, characters or documents
+    for record in plan.records("train"):
+        seen += sum(map(len, layout.texts(layout.values(record)))) if characters else 1
+        if not record.more:
+            if number and total - seen < share * total:
+                first = number
+                break
+            number += 1
+    return HeldOut(share=share, way=way, layout=layout, first=first)

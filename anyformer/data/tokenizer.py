@@ -44,16 +44,14 @@ WORDS = "|".join(
 """No merge crosses the border of a match. Every character is in some match."""
 
 
+Named = Mapping[str, str]
+
+
 class Tokenizer:
     """Text to ids and back."""
 
     def __init__(
-        self,
-        inner: tokenizers.Tokenizer,
-        *,
-        published: bool = False,
-        named: Mapping[str, str] | None = None,
-        splits: bool = False,
+        self, inner: tokenizers.Tokenizer, *, published: bool = False, named: Named | None = None, splits: bool = False
     ) -> None:
         """`published`: its files say what a text becomes, otherwise the spec of the run does; `named`: special tokens
         by name (bos_token, ...); `splits`: those that are spelled out in a text are text for `text_ids` too.

@@ -32,7 +32,7 @@ def tokenize(plan: Plan, progress: Progress = lambda _: nullcontext(lambda done,
     if survey is None:
         with progress("reading") as report:
             survey = take_survey(plan, report)
-    job = _Job(plan, survey, _held_out(plan, survey))
+    job = _Job(plan, survey, find_held_out(plan, survey))
     job.check()
     job.find_tokenizers(journal, progress)
     try:
@@ -76,19 +76,6 @@ def _asked(plan: Plan, progress: Progress) -> dict[str, Any]:
 
 def _sha256(made: Tokenizer) -> str:
     return hashlib.sha256(made.to_json().encode()).hexdigest()
-
-
-def _held_out(plan: Plan, survey: Survey) -> HeldOut | None:
-    if not plan.hold_out:
-        return None
-    layout = survey.layout
-    if plan.key is not None and plan.key not in layout.fields:
-        raise InputError(f"there is no column {plan.key!r} to keep on one side; columns are {', '.join(layout.fields)}")
-    way = plan.way or ("last" if plan.format.ordered and not plan.labels and plan.key is None else "drawn")
-    return find_held_out(
-        lambda: plan.records("train"), layout, plan.hold_out, way, plan.key,
-        documents=survey.documents["train"], characters=survey.characters["train"],
-    )  # fmt: skip
 
 
 @dataclass

@@ -29,14 +29,11 @@ class StepRecord:
     """Loss or gradient were not finite, so the weights were left as they were."""
 
 
+Clock = Callable[[], float]
+
+
 def train(
-    learner: TrainStep,
-    feed: BatchLoader,
-    *,
-    schedule: Schedule,
-    budget: Budget,
-    seed: int,
-    clock: Callable[[], float] | None = None,
+    learner: TrainStep, feed: BatchLoader, *, schedule: Schedule, budget: Budget, seed: int, clock: Clock | None = None
 ) -> Iterator[StepRecord]:
     """Train until the budget is spent; the caller's time between steps counts only if `clock` measures it."""
     model = learner.model

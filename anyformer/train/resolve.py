@@ -20,18 +20,14 @@ from anyformer.train.config import Config, ModelPart, Stage, in_familiar_words
 NO_VALID = '; tokenize with --valid or --hold-out, or set data.valid to ""'
 UNKNOWN = 2**20
 """A vocabulary that no special token is beyond."""
+Ids = Mapping[str, int]
 NO_IDS: Table = {
     "ids.pad": None, "ids.bos": None, "ids.eos": [], "ids.start": None, "ids.source_pad": None, "ids.source_eos": None,
 }  # fmt: skip
 
 
 def resolved(
-    part: ModelPart,
-    *,
-    vocab: int | None,
-    ids: Mapping[str, int],
-    source_vocab: int = 0,
-    source_ids: Mapping[str, int] | None = None,
+    part: ModelPart, *, vocab: int | None, ids: Ids, source_vocab: int = 0, source_ids: Ids | None = None
 ) -> ModelSpec:
     """The spec of a run. `vocab` and `ids` are the tokenizer's; what the config says itself goes first.
 
@@ -66,7 +62,7 @@ def resolved(
     return spec
 
 
-def _misfits(spec: ModelSpec, vocab: int, source_vocab: int, source_ids: Mapping[str, int]) -> Iterator[str]:
+def _misfits(spec: ModelSpec, vocab: int, source_vocab: int, source_ids: Ids) -> Iterator[str]:
     """What of the data's tokenizers a spec can't read."""
     advice = "leave it out of [model.spec], or tokenize with the model's own tokenizer"
     if vocab and spec.vocab < vocab:
@@ -121,7 +117,7 @@ def _base(name: str) -> ModelSpec:
     return named(name)
 
 
-def _ids(spec: ModelSpec, ids: Mapping[str, int], source_ids: Mapping[str, int]) -> Table:
+def _ids(spec: ModelSpec, ids: Ids, source_ids: Ids) -> Table:
     """The tokenizer's special tokens as a spec says them; a decoder that reads an encoder is started with pad or bos."""
     found: dict[str, Any] = {name: ids[name] for name in ("pad", "bos") if name in ids}
     found |= {"eos": [ids["eos"]]} if "eos" in ids else {}

@@ -18,15 +18,11 @@ from anyformer.train.distributed.init import Meshes
 from anyformer.train.distributed.sharded_checkpoint import put, whole
 from anyformer.train.distributed.tensor_parallel import constants, divided, share_products
 
+Values = Callable[[str], Tensor]
+
 
 def spread(
-    spec: ModelSpec,
-    meshes: Meshes,
-    values: Callable[[str], Tensor],
-    *,
-    device: torch.device,
-    dtype: torch.dtype,
-    autocast: bool = False,
+    spec: ModelSpec, meshes: Meshes, values: Values, *, device: torch.device, dtype: torch.dtype, autocast: bool = False
 ) -> Model:
     """A model of a spec of which this process holds its part. `values` gives whole tensors by name, one at a time."""
     tensor = 1 if meshes.tensor is None else meshes.tensor.size()

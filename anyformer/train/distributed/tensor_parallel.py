@@ -62,14 +62,9 @@ def divided(spec: ModelSpec, n: int) -> ModelSpec:
 
 
 def _share(layer: Layer, dims: Dims, n: int) -> Layer:
-    attention = replace(
-        layer.attention,
-        heads=dims.heads // n,
-        kv_heads=max(1, dims.kv_heads // n),
-        head_dim=dims.head_dim,
-        # A formula may name the heads, which are fewer here.
-        scale=evaluate(layer.attention.scale, dims.names()),
-    )
+    # A formula may name the heads, which are fewer here.
+    scale, heads, kv_heads = evaluate(layer.attention.scale, dims.names()), dims.heads // n, max(1, dims.kv_heads // n)
+    attention = replace(layer.attention, heads=heads, kv_heads=kv_heads, head_dim=dims.head_dim, scale=scale)
     ffn: Any = layer.ffn
     return replace(layer, attention=attention, ffn=replace(ffn, width=dims.ffn_width // n))
 
