@@ -116,11 +116,12 @@ def _not_utf8(name: str, error: UnicodeDecodeError, before: int = 0) -> DataErro
 
 def read_text(path: str | Path) -> str:
     """The text of a file, of a gzip file ending in .gz, or of standard input if the path is `-`; newlines as they are."""
-    name = "standard input" if str(path) == STDIN else str(path)
-    if "\0" in name or Path(path).is_dir():
+    stdin = str(path) == STDIN
+    name = "standard input" if stdin else str(path)
+    if not stdin and ("\0" in name or Path(path).is_dir()):
         what = "can't be read: no name has a null byte" if "\0" in name else "is a directory; give the text files in it"
         raise DataError(f"{name}: {what}")
-    with nullcontext(sys.stdin.buffer) if str(path) == STDIN else RawFile(Path(path)).opened() as file:
+    with nullcontext(sys.stdin.buffer) if stdin else RawFile(Path(path)).opened() as file:
         data: bytes = file.read()
     try:
         text = data.decode().removeprefix("\ufeff")

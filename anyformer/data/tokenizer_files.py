@@ -27,6 +27,17 @@ from anyformer.errors import AnyformerError, DataError
 from anyformer.families.shards import CONFIG, CONFIG_BYTES, read_json
 from anyformer.files import inside
 
+FILE, SETTINGS, NAMES, ADDED = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+RUN = "spec.toml"
+MARK, PUBLISHED = "anyformer", {"published": True}
+"""What `convert` writes into the settings of a folder in our own format that it made from a published one."""
+LARGEST = 256 * 2**20
+"""Bytes of the largest tokenizer.json or vocabulary that is read."""
+SETTINGS_BYTES = 8 * 2**20
+MOST_SENTINELS = 10_000
+SENTENCEPIECE = re.compile(r".*\.(model|spm)|tekken\.json|tiktoken.*")
+PLAIN = "TokenizersBackend"
+"""The class that takes a tokenizer.json as it is."""
 NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 """Names by which settings and templates speak of special tokens, in the order in which they are added."""
 LISTED, EXTRA, ADDITIONAL = "added_tokens_decoder", "extra_special_tokens", "additional_special_tokens"
@@ -134,19 +145,6 @@ def add_tokens(inner: tokenizers.Tokenizer, listed: Sequence[AddedToken], specia
         inner.add_tokens(new)
     if plain:
         inner.add_tokens([AddedToken(text, special=True) for text in specials.texts])
-
-
-FILE, SETTINGS, NAMES, ADDED = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
-RUN = "spec.toml"
-MARK, PUBLISHED = "anyformer", {"published": True}
-"""What `convert` writes into the settings of a folder in our own format that it made from a published one."""
-LARGEST = 256 * 2**20
-"""Bytes of the largest tokenizer.json or vocabulary that is read."""
-SETTINGS_BYTES = 8 * 2**20
-MOST_SENTINELS = 10_000
-SENTENCEPIECE = re.compile(r".*\.(model|spm)|tekken\.json|tiktoken.*")
-PLAIN = "TokenizersBackend"
-"""The class that takes a tokenizer.json as it is."""
 
 
 @cache

@@ -11,6 +11,7 @@ is right.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -28,6 +29,7 @@ from torch import Tensor
 from anyformer import files
 from anyformer.data.shards import file_sha256
 from anyformer.errors import CheckpointError, file_fault
+from anyformer.families.shards import read_json
 from anyformer.files import Bytes, Written, alive, inside, share_file, sweep, write_new
 from anyformer.model.native_checkpoint import WEIGHTS, metadata_of
 from anyformer.model.safetensors_file import DTYPES, TensorFile
@@ -135,13 +137,8 @@ def steps_in(run: Path) -> dict[int, Path]:
 def last_state(run: Path) -> dict[str, Any] | None:
     """What state.json of the newest checkpoint says, before anything else of it is looked at; None: there is none."""
     for folder in steps_in(run).values():
-        try:
-            if (folder / STATE).stat().st_size <= TEXT:
-                found = json.loads((folder / STATE).read_bytes())
-                if isinstance(found, dict):
-                    return found
-        except (OSError, ValueError, RecursionError):
-            continue
+        with contextlib.suppress(CheckpointError):
+            return read_json(folder / STATE, TEXT)
     return None
 
 
@@ -219,9 +216,7 @@ def clear(run: Path) -> None:
     sweep(run / WEIGHTS)
 
 
-def newest(
-    run: Path, warn: Callable[[str], None] = lambda fault: warnings.warn(fault, stacklevel=3)
-) -> Checkpoint | None:
+def newest(run: Path, warn: Callable[[str], None] | None = None) -> Checkpoint | None:
     """The newest whole checkpoint, None if there is none; damaged ones are warned of, and an error if all are."""
     faults: list[str] = []
     held = steps_in(run)
@@ -230,7 +225,7 @@ def newest(
             return verify(folder, step)
         except CheckpointError as error:
             faults.append(str(error))
-            warn(f"{error}; going back to the one before it")
+            (warn or warnings.warn)(f"{error}; going back to the one before it")
     if faults:
         raise CheckpointError(
             "\n  ".join([f"{run / FOLDER}: none of {len(held)} checkpoints is whole:", *faults])
@@ -265,12 +260,12 @@ def verify(folder: Path, step: int, *, hashes: bool = True) -> Checkpoint:
     missing = sorted({STATE, head["public"] or STATE} - head["files"].keys())
     if missing:
         raise CheckpointError(f"{folder / MANIFEST}: names no {', '.join(missing)}")
-    state = _table(folder / STATE)
+    state = read_json(folder / STATE, TEXT)
     return Checkpoint(folder=folder, step=step, state=state, public=head["public"], files=tuple(head["files"]))
 
 
 def _manifest(file: Path) -> dict[str, Any]:
-    data = _table(file)
+    data = read_json(file, TEXT)
     head = {name: value for name, value in data.items() if name != "sha256"}
     if file.read_bytes() != _signed(head):
         raise CheckpointError(f"{file}: is damaged: it is not what its own hash was made of")
@@ -280,20 +275,6 @@ def _manifest(file: Path) -> dict[str, Any]:
     if any(not isinstance(head.get(name), kind) for name, kind in fields.items()):
         raise CheckpointError(f"{file}: is damaged: it needs {', '.join(fields)}")
     return head
-
-
-def _table(file: Path) -> dict[str, Any]:
-    try:
-        if inside(file, file.parent).stat().st_size > TEXT:
-            raise CheckpointError(f"{file}: is larger than {TEXT} bytes")
-        data: Any = json.loads(file.read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{file}: can't be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file}: is damaged: it is not JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{file}: is damaged: it holds no table")
-    return data
 
 
 def _check(file: Path, told: Any) -> None:

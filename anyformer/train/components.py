@@ -80,7 +80,7 @@ class Components:
     valid: BatchLoader | None
     ema: Ema | None
     order: int
-    """The rule by which the rows of a stream are cut: `data.order.VERSION` of when the run was begun."""
+    """The rule by which the rows of a stream are cut: `data.loader.VERSION` of when the run was begun."""
 
     def __init__(self, config: Config) -> None:
         self.config = config

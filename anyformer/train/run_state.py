@@ -41,7 +41,7 @@ class RunState:
     guard: dict[str, Any]
     digest: str
     order: int = 1
-    """The rule by which streams are cut into rows, `data.order.VERSION` when the run was begun."""
+    """The rule by which streams are cut into rows, `data.loader.VERSION` when the run was begun."""
     totals: list[list[int]] = field(default_factory=list)
     """From which step on the schedule was that of a run of how many steps; empty: never of another number."""
 
