@@ -56,7 +56,7 @@ def _grouped(module: nn.Module) -> Iterator[tuple[str, nn.Parameter, Group]]:
     known: dict[str, Group] = {}
     for path, part in parts:
         if isinstance(part, HasInventory):
-            own = {_join(path, name): group_of(weight.role) for name, weight in part.inventory().items()}
+            own: dict[str, Group] = {_join(path, n): group_of(w.role) for n, w in part.inventory().items()}
             # What holds a part knows more of it than the part itself.
             known = own | known
     head = _head(module)

@@ -300,11 +300,15 @@ class Enter(torch.autograd.Function):
         return x.view_as(x)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Any) -> Any:
-        grad = grads[0].contiguous().clone()
-        all_reduce(grad, group=ctx.group)
-        return grad, None
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        return _summed(ctx, *grad_outputs)
+
+
+@once_differentiable
+def _summed(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+    grad = grad.contiguous().clone()
+    all_reduce(grad, group=ctx.group)
+    return grad, None
 
 
 class Leave(torch.autograd.Function):
