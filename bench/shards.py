@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from anyformer.data.raw import RawFile
+from anyformer.data.corpus import RawFile
 from anyformer.data.scan import Plan
 from anyformer.data.shards import open_examples
 from anyformer.data.sources.text import Text

@@ -24,7 +24,7 @@ from anyformer.files import replace_file
 from anyformer.train.config import Config
 from anyformer.train.evaluation import evaluate
 from anyformer.train.events import Step, Stopped
-from anyformer.train.loss_plot import INK, smoothed
+from anyformer.train.report.chart import INK, smoothed
 from anyformer.train.trainer import Trainer
 
 RECIPES = Path(__file__).parent.parent / "recipes"

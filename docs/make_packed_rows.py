@@ -5,10 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from anyformer.data import packed_picture
 from anyformer.data.corpus import standard_library
-from anyformer.data.packing import Packing
-from anyformer.data.spans import cut
+from anyformer.data.dataset import cut
+from anyformer.data.packing import Packing, save_figure
 from anyformer.data.tokenizer import train_bpe
 
 PICTURE = Path(__file__).resolve().parent / "pictures" / "packed-rows.png"
@@ -21,6 +20,6 @@ def main() -> None:
     lengths = [len(ids) + 1 for ids in train_bpe(texts, VOCAB).encode_many(texts)]
     _, start, stop = cut(lengths, LENGTH)
     packed = {kind: Packing.named(kind)().pack(stop - start, LENGTH) for kind in Packing.kinds()}
-    packed_picture.save(PICTURE, packed, stop - start)
+    save_figure(PICTURE, packed, stop - start)
     for kind, each in packed.items():
         sys.stdout.write(f"{kind}: {len(texts)} files, {len(each)} rows, {each.waste:.2%} blank\n")

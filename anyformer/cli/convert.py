@@ -88,7 +88,7 @@ def run(given: argparse.Namespace) -> int:
     """Convert, and say what came of it."""
     from pathlib import Path
 
-    from anyformer.data.text import read_text
+    from anyformer.data.corpus import read_text
     from anyformer.families.hub import find_folder
 
     source, text = together(

@@ -90,7 +90,7 @@ def check_way(given: argparse.Namespace) -> None:
 
 def run_texts(given: argparse.Namespace) -> int:
     """Score each text, and all of them together."""
-    from anyformer.data.text import read_text
+    from anyformer.data.corpus import read_text
     from anyformer.families.io import load
 
     # All that can be wrong before anything is read.

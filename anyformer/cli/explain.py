@@ -115,7 +115,7 @@ def _explain_prompt(given: argparse.Namespace) -> int:
         raise InputError(f"{', '.join(idle)}: not with --prompt, which looks at a trained model as it is")
     text = given.prompt
     if text == STDIN:
-        from anyformer.data.text import read_text
+        from anyformer.data.corpus import read_text
 
         text = read_text(STDIN).removesuffix("\n").removesuffix("\r")
     model, tokenizer = open_model(given.spec, ignore_keys=given.ignore_keys)

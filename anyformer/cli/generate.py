@@ -171,7 +171,7 @@ def room_for(model: Model, prompt: int) -> int:
 
 def _prompt(given: str | None) -> str | None:
     if given == STDIN:
-        from anyformer.data.text import read_text
+        from anyformer.data.corpus import read_text
 
         # The end of the line belongs to the shell, not to the text.
         return read_text(STDIN).removesuffix("\n").removesuffix("\r")

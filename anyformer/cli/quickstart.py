@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from anyformer.lab.plan import Plan
     from anyformer.lab.quickstart import Quickstart
     from anyformer.lab.result import Comparison, Result
-    from anyformer.train.budget import Budget
+    from anyformer.train.events import Budget
     from anyformer.train.loop import StepRecord
 
 MINUTES, MOST_MINUTES = 2.0, 5.0
@@ -108,7 +108,7 @@ def run(given: argparse.Namespace) -> int:
 
 def _plan(given: argparse.Namespace) -> Plan:
     from anyformer.lab.plan import Plan
-    from anyformer.train.budget import Budget
+    from anyformer.train.events import Budget
 
     changes: dict[str, Any] = {}
     for option, (path, _, _) in SHORTCUTS.items():

@@ -13,10 +13,10 @@ from anyformer.cli.terminal import console, print_all, print_json
 from anyformer.errors import InputError
 
 if TYPE_CHECKING:
-    from anyformer.data.raw import RawFile
+    from anyformer.data.corpus import RawFile
     from anyformer.data.scan import Plan
     from anyformer.data.shards import Index
-    from anyformer.data.sources.format import Format
+    from anyformer.data.sources import Format
 
 FORMATS = ("text", "jsonl", "tsv", "conllu")
 KINDS = ("bpe", "wordpiece", "unigram", "chars")
@@ -121,7 +121,7 @@ def _plan(given: argparse.Namespace) -> Plan:
     from fractions import Fraction
     from pathlib import Path
 
-    from anyformer.data.raw import find_files
+    from anyformer.data.corpus import find_files
     from anyformer.data.scan import SHARD, Plan
     from anyformer.data.tokenizer_training import Training
 
@@ -173,7 +173,7 @@ def _format(given: argparse.Namespace, files: dict[str, tuple[RawFile, ...]]) ->
     """The format with its options; one that it does not have is an error."""
     from dataclasses import fields
 
-    from anyformer.data.raw import format_named, guess_format
+    from anyformer.data.corpus import format_named, guess_format
 
     kind = given.format or guess_format(file for part in files.values() for file in part)
     leaf = format_named(kind)

@@ -39,7 +39,7 @@ def run(given: argparse.Namespace) -> int:
         raise InputError("--rows-png: only a look ahead draws rows; add --dry-run")
     # torch takes a second to load; a config that is wrong should not have to wait for it.
     config = Config.from_file(given.config, dict(given.changes))
-    from anyformer.train.needs import needs
+    from anyformer.train.resolve import needs
 
     # Nor should one that can't be trained wait until its data are made.
     needs(config).settle()
@@ -91,10 +91,10 @@ def _train(config: Config, given: argparse.Namespace) -> int:
     with ExitStack() as stack:
         with working("getting ready"):
             stack.enter_context(made)
-        first = made.setup.team.first
+        first = made.setup.team.is_rank0
         live = Live(made, stretches(made.setup), peak(made.setup), quiet=given.json or not first)
         stack.enter_context(live)
-        made.measuring = live.measuring
+        made.on_eval_rows = live.on_eval_rows
         live.begin()
         for event in made.events():
             if isinstance(event, Stopped):
@@ -143,7 +143,7 @@ def _told(made: Trainer, end: dict[str, Any], given: argparse.Namespace) -> None
 
 def _before(made: Trainer) -> dict[str, Any]:
     """The end of a run that was finished before."""
-    from anyformer.train.metrics import finals, read_metrics
+    from anyformer.train.loggers import finals, read_metrics
 
     found: dict[str, Any] = {}
     for step in read_metrics(made.folder, "step")[-1:]:
@@ -155,7 +155,7 @@ def _before(made: Trainer) -> dict[str, Any]:
 
 
 def _sound(values: dict[str, Any]) -> dict[str, Any]:
-    from anyformer.train.metrics import sound
+    from anyformer.train.loggers import sound
 
     return sound(values)
 

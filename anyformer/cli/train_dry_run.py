@@ -29,9 +29,9 @@ def look_ahead(config: Config, *, json: bool, rows: str | None = None) -> int:
         found = forecast(setup, device)
         room = free(device)
         if rows is not None:
-            from anyformer.data.packed_picture import save
+            from anyformer.data.packing import save_figure
 
-            save(rows, *setup.feed(len(config.stages) - 1).every_packing())
+            save_figure(rows, *setup.loader(len(config.stages) - 1).every_packing())
     if json:
         print_json(_data(setup, found, str(device), room))
     else:
@@ -42,7 +42,7 @@ def look_ahead(config: Config, *, json: bool, rows: str | None = None) -> int:
 def _page(setup: Components, found: Forecast, device: str, room: int) -> list[Any]:
     from anyformer.explain.summary import summary
     from anyformer.specs import number_format
-    from anyformer.train.oom import advice
+    from anyformer.train.dry_run import advice
     from anyformer.train.report.page import duration
 
     count = setup.spec.count()

@@ -35,7 +35,7 @@ class Live:
             from anyformer.cli.model import errors
 
             self.screen = errors()
-            self.silent = not (self.screen.is_terminal and made.setup.team.first)
+            self.silent = not (self.screen.is_terminal and made.setup.team.is_rank0)
         self.lively = self.screen.is_terminal and not self.silent
         self.bar: Any = None
         self.looking: Any = None
@@ -116,7 +116,7 @@ class Live:
         figures += [f"{name.replace('_', ' ')} {value:.4g}" for name, value in event.figures.items()]
         self.say("  ".join([*figures, *(["(all held-out rows)"] if event.final else [])]))
 
-    def measuring(self, done: int, total: int) -> None:
+    def on_eval_rows(self, done: int, total: int) -> None:
         """Held-out rows are measured on; the bar of the run waits below."""
         if self.bar is None:
             return

@@ -37,7 +37,7 @@ def parity_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run_parity(given: argparse.Namespace) -> int:
     """Compare, print, and say by the exit status whether all is the same."""
-    from anyformer.data.text import read_text
+    from anyformer.data.corpus import read_text
     from anyformer.families.hub import find_folder
 
     text = None if given.text is None else read_text(given.text)

@@ -20,7 +20,7 @@ from tokenizers import processors
 
 from anyformer.convert.surgery import Surgery, operate
 from anyformer.convert.unpickle import unpickled
-from anyformer.data.special_tokens import NAMED
+from anyformer.data.tokenizer_files import NAMED
 from anyformer.data.tokenizer import SOURCE, Tokenizer, tokenizer
 from anyformer.data.tokenizer_classes import BPE_FILES, WORDPIECE_FILE
 from anyformer.data.tokenizer_files import ADDED, FILE, MARK, PUBLISHED, SETTINGS, SETTINGS_BYTES, special_tokens

@@ -20,27 +20,20 @@ IGNORE = -100
 
 @dataclass(frozen=True)
 class Batch:
-    """Arguments of `model(...)` as arrays, with what was counted for each unit.
-
-    A unit is what can't be divided: a row, or the rows of one example that are judged together. The first dimension of
-    every array is a multiple of the number of units.
-    """
+    """Arguments of `model(...)` as arrays. A unit is not divided: a row, or the rows of one example judged together."""
 
     inputs: Mapping[str, Any]
     step: int
     tokens_U: Any
-    """Real tokens of each unit."""
     labels_U: Any
     """Labels of each unit that count in the loss."""
 
     @property
     def units(self) -> int:
-        """How many units there are."""
         return len(self.tokens_U)
 
     @property
     def tokens(self) -> int:
-        """Real tokens."""
         return int(self.tokens_U.sum())
 
     @property
@@ -64,7 +57,6 @@ class Batch:
         return self._divided(world, f"{world} processes")[rank]
 
     def split(self, parts: int) -> list[Batch]:
-        """Micro-batches, in order."""
         if parts < 1:
             raise DataError(f"a batch can't be split into {parts} parts; give at least 1")
         return self._divided(parts, f"{parts} micro-batches")
@@ -73,34 +65,21 @@ class Batch:
         if parts == 1:
             return [self]
         if self.units % parts:
-            below, above = self.units - self.units % parts, self.units + parts - self.units % parts
-            fits = f"{below} or {above}" if below else f"{above}"
-            raise DataError(
-                f"a batch of {self.units} can't be divided equally among {words}; make it a multiple of {parts}, "
-                f"such as {fits}"
-            )
+            below = self.units - self.units % parts
+            fits = f"make it a multiple of {parts}, such as {f'{below} or ' if below else ''}{below + parts}"
+            raise DataError(f"a batch of {self.units} can't be divided equally among {words}; {fits}")
         each = self.units // parts
 
         def part(array: Any, i: int) -> Any:
             rows = len(array) // self.units * each
             return array[i * rows : (i + 1) * rows]
 
-        return [
-            Batch(
-                {name: part(array, i) for name, array in self.inputs.items()},
-                self.step,
-                part(self.tokens_U, i),
-                part(self.labels_U, i),
-            )
-            for i in range(parts)
-        ]
+        inputs = [{name: part(array, i) for name, array in self.inputs.items()} for i in range(parts)]
+        return [Batch(inputs[i], self.step, part(self.tokens_U, i), part(self.labels_U, i)) for i in range(parts)]
 
 
 def check_values(inputs: Mapping[str, Any], spec: ModelSpec, *, classes: int | None) -> None:
-    """Refuse numbers that the model would read past a table with, or take for something else.
-
-    `classes`: how many there are for whole-number labels; None where labels are real numbers.
-    """
+    """Refuse ids beyond a table, falling segments and non-finite numbers; `classes`: of integer labels, else None."""
     limits = {"input_ids": spec.input_vocab, "decoder_input_ids": spec.vocab}
     if isinstance(spec.embed, TokenEmbed) and spec.embed.token_types:
         limits["token_types"] = spec.embed.token_types

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.columns import STORED, Layout
-from anyformer.data.dataset import Ragged
-from anyformer.data.sources.format import Record
+from anyformer.data.dataset import Names, Ragged
+from anyformer.data.scan import STORED, Layout
+from anyformer.data.sources import Record
 from anyformer.data.tokenizer import Tokenizer, guarded
 from anyformer.errors import DataError
 
@@ -57,13 +57,7 @@ class Encoded:
 class Encoder:
     """Turns records into columns."""
 
-    def __init__(
-        self,
-        layout: Layout,
-        made: Tokenizer | None,
-        names: Mapping[str, tuple[str, ...]],
-        source: Tokenizer | None = None,
-    ) -> None:
+    def __init__(self, layout: Layout, made: Tokenizer | None, names: Names, source: Tokenizer | None = None) -> None:
         """`source` encodes the column of that name, where it has a tokenizer of its own."""
         self.layout, self.tokenizer, self.source = layout, made, source
         self._numbers = {role: {name: i for i, name in enumerate(known)} for role, known in names.items()}
@@ -90,14 +84,14 @@ class Encoder:
         parts: list[str] = []
         for record in records:
             item = Item(self.layout.values(record), record, record.more)
-            if held is not None and held.more:
-                fits = self._fits(parts[-1], item.values["text"])
-                if fits is None:
-                    parts.append(item.values["text"])
-                    held.more = item.more
-                    continue
-                item.context, item.drop = fits
             if held is not None:
+                if held.more:
+                    fits = self._fits(parts[-1], item.values["text"])
+                    if fits is None:
+                        parts.append(item.values["text"])
+                        held.more = item.more
+                        continue
+                    item.context, item.drop = fits
                 yield _with_text(held, parts)
             held, parts = item, [item.values.get("text", "")]
         if held is not None:
@@ -105,20 +99,17 @@ class Encoder:
 
     def _fits(self, before: str, after: str) -> tuple[str, int] | None:
         """The end of the text before a cut and its tokens, if they are the same with the text after it; else None."""
-        if self.tokenizer is None:
-            return None
         context = before[-CONTEXT:]
         context = context[context.find("\n", 0, -1) + 1 :]
         try:
-            alone, both = (self.tokenizer.encode(text) for text in (context, context + after[:CONTEXT]))
+            alone, both = (self._of("text").encode(text) for text in (context, context + after[:CONTEXT]))
         except DataError:
             # Whoever encodes the whole text says which character of which line has no token.
             return None
         return (context, len(alone)) if both[: len(alone)] == alone else None
 
     def _batches(self, items: Iterable[Item]) -> Iterator[list[Item]]:
-        batch: list[Item] = []
-        size = 0
+        batch, size = list[Item](), 0
         for item in items:
             batch.append(item)
             size += sum(len(item.values[role]) for role in self._texts) + 1
@@ -144,19 +135,16 @@ class Encoder:
 
     def _encode(self, made: Tokenizer, texts: list[str]) -> list[Any]:
         # Offsets cost time, and only tags need them.
-        inner = made.literal
-        encode = inner.encode_batch if self._aligned else inner.encode_batch_fast
+        encode = made.literal.encode_batch if self._aligned else made.literal.encode_batch_fast
         return encode(texts, add_special_tokens=False)
 
     def _of(self, role: str) -> Tokenizer:
-        """The tokenizer of a column."""
         made = self.source if role == "source" and self.source is not None else self.tokenizer
         if made is None:
             raise DataError("there is no tokenizer to encode texts with")
         return made
 
     def _blame(self, batch: list[Item], error: DataError) -> DataError:
-        """Which character of which record has no token."""
         for item in batch:
             for role, text in zip(self._texts, self.layout.texts(item.values), strict=True):
                 for character in dict.fromkeys(text):
@@ -213,8 +201,7 @@ class Encoder:
 
 
 def _laid(lists: list[Any], dtype: str) -> Ragged:
-    bounds = np.zeros(len(lists) + 1, np.int64)
-    np.cumsum([len(one) for one in lists], out=bounds[1:])
+    bounds = np.cumsum([0, *map(len, lists)])
     return Ragged(np.fromiter(chain.from_iterable(lists), dtype, int(bounds[-1])), bounds)
 
 

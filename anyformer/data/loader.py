@@ -1,22 +1,94 @@
-"""The feed: the batch of any step, as a pure function of examples, objective, seed and step."""
+"""Batch loader: the batch of any step, as a pure function of examples, objective, seed and step."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from anyformer.data.batch import IGNORE, Batch, check_values
-from anyformer.data.dataset import Examples
-from anyformer.data.objectives.objective import Made, Objective, Setting
-from anyformer.data.objectives.text import TextObjective
-from anyformer.data.packing.packing import Packed, Packing
-from anyformer.data.shuffle import VERSION, Order, Visit
-from anyformer.data.stream import Stream
+from anyformer.data.dataset import Examples, Piece
+from anyformer.data.objectives import Made, Objective, Setting, TextObjective, ids_of, surrounded
+from anyformer.data.packing import Packed, Packing
+from anyformer.data.packing.best_fit import BestFit
 from anyformer.errors import DataError, nearest
 from anyformer.specs.model import ModelSpec
+
+VERSION = 2
+"""The rule by which a stream is cut into the rows of an epoch, which a run keeps to its end.
+
+1: rows begin at an offset of less than a row, and what is left of the stream before and after them is not read: up to
+two rows of tokens in each epoch, and where one row is all there is, the same ones each time.
+2: the stream is a circle, cut anywhere; every token is read in each epoch, and the last row is filled up with the tokens
+that the first one began with.
+"""
+
+
+class Visit(NamedTuple):
+    """One row of one epoch."""
+
+    epoch: int
+    row: int
+    offset: int
+    """How far the rows of this epoch are moved along a stream; 0 where rows are documents."""
+
+
+class Order:
+    """Every row once an epoch, each epoch in another order. Only the current epoch's order is kept."""
+
+    def __init__(self, rows: int, *, seed: int, offsets: int | None = None) -> None:
+        """`offsets`: how many offsets the rows of a stream can begin at; one of them is drawn for each epoch."""
+        if rows < 1:
+            raise DataError("there is no row to visit")
+        if seed < 0:
+            raise DataError(f"seed: {seed} is below 0; give a whole number from 0")
+        self.rows, self.seed, self.offsets = rows, seed, offsets
+        self._epoch, self._offset = -1, 0
+        self._visits: Any = None
+
+    def _visit(self, epoch: int, place: int) -> Visit:
+        if epoch != self._epoch:
+            draw = np.random.default_rng((self.seed, epoch))
+            self._offset = 0 if self.offsets is None else int(draw.integers(self.offsets))
+            self._epoch, self._visits = epoch, draw.permutation(self.rows)
+        return Visit(epoch, int(self._visits[place]), self._offset)
+
+    def visits(self, first: int, count: int) -> list[Visit]:
+        """The visits from number `first` on, counted from the beginning of the run."""
+        if first < 0:
+            raise DataError(f"there is no step before the first; got visit {first}")
+        return [self._visit(*divmod(i, self.rows)) for i in range(first, first + count)]
+
+
+class Stream:
+    """Documents end to end, each with the ids that belong before and after it."""
+
+    def __init__(self, examples: Examples, before: int | None, after: int | None) -> None:
+        self.examples, self.before, self.after = examples, before, after
+        self._ends_N = np.cumsum(np.asarray(examples.lengths("tokens")) + len(ids_of(before, after)))
+
+    def __len__(self) -> int:
+        return int(self._ends_N[-1]) if len(self._ends_N) else 0
+
+    def read(self, start: int, stop: int) -> Any:
+        """The ids from one place to another, int64. The end is followed by the beginning: places go once around at most."""
+        if stop > len(self):
+            return np.concatenate([self._read(start, len(self)), self._read(0, stop - len(self))])
+        return self._read(start, stop)
+
+    def _read(self, start: int, stop: int) -> Any:
+        parts: list[Any] = []
+        i = int(np.searchsorted(self._ends_N, start, side="right"))
+        while start < stop:
+            end = int(self._ends_N[i])
+            begin = int(self._ends_N[i - 1]) if i else 0
+            piece = Piece(i, start - begin, min(stop, end) - begin)
+            parts.append(surrounded(self.examples, piece, self.before, self.after))
+            start, i = max(start, min(stop, end)), i + 1
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
 
 DRAW = 53
 """Seed of what is measured on: whatever the run's own seed, the rows and what is masked in them are the same."""
@@ -47,16 +119,13 @@ class BatchLoader:
         multiple: int = MULTIPLE,
         version: int = VERSION,
     ) -> None:
-        """`packing` says which documents share packed rows (None: best fit). `restart=False` numbers the positions of a
-        packed row from 0 to its end, as if it were one document: what is usually a mistake. `multiple` is what the
-        width of padded rows is rounded up to; with `length` all of them are equally wide. `version` is the rule of
-        `data.order.VERSION`, for a run that was begun by an earlier one.
+        """`restart=False` numbers the positions of a packed row through, as if it were one document: usually a mistake.
+        Widths of padded rows are rounded up to a `multiple`. `version`: of the rule that the run was begun with.
         """
         self.examples, self.objective, self.spec = examples, objective, spec
         self.length, self.batch_size, self.seed = length, batch, seed
         self.way, self.restart, self.multiple = rows, restart, multiple
-        self.packing = packing or _best_fit()
-        self.version = version
+        self.packing, self.version = packing or BestFit(), version
         self.repeated = 0
         """Tokens of a stream that an epoch reads twice, to fill its last row."""
         self._setting = Setting(spec=spec, length=length)
@@ -72,32 +141,26 @@ class BatchLoader:
         objective, spec, examples = self.objective, self.spec, self.examples
         problems = [f"{path}: {what}" for path, what in objective.problems(spec, examples)]
         if self.way not in objective.ways:
-            problems.append(
-                f"rows: {self.way!r} does not go with {objective.kind!r}{nearest(self.way, objective.ways)}"
-            )
-        for name, value in (("length", self.length), ("batch", self.batch_size), ("multiple", self.multiple)):
-            if value < 1:
-                problems.append(f"{name}: {value} is not at least 1")
+            known = nearest(self.way, objective.ways)
+            problems.append(f"rows: {self.way!r} does not go with {objective.kind!r}{known}")
+        sizes = {"length": self.length, "batch": self.batch_size, "multiple": self.multiple}
+        problems += [f"{name}: {size} is not at least 1" for name, size in sizes.items() if size < 1]
         if not 1 <= self.version <= VERSION:
             problems.append(f"version: {self.version} is not from 1 to {VERSION}; a later anyformer began this run")
         if objective.shifts and self.length == 1:
             problems.append("length: 1 leaves no token to predict from the one before it; it must be at least 2")
         if self.length > spec.context:
-            problems.append(
-                f"length: {self.length} is more than the {spec.context} tokens that the spec is made for (context)"
-            )
+            most = f"the {spec.context} tokens that the spec is made for (context)"
+            problems.append(f"length: {self.length} is more than {most}")
         if not self.restart and (self.way != "packed" or len(objective.lanes) > 1):
-            problems.append(
-                "restart: only packed rows of a model with one stack can number positions without restarting"
-            )
-        if not len(examples):
-            problems.append("data: there is no example")
+            problems.append("restart: only packed rows of a model with one stack can number positions through")
+        problems += [] if len(examples) else ["data: there is no example"]
         if problems:
             raise DataError("\n  ".join(["these data, objective and spec don't go together:", *problems]))
 
     def _lay_stream(self, objective: TextObjective) -> None:
         stream = Stream(self.examples, *objective.around(self._setting, stream=True))
-        room = self._room = objective.some_room(self._setting)
+        room = self._room = objective.checked_max_tokens(self._setting)
         if len(stream) < room:
             raise DataError(
                 f"the text to learn from has {len(stream)} tokens, and one row takes {room} (length); "
@@ -127,10 +190,8 @@ class BatchLoader:
             starts = packed.starts[:-1]
             filled = {lane: np.add.reduceat(cells[packed.items_P], starts) for lane, cells in pieces.cells.items()}
             # What the model reads is as wide as was asked for; another lane as wide as its fullest row.
-            self._widths = {
-                lane: self.length if not lane else min(self.length, self._rounded(int(cells_R.max())))
-                for lane, cells_R in filled.items()
-            }
+            widths = {lane: min(self.length, self._rounded(int(cells_R.max()))) for lane, cells_R in filled.items()}
+            self._widths = widths | {"": self.length}
             used = sum(int(cells_R.sum()) for cells_R in filled.values())
             self.waste = 1 - used / (self.rows * sum(self._widths.values()))
             self._order = Order(self.rows, seed=self.seed)
@@ -138,21 +199,17 @@ class BatchLoader:
             self.rows = len(pieces)
             self._widths = {lane: min(self.length, int(cells.max())) for lane, cells in pieces.cells.items()}
             self._order = Order(self.rows, seed=self.seed)
-            self.waste = self._padding()
+            rows = np.array([visit.row for visit in self._order.visits(0, self.rows)])
+            batches = [
+                cells_P[rows[i : i + self.batch_size]]
+                for cells_P in pieces.cells.values()
+                for i in range(0, self.rows, self.batch_size)
+            ]
+            total = sum(len(some) * min(self.length, self._rounded(int(some.max()))) for some in batches)
+            self.waste = 1 - sum(int(some.sum()) for some in batches) / total
 
     def _rounded(self, cells: int) -> int:
         return -(-cells // self.multiple) * self.multiple
-
-    def _padding(self) -> float:
-        """Fraction of padding in the first epoch of padded rows."""
-        visits = np.array([visit.row for visit in self._order.visits(0, self.rows)])
-        used = total = 0
-        for cells_P in self._pieces.cells.values():
-            for i in range(0, self.rows, self.batch_size):
-                some = cells_P[visits[i : i + self.batch_size]]
-                used += int(some.sum())
-                total += len(some) * min(self.length, self._rounded(int(some.max())))
-        return 1 - used / total
 
     def batch(self, step: int) -> Batch:
         """The batch of a step, counted from 0."""
@@ -165,11 +222,7 @@ class BatchLoader:
         return min(few * self.batch_size, rows) if few else rows
 
     def sample(self, count: int) -> list[int]:
-        """So many rows that stand for all: one is drawn from each of as many equal stretches of them.
-
-        Packed rows stand in the order of their longest documents, so the first ones are unlike the rest; one of each
-        stretch is as mixed as all. Only the number of rows decides which they are.
-        """
+        """Row numbers that stand for all: one drawn from each of `count` equal stretches, as packed rows are sorted."""
         rows, draw = self.swept(), np.random.default_rng((DRAW, count))
         bounds = [rows * i // count for i in range(count + 1)]
         return [int(draw.integers(first, last)) for first, last in itertools.pairwise(bounds)]
@@ -189,22 +242,17 @@ class BatchLoader:
             yield self._collate(units, step)
 
     def _made(self, visit: Visit, *, whole: bool = True) -> list[Made]:
-        """What one row holds. Draws depend on seed, epoch and what is read, not on who shares the row or the batch.
-
-        A row of a stream is `whole`, if need be with tokens of its beginning, or ends with the stream.
-        """
+        """What one row holds; draws depend on seed, epoch and what is read. `whole`: fill up a stream's last row."""
         key = (self.seed, visit.epoch)
         if self._stream is not None and isinstance(self.objective, TextObjective):
             start = (visit.offset + visit.row * self._room) % len(self._stream)
             stop = start + self._room
             ids_N = self._stream.read(start, stop if whole else min(stop, len(self._stream)))
-            return [Made((self.objective.dress(ids_N, self._setting, (*key, start)),))]
+            return [Made((self.objective.to_inputs(ids_N, self._setting, (*key, start)),))]
         items = [visit.row] if self._packed is None else self._packed.row(visit.row).tolist()
         pieces = [self._pieces.piece(i) for i in items]
-        return [
-            self.objective.make(self.examples, piece, self._setting, (*key, piece.example, piece.start))
-            for piece in pieces
-        ]
+        make, setting = self.objective.make, self._setting
+        return [make(self.examples, piece, setting, (*key, piece.example, piece.start)) for piece in pieces]
 
     def _collate(self, units: list[list[Made]], step: int) -> Batch:
         objective = self.objective
@@ -217,9 +265,9 @@ class BatchLoader:
             counts = [[len(cells[names[0]]) for cells in line] for line in lines]
             width = self._width(lane, max(map(sum, counts)))
             for name in names:
-                found = [cells[name] for line in lines for cells in line if name in cells]
-                if found:
-                    inputs[name] = self._laid(name, lines, width, found[0])
+                like = next((cells[name] for line in lines for cells in line if name in cells), None)
+                if like is not None:
+                    inputs[name] = self._laid(name, lines, width, like)
             filled = np.array([sum(count) for count in counts])
             tokens_U += filled.reshape(len(units), -1).sum(1)
             if masked:
@@ -267,8 +315,8 @@ class BatchLoader:
         if self._packed is None:
             raise DataError(f"rows: {self.way!r} rows hold no packed documents; take rows = packed")
         cells_P = self._pieces.widest_P()
-        kinds = [(kind, leaf) for kind in Packing.kinds() if (leaf := Packing.named(kind)) is not None]
-        return {kind: leaf().pack(cells_P, self.length) for kind, leaf in kinds}, cells_P
+        leaves = {kind: leaf for kind in Packing.kinds() if (leaf := Packing.named(kind)) is not None}
+        return {kind: leaf().pack(cells_P, self.length) for kind, leaf in leaves.items()}, cells_P
 
     def describe(self) -> dict[str, Any]:
         """What a person or a log wants to know."""
@@ -296,10 +344,3 @@ def _segments(counts: list[list[int]], width: int) -> Any:
         row[:filled] = np.repeat(np.arange(1, len(line) + 1), line)
         row[filled:] = len(line) + 1
     return laid
-
-
-def _best_fit() -> Packing:
-    leaf = Packing.named("best_fit")
-    if leaf is None:
-        raise TypeError("the built-in packings are missing")
-    return leaf()

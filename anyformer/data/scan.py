@@ -1,26 +1,231 @@
-"""What is asked for, and what is known of the files once everything was read once."""
+"""What is asked for: columns, held-out examples, tokenizers; and what is known of the files after one reading."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from anyformer.data.columns import CLASSES, Layout, class_names, find_layout
-from anyformer.data.raw import RawFile
+from anyformer.data.corpus import RawFile
 from anyformer.data.shards import PARTS
-from anyformer.data.sources.format import Format, Record
-from anyformer.data.split import Way
+from anyformer.data.sources import Format, Record
 from anyformer.data.tokenizer_training import Training
-from anyformer.errors import DataError, InputError
+from anyformer.errors import DataError, InputError, nearest
+
+Kind = Literal["tokens", "words", "tags", "class", "numbers"]
+
+LAYOUTS: tuple[tuple[str, ...], ...] = (
+    ("text",),
+    ("text", "label"),
+    ("source", "target"),
+    ("a", "b"),
+    ("a", "b", "label"),
+    ("a", "b", "c"),
+    ("a", "b", "c", "label"),
+    ("words", "tags"),
+    ("values", "target"),
+)
+"""What an example can be made of."""
+
+CLASSES = 100_000
+"""More names of classes than this are taken for a mistake."""
+STORED = {"text": "tokens", "words": "tokens"}
+"""Fields whose column has another name."""
+LARGEST = 3.4028234e38
+"""The largest number of 32 bits."""
+TRIPLET = "b"
+"""The class of a triplet that has none: `a` is nearer to `b`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Roles and the fields that have them."""
+
+    fields: Mapping[str, str]
+    """The field of a record for each role (text, source, label ...)."""
+
+    @cached_property
+    def kinds(self) -> dict[str, Kind]:
+        fixed: dict[str, Kind] = {"words": "words", "tags": "tags", "label": "class", "values": "numbers"}
+        if "values" in self.fields:
+            fixed["target"] = "numbers"
+        return {role: fixed.get(role, "tokens") for role in self.roles}
+
+    @cached_property
+    def roles(self) -> tuple[str, ...]:
+        """The roles in order; a triplet always has a label."""
+        roles = tuple(self.fields)
+        return (*roles, "label") if roles == ("a", "b", "c") else roles
+
+    @property
+    def has_text(self) -> bool:
+        return any(kind in ("tokens", "words") for kind in self.kinds.values())
+
+    def dtypes(self, vocab: int) -> dict[str, str]:
+        """Columns as they are stored, and their types."""
+        tokens = "uint16" if vocab <= 2**16 else "uint32"
+        types = {"tokens": tokens, "words": tokens, "tags": "int32", "class": "int32", "numbers": "float32"}
+        return {STORED.get(role, role): types[kind] for role, kind in self.kinds.items()}
+
+    def values(self, record: Record) -> dict[str, Any]:
+        """The values of a record by role, checked: texts, lists of words, names of classes, flat lists of numbers."""
+        values: dict[str, Any] = {}
+        for role, name in self.fields.items():
+            if name not in record.fields:
+                known = nearest(name, record.fields)
+                raise DataError(f"{record.where}: has no field {name!r}, which column {role!r} is read from{known}")
+            try:
+                values[role] = READ[self.kinds[role]](record.fields[name])
+            except ValueError as error:
+                raise DataError(f"{record.where}: field {name!r}: {error}") from error
+        words, tags = (len(values.get(role, ())) for role in ("words", "tags"))
+        if words != tags:
+            raise DataError(f"{record.where}: has {words} words and {tags} tags; every word needs one")
+        if "label" in self.roles:
+            values.setdefault("label", TRIPLET)
+        return values
+
+    def texts(self, values: Mapping[str, Any], roles: Iterable[str] | None = None) -> Iterator[str]:
+        """What a tokenizer reads of the values of a record; of some roles only, if they are given."""
+        for role in self.roles if roles is None else roles:
+            if self.kinds[role] == "tokens":
+                yield values[role]
+            elif self.kinds[role] == "words":
+                yield " ".join(values[role])
+
+
+def find_layout(available: Iterable[str], asked: Mapping[str, str]) -> Layout:
+    """The layout that was asked for, or the largest whose roles are all names of fields."""
+    available = list(available)
+    if asked:
+        for roles in LAYOUTS:
+            if set(roles) == set(asked):
+                return Layout(fields={role: asked[role] for role in roles})
+        known = "; ".join(" ".join(roles) for roles in LAYOUTS)
+        raise InputError(f"no example is made of {' '.join(asked)}; columns go together in these ways: {known}")
+    # Fields of a table without names: two of them are what pairs look like.
+    if available == ["1", "2"]:
+        return Layout(fields={"source": "1", "target": "2"})
+    for roles in sorted(LAYOUTS, key=len, reverse=True):
+        if set(roles) <= set(available):
+            return Layout(fields={role: role for role in roles})
+    if not available:
+        raise InputError("the first record has no fields")
+    listed = ", ".join(available)
+    raise InputError(f"which fields are to be read? A record has {listed}; say e.g. --column text={available[0]}")
+
+
+def class_names(seen: Iterable[str]) -> tuple[str, ...]:
+    """Names of classes in a fixed order: numbers by size, others by spelling."""
+    names = set(seen)
+    whole = all(name.removeprefix("-").isdecimal() and name.isascii() for name in names)
+    return tuple(sorted(names, key=int) if whole else sorted(names))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{type(value).__name__} is given, and a text is needed")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"character {error.start} is half of a UTF-16 pair and no character") from error
+    return value
+
+
+def _words(value: Any) -> list[str]:
+    if not isinstance(value, list):
+        raise ValueError(f"{type(value).__name__} is given, and a list of texts is needed")
+    return [_text(word) for word in value]
+
+
+def _class(value: Any) -> str:
+    if isinstance(value, int):
+        return str(value).lower() if isinstance(value, bool) else str(value)
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{value!r} is given, and the name or number of a class is needed")
+    return _text(value)
+
+
+def _numbers(value: Any) -> list[float]:
+    """Numbers of any depth of lists, flat: steps, and channels within each."""
+    if isinstance(value, str):
+        # A field of a table: numbers with blanks or commas between them.
+        value = [float(number) for number in value.replace(",", " ").split()]
+    if isinstance(value, list):
+        return [number for inner in value for number in _numbers(inner)]
+    # Numbers are stored in 32 bits, where a larger one would be infinite; and what is no number is below none.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= LARGEST:
+        raise ValueError(f"{value!r} is given, and a finite number is needed, of at most {LARGEST:.2g}")
+    return [float(value)]
+
+
+READ = {"tokens": _text, "words": _words, "tags": _words, "class": _class, "numbers": _numbers}
+
+
+Way = Literal["last", "drawn"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldOut:
+    """The last characters of one text, the last documents of several, or examples drawn by a hash of what they hold."""
+
+    share: Fraction
+    way: Way
+    layout: Layout
+    key: str | None = None
+    """The role whose value is hashed, so that equal values are on one side; unless given, the whole example."""
+    cut: int | None = None
+    """The character at which one long text is cut."""
+    first: int | None = None
+    """The first document that is held out."""
+
+    def choose(self, records: Iterable[Record], *, held: bool) -> Iterator[Record]:
+        """The records of one side."""
+        if self.cut is not None:
+            yield from _divided(records, self.layout.fields["text"], self.cut, held=held)
+            return
+        number, begins, inside = -1, True, False
+        for record in records:
+            if begins:
+                number += 1
+                inside = number >= self.first if self.first is not None else self._drawn(record)
+            begins = not record.more
+            if inside == held:
+                yield record
+
+    def _drawn(self, record: Record) -> bool:
+        values: Any = self.layout.values(record)
+        told = values if self.key is None else values[self.key]
+        digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).digest()
+        return int.from_bytes(digest[:8], "big") < int(self.share * 2**64)
+
+
+def _divided(records: Iterable[Record], field: str, cut: int, *, held: bool) -> Iterator[Record]:
+    """One side of a long text that is cut at a character."""
+    seen = 0
+    for record in records:
+        text, at = record.fields[field], max(cut - seen, 0)
+        if held and at < len(text):
+            yield replace(record, fields={**record.fields, field: text[at:]}, where=record.after(text[:at]))
+        elif not held and at > len(text):
+            yield record
+        elif not held:
+            if at:
+                yield replace(record, fields={**record.fields, field: text[:at]}, more=False)
+            return
+        seen += len(text)
+
 
 SHARD = 2**24
 """Values that fill a shard unless told otherwise."""
 Report = Callable[[int, int], None]
-Progress = Callable[[str], AbstractContextManager[Report | None]]
+Progress = Callable[[str], AbstractContextManager[Report]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,18 +254,17 @@ class Plan:
     shard: int = SHARD
 
     def __post_init__(self) -> None:
-        if self.training is not None and self.tokenizer is not None:
-            raise InputError("a tokenizer is trained or given, not both; leave out one of them")
-        if self.source_training is not None and self.source_tokenizer is not None:
-            raise InputError("a tokenizer of the source is trained or given, not both; leave out one of them")
+        source = self.source_training is not None and self.source_tokenizer is not None
+        if source or (self.training is not None and self.tokenizer is not None):
+            which = "a tokenizer of the source" if source else "a tokenizer"
+            raise InputError(f"{which} is trained or given, not both; leave out one of them")
         if self.two and self.training is None and self.tokenizer is None:
             raise InputError("the source has a tokenizer of its own, and the target has none; train one, or give one")
         if self.hold_out and "valid" in self.files:
             raise InputError("examples for validation are given or held out, not both; leave out one of them")
         if self.key is not None and not self.hold_out:
-            raise InputError(
-                f"to keep each {self.key} on one side there must be two; hold out a share, e.g. --hold-out 0.1"
-            )
+            two = f"to keep each {self.key} on one side there must be two"
+            raise InputError(f"{two}; hold out a share, e.g. --hold-out 0.1")
         if self.key is not None and self.way == "last":
             raise InputError(f"each {self.key} is kept on one side by drawing; the last examples can't be taken")
 
@@ -71,11 +275,9 @@ class Plan:
 
     @property
     def parts(self) -> list[str]:
-        """The parts that the folder will have."""
         return [part for part in PARTS if part in self.files or (part == "valid" and self.hold_out)]
 
     def records(self, part: str) -> Iterator[Record]:
-        """All records of the files of a part."""
         for file in self.files[part]:
             for record in self.format.read(file.lines(), file.name):
                 yield record if file.label is None else replace(record, fields={**record.fields, "label": file.label})
@@ -83,9 +285,8 @@ class Plan:
     @property
     def labels(self) -> tuple[str, ...]:
         """Classes that files stand for, in the order in which they were given."""
-        return tuple(
-            dict.fromkeys(file.label for part in self.files.values() for file in part if file.label is not None)
-        )
+        labels = (file.label for part in self.files.values() for file in part)
+        return tuple(dict.fromkeys(label for label in labels if label is not None))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +299,7 @@ class Survey:
     characters: dict[str, int]
 
 
-def take_survey(plan: Plan, report: Report | None = None) -> Survey:
+def take_survey(plan: Plan, report: Report = lambda done, total: None) -> Survey:
     """Read everything once: find the columns, check every record, collect names of classes and count."""
     layout: Layout | None = None
     seen: dict[str, set[str]] = {}
@@ -112,22 +313,44 @@ def take_survey(plan: Plan, report: Report | None = None) -> Survey:
                 values = layout.values(record)
                 characters[part] += sum(map(len, layout.texts(values)))
                 documents[part] += not record.more
-                for role, kind in layout.kinds.items():
-                    if kind in ("class", "tags"):
-                        _collect(seen.setdefault(role, set()), values[role], role, record.where)
+                for role in [role for role, kind in layout.kinds.items() if kind in ("class", "tags")]:
+                    names = seen.setdefault(role, set())
+                    names.update(values[role] if isinstance(values[role], list) else (values[role],))
+                    if len(names) > CLASSES:
+                        many = f"column {role!r} has more than {CLASSES:,} different values"
+                        raise DataError(f"{record.where}: {many}; is it a class?")
             done += 1
-            if report is not None:
-                report(done, total)
+            report(done, total)
     if layout is None:
         some = ", ".join(str(file.path) for file in plan.files["train"][:3])
         raise DataError(f"{some}: there is no example in it; give a file that has some")
-    names = {role: plan.labels if role == "label" and plan.labels else class_names(n) for role, n in seen.items()}
-    if layout.roles[:3] == ("a", "b", "c") and names["label"] == ("b",):
-        names["label"] = ("b", "c")
-    return Survey(layout=layout, names=names, documents=documents, characters=characters)
+    known = {role: plan.labels if role == "label" and plan.labels else class_names(n) for role, n in seen.items()}
+    if layout.roles[:3] == ("a", "b", "c") and known["label"] == ("b",):
+        known["label"] = ("b", "c")
+    return Survey(layout=layout, names=known, documents=documents, characters=characters)
 
 
-def _collect(seen: set[str], value: Any, role: str, where: str) -> None:
-    seen.update(value if isinstance(value, list) else (value,))
-    if len(seen) > CLASSES:
-        raise DataError(f"{where}: column {role!r} has more than {CLASSES:,} different values; is it a class?")
+def find_held_out(plan: Plan, survey: Survey) -> HeldOut | None:
+    """The rule by which a share of the training examples is held out; None if none are."""
+    if not plan.hold_out:
+        return None
+    layout, share, key = survey.layout, plan.hold_out, plan.key
+    documents, characters = survey.documents["train"], survey.characters["train"]
+    if key is not None and key not in layout.fields:
+        raise InputError(f"there is no column {key!r} to keep on one side; columns are {', '.join(layout.fields)}")
+    way = plan.way or ("last" if plan.format.ordered and not plan.labels and key is None else "drawn")
+    if way == "drawn":
+        return HeldOut(share=share, way=way, layout=layout, key=key)
+    if documents == 1 and "text" in layout.fields:
+        return HeldOut(share=share, way=way, layout=layout, cut=int(characters * (1 - share)))
+    # From the end, documents are held out until they are the share; the first one is always learned from. Series of
+    # numbers have no characters: each counts as much as any other.
+    first, number, seen, total = 1, 0, 0, characters or documents
+    for record in plan.records("train"):
+        seen += sum(map(len, layout.texts(layout.values(record)))) if characters else 1
+        if not record.more:
+            if number and total - seen < share * total:
+                first = number
+                break
+            number += 1
+    return HeldOut(share=share, way=way, layout=layout, first=first)

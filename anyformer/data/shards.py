@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,6 @@ class Part:
     values: Mapping[str, int]
     """How many numbers each column has in all."""
     bytes: int
-    """UTF-8 bytes of the text."""
     fingerprint: str
     shards: tuple[Mapping[str, Any], ...]
     """For each shard: examples, bytes, and for each column the arrays `values` and `bounds` (file, size, sha256)."""
@@ -66,7 +65,6 @@ class Index:
     inputs: tuple[Mapping[str, Any], ...]
     """Name, size and sha256 of each file that the examples came from."""
     options: Mapping[str, Any]
-    """What was asked for."""
     source_vocab: int = 0
     """How many ids the tokenizer of the column `source` has, 0 if it has none of its own; `vocab` is then the target's."""
     source_ids: Mapping[str, int] = field(default_factory=dict)
@@ -110,10 +108,9 @@ def open_index(folder: str | Path) -> Index:
         raise DataError(f"{place}: has {place.stat().st_size:,} bytes; an index of more than {LARGEST:,} is not read")
     try:
         found = json.loads(place.read_bytes())
-        if found["version"] not in (VERSION, TWO):
-            raise DataError(
-                f"{place}: is of version {found['version']!r}; this anyformer reads versions {VERSION} and {TWO}"
-            )
+        version = found["version"]
+        if version not in (VERSION, TWO):
+            raise DataError(f"{place}: is of version {version!r}; this anyformer reads versions {VERSION} and {TWO}")
         made = found["tokenizer"] or {"sha256": None, "vocab": 0}
         own = found.get("source_tokenizer") or {"sha256": None, "vocab": 0, "ids": {}}
         index = Index(
@@ -138,10 +135,9 @@ def open_index(folder: str | Path) -> Index:
 
 def _part(found: Any, columns: list[str]) -> Part:
     for shard in found["shards"]:
-        for column in columns:
-            for what in ("values", "bounds"):
-                if not NAMED.fullmatch(shard["files"][column][what]["file"]):
-                    raise ValueError(f"{shard['files'][column][what]['file']!r} is no name of a shard")
+        for name in [shard["files"][column][what]["file"] for column in columns for what in ("values", "bounds")]:
+            if not NAMED.fullmatch(name):
+                raise ValueError(f"{name!r} is no name of a shard")
     return Part(
         examples=int(found["examples"]), values={c: int(found["values"][c]) for c in columns},
         bytes=int(found["bytes"]), fingerprint=str(found["fingerprint"]), shards=tuple(found["shards"]),
@@ -149,15 +145,12 @@ def _part(found: Any, columns: list[str]) -> Part:
 
 
 def open_examples(folder: str | Path, part: str, *, verify: bool | None = None) -> Examples:
-    """The examples of a part (train, valid or test) of a folder that `anyformer tokenize` wrote, memory-mapped.
-
-    Sizes are always compared with the index; `verify` hashes the arrays too, as is done anyway up to 1 GiB.
-    """
+    """A part of a tokenized folder, memory-mapped; sizes are always checked, hashes if `verify` or up to 1 GiB."""
     index = open_index(folder)
     if part not in index.parts:
         raise DataError(f"{folder}: has no part {part!r}{nearest(part, index.parts)}")
     chosen = index.parts[part]
-    files = [array for shard in chosen.shards for both in shard["files"].values() for array in both.values()]
+    files = arrays_of(chosen.shards)
     if verify is None:
         verify = sum(int(array["size"]) for array in files) <= CHECKED
     for array in files:
@@ -167,6 +160,11 @@ def open_examples(folder: str | Path, part: str, *, verify: bool | None = None) 
         for column, dtype in index.columns.items()
     }
     return Examples(pieces, names=index.names, fingerprint=chosen.fingerprint, bytes=chosen.bytes)
+
+
+def arrays_of(shards: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """What an index says of every array of some shards."""
+    return [array for shard in shards for both in shard["files"].values() for array in both.values()]
 
 
 def check_array(folder: Path, array: Mapping[str, Any], *, verify: bool) -> None:
@@ -182,13 +180,10 @@ def check_array(folder: Path, array: Mapping[str, Any], *, verify: bool) -> None
 
 
 def _ragged(folder: Path, shard: Mapping[str, Any], column: str, dtype: str) -> Ragged:
-    files = shard["files"][column]
-    values_N, bounds = (
-        _mapped(folder / files["values"]["file"], dtype),
-        _mapped(folder / files["bounds"]["file"], "int64"),
-    )
+    values, ends = (folder / shard["files"][column][what]["file"] for what in ("values", "bounds"))
+    values_N, bounds = _mapped(values, dtype), _mapped(ends, "int64")
     if len(bounds) != shard["examples"] + 1 or bounds[0] != 0 or bounds[-1] != len(values_N):
-        raise DataError(f"{folder / files['bounds']['file']}: is damaged: its bounds don't fit the values")
+        raise DataError(f"{ends}: is damaged: its bounds don't fit the values")
     return Ragged(values_N, bounds)
 
 

@@ -9,21 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import tokenizers
 from tokenizers import Regex, decoders, models, pre_tokenizers, processors, trainers
 
-from anyformer.data.tokenizer_files import (
-    FILE,
-    guarded,
-    is_published,
-    missing,
-    parsed,
-    read_file,
-    read_published,
-)
-from anyformer.errors import DataError
+from anyformer.data.tokenizer_files import FILE, guarded, is_published, missing, parsed, read_file, read_published
+from anyformer.errors import DataError, InputError
 from anyformer.files import replace_file
+from anyformer.specs.model import ModelSpec
 
 SOURCE = "source_tokenizer.json"
 """The tokenizer of the source, where that has a vocabulary of its own; FILE is then the target's."""
@@ -49,20 +44,19 @@ WORDS = "|".join(
 """No merge crosses the border of a match. Every character is in some match."""
 
 
+Named = Mapping[str, str]
+
+
 class Tokenizer:
     """Text to ids and back."""
 
     def __init__(
-        self, inner: tokenizers.Tokenizer, *, published: bool = False, named: Mapping[str, str] | None = None,
-        splits: bool = False,
-    ) -> None:  # fmt: skip
-        """`published`: its files say what a text becomes, by `text_ids`; otherwise the spec of the run does.
-
-        `named` are special tokens by name (bos_token, ...); `splits`: those that are spelled out in a text are text for
-        `text_ids` too.
+        self, inner: tokenizers.Tokenizer, *, published: bool = False, named: Named | None = None, splits: bool = False
+    ) -> None:
+        """`published`: its files say what a text becomes, otherwise the spec of the run does; `named`: special tokens
+        by name (bos_token, ...); `splits`: those that are spelled out in a text are text for `text_ids` too.
         """
-        self._inner = inner
-        self.published = published
+        self._inner, self.published = inner, published
         with guarded("it can't be used"):
             # Either kind of text may come; the more usual one needs no copy.
             inner.encode_special_tokens = splits or not published
@@ -71,16 +65,15 @@ class Tokenizer:
             inner.no_padding()
             added = inner.get_added_tokens_decoder()
             self.vocab: int = inner.get_vocab_size(with_added_tokens=True)
-            """How many tokens there are."""
             self.texts: int = inner.get_vocab_size(with_added_tokens=False)
             """The same without those that were added, which a text has only if it spells them."""
             decoder = b"" if inner.decoder is None else inner.decoder.__getstate__()
             self._spells_bytes = b"ByteLevel" in decoder
             """Whether a token is written with one sign for each byte."""
-            self.byte_tokens: frozenset[int] = _byte_tokens(inner) if b"ByteFallback" in decoder else frozenset()
+            names = [f"<0x{byte:02X}>" for byte in range(256)] if b"ByteFallback" in decoder else []
+            self.byte_tokens = frozenset(i for name in names if (i := inner.token_to_id(name)) is not None)
             """Ids of tokens that stand for one byte of a character that has no token (`<0x0A>`)."""
         self.specials: dict[str, int] = {t.content: i for i, t in sorted(added.items()) if t.special}
-        """Ids of the special tokens, by name."""
         self.named: dict[str, str] = dict(named or {})
         """Special tokens by what they are for: bos_token, eos_token, ..."""
 
@@ -91,23 +84,18 @@ class Tokenizer:
 
     def encode_many(self, texts: Sequence[str], *, specials: bool = False) -> list[list[int]]:
         """Ids of each text, on all cores."""
-        whole = [_whole(text) for text in texts]
         with guarded("the texts can't be encoded"):
-            return [e.ids for e in self.literal.encode_batch_fast(whole, add_special_tokens=specials)]
+            return [e.ids for e in self.literal.encode_batch_fast([*map(_whole, texts)], add_special_tokens=specials)]
 
     def text_ids(self, text: str, *, specials: bool = True) -> list[int]:
-        """Ids of a text exactly as the tokenizer's own files give them.
-
-        Their template stands around it (not without `specials`), and special tokens that are spelled out in it are tokens.
-        """
+        """Ids as the files give them: in the template (if `specials`), and special tokens spelled out are tokens."""
         with guarded("the text can't be encoded"):
             return self._inner.encode(_whole(text), add_special_tokens=specials).ids
 
     def many_text_ids(self, texts: Sequence[str]) -> list[tuple[list[int], int]]:
         """The same of each text, on all cores, and how many of the first ids are none of the text itself."""
-        whole = [_whole(text) for text in texts]
         with guarded("the texts can't be encoded"):
-            found = self._inner.encode_batch(whole, add_special_tokens=True)
+            found = self._inner.encode_batch([*map(_whole, texts)], add_special_tokens=True)
         return [(e.ids, next((i for i, s in enumerate(e.special_tokens_mask) if not s), len(e.ids))) for e in found]
 
     def decode(self, ids: Iterable[int], *, specials: bool = False) -> str:
@@ -178,7 +166,6 @@ class Tokenizer:
         return self.id_of(self.named[name]) if name in self.named else None
 
     def to_json(self) -> str:
-        """What a tokenizer.json holds."""
         with guarded("it can't be written"):
             return self._inner.to_str(pretty=True)
 
@@ -197,15 +184,12 @@ class Tokenizer:
 def tokenizer(path: str | Path) -> Tokenizer:
     """The tokenizer of a published folder, as its files say; or a tokenizer.json, alone or in a folder of ours."""
     place = Path(path)
-    folder = place if place.is_dir() else place.parent
-    if (place.is_dir() or place.name == FILE) and is_published(folder):
-        read = read_published(folder)
-        return Tokenizer(read.inner, published=True, named=read.named, splits=read.splits)
-    file = place / FILE if place.is_dir() else place
+    folder, file = (place, place / FILE) if place.is_dir() else (place.parent, place)
+    if file.name == FILE and is_published(folder):
+        return Tokenizer(published=True, **read_published(folder))
     if not file.is_file():
-        if place.is_dir():
-            raise DataError(missing(place))
-        raise DataError(f"{place}: there is no such file; give a {FILE} or a directory that holds one")
+        lost = f"{place}: there is no such file; give a {FILE} or a directory that holds one"
+        raise DataError(missing(place) if place.is_dir() else lost)
     return Tokenizer(parsed(read_file(file), file))
 
 
@@ -216,27 +200,18 @@ def source_tokenizer(folder: str | Path) -> Tokenizer | None:
 
 
 def train_bpe(texts: Iterable[str], vocab: int, specials: Sequence[str] = (END,)) -> Tokenizer:
-    """Byte-level BPE from texts: any text can be encoded, and decodes to itself.
-
-    A merge needs a pair that occurs twice, so a short text gives fewer tokens than asked for: see `.vocab`.
-    """
-    least = 256 + len(specials)
+    """Byte-level BPE: any text round-trips. Merges need a pair that occurs twice, so `.vocab` may be less."""
+    least, names = 256 + len(specials), ", ".join(specials)
     if vocab < least:
-        raise DataError(
-            f"vocab: {vocab} is less than {least}: every byte needs a token, and so does {', '.join(specials)}"
-        )
+        raise DataError(f"vocab: {vocab} is less than {least}: every byte needs a token, and so does {names}")
     inner = tokenizers.Tokenizer(models.BPE())
     split = pre_tokenizers.Split(Regex(WORDS), behavior="isolated")
     spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     inner.pre_tokenizer = pre_tokenizers.Sequence([split, spell])
     inner.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=vocab,
-        min_frequency=2,
-        show_progress=False,
-        special_tokens=list(specials),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )
+    signs = pre_tokenizers.ByteLevel.alphabet()
+    options: dict[str, Any] = {"min_frequency": 2, "show_progress": False, "initial_alphabet": signs}
+    trainer = trainers.BpeTrainer(vocab_size=vocab, special_tokens=list(specials), **options)
     with guarded("it can't be trained"):
         inner.train_from_iterator(scraps(texts), trainer)
     return Tokenizer(inner)
@@ -261,14 +236,73 @@ def _whole(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise DataError(
-            f"character {error.start} of the text is {text[error.start]!r}, half of a UTF-16 pair and no character; "
-            "read the text as UTF-8"
-        ) from error
+        half = f"{text[error.start]!r}, half of a UTF-16 pair and no character"
+        raise DataError(f"character {error.start} of the text is {half}; read the text as UTF-8") from error
     return text
 
 
-def _byte_tokens(inner: tokenizers.Tokenizer) -> frozenset[int]:
-    """Ids of `<0x00>` ... `<0xFF>`."""
-    found = (inner.token_to_id(f"<0x{byte:02X}>") for byte in range(256))
-    return frozenset(i for i in found if i is not None)
+class DocumentIds(NamedTuple):
+    """Ids of a document; the first `before` of them stand for none of its text."""
+
+    ids: list[int]
+    before: int
+
+
+def document_ids(spec: ModelSpec, tokenizer: Tokenizer, texts: Sequence[str]) -> list[DocumentIds]:
+    """Ids of whole documents, on all cores."""
+    if tokenizer.published:
+        return [DocumentIds(*found) for found in tokenizer.many_text_ids(texts)]
+    before = [] if spec.ids.bos is None else [spec.ids.bos]
+    return [DocumentIds(before + ids, len(before)) for ids in tokenizer.encode_many(texts)]
+
+
+def prompt_ids(spec: ModelSpec, tokenizer: Tokenizer, text: str, *, literal: bool = False) -> tuple[int, ...]:
+    """Ids of a text that a decoder is to continue. `literal`: special tokens that people spell out in it are text."""
+    if tokenizer.published:
+        ids = tokenizer.encode(text, specials=True) if literal else tokenizer.text_ids(text)
+    else:
+        ids, bos, eos = tokenizer.encode(text, specials=True), spec.ids.bos, spec.ids.eos
+        # An eos at the end would end the text before the model has said a word.
+        while len(ids) > 1 and ids[-1] in eos:
+            ids.pop()
+        if bos is not None and bos not in eos and ids == tokenizer.encode(text):
+            ids.insert(0, bos)
+    if not ids:
+        raise InputError("the prompt has no tokens; give a text to continue")
+    return tuple(ids)
+
+
+def source_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Ids of a text that an encoder reads, with the tokenizer's template around it."""
+    return tokenizer.text_ids(text) if tokenizer.published else tokenizer.encode(text, specials=True)
+
+
+def begins(spec: ModelSpec, tokenizer: Tokenizer, found: Sequence[DocumentIds]) -> str:
+    """How documents begin, in words."""
+    who = "its tokenizer files" if tokenizer.published else "its training"
+    firsts = {tuple(row.ids[: row.before]) for row in found if row.ids}
+    if firsts <= {()}:
+        return f"no bos, as {who} say" if tokenizer.published else "no bos: its spec has none"
+    names = [" ".join(tokenizer.inner.id_to_token(i) or str(i) for i in first) for first in sorted(firsts) if first]
+    return f"begun with {', '.join(names)}, as {who} say{'' if tokenizer.published else 's'}"
+
+
+SPACES = ("\u0120", "\u2581", "\u010a", "\u0109")
+"""Signs for a space, a new line and a tab at the beginning of a token: byte-level BPE, and SentencePiece."""
+CONTINUES = "##"
+"""WordPiece writes this before a token that goes on with a word."""
+
+
+def word_starts(tokenizer: Tokenizer) -> Any:
+    """For each id whether its token begins a word, (vocab,) of bool.
+
+    With WordPiece that is every token without `##`. Where spaces belong to tokens, it is every token with a space, and
+    every token that is no letter or digit, such as punctuation right after a word.
+    """
+    known = tokenizer.inner.get_vocab(with_added_tokens=True)
+    inside = {name for name in known if name.startswith(CONTINUES) and name != CONTINUES}
+    if not inside:
+        inside = {name for name in known if name[:1].isalnum() and not name.startswith(SPACES)}
+    starts_V = np.ones(max(known.values(), default=-1) + 1, bool)
+    starts_V[[known[name] for name in inside - tokenizer.specials.keys()]] = False
+    return starts_V

@@ -10,12 +10,12 @@ from typing import Any
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
-from anyformer.data.special_tokens import Settings
-
 BPE_FILES, WORDPIECE_FILE = ("vocab.json", "merges.txt"), "vocab.txt"
 UNDERLINE = "\u2581"
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
+Settings = Mapping[str, Any]
+"""What a tokenizer_config.json or another JSON file of a published folder holds."""
 Steps = Callable[[tokenizers.Tokenizer, Settings, Mapping[str, str]], None]
 
 
@@ -63,36 +63,30 @@ def _llama(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, 
     scheme = ("always" if settings.get("legacy") else "first") if blank else "never"
     _set(inner, "normalizer", None)
     inner.pre_tokenizer = pre_tokenizers.Metaspace(UNDERLINE, prepend_scheme=scheme, split=False)
-    strip = [decoders.Strip(content=" ", left=1)] if blank else []
-    inner.decoder = decoders.Sequence(
-        [decoders.Replace(UNDERLINE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
-    )
+    inner.decoder = _spaces(strip=blank)
+
+
+def _spaces(*, strip: bool) -> decoders.Sequence:
+    """The decoder of a SentencePiece vocabulary; `strip`: without the space before the first word."""
+    first = [decoders.Strip(content=" ", left=1)] if strip else []
+    return decoders.Sequence([decoders.Replace(UNDERLINE, " "), decoders.ByteFallback(), decoders.Fuse(), *first])
 
 
 def _code_llama(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, str]) -> None:
     _llama(inner, dict(settings) | {"legacy": False}, named)
-    model: Any = inner.model
-    model.unk_token = named["unk_token"]
-    inner.decoder = decoders.Sequence(
-        [
-            decoders.Replace(UNDERLINE, " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(content=" ", left=1),
-        ]
-    )
+    _set(inner.model, "unk_token", named["unk_token"])
+    inner.decoder = _spaces(strip=True)
 
 
 def _gemma(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, str]) -> None:
     _set_bpe(inner, unk=named["unk_token"], fuse=True, fallback=True)
     inner.normalizer = normalizers.Replace(" ", UNDERLINE)
     inner.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
-    inner.decoder = decoders.Sequence([decoders.Replace(UNDERLINE, " "), decoders.ByteFallback(), decoders.Fuse()])
+    inner.decoder = _spaces(strip=False)
 
 
 def _bert(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, str]) -> None:
-    model: Any = inner.model
-    model.unk_token = named["unk_token"]
+    _set(inner.model, "unk_token", named["unk_token"])
     inner.normalizer = normalizers.BertNormalizer(
         clean_text=True, handle_chinese_chars=bool(settings.get("tokenize_chinese_chars", True)),
         strip_accents=settings.get("strip_accents"), lowercase=bool(settings.get("do_lower_case", True)),
@@ -116,13 +110,11 @@ def _unigram(*, words: bool) -> Steps:
 
 
 def _big_bird(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, str]) -> None:
-    held = json.loads(inner.to_str())["model"]["vocab"]
-    vocab = [(piece, score) for piece, score in held]
+    vocab = [(piece, score) for piece, score in json.loads(inner.to_str())["model"]["vocab"]]
     unk = (named["unk_token"], 0.0)
     inner.model = models.Unigram(vocab, vocab.index(unk) if unk in vocab else 100, False)
-    inner.normalizer = normalizers.Sequence(
-        [normalizers.Strip(left=False, right=False), normalizers.Replace(Regex(r" {2,}"), UNDERLINE)]
-    )
+    strip, blanks = normalizers.Strip(left=False, right=False), normalizers.Replace(Regex(r" {2,}"), UNDERLINE)
+    inner.normalizer = normalizers.Sequence([strip, blanks])
     scheme = "always" if settings.get("add_prefix_space", True) else "never"
     inner.pre_tokenizer = pre_tokenizers.Metaspace(UNDERLINE, prepend_scheme=scheme, split=True)
     inner.decoder = decoders.Metaspace(UNDERLINE, prepend_scheme=scheme, split=True)
@@ -199,7 +191,9 @@ CLASSES: dict[str, Class] = {
     "RobertaTokenizer": _ROBERTA, "BartTokenizer": _ROBERTA, "LEDTokenizer": _ROBERTA, "LongformerTokenizer": _ROBERTA,
     "BertTokenizer": _BERT, "DistilBertTokenizer": _BERT, "ElectraTokenizer": _BERT,
     "LlamaTokenizer": Class(steps=_llama, model="BPE", named=LLAMA),
-    "CodeLlamaTokenizer": Class(steps=_code_llama, model="BPE", named=LLAMA | INFILLING, around=lambda named: (f"{named['bos_token']} $A", f"{named['bos_token']} $A {named['bos_token']}:1 $B:1"),
+    "CodeLlamaTokenizer": Class(
+        steps=_code_llama, model="BPE", named=LLAMA | INFILLING,
+        around=lambda named: (f"{named['bos_token']} $A", f"{named['bos_token']} $A {named['bos_token']}:1 $B:1"),
     ),
     "GemmaTokenizer": Class(
         steps=_gemma, model="BPE",
@@ -227,9 +221,9 @@ CLASSES: dict[str, Class] = {
 """Classes that do not take a tokenizer.json as it is, and are built here as transformers builds them."""
 
 
-def _set(inner: Any, step: str, value: Any) -> None:
-    """A step, which may be none."""
-    setattr(inner, step, value)
+def _set(owner: Any, name: str, value: Any) -> None:
+    """An attribute that the library's types don't know, or not as None."""
+    setattr(owner, name, value)
 
 
 def _set_bpe(inner: tokenizers.Tokenizer, *, unk: str | None, fuse: bool = False, fallback: bool = False) -> None:
@@ -239,8 +233,5 @@ def _set_bpe(inner: tokenizers.Tokenizer, *, unk: str | None, fuse: bool = False
 
 def _precompiled(inner: tokenizers.Tokenizer) -> Any:
     found: Any = inner.normalizer
-    steps = [found] if isinstance(found, normalizers.Precompiled) else []
-    if isinstance(found, normalizers.Sequence):
-        some: Any = found
-        steps = [step for step in some if isinstance(step, normalizers.Precompiled)]
-    return steps[0] if steps else None
+    steps = found if isinstance(found, normalizers.Sequence) else [found]
+    return next((step for step in steps if isinstance(step, normalizers.Precompiled)), None)

@@ -12,27 +12,17 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from tokenizers import models, processors
+from tokenizers import AddedToken, models, processors
 
-from anyformer.data.special_tokens import (
-    LISTED,
-    NAMED,
-    Settings,
-    Specials,
-    add_tokens,
-    content,
-    listed_tokens,
-    read_specials,
-)
-from anyformer.data.tokenizer_classes import BPE_FILES, CLASSES, WORDPIECE_FILE, Class
+from anyformer.data.tokenizer_classes import BPE_FILES, CLASSES, WORDPIECE_FILE, Class, Settings
 from anyformer.errors import AnyformerError, DataError
 from anyformer.families.shards import CONFIG, CONFIG_BYTES, read_json
 from anyformer.files import inside
@@ -48,17 +38,113 @@ MOST_SENTINELS = 10_000
 SENTENCEPIECE = re.compile(r".*\.(model|spm)|tekken\.json|tiktoken.*")
 PLAIN = "TokenizersBackend"
 """The class that takes a tokenizer.json as it is."""
+NAMED = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+"""Names by which settings and templates speak of special tokens, in the order in which they are added."""
+LISTED, EXTRA, ADDITIONAL = "added_tokens_decoder", "extra_special_tokens", "additional_special_tokens"
+FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Read:
-    """A tokenizer as a folder's files say it is."""
+class Specials:
+    """The special tokens of a folder."""
 
-    inner: tokenizers.Tokenizer
-    named: dict[str, str]
-    """Special tokens by name: bos_token, ..."""
-    splits: bool = False
-    """Whether special tokens that are spelled out in a text are text (`split_special_tokens`)."""
+    named: dict[str, Any] = field(default_factory=dict)
+    """By name: a text, or a table with its flags. Those of NAMED come first."""
+    more: list[Any] = field(default_factory=list)
+    """Those without a name."""
+
+    @property
+    def names(self) -> dict[str, str]:
+        return special_tokens(self.named)
+
+    @property
+    def texts(self) -> list[str]:
+        found = (content(token) for token in (*self.named.values(), *self.more))
+        return list(dict.fromkeys(text for text in found if text is not None))
+
+    def added(self) -> list[AddedToken]:
+        """All of them as the library takes them: one with a name is special, whatever its flags say."""
+        found = [flagged(token, special=True) for token in self.named.values() if content(token) is not None]
+        return found + [flagged(token) for token in self.more if content(token) is not None]
+
+
+def content(value: Any) -> str | None:
+    """The text of a token, which may be a table with flags."""
+    found = value.get("content") if isinstance(value, dict) else value
+    return found if isinstance(found, str) else None
+
+
+def flagged(token: Any, **more: bool) -> AddedToken:
+    """A token with its flags; one that is only a text is special."""
+    if not isinstance(token, dict):
+        return AddedToken(token, **({"special": True} | more))
+    kept = {flag: bool(token[flag]) for flag in FLAGS if flag in token}
+    return AddedToken(content(token) or "", **(kept | more))
+
+
+def read_specials(
+    settings: Settings, older: Settings, defaults: Mapping[str, Any], sentinels: Sequence[str] | None = None
+) -> Specials:
+    """Special tokens of both files, else a class's `defaults`; `sentinels` are added where the files list none."""
+    held = dict(settings)
+    if ADDITIONAL in held and not held.get(EXTRA):
+        held[EXTRA] = held.pop(ADDITIONAL)
+    own = {key: held.pop(key) for key, value in settings.items() if _is_own(key) and isinstance(value, str)}
+    if isinstance(held.get(EXTRA), dict):
+        own |= held.pop(EXTRA)
+    if LISTED not in settings:
+        for key, value in older.items():
+            if isinstance(value, dict) and key != EXTRA:
+                held[key] = value | {"special": True}
+            elif key == EXTRA and isinstance(value, list):
+                before = list(held.get(EXTRA) or [])
+                held[EXTRA] = before + [token for token in value if token not in before]
+            else:
+                held[key] = value
+        if isinstance(held.get(EXTRA), dict):
+            own |= held.pop(EXTRA)
+    if sentinels is not None and EXTRA not in held:
+        given = list(held.get(ADDITIONAL) or [])
+        numbered = [text for token in given if "<extra_id_" in (text := content(token) or "")]
+        if numbered and sentinels and len(numbered) != len(sentinels):
+            lists = f"{ADDITIONAL} lists {len(numbered)} <extra_id_...>"
+            raise DataError(f"extra_ids: is {len(sentinels)}, but {lists}; make them agree")
+        held[ADDITIONAL] = given if numbered else [*given, *sentinels]
+    more = held[EXTRA] if EXTRA in held else held.get(ADDITIONAL)
+    if more is not None and not isinstance(more, list):
+        raise DataError(f"{EXTRA}: is {type(more).__name__}; it must be a list of tokens, or a table of named ones")
+    own = {key: value for key, value in (dict(defaults) | held).items() if _is_own(key) and _is_token(value)} | own
+    named = {key: value for key in NAMED if (value := held.get(key, defaults.get(key))) is not None}
+    return Specials(named=named | own, more=[token for token in more or [] if _is_token(token)])
+
+
+def _is_own(key: str) -> bool:
+    """Whether a key names a special token that not every class has."""
+    return key.endswith("_token") and key not in NAMED
+
+
+def _is_token(value: Any) -> bool:
+    return content(value) is not None
+
+
+def listed_tokens(settings: Settings, older: Settings, special: Sequence[str]) -> list[AddedToken]:
+    """Tokens that the settings list by id, or an older added_tokens.json does."""
+    listed = settings.get(LISTED)
+    if isinstance(listed, dict):
+        tokens = [listed[key] for key in sorted(listed, key=int) if _is_token(listed[key])]
+        return [flagged(token) if isinstance(token, dict) else AddedToken(token) for token in tokens]
+    names = [name for name, _ in sorted(older.items(), key=lambda item: item[1])]
+    return [AddedToken(name, normalized=name not in special, special=name in special) for name in names]
+
+
+def add_tokens(inner: tokenizers.Tokenizer, listed: Sequence[AddedToken], specials: Specials, *, plain: bool) -> None:
+    """Add tokens that are never split: one without an id gets the next. `plain`: special ones have no flags."""
+    there = {token.content for token in inner.get_added_tokens_decoder().values()} | {token.content for token in listed}
+    new: list[AddedToken] = [*listed, *(token for token in specials.added() if token.content not in there)]
+    if new:
+        inner.add_tokens(new)
+    if plain:
+        inner.add_tokens([AddedToken(text, special=True) for text in specials.texts])
 
 
 @cache
@@ -88,14 +174,13 @@ def is_published(folder: Path) -> bool:
     return False
 
 
-def read_published(folder: Path) -> Read:
-    """The tokenizer of a published folder."""
+def read_published(folder: Path) -> dict[str, Any]:
+    """The tokenizer of a published folder as arguments of `Tokenizer`: the library's own, names and `splits`."""
     settings, config = _table(folder, SETTINGS, SETTINGS_BYTES), _table(folder, CONFIG, CONFIG_BYTES)
     whole = (folder / FILE).is_file()
     text = read_file(folder / FILE) if whole else ""
-    declared = next(
-        (n for n in (settings.get("tokenizer_class"), config.get("tokenizer_class")) if isinstance(n, str)), ""
-    )
+    classes = (table.get("tokenizer_class") for table in (settings, config))
+    declared = next((name for name in classes if isinstance(name, str)), "")
     name = class_name(declared, config.get("model_type"), byte_level='"ByteLevel"' in text)
     known = CLASSES.get(name)
     inner = parsed(text, folder / FILE) if whole else _from_older(folder, name, known)
@@ -107,15 +192,12 @@ def read_published(folder: Path) -> Read:
     with guarded(f"{folder}: the steps of {name} can't be set"):
         specials = _specials(settings, older, rebuilt)
         named = specials.names
-        defaults = {
-            key: found for key, token in (rebuilt.named if rebuilt else {}).items() if (found := content(token))
-        }
+        known_by = {key: text for key, token in (rebuilt.named if rebuilt else {}).items() if (text := content(token))}
         if rebuilt is not None:
-            rebuilt.steps(inner, settings, defaults | named)
-        around = None if rebuilt is None or rebuilt.around is None else rebuilt.around(defaults | named)
-        listed = listed_tokens(
-            settings, {} if LISTED in settings else _table(folder, ADDED, SETTINGS_BYTES), specials.texts
-        )
+            rebuilt.steps(inner, settings, known_by | named)
+        around = None if rebuilt is None or rebuilt.around is None else rebuilt.around(known_by | named)
+        added = {} if LISTED in settings else _table(folder, ADDED, SETTINGS_BYTES)
+        listed = listed_tokens(settings, added, specials.texts)
         if around is not None:
             _check_around(inner, around[0], [token.content for token in listed])
         add_tokens(inner, listed, specials, plain=rebuilt is not None and rebuilt.plain)
@@ -123,16 +205,14 @@ def read_published(folder: Path) -> Read:
             _set_around(inner, *around)
         elif not whole or (rebuilt is not None and rebuilt.forgets):
             _set_around(inner, *_flagged({} if whole else settings, named))
-    return Read(inner=inner, named=named, splits=bool(settings.get("split_special_tokens") or False))
+    return {"inner": inner, "named": named, "splits": bool(settings.get("split_special_tokens") or False)}
 
 
 def _say_unknown(folder: Path, name: str, known: Class | None, inner: tokenizers.Tokenizer) -> None:
     """Warn that ids may not be those of the class that reads a folder in transformers."""
-    why = (
-        f"{name} of transformers builds steps of its own, which are not known here"
-        if known is None
-        else f"{name} of transformers builds a {known.model} model, and {FILE} holds {type(inner.model).__name__}"
-    )
+    why = f"{name} of transformers builds steps of its own, which are not known here"
+    if known is not None:
+        why = f"{name} of transformers builds a {known.model} model, and {FILE} holds {type(inner.model).__name__}"
     warnings.warn(
         f"{folder}: {why}: {FILE} is taken as it is, and ids may differ from those of AutoTokenizer. Where the file is "
         f'right, say so: "tokenizer_class": "PreTrainedTokenizerFast" in {SETTINGS}',
@@ -141,7 +221,6 @@ def _say_unknown(folder: Path, name: str, known: Class | None, inner: tokenizers
 
 
 def _specials(settings: Settings, older: Settings, rebuilt: Class | None) -> Specials:
-    """The special tokens of a folder that this class reads."""
     sentinels = None
     if rebuilt is not None and rebuilt.sentinels:
         count = settings.get("extra_ids", 100)
@@ -215,9 +294,7 @@ def missing(folder: Path, name: str = "") -> str:
     older = [n for n in there if n in (*BPE_FILES, WORDPIECE_FILE) or SENTENCEPIECE.fullmatch(n)]
     if not older:
         return f"{folder}: there is no {FILE} in it; give a {FILE} or a directory that holds one"
-    built = " or ".join(
-        sorted(each for each, known in CLASSES.items() if known.files and set(known.files) <= set(there))
-    )
+    built = " or ".join(sorted(each for each, c in CLASSES.items() if c.files and set(c.files) <= set(there)))
     why = f"its class is {name or 'not named'}" + (f", and these files are read for {built}" if built else "")
     return (
         f"{folder}: there is no {FILE} in it, only {', '.join(older)}; {why}. Write one with transformers: "
@@ -238,12 +315,10 @@ def _check_around(inner: tokenizers.Tokenizer, single: str, listed: list[str]) -
 
 
 def _names_in(single: str) -> list[str]:
-    """The tokens of a template, each once."""
     return list(dict.fromkeys(re.sub(r":[01]$", "", each) for each in single.split() if not each.startswith("$")))
 
 
 def _set_around(inner: tokenizers.Tokenizer, single: str, pair: str) -> None:
-    """A template of special tokens around each text."""
     ids = {name: inner.token_to_id(name) for name in _names_in(single)}
     inner.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=list(ids.items()))
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,27 +52,21 @@ class Training:
         if self.kind not in KINDS:
             raise InputError(f"there is no tokenizer of the kind {self.kind!r}{nearest(self.kind, KINDS)}")
         if self.lowercase and self.kind != "wordpiece":
-            raise InputError(
-                f"lowercase goes with wordpiece; a tokenizer of the kind {self.kind} keeps texts as they are"
-            )
-        if (self.vocab is None) != (self.kind == "chars"):
-            raise InputError(
-                "a vocabulary of characters is as large as there are characters; leave out the size"
-                if self.kind == "chars"
-                else f"{self.kind}: say how large the vocabulary is to be, e.g. --vocab 8192"
-            )
+            raise InputError(f"lowercase goes with wordpiece; a {self.kind} tokenizer keeps texts as they are")
+        if self.vocab is None and self.kind != "chars":
+            raise InputError(f"{self.kind}: say how large the vocabulary is to be, e.g. --vocab 8192")
+        if self.vocab is not None and self.kind == "chars":
+            raise InputError("a vocabulary of characters is as large as there are characters; leave out the size")
         twice = [name for name, count in Counter(self.names).items() if count > 1]
         wrong = [name for name in self.names if not re.fullmatch(r"<\S+>|\[\S+\]", name)]
         if twice or wrong:
             # Such a name is no word and no character of a text, whatever the tokenizer.
-            what = (
-                f"{', '.join(map(repr, twice))} is there twice" if twice else f"{', '.join(map(repr, wrong))} can't be"
-            )
+            names = ", ".join(map(repr, twice or wrong))
+            what = f"{names} is there twice" if twice else f"{names} can't be"
             raise InputError(f"special tokens: {what}; write each once, as <name> or [NAME]")
 
     @property
     def names(self) -> list[str]:
-        """All special tokens, those of the kind first."""
         own = list(KINDS[self.kind].specials)
         return [*own, *(n for n in self.specials if n not in own), *map(SENTINEL.format, range(self.sentinels))]
 
@@ -86,30 +81,21 @@ class Kind:
 
 
 def train_tokenizer(texts: Callable[[], Iterable[str]], training: Training) -> Tokenizer:
-    """A tokenizer from texts. `texts` begins anew at each call: some kinds read them twice, none keeps them.
-
-    Memory grows with the number of different words, not with the texts.
-    """
+    """Train on `texts()`, which begins anew at each call; memory grows with the number of different words."""
     with guarded("it can't be trained"):
         return KINDS[training.kind].train(texts, training)
 
 
 def special_ids(made: Tokenizer) -> dict[str, int]:
     """Ids of special tokens by their role, as far as their names tell."""
-    found = {role: next((made.specials[n] for n in names if n in made.specials), None) for role, names in ROLES.items()}
-    return {role: token for role, token in found.items() if token is not None}
+    found = {role: [made.specials[n] for n in names if n in made.specials] for role, names in ROLES.items()}
+    return {role: ids[0] for role, ids in found.items() if ids}
 
 
 def sentinel_ids(made: Tokenizer) -> tuple[int, ...]:
     """Ids of <extra_id_0>, <extra_id_1> and so on, as many as there are in a row."""
-    ids: list[int] = []
-    while (token := made.specials.get(SENTINEL.format(len(ids)))) is not None:
-        ids.append(token)
-    return tuple(ids)
-
-
-def _bpe(texts: Callable[[], Iterable[str]], training: Training) -> Tokenizer:
-    return train_bpe(texts(), training.vocab or 0, specials=training.names)
+    names = itertools.takewhile(made.specials.__contains__, map(SENTINEL.format, itertools.count()))
+    return tuple(made.specials[name] for name in names)
 
 
 def _wordpiece(texts: Callable[[], Iterable[str]], training: Training) -> Tokenizer:
@@ -126,11 +112,8 @@ def _wordpiece(texts: Callable[[], Iterable[str]], training: Training) -> Tokeni
     common = [c for c, _ in sorted(letters.items(), key=lambda item: (-item[1], item[0])) if not c.isspace()]
     alphabet = sorted(common[:ALPHABET])
     inside = [f"##{letter}" for letter in alphabet]
-    _room(
-        training,
-        len(training.names) + 2 * len(alphabet),
-        f"{len(alphabet)} characters, at the beginning and inside of words",
-    )
+    each = f"{len(alphabet)} characters, at the beginning and inside of words"
+    _room(training, len(training.names) + 2 * len(alphabet), each)
     made = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
     made.normalizer, made.pre_tokenizer = normalizer, pre_tokenizers.BertPreTokenizer()
     made.train_from_iterator(
@@ -163,27 +146,20 @@ def _unigram(texts: Callable[[], Iterable[str]], training: Training) -> Tokenize
     )  # fmt: skip
     made.train_from_iterator(scraps(texts()), trainer)
     pieces = made.get_vocab(with_added_tokens=True)
-    learned = _scores(made)
+    learned = {piece: score for piece, score in json.loads(made.to_str())["model"]["vocab"] if score}
     lowest = min(learned.values(), default=0.0)
     # The library gives special tokens the best score, and would read one in a text that only spells it.
     ranked = [(piece, learned.get(piece, NEVER)) for piece in sorted(pieces, key=pieces.__getitem__)]
     # A byte costs more than any piece: bytes are for what has no other spelling.
     model = models.Unigram([*ranked, *((byte, lowest - 10.0) for byte in spelled)], pieces["<unk>"], byte_fallback=True)
-    decoder = decoders.Sequence(
-        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    )
+    strip = decoders.Strip(" ", 1, 0)
+    decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), strip])
     return _finished(model, training, normalizer, split, decoder)
-
-
-def _scores(made: tokenizers.Tokenizer) -> dict[str, float]:
-    return {piece: score for piece, score in json.loads(made.to_str())["model"]["vocab"] if score}
 
 
 def _chars(texts: Callable[[], Iterable[str]], training: Training) -> Tokenizer:
     """One token for each character, by code point; an unseen one is <unk> if there is such a token, else an error."""
-    seen: set[str] = set()
-    for text in texts():
-        seen.update(text)
+    seen = set(itertools.chain.from_iterable(texts()))
     if not seen:
         raise DataError("tokenizer: there are no characters to learn")
     # Characters first, so that ids are those of the simplest list of characters; special tokens after them.
@@ -204,15 +180,13 @@ def _finished(model: Any, training: Training, normalizer: Any, split: Any, decod
 
 def _room(training: Training, least: int, what: str) -> None:
     if (training.vocab or 0) < least:
-        raise DataError(
-            f"vocab: {training.vocab} is less than {least}: {what} and {len(training.names)} special tokens need one each"
-        )
+        needed = f"{what} and {len(training.names)} special tokens need one each"
+        raise DataError(f"vocab: {training.vocab} is less than {least}: {needed}")
 
 
-BERT: Sequence[str] = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 KINDS: dict[str, Kind] = {
-    "bpe": Kind(("<|endoftext|>",), _bpe),
-    "wordpiece": Kind(tuple(BERT), _wordpiece),
+    "bpe": Kind(("<|endoftext|>",), lambda texts, training: train_bpe(texts(), training.vocab or 0, training.names)),
+    "wordpiece": Kind(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), _wordpiece),
     "unigram": Kind(("<pad>", "</s>", "<unk>"), _unigram),
     "chars": Kind((), _chars),
 }

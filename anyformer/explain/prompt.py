@@ -168,7 +168,7 @@ def _check_first(spec: ModelSpec, layer: int | None, head: int | None) -> None:
 
 def _read(model: Model, tokenizer: Tokenizer, text: str) -> tuple[list[int] | None, list[int]]:
     """What the encoder reads, if there are two stacks, and what the last stack reads."""
-    from anyformer.data.text_ids import source_ids
+    from anyformer.data.tokenizer import source_ids
     from anyformer.generation.generate import generate
     from anyformer.generation.text.prompt import read_prompt
 

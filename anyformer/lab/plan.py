@@ -15,7 +15,7 @@ from typing import Any
 from anyformer.errors import InputError, SpecError
 from anyformer.optim.schedule import Trapezoid
 from anyformer.specs.model import ModelSpec
-from anyformer.train.budget import Budget
+from anyformer.train.events import Budget
 from anyformer.train.optim_config import Optim
 
 SPEC: Mapping[str, Any] = {

@@ -12,13 +12,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from anyformer.data.corpus import Corpus, gzip_bits_per_byte, standard_library, text_corpus
+from anyformer.data.corpus import Corpus, gzip_bits_per_byte, standard_library, text_corpus, unigram_nats
 from anyformer.data.dataset import Examples
 from anyformer.data.loader import BatchLoader
 from anyformer.data.objectives.causal import Causal
 from anyformer.data.tokenizer import END, Tokenizer, train_bpe
 from anyformer.data.tokenizer import FILE as TOKENIZER_FILE
-from anyformer.data.unigram import unigram_nats
 from anyformer.errors import DataError, InputError
 from anyformer.files import NewFolder
 from anyformer.generation.generate import generate
@@ -32,19 +31,18 @@ from anyformer.model.native_checkpoint import SPEC as SPEC_FILE
 from anyformer.model.native_checkpoint import WEIGHTS as WEIGHTS_FILE
 from anyformer.model.native_checkpoint import save
 from anyformer.specs.model import ModelSpec
-from anyformer.train.budget import Budget
 from anyformer.train.components import device_of
 from anyformer.train.cpu_workers import CpuWorkers, draws
+from anyformer.train.events import Budget
+from anyformer.train.loggers import FILE as METRICS_FILE
+from anyformer.train.loggers import Metrics
 from anyformer.train.loop import StepRecord, train
-from anyformer.train.loss_plot import draw_curve
-from anyformer.train.metrics import FILE as METRICS_FILE
-from anyformer.train.metrics import Metrics
 from anyformer.train.optim import Optimizers
 from anyformer.train.perplexity import score, score_ids
-from anyformer.train.precision import Precision
+from anyformer.train.report.chart import draw_curve
 from anyformer.train.signals import StopSignals
 from anyformer.train.spike_guard import SpikeGuard
-from anyformer.train.train_step import TrainStep
+from anyformer.train.train_step import Precision, TrainStep
 
 CURVE = "loss.png"
 FILES = (SPEC_FILE, WEIGHTS_FILE, TOKENIZER_FILE, METRICS_FILE, CURVE)
@@ -124,13 +122,13 @@ class Quickstart:
         # Workers would take turns at one source of random numbers, and no two runs would drop the same; and how evenly
         # routers choose is asked of whole batches.
         alone = draws(self.spec) or self.spec.loss.balance
-        crew = CpuWorkers(1) if alone else CpuWorkers.on(self.device, self.plan.batch)
+        workers = CpuWorkers(1) if alone else CpuWorkers.on(self.device, self.plan.batch)
         # A flag, because an exception out of a signal handler can be lost in somebody else's code (numpy's modules lose
         # it while they are imported).
-        with StopSignals(quiet=True) as stopping, Metrics(self.folder.path) as metrics, crew:
+        with StopSignals(quiet=True) as stopping, Metrics(self.folder.path) as metrics, workers:
             learner = TrainStep(
                 model=self.model, objective=self.feed.objective, optimizers=Optimizers(self.model, self.plan.optim),
-                precision=Precision(), guard=SpikeGuard(), crew=crew,
+                precision=Precision(), guard=SpikeGuard(), workers=workers,
             )  # fmt: skip
             budget, clock = self._allotted()
             steps = train(
@@ -140,13 +138,13 @@ class Quickstart:
                 self.records.append(record)
                 metrics.write("step", **asdict(record))
                 yield record
-                stopping.raise_if_asked()
+                stopping.raise_if_requested()
                 if record.progress * GLIMPSES >= looks + 1 and record.progress < 1:
                     looks = int(record.progress * GLIMPSES)
                     bits = self._glimpse()
                     self.glimpses.append((record.tokens, bits))
                     metrics.write("glimpse", step=record.step, tokens=record.tokens, bits_per_byte=bits)
-            stopping.raise_if_asked()
+            stopping.raise_if_requested()
         if not self.records:
             raise InputError("there was no step to train; give more minutes or steps")
 

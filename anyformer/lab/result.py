@@ -9,7 +9,7 @@ from anyformer.errors import AnyformerError
 from anyformer.explain.difference import Difference, difference
 from anyformer.files import settle
 from anyformer.specs.model import ModelSpec
-from anyformer.train.metrics import FILE, read_metrics
+from anyformer.train.loggers import FILE, read_metrics
 
 RESULT = "result"
 """The event under which metrics.jsonl holds it, last."""

@@ -49,7 +49,7 @@ def _answered(setup: Components, tokenizer: Tokenizer) -> str:
     if setup.config.run.prompt:
         source_S = torch.tensor([list(read_prompt(setup.spec, reader, setup.config.run.prompt).ids)])
     else:
-        inputs = (setup.valid or setup.feed(0)).batch(0).inputs
+        inputs = (setup.valid or setup.loader(0)).batch(0).inputs
         row = torch.from_numpy(inputs["input_ids"][:1])
         mask, segments = inputs.get("attention_mask"), inputs.get("segments")
         if segments is not None:

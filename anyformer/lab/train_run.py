@@ -10,15 +10,14 @@ from anyformer.lab.samples import speak
 from anyformer.train.components import Components
 from anyformer.train.config import Config
 from anyformer.train.loggers import Logger
-from anyformer.train.report import About
-from anyformer.train.report.about import about_of
+from anyformer.train.report import About, about_of
 from anyformer.train.run_state import machine
 from anyformer.train.trainer import Trainer
 
 
 def training(config: Config, loggers: Sequence[Logger] = ()) -> Trainer:
     """The run of a config, to be used in a `with`. `loggers` are told beside those that the config names."""
-    return Trainer(config, speak=speak, about=about, loggers=loggers)
+    return Trainer(config, sample=speak, about=about, loggers=loggers)
 
 
 def about(setup: Components) -> About:

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 from anyformer.data.batch import IGNORE
+from anyformer.data.corpus import counted_nats
 from anyformer.data.dataset import Examples
 from anyformer.data.objectives.causal import NextToken, ends_of
-from anyformer.data.unigram import counted_nats
 from anyformer.errors import InputError
 from anyformer.measure.trial import Trial
 from anyformer.model.output import Output
 from anyformer.train.evaluation import evaluate
 from anyformer.train.perplexity import perplexity
-from anyformer.train.precision import Precision
+from anyformer.train.train_step import Precision
 
 CHUNK = 2**22
 """Numbers of a column that are counted at once."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from anyformer.data.dataset import Examples
-from anyformer.data.objectives.objective import source_eos
+from anyformer.data.objectives import source_eos
 from anyformer.errors import DataError, InputError
 from anyformer.generation.asking.request import room
 from anyformer.generation.generate import generate

@@ -32,8 +32,7 @@ class AdamWRule(Rule):
     def updates(self, moved: Sequence[OptimizedParam], pace: StepSize) -> list[tuple[int, Update]]:
         cast = any(each.weight.dtype != each.parameter.dtype for each in moved)
         cut = pieces(moved, CAST) if cast else [list(moved)]
-        work = [sum(each.weight.numel() for each in some) for some in cut]
-        return [(size, functools.partial(self._move, some, pace)) for size, some in zip(work, cut, strict=True)]
+        return [(sum(p.weight.numel() for p in some), functools.partial(self._move, some, pace)) for some in cut]
 
     @torch.no_grad()
     def _move(self, moved: list[OptimizedParam], pace: StepSize) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,9 +13,13 @@ from torch import Tensor, nn
 from anyformer.errors import InputError
 from anyformer.optim.rule import lists, local
 
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor
+
 
 def clip(parameters: Iterable[nn.Parameter], limit: float = math.inf) -> Tensor:
-    """Shrink all gradients so that their norm is at most `limit`; answers the norm before, without waiting for it."""
+    """Clip the norm of all gradients to `limit`; the norm before, without waiting for it."""
     every = list(parameters)
     gradients = [g for p in every if (g := settled(p)) is not None]
     if not gradients:
@@ -24,8 +28,8 @@ def clip(parameters: Iterable[nn.Parameter], limit: float = math.inf) -> Tensor:
     if limit != math.inf:
         # As torch does it: never up, and the tiny number keeps 0 / 0 away.
         factor = (limit / (norm + 1e-6)).clamp(max=1.0)
-        for device, some in _by_device(gradients).items():
-            lists._foreach_mul_(some, factor.to(device))
+        for device in {gradient.device for gradient in gradients}:
+            lists._foreach_mul_([local(g) for g in gradients if g.device == device], factor.to(device))
     return norm
 
 
@@ -36,43 +40,37 @@ def total_norm(tensors: list[Tensor]) -> Tensor:
         # bf16 and float32 are summed alike; float64 or another device is summed on its own.
         key = _cut(tensor), torch.promote_types(tensor.dtype, torch.float32), tensor.device
         alike.setdefault(key, []).append(local(tensor))
-    norms = [_reduced(_norm(parts), key[0]) for key, parts in alike.items()]
+    norms: list[Tensor] = []
+    for (cut, wide, _), parts in alike.items():
+        # The sums run in float32 anyway; this keeps their results from being rounded for each tensor.
+        norm = torch.linalg.vector_norm(torch.stack(lists._foreach_norm(parts, 2.0, dtype=wide)))
+        norms.append(norm if cut is None else _reduced(norm, *cut))
     if len(norms) == 1:
         return norms[0]
     widest = functools.reduce(torch.promote_types, (norm.dtype for norm in norms))
     return torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device, widest) for norm in norms]))
 
 
-def _by_device(tensors: list[Tensor]) -> dict[torch.device, list[Tensor]]:
-    found: dict[torch.device, list[Tensor]] = {}
-    for tensor in tensors:
-        found.setdefault(tensor.device, []).append(local(tensor))
-    return found
-
-
-def _norm(tensors: list[Tensor]) -> Tensor:
-    # The sums run in float32 anyway; this keeps their results from being rounded for each tensor.
-    wide = torch.promote_types(tensors[0].dtype, torch.float32)
-    return torch.linalg.vector_norm(torch.stack(lists._foreach_norm(tensors, 2.0, dtype=wide)))
-
-
 def _cut(tensor: Tensor) -> Any:
     """The processes that hold a tensor, and along which of their directions it is cut; None if it is whole."""
-    if type(tensor) is Tensor:
+    held = as_dtensor(tensor)
+    # A dimension that is cut twice has a placement of its own, which says that it is no shard.
+    cut = () if held is None else tuple(i for i, where in enumerate(held.placements) if not where.is_replicate())
+    return (held.device_mesh, cut) if held is not None and cut else None
+
+
+def as_dtensor(tensor: Tensor) -> DTensor | None:
+    """A tensor that is cut over processes; None for a plain one."""
+    if type(tensor) is Tensor or type(tensor) is nn.Parameter:
         return None
+    # Takes a second to import, which a run of one process need not wait for.
     from torch.distributed.tensor import DTensor
 
-    if not isinstance(tensor, DTensor):
-        return None
-    # A dimension that is cut twice has a placement of its own, which says that it is no shard.
-    return tensor.device_mesh, tuple(i for i, where in enumerate(tensor.placements) if not where.is_replicate())
+    return tensor if isinstance(tensor, DTensor) else None
 
 
-def _reduced(norm: Tensor, cut: Any) -> Tensor:
+def _reduced(norm: Tensor, mesh: DeviceMesh, directions: Iterable[int]) -> Tensor:
     """The norm of tensors of which each process holds a part."""
-    if cut is None or not cut[1]:
-        return norm
-    mesh, directions = cut
     square = norm.square()
     for direction in directions:
         torch.distributed.all_reduce(square, group=mesh.get_group(direction))
@@ -81,22 +79,17 @@ def _reduced(norm: Tensor, cut: Any) -> Tensor:
 
 def settled(parameter: nn.Parameter) -> Tensor | None:
     """The gradient, cut as its parameter is; what several processes have still to add up is added here."""
-    gradient = parameter.grad
-    if gradient is None or type(gradient) is Tensor:
-        return gradient
-    from torch.distributed.tensor import DTensor
-
-    data = parameter.data
-    if isinstance(gradient, DTensor) and isinstance(data, DTensor) and gradient.placements != data.placements:
-        parameter.grad = gradient = gradient.redistribute(placements=data.placements)
-    return gradient
+    gradient = None if parameter.grad is None else as_dtensor(parameter.grad)
+    data = None if gradient is None else as_dtensor(parameter.data)
+    if gradient is not None and data is not None and gradient.placements != data.placements:
+        parameter.grad = gradient.redistribute(placements=data.placements)
+    return parameter.grad
 
 
 def clip_grad_norm_(parameters: Tensor | Iterable[Tensor], max_norm: float = math.inf) -> Tensor:
-    """Shrink all gradients together so that their norm is at most `max_norm`; answers the norm before, as a tensor.
+    """As torch.nn.utils.clip_grad_norm_, with sums in float32 whatever the gradients' dtype; the norm before clipping.
 
-    As torch.nn.utils.clip_grad_norm_, with sums in float32 whatever the gradients' dtype. Without a limit it only
-    measures. A norm that is not finite makes every gradient NaN: look at it before the step.
+    A norm that is not finite makes every gradient NaN: look at it before the step. Without a limit it only measures.
     """
     if isinstance(max_norm, bool) or not max_norm > 0:
         raise InputError(f"clip_grad_norm_: max_norm {max_norm!r} is not above 0")

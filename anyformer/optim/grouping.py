@@ -36,19 +36,17 @@ def groups(module: nn.Module, *, move: Mapping[str, Group] | None = None) -> dic
     the head if it has as many outputs as an Embedding has rows; every other parameter of two dimensions is a matrix.
     `move` says otherwise for parameters by name, such as `{"score.weight": "head"}`.
     """
-    found: dict[nn.Parameter, Group] = {}
-    names: dict[str, nn.Parameter] = {}
+    found, names = dict[nn.Parameter, Group](), dict[str, nn.Parameter]()
     for name, parameter, group in _grouped(module):
         names[name] = parameter
         if parameter not in found or FIRST.index(group) < FIRST.index(found[parameter]):
             found[parameter] = group
-    wrong = [f"{name}: is no parameter{nearest(name, names)}" for name in move or {} if name not in names]
-    wrong += [
-        f"{name}: {to!r} is no group{nearest(str(to), GROUPS)}" for name, to in (move or {}).items() if to not in GROUPS
-    ]
+    moves = move or {}
+    wrong = [f"{name}: is no parameter{nearest(name, names)}" for name in moves if name not in names]
+    wrong += [f"{name}: {to!r} is no group{nearest(str(to), GROUPS)}" for name, to in moves.items() if to not in GROUPS]
     if wrong:
         raise InputError("\n  ".join(["groups: move can't be followed:", *wrong]))
-    found |= {names[name]: to for name, to in (move or {}).items()}
+    found |= {names[name]: to for name, to in moves.items()}
     return {group: [p for p, its in found.items() if its == group] for group in GROUPS}
 
 
@@ -58,9 +56,7 @@ def _grouped(module: nn.Module) -> Iterator[tuple[str, nn.Parameter, Group]]:
     known: dict[str, Group] = {}
     for path, part in parts:
         if isinstance(part, HasInventory):
-            own: dict[str, Group] = {
-                _join(path, name): group_of(weight.role) for name, weight in part.inventory().items()
-            }
+            own: dict[str, Group] = {_join(path, n): group_of(w.role) for n, w in part.inventory().items()}
             # What holds a part knows more of it than the part itself.
             known = own | known
     head = _head(module)
@@ -75,7 +71,6 @@ def _join(path: str, name: str) -> str:
 
 
 def _plain(part: nn.Module, parameter: nn.Parameter, head: nn.Module | None) -> Group:
-    """The group of a parameter of which nobody says what it is for."""
     if isinstance(part, nn.Embedding | nn.EmbeddingBag):
         return "tables"
     if parameter.dim() != 2:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from anyformer.optim.clip import as_dtensor
 from anyformer.optim.rule import OptimizedParam, Rule, StepSize, Update, chosen, lists, local, pieces
 
 QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -23,10 +24,7 @@ LARGE_STACK = 2**26
 
 
 def orthogonalised(g_NRC: Tensor, rounds: int = 5) -> Tensor:
-    """The orthogonal factor of each matrix of a stack, approximately.
-
-    On an accelerator the products run in bf16, which is precise enough for a direction; on a CPU in fp32.
-    """
+    """The orthogonal factor of each matrix of a stack, approximately; in bf16 on an accelerator, fp32 on a CPU."""
     a, b, c = QUINTIC
     tall = g_NRC.shape[-2] > g_NRC.shape[-1]
     x = g_NRC.mT if tall else g_NRC
@@ -114,29 +112,22 @@ def _wide(whole: Tensor) -> Tensor:
 
 def _whole(each: OptimizedParam, part: Tensor) -> Tensor:
     """All of what processes hold in parts: the factor of a part is not a part of the factor."""
-    if type(each.weight) is Tensor:
+    weight = as_dtensor(each.weight)
+    if weight is None:
         return part
-    from torch.distributed.tensor import DTensor
-
-    weight = each.weight
-    if not isinstance(weight, DTensor):
-        return part
-    shape, stride = weight.shape, weight.stride()
-    cut = DTensor.from_local(part, weight.device_mesh, weight.placements, run_check=False, shape=shape, stride=stride)
-    return cut.full_tensor()
+    mesh, where, shape, stride = weight.device_mesh, weight.placements, weight.shape, weight.stride()
+    return type(weight).from_local(part, mesh, where, run_check=False, shape=shape, stride=stride).full_tensor()
 
 
 def _share(each: OptimizedParam, stack: Tensor) -> Tensor:
     """What this process holds of an update, in the shape of its weight."""
-    weight = each.weight
-    whole = (stack.mT if weight.shape[-2] > weight.shape[-1] else stack).reshape(weight.shape)
-    if type(weight) is Tensor:
+    shape, weight = each.weight.shape, as_dtensor(each.weight)
+    whole = (stack.mT if shape[-2] > shape[-1] else stack).reshape(shape)
+    if weight is None:
         return whole
-    from torch.distributed.tensor import DTensor, Replicate
+    from torch.distributed.tensor import Replicate
 
-    if not isinstance(weight, DTensor):
-        return whole
     # Every process made the same update, so each takes its part and nothing is sent.
     everywhere = [Replicate()] * weight.device_mesh.ndim
-    made = DTensor.from_local(whole.contiguous(), weight.device_mesh, everywhere, run_check=False)
+    made = type(weight).from_local(whole.contiguous(), weight.device_mesh, everywhere, run_check=False)
     return made.redistribute(placements=weight.placements).to_local()

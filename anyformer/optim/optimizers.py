@@ -25,41 +25,28 @@ Params = Iterable[Any]
 class RuleOptimizer(Optimizer):
     """An optimizer whose groups are moved by a rule."""
 
-    def __init__(self, params: Params, defaults: dict[str, Any]) -> None:
-        super().__init__(params, defaults)
-
     def rule(self, group: dict[str, Any]) -> Rule:
-        """The rule with a group's own options."""
         raise TypeError(f"{type(self).__name__} defines no rule()")
 
     def problems(self, group: dict[str, Any]) -> list[str]:
-        """What is wrong with a group's options."""
-        found: list[str] = []
-        for name in ("lr", "weight_decay"):
-            value = group[name]
-            if not isinstance(value, Tensor) and not value >= 0:
-                found.append(f"{name}: {value!r} is not at least 0")
-        return found
+        plain = {name: group[name] for name in ("lr", "weight_decay") if not isinstance(group[name], Tensor)}
+        return [f"{name}: {value!r} is not at least 0" for name, value in plain.items() if not value >= 0]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with options of their own, such as another `lr`."""
-        unknown = sorted(set(param_group) - {"params", "name", "param_names", *self.defaults})
-        if unknown:
+        if unknown := sorted(set(param_group) - {"params", "name", "param_names", *self.defaults}):
             # A misspelt option would be kept and never read.
             known = ", ".join(sorted(self.defaults))
             raise InputError(f"{type(self).__name__}: {', '.join(unknown)} is no option of a group (known: {known})")
-        wrong = self.problems({**self.defaults, **param_group})
-        if wrong:
+        if wrong := self.problems({**self.defaults, **param_group}):
             raise InputError("\n  ".join([f"{type(self).__name__}: these options can't be:", *wrong]))
         super().add_param_group(param_group)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Move every parameter that has a gradient; answers what `closure` gives, which is run first, with gradients."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        """Update every parameter that has a gradient; the loss of `closure`, which is run first, with gradients."""
+        with torch.enable_grad():
+            loss = None if closure is None else closure()
         for group in self.param_groups:
             rule = self.rule(group)
             going = [self._moved(p, rule, group["master_weights"]) for p in group["params"] if settled(p) is not None]
@@ -70,10 +57,8 @@ class RuleOptimizer(Optimizer):
 
     def _moved(self, parameter: nn.Parameter, rule: Rule, master: bool) -> OptimizedParam:
         if parameter.grad is not None and parameter.grad.is_sparse:
-            raise CapabilityError(
-                f"{type(self).__name__} can't use sparse gradients; make the embedding with sparse=False, or take "
-                "torch.optim.SparseAdam for it"
-            )
+            advice = "make the embedding with sparse=False, or take torch.optim.SparseAdam for it"
+            raise CapabilityError(f"{type(self).__name__} can't use sparse gradients; {advice}")
         if not self.state[parameter]:
             self.state[parameter] = moved("", parameter, rule, master=master).slots
         found = OptimizedParam(name="", parameter=parameter, slots=self.state[parameter])
@@ -87,8 +72,7 @@ class RuleOptimizer(Optimizer):
         saved = [key for group in state_dict["param_groups"] for key in group["params"]]
         own = [parameter for group in self.param_groups for parameter in group["params"]]
         for key, parameter in zip(saved, own, strict=True):
-            given = state_dict["state"].get(key, {})
-            for name, value in given.items():
+            for name, value in state_dict["state"].get(key, {}).items():
                 if isinstance(value, Tensor):
                     self.state[parameter][name] = value.detach().to(parameter.device, copy=True)
 
@@ -143,11 +127,8 @@ class Muon(RuleOptimizer):
         ns_steps: int = 5,
         master_weights: bool = True,
     ) -> None:
-        options = {
-            "lr": lr, "momentum": momentum, "weight_decay": weight_decay, "ns_steps": ns_steps,
-            "master_weights": master_weights,
-        }  # fmt: skip
-        super().__init__(params, options)
+        options = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "ns_steps": ns_steps}
+        super().__init__(params, {**options, "master_weights": master_weights})
 
     def rule(self, group: dict[str, Any]) -> Rule:
         return MuonRule(momentum=group["momentum"], rounds=group["ns_steps"])
@@ -161,12 +142,10 @@ class Muon(RuleOptimizer):
         return found
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add matrices with options of their own."""
         super().add_param_group(param_group)
         shapes = [tuple(p.shape) for p in self.param_groups[-1]["params"] if p.dim() < 2]
         if shapes:
             self.param_groups.pop()
-            raise InputError(
-                f"Muon is for matrices, and {len(shapes)} of these parameters have fewer than two dimensions, such as "
-                f"{shapes[0]}; give it groups(module)['matrices'] of anyformer.optim, and the rest to AdamW"
-            )
+            count = f"{len(shapes)} of these parameters have fewer than two dimensions, such as {shapes[0]}"
+            advice = "give it groups(module)['matrices'] of anyformer.optim, and the rest to AdamW"
+            raise InputError(f"Muon is for matrices, and {count}; {advice}")

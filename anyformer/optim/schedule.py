@@ -6,11 +6,19 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from anyformer.errors import InputError
 from anyformer.registry import OpenAxis
 from anyformer.specs.axes import Problem
 
 CLOCK = 1000.0
 """A run by the clock does not know its steps; it is taken for one of so many."""
+
+
+def at_least(node: object, least: float, *names: str) -> Iterator[Problem]:
+    """Fields of a config node that are below their least value; one that is unset is not."""
+    for name in names:
+        if (getattr(node, name) or 0.0) < least:
+            yield name, f"{getattr(node, name):g} is not at least {least}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,18 +51,26 @@ class Schedule(OpenAxis, axis="schedule", leaves="anyformer.optim.schedule"):
         return min(max((step - warmup) / max(total - warmup, 1.0), 0.0), 1.0)
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with this node on its own."""
-        if self.warmup < 0:
-            yield "warmup", f"{self.warmup:g} is not at least 0"
+        yield from at_least(self, 0, "warmup")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trapezoid(Schedule, kind="wsd"):
-    """Warm up, stay, and go down in a straight line (WSD: warm-up, stable, decay; Hu et al. 2024)."""
+class Decaying(Schedule):
+    """A schedule that ends at a floor."""
+
+    floor: float = 0.0
+
+    def problems(self) -> Iterator[Problem]:
+        yield from super().problems()
+        if not 0 <= self.floor <= 1:
+            yield "floor", f"{self.floor:g} is not from 0 to 1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trapezoid(Decaying, kind="wsd"):
+    """Warm up, stay, and decay linearly (WSD: warm-up, stable, decay; Hu et al. 2024)."""
 
     decay: float = 0.5
-    """The span of the way down."""
-    floor: float = 0.0
 
     def shape(self, step: float, total: float) -> float:
         decay = span(self.decay, total)
@@ -63,45 +79,32 @@ class Trapezoid(Schedule, kind="wsd"):
 
     def problems(self) -> Iterator[Problem]:
         yield from super().problems()
-        yield from _floor(self.floor)
-        if self.decay < 0:
-            yield "decay", f"{self.decay:g} is not at least 0"
+        yield from at_least(self, 0, "decay")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cosine(Schedule, kind="cosine"):
-    """Warm up, then go down along half a cosine (Loshchilov and Hutter 2017)."""
+class Cosine(Decaying, kind="cosine"):
+    """Warm up, then decay along half a cosine (Loshchilov and Hutter 2017)."""
 
     floor: float = 0.1
 
     def shape(self, step: float, total: float) -> float:
         return self.floor + (1 - self.floor) * 0.5 * (1 + math.cos(math.pi * self.after(step, total)))
 
-    def problems(self) -> Iterator[Problem]:
-        yield from super().problems()
-        yield from _floor(self.floor)
-
 
 @dataclass(frozen=True, kw_only=True)
-class Linear(Schedule, kind="linear"):
-    """Warm up, then go down in a straight line."""
-
-    floor: float = 0.0
+class Linear(Decaying, kind="linear"):
+    """Warm up, then decay linearly."""
 
     def shape(self, step: float, total: float) -> float:
         return self.floor + (1 - self.floor) * (1 - self.after(step, total))
-
-    def problems(self) -> Iterator[Problem]:
-        yield from super().problems()
-        yield from _floor(self.floor)
 
 
 @dataclass(frozen=True, kw_only=True)
 class InverseSqrt(Schedule, kind="inverse_sqrt"):
     """Warm up, then fall with the root of the step (Vaswani et al. 2017, eq. 3).
 
-    Theirs is d^-0.5 min(s^-0.5, s w^-1.5) with s from 1; its peak, at s = w, is (d w)^-0.5. As factors on a peak the
-    learning rates are then given as in every other schedule.
+    Theirs is d^-0.5 min(s^-0.5, s w^-1.5) with s from 1, whose peak, at s = w, is (d w)^-0.5; here the peak is given.
     """
 
     warmup: float = 4000.0
@@ -123,6 +126,35 @@ def span(given: float, total: float) -> float:
     return given if given >= 1 else given * total
 
 
-def _floor(floor: float) -> Iterator[Problem]:
-    if not 0 <= floor <= 1:
-        yield "floor", f"{floor:g} is not from 0 to 1"
+def cosine(step: int, total: int, *, warmup: float = Cosine.warmup, floor: float = Cosine.floor) -> float:
+    """Warm up in a straight line, then go down along half a cosine to `floor`."""
+    return _factor(Cosine(warmup=warmup, floor=floor), step, total)
+
+
+def linear(step: int, total: int, *, warmup: float = Linear.warmup, floor: float = Linear.floor) -> float:
+    """Warm up in a straight line, then go down in another to `floor`."""
+    return _factor(Linear(warmup=warmup, floor=floor), step, total)
+
+
+def wsd(step: int, total: int, *, warmup: float = 0.02, decay: float = 0.5, floor: float = 0.0) -> float:
+    """Warm-up, stable, decay (Hu et al. 2024): the last `decay` go down in a straight line to `floor`."""
+    return _factor(Trapezoid(warmup=warmup, decay=decay, floor=floor), step, total)
+
+
+def inverse_sqrt(step: int, total: int, *, warmup: float = InverseSqrt.warmup) -> float:
+    """Warm up in a straight line, then fall with the root of the step (Vaswani et al. 2017)."""
+    return _factor(InverseSqrt(warmup=warmup), step, total)
+
+
+def constant(step: int, total: int, *, warmup: float = Constant.warmup) -> float:
+    """Warm up in a straight line, then stay at 1."""
+    return _factor(Constant(warmup=warmup), step, total)
+
+
+def _factor(schedule: Schedule, step: int, total: int) -> float:
+    wrong = [f"{name}: {why}" for name, why in schedule.problems()]
+    wrong += [f"step: {step} is not at least 0"] if step < 0 else []
+    wrong += [f"total: {total} is not at least 1"] if total < 1 else []
+    if wrong:
+        raise InputError("\n  ".join([f"{schedule.kind}: these can't be:", *wrong]))
+    return schedule.factor(step, total)

@@ -28,9 +28,7 @@ def recompute(model: Model, kind: Kind, *, every: int = 1) -> None:
     if every < 1:
         raise InputError(f"recompute: every {every} is not at least 1")
     if kind != "none" and any(stack.reversible for stack in model.spec.stacks):
-        raise InputError(
-            "recompute: a reversible stack keeps nothing and recomputes every block already; leave recompute out"
-        )
+        raise InputError("recompute: a reversible stack recomputes every block already; leave recompute out")
     for stack in model.modules():
         if isinstance(stack, Stack):
             for i, block in enumerate(stack.blocks):
@@ -49,9 +47,7 @@ def selective(block: Block, x_BTD: torch.Tensor, *args: Any) -> Any:
 
 
 def _dear() -> frozenset[Any]:
-    """Operations whose results are kept: products with weights, and attention. Not batched products: a kernel of attention
-    that is made of them may write over what they gave.
-    """
+    """Kept results: products with weights, and attention; not batched products, which attention may overwrite."""
     from torch._higher_order_ops.flex_attention import flex_attention
 
     aten = torch.ops.aten

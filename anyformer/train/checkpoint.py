@@ -11,28 +11,78 @@ is right.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from anyformer import files
+from anyformer.data.shards import file_sha256
 from anyformer.errors import CheckpointError, file_fault
-from anyformer.files import Written, alive, inside, share_file, sweep, write_new
-from anyformer.model.native_checkpoint import WEIGHTS
-from anyformer.model.safetensors_file import TensorFile
-from anyformer.train.state_tensors import Table
+from anyformer.families.shards import read_json
+from anyformer.files import Bytes, Written, alive, inside, share_file, sweep, write_new
+from anyformer.model.native_checkpoint import WEIGHTS, metadata_of
+from anyformer.model.safetensors_file import DTYPES, TensorFile
+from anyformer.specs.model import ModelSpec
+
+NAMES = {dtype: name for name, dtype in DTYPES.items()}
+"""How safetensors calls a dtype."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """What one safetensors file holds: tensors by name, and texts beside them."""
+
+    tensors: Mapping[str, Tensor]
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+    def on_host(self) -> Table:
+        """A copy on the host, which later steps don't change."""
+        moved = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.tensors.items()}
+        return Table(moved, self.metadata)
+
+    def pieces(self) -> Iterator[Bytes]:
+        """The file from its first byte to its last. Tensors leave their device one at a time."""
+        strange = sorted(f"{name} ({t.dtype})" for name, t in self.tensors.items() if t.dtype not in NAMES)
+        if strange:
+            raise CheckpointError(f"no place for {', '.join(strange)} in a file; known are {', '.join(DTYPES)}")
+        # Wide elements first, as the library does it: each tensor then begins at a multiple of its element's size.
+        order = sorted(self.tensors, key=lambda name: (-self.tensors[name].element_size(), name))
+        header: dict[str, object] = {"__metadata__": dict(self.metadata)} if self.metadata else {}
+        end = 0
+        for name in order:
+            tensor = self.tensors[name]
+            begin, end = end, end + tensor.numel() * tensor.element_size()
+            header[name] = {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        text += b" " * (-len(text) % 8)
+        yield len(text).to_bytes(8, "little") + text
+        for name in order:
+            flat = self.tensors[name].detach().cpu().contiguous().reshape(-1)
+            if flat.numel():
+                raw: Any = flat.view(torch.uint8).numpy()
+                yield memoryview(raw)
+
+
+def model_table(tensors: Mapping[str, Tensor], spec: ModelSpec, family: str | None = None) -> Table:
+    """The file that `anyformer.load` reads: weights by the names of parameters, their spec, and their family if any."""
+    return Table(tensors, metadata_of(spec, family))
+
 
 FOLDER, MANIFEST, STATE = "checkpoints", "manifest.json", "state.json"
 VERSION = 1
 TEXT = 2**24
 """Bytes of the largest JSON file that is read."""
-PIECE = 2**24
 STEP = re.compile(r"step-(\d{8,15})")
 LEFT = re.compile(r"step-\d{8,15}\.tmp-(\d+)")
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -43,23 +93,19 @@ class Contents:
     """What a checkpoint holds: tables and texts by the names of their files, and the state of the run."""
 
     tables: Mapping[str, Table]
-    """Such as "model.safetensors"."""
     state: Mapping[str, Any]
     texts: Mapping[str, str]
-    """Such as "spec.toml"."""
     public: str = WEIGHTS
     """The table that the run's folder shows as its model; empty if no table is one."""
     beside: Callable[[Path], Mapping[str, Written]] = lambda _: {}
     """Called with the folder while it is filled: what other processes wrote there."""
 
     def on_host(self) -> Contents:
-        """A copy that later steps don't change."""
-        tables = {name: table.on_host() for name, table in self.tables.items()}
-        return replace(self, tables=tables)
+        return replace(self, tables={name: table.on_host() for name, table in self.tables.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class Checkpoint:
     """A checkpoint whose every file is as it was written."""
 
     folder: Path
@@ -91,13 +137,8 @@ def steps_in(run: Path) -> dict[int, Path]:
 def last_state(run: Path) -> dict[str, Any] | None:
     """What state.json of the newest checkpoint says, before anything else of it is looked at; None: there is none."""
     for folder in steps_in(run).values():
-        try:
-            if (folder / STATE).stat().st_size <= TEXT:
-                found = json.loads((folder / STATE).read_bytes())
-                if isinstance(found, dict):
-                    return found
-        except (OSError, ValueError, RecursionError):
-            continue
+        with contextlib.suppress(CheckpointError):
+            return read_json(folder / STATE, TEXT)
     return None
 
 
@@ -123,24 +164,20 @@ def write(run: Path, step: int, contents: Contents, keep: int = 2) -> Path:
         files.DISK.sync(place.parent)
         if contents.public:
             share_file(place / contents.public, run / WEIGHTS)
-        for old in [*steps_in(run)][keep:]:
-            delete(run, old)
+        for old in [*steps_in(run).values()][keep:]:
+            # It loses its name first: a half of it is never taken for a checkpoint.
+            gone = old.with_name(f"{old.name}.tmp-{os.getpid()}")
+            files.DISK.rename(old, gone)
+            files.DISK.remove(gone)
     except OSError as error:
-        raise CheckpointError(
-            f"{place}: the checkpoint can't be saved: {file_fault(error)}. {_before(run, step)} After that the same command "
-            "continues"
-        ) from error
+        held = [each for each in steps_in(run) if each <= step]
+        before = f"The one of step {held[0]} is as it was." if held else "There is none before it."
+        fault = f"{place}: the checkpoint can't be saved: {file_fault(error)}. {before}"
+        raise CheckpointError(f"{fault} After that the same command continues") from error
     return place
 
 
-def _before(run: Path, step: int) -> str:
-    """Which checkpoints are there, for people whose save has failed."""
-    held = [each for each in steps_in(run) if each <= step]
-    return f"The one of step {held[0]} is as it was." if held else "There is none before it."
-
-
 def _fill(made: Path, step: int, contents: Contents) -> None:
-    """Every file, and the manifest last."""
     written = {name: write_new(made / name, table.pieces()) for name, table in contents.tables.items()}
     texts = {**contents.texts, STATE: _json(contents.state)}
     written |= {name: write_new(made / name, [text.encode()]) for name, text in texts.items()}
@@ -169,14 +206,6 @@ def _set_aside(run: Path, step: int) -> None:
             files.DISK.rename(folder, folder.parent / free)
 
 
-def delete(run: Path, step: int) -> None:
-    """Delete a checkpoint. It loses its name first: a half of it is never taken for one."""
-    folder = run / FOLDER / name_of(step)
-    gone = folder.with_name(f"{folder.name}.tmp-{os.getpid()}")
-    files.DISK.rename(folder, gone)
-    files.DISK.remove(gone)
-
-
 def clear(run: Path) -> None:
     """Remove what killed processes left unfinished. One that this process left has failed already."""
     place = run / FOLDER
@@ -187,12 +216,8 @@ def clear(run: Path) -> None:
     sweep(run / WEIGHTS)
 
 
-def newest(run: Path, warn: Callable[[str], None] | None = None) -> Found | None:
-    """The newest checkpoint that is whole; None if there is none at all. Nothing is written.
-
-    One that is not whole is passed over with a warning that names its fault. If there are some and none is whole, that
-    is an error: a run that began anew would be another one.
-    """
+def newest(run: Path, warn: Callable[[str], None] | None = None) -> Checkpoint | None:
+    """The newest whole checkpoint, None if there is none; damaged ones are warned of, and an error if all are."""
     faults: list[str] = []
     held = steps_in(run)
     for step, folder in held.items():
@@ -200,7 +225,7 @@ def newest(run: Path, warn: Callable[[str], None] | None = None) -> Found | None
             return verify(folder, step)
         except CheckpointError as error:
             faults.append(str(error))
-            (warn or _warn)(f"{error}; going back to the one before it")
+            (warn or warnings.warn)(f"{error}; going back to the one before it")
     if faults:
         raise CheckpointError(
             "\n  ".join([f"{run / FOLDER}: none of {len(held)} checkpoints is whole:", *faults])
@@ -209,15 +234,8 @@ def newest(run: Path, warn: Callable[[str], None] | None = None) -> Found | None
     return None
 
 
-def _warn(message: str) -> None:
-    warnings.warn(message, stacklevel=3)
-
-
-def resume(run: Path) -> Found | None:
-    """The newest checkpoint that is whole, for the process that holds the run's lock and will write there.
-
-    Leftovers of killed processes go, and the run's folder shows this checkpoint's model, as a kill may have prevented.
-    """
+def resume(run: Path) -> Checkpoint | None:
+    """The newest whole checkpoint, for the holder of the lock: leftovers of killed processes go, its model is shown."""
     clear(run)
     found = newest(run)
     if found is not None and found.public:
@@ -228,11 +246,8 @@ def resume(run: Path) -> Found | None:
     return found
 
 
-def verify(folder: Path, step: int, *, hashes: bool = True) -> Found:
-    """Check that every file of a checkpoint is as it was written; CheckpointError with the first one that is not.
-
-    `hashes=False`: another process of the same run has checked their contents.
-    """
+def verify(folder: Path, step: int, *, hashes: bool = True) -> Checkpoint:
+    """Check every file of a checkpoint; `hashes=False`: another process of the run has checked their contents."""
     head = _manifest(folder / MANIFEST)
     if head["step"] != step:
         raise CheckpointError(f"{folder}: its {MANIFEST} is of step {head['step']}")
@@ -245,13 +260,12 @@ def verify(folder: Path, step: int, *, hashes: bool = True) -> Found:
     missing = sorted({STATE, head["public"] or STATE} - head["files"].keys())
     if missing:
         raise CheckpointError(f"{folder / MANIFEST}: names no {', '.join(missing)}")
-    state = _table(folder / STATE)
-    return Found(folder=folder, step=step, state=state, public=head["public"], files=tuple(head["files"]))
+    state = read_json(folder / STATE, TEXT)
+    return Checkpoint(folder=folder, step=step, state=state, public=head["public"], files=tuple(head["files"]))
 
 
 def _manifest(file: Path) -> dict[str, Any]:
-    """A manifest that is signed and has its fields."""
-    data = _table(file)
+    data = read_json(file, TEXT)
     head = {name: value for name, value in data.items() if name != "sha256"}
     if file.read_bytes() != _signed(head):
         raise CheckpointError(f"{file}: is damaged: it is not what its own hash was made of")
@@ -263,32 +277,63 @@ def _manifest(file: Path) -> dict[str, Any]:
     return head
 
 
-def _table(file: Path) -> dict[str, Any]:
-    try:
-        if inside(file, file.parent).stat().st_size > TEXT:
-            raise CheckpointError(f"{file}: is larger than {TEXT} bytes")
-        data: Any = json.loads(file.read_bytes())
-    except OSError as error:
-        raise CheckpointError(f"{file}: can't be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{file}: is damaged: it is not JSON: {error}") from error
-    if not isinstance(data, dict):
-        raise CheckpointError(f"{file}: is damaged: it holds no table")
-    return data
-
-
 def _check(file: Path, told: Any) -> None:
     """Refuse a file that is not what the manifest says."""
     wants: dict[str, Any] = told if isinstance(told, dict) else {}
-    digest = hashlib.sha256()
     try:
         size = file.stat().st_size
         if size != wants.get("size"):
             raise CheckpointError(f"{file}: is damaged: it has {size} bytes, not {wants.get('size')!r:.40}")
-        with file.open("rb", buffering=0) as stored:
-            while piece := stored.read(PIECE):
-                digest.update(piece)
+        sha256 = file_sha256(file)
     except OSError as error:
         raise CheckpointError(f"{file}: can't be read: {error.strerror}") from error
-    if digest.hexdigest() != wants.get("sha256"):
+    if sha256 != wants.get("sha256"):
         raise CheckpointError(f"{file}: is damaged: its SHA-256 is not the one that was written down")
+
+
+class Saver:
+    """Saves at once what a CPU holds; in a thread, after a copy to the host, what an accelerator holds."""
+
+    def __init__(self, run: Path, *, keep: int = 2, background: bool = False) -> None:
+        self.run, self.keep = run, keep
+        self.last: int | None = None
+        """The step of the last save that is complete."""
+        self._pool = ThreadPoolExecutor(1, "save") if background else None
+        self._flying: Future[Path] | None = None
+        self._step = 0
+
+    def save(self, step: int, contents: Contents) -> None:
+        """Save a step, after the save before it. In the background this returns when all is copied."""
+        self.wait()
+        if step == self.last:
+            return
+        self._step = step
+        if self._pool is None:
+            write(self.run, step, contents, self.keep)
+            self.last = step
+        else:
+            self._flying = self._pool.submit(write, self.run, step, contents.on_host(), self.keep)
+
+    def check(self) -> None:
+        """Raise what went wrong with a save that has ended since. Costs nothing: call it at every step."""
+        if self._flying is not None and self._flying.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Until the save that is under way is on the disk; raise what went wrong with it."""
+        flying, self._flying = self._flying, None
+        if flying is not None:
+            flying.result()
+            self.last = self._step
+
+    def __enter__(self) -> Saver:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            # An error that is on its way out must not be hidden by that of a save.
+            if error is None:
+                self.wait()
+        finally:
+            if self._pool is not None:
+                self._pool.shutdown(wait=True)

@@ -5,22 +5,20 @@ Everything that can be wrong is looked at before anything is written.
 
 from __future__ import annotations
 
-import contextlib
 import resource
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from anyformer.data.dataset import Examples
-from anyformer.data.loader import DRAW, BatchLoader
-from anyformer.data.objectives.objective import source_eos
+from anyformer.data.loader import DRAW, VERSION, BatchLoader
+from anyformer.data.objectives import source_eos
 from anyformer.data.shards import Index, open_examples
-from anyformer.data.shuffle import VERSION
 from anyformer.data.tokenizer import SOURCE, Tokenizer
 from anyformer.errors import CapabilityError, DataError, InputError
 from anyformer.families.io import load
@@ -32,30 +30,33 @@ from anyformer.parts.quantized import is_quantized
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.parameters import weights
 from anyformer.train.activation_checkpointing import recompute
-from anyformer.train.async_save import Saver
-from anyformer.train.checkpoint import FOLDER, Contents, Found, last_state, name_of, resume, verify
+from anyformer.train.checkpoint import (
+    FOLDER,
+    Checkpoint,
+    Contents,
+    Saver,
+    Table,
+    last_state,
+    model_table,
+    name_of,
+    resume,
+    verify,
+)
 from anyformer.train.compile import compiled
 from anyformer.train.config import Config, identity
 from anyformer.train.cpu_workers import CpuWorkers, draws
 from anyformer.train.cuda_graph import Captured
-from anyformer.train.distributed.init import joined
-from anyformer.train.distributed.mesh import Meshes
-from anyformer.train.distributed.rebuild import check_stages, restage
+from anyformer.train.distributed.init import Meshes, joined
 from anyformer.train.distributed.sharded_checkpoint import fill, gathered_contents, save_parts
-from anyformer.train.distributed.tp_plan import misfits
-from anyformer.train.ema import Ema
-from anyformer.train.extension import Totals, extension
+from anyformer.train.events import Progress
 from anyformer.train.lock import Lock
-from anyformer.train.needs import Needs, needs
-from anyformer.train.optim import Optimizers
-from anyformer.train.precision import Precision
-from anyformer.train.progress import Progress
+from anyformer.train.optim import Ema, Optimizers
 from anyformer.train.ranks import ALONE, Ranks
+from anyformer.train.resolve import Needs, needs
 from anyformer.train.run_state import RunState, check_resume, machine, order_of, spec_table, versions
 from anyformer.train.spike_guard import SpikeGuard
-from anyformer.train.stages import restaged
-from anyformer.train.state_tensors import Table, model_table
-from anyformer.train.train_step import TrainStep
+from anyformer.train.stages import Totals, extension, restaged
+from anyformer.train.train_step import Precision, TrainStep
 
 CONFIG = "config.toml"
 STAGE = 7919
@@ -79,7 +80,7 @@ class Components:
     valid: BatchLoader | None
     ema: Ema | None
     order: int
-    """The rule by which the rows of a stream are cut: `data.order.VERSION` of when the run was begun."""
+    """The rule by which the rows of a stream are cut: `data.loader.VERSION` of when the run was begun."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -90,15 +91,15 @@ class Components:
         self.totals: Totals = []
         self._stage = -1
         self._threads: int | None = None
-        self._crew: CpuWorkers | None = None
-        self._feeds: dict[int, BatchLoader] = {}
+        self._workers: CpuWorkers | None = None
+        self._loaders: dict[int, BatchLoader] = {}
         self._open = ExitStack()
 
     def read(self) -> None:
         """The data and the architecture, checked against each other; nothing is written."""
         begun = last_state(self.folder)
         # A run keeps the order of batches that it was begun with, whatever the rule is by now.
-        self.order = self.team.told(VERSION if begun is None else order_of(begun))
+        self.order = self.team.broadcast(VERSION if begun is None else order_of(begun))
         config, found = self.config, needs(self.config)
         if found.index is not None and found.spec is not None and config.data.train in found.index.parts:
             self._fit(found, found.index, found.spec)
@@ -108,7 +109,7 @@ class Components:
             self.held_out = open_examples(config.data.folder, config.data.valid)
             try:
                 # Rows, and what is masked in them, are the same in every run, so that their figures can be compared.
-                self.valid = self._feed(self.held_out, len(config.stages) - 1, VERSION, seed=DRAW)
+                self.valid = self._loader(self.held_out, len(config.stages) - 1, VERSION, seed=DRAW)
             except DataError as error:
                 raise DataError(f"data.valid: the part {config.data.valid!r} can't be measured on: {error}") from error
 
@@ -127,13 +128,14 @@ class Components:
             self.examples = open_examples(config.data.folder, config.data.train)
             self.objective = config.objective.ready(index, self.tokenizer)
             wrong = [f"{path}: {what}" for path, what in self.objective.problems(spec, self.examples)]
-            wrong += [
-                f"stages[{i}].batch: {stage.batch} rows can't be shared out over {readers} processes; pick a multiple of "
-                f"{readers}"
-                for i, stage in enumerate(config.stages)
-                if stage.batch % readers
-            ]
-            wrong += misfits(config.many, config.compute, found.specs)
+            for i, stage in enumerate(config.stages):
+                if stage.batch % readers:
+                    rows = f"stages[{i}].batch: {stage.batch} rows"
+                    wrong.append(f"{rows} can't be shared out over {readers} processes; pick a multiple of {readers}")
+            if config.many.tensor > 1:
+                from anyformer.train.distributed.tensor_parallel import misfits
+
+                wrong += misfits(config.many, config.compute, found.specs)
             if wrong:
                 title = "the model, the data and the objective don't fit each other:"
                 found.add(InputError("\n  ".join([title, *wrong])), wrong)
@@ -147,35 +149,32 @@ class Components:
             raise
 
     def _open_all(self) -> None:
-        config = self.config
-        met = self._open.enter_context(joined(config.many, device_of(config.compute.device)))
+        config, compute = self.config, self.config.compute
+        met = self._open.enter_context(joined(config.many, device_of(compute.device)))
         self.team, self.meshes, self.device = met
         self.read()
-        self.precision = Precision(
-            weights=config.compute.dtype, autocast=config.compute.autocast, tf32=config.compute.tf32
-        )
-        if config.compute.threads:
-            before = torch.get_num_threads()
-            torch.set_num_threads(config.compute.threads)
-            self._open.callback(torch.set_num_threads, before)
-        # The workers of a crew share them, and each then knows of its own only.
+        self.precision = Precision(weights=compute.dtype, autocast=compute.autocast, tf32=compute.tf32)
+        if compute.threads:
+            self._open.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(compute.threads)
+        # CPU workers share them, and each then knows of its own only.
         self._threads = torch.get_num_threads()
-        if config.compute.deterministic and not torch.are_deterministic_algorithms_enabled():
+        if compute.deterministic and not torch.are_deterministic_algorithms_enabled():
             torch.use_deterministic_algorithms(True, warn_only=True)
             self._open.callback(torch.use_deterministic_algorithms, False)
         self._build()
-        with self.team.first_alone() as first:
+        with self.team.rank0_first() as first:
             if first:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self._open.enter_context(Lock(self.folder))
-        self.saver = self._open.enter_context(
-            Saver(self.folder, keep=config.run.keep, background=self.device.type == "cuda")
-        )
+        saver = Saver(self.folder, keep=config.run.keep, background=self.device.type == "cuda")
+        self.saver = self._open.enter_context(saver)
 
     def _build(self) -> None:
         config, dtype = self.config, self.precision.dtype
         if self.meshes is not None:
-            from anyformer.train.distributed.fsdp import spread
+            # Takes a second to import, which a run of one process need not wait for.
+            from anyformer.train.distributed.fsdp import check_stages, spread
 
             values, family = self._first_values()
             self.model = spread(
@@ -185,7 +184,10 @@ class Components:
             self.model.family = family
             check_stages(self.model, self.specs, config.many.tensor)
         elif config.model.weights:
-            self.model = _loaded(config.model.weights, self.spec, self.device, dtype)
+            stored = load(config.model.weights, device=self.device, dtype=dtype)
+            check_fit(stored, self.spec, config.model.weights)
+            # In memory of its own: a view of a file must not be trained in.
+            self.model = restaged(stored._apply(torch.clone), self.spec)
         else:
             self.model = build(self.spec, device=self.device, dtype=dtype, seed=config.run.seed)
         self.model.return_logits = False
@@ -195,7 +197,7 @@ class Components:
         guard = config.guard
         self.learner = TrainStep(
             model=self.model, objective=self.objective, optimizers=self.optimizers, precision=self.precision,
-            guard=SpikeGuard(guard.action, guard.spike, guard.patience), crew=self._open.enter_context(self.crew(self.device)),
+            guard=SpikeGuard(guard.action, guard.spike, guard.patience), workers=self._open.enter_context(self.workers(self.device)),
             clip=config.run.clip, micro=config.compute.micro, team=self.team,
         )  # fmt: skip
         self.stepper = Captured(self.learner) if config.compute.capture else self.learner
@@ -206,22 +208,18 @@ class Components:
         # What the first stage can't have is heard of before anything is written.
         self.enter(0)
         if isinstance(self.stepper, Captured):
-            self.stepper.check(self.feed(0).batch(0))
+            self.stepper.check(self.loader(0).batch(0))
 
-    def crew(self, device: torch.device) -> CpuWorkers:
-        """Who computes a step on a device."""
-        if self._crew is None:
+    def workers(self, device: torch.device) -> CpuWorkers:
+        if self._workers is None:
             # Threads would take turns at one source of random numbers, and no two runs would drop the same; and how
             # evenly routers choose, which a loss may ask for, is another number for each way to cut a batch.
             alone = any(draws(spec) or spec.loss.balance for spec in self.specs)
             alone = alone or self.team.world > 1 or self.config.compute.compile != "none"
-            self._crew = (
-                CpuWorkers(1) if alone else CpuWorkers.on(device, min(stage.batch for stage in self.config.stages))
-            )
-        return self._crew
+            self._workers = CpuWorkers.on(device, 1 if alone else min(stage.batch for stage in self.config.stages))
+        return self._workers
 
     def machine(self) -> dict[str, Any]:
-        """Where it computes."""
         return machine(self.device, self.team.world, self._threads)
 
     def _first_values(self) -> tuple[Callable[[str], torch.Tensor], str | None]:
@@ -244,19 +242,21 @@ class Components:
         if self.meshes is None:
             self.model = restaged(self.model, self.specs[stage])
         else:
+            from anyformer.train.distributed.fsdp import restage
+
             shared = self.meshes.tensor
             restage(self.model, self.specs[stage], self.config.many.tensor, shared.get_local_rank() if shared else 0)
         recompute(self.model, self.config.compute.recompute)
         compiled(self.model, self.config.compute.compile)
         self.learner.model = self.model
 
-    def feed(self, stage: int) -> BatchLoader:
+    def loader(self, stage: int) -> BatchLoader:
         """The batches of a stage. Those of two are kept: a plan of packed rows takes time, and memory."""
-        found = self._feeds.pop(stage, None) or self._feed(self.examples, stage, self.order)
-        self._feeds = dict([*self._feeds.items()][-1:]) | {stage: found}
+        found = self._loaders.pop(stage, None) or self._loader(self.examples, stage, self.order)
+        self._loaders = dict([*self._loaders.items()][-1:]) | {stage: found}
         return found
 
-    def _feed(self, examples: Examples, stage: int, version: int, seed: int | None = None) -> BatchLoader:
+    def _loader(self, examples: Examples, stage: int, version: int, seed: int | None = None) -> BatchLoader:
         data, sizes = self.config.data, self.config.stages[stage]
         own = self.config.run.seed + STAGE * stage
         return BatchLoader(
@@ -266,16 +266,14 @@ class Components:
         )  # fmt: skip
 
     def state(self, progress: Progress) -> RunState:
-        """What a checkpoint says beside its tensors."""
         data = {self.config.data.train: self.examples.fingerprint}
         if self.valid is not None:
             data[self.config.data.valid] = self.held_out.fingerprint
         return RunState(
             step=progress.step, tokens=progress.tokens, seconds=progress.seconds, seed=self.config.run.seed, data=data,
             tokenizer=self.index.tokenizer_sha256 or "", spec=spec_table(self.spec), config=identity(self.config),
-            versions=versions(), machine=self.machine(), guard=self.learner.guard.state(),
-            digest=progress.batch, order=self.order,
-            totals=self.totals,
+            versions=versions(), machine=self.machine(), guard=self.learner.guard.state(), digest=progress.batch,
+            order=self.order, totals=self.totals,
         )  # fmt: skip
 
     def restore(self) -> tuple[Progress, Path | None]:
@@ -283,9 +281,7 @@ class Components:
         found = self._newest()
         now = self.state(Progress())
         if found is None:
-            with self.team.first_alone() as first:
-                if first:
-                    self._write_papers()
+            self._describe(new=True)
             return Progress(), None
         before = RunState.from_data(found.state, str(found.folder))
         longer = extension(before, self.config)
@@ -295,11 +291,8 @@ class Components:
         self.totals = before.totals if longer is None else longer.totals
         if before.order != self.order:
             # A newer checkpoint, which is damaged, said otherwise.
-            self.order, self._feeds = before.order, {}
-        with self.team.first_alone() as first:
-            if first:
-                self._write_config()
-                self._write_spec()
+            self.order, self._loaders = before.order, {}
+        self._describe(new=False)
         fill(found, TABLES[0], dict(self.model.named_parameters()))
         fill(found, TABLES[1], self.optimizers.state())
         if self.ema is not None:
@@ -307,27 +300,22 @@ class Components:
             self.ema.steps.fill_(int(told.get("steps", "0")))
         self.learner.guard.restore(before.guard)
         self.saver.last = before.step
-        progress = Progress(step=before.step, tokens=before.tokens, seconds=before.seconds, batch=before.digest)
-        return progress, found.folder
+        done = Progress(step=before.step, tokens=before.tokens, seconds=before.seconds, batch=before.digest)
+        return done, found.folder
 
-    def _newest(self) -> Found | None:
+    def _newest(self) -> Checkpoint | None:
         """The checkpoint that all processes go on from: the first one finds it."""
-        found = None
-        with self.team.first_alone() as first:
-            if first:
-                found = resume(self.folder)
-        step = self.team.told(-1 if found is None else found.step)
+        with self.team.rank0_first() as first:
+            found = resume(self.folder) if first else None
+        step = self.team.broadcast(-1 if found is None else found.step)
         if found is None and step >= 0:
             found = verify(self.folder / FOLDER / name_of(step), step, hashes=False)
         return found
 
     def save(self, progress: Progress) -> Path:
         """Leave a checkpoint. What a finished run leaves is plain, whatever the ones before it were."""
-        tables = {
-            TABLES[0]: model_table(dict(self.model.named_parameters()), self.specs[-1], self.model.family),
-            TABLES[1]: Table(self.optimizers.state()),
-        }
-        public = TABLES[0]
+        own = model_table(dict(self.model.named_parameters()), self.specs[-1], self.model.family)
+        tables, public = {TABLES[0]: own, TABLES[1]: Table(self.optimizers.state())}, TABLES[0]
         if self.ema is not None:
             mean, public = model_table(self.ema.means, self.specs[-1], self.model.family), TABLES[2]
             tables[public] = Table(mean.tensors, {**mean.metadata, "steps": str(int(self.ema.steps))})
@@ -335,39 +323,30 @@ class Components:
         contents = Contents(tables=tables, state=state, texts=texts, public=public)
         if self.meshes is not None and self.config.many.save == "parts" and progress.step < self.config.steps:
             save_parts(self.team, self.folder, progress.step, contents, self.config.run.keep)
-        elif self.meshes is not None:
-            contents = gathered_contents(contents, self.team)
-            with self.team.first_alone() as first:
+        else:
+            contents = contents if self.meshes is None else gathered_contents(contents, self.team)
+            with self.team.rank0_first() as first:
                 if first:
                     self.saver.save(progress.step, contents)
-        else:
-            self.saver.save(progress.step, contents)
         return self.folder / FOLDER / name_of(progress.step)
 
-    def _write_papers(self) -> None:
-        """What the folder says about itself: the resolved spec and config, and the tokenizer."""
-        self._write_config()
-        self._write_spec()
-        if self.tokenizer is None or self.reader is None:
-            return
-        one = self.source_tokenizer is None
-        (self.reader if one else self.tokenizer).save(self.folder)
-        if not one:
-            self.reader.save(self.folder / SOURCE)
+    def _describe(self, *, new: bool) -> None:
+        """Write the resolved config and spec, which a part of the run may change, and the tokenizers of a new run."""
+        with self.team.rank0_first() as first:
+            if not first:
+                return
+            for name, text in ((CONFIG, self.config.to_toml()), (SPEC, self.specs[-1].to_toml())):
+                place = self.folder / name
+                if not place.is_file() or place.read_bytes() != text.encode():
+                    replace_file(place, lambda beside, text=text: beside.write_text(text, encoding="utf-8"))
+            if new and self.tokenizer is not None and self.reader is not None:
+                (self.tokenizer if self.source_tokenizer else self.reader).save(self.folder)
+                if self.source_tokenizer:
+                    self.reader.save(self.folder / SOURCE)
 
-    def _write_config(self) -> None:
-        """The config of this part of the run: where the data are, and how often to look, may have changed."""
-        _write(self.folder / CONFIG, self.config.to_toml())
-
-    def _write_spec(self) -> None:
-        """The spec of the last stage, which may have been added since."""
-        _write(self.folder / SPEC, self.specs[-1].to_toml())
-
-    @contextmanager
-    def averaged(self) -> Iterator[None]:
+    def averaged(self) -> AbstractContextManager[Any]:
         """With the averaged weights, if there are any."""
-        with contextlib.nullcontext() if self.ema is None else self.ema.used(self.model):
-            yield
+        return nullcontext() if self.ema is None else self.ema.used(self.model)
 
     @contextmanager
     def assembled(self) -> Iterator[bool]:
@@ -379,8 +358,8 @@ class Components:
             from anyformer.train.distributed.fsdp import assembled
 
             spread, spec = self.model, self.specs[max(self._stage, 0)]
-            plain = assembled(spread, spec, self.device, keep=self.team.first)
-            with self.team.first_alone() as first:
+            plain = assembled(spread, spec, self.device, keep=self.team.is_rank0)
+            with self.team.rank0_first() as first:
                 self.model = spread if plain is None else plain
                 try:
                     yield first
@@ -400,20 +379,6 @@ class Components:
     def close(self, error: BaseException | None = None) -> None:
         """Let go of the folder and of everything that was changed for this run, because of an error if there is one."""
         self._open.__exit__(type(error) if error is not None else None, error, None)
-
-
-def _write(place: Path, text: str) -> None:
-    """Write a text whole, unless it is there."""
-    if not place.is_file() or place.read_bytes() != text.encode():
-        replace_file(place, lambda beside: beside.write_text(text, encoding="utf-8"))
-
-
-def _loaded(folder: str, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> Model:
-    """A model of the spec with the weights of a folder, which must have their shapes."""
-    found = load(folder, device=device, dtype=dtype)
-    check_fit(found, spec, folder)
-    # In memory of its own: a view of a file must not be trained in.
-    return restaged(found._apply(torch.clone), spec)
 
 
 def check_fit(found: Model, spec: ModelSpec, folder: str) -> None:

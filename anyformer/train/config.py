@@ -9,7 +9,7 @@
 [compute]    device, precision, compilation, recomputation
 [guard]      what happens to numbers that are not finite, and to spikes
 [many]       how the model is spread over processes
-[run]        the folder, the seed, and how often to look, save and speak
+[run]        the folder, the seed, and how often to evaluate, save and sample
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from typing import Any, Literal
 from anyformer.data.objectives import Objective
 from anyformer.data.packing import Packing
 from anyformer.errors import InputError
-from anyformer.optim.schedule import Schedule
+from anyformer.optim.schedule import Schedule, at_least
 from anyformer.specs.axes import Problem
 from anyformer.specs.codec import MISSING, Problems, draft, read_fields, write
 from anyformer.specs.layer import default
 from anyformer.specs.overrides import Overrides, merge
 from anyformer.specs.paths import Table
-from anyformer.train.familiar import in_our_words
 from anyformer.train.loggers import unknown_services
 from anyformer.train.optim_config import Optim
 
@@ -51,7 +50,6 @@ class ModelPart:
     """A folder whose weights the run begins from; empty: fresh ones by the spec's init."""
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with this part on its own."""
         if not self.base and not self.spec.items and not self.weights:
             yield "base", "is missing: name a preset, a spec file or a folder, or write the spec in [model.spec]"
 
@@ -89,10 +87,7 @@ class Stage:
     """What is otherwise in the architecture during this stage, such as a smaller window; no weight may change its shape."""
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with this stage on its own."""
-        for name in ("steps", "length", "batch"):
-            if getattr(self, name) < 1:
-                yield name, f"{getattr(self, name)} is not at least 1"
+        yield from at_least(self, 1, "steps", "length", "batch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,10 +116,7 @@ class Compute:
     """Only kernels that give the same bits each time; on CUDA it costs speed. A CPU always does."""
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with this part on its own."""
-        for name in ("micro", "threads"):
-            if getattr(self, name) < 0:
-                yield name, f"{getattr(self, name)} is not at least 0"
+        yield from at_least(self, 0, "micro", "threads")
         if self.autocast != "none" and self.dtype != "float32":
             yield "autocast", f"the weights are {self.dtype}, and it is float32 that is cast; leave one of the two out"
 
@@ -141,11 +133,9 @@ class GuardPart:
     """So many steps in a row may be left out before the run ends."""
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with this part on its own."""
         if self.spike is not None and self.spike <= 1:
             yield "spike", f"{self.spike:g} is not above 1"
-        if self.patience < 1:
-            yield "patience", f"{self.patience} is not at least 1"
+        yield from at_least(self, 1, "patience")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,10 +154,7 @@ class Many:
     """Seconds that a process waits for another before it gives up."""
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with this part on its own."""
-        for name in ("tensor", "timeout"):
-            if getattr(self, name) < 1:
-                yield name, f"{getattr(self, name)} is not at least 1"
+        yield from at_least(self, 1, "tensor", "timeout")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,31 +185,22 @@ class RunPart:
     log: tuple[str, ...] = ()
     """Loggers besides metrics.jsonl: tensorboard, wandb, trackio."""
 
-    def looks_every(self, total: int) -> int:
-        """Steps between looks in a run of so many."""
+    def eval_interval(self, total: int) -> int:
         return self.eval_every or max(1, -(-total // LOOKS))
 
-    def saves_every(self, total: int) -> int:
-        """Steps between checkpoints in a run of so many."""
+    def save_interval(self, total: int) -> int:
         return self.save_every or max(1, -(-total // SAVES))
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with this part on its own."""
         if not 0 <= self.seed < 2**53:
             yield "seed", f"{self.seed} is not from 0 to 2^53 - 1"
-        if self.clip < 0:
-            yield "clip", f"{self.clip:g} is not at least 0"
         if self.ema is not None and not 0 < self.ema < 1:
             yield "ema", f"{self.ema:g} is not between 0 and 1"
-        for name in ("eval_every", "eval_batches", "save_every", "sample_every"):
-            if getattr(self, name) < 0:
-                yield name, f"{getattr(self, name)} is not at least 0"
+        yield from at_least(self, 0, "clip", "eval_every", "eval_batches", "save_every", "sample_every")
+        yield from at_least(self, 1, "sample_tokens")
         if self.keep < 2:
             yield "keep", f"{self.keep} is not at least 2: a damaged checkpoint must have one before it"
-        if self.sample_tokens < 1:
-            yield "sample_tokens", f"{self.sample_tokens} is not at least 1"
-        for problem in unknown_services(self.log):
-            yield "log", problem
+        yield from (("log", problem) for problem in unknown_services(self.log))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +239,7 @@ class Config:
         if not config.stages and values.get("stages") is not MISSING:
             problems.add("stages", "there is none; write [[stages]] with steps, length and batch")
         if problems.found:
-            from anyformer.train.needs import needs
+            from anyformer.train.resolve import needs
 
             lines = [*map(in_familiar_words, problems.lines), *needs(config, problems.touches).lines]
             raise InputError("\n  ".join([f"{source or 'the config'} can't be used:", *lines]))
@@ -284,41 +262,72 @@ class Config:
         try:
             text = place.read_text(encoding="utf-8-sig")
         except OSError as error:
-            raise InputError(
-                f"{place}: can't be read: {error.strerror}; give a config such as recipes/*.toml"
-            ) from error
+            raise InputError(f"{place}: can't be read: {error.strerror}; give a config, e.g. recipes/*.toml") from error
         except UnicodeDecodeError as error:
             raise InputError(f"{place}: is not UTF-8 text (byte {error.start})") from error
         return cls.from_toml(text, str(place), changes)
 
     def parts(self) -> list[tuple[str, Any]]:
-        """The parts that can look at themselves, by name."""
-        named: list[tuple[str, Any]] = [
-            ("model", self.model), ("optim", self.optim), ("schedule", self.schedule), ("compute", self.compute),
-            ("guard", self.guard), ("many", self.many), ("run", self.run),
-        ]  # fmt: skip
-        return named + [(f"stages[{i}]", stage) for i, stage in enumerate(self.stages)]
+        named = ("model", "optim", "schedule", "compute", "guard", "many", "run")
+        stages = [(f"stages[{i}]", stage) for i, stage in enumerate(self.stages)]
+        return [(name, getattr(self, name)) for name in named] + stages
 
     @property
     def steps(self) -> int:
-        """Of all stages."""
         return sum(stage.steps for stage in self.stages)
 
     def to_data(self) -> Table:
-        """Plain data, which `from_data` reads back."""
         return write(self)
 
     def to_toml(self) -> str:
-        """The config as TOML, every default written out."""
         import tomli_w
 
         return tomli_w.dumps(self.to_data())
 
 
+OTHER_NAMES: Mapping[str, str] = {
+    "optim.matrices, optim.tables and optim.vectors, learning rates by group": "lr learning_rate max_lr peak_lr base_lr",
+    "schedule.floor, a share of the peak": "min_lr lr_end min_learning_rate",
+    "optim.decay.matrices, and tables, head, vectors beside it": "weight_decay wd",
+    "optim.betas = [0.9, 0.95]": "beta1 beta2 adam_beta1 adam_beta2",
+    "optim.eps": "epsilon adam_eps adam_epsilon",
+    "optim.kind": "optimizer optimiser",
+    "schedule.kind": "scheduler lr_scheduler lr_scheduler_type lr_schedule",
+    "schedule.warmup, below 1 a share of the run": "warmup_steps warmup_iters warmup_ratio lr_warmup_steps warmup",
+    "batch in [[stages]], over all processes": "batch_size train_batch_size global_batch_size per_device_train_batch_size",
+    "compute.micro, rows that go through the model at once": "micro_batch_size gradient_accumulation_steps grad_accum",
+    "steps in [[stages]]": "max_steps num_steps total_steps max_iters train_steps iterations",
+    "steps in [[stages]]; --dry-run says how many epochs they are": "epochs num_epochs num_train_epochs",
+    "length in [[stages]]": "seq_len seq_length sequence_length block_size max_seq_length max_seq_len",
+    "run.clip": "grad_clip clip_grad gradient_clip max_grad_norm gradient_clip_val",
+    "run.seed": "seed random_seed",
+    "run.folder": "output_dir out_dir save_dir",
+    "run.eval_every": "eval_interval eval_steps",
+    "run.eval_batches": "eval_iters",
+    "run.save_every": "save_interval save_steps",
+    "run.keep": "save_total_limit",
+    'run.log, such as ["wandb"]': "report_to wandb tensorboard",
+    'compute.autocast = "bfloat16", or compute.dtype for the weights too': "bf16 fp16 precision mixed_precision amp",
+    "compute.device": "device",
+    "compute.dtype": "dtype torch_dtype",
+    "compute.compile": "torch_compile",
+    "compute.recompute": "gradient_checkpointing activation_checkpointing",
+    "data.folder, made by anyformer tokenize": "dataset dataset_name data_dir train_file",
+    "model.base for the spec, model.weights for weights": "model_name model_name_or_path pretrained init_from",
+    "no key: a run goes on by itself from the newest in run.folder": "resume resume_from_checkpoint",
+    "model.spec.depth": "n_layer n_layers num_layers num_hidden_layers",
+    "model.spec.width": "d_model n_embd hidden_size embed_dim",
+    "model.spec.attention.heads": "n_head n_heads num_heads num_attention_heads",
+    "model.spec.vocab; left out it is the tokenizer's": "vocab_size",
+}
+"""What other trainers call a setting, by what it is here."""
+FAMILIAR = {name: ours for ours, names in OTHER_NAMES.items() for name in names.split()}
+
+
 def in_familiar_words(line: str) -> str:
     """A problem, with what a familiar name is called here in the place of names that are spelled like it."""
     path, unknown, _ = line.partition(": is unknown")
-    ours = in_our_words(path) if unknown else None
+    ours = FAMILIAR.get(path.rpartition(".")[2].replace("-", "_").lower()) if unknown else None
     return line if ours is None else f"{path}: is unknown; here it is {ours}"
 
 

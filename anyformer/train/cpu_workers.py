@@ -1,4 +1,4 @@
-"""A crew: a few threads that each compute on cores of their own.
+"""CPU workers: a few threads that each compute on cores of their own.
 
 On a CPU one operation on all cores waits for the slowest of them, hundreds of times in a step. If another program
 takes one core for a moment, every one of those waits grows, and training slows down tenfold. Rows that go their own
@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
 from typing import Any, TypeVar
 
 import torch
@@ -26,7 +25,7 @@ LARGEST = 4
 
 
 class CpuWorkers:
-    """Workers for the duration of a `with`. A crew of one is the calling thread itself."""
+    """Workers for the duration of a `with`; a single one is the calling thread itself."""
 
     def __init__(self, size: int = 1) -> None:
         self.size = size
@@ -36,9 +35,7 @@ class CpuWorkers:
     @classmethod
     def on(cls, device: torch.device, most: int) -> CpuWorkers:
         """As many as help on a device, and no more than there are pieces of work."""
-        if device.type != "cpu":
-            return cls(1)
-        return cls(max(1, min(LARGEST, torch.get_num_threads(), most)))
+        return cls(max(1, min(LARGEST, torch.get_num_threads(), most)) if device.type == "cpu" else 1)
 
     def map(self, work: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
         """The results in the order of the items, whoever is done first."""
@@ -63,9 +60,7 @@ class CpuWorkers:
             torch.set_num_threads(each)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
             self._pool = None

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 import torch
 
+from anyformer.errors import TrainingError
+from anyformer.kernels.memory import free
+from anyformer.specs.number_format import data
 from anyformer.train.components import Components
 from anyformer.train.config import Compute
 from anyformer.train.estimate import (
@@ -23,10 +29,7 @@ from anyformer.train.estimate import (
     product_rate,
     step_flops,
 )
-from anyformer.train.precision import Precision
-
-WHOLE = ("none",)
-"""Ways to spread a model in which every process holds all of it."""
+from anyformer.train.train_step import Precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,33 +37,26 @@ class Stretch:
     """A stage of a run, in numbers."""
 
     first: int
-    """Steps before it."""
     steps: int
     words: str
     cells: int
     """Room for tokens in a step, over all processes."""
     flops: int
-    """Of a training step."""
     rows: int
-    """In an epoch."""
     waste: float
-    """Share of the room that holds no token."""
+    """Share of the cells that is padding."""
     epochs: float
     left_out: int
-    """Examples that are too long or empty."""
     shortened: int
-    """Examples that lose their end."""
     repeated: int = 0
     """Tokens of a stream that an epoch reads twice, to fill its last row."""
 
     @property
     def flops_per_token(self) -> float:
-        """Of training."""
         return self.flops / self.cells
 
     @property
     def tokens(self) -> float:
-        """That the stage learns from."""
         return self.steps * self.cells * (1 - self.waste)
 
 
@@ -77,7 +73,7 @@ def stretches(setup: Components) -> tuple[Stretch, ...]:
 
 
 def _stretch(setup: Components, number: int) -> Stretch:
-    stages, feed = setup.config.stages, setup.feed(number)
+    stages, feed = setup.config.stages, setup.loader(number)
     stage = stages[number]
     flops, cells = step_flops(setup.specs[number], feed.batch(0).inputs)
     return Stretch(
@@ -91,58 +87,37 @@ def _stretch(setup: Components, number: int) -> Stretch:
 def load_of(setup: Components, stage: int, device: torch.device) -> Load:
     """What decides how much memory a step of a stage takes on one process."""
     config, team = setup.config, setup.team
-    batch = team.share(setup.feed(stage).batch(0))
+    batch = team.share(setup.loader(stage).batch(0))
     return Load(
         spec=setup.specs[stage], objective=setup.objective, optim=config.optim, compute=config.compute,
         inputs=batch.inputs, rows=batch.units, averages=config.run.ema is not None, device=device.type,
-        crew=setup.crew(device).size, shards=1 if config.many.shard in WHOLE else team.world,
+        workers=setup.workers(device).size, shards=1 if config.many.shard == "none" else team.world,
     )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class Looks:
-    """What is measured on while a run goes on, and at its end."""
+class HeldOutPasses:
+    """Evaluations of a run on a sample of `rows`, and at its end on `all_rows`; `flops` of all of them."""
 
     count: int = 0
-    """Looks at the sample."""
     rows: int = 0
-    """Of each."""
     all_rows: int = 0
     """Of the held-out part, all of which are read once more at the end if the sample is smaller."""
     flops: float = 0.0
-    """Of all of it."""
 
 
-def looks_of(setup: Components) -> Looks:
-    """Those of a run whose data are read."""
+def looks_of(setup: Components) -> HeldOutPasses:
+    """Evaluations of a run whose data are read."""
     run, total, valid = setup.config.run, setup.config.steps, setup.valid
     if valid is None:
-        return Looks()
+        return HeldOutPasses()
     batch = next(valid.sweep())
     flops, _ = step_flops(setup.specs[-1], batch.inputs)
     rows, every = valid.swept(run.eval_batches), valid.swept()
     # The last one is at the end, whether or not it is due there.
-    count = (total - 1) // run.looks_every(total) + 1
+    count = (total - 1) // run.eval_interval(total) + 1
     read = count * rows + (every if rows < every else 0)
-    return Looks(count=count, rows=rows, all_rows=every, flops=flops / TRAINING / batch.units * read)
-
-
-def _spoken(setup: Components, device: torch.device) -> float:
-    """Seconds of samples: those on the way, and the one at the end."""
-    run, total, spec = setup.config.run, setup.config.steps, setup.spec
-    if setup.tokenizer is None or not spec.head.predicts_tokens or spec.topology == "encoder":
-        return 0.0
-    count = 1 + ((total - 1) // run.sample_every if run.sample_every else 0)
-    layers = len(spec.stacks[-1].layers)
-    return count * min(run.sample_tokens, spec.context) * layers * SPOKEN[device.type]
-
-
-def _saved(setup: Components, sizes: Memory) -> float:
-    """Seconds of checkpoints: one before the first step, those on the way, and the last."""
-    run, total = setup.config.run, setup.config.steps
-    count = 1 + -(-total // run.saves_every(total))
-    least, speed = SAVED
-    return count * (least + (sizes.weights + sizes.optimizer + sizes.average) / speed)
+    return HeldOutPasses(count=count, rows=rows, all_rows=every, flops=flops / TRAINING / batch.units * read)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,20 +128,16 @@ class Forecast:
     memory: Memory
     """Of the stage that takes most."""
     stage: int
-    """Which one that is."""
     load: Load
     rate: float
     """FLOP/s of a large product on this device."""
     efficiency: float
-    looks: Looks
+    looks: HeldOutPasses
     spoken: float
-    """Seconds of all samples."""
     saved: float
-    """Seconds of all checkpoints."""
 
     @property
     def flops(self) -> float:
-        """Of the whole run."""
         return sum(float(each.flops) * each.steps for each in self.stretches)
 
     def parts(self) -> dict[str, float]:
@@ -180,35 +151,85 @@ class Forecast:
 
     @property
     def seconds(self) -> float:
-        """That all of it is expected to take."""
         return sum(self.parts().values())
 
     def cures(self) -> list[Cure]:
-        """What would take less memory."""
         return cures(self.load)
 
 
 def forecast(setup: Components, device: torch.device) -> Forecast:
-    """Look ahead. The data must be read; nothing is built and nothing is written."""
-    compute = setup.config.compute
+    """Estimate a run whose data are read; nothing is built and nothing is written."""
+    run, total, spec, compute = setup.config.run, setup.config.steps, setup.spec, setup.config.compute
     loads = [load_of(setup, i, device) for i in range(len(setup.config.stages))]
     sizes = [memory(load) for load in loads]
     stage = max(range(len(sizes)), key=lambda i: sizes[i].total)
+    most = sizes[stage]
+    speaks = setup.tokenizer is not None and spec.head.predicts_tokens and spec.topology != "encoder"
+    # The samples on the way, and the one at the end.
+    samples = 1 + ((total - 1) // run.sample_every if run.sample_every else 0) if speaks else 0
+    spoken = samples * min(run.sample_tokens, spec.context) * len(spec.stacks[-1].layers) * SPOKEN[device.type]
+    # One checkpoint before the first step, those on the way, and the last.
+    saves, (least, speed) = 1 + -(-total // run.save_interval(total)), SAVED
+    saved = saves * (least + (most.weights + most.optimizer + most.average) / speed)
     return Forecast(
-        stretches=stretches(setup), memory=sizes[stage], stage=stage, load=loads[stage],
-        rate=_rate(compute, device), efficiency=efficiency(device.type, compute),
-        looks=looks_of(setup), spoken=_spoken(setup, device), saved=_saved(setup, sizes[stage]),
+        stretches=stretches(setup), memory=most, stage=stage, load=loads[stage], rate=_rate(compute, device),
+        efficiency=efficiency(device.type, compute), looks=looks_of(setup), spoken=spoken, saved=saved,
     )  # fmt: skip
 
 
 def _rate(compute: Compute, device: torch.device) -> float:
-    """FLOP/s of a large product in the numbers and on the cores that the run will use."""
+    """FLOP/s of a large product in the dtype and on the cores that the run will use."""
     dtype = torch.bfloat16 if compute.autocast == "bfloat16" else DTYPES[compute.dtype]
     before = torch.get_num_threads()
-    if compute.threads:
-        torch.set_num_threads(compute.threads)
+    torch.set_num_threads(compute.threads or before)
     try:
         with Precision(tf32=compute.tf32).step(device):
             return product_rate(device, dtype)
     finally:
         torch.set_num_threads(before)
+
+
+WORDS = re.compile(r"(?i)out of memory|not enough memory|can.t allocate|failed to allocate|CUBLAS_STATUS_ALLOC_FAILED")
+SHOWN = 4
+"""Ways out that are named."""
+
+
+def is_oom(error: BaseException) -> bool:
+    """Whether an error says that there was no memory left; torch's words depend on the device."""
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and WORDS.search(str(error)) is not None
+
+
+@contextmanager
+def explain_oom(setup: Components, stage: int) -> Iterator[None]:
+    """Around what a run computes: out of memory becomes a TrainingError with the estimate and what to change."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_oom(error):
+            raise
+        cause = str(error).splitlines()[0][:160] if str(error) else type(error).__name__
+    else:
+        return
+    # Outside of the handler: what the failed step held is let go of first.
+    sizes, load = setup.config.stages[stage], load_of(setup, stage, setup.device)
+    estimate = memory(load)
+    parts = sorted(estimate.parts().items(), key=lambda part: -part[1])
+    lines = [
+        f"there was not enough memory on {setup.device} for a step of {sizes.batch:,} rows of {sizes.length:,} tokens "
+        f"({cause})",
+        f"a step is estimated to take {data(estimate.total)}: "
+        f"{', '.join(f'{name} {data(size)}' for name, size in parts)}; {data(free(setup.device))} are free now",
+        *advice(cures(load)),
+        "the last checkpoint is unharmed: the same command with the change goes on from there",
+    ]
+    raise TrainingError("\n  ".join(lines))
+
+
+def advice(found: list[Cure]) -> list[str]:
+    """What to change, one on a line."""
+    if not found:
+        return ["nothing in [compute] makes it smaller; take a smaller model or a larger device"]
+    lines = [f"{c.setting}: {data(c.total)} in all{'' if c.same else ', and another result'}" for c in found]
+    return ["what helps, what helps most first:", *(f"  {line}" for line in lines[:SHOWN])]

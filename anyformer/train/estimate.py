@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyformer.data.objectives import Objective
+from anyformer.kernels.linear_cross_entropy.chunks import SHARE
+from anyformer.model.block import Block
+from anyformer.model.model import Model
 from anyformer.model.native_checkpoint import empty_model
 from anyformer.specs.model import ModelSpec
-from anyformer.train.activation_memory import kept_by
+from anyformer.train.activation_checkpointing import DEAR
 from anyformer.train.config import Compute
 from anyformer.train.optim import Optimizers
 from anyformer.train.optim_config import Optim
+from anyformer.train.train_step import DTYPES
 
 EFFICIENCY = {"cpu": 0.35, "cuda": 0.35, "cuda compiled": 0.55}
 """The share of a large product's speed that a training step reaches. On a CPU: of decoders with 0.6M to 10M parameters,
@@ -27,7 +38,6 @@ SPOKEN = {"cpu": 1e-3, "cuda": 2e-4}
 """Seconds in which a layer makes a token of a sample: launching its small products takes most of them."""
 SAVED = 0.05, 2e8
 """Seconds that a checkpoint takes at least, and bytes that are hashed, written and synced in each further one."""
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,11 +47,11 @@ class Memory:
     weights: int
     gradients: int
     optimizer: int
-    """What the optimizer remembers of each weight, and copies in a wider dtype."""
+    """State of the optimizer, and master copies."""
     average: int
-    """Of the averaged weights."""
+    """EMA of the weights."""
     activations: int
-    """What is kept of a pass for the way back, and what is worked on there."""
+    """What a pass keeps for the backward pass, and what is worked on there."""
     logits: int
     """The loss: a chunk of logits, and the gradient of the head."""
     added_up: bool
@@ -55,7 +65,6 @@ class Memory:
         return self.weights + self.optimizer + self.average + most
 
     def parts(self) -> dict[str, int]:
-        """The parts that there are, by name."""
         named = {
             "weights": self.weights, "gradients": self.gradients, "optimizer": self.optimizer,
             "averaged weights": self.average, "activations": self.activations, "logits": self.logits,
@@ -77,30 +86,27 @@ class Load:
     """How many rows, or examples of several rows, these are."""
     averages: bool = False
     device: str = "cpu"
-    crew: int = 1
+    workers: int = 1
     """Threads that each work on a piece of the rows."""
     shards: int = 1
     """Over how many processes weights, gradients and state are cut."""
 
     @property
     def pieces(self) -> int:
-        """Into how many pieces the rows are cut."""
         asked = -(-self.rows // self.compute.micro) if self.compute.micro else 1
-        return max(asked, min(self.crew, self.rows))
+        return max(asked, min(self.workers, self.rows))
 
 
 def memory(load: Load) -> Memory:
     """Estimate the memory of a step."""
-    dtype, compute = DTYPES[load.compute.dtype], load.compute
+    dtype, autocast = DTYPES[load.compute.dtype], load.compute.autocast == "bfloat16"
     model = empty_model(load.spec, torch.device("meta"), dtype)
     weights = sum(parameter.nbytes for parameter in model.parameters())
     state = sum(tensor.nbytes for tensor in Optimizers(model, load.optim).state().values())
     average = sum(p.numel() * max(4, p.element_size()) for p in model.parameters()) if load.averages else 0
-    at_once = min(load.crew, load.pieces)
+    at_once = min(load.workers, load.pieces)
     piece = {name: array[: -(-len(array) // load.pieces)] for name, array in load.inputs.items()}
-    kept = kept_by(
-        load.spec, load.objective, piece, dtype=dtype, autocast=compute.autocast == "bfloat16", device=load.device
-    )
+    kept = kept_by(load.spec, load.objective, piece, dtype=dtype, autocast=autocast, device=load.device)
     whole = 0 if load.shards == 1 else weights // max(1, len(kept.blocks))
     return Memory(
         # A block's weights are gathered whole while it computes.
@@ -108,7 +114,7 @@ def memory(load: Load) -> Memory:
         gradients=weights // load.shards * at_once + whole,
         optimizer=state // load.shards,
         average=average // load.shards,
-        activations=kept.activations(compute.recompute) * at_once,
+        activations=kept.activations(load.compute.recompute) * at_once,
         logits=kept.loss * at_once,
         added_up=load.pieces > 1,
     )
@@ -116,14 +122,11 @@ def memory(load: Load) -> Memory:
 
 @dataclass(frozen=True)
 class Cure:
-    """A change of the config that saves memory."""
+    """A change of the config that saves memory: how it is written, bytes with it, whether the run learns the same."""
 
     setting: str
-    """As it is written in the config."""
     total: int
-    """Bytes in all with it."""
     same: bool
-    """Whether the run learns the same."""
 
 
 def cures(load: Load) -> list[Cure]:
@@ -148,9 +151,7 @@ def cures(load: Load) -> list[Cure]:
     if load.compute.autocast == "none" and load.compute.dtype == "float32" and load.device != "cpu":
         offer('compute.autocast = "bfloat16"', False, autocast="bfloat16")
         offer('compute.dtype = "bfloat16"', False, dtype="bfloat16")
-    shorter = {
-        name: array[:, : array.shape[1] // 2] if array.ndim > 1 else array for name, array in load.inputs.items()
-    }
+    shorter = {n: array[:, : array.shape[1] // 2] if array.ndim > 1 else array for n, array in load.inputs.items()}
     total = memory(replace(load, inputs=shorter)).total
     if total < 0.98 * now:
         found.append(Cure("half the length in [[stages]]", total, False))
@@ -173,20 +174,190 @@ def product_rate(device: torch.device, dtype: torch.dtype, seconds: float = 0.3)
     size = 8192 if device.type == "cuda" else 1024
     a, b = (torch.ones(size, size, device=device, dtype=dtype) for _ in range(2))
     best, ends = 0.0, time.perf_counter() + seconds
+    settle = functools.partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
     while not best or time.perf_counter() < ends:
-        _settle(device)
+        settle()
         began = time.perf_counter()
         torch.mm(a, b)
-        _settle(device)
+        settle()
         best = max(best, 2 * size**3 / (time.perf_counter() - began))
     return best
-
-
-def _settle(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def efficiency(device: str, compute: Compute) -> float:
     """The share of that speed which a step is expected to reach."""
     return EFFICIENCY["cuda compiled" if device == "cuda" and compute.compile != "none" else device]
+
+
+VALUES = ("segments", "attention_mask", "positions")
+"""Ends of the names of arguments that say who sees whom. Only their values matter, which are not there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """Bytes that a pass keeps."""
+
+    outside: int
+    """By embedding, last norm and head."""
+    loss: int
+    """The head's gradient, which the loss makes at once, its copy on the way back, and a chunk of logits."""
+    blocks: tuple[int, ...]
+    """By each block."""
+    inputs: tuple[int, ...]
+    """The residual that each block reads: what it keeps if it is recomputed."""
+    dear: tuple[int, ...]
+    """What products and attention of each block give: what it keeps if only the rest is recomputed."""
+    widest: int
+    """The largest single tensor that is saved inside a block."""
+
+    def activations(self, recompute: str) -> int:
+        """Bytes at the moment when all blocks were passed and the last one is about to be gone through backwards."""
+        kept = {"none": sum(self.blocks), "block": sum(self.inputs), "selective": sum(self.inputs) + sum(self.dear)}
+        # What a block keeps of dear things is not made again.
+        dear = self.dear if recompute == "selective" else (0,) * len(self.blocks)
+        again = max((block - kept for block, kept in zip(self.blocks, dear, strict=True)), default=0)
+        again = 0 if recompute == "none" else max(again, 0)
+        # Gradients on their way through a block: two of its widest tensors at once.
+        return self.outside + kept[recompute] + again + 2 * self.widest
+
+
+def kept_by(
+    spec: ModelSpec,
+    objective: Objective,
+    inputs: Mapping[str, Any],
+    *,
+    dtype: torch.dtype = torch.float32,
+    autocast: bool = False,
+    device: str = "cpu",
+) -> Kept:
+    """Count one pass with arguments of these shapes, for a `device`: kernels keep different things on each."""
+    model = empty_model(spec, torch.device("meta"), dtype)
+    model.train()
+    model.return_logits = False
+    used = {name: array for name, array in inputs.items() if not name.endswith(VALUES)}
+    given = {n: torch.empty(a.shape, dtype=torch.from_numpy(a[:0]).dtype, device="meta") for n, a in used.items()}
+    notes = _Notes(model)
+    with notes.watching(), notes, _Played(autocast=autocast, device=device):
+        objective.loss(model, given)
+    rows = given["labels"].numel() if "labels" in given else 0
+    return notes.kept(*_loss_bytes(model, rows, torch.bfloat16 if autocast else dtype, device))
+
+
+def _loss_bytes(model: Model, rows: int, dtype: torch.dtype, device: str) -> tuple[int, int]:
+    """Of the loss over a vocabulary: the gradient that autograd saves, and what else is there beside it."""
+    spec = model.spec
+    if not spec.head.predicts_tokens:
+        return 0, 0
+    weight = next(model.parameters()).element_size() * spec.vocab * spec.embed_width
+    room = SHARE.get(device, SHARE["cuda"]) // (spec.vocab * dtype.itemsize)
+    chunk = min(rows, max(64, 1 << max(room, 1).bit_length() - 1)) * spec.vocab * dtype.itemsize
+    # Products in another dtype read a copy of the weight.
+    return weight, weight + chunk + (0 if dtype == next(model.parameters()).dtype else weight // 2)
+
+
+class _Notes(TorchDispatchMode):
+    """Which storages are saved, and in which block."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.own = {parameter.untyped_storage()._cdata for parameter in model.parameters()}
+        self.model = model
+        self.block: int | None = None
+        # Held, so that no number is given twice.
+        self.seen: dict[int, tuple[Any, int | None]] = {}
+        self.inputs: list[int] = []
+        self.dear: list[int] = []
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Blocks say when they begin and end, and autograd what it saves."""
+        with ExitStack() as hooks:
+            for part in self.model.modules():
+                if isinstance(part, Block):
+                    hooks.callback(part.register_forward_pre_hook(self._begin).remove)
+                    hooks.callback(part.register_forward_hook(self._end).remove)
+            hooks.enter_context(torch.autograd.graph.saved_tensors_hooks(self._saved, lambda tensor: tensor))
+            yield
+
+    def _begin(self, _: Any, args: tuple[Any, ...]) -> None:
+        self.block = len(self.inputs)
+        streams = args[0] if isinstance(args[0], tuple) else (args[0],)
+        self.inputs.append(sum(stream.nbytes for stream in streams))
+        self.dear.append(0)
+
+    def _end(self, *_: Any) -> None:
+        self.block = None
+
+    def _saved(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self.own:
+            self.seen.setdefault(storage._cdata, (storage, self.block))
+        return tensor
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if func in DEAR and self.block is not None:
+            self.dear[self.block] += made.nbytes
+        return made
+
+    def kept(self, saved: int, beside: int) -> Kept:
+        """All of it. `saved` and `beside` are bytes of the loss, of which autograd has noted the first."""
+        blocks = [0] * len(self.inputs)
+        outside = widest = 0
+        for storage, block in self.seen.values():
+            if block is None:
+                outside += storage.nbytes()
+            else:
+                blocks[block] += storage.nbytes()
+                widest = max(widest, storage.nbytes())
+        return Kept(
+            outside=max(outside - saved, 0), loss=saved + beside, blocks=tuple(blocks), inputs=tuple(self.inputs),
+            dear=tuple(self.dear), widest=widest,
+        )  # fmt: skip
+
+
+class _Fused(Function):
+    """Attention as far as memory goes: it keeps what it read and gave, and one number for each row of scores."""
+
+    @staticmethod
+    def forward(ctx: Any, q_BHTK: Tensor, k_BHSK: Tensor, v_BHSV: Tensor) -> Tensor:
+        batch, heads, tokens, _ = q_BHTK.shape
+        # Laid out as the next product reads it: heads beside each other.
+        out_BHTV = q_BHTK.new_empty(batch, tokens, heads, v_BHSV.shape[-1]).transpose(1, 2)
+        lse_BHT = q_BHTK.new_empty(q_BHTK.shape[:-1], dtype=torch.float32)
+        ctx.save_for_backward(q_BHTK, k_BHSK, v_BHSV, out_BHTV, lse_BHT)
+        return out_BHTV
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> tuple[None, None, None]:
+        return None, None, None
+
+
+PRODUCTS: frozenset[Callable[..., Any]] = frozenset({F.linear, torch.matmul, torch.bmm, torch.mm, torch.einsum})
+
+
+class _Played(TorchFunctionMode):
+    """Plays what `meta` has not: fused attention, and products in bfloat16 under autocast."""
+
+    def __init__(self, *, autocast: bool, device: str) -> None:
+        super().__init__()
+        self.autocast, self.device = autocast, device
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        attends = func is F.scaled_dot_product_attention
+        if self.autocast and (attends or func in PRODUCTS):
+            args = tuple(_narrow(arg) for arg in args)
+            kwargs = {name: _narrow(arg) for name, arg in kwargs.items()}
+        if attends:
+            named = dict(zip(("query", "key", "value", "attn_mask", "dropout_p"), args, strict=False)) | kwargs
+            mask = named.get("attn_mask")
+            # A mask that is learned has a gradient, for which every device stores the scores; a CPU also drops from them.
+            learned = mask is not None and mask.requires_grad
+            if not learned and not (self.device == "cpu" and named.get("dropout_p")):
+                return _Fused.apply(named["query"], named["key"], named["value"])
+        return func(*args, **kwargs)
+
+
+def _narrow(value: Any) -> Any:
+    return value.to(torch.bfloat16) if isinstance(value, Tensor) and value.dtype == torch.float32 else value

@@ -1,4 +1,4 @@
-"""A look at held-out examples in the middle of a run: the loss and whatever else the objective can say."""
+"""Evaluation on held-out examples in the middle of a run: the loss and the metrics of the objective."""
 
 from __future__ import annotations
 
@@ -17,26 +17,23 @@ from anyformer.model.model import Model
 from anyformer.model.output import Output
 from anyformer.specs.model import ModelSpec
 from anyformer.train.perplexity import perplexity
-from anyformer.train.precision import Precision
 from anyformer.train.ranks import ALONE, Ranks
-from anyformer.train.train_step import even, on_device
+from anyformer.train.train_step import Precision, even, on_device
 
 LOGITS = 2**26
 """Logits that are held at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
-    """What was seen."""
+class EvalResult:
+    """Held-out loss and metrics."""
 
     loss: float
-    """Mean over the labels that count, without anything that is only there for training: of nats per token, if those
-    are predicted, whatever the labels are smoothed by while learning."""
+    """Mean over the labels that count, without label smoothing or anything added for training: nats per token."""
     labels: int
     figures: dict[str, float]
-    """What else the objective knows, such as accuracy."""
+    """Further metrics of the objective, such as accuracy."""
     rows: int
-    """Rows that were read."""
     all_rows: int
     """Rows that there are: fewer were read if they are a sample."""
 
@@ -56,16 +53,15 @@ def evaluate(
     team: Ranks = ALONE,
     watch: Callable[[Output, dict[str, torch.Tensor]], None] | None = None,
     report: Callable[[int, int], None] | None = None,
-) -> Look:
-    """Read so many batches of a sample of the rows, always the same ones, with nothing dropped; 0: all rows once.
+) -> EvalResult:
+    """Evaluate on so many batches of a sample of the rows, always the same, without dropout; 0: all rows once.
 
-    `watch` is shown what the model answered to each piece of a batch, and what it was asked. `report` is called at the
-    beginning and after each batch with the number of rows that were read, and of those that will be.
+    `watch` gets the model's output and inputs for each piece of a batch. `report` is called at the beginning and after
+    each batch with the rows that were read and their total.
     """
     device = next(model.parameters()).device
     sums: dict[str, torch.Tensor] = {}
-    read, total = 0, feed.swept(batches)
-    tell = report if report is not None else lambda *_: None
+    read, total, tell = 0, feed.swept(batches), report or (lambda *_: None)
     tell(read, total)
     with eval_mode(model), with_logits(model), unsmoothed(model), torch.no_grad(), precision.step(device):
         for batch in feed.sweep(team.readers, few=batches):
@@ -77,15 +73,14 @@ def evaluate(
                 plain = terms.terms.get("cross_entropy", terms.terms.get("squared_error", terms.total))
                 found = {"loss": (float(plain) * part.labels, float(part.labels)), **objective.judge(out, inputs)}
                 for name, pair in found.items():
-                    row = torch.tensor(pair, dtype=torch.float64)
-                    sums[name] = sums[name] + row if name in sums else row
+                    sums[name] = sums.get(name, 0) + torch.tensor(pair, dtype=torch.float64)
             read = min(read + batch.units, total)
             tell(read, total)
     totals = {name: team.total(row.to(device)).tolist() for name, row in sums.items()}
     # The mean of nothing is no number: 0 would be the best loss of all.
     means = {name: total / counted if counted else math.nan for name, (total, counted) in totals.items()}
     labels = int(totals["loss"][1])
-    return Look(loss=means.pop("loss"), labels=labels, figures=means, rows=total, all_rows=feed.swept())
+    return EvalResult(loss=means.pop("loss"), labels=labels, figures=means, rows=total, all_rows=feed.swept())
 
 
 def few(batch: Batch, spec: ModelSpec) -> list[Batch]:

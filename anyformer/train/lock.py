@@ -15,7 +15,6 @@ import socket
 import time
 import warnings
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from weakref import WeakSet
 
@@ -64,14 +63,11 @@ class Lock:
         os.pwrite(handle, json.dumps(told).encode(), 0)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        # The file stays: a trainer that has just opened it would otherwise lock a file that is no longer there.
-        self.forget()
+    def __exit__(self, *_: object) -> None:
+        """Close our end of it; the lock ends when every process has that inherited it.
 
-    def forget(self) -> None:
-        """Close our end of it. The lock itself ends when every process has that inherited it."""
+        The file stays: a trainer that has just opened it would otherwise lock a file that is no longer there.
+        """
         if self._handle >= 0:
             os.close(self._handle)
             self._handle = -1
@@ -89,7 +85,7 @@ def _words(holder: bytes) -> str:
 
 def _forget_in_child() -> None:
     for lock in list(_held):
-        lock.forget()
+        lock.__exit__()
 
 
 # A forked child inherits the lock and would hold it on after its parent died.

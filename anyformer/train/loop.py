@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from anyformer.data.loader import BatchLoader
 from anyformer.optim.schedule import Schedule
-from anyformer.train.budget import Budget
 from anyformer.train.evaluation import with_logits
+from anyformer.train.events import Budget
 from anyformer.train.train_step import TrainStep
 
 
@@ -23,31 +22,20 @@ class StepRecord:
     """Mean cross-entropy of the step's rows in nats per token, before the update; smoothed if the spec says so."""
     gradient_norm: float
     rate: float
-    """Factor on the peak learning rates."""
     tokens: int
-    """Tokens learned from so far."""
     seconds: float
-    """Time spent in steps so far."""
     progress: float
-    """How much of the run is over after the step."""
     skipped: bool
     """Loss or gradient were not finite, so the weights were left as they were."""
 
 
-def train(
-    learner: TrainStep,
-    feed: BatchLoader,
-    *,
-    schedule: Schedule,
-    budget: Budget,
-    seed: int,
-    clock: Callable[[], float] | None = None,
-) -> Iterator[StepRecord]:
-    """Train until the budget is spent.
+Clock = Callable[[], float]
 
-    The caller may look at the model between steps. That time does not count, unless `clock` says so: the seconds of the
-    budget that are gone, asked for after each step.
-    """
+
+def train(
+    learner: TrainStep, feed: BatchLoader, *, schedule: Schedule, budget: Budget, seed: int, clock: Clock | None = None
+) -> Iterator[StepRecord]:
+    """Train until the budget is spent; the caller's time between steps counts only if `clock` measures it."""
     model = learner.model
     model.train()
     step = tokens = 0
@@ -68,13 +56,5 @@ def train(
             step=step, loss=found.loss, gradient_norm=found.norm, rate=rate, tokens=tokens, seconds=seconds,
             progress=over(), skipped=found.skipped,
         )  # fmt: skip
-        fault = learner.guard.settle(
-            found.skipped,
-            step=step,
-            loss=found.terms["total"],
-            norm=found.norm,
-            where=lambda digest=batch.digest: digest,
-        )
-        if fault:
-            warnings.warn(fault, stacklevel=2)
+        learner.settle(found, step, batch)
     model.eval()

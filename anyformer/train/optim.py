@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
-from anyformer.errors import CheckpointError, TrainingError, nearest
+from anyformer.errors import CheckpointError, InputError, TrainingError, nearest
 from anyformer.model.model import Model
-from anyformer.optim.clip import clip, settled
+from anyformer.optim.clip import as_dtensor, clip, settled
 from anyformer.optim.roles import GROUPS, Group, group_of
-from anyformer.optim.rule import OptimizedParam, Rule, StepSize, moved
+from anyformer.optim.rule import OptimizedParam, Rule, StepSize, Update, lists, local, moved
 from anyformer.specs.parameters import weights
 from anyformer.train.cpu_workers import CpuWorkers
 from anyformer.train.optim_config import Optim
@@ -22,10 +23,7 @@ NAMED = 5
 
 
 class Optimizers:
-    """All rules as one: a step, a factor on all learning rates, and no gradients left over.
-
-    Made when the model has its first weights, on their device and cut as they will be: copies are taken here.
-    """
+    """All rules as one, made when the model has its first weights, on their device: master copies are taken here."""
 
     def __init__(self, model: Model, optim: Optim | None = None) -> None:
         self.optim = optim = Optim() if optim is None else optim
@@ -58,32 +56,25 @@ class Optimizers:
             each.refresh()
 
     def clip(self, limit: float = math.inf) -> Tensor:
-        """Shrink all gradients so that their norm is at most `limit`; answers the norm before, without waiting for it."""
+        """Clip the norm of all gradients to `limit`; the norm before, without waiting for it."""
         return clip(self.parameters(), limit)
 
-    def step(self, factor: float | Tensor, crew: CpuWorkers | None = None, skip: Tensor | None = None) -> None:
-        """Move the parameters with all learning rates at `factor` of their peak, and forget the gradients.
-
-        Where `skip` is 1, weights and all that is remembered stay as they are to the bit, even if gradients hold NaN.
-        """
+    def step(self, factor: float | Tensor, workers: CpuWorkers | None = None, skip: Tensor | None = None) -> None:
+        """Update with all learning rates at `factor` of their peak; where `skip` is 1, nothing changes, even by NaN."""
         self.follow()
-        work: list[tuple[int, int]] = []
-        updates = []
+        updates: list[tuple[int, Update]] = []
         for group, members in self.groups.items():
             going = [each for each in members if settled(each.parameter) is not None]
             if going:
                 pace = StepSize(rate=self.optim.rate(group) * factor, decay=getattr(self.optim.decay, group), skip=skip)
-                for size, update in self.rules[group].updates(going, pace):
-                    work.append((-size, len(updates)))
-                    updates.append(update)
-        # The longest first, so that a crew does not wait for it at the end.
-        ordered = [updates[i] for _, i in sorted(work)]
-        for _ in (crew or CpuWorkers()).map(lambda update: update(), ordered):
+                updates += self.rules[group].updates(going, pace)
+        # The longest first, so that no worker waits for it at the end; the sort is stable.
+        updates.sort(key=lambda update: -update[0])
+        for _ in (workers or CpuWorkers()).map(lambda update: update[1](), updates):
             pass
         self.forget()
 
     def forget(self) -> None:
-        """Drop all gradients."""
         for parameter in self.parameters():
             parameter.grad = None
 
@@ -97,9 +88,8 @@ class Optimizers:
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take over what `state` answered, to the bit. Whatever does not fit is refused before anything changes."""
-        own = self.state()
-        check(state, own, "the optimizer's state")
-        take(state, own)
+        check(state, self.state(), "the optimizer's state")
+        take(state, self.state())
 
 
 def check(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor], what: str) -> None:
@@ -121,16 +111,65 @@ def check(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor], what: str) 
 def take(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
     """Copy a state that was checked into the tensors that hold it."""
     for key, tensor in own.items():
-        value = given[key]
-        if type(tensor) is not Tensor and type(value) is Tensor:
-            from torch.distributed.tensor import DTensor, distribute_tensor
+        value, cut = given[key], as_dtensor(tensor)
+        if cut is not None and type(value) is Tensor:
+            from torch.distributed.tensor import distribute_tensor
 
             # A whole tensor for one that is cut over processes: each takes its part.
-            if isinstance(tensor, DTensor):
-                value = distribute_tensor(value.to(tensor.device), tensor.device_mesh, tensor.placements)
+            value = distribute_tensor(value.to(cut.device), cut.device_mesh, cut.placements)
         tensor.copy_(value)
 
 
 def _near(key: str, known: Mapping[str, Tensor]) -> str:
     """The nearest right spelling, without the list of all keys, which may be thousands."""
     return nearest(key, known).split(" (known")[0].rstrip(";")
+
+
+class Ema:
+    """After t updates: (1 - f) sum of f^(t - i) w_i, divided by 1 - f^t, so that the weights count 1 in all.
+
+    The start of a run, whose weights are noise, has no part in it. The mean is kept in float32 or better.
+    """
+
+    def __init__(self, model: Model, factor: float) -> None:
+        if not 0 < factor < 1:
+            raise InputError(f"ema: {factor:g} is not between 0 and 1")
+        self.factor = factor
+        self.means: dict[str, Tensor] = {}
+        for name, parameter in model.named_parameters():
+            # Before the first update the mean is what the weights are.
+            self.means[name] = parameter.detach().to(torch.promote_types(parameter.dtype, torch.float32), copy=True)
+        # On the host: the weight of a step must not wait for a device.
+        self.steps = torch.zeros((), dtype=torch.int64)
+
+    @torch.no_grad()
+    def update(self, model: Model) -> None:
+        """Take the weights after a step into the mean. A step that was skipped counts its weights once more."""
+        self.steps += 1
+        weight = (1 - self.factor) / (1 - self.factor ** int(self.steps))
+        pairs = [(local(self.means[name]), local(p.detach())) for name, p in model.named_parameters()]
+        lists._foreach_lerp_([mean for mean, _ in pairs], [p.to(mean.dtype) for mean, p in pairs], weight)
+
+    @contextmanager
+    def used(self, model: Model) -> Iterator[Model]:
+        """The model with the mean as its weights, which it gives back at the end."""
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        _set(model, self.means)
+        try:
+            yield model
+        finally:
+            _set(model, before)
+
+    def state(self) -> dict[str, Tensor]:
+        """What is remembered, as `parameter/ema`, and the number of updates. Copy it before the next one."""
+        return {f"{name}/ema": mean for name, mean in self.means.items()} | {"ema/steps": self.steps}
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        check(state, self.state(), "the mean of the weights (run.ema)")
+        take(state, self.state())
+
+
+@torch.no_grad()
+def _set(model: Model, values: Mapping[str, Tensor]) -> None:
+    for name, parameter in model.named_parameters():
+        parameter.detach().copy_(values[name])

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from anyformer.optim.roles import GROUPS, Group
+from anyformer.optim.schedule import at_least
 from anyformer.registry import OpenAxis
 from anyformer.specs.axes import Problem
 from anyformer.specs.layer import inline
@@ -27,12 +28,9 @@ class OptimKind(OpenAxis, axis="optim", leaves="anyformer.train.optim_config"):
     """Their learning rate at its peak."""
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with this node on its own."""
-        if self.matrices < 0:
-            yield "matrices", f"{self.matrices:g} is not at least 0"
+        yield from at_least(self, 0, "matrices")
 
     def rule(self, optim: Optim) -> Rule:
-        """The rule for matrices."""
         raise TypeError(f"optim kind {self.kind!r} defines no rule()")
 
 
@@ -51,8 +49,7 @@ class Muon(OptimKind, kind="muon"):
         yield from super().problems()
         if not 0 <= self.momentum < 1:
             yield "momentum", f"{self.momentum:g} is not from 0 to below 1"
-        if self.rounds < 1:
-            yield "rounds", f"{self.rounds} is not at least 1"
+        yield from at_least(self, 1, "rounds")
 
     def rule(self, optim: Optim) -> Rule:
         from anyformer.optim.muon import MuonRule
@@ -113,15 +110,10 @@ class Optim:
         return AdamWRule(betas=self.betas, eps=self.eps)
 
     def problems(self) -> Iterator[Problem]:
-        """What is wrong with this node on its own."""
         yield from self.leaf.problems()
-        for name in ("tables", "head", "vectors"):
-            if (getattr(self, name) or 0.0) < 0:
-                yield name, f"{getattr(self, name):g} is not at least 0"
+        yield from at_least(self, 0, "tables", "head", "vectors")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             yield "betas", f"{list(self.betas)} are not two numbers from 0 to below 1, such as [0.9, 0.95]"
         if self.eps <= 0:
             yield "eps", f"{self.eps:g} is not above 0"
-        for group in GROUPS:
-            if getattr(self.decay, group) < 0:
-                yield f"decay.{group}", f"{getattr(self.decay, group):g} is not at least 0"
+        yield from ((f"decay.{group}", problem) for group, problem in at_least(self.decay, 0, *GROUPS))

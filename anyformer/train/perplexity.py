@@ -1,7 +1,7 @@
 """How well a model predicts texts: perplexity and bits per byte, in sliding windows.
 
 One rule, whoever asks. A text is split into documents at lines of `<|endoftext|>`; the ids of each are those of
-`anyformer.data.text_ids`; each is read in windows of `context` tokens that move on by `stride`, and no window crosses into
+`anyformer.data.tokenizer`; each is read in windows of `context` tokens that move on by `stride`, and no window crosses into
 another document. The first token of a document is only read. `Score.rule` says all of it in words.
 """
 
@@ -18,8 +18,7 @@ from torch.nn import functional as F
 
 from anyformer.data.corpus import SEPARATOR
 from anyformer.data.corpus import documents as split_documents
-from anyformer.data.text_ids import begins, document_ids
-from anyformer.data.tokenizer import Tokenizer
+from anyformer.data.tokenizer import Tokenizer, begins, document_ids
 from anyformer.errors import DataError, InputError
 from anyformer.model.eval_mode import eval_mode, without_head
 from anyformer.model.model import Model
@@ -31,8 +30,6 @@ MANY = 32_768
 """The same on an accelerator."""
 LOGITS = 2**22
 """Logits that are held at once."""
-
-
 GIVEN = "as given"
 """Documents and their first tokens where only ids were given."""
 
@@ -47,7 +44,6 @@ class Score:
     """What a model makes of texts. `a + b` is the score of both together."""
 
     tokens: int
-    """Tokens that were predicted."""
     bytes: int
     """Bytes of UTF-8 that they stand for; 0 if only ids were given."""
     nats: float
@@ -56,18 +52,14 @@ class Score:
     context: int
     stride: int
     split: str = GIVEN
-    """How the text was split into documents."""
     begin: str = GIVEN
-    """What documents begin with."""
 
     @property
     def nats_per_token(self) -> float:
-        """The mean loss."""
         return self.nats / self.tokens
 
     @property
     def perplexity(self) -> float:
-        """Exp of the mean nats per token: as unsure as among so many equally likely tokens."""
         return perplexity(self.nats, self.tokens)
 
     @property
@@ -81,26 +73,18 @@ class Score:
         return self.nats / math.log(2) / self.bytes if self.bytes else None
 
     def __add__(self, other: Score) -> Score:
-        return Score(
-            tokens=self.tokens + other.tokens,
-            bytes=self.bytes + other.bytes,
-            nats=self.nats + other.nats,
-            documents=self.documents + other.documents,
-            context=self.context,
-            stride=self.stride,
-            split=_both(self.split, other.split),
-            begin=_both(self.begin, other.begin),
+        sums = {name: getattr(self, name) + getattr(other, name) for name in ("tokens", "bytes", "nats", "documents")}
+        split, begin = (
+            "; ".join(dict.fromkeys((self.split, other.split))),
+            "; ".join(dict.fromkeys((self.begin, other.begin))),
         )
+        return replace(self, **sums, split=split, begin=begin)
 
 
 def rule(documents: int, split: str, begin: str, context: int, stride: int) -> str:
     """How texts were read, in words."""
     count = f"{documents:,} document{'' if documents == 1 else 's'}"
     return f"{count} ({split}), {begin}; windows of {context:,} tokens, moved by {stride:,}"
-
-
-def _both(first: str, second: str) -> str:
-    return first if first == second else f"{first}; {second}"
 
 
 class Window(NamedTuple):
@@ -147,7 +131,7 @@ class Documents:
 
     ids: list[list[int]]
     bytes: int
-    """Of UTF-8, of all that is predicted."""
+    """Bytes of UTF-8 of all that is predicted."""
     split: str
     begin: str
 
@@ -189,9 +173,7 @@ def score_ids(
     context: int | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> Score:
-    """Score documents of token ids. All but the first token of each is predicted (of a prefix-LM: all after the prefix);
-    `bytes` is what those stand for.
-    """
+    """Score documents of token ids, all but the first token of each (or a prefix-LM's prefix); `bytes` of those."""
     context, stride = window_sizes(model, context, stride)
     device = next(model.parameters()).device
     rows = [torch.as_tensor(ids, dtype=torch.long) for ids in documents]
@@ -202,13 +184,13 @@ def score_ids(
     if not total:
         raise DataError("there is nothing to predict: give a longer text")
     done, nats = 0, 0.0
-    with eval_mode(model), CpuWorkers.on(device, len(windows)) as crew:
+    with eval_mode(model), CpuWorkers.on(device, len(windows)) as workers:
         reader = Reader(model)
 
         def work(batch: list[Window]) -> tuple[int, float]:
             return sum(w.end - w.first for w in batch), reader.nats([(rows[w.document], w) for w in batch], device)
 
-        for counted, found in crew.map(work, batches(windows, TOKENS.get(device.type, MANY))):
+        for counted, found in workers.map(work, batches(windows, TOKENS.get(device.type, MANY))):
             nats, done = nats + found, done + counted
             if report is not None:
                 report(done, total)
@@ -218,9 +200,7 @@ def score_ids(
 
 
 def cut(tokens: int, context: int, stride: int, document: int = 0, skipped: int = 1) -> Iterator[Window]:
-    """The windows of a document: each reads at most `context` tokens, and every token but the first `skipped` is
-    predicted once.
-    """
+    """The windows of a document: at most `context` tokens each, all but the first `skipped` predicted once."""
     first, start = skipped, 0
     while first < tokens:
         # The last token that is read predicts the one after it.
@@ -242,9 +222,8 @@ def head_of(model: Model) -> nn.Module:
     """The head of a model that predicts the next token; any other model is refused."""
     spec = model.spec
     if spec.topology != "decoder":
-        why = "an encoder sees the token that it predicts" if spec.topology == "encoder" else (
-            "an encoder-decoder predicts a text from another one"
-        )  # fmt: skip
+        apart = "an encoder-decoder predicts a text from another one"
+        why = "an encoder sees the token that it predicts" if spec.topology == "encoder" else apart
         raise InputError(f"perplexity is for decoders: {why}; anyformer eval --part measures it by its objective")
     if model.head is None or not spec.head.predicts_tokens or spec.embed.reads != "input_ids":
         raise InputError(f"perplexity needs a model from tokens to tokens; this one has a {spec.head.kind!r} head")
@@ -256,10 +235,8 @@ def window_sizes(model: Model, context: int | None, stride: int | None) -> tuple
     head_of(model)
     stack: Any = model.decoder
     room = model.spec.context if stack.limit is None else min(stack.limit, model.spec.context)
-    wrong: list[str] = []
     size = room if context is None else context
-    if size < 1:
-        wrong.append(f"context: {size} is not at least 1")
+    wrong = [f"context: {size} is not at least 1"] if size < 1 else []
     if stack.limit is not None and size > stack.limit:
         wrong.append(f"context: {size} is more than the {stack.limit} positions that this model has")
     skipped = unpredicted(model)
@@ -280,11 +257,10 @@ def _check_ids(rows: list[Tensor], vocab: int) -> None:
     for i, row in enumerate(rows):
         if row.dim() != 1:
             raise InputError(f"document {i}: expected a list of ids, got shape {tuple(row.shape)}")
-        if len(row) and not 0 <= int(row.min()) <= int(row.max()) < vocab:
-            wrong = int(row.max()) if int(row.max()) >= vocab else int(row.min())
-            raise InputError(
-                f"document {i}: {wrong} is not an id below vocab = {vocab}; is this the model's tokenizer?"
-            )
+        wrong = row[(row < 0) | (row >= vocab)]
+        if len(wrong):
+            advice = "is this the model's tokenizer?"
+            raise InputError(f"document {i}: {wrong.max()} is not an id below vocab = {vocab}; {advice}")
 
 
 class Reader:
@@ -326,9 +302,8 @@ class Reader:
             labels_BT[i, w.first - w.start - 1 : sizes[i]] = row[w.first : w.end]
         ids_BT, labels_BT = ids_BT.to(device), labels_BT.to(device)
         # A causal model can't see the padding, which is on the right; only a length must not count it.
-        mask_BT = None
-        if self.reads_length and min(sizes) < width:
-            mask_BT = (torch.arange(width)[None] < torch.tensor(sizes)[:, None]).long().to(device)
+        padded = self.reads_length and min(sizes) < width
+        mask_BT = (torch.arange(width) < torch.tensor(sizes)[:, None]).long().to(device) if padded else None
         hidden_BTD = self.body(ids_BT, attention_mask=mask_BT).hidden
         counted_BT = labels_BT >= 0
         hidden, labels = hidden_BTD[counted_BT], labels_BT[counted_BT]

@@ -1,4 +1,4 @@
-"""The team: the processes of one run. A run of one process is a team of one, and nothing here then does anything."""
+"""Ranks: the processes of one run. In a run of one process nothing here does anything."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from anyformer.data.batch import Batch
@@ -27,23 +28,20 @@ class Ranks:
     """Into how many shares a batch is cut."""
 
     @property
-    def first(self) -> bool:
-        """Whether this process writes, prints and speaks."""
+    def is_rank0(self) -> bool:
+        """Whether this process writes and prints."""
         return self.rank == 0
 
     def share(self, batch: Batch) -> Batch:
-        """The rows that this process reads."""
         return batch if self.readers == 1 else batch.share(self.reader, self.readers)
 
     def total(self, value: Tensor) -> Tensor:
         """The sum over all that read different rows; every process gets it."""
         if self.readers == 1:
             return value
-        from torch.distributed import all_reduce
-
         # Those that share products hold equal values, so each of them counts as its part.
         value = value * (self.readers / self.world)
-        all_reduce(value)
+        dist.all_reduce(value)
         return value
 
     def totals(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -57,20 +55,16 @@ class Ranks:
         """Whether some process says so: all must stop in the same step."""
         if self.world == 1:
             return flag
-        from torch.distributed import ReduceOp, all_reduce
-
         found = torch.tensor(float(flag))
-        all_reduce(found, op=ReduceOp.MAX)
+        dist.all_reduce(found, op=dist.ReduceOp.MAX)
         return bool(found.item())
 
-    def told(self, number: int) -> int:
+    def broadcast(self, number: int) -> int:
         """What the first process says, everywhere."""
         if self.world == 1:
             return number
-        from torch.distributed import broadcast
-
         found = torch.tensor(number, dtype=torch.int64)
-        broadcast(found, 0)
+        dist.broadcast(found, 0)
         return int(found.item())
 
     def wait(self) -> None:
@@ -78,11 +72,11 @@ class Ranks:
         self.any(False)
 
     @contextmanager
-    def first_alone(self) -> Iterator[bool]:
+    def rank0_first(self) -> Iterator[bool]:
         """The first process does the work, the others wait for it. If it fails, all do: none waits for one that is gone."""
         failed = False
         try:
-            yield self.first
+            yield self.is_rank0
         except BaseException:
             failed = True
             raise

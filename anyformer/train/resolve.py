@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from anyformer.errors import InputError, SpecError
+from anyformer.data.shards import INDEX, Index, open_index
+from anyformer.errors import AnyformerError, DataError, InputError, SpecError
 from anyformer.families.io import spec_of
 from anyformer.families.zoo import named
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.parameters import weights
 from anyformer.specs.paths import Table, as_table, nest
-from anyformer.train.config import ModelPart, Stage
+from anyformer.train.config import Config, ModelPart, Stage, in_familiar_words
 
+NO_VALID = '; tokenize with --valid or --hold-out, or set data.valid to ""'
 UNKNOWN = 2**20
 """A vocabulary that no special token is beyond."""
+Ids = Mapping[str, int]
 NO_IDS: Table = {
     "ids.pad": None, "ids.bos": None, "ids.eos": [], "ids.start": None, "ids.source_pad": None, "ids.source_eos": None,
 }  # fmt: skip
 
 
 def resolved(
-    part: ModelPart,
-    *,
-    vocab: int | None,
-    ids: Mapping[str, int],
-    source_vocab: int = 0,
-    source_ids: Mapping[str, int] | None = None,
+    part: ModelPart, *, vocab: int | None, ids: Ids, source_vocab: int = 0, source_ids: Ids | None = None
 ) -> ModelSpec:
     """The spec of a run. `vocab` and `ids` are the tokenizer's; what the config says itself goes first.
 
@@ -62,7 +62,7 @@ def resolved(
     return spec
 
 
-def _misfits(spec: ModelSpec, vocab: int, source_vocab: int, source_ids: Mapping[str, int]) -> Iterator[str]:
+def _misfits(spec: ModelSpec, vocab: int, source_vocab: int, source_ids: Ids) -> Iterator[str]:
     """What of the data's tokenizers a spec can't read."""
     advice = "leave it out of [model.spec], or tokenize with the model's own tokenizer"
     if vocab and spec.vocab < vocab:
@@ -86,8 +86,7 @@ def _misfits(spec: ModelSpec, vocab: int, source_vocab: int, source_ids: Mapping
 
 def specs_of(spec: ModelSpec, stages: Sequence[Stage]) -> list[ModelSpec]:
     """The architecture of each stage, or all that is wrong with them in one SpecError."""
-    wrong: list[str] = []
-    found: list[ModelSpec] = []
+    wrong, found = list[str](), list[ModelSpec]()
     shapes = {name: weight.shape for name, weight in weights(spec).items()}
     for i, stage in enumerate(stages):
         try:
@@ -118,11 +117,10 @@ def _base(name: str) -> ModelSpec:
     return named(name)
 
 
-def _ids(spec: ModelSpec, ids: Mapping[str, int], source_ids: Mapping[str, int]) -> Table:
+def _ids(spec: ModelSpec, ids: Ids, source_ids: Ids) -> Table:
     """The tokenizer's special tokens as a spec says them; a decoder that reads an encoder is started with pad or bos."""
     found: dict[str, Any] = {name: ids[name] for name in ("pad", "bos") if name in ids}
-    if "eos" in ids:
-        found["eos"] = [ids["eos"]]
+    found |= {"eos": [ids["eos"]]} if "eos" in ids else {}
     start = next((ids[name] for name in ("start", "bos", "pad", "eos") if name in ids), None)
     if spec.topology == "encoder-decoder" and start is not None:
         found["start"] = start
@@ -132,4 +130,76 @@ def _ids(spec: ModelSpec, ids: Mapping[str, int], source_ids: Mapping[str, int])
         if "pad" in ids and "pad" not in source_ids and ids["pad"] >= spec.source_vocab:
             # The source's tokenizer has no padding; what fills its rows is masked, and must be some token.
             found["source_pad"] = 0
+    return found
+
+
+@dataclass
+class Needs:
+    """What was found so far, and what is wrong."""
+
+    index: Index | None = None
+    spec: ModelSpec | None = None
+    specs: list[ModelSpec] = field(default_factory=list)
+    errors: list[AnyformerError] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    """What the errors say, each with the name in the config."""
+
+    @contextmanager
+    def noting(self, path: str, spec: str = "") -> Iterator[None]:
+        """Note what goes wrong inside: as a problem of `path` in the config, or of a spec that stands at `spec`."""
+        try:
+            yield
+        except SpecError as error:
+            self.add(error, [in_familiar_words(f"{spec}.{line}" if spec else line) for line in error.problems])
+        except (InputError, DataError) as error:
+            self.add(error, [str(error) if str(error).startswith(f"{path}:") else f"{path}: {error}"])
+
+    def add(self, error: AnyformerError, lines: Sequence[str]) -> None:
+        self.errors.append(error)
+        self.lines += lines
+
+    def ready(self) -> tuple[Index, ModelSpec, list[ModelSpec]]:
+        """The data, the architecture and that of each stage, if nothing is wrong."""
+        self.settle()
+        if self.index is None or self.spec is None:
+            raise DataError("data.folder: is not made yet; make it with anyformer tokenize, as data.make says")
+        return self.index, self.spec, self.specs
+
+    def settle(self) -> None:
+        """Raise what was found: the error itself if there is one, else all of them in one message."""
+        if len(self.errors) == 1:
+            raise self.errors[0]
+        if self.errors:
+            raise InputError("\n  ".join(["the config can't be used:", *self.lines]))
+
+
+def needs(config: Config, wrong: Callable[[str], bool] = lambda path: False) -> Needs:
+    """Look for all that a config names. `wrong` says of a dotted name that it is known to be wrong, and not looked at."""
+    found = Needs()
+    made_later = bool(config.data.make) and not (Path(config.data.folder) / INDEX).is_file()
+    if not wrong("data.folder") and not made_later:
+        with found.noting("data.folder"):
+            found.index = open_index(config.data.folder)
+    if found.index is not None:
+        for name, part in (("train", config.data.train), ("valid", config.data.valid)):
+            if part and not wrong(f"data.{name}") and part not in found.index.parts:
+                what, advice = ("learn from", "") if name == "train" else ("measure on", NO_VALID)
+                with found.noting(f"data.{name}"):
+                    there = f"has no part {part!r} to {what}, only {', '.join(found.index.parts)}"
+                    raise DataError(f"{found.index.folder}: {there}{advice}")
+    if wrong("model"):
+        return found
+    if config.model.weights and not Path(config.model.weights).is_dir():
+        line = f"model.weights: {config.model.weights}: there is no such folder; give one with a model"
+        found.add(InputError(line), [line])
+        return found
+    with found.noting("model.base", "model.spec"):
+        index, own = found.index, {}
+        if index is not None:
+            own = {"source_vocab": index.source_vocab, "source_ids": index.source_ids}
+        vocab, ids = (None, {}) if index is None else (index.vocab, index.ids)
+        found.spec = resolved(config.model, vocab=vocab, ids=ids, **own)
+    if found.spec is not None and not wrong("stages"):
+        with found.noting("stages"):
+            found.specs = specs_of(found.spec, config.stages)
     return found

@@ -9,10 +9,10 @@ from __future__ import annotations
 import platform
 import warnings
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin, get_type_hints
 
 import torch
 
@@ -20,30 +20,18 @@ from anyformer.errors import CheckpointError
 from anyformer.specs.model import ModelSpec
 from anyformer.train.config import only_warned
 
-KINDS: dict[str, type | tuple[type, ...]] = {
-    "step": int, "tokens": int, "seconds": (int, float), "seed": int, "data": dict, "tokenizer": str, "spec": dict,
-    "config": dict, "versions": dict, "machine": dict, "guard": dict, "digest": str, "order": int,
-    "totals": list,
-}  # fmt: skip
-EARLIER: dict[str, Any] = {"order": 1, "totals": []}
-"""What a state means that was written before it had a key."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunState:
     """Where a run is, what it is made of, and where it runs."""
 
     step: int
-    """Steps that are done."""
     tokens: int
-    """Tokens learned from so far."""
     seconds: float
     """Time spent in steps so far, over all parts of the run."""
     seed: int
     data: dict[str, str]
-    """Fingerprints of the data, by part."""
     tokenizer: str
-    """SHA-256 of the tokenizer, or nothing."""
     spec: dict[str, Any]
     """The architecture by dotted names: `spec_table`."""
     config: dict[str, Any]
@@ -52,26 +40,24 @@ class RunState:
     machine: dict[str, Any]
     guard: dict[str, Any]
     digest: str
-    """Of the last step's batch."""
     order: int = 1
-    """The rule by which streams are cut into rows, `data.order.VERSION` when the run was begun."""
+    """The rule by which streams are cut into rows, `data.loader.VERSION` when the run was begun."""
     totals: list[list[int]] = field(default_factory=list)
     """From which step on the schedule was that of a run of how many steps; empty: never of another number."""
 
     def to_data(self) -> dict[str, Any]:
-        """Plain data, which `from_data` reads back."""
         return asdict(self)
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any], source: str) -> RunState:
         """Read plain data; CheckpointError with all that is wrong."""
-        data = EARLIER | dict(data)
-        problems = [f"{name}: is missing" for name in KINDS.keys() - data.keys()]
-        problems += [f"{name}: is unknown" for name in data.keys() - KINDS.keys()]
+        data, kinds = EARLIER | dict(data), get_type_hints(cls)
+        problems = [f"{name}: is missing" for name in kinds.keys() - data.keys()]
+        problems += [f"{name}: is unknown" for name in data.keys() - kinds.keys()]
         problems += [
             f"{name}: {data[name]!r:.60} is of the wrong type"
-            for name, kind in KINDS.items()
-            if name in data and (not isinstance(data[name], kind) or isinstance(data[name], bool))
+            for name, kind in kinds.items()
+            if name in data and not _is_a(data[name], get_origin(kind) or kind)
         ]
         totals = data["totals"] if isinstance(data["totals"], list) else []
         if not all(isinstance(each, list) and [*map(type, each)] == [int, int] for each in totals):
@@ -80,7 +66,15 @@ class RunState:
         problems += [f"{name}: {count} is below 0" for name, count in counts if isinstance(count, int) and count < 0]
         if problems:
             raise CheckpointError("\n  ".join([f"{source} is no state of a run:", *sorted(problems)]))
-        return cls(**{each.name: data[each.name] for each in fields(cls)})
+        return cls(**data)
+
+
+EARLIER: dict[str, Any] = {"order": 1, "totals": []}
+"""What a state means that was written before it had a key."""
+
+
+def _is_a(value: Any, kind: type) -> bool:
+    return isinstance(value, int | float if kind is float else kind) and not isinstance(value, bool)
 
 
 def order_of(state: Mapping[str, Any]) -> int:
@@ -115,9 +109,7 @@ def versions() -> dict[str, str]:
 
 
 def machine(device: torch.device, world: int = 1, threads: int | None = None) -> dict[str, Any]:
-    """Where it computes: all that the last bits of a result may depend on. `threads`: all that are used, where each
-    worker has only some of them.
-    """
+    """All that the last bits of a result may depend on; `threads`: of all workers together."""
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "cpu": _cpu(),
@@ -150,61 +142,39 @@ class Differences:
 
 def differences(old: RunState, new: RunState) -> Differences:
     """Compare what a checkpoint was made of with what is there now. What the run counts does not matter."""
-    refused: list[str] = []
-    named: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-        ("data", old.data, new.data), ("spec", old.spec, new.spec), ("", old.config, new.config),
-        ("", {"run.seed": old.seed, "tokenizer": old.tokenizer}, {"run.seed": new.seed, "tokenizer": new.tokenizer}),
-    ]  # fmt: skip
-    for prefix, was, now in named:
-        refused += _differing(prefix, was, now)
-    changed = [line for line in refused if only_warned(line.split(":")[0])]
-    warned = _differing("versions", old.versions, new.versions) + _differing("machine", old.machine, new.machine)
-    left = [line for line in dict.fromkeys(refused) if line not in changed]
-    return Differences(tuple(left), tuple(changed), tuple(warned))
+    lines = _differing("data.", old.data, new.data) + _differing("spec.", old.spec, new.spec)
+    lines += _differing("", old.config, new.config) + _differing("run.", {"seed": old.seed}, {"seed": new.seed})
+    lines += _differing("", {"tokenizer": old.tokenizer}, {"tokenizer": new.tokenizer})
+    changed = [line for line in lines if only_warned(line.split(":")[0])]
+    warned = _differing("versions.", old.versions, new.versions) + _differing("machine.", old.machine, new.machine)
+    refused = [line for line in dict.fromkeys(lines) if line not in changed]
+    return Differences(tuple(refused), tuple(changed), tuple(warned))
 
 
-def _differing(prefix: str, was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    found: list[str] = []
+def _differing(prefix: str, was: Mapping[str, Any], now: Mapping[str, Any], most: int = 80) -> list[str]:
+    """A line for each value that differs; long ones from a little before the place where they begin to."""
+    lines: list[str] = []
     for name in sorted(was.keys() | now.keys()):
-        if was.get(name, "") != now.get(name, "") or (name in was) != (name in now):
-            old, new = _short(_value(was, name), _value(now, name))
-            told = f"was {old}, is {new}"
-            found.append(f"{f'{prefix}.' if prefix else ''}{name}: {told}")
-    return found
-
-
-def _value(table: Mapping[str, Any], name: str) -> str:
-    return repr(table[name]) if name in table else "not set"
-
-
-def _short(a: str, b: str, most: int = 80) -> tuple[str, str]:
-    """Two texts, from a little before the place where they begin to differ if they are long."""
-    same = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), 0)
-    first = 0 if max(len(a), len(b)) <= most else max(0, same - 20)
-    short = [f"{'...' if first else ''}{text[first : first + most]}" for text in (a, b)]
-    return short[0], short[1]
+        a, b = (repr(table[name]) if name in table else "not set" for table in (was, now))
+        if (name in was) != (name in now) or was[name] != now[name]:
+            same = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), 0)
+            first = 0 if max(len(a), len(b)) <= most else max(0, same - 20)
+            old, new = (f"{'...' if first else ''}{text[first : first + most]}" for text in (a, b))
+            lines.append(f"{prefix}{name}: was {old}, is {new}")
+    return lines
 
 
 def check_resume(old: RunState, new: RunState, run: Path, allowed: Collection[str] = ()) -> None:
-    """Refuse to continue a run as another one, naming every key; warn of what may change the last bits only.
-
-    `allowed`: names of the config, or of parts of it, that may differ.
-    """
+    """Refuse to resume a run as another one, naming every key not `allowed`; warn of what changes last bits."""
     found = differences(old, new)
-    refused = [
-        line for line in found.refused if not line.startswith(tuple(f"{name}{end}" for name in allowed for end in ":."))
-    ]
+    starts = tuple(f"{name}{end}" for name in allowed for end in ":.")
+    refused = [line for line in found.refused if not line.startswith(starts)]
     if refused:
         raise CheckpointError(
             "\n  ".join([f"{run} was begun otherwise, and can't be continued like this:", *refused])
             + "\nSet these back to continue it, or give run.folder another name to begin a new run"
         )
-    if found.changed:
-        warnings.warn(
-            "\n  ".join([f"{run} goes on with other settings than it began with:", *found.changed]), stacklevel=2
-        )
-    if found.warned:
-        warnings.warn(
-            "\n  ".join([f"{run} goes on elsewhere than it began, so it may differ in the last bits:", *found.warned]),
-            stacklevel=2,
-        )
+    elsewhere = "goes on elsewhere than it began, so it may differ in the last bits"
+    for what, lines in (("goes on with other settings than it began with", found.changed), (elsewhere, found.warned)):
+        if lines:
+            warnings.warn("\n  ".join([f"{run} {what}:", *lines]), stacklevel=2)

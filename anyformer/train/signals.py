@@ -9,7 +9,7 @@ import os
 import signal
 import threading
 import time
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -18,21 +18,18 @@ APART = 1.0
 
 
 class StopSignals:
-    """Used in a `with` around a run, which looks at `asked` after each step; earlier handlers come back at its end.
+    """Used in a `with` around a run, which looks at `requested` after each step; earlier handlers come back at its end.
 
-    Signals are handled in the main thread only; elsewhere nothing is installed, and `ask` does the same by hand.
+    Signals are handled in the main thread only; elsewhere nothing is installed, and `request` does the same by hand.
     """
 
     def __init__(self, *, quiet: bool = False, apart: float = APART) -> None:
         self.signal: signal.Signals | None = None
-        self._apart = apart
-        self._first = 0.0
-        self._quiet = quiet
+        self._quiet, self._apart, self._first = quiet, apart, 0.0
         self._before: dict[signal.Signals, Any] = {}
 
     @property
-    def asked(self) -> bool:
-        """Whether the run should save and end."""
+    def requested(self) -> bool:
         return self.signal is not None
 
     @property
@@ -40,11 +37,10 @@ class StopSignals:
         """The exit status that tells others by which signal the run ended: 143 or 130, and 0 if by none."""
         return 0 if self.signal is None else 128 + self.signal
 
-    def ask(self, number: int = signal.SIGTERM) -> None:
-        """What a first signal does."""
+    def request(self, number: int = signal.SIGTERM) -> None:
         self.signal = signal.Signals(number)
 
-    def raise_if_asked(self) -> None:
+    def raise_if_requested(self) -> None:
         """For loops with nothing to save: what the signal would have raised, but between two steps."""
         if self.signal is not None:
             raise KeyboardInterrupt if self.signal == signal.SIGINT else SystemExit(self.status)
@@ -55,9 +51,7 @@ class StopSignals:
                 self._before[each] = signal.signal(each, self._arrived)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         while self._before:
             each, before = self._before.popitem()
             # A handler that was not set from Python can't be put back from there.
@@ -65,7 +59,7 @@ class StopSignals:
 
     def _arrived(self, number: int, frame: FrameType | None) -> None:
         if self.signal is None:
-            self.ask(number)
+            self.request(number)
             self._first = time.monotonic()
             if not self._quiet:
                 # Not by print: the signal may have come in the middle of one.

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from anyformer.errors import CheckpointError, TrainingError
 
+Action = Literal["skip", "stop"]
 WINDOW = 64
 """So many gradient norms of the past a spike is measured by."""
 ENOUGH = 16
@@ -28,9 +29,7 @@ class SpikeGuard:
     move when a few of them are odd. `spike=None` refuses only what is not finite.
     """
 
-    def __init__(
-        self, action: Literal["skip", "stop"] = "skip", spike: float | None = None, patience: int = 10
-    ) -> None:
+    def __init__(self, action: Action = "skip", spike: float | None = None, patience: int = 10) -> None:
         self.action, self.spike, self.patience = action, spike, patience
         self.skipped = 0
         """Steps that were left out so far."""
@@ -69,16 +68,18 @@ class SpikeGuard:
             self._count = torch.zeros_like(self._count)
 
     def settle(self, skipped: bool, *, step: int, loss: float, norm: float, where: Callable[[], str]) -> str:
-        """Take note of a step that was judged, in the order of the steps; what was wrong with it, or nothing.
-
-        `where` names the batch. TrainingError if the run must end: the weights have not seen the step.
-        """
+        """Count a judged step, in order; what was wrong on the batch that `where` names. TrainingError ends the run."""
         if not skipped:
             self.in_a_row = 0
             return ""
         self.skipped += 1
         self.in_a_row += 1
-        fault = f"step {step}: {self._cause(loss, norm)} on batch {where()}; the weights were left as they were"
+        cause = f"the gradient's norm, {norm:.4g}, was more than {self.spike} times the usual one (loss {loss:.4g})"
+        if not math.isfinite(loss):
+            cause = f"the loss was {loss}"
+        elif not math.isfinite(norm):
+            cause = f"the gradient's norm was {norm} (loss {loss:.4g})"
+        fault = f"step {step}: {cause} on batch {where()}; the weights were left as they were"
         if self.action == "stop":
             raise TrainingError(
                 f"{fault}, and the run ends, because guard.action is stop. Look at these examples, or set "
@@ -92,13 +93,6 @@ class SpikeGuard:
             )
         return fault
 
-    def _cause(self, loss: float, norm: float) -> str:
-        if not math.isfinite(loss):
-            return f"the loss was {loss}"
-        if not math.isfinite(norm):
-            return f"the gradient's norm was {norm} (loss {loss:.4g})"
-        return f"the gradient's norm, {norm:.4g}, was more than {self.spike} times the usual one (loss {loss:.4g})"
-
     def state(self) -> dict[str, Any]:
         """All that a resume needs, as plain numbers. Waits for the device."""
         count = int(self._count)
@@ -108,17 +102,13 @@ class SpikeGuard:
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken."""
         try:
             skipped, row, stage, count = (int(state[name]) for name in ("skipped", "in_a_row", "stage", "count"))
             norms = [float(norm) for norm in state["norms"]]
         except (KeyError, TypeError, ValueError) as error:
             raise CheckpointError(f"guard: its state can't be read: {error!r}") from error
-        if (
-            len(norms) != min(count, WINDOW)
-            or not all(map(math.isfinite, norms))
-            or min(skipped, row, stage, count) < 0
-        ):
+        whole = len(norms) == min(count, WINDOW) and all(map(math.isfinite, norms))
+        if not whole or min(skipped, row, stage, count) < 0:
             raise CheckpointError(f"guard: its state does not hold together: {count} steps, {len(norms)} norms")
         self.skipped, self.in_a_row, self._stage = skipped, row, stage
         rest = [math.inf] * (WINDOW - len(norms))

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import itertools
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from anyformer.errors import InputError
 from anyformer.model.model import Model
 from anyformer.model.native_checkpoint import empty_model
+from anyformer.optim.schedule import Schedule
 from anyformer.specs.model import ModelSpec
-from anyformer.train.config import Stage
+from anyformer.train.config import Config, Stage
+from anyformer.train.run_state import RunState
 
 
 class Place(NamedTuple):
     """Where a step of the run is."""
 
     number: int
-    """Of its stage."""
     stage: Stage
     step: int
     """Counted from the beginning of the stage."""
@@ -47,3 +51,60 @@ def restaged(model: Model, spec: ModelSpec) -> Model:
     made.train(model.training)
     made.return_logits, made.family = model.return_logits, model.family
     return made
+
+
+Totals = list[list[int]]
+"""From which step on the schedule was that of a run of how many steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extension:
+    """A run that goes on further than it was to go. The steps that are done keep their stage and their batch."""
+
+    keys: frozenset[str]
+    """Names of the config in which it differs from what the checkpoint was made by."""
+    totals: Totals
+    words: str
+    """What is otherwise than in a run of so many steps from the start; empty: nothing."""
+
+
+def extension(before: RunState, config: Config) -> Extension | None:
+    """How a config adds steps to the run of a checkpoint; None if it does not, or if a step that is done would change."""
+    written: Iterator[Any] = (before.config.get(f"stages[{i}].steps") for i in itertools.count())
+    old = [int(json.loads(steps)) for steps in itertools.takewhile(lambda steps: isinstance(steps, str), written)]
+    new = [stage.steps for stage in config.stages]
+    if not old or len(new) < len(old) or sum(new) <= sum(old) or any(a > b for a, b in zip(old, new, strict=False)):
+        return None
+    ended = 0
+    for was, steps in zip(old, new, strict=False):
+        ended += was
+        if was != steps and ended < before.step:
+            return None
+    keys = {f"stages[{i}].steps" for i in range(len(old)) if old[i] != new[i]}
+    keys |= {f"stages[{i}]" for i in range(len(old), len(new))}
+    # A run that was never extended has one total.
+    totals = [list(each) for each in before.totals] or [[0, sum(old)]]
+    extended = [*(each for each in totals if each[0] < before.step), [before.step, sum(new)]]
+    words = _words(config.schedule, totals, before.step, sum(new))
+    return Extension(keys=frozenset(keys), totals=extended, words=words)
+
+
+def _words(schedule: Schedule, totals: Sequence[Sequence[int]], step: int, total: int) -> str:
+    """What the schedule does at the seam."""
+    ends = [first for first, _ in totals[1:]] + [step]
+    same = all(
+        schedule.factor(i, was) == schedule.factor(i, total)
+        for (first, was), end in zip(totals, ends, strict=True)
+        for i in range(first, min(end, step))
+    )
+    if same or not step:
+        return ""
+    was = totals[-1][1]
+    last, first = schedule.factor(step - 1, was), schedule.factor(step, total)
+    return (
+        f"goes on to {total:,} steps, and was begun with {totals[0][1]:,}. What the schedule ({schedule.kind}) does "
+        f"depends on the end, so the steps so far were those of a run of {was:,}; from step {step + 1:,} on they are those "
+        f"of a run of {total:,}: the factor on the learning rates goes from {last:.3g} to {first:.3g}. It will not end as "
+        f'{total:,} steps from the start would. A run can be extended exactly by schedule.kind = "constant" with a '
+        'warmup in steps, and by "wsd" with spans in steps before it goes down'
+    )

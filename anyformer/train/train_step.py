@@ -5,23 +5,79 @@ Nothing here waits for an accelerator: what a step found is read from it when so
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from anyformer.data.batch import Batch
 from anyformer.data.objectives import Objective
+from anyformer.errors import InputError
 from anyformer.kernels.loss import LossTerms
 from anyformer.model.model import Model
 from anyformer.model.reversible import replays_dropout
 from anyformer.train.cpu_workers import CpuWorkers
 from anyformer.train.optim import Optimizers
-from anyformer.train.precision import Precision
 from anyformer.train.ranks import ALONE, Ranks
 from anyformer.train.spike_guard import SpikeGuard
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """Weights, their gradients and the optimizer's state are in one dtype; products may be in a smaller one."""
+
+    weights: Literal["float32", "bfloat16", "float64"] = "float32"
+    autocast: Literal["none", "bfloat16"] = "none"
+    """What products run in while the weights keep their dtype."""
+    tf32: bool = False
+    """Whether fp32 products on a CUDA device may round their factors to 11 bits, which is several times as fast."""
+
+    def __post_init__(self) -> None:
+        if self.weights not in DTYPES:
+            raise InputError(f"precision.weights: {self.weights!r} is unknown (known: {', '.join(DTYPES)})")
+        if self.autocast not in ("none", "bfloat16"):
+            raise InputError(f"precision.autocast: {self.autocast!r} is unknown (known: none, bfloat16)")
+        if self.autocast != "none" and self.weights != "float32":
+            raise InputError(
+                f"precision.autocast: the weights are {self.weights}, and it is float32 that products are cast from; "
+                "leave autocast out, or keep the weights in float32"
+            )
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return DTYPES[self.weights]
+
+    @contextmanager
+    def step(self, device: torch.device, *, keep: bool = True) -> Iterator[None]:
+        """Around the forward pass of a step; outside of it nothing is changed. What was cast there is cast in its
+        backward pass too; how products round is not, so both passes need `products` around them.
+
+        `keep`: weights that were cast are kept to the end of the pass, in case it reads them again.
+        """
+        lower = self.autocast == "bfloat16"
+        with self.products(device), torch.autocast(device.type, torch.bfloat16, enabled=lower, cache_enabled=keep):
+            yield
+
+    @contextmanager
+    def products(self, device: torch.device) -> Iterator[None]:
+        """Around all products of a step, forward and backward: a kernel looks at it when it is launched."""
+        before = torch.get_float32_matmul_precision()
+        if device.type == "cuda" and self.tf32:
+            torch.set_float32_matmul_precision("high")
+        try:
+            yield
+        finally:
+            if torch.get_float32_matmul_precision() != before:
+                torch.set_float32_matmul_precision(before)
+
 
 Sums = dict[str, Tensor]
 """Terms of the loss by name, and the loss itself as `total`; each a mean over the labels that count."""
@@ -39,10 +95,8 @@ class StepResult:
 
     def read(self) -> StepMetrics:
         """The same as numbers; waits for the device."""
-        names = [*self.terms]
-        row = torch.stack([*(self.terms[name].detach().double() for name in names), self.norm.double()])
-        *values, norm = row.tolist()
-        return StepMetrics(dict(zip(names, values, strict=True)), norm, bool(self.skipped))
+        *values, norm = torch.stack([v.detach().double() for v in (*self.terms.values(), self.norm)]).tolist()
+        return StepMetrics(dict(zip(self.terms, values, strict=True)), norm, bool(self.skipped))
 
 
 @dataclass(frozen=True)
@@ -56,10 +110,7 @@ class StepMetrics:
     @property
     def loss(self) -> float:
         """What people look at: the cross-entropy or the squared error without anything added to it."""
-        for name in ("cross_entropy", "squared_error"):
-            if name in self.terms:
-                return self.terms[name]
-        return self.terms["total"]
+        return self.terms.get("cross_entropy", self.terms.get("squared_error", self.terms["total"]))
 
 
 @dataclass(kw_only=True)
@@ -71,7 +122,7 @@ class TrainStep:
     optimizers: Optimizers
     precision: Precision
     guard: SpikeGuard
-    crew: CpuWorkers = field(default_factory=CpuWorkers)
+    workers: CpuWorkers = field(default_factory=CpuWorkers)
     clip: float = 1.0
     """The largest norm of all gradients together; 0: no limit."""
     micro: int = 0
@@ -93,18 +144,23 @@ class TrainStep:
         terms = self.team.totals(terms)
         norm = self.optimizers.clip(self.clip or math.inf)
         skip = self.guard.judge(terms["total"], norm)
-        self.optimizers.step(factor, self.crew, skip)
+        self.optimizers.step(factor, self.workers, skip)
         return StepResult(terms=terms, norm=norm, skipped=skip)
 
-    def _gradients(self, batch: Batch, device: torch.device) -> Sums:
-        """Leave in each parameter its gradient of the mean loss over the labels of the whole batch.
+    def settle(self, metrics: StepMetrics, step: int, batch: Batch) -> None:
+        """Let the guard count a step, in the order of the steps, and warn of one that was skipped."""
+        fault = self.guard.settle(
+            metrics.skipped, step=step, loss=metrics.terms["total"], norm=metrics.norm, where=lambda: batch.digest
+        )
+        if fault:
+            warnings.warn(fault, stacklevel=3)
 
-        What routers add (loss.balance, loss.router_z) is a mean over the tokens of each piece, weighted by its labels.
-        """
+    def _gradients(self, batch: Batch, device: torch.device) -> Sums:
+        """Leave the gradient of the mean loss over all labels; router losses are means over each piece's tokens."""
         mine = self.team.share(batch)
         pieces = math.ceil(mine.units / self.micro) if self.micro else 1
-        if self.crew.size > 1 and not replays_dropout(self.model):
-            return self._by_crew(mine.split(even(mine.units, max(pieces, self.crew.size))), batch.labels, device)
+        if self.workers.size > 1 and not replays_dropout(self.model):
+            return self._by_workers(mine.split(even(mine.units, max(pieces, self.workers.size))), batch.labels, device)
         sums: Sums = {}
         parts = mine.split(even(mine.units, pieces))
         for i, part in enumerate(parts):
@@ -116,7 +172,7 @@ class TrainStep:
             _add(sums, terms, weight)
         return sums
 
-    def _by_crew(self, parts: list[Batch], labels: int, device: torch.device) -> Sums:
+    def _by_workers(self, parts: list[Batch], labels: int, device: torch.device) -> Sums:
         """The same with a thread for each piece. What they find is added in a fixed order, so a step repeats to the bit."""
         parameters = [p for p in self.optimizers.parameters() if p.requires_grad]
 
@@ -126,13 +182,13 @@ class TrainStep:
             return terms, weight, torch.autograd.grad(terms.total * weight, parameters, allow_unused=True)
 
         sums: Sums = {}
-        for terms, weight, found in self.crew.map(work, parts):
+        for terms, weight, found in self.workers.map(work, parts):
             _add(sums, terms, weight)
             for parameter, gradient in zip(parameters, found, strict=True):
-                if gradient is not None:
-                    parameter.grad = (
-                        _laid(gradient, parameter) if parameter.grad is None else parameter.grad.add_(gradient)
-                    )
+                if gradient is not None and parameter.grad is not None:
+                    parameter.grad.add_(gradient)
+                elif gradient is not None:
+                    parameter.grad = _laid(gradient, parameter)
         return sums
 
     def _loss(self, part: Batch, device: torch.device) -> LossTerms:
@@ -142,18 +198,15 @@ class TrainStep:
 
 def on_device(batch: Batch, device: torch.device) -> dict[str, Tensor]:
     """A batch as arguments of the model."""
-    found = {name: torch.from_numpy(array) for name, array in batch.inputs.items()}
+    tensors = {name: torch.from_numpy(array) for name, array in batch.inputs.items()}
     if device.type == "cuda":
-        return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in found.items()}
-    return {name: tensor.to(device) for name, tensor in found.items()}
+        return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in tensors.items()}
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
 
 
 def mixed(*numbers: int) -> int:
     """One seed from several numbers."""
-    seed = 0
-    for number in numbers:
-        seed = (seed * 1_000_003 + number) % 2**63
-    return seed
+    return functools.reduce(lambda seed, number: (seed * 1_000_003 + number) % 2**63, numbers, 0)
 
 
 def _seed(device: torch.device, seed: int) -> None:
@@ -170,9 +223,7 @@ def even(units: int, least: int) -> int:
 
 
 def _laid(gradient: Tensor, parameter: Tensor) -> Tensor:
-    """A gradient in the layout of its parameter, as a backward pass leaves it: a fused update reads both number by number,
-    so one that comes transposed would move the wrong weights.
-    """
+    """A gradient in its parameter's strides, as backward leaves it: a fused update reads both element by element."""
     if gradient.stride() == parameter.stride():
         return gradient
     return torch.empty_like(parameter, requires_grad=False).copy_(gradient)

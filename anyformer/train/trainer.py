@@ -1,4 +1,4 @@
-"""A run: prepared from its config, or taken up where it stopped; then steps, looks, samples and checkpoints to its end.
+"""A run: prepared from its config, or taken up where it stopped; then steps, evaluations, samples and checkpoints.
 
 The same config again goes on with the same run. Everything that a step does depends on (seed, step) and on what a
 checkpoint holds, so a run that was interrupted ends as one that was not.
@@ -9,34 +9,32 @@ from __future__ import annotations
 import collections
 import contextlib
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 from anyformer.data.batch import Batch
 from anyformer.train.components import Components
 from anyformer.train.config import Config
+from anyformer.train.dry_run import explain_oom
 from anyformer.train.evaluation import evaluate
-from anyformer.train.events import Evaluated, Event, Resumed, Sampled, Saved, Step, Stopped
-from anyformer.train.loggers import Logger, Told, services
-from anyformer.train.metrics import Metrics, finals, points, read_metrics, trim
-from anyformer.train.oom import explained
-from anyformer.train.progress import Progress
-from anyformer.train.report import About, Report
-from anyformer.train.report.about import about_of
+from anyformer.train.events import Evaluated, Event, Progress, Resumed, Sampled, Saved, Step, Stopped
+from anyformer.train.loggers import Logger, LoggerGroup, Metrics, finals, points, read_metrics, services, trim
+from anyformer.train.report import About, Report, about_of
 from anyformer.train.signals import StopSignals
 from anyformer.train.stages import place_of
 from anyformer.train.train_step import StepResult
 
-Speak = Callable[[Components, int], str]
-"""Lets the model say something after a step; what generates is not known here."""
+Sample = Callable[[Components, int], str]
+"""Generates a sample after a step; what generates is not known here."""
+
+
+Stop = Callable[[], bool]
 
 
 class Interrupted(Exception):
-    """A look was left because of a stop."""
+    """An evaluation was left because of a stop."""
 
 
 class Pending(NamedTuple):
@@ -56,29 +54,26 @@ class Trainer:
         self,
         config: Config,
         *,
-        speak: Speak | None = None,
+        sample: Sample | None = None,
         about: Callable[[Components], About] = about_of,
         loggers: Sequence[Logger] = (),
     ) -> None:
-        """`about` is what the report says about the run; `loggers` are told beside those that the config names."""
-        self.config, self.speak, self.about, self.loggers = config, speak, about, tuple(loggers)
+        """`about` is what the report says about the run; `loggers` are added to those that the config names."""
+        self.config, self.sample, self.about, self.loggers = config, sample, about, tuple(loggers)
         self.total = config.steps
         self.setup = Components(config)
-        self.measuring: Callable[[int, int], None] | None = None
+        self.on_eval_rows: Callable[[int, int], None] | None = None
         """Called while held-out rows are measured on, with the number that is done and that of all."""
 
     @property
     def folder(self) -> Path:
-        """Where everything is kept."""
         return self.setup.folder
 
     def __enter__(self) -> Trainer:
         self.setup.open()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.setup.close(error)
 
     def events(self, *, until: int | None = None) -> Iterator[Event]:
@@ -89,14 +84,14 @@ class Trainer:
         self.pending: collections.deque[Pending] = collections.deque()
         # Where no step is left, what is measured is still the model of the last one.
         made.enter(place_of(self.config.stages, max(progress.step - 1, 0)).number)
-        if place is not None and made.team.first:
+        if place is not None and made.team.is_rank0:
             trim(self.folder, progress.step)
         last = finals(self.folder) if made.valid is not None else read_metrics(self.folder, "sample")
         measured = any(seen.get("step") == self.total for seen in last)
         # By the first process's files: all must do the same, and others may read too early, or other disks.
-        unmeasured = end == self.total and not made.team.told(measured)
-        told = self._told(progress, new=progress.step < end or unmeasured)
-        with StopSignals() as stopping, Metrics(self.folder, told, quiet=not made.team.first) as metrics:
+        unmeasured = end == self.total and not made.team.broadcast(measured)
+        loggers = self._logger_group(progress, new=progress.step < end or unmeasured)
+        with StopSignals() as stopping, Metrics(self.folder, loggers, quiet=not made.team.is_rank0) as metrics:
             if place is not None:
                 yield Resumed(step=progress.step, place=place)
             else:
@@ -104,72 +99,66 @@ class Trainer:
                 yield self._save(metrics, progress)
             stop = False
 
-            def asked() -> bool:
+            def stop_requested() -> bool:
                 """All processes stop at the same place."""
                 nonlocal stop
-                stop = made.team.any(stopping.asked)
+                stop = made.team.any(stopping.requested)
                 return stop
 
             while progress.step < end and not stop:
                 began = time.perf_counter()
-                if made.team.first:
+                if made.team.is_rank0:
                     made.saver.check()
                 progress = self._step(progress)
-                asked()
-                looks, saves, speaks = self._due(progress.step, end)
+                stop_requested()
+                evaluates, saves, samples = self._due(progress.step, end)
                 # On an accelerator the host stays a step ahead, unless somebody is going to look.
-                ahead = 0 if stop or looks or saves or speaks or made.device.type == "cpu" else 1
-                learned = [
-                    self._read(self.pending.popleft(), progress.seconds - began)
-                    for _ in range(len(self.pending) - ahead)
-                ]
+                ahead = 0 if stop or evaluates or saves or samples or made.device.type == "cpu" else 1
+                since = progress.seconds - began
+                learned = [self._read(self.pending.popleft(), since) for _ in range(len(self.pending) - ahead)]
                 progress = progress.later(time.perf_counter() - began)
                 for event in learned:
                     metrics.write("step", **asdict(event))
                     yield event
-                if looks and not stop and (seen := self._look(metrics, progress, asked)) is not None:
+                if evaluates and not stop and (seen := self._evaluate(metrics, progress, stop_requested)) is not None:
                     yield seen
-                if speaks and not stop:
-                    yield self._say(metrics, progress)
+                if samples and not stop:
+                    yield self._sample(metrics, progress)
                 if saves or stop:
                     yield self._save(metrics, progress)
             made.saver.wait()
             if unmeasured and not stop:
                 # After the last checkpoint: whatever happens now, the run is over, and only this is done again.
                 if made.valid is not None:
-                    for seen in self._last_looks(metrics, progress, asked):
-                        yield seen
-                if self.speak is not None and not stop:
-                    yield self._say(metrics, progress)
+                    yield from self._final_evaluations(metrics, progress, stop_requested)
+                if self.sample is not None and not stop:
+                    yield self._sample(metrics, progress)
                 metrics.tell("end", step=progress.step)
             if stop:
                 yield Stopped(step=progress.step, status=stopping.status)
 
-    def _told(self, progress: Progress, *, new: bool) -> Told:
-        """Who is told of this part of the run. What can't be told is heard of now, before anything is learned."""
+    def _logger_group(self, progress: Progress, *, new: bool) -> LoggerGroup:
+        """The loggers of this part of the run; one that can't begin is an error before the first step."""
         made = self.setup
-        if not new or not made.team.first:
-            return Told([])
+        if not new or not made.team.is_rank0:
+            return LoggerGroup([])
         report = Report(self.folder, self.about(made))
-        told = Told([*services(self.config.run.log, self.folder), *self.loggers, report])
-        told.begin(self.folder.resolve().name, self.config.to_data(), progress.step)
-        return told
+        loggers = LoggerGroup([*services(self.config.run.log, self.folder), *self.loggers, report])
+        loggers.begin(self.folder.resolve().name, self.config.to_data(), progress.step)
+        return loggers
 
     def _due(self, step: int, end: int) -> tuple[bool, bool, bool]:
-        """Whether to look, to save and to speak after a step."""
-        run, last = self.config.run, step == self.total
-        looks, saves = run.looks_every(self.total), run.saves_every(self.total)
-        measured = self.setup.valid is not None
-        speaks = self.speak is not None and bool(run.sample_every and step % run.sample_every == 0)
+        run, total = self.config.run, self.total
         # What is due at the end is done after it.
-        return measured and step % looks == 0 and not last, step == end or step % saves == 0, speaks and not last
+        evaluates = self.setup.valid is not None and step % run.eval_interval(total) == 0 and step < total
+        samples = self.sample is not None and run.sample_every > 0 and step % run.sample_every == 0 and step < total
+        return evaluates, step == end or step % run.save_interval(total) == 0, samples
 
     def _step(self, progress: Progress) -> Progress:
-        """Learn from the next batch."""
         made, place = self.setup, place_of(self.config.stages, progress.step)
-        batch = made.feed(place.number).batch(place.step)
+        batch = made.loader(place.number).batch(place.step)
         rate = self.config.schedule.factor(progress.step, self.total)
-        with explained(made, place.number):
+        with explain_oom(made, place.number):
             made.enter(place.number)
             # The draws of a step go by its place in the run, not in its stage.
             found = made.stepper.step(batch, seed=self.config.run.seed, factor=rate, step=progress.step)
@@ -182,45 +171,35 @@ class Trainer:
     def _read(self, pending: Pending, since: float) -> Step:
         """What a step found, judged by the guard. `since` makes of the clock the time that was spent in steps."""
         made, read, progress = self.setup, pending.found.read(), pending.progress
-        fault = made.learner.guard.settle(
-            read.skipped,
-            step=progress.step,
-            loss=read.terms["total"],
-            norm=read.norm,
-            where=lambda: pending.batch.digest,
-        )
-        if fault:
-            warnings.warn(fault, stacklevel=2)
+        made.learner.settle(read, progress.step, pending.batch)
         return Step(
             step=progress.step, stage=pending.stage, loss=read.loss, terms=read.terms, gradient_norm=read.norm,
             rate=pending.rate, tokens=progress.tokens, seconds=since + time.perf_counter(), batch=pending.batch.digest,
             skipped=read.skipped, memory=made.memory(),
         )  # fmt: skip
 
-    def _last_looks(self, metrics: Metrics, progress: Progress, stop: Callable[[], bool]) -> Iterator[Evaluated]:
+    def _final_evaluations(self, metrics: Metrics, progress: Progress, stop: Stop) -> Iterator[Evaluated]:
         """The last point of the curve, and the whole held-out part: once, if the sample is all of it."""
         made, few = self.setup, self.config.run.eval_batches
         if made.valid is None:
             return
         pointed = any(seen.get("step") == self.total for seen in points(self.folder))
         last = None
-        if not made.team.told(pointed):
-            last = self._look(metrics, progress, stop)
+        if not made.team.broadcast(pointed):
+            last = self._evaluate(metrics, progress, stop)
             if last is None:
                 return
             yield last
         if last is not None and made.valid.swept(few) == made.valid.swept():
-            yield self._looked(metrics, replace(last, final=True))
-        elif (seen := self._look(metrics, progress, stop, final=True)) is not None:
+            yield self._record(metrics, replace(last, final=True))
+        elif (seen := self._evaluate(metrics, progress, stop, final=True)) is not None:
             yield seen
 
-    def _look(
-        self, metrics: Metrics, progress: Progress, stop: Callable[[], bool], *, final: bool = False
-    ) -> Evaluated | None:
+    def _evaluate(self, metrics: Metrics, progress: Progress, stop: Stop, *, final: bool = False) -> Evaluated | None:
         """Measure on a sample of the held-out part, or on all of it. None if a stop came between."""
         made = self.setup
         if made.valid is None:
-            raise TypeError("there is nothing to look at")
+            raise TypeError("there is nothing to evaluate on")
         batches = 0 if final else self.config.run.eval_batches
 
         def between(*_: object) -> None:
@@ -230,27 +209,27 @@ class Trainer:
         with contextlib.suppress(Interrupted), made.averaged():
             seen = evaluate(
                 made.model, made.valid, made.objective, precision=made.precision, batches=batches, team=made.team,
-                watch=between, report=self.measuring,
+                watch=between, report=self.on_eval_rows,
             )  # fmt: skip
             event = Evaluated(
                 step=progress.step, tokens=progress.tokens, loss=seen.loss, figures=seen.figures, labels=seen.labels,
                 bits_per_byte=made.bits_per_byte(seen.loss), rows=seen.rows, all_rows=seen.all_rows, final=final,
             )  # fmt: skip
-            return self._looked(metrics, event)
+            return self._record(metrics, event)
         return None
 
-    def _looked(self, metrics: Metrics, event: Evaluated) -> Evaluated:
+    def _record(self, metrics: Metrics, event: Evaluated) -> Evaluated:
         """Write it down: a point of the curve, or the word on the whole part, which is none."""
         values = {name: value for name, value in asdict(event).items() if name != "final"}
         metrics.write("final" if event.final else "look", **values)
         return event
 
-    def _say(self, metrics: Metrics, progress: Progress) -> Sampled:
+    def _sample(self, metrics: Metrics, progress: Progress) -> Sampled:
         made = self.setup
-        if self.speak is None:
-            raise TypeError("nobody was given to speak")
+        if self.sample is None:
+            raise TypeError("no sampler was given")
         with made.assembled() as here:
-            event = Sampled(step=progress.step, text=self.speak(made, progress.step) if here else "")
+            event = Sampled(step=progress.step, text=self.sample(made, progress.step) if here else "")
         metrics.write("sample", **asdict(event))
         return event
 

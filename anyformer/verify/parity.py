@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyformer.data.text_ids import source_ids
-from anyformer.data.tokenizer import Tokenizer
+from anyformer.data.tokenizer import Tokenizer, source_ids
 from anyformer.errors import CheckpointError, DataError, InputError
 from anyformer.families.checkpoint import family_in
 from anyformer.families.hf_bridge import library, public_class, to_hf

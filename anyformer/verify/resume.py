@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import CheckpointError, InputError, file_fault
-from anyformer.train.checkpoint import FOLDER, Found, name_of, steps_in, verify
+from anyformer.train.checkpoint import FOLDER, Checkpoint, name_of, steps_in, verify
 from anyformer.train.components import device_of
 from anyformer.train.config import Config
 from anyformer.train.events import Saved, Step
-from anyformer.train.metrics import read_metrics
+from anyformer.train.loggers import read_metrics
 from anyformer.train.trainer import Trainer
 
 CONFIG = "config.toml"
@@ -179,7 +179,7 @@ def _config(run: Path) -> Config:
     return Config.from_file(run / CONFIG)
 
 
-def _start(run: Path, total: int) -> Found:
+def _start(run: Path, total: int) -> Checkpoint:
     """The newest whole checkpoint with two steps or more to go."""
     faults: list[str] = []
     for step, folder in steps_in(run).items():
@@ -259,7 +259,7 @@ def _differences(name: str, pairs: Mapping[str, tuple[float, float]]) -> Row:
     return _row(name, {at: (pair[0], pair[1]) for at, pair in where.items()})
 
 
-def _held(a: Found, b: Found) -> list[Row]:
+def _held(a: Checkpoint, b: Checkpoint) -> list[Row]:
     """Everything that two checkpoints hold."""
     rows: list[Row] = []
     for name in sorted(set(a.files) | set(b.files)):

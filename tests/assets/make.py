@@ -24,8 +24,8 @@ import torch
 
 import anyformer as af
 from anyformer.cli.main import main as anyformer
+from anyformer.data.loader import VERSION
 from anyformer.data.objectives import Objective
-from anyformer.data.shuffle import VERSION
 from anyformer.families.zoo import presets
 from anyformer.lab.train_run import training
 from anyformer.train import run_state

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import anyformer as af
 from anyformer import files
-from anyformer.data.text_ids import prompt_ids
+from anyformer.data.tokenizer import prompt_ids
 from tests.cli.command import run
 from tests.cli.small_run import TEXT, small_run
 

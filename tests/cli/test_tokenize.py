@@ -13,7 +13,7 @@ import anyformer as af
 from anyformer.cli.tokenize import FORMATS, KINDS
 from anyformer.data import tokenizer_training
 from anyformer.data.shards import open_examples, open_index
-from anyformer.data.sources.format import Format
+from anyformer.data.sources import Format
 from tests.cli.command import run
 
 ROOT = Path(af.__file__).parents[1]

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anyformer.data.corpus import Document, gzip_bits_per_byte, standard_library, text_corpus
-from anyformer.data.unigram import unigram_nats
+from anyformer.data.corpus import Document, gzip_bits_per_byte, standard_library, text_corpus, unigram_nats
 from anyformer.errors import DataError
 
 

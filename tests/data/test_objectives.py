@@ -14,9 +14,8 @@ from anyformer.data.loader import BatchLoader
 from anyformer.data.objectives import Objective, Setting
 from anyformer.data.objectives.causal import ends_of
 from anyformer.data.objectives.pair import shared
-from anyformer.data.tokenizer import train_bpe
+from anyformer.data.tokenizer import train_bpe, word_starts
 from anyformer.data.tokenizer_training import Training, train_tokenizer
-from anyformer.data.word_starts import word_starts
 from anyformer.errors import DataError
 from anyformer.model.output import Output
 from anyformer.specs.codec import Problems, read, write
@@ -116,7 +115,7 @@ def setting_for(objective):
 
 
 def dressed(objective, ids, key=(0,)):
-    return objective.dress(np.array(ids), setting_for(objective), key)
+    return objective.to_inputs(np.array(ids), setting_for(objective), key)
 
 
 def test_masked_tokens_have_the_shares_that_were_asked_for():
@@ -212,7 +211,7 @@ def test_span_hides_as_much_as_t5_does():
     cells = objective.cells(np.int64(568), Setting(spec=spec_for(objective), length=512))
     assert {lane: int(n) for lane, n in cells.items()} == {"": 512, "decoder_": 114}
     wide = make("span", sentinels=tuple(range(64)))
-    assert wide.room(Setting(spec=spec_for(objective), length=512)) == 568
+    assert wide.max_tokens(Setting(spec=spec_for(objective), length=512)) == 568
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 7, 30, 63])
@@ -255,7 +254,7 @@ def test_span_sentinels_count_down_from_the_top_unless_they_are_named():
     with pytest.raises(DataError, match="token 60 of the text is a sentinel"):
         dressed(objective, [8, 60, 9])
     with pytest.raises(DataError, match=r"have \d+ hidden spans, and there are 1 sentinels"):
-        Objective.named("span")(reserved=1).room(Setting(spec=spec_for(objective), length=64))
+        Objective.named("span")(reserved=1).max_tokens(Setting(spec=spec_for(objective), length=64))
 
 
 def test_translate_rows_end_both_sides_and_leave_out_what_is_too_long():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from anyformer.data.shuffle import Order
+from anyformer.data.loader import Order
 from anyformer.errors import DataError
 
 

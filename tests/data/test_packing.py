@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anyformer.data import packed_picture
-from anyformer.data.packing import Packing
-from anyformer.data.spans import cut
+from anyformer.data.dataset import cut
+from anyformer.data.packing import Packing, draw, save_figure
 from anyformer.data.tokenizer import train_bpe
 from anyformer.errors import DataError
 
@@ -101,10 +100,10 @@ def test_packing_of_wikipedia_articles_wastes_little():
 def test_picture_of_packed_rows_has_a_bar_for_each_piece(tmp_path):
     lengths = np.array([64, 40, 20, 30, 5])
     packed = {kind: Packing.named(kind)().pack(lengths, 64) for kind in Packing.kinds()}
-    figure = packed_picture.make(packed, lengths)
+    figure = draw(packed, lengths)
     for axes, each in zip(figure.axes, packed.values(), strict=True):
         # The first piece fills a row, which is not drawn.
         assert sorted(bar.get_width() for bar in axes.patches) == [5, 20, 30, 40]
         assert f"{each.waste:.2%} blank" in axes.get_title()
-    packed_picture.save(tmp_path / "rows.png", packed, lengths)
+    save_figure(tmp_path / "rows.png", packed, lengths)
     assert (tmp_path / "rows.png").read_bytes().startswith(b"\x89PNG")

@@ -16,8 +16,7 @@ import pytest
 import anyformer as af
 from anyformer import files
 from anyformer.data import encoding, tokenizing
-from anyformer.data.corpus import text_corpus
-from anyformer.data.raw import RawFile
+from anyformer.data.corpus import RawFile, text_corpus
 from anyformer.data.scan import Plan
 from anyformer.data.shard_writer import npy_header
 from anyformer.data.shards import INDEX, JOURNAL, open_examples, open_index
@@ -445,7 +444,7 @@ MEMORY = """
 import sys
 from pathlib import Path
 from anyformer.data import encoding
-from anyformer.data.raw import RawFile
+from anyformer.data.corpus import RawFile
 from anyformer.data.sources.text import Text
 from anyformer.data.scan import Plan
 from anyformer.data.tokenizing import tokenize

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import anyformer as af
+from anyformer.data.corpus import RawFile
 from anyformer.data.dataset import Examples
-from anyformer.data.raw import RawFile
 from anyformer.data.scan import Plan
 from anyformer.data.shards import INDEX, TWO, VERSION, open_examples, open_index
 from anyformer.data.sources.text import Text
@@ -72,12 +72,12 @@ def test_tokenizers_that_are_given_make_the_same_shards_as_those_that_were_train
 def test_tokenize_stopped_after_the_tokenizers_goes_on_to_the_same_bytes(tmp_path, monkeypatch):
     tokenize(planned(tmp_path, "whole"))
     with monkeypatch.context() as patch:
-        patch.setattr("anyformer.data.tokenizing._write_part", lambda *_: 1 / 0)
+        patch.setattr("anyformer.data.tokenizing._Job.write", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             tokenize(planned(tmp_path))
     assert (tmp_path / "out" / SOURCE).is_file()
     with monkeypatch.context() as patch:
-        patch.setattr("anyformer.data.tokenizing._trained", lambda *_: 1 / 0)
+        patch.setattr("anyformer.data.tokenizing.train_tokenizer", lambda *_: 1 / 0)
         tokenize(planned(tmp_path))
     assert content(tmp_path / "out") == content(tmp_path / "whole")
 

@@ -5,13 +5,12 @@ import zipfile
 
 import pytest
 
-from anyformer.data import raw
-from anyformer.data.columns import LAYOUTS, class_names, find_layout
-from anyformer.data.corpus import documents
-from anyformer.data.raw import RawFile, find_files, format_named, guess_format
+from anyformer.data import corpus
+from anyformer.data.corpus import RawFile, documents, find_files, format_named, guess_format
+from anyformer.data.scan import LAYOUTS, class_names, find_layout
+from anyformer.data.sources import Format, Record
 from anyformer.data.sources import text as text_module
 from anyformer.data.sources.conllu import Conllu
-from anyformer.data.sources.format import Format, Record
 from anyformer.data.sources.jsonl import JsonLines
 from anyformer.data.sources.text import Text
 from anyformer.data.sources.tsv import Tsv
@@ -106,7 +105,7 @@ def test_format_with_a_bad_line_names_it(format, text, message):
 
 @pytest.mark.parametrize("block", [1, 7, 2**20])
 def test_file_that_is_not_utf8_names_the_byte_wherever_blocks_end(tmp_path, monkeypatch, block):
-    monkeypatch.setattr(raw, "BLOCK", block)
+    monkeypatch.setattr(corpus, "BLOCK", block)
     good = "caf\u00e9 \u65e5\u672c\n" * 5
     (tmp_path / "bad.txt").write_bytes(good.encode() + b"x\xe9y\n")
     with pytest.raises(DataError, match=f"bad.txt: is not UTF-8 text: byte {len(good.encode()) + 1} is 0xE9"):

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import anyformer as af
-from anyformer.data.text import read_text
+from anyformer.data.corpus import read_text
 
 
 def test_text_keeps_its_newlines_and_every_other_character(tmp_path):
@@ -85,10 +85,10 @@ def test_text_that_may_not_be_read_says_so(tmp_path, monkeypatch):
     file = tmp_path / "a.txt"
     file.write_text("x")
 
-    def refuse(self):
+    def refuse(self, mode):
         raise PermissionError(13, "Permission denied", str(self))
 
     # A superuser may read everything, so the refusal is made.
-    monkeypatch.setattr(type(file), "read_bytes", refuse)
+    monkeypatch.setattr(type(file), "open", refuse)
     with pytest.raises(af.DataError, match=r"a.txt: can't be read: Permission denied"):
         read_text(file)

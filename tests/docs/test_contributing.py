@@ -10,7 +10,7 @@ import pytest
 
 from anyformer.data.objectives import Objective
 from anyformer.data.packing import Packing
-from anyformer.data.sources.format import Format
+from anyformer.data.sources import Format
 from anyformer.families.family import Family
 from anyformer.registry import ENTRY_POINTS
 from anyformer.train.loggers import Service
@@ -73,7 +73,7 @@ from pathlib import Path
 import torch
 from anyformer.cli.main import main
 from anyformer.data.shards import open_examples
-from anyformer.train.metrics import read_metrics
+from anyformer.train.loggers import read_metrics
 torch.set_num_threads(1)
 
 lines = "".join(f'"text {i}, with a comma",{i}\\n' for i in range(40))

@@ -119,8 +119,8 @@ def test_family_that_is_asked_for_comes_before_the_one_it_was_read_from(folder):
 
 
 def test_model_trained_from_a_published_folder_keeps_its_family(folder):
+    from anyformer.train.checkpoint import model_table
     from anyformer.train.components import _loaded
-    from anyformer.train.state_tensors import model_table
 
     source = folder("phi3", "whole-heads")
     found = _loaded(str(source), af.spec(source, {"attention.dropout": 0.1}), torch.device("cpu"), torch.float32)

@@ -8,8 +8,7 @@ import transformers
 
 import anyformer as af
 from anyformer.cli.main import main
-from anyformer.data.text_ids import prompt_ids, source_ids
-from anyformer.data.tokenizer import Tokenizer
+from anyformer.data.tokenizer import Tokenizer, prompt_ids, source_ids
 from anyformer.families.io import load
 from anyformer.generation.chat.conversation import Chat
 from anyformer.generation.pipelines.source import open_source

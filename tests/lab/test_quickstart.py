@@ -21,7 +21,7 @@ from anyformer.lab import quickstart as quickstarting
 from anyformer.lab.plan import SPEC, Plan
 from anyformer.lab.quickstart import Quickstart
 from anyformer.lab.result import compare, earlier, read_result
-from anyformer.train.budget import Budget
+from anyformer.train.events import Budget
 from anyformer.train.perplexity import score
 from anyformer.train.train_step import TrainStep
 from tests.cli.command import run

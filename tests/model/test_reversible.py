@@ -22,9 +22,8 @@ from anyformer.model.reversible import Work, run_reversible
 from anyformer.parts.attention_metadata import AttentionMetadata, RotaryTables
 from anyformer.train.cpu_workers import CpuWorkers
 from anyformer.train.optim import Optimizers
-from anyformer.train.precision import Precision
 from anyformer.train.spike_guard import SpikeGuard
-from anyformer.train.train_step import TrainStep
+from anyformer.train.train_step import Precision, TrainStep
 from tests.parts.samples import random, randomised
 from tests.tolerances import TABLE, assert_close, difference
 
@@ -202,11 +201,11 @@ def test_dropout_is_replayed_in_training_by_a_crew_whose_threads_share_the_gener
     model = build({**changes, "embed.dropout": 0.2})
     ids = torch.randint(0, 31, (4, 13), generator=torch.Generator().manual_seed(0))
     for _ in range(5):
-        with CpuWorkers(2) as crew:
+        with CpuWorkers(2) as workers:
             torch.manual_seed(0)
             learner = TrainStep(
                 model=model, objective=Causal(), optimizers=Optimizers(model), precision=Precision(), guard=SpikeGuard(),
-                crew=crew,
+                workers=workers,
             )  # fmt: skip
             counts = np.full(4, 13)
             batch = Batch({"input_ids": ids.numpy(), "labels": ids.numpy()}, 0, counts, counts - 1)

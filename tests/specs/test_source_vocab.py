@@ -3,7 +3,7 @@
 import anyformer as af
 from anyformer.families.spec_facts import differences
 from anyformer.specs.model import ModelSpec
-from anyformer.train.distributed.tp_plan import cuts
+from anyformer.train.distributed.tensor_parallel import cuts
 from anyformer.verify.shrink import small
 
 TWO = {

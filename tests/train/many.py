@@ -11,31 +11,35 @@ import signal
 import sys
 import traceback
 import warnings
+from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing
+from torch import Tensor
 
 import anyformer as af
 from anyformer import files
-from anyformer.data.raw import RawFile
+from anyformer.data.corpus import RawFile
 from anyformer.data.scan import Plan
 from anyformer.data.sources.text import Text
 from anyformer.data.tokenizer_training import Training
 from anyformer.data.tokenizing import tokenize
 from anyformer.errors import AnyformerError, InputError
+from anyformer.files import Written
 from anyformer.kernels.loss import LossTerms
+from anyformer.model.native_checkpoint import WEIGHTS
 from anyformer.specs.parameters import silent
 from anyformer.train.activation_checkpointing import recompute
-from anyformer.train.checkpoint import newest, verify
+from anyformer.train.checkpoint import Checkpoint, Contents, Table, newest, verify, write
 from anyformer.train.config import Config
-from anyformer.train.distributed.dtensor_shards import local, stretch, whole
 from anyformer.train.distributed.fsdp import spread
-from anyformer.train.distributed.mesh import layout, meshes
-from anyformer.train.distributed.sharded_checkpoint import PARTS, rewrite
-from anyformer.train.distributed.tp_plan import problems
+from anyformer.train.distributed.init import layout, meshes
+from anyformer.train.distributed.sharded_checkpoint import PARTS, Stored, collected, local, stretch, whole, write_part
+from anyformer.train.distributed.tensor_parallel import problems
 from anyformer.train.events import Evaluated, Resumed, Sampled, Step
 from anyformer.train.trainer import Trainer
 from tests.contract.contracts import answers, length_of, randomise
@@ -47,6 +51,55 @@ from tests.train.test_many import SEEDS, SERVED, STEPS
 
 CHANGE = 6
 TEXT = "the quick brown fox jumps over the lazy dog; pack my box with five dozen liquor jugs. " * 40
+
+
+def rewrite(found: Checkpoint, run: Path, parts: int = 0) -> Path:
+    """Write a checkpoint, however it was written, into the folder of another run: plain, or in so many parts."""
+    tables = {name: whole_table(found, name) for name in tables_of(found)}
+    kept = [name for name in found.files if Path(name).suffix not in (".safetensors", ".json")]
+    texts = {name: (found.folder / name).read_text(encoding="utf-8") for name in kept}
+    public = next(name for name in ("ema.safetensors", WEIGHTS) if name in tables)
+    contents = Contents(tables=tables, state=found.state, texts=texts, public=public)
+    run.mkdir(parents=True, exist_ok=True)
+    if not parts:
+        return write(run, found.step, contents)
+
+    def beside(made: Path) -> Mapping[str, Written]:
+        for rank in range(parts):
+            cut_up = {name: chunks(table, rank, parts) for name, table in tables.items()}
+            write_part(made, cut_up, rank, parts)
+        return collected(made, tables, parts)
+
+    return write(run, found.step, replace(contents, tables={}, public="", beside=beside))
+
+
+def tables_of(found: Checkpoint) -> list[str]:
+    if PARTS in found.files:
+        return list(json.loads((found.folder / PARTS).read_bytes())["tables"])
+    return [name for name in found.files if name.endswith(".safetensors")]
+
+
+def whole_table(found: Checkpoint, name: str) -> Table:
+    with Stored(found, name) as stored:
+        tensors = {each: torch.empty(shape, dtype=dtype) for each, (shape, dtype) in stored.shapes.items()}
+        for each, tensor in tensors.items():
+            stored.copy(each, stretch(tensor), tensor)
+        return Table(tensors, stored.metadata)
+
+
+def chunks(table: Table, rank: int, parts: int) -> dict[str, tuple[Tensor, tuple[int, ...]]]:
+    """The rows that one of several processes would hold; what has no rows is the first one's."""
+    found: dict[str, tuple[Tensor, tuple[int, ...]]] = {}
+    for name, tensor in table.tensors.items():
+        if not tensor.dim():
+            if rank == 0:
+                found[name] = tensor, ()
+            continue
+        each = -(-tensor.shape[0] // parts)
+        begin = min(each * rank, tensor.shape[0])
+        if begin < tensor.shape[0]:
+            found[name] = tensor[begin : begin + each], (begin, *[0] * (tensor.dim() - 1))
+    return found
 
 
 def main(folder: Path) -> None:
@@ -122,7 +175,7 @@ def curve(setting: Config, until: int | None = None) -> dict:
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*goes on elsewhere.*")
-        with Trainer(setting, speak=speak) as run:
+        with Trainer(setting, sample=speak) as run:
             for event in run.events(until=until):
                 match event:
                     case Step():
@@ -262,11 +315,11 @@ def poisoned(folder: Path) -> dict:
                 return LossTerms(terms.total * bad, terms.terms, terms.label_count)
 
         made.learner.objective = Poison()
-        found = made.learner.step(made.feed(0).batch(0), seed=0, step=0, factor=1.0)
+        found = made.learner.step(made.loader(0).batch(0), seed=0, step=0, factor=1.0)
         after = map(local, made.model.parameters())
         moved = sum(int(not torch.equal(a, b)) for a, b in zip(before, after, strict=True))
         made.learner.objective = plain
-        good = made.learner.step(made.feed(0).batch(1), seed=0, step=1, factor=1.0)
+        good = made.learner.step(made.loader(0).batch(1), seed=0, step=1, factor=1.0)
         return {"skipped": bool(found.skipped), "moved": moved, "then": bool(good.skipped)}
 
 
@@ -359,7 +412,7 @@ def mortal(place: str) -> None:
                         os.kill(os.getpid(), signal.SIGKILL)
                 elif isinstance(event, Resumed):
                     found["resumed"] = event.step
-            if run.setup.team.first:
+            if run.setup.team.is_rank0:
                 (folder / "mortal.json").write_text(json.dumps(found))
     except AnyformerError as error:
         (folder / "words").write_text(str(error))

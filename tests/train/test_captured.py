@@ -14,10 +14,9 @@ from anyformer.kernels.cuda_graph import Recorder
 from anyformer.train import cuda_graph
 from anyformer.train.cuda_graph import Captured, why_not
 from anyformer.train.optim import Optimizers
-from anyformer.train.precision import Precision
 from anyformer.train.ranks import Ranks
 from anyformer.train.spike_guard import SpikeGuard
-from anyformer.train.train_step import TrainStep
+from anyformer.train.train_step import Precision, TrainStep
 from tests.contract.draw import BASE
 from tests.kernels.recording import FAULTS, FakeDevice, untouched
 from tests.tolerances import assert_close

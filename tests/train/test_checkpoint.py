@@ -15,10 +15,8 @@ import anyformer as af
 from anyformer import files
 from anyformer.errors import ADVICE, CheckpointError
 from anyformer.train import checkpoint
-from anyformer.train.async_save import Saver
-from anyformer.train.checkpoint import Contents, newest, resume, write
+from anyformer.train.checkpoint import Contents, Saver, Table, model_table, newest, resume, write
 from anyformer.train.distributed.sharded_checkpoint import fill
-from anyformer.train.state_tensors import Table, model_table
 from tests.train.faulty import BrokenDisk, CountingDisk, DeadlyDisk, QuickDisk, forked
 
 SPEC = af.ModelSpec.from_data(

@@ -8,10 +8,9 @@ from anyformer.data.objectives import Objective
 from anyformer.data.packing import Packing
 from anyformer.errors import InputError
 from anyformer.optim.schedule import Schedule
-from anyformer.train.config import Config, identity
-from anyformer.train.familiar import FAMILIAR
-from anyformer.train.needs import needs
+from anyformer.train.config import FAMILIAR, Config, identity
 from anyformer.train.optim_config import OptimKind
+from anyformer.train.resolve import needs
 
 TEXT = """
 [model]

@@ -1,4 +1,4 @@
-"""A crew's step: the pieces of a batch in threads, to the bit what they are one after the other."""
+"""CPU workers's step: the pieces of a batch in threads, to the bit what they are one after the other."""
 
 import numpy as np
 import pytest
@@ -9,9 +9,8 @@ from anyformer.data.batch import Batch
 from anyformer.data.objectives import Objective
 from anyformer.train.cpu_workers import CpuWorkers
 from anyformer.train.optim import Optimizers
-from anyformer.train.precision import Precision
 from anyformer.train.spike_guard import SpikeGuard
-from anyformer.train.train_step import TrainStep
+from anyformer.train.train_step import Precision, TrainStep
 from tests.contract.draw import BASE
 
 
@@ -33,8 +32,8 @@ def test_crew_step_of_every_kind_of_position_is_the_step_of_one_thread(kind):
     would take it number by number."""
     alone = learner({"position.kind": kind}, micro=2)
     shared = learner({"position.kind": kind})
-    with CpuWorkers(2) as crew:
-        shared.crew = crew
+    with CpuWorkers(2) as workers:
+        shared.workers = workers
         for step in range(3):
             for each in (alone, shared):
                 each.step(batch(step), seed=0, step=step, factor=1.0)
@@ -48,8 +47,8 @@ def test_crew_step_of_a_model_that_learns_in_parts_moves_those_only():
     for each in (alone, shared):
         each.model.decoder.blocks[0].requires_grad_(False)
     before = {name: p.detach().clone() for name, p in shared.model.named_parameters()}
-    with CpuWorkers(2) as crew:
-        shared.crew = crew
+    with CpuWorkers(2) as workers:
+        shared.workers = workers
         for each in (alone, shared):
             each.step(batch(0), seed=0, step=0, factor=1.0)
     other = dict(alone.model.named_parameters())

@@ -5,7 +5,7 @@ import torch
 
 import anyformer as af
 from anyformer.errors import CheckpointError, InputError
-from anyformer.train.ema import Ema
+from anyformer.train.optim import Ema
 from tests.contract.draw import BASE
 from tests.tolerances import assert_close
 

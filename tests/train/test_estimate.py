@@ -12,9 +12,8 @@ from anyformer.explain.hardware import MACHINES, peak_of
 from anyformer.measure.memory import used
 from anyformer.train.components import Components
 from anyformer.train.config import Compute
-from anyformer.train.dry_run import forecast, load_of, stretches
+from anyformer.train.dry_run import advice, explain_oom, forecast, is_oom, load_of, stretches
 from anyformer.train.estimate import Cure, cures, efficiency, memory, product_rate, step_flops
-from anyformer.train.oom import advice, explained, is_shortage
 from anyformer.train.trainer import Trainer
 from tests.tolerances import TABLE
 from tests.train.small_data import text_config, text_data
@@ -63,7 +62,7 @@ def ready(tmp_path, data):
 def test_memory_of_a_step_is_as_estimated(ready, changes):
     setup = ready(**changes)
     setup.enter(0)
-    batch = setup.feed(0).batch(0)
+    batch = setup.loader(0).batch(0)
 
     def step():
         setup.learner.step(batch, seed=0, step=0, factor=1.0)
@@ -82,10 +81,10 @@ def test_memory_of_a_step_is_as_estimated(ready, changes):
 
 def test_memory_of_threads_counts_what_each_of_them_holds(ready):
     load = load_of(ready(), 0, CPU)
-    alone, crew = memory(load), memory(replace(load, crew=2))
-    assert crew.gradients == 2 * alone.gradients
+    alone, workers = memory(load), memory(replace(load, workers=2))
+    assert workers.gradients == 2 * alone.gradients
     # Two threads with half of the rows each keep as much as one with all of them.
-    assert crew.activations == pytest.approx(alone.activations, rel=0.01)
+    assert workers.activations == pytest.approx(alone.activations, rel=0.01)
 
 
 def test_memory_cut_over_processes_falls_by_weights_and_state(ready):
@@ -141,12 +140,12 @@ def test_advice_without_a_cure_says_so():
     ids=["cuda", "cpu", "python", "another", "not ours"],
 )
 def test_shortage_is_told_from_other_errors(error, found):
-    assert is_shortage(error) is found
+    assert is_oom(error) is found
 
 
 def test_shortage_becomes_an_error_with_the_estimate_and_what_to_change(ready):
     setup = ready()
-    with pytest.raises(TrainingError) as caught, explained(setup, 0):
+    with pytest.raises(TrainingError) as caught, explain_oom(setup, 0):
         # More than any machine has: the allocator's own words.
         torch.empty(2**60)
     words = str(caught.value)
@@ -155,7 +154,7 @@ def test_shortage_becomes_an_error_with_the_estimate_and_what_to_change(ready):
 
 
 def test_shortage_lets_other_errors_through(ready):
-    with pytest.raises(RuntimeError, match="something else"), explained(ready(), 0):
+    with pytest.raises(RuntimeError, match="something else"), explain_oom(ready(), 0):
         raise RuntimeError("something else")
 
 
@@ -179,7 +178,7 @@ def test_forecast_counts_stages_epochs_and_flops(ready):
     found = forecast(setup, CPU)
     (one,) = found.stretches
     assert (one.first, one.steps, one.cells) == (0, 12, 8 * 128)
-    assert one.epochs == 12 * 8 / setup.feed(0).rows
+    assert one.epochs == 12 * 8 / setup.loader(0).rows
     assert 0 < one.waste < 1
     assert found.flops == 12 * one.flops
     parts = found.parts()

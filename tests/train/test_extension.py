@@ -11,7 +11,7 @@ from anyformer.cli.main import main
 from anyformer.errors import CheckpointError
 from anyformer.train.config import Config
 from anyformer.train.events import Evaluated, Step
-from anyformer.train.metrics import finals
+from anyformer.train.loggers import finals
 from anyformer.train.trainer import Trainer
 from tests.assets.make import VERSIONS
 from tests.train.small_data import text_config, text_data

@@ -10,12 +10,12 @@ import torch
 
 import anyformer as af
 from anyformer.errors import CheckpointError, DataError
-from anyformer.train import async_save as saving
-from anyformer.train.async_save import Saver
+from anyformer.train import checkpoint
+from anyformer.train.checkpoint import Saver
 from anyformer.train.config import Config
 from anyformer.train.cpu_workers import CpuWorkers, draws
 from anyformer.train.events import Evaluated, Step
-from anyformer.train.precision import Precision
+from anyformer.train.train_step import Precision
 from anyformer.train.trainer import Trainer
 from tests.train.small_data import text_config, text_data, text_examples, write_data
 
@@ -91,7 +91,7 @@ def test_run_with_a_stage_that_draws_random_numbers_is_trained_in_one_thread(tmp
     drawn = Config.from_data({**config.to_data(), "compute": {"threads": 2}, "stages": stages})
     for given, size in ((plain, 2), (drawn, 1)):
         with Trainer(given) as run:
-            assert run.setup.learner.crew.size == size
+            assert run.setup.learner.workers.size == size
 
 
 def test_run_whose_loss_is_of_a_whole_batch_is_not_cut_up_for_threads(tmp_path, data):
@@ -99,7 +99,7 @@ def test_run_whose_loss_is_of_a_whole_batch_is_not_cut_up_for_threads(tmp_path, 
     routed = {"model.spec.ffn": {"kind": "moe", "experts": 4, "top_k": 2}, "compute.threads": 2}
     for weight, size in ((0.0, 2), (0.01, 1)):
         with Trainer(text_config(data, tmp_path / f"{size}", routed | {"model.spec.loss": {"balance": weight}})) as run:
-            assert run.setup.learner.crew.size == size
+            assert run.setup.learner.workers.size == size
 
 
 def test_draws_names_dropout_and_attention_that_is_not_exact():
@@ -114,7 +114,7 @@ def test_save_that_fails_in_the_background_is_heard_of_before_the_next_one(tmp_p
         if step:
             raise CheckpointError("the disk is full")
 
-    monkeypatch.setattr(saving, "write", full)
+    monkeypatch.setattr(checkpoint, "write", full)
     with Trainer(text_config(data, tmp_path / "run", {"stages.steps": 80, "run.save_every": 40})) as run:
         run.setup.saver = Saver(tmp_path / "run", background=True)
         with pytest.raises(CheckpointError, match="the disk is full"), run.setup.saver:
@@ -135,7 +135,7 @@ def test_products_of_the_backward_pass_round_as_those_of_the_forward_pass(tmp_pa
     products, seen = Precision.products, []
     monkeypatch.setattr(Precision, "products", lambda self, device: products(self, torch.device("cuda")))
     with Trainer(text_config(data, tmp_path / "run", {"compute.tf32": True, "compute.threads": 1})) as run:
-        assert isinstance(run.setup.learner.crew, CpuWorkers)
+        assert isinstance(run.setup.learner.workers, CpuWorkers)
         for parameter in run.setup.model.parameters():
             parameter.register_hook(lambda _: seen.append(torch.get_float32_matmul_precision()))
         with warnings.catch_warnings():

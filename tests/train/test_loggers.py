@@ -5,8 +5,7 @@ import sys
 import pytest
 
 from anyformer.errors import CapabilityError, InputError
-from anyformer.train.loggers import Service, Told, scalars, services
-from anyformer.train.loggers.names import name_there
+from anyformer.train.loggers import LoggerGroup, Service, name_there, scalars, services
 
 STEP = {
     "step": 3, "stage": 0, "loss": 1.5, "terms": {"z": 0.25}, "gradient_norm": 0.5, "rate": 1.0, "tokens": 96,
@@ -40,7 +39,7 @@ def packages(monkeypatch):
 
 @pytest.mark.parametrize("kind", Service.kinds())
 def test_service_told_of_a_run_passes_on_numbers_and_samples(tmp_path, packages, kind):
-    told = Told(services([kind], tmp_path))
+    told = LoggerGroup(services([kind], tmp_path))
     told.begin("mine", {"run": {"seed": 3}}, 0)
     told.log("step", STEP)
     told.log("look", LOOK)
@@ -60,13 +59,13 @@ def test_service_without_its_package_is_one_error_that_names_it(tmp_path, monkey
     monkeypatch.setitem(sys.modules, Service.named(kind).package, None)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(CapabilityError, match=rf"{kind} needs .*pip install {Service.named(kind).package}"):
-        Told(services([kind], tmp_path)).begin("mine", {}, 0)
+        LoggerGroup(services([kind], tmp_path)).begin("mine", {}, 0)
 
 
 @pytest.mark.parametrize("kind", ["wandb", "trackio"])
 def test_service_of_a_resumed_run_goes_on_under_the_same_name(tmp_path, packages, kind):
     for step in (0, 4, 0):
-        told = Told(services([kind], tmp_path))
+        told = LoggerGroup(services([kind], tmp_path))
         told.begin("mine", {}, step)
         told.end()
     names = [kwargs.get("id", kwargs["name"]) for name, _, kwargs in packages if name == f"{kind}.init"]
@@ -120,7 +119,7 @@ class Mine:
 
 def test_told_logger_that_fails_in_the_middle_is_warned_of_once_and_left_out():
     bad, good = Mine("step"), Mine()
-    told = Told([bad, good])
+    told = LoggerGroup([bad, good])
     told.begin("mine", {}, 0)
     with pytest.warns(UserWarning, match=r"Mine failed and is left out.*OSError: the line is dead"):
         told.log("step", STEP)
@@ -133,7 +132,7 @@ def test_told_logger_that_fails_in_the_middle_is_warned_of_once_and_left_out():
 
 def test_told_logger_that_fails_at_the_end_does_not_keep_others_from_ending():
     bad, good = Mine("end"), Mine()
-    told = Told([bad, good])
+    told = LoggerGroup([bad, good])
     told.begin("mine", {}, 0)
     with pytest.warns(UserWarning, match="left out"):
         told.end()
@@ -143,7 +142,7 @@ def test_told_logger_that_fails_at_the_end_does_not_keep_others_from_ending():
 def test_told_loggers_that_cannot_begin_are_named_together_and_others_are_ended():
     good = Mine()
     with pytest.raises(CapabilityError, match=r"(?s)Mine can't begin: OSError.*Mine can't begin"):
-        Told([Mine("begin"), good, Mine("begin")]).begin("mine", {}, 0)
+        LoggerGroup([Mine("begin"), good, Mine("begin")]).begin("mine", {}, 0)
     assert good.heard == ["begin", "end"]
 
 
@@ -152,7 +151,7 @@ def test_tensorboard_itself_reads_what_was_written(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     for step in (0, 2):
-        told = Told(services(["tensorboard"], tmp_path))
+        told = LoggerGroup(services(["tensorboard"], tmp_path))
         told.begin("mine", {"run": {}}, step)
         for i in range(step + 1, step + 4):
             told.log("step", STEP | {"step": i, "loss": float(i + step)})

@@ -15,16 +15,16 @@ from anyformer.data.loader import BatchLoader
 from anyformer.data.objectives.causal import Causal
 from anyformer.errors import TrainingError
 from anyformer.optim.schedule import Trapezoid
-from anyformer.train.budget import Budget
 from anyformer.train.cpu_workers import CpuWorkers
+from anyformer.train.events import Budget
+from anyformer.train.loggers import Metrics, read_metrics
 from anyformer.train.loop import train
-from anyformer.train.loss_plot import draw_curve, smoothed
-from anyformer.train.metrics import Metrics, read_metrics
 from anyformer.train.optim import Optimizers
 from anyformer.train.optim_config import Optim
-from anyformer.train.precision import Precision
+from anyformer.train.report import running_mean
+from anyformer.train.report.chart import draw_curve
 from anyformer.train.spike_guard import SpikeGuard
-from anyformer.train.train_step import TrainStep
+from anyformer.train.train_step import Precision, TrainStep
 from tests.contract.draw import BASE
 
 SPEC = af.spec(BASE | {"vocab": 16, "context": 16})
@@ -35,21 +35,21 @@ def feed(tokens, batch=4):
     return BatchLoader(examples, Causal(), spec=SPEC, length=16, batch=batch, seed=0, rows="stream")
 
 
-def learner(model, crew=None, **more):
+def learner(model, workers=None, **more):
     optimizers = Optimizers(model, Optim())
     return TrainStep(
         model=model, objective=Causal(), optimizers=optimizers, precision=Precision(), guard=SpikeGuard(),
-        crew=crew or CpuWorkers(), **more,
+        workers=workers or CpuWorkers(), **more,
     )  # fmt: skip
 
 
-def run(steps: int, spec=SPEC, hook=None, crew=None):
+def run(steps: int, spec=SPEC, hook=None, workers=None):
     """Train on a sequence that can be learned: each token follows from the one before."""
     model = af.build(spec)
     if hook is not None:
         hook(model)
     rows = feed(np.arange(2000) * 3 % 16)
-    return model, train(learner(model, crew), rows, budget=Budget(steps=steps), schedule=Trapezoid(), seed=0)
+    return model, train(learner(model, workers), rows, budget=Budget(steps=steps), schedule=Trapezoid(), seed=0)
 
 
 def test_training_lowers_the_loss_of_what_can_be_learned():
@@ -145,11 +145,10 @@ def test_metrics_are_read_back_and_a_torn_last_line_is_passed_over(tmp_path):
 
 
 def test_smoothed_points_are_means_of_their_neighbours():
-    points = [(float(i), float(i % 2)) for i in range(100)]
-    made = smoothed(points, share=0.02)
-    assert [x for x, _ in made] == [x for x, _ in points]
-    assert made[50][1] == pytest.approx(sum(i % 2 for i in range(48, 53)) / 5)
-    assert smoothed([(0.0, 3.0)]) == [(0.0, 3.0)]
+    made = running_mean([float(i % 2) for i in range(100)], share=0.04)
+    assert len(made) == 100
+    assert made[50] == pytest.approx(sum(i % 2 for i in range(48, 53)) / 5)
+    assert running_mean([3.0]).tolist() == [3.0]
 
 
 def test_curve_is_a_png_that_shows_something(tmp_path):
@@ -172,8 +171,8 @@ def test_gradients_in_pieces_of_any_number_are_those_of_the_whole_batch(size, mi
     batch = feed(np.random.default_rng(0).integers(16, size=400), batch=6).batch(0)
     found = []
     for workers, rows in ((1, 0), (size, micro)):
-        with CpuWorkers(workers) as crew:
-            made = learner(model, crew, micro=rows)
+        with CpuWorkers(workers) as workers:
+            made = learner(model, workers, micro=rows)
             terms = made._gradients(batch, torch.device("cpu"))
         found.append((float(terms["total"]), [p.grad.clone() for p in model.parameters()]))
         made.optimizers.forget()
@@ -187,8 +186,8 @@ def test_gradients_in_pieces_of_any_number_are_those_of_the_whole_batch(size, mi
 def test_crew_repeats_training_to_the_bit():
     ends = []
     for _ in range(2):
-        with CpuWorkers(3) as crew:
-            model, records = run(6, crew=crew)
+        with CpuWorkers(3) as workers:
+            model, records = run(6, workers=workers)
             losses = [r.loss for r in records]
         ends.append((losses, [p.detach().clone() for p in model.parameters()]))
     assert ends[0][0] == ends[1][0]
@@ -197,9 +196,9 @@ def test_crew_repeats_training_to_the_bit():
 
 def test_crew_answers_in_order_and_gives_cores_back():
     before = torch.get_num_threads()
-    with CpuWorkers(3) as crew:
+    with CpuWorkers(3) as workers:
         # The first is the slowest.
-        made = list(crew.map(lambda i: (time.sleep(0.05 if i == 0 else 0), i)[1], range(20)))
+        made = list(workers.map(lambda i: (time.sleep(0.05 if i == 0 else 0), i)[1], range(20)))
     assert made == list(range(20))
     assert torch.get_num_threads() == before
 
@@ -210,8 +209,8 @@ def test_crew_passes_an_error_on():
             raise KeyError(i)
         return i
 
-    with CpuWorkers(2) as crew, pytest.raises(KeyError, match="2"):
-        list(crew.map(fail, range(5)))
+    with CpuWorkers(2) as workers, pytest.raises(KeyError, match="2"):
+        list(workers.map(fail, range(5)))
 
 
 def test_crew_is_one_beside_a_device_and_no_larger_than_the_work():

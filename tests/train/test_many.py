@@ -10,8 +10,8 @@ import pytest
 import anyformer as af
 from anyformer.errors import InputError
 from anyformer.specs import Mixer, Pattern
-from anyformer.train.distributed.mesh import Layout, layout
-from anyformer.train.distributed.tp_plan import check, cuts, divided, problems
+from anyformer.train.distributed.init import Layout, layout
+from anyformer.train.distributed.tensor_parallel import check, cuts, divided, problems
 from tests.contract.draw import every_kind, spec_of_kind
 from tests.tolerances import TABLE
 

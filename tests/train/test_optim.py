@@ -135,10 +135,10 @@ def test_crew_moves_parameters_as_one_thread_does(name):
     for size in (1, 3):
         model = af.build(SPEC)
         optimizers = Optimizers(model, kind(name))
-        with CpuWorkers(size) as crew:
+        with CpuWorkers(size) as workers:
             for seed in range(2):
                 fill(model, seed)
-                optimizers.step(1.0, crew)
+                optimizers.step(1.0, workers)
         ends.append(copies(model, optimizers))
     assert same(*ends)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from anyformer.errors import InputError
-from anyformer.train.precision import Precision
+from anyformer.train.train_step import Precision
 
 CPU = torch.device("cpu")
 

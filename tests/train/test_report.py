@@ -12,10 +12,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from anyformer.train.report import About, Report
+from anyformer.train.report import About, Report, Series, running_mean, thinned
 from anyformer.train.report.chart import Chart, Line, brief, log_ticks, ticks
 from anyformer.train.report.page import duration, headline, page
-from anyformer.train.report.series import Series, running_mean, thinned
 from anyformer.train.trainer import Trainer
 from tests.train.small_data import text_config, text_data
 

@@ -15,7 +15,7 @@ from anyformer.data.tokenizer import train_bpe
 from anyformer.errors import CapabilityError, CheckpointError, DataError, InputError, SpecError, TrainingError
 from anyformer.train.config import Config
 from anyformer.train.events import Evaluated, Resumed, Sampled, Saved, Step, Stopped
-from anyformer.train.metrics import read_metrics
+from anyformer.train.loggers import read_metrics
 from anyformer.train.resolve import specs_of
 from anyformer.train.stages import place_of, restaged
 from anyformer.train.trainer import Trainer
@@ -122,7 +122,7 @@ def test_run_speaks_when_it_is_due_with_the_averaged_weights(tmp_path, data):
         return f"after {step}"
 
     config = text_config(data, tmp_path / "run", {"run.sample_every": 6, "run.ema": 0.5})
-    told = [event for event in events(config, speak=speak) if isinstance(event, Sampled)]
+    told = [event for event in events(config, sample=speak) if isinstance(event, Sampled)]
     assert [(event.step, event.text) for event in told] == [(6, "after 6"), (12, "after 12")]
     shown = af.load(tmp_path / "run")
     for a, b in zip(heard[-1], shown.parameters(), strict=True):
@@ -143,7 +143,7 @@ def test_run_that_takes_samples_learns_as_one_that_takes_none_to_the_bit(tmp_pat
     quiet, loud = tmp_path / "quiet", tmp_path / "loud"
     often = {"run.save_every": 3, "run.keep": 99}
     events(text_config(data, quiet, often))
-    events(text_config(data, loud, often | {"run.sample_every": 2}), speak=sample)
+    events(text_config(data, loud, often | {"run.sample_every": 2}), sample=sample)
     assert files(loud, 12) == files(quiet, 12)
     # Every matrix moves between every two checkpoints, before and after samples.
     for before, after in ((0, 3), (3, 6), (6, 9), (9, 12)):
@@ -154,9 +154,9 @@ def test_run_that_takes_samples_learns_as_one_that_takes_none_to_the_bit(tmp_pat
 def test_run_with_samples_evaluations_and_ema_resumes_to_the_bit(tmp_path, data):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     more = {"run.sample_every": 2, "run.eval_every": 3, "run.ema": 0.8}
-    events(text_config(data, whole, more), speak=sample)
+    events(text_config(data, whole, more), sample=sample)
     for until in (3, 5, 8, None):
-        events(text_config(data, parts, more), speak=sample, until=until)
+        events(text_config(data, parts, more), sample=sample, until=until)
     assert files(parts, 12) == files(whole, 12)
     assert steps_of(parts) == steps_of(whole)
 
@@ -316,5 +316,5 @@ def test_run_asked_to_stop_saves_and_tells(tmp_path, data):
 def test_finished_run_without_a_held_out_part_takes_its_last_sample_once(tmp_path, data):
     config = text_config(data, tmp_path / "run", {"data.valid": "", "run.sample_every": 6})
     for _ in range(3):
-        events(config, speak=sample)
+        events(config, sample=sample)
     assert [seen["step"] for seen in read_metrics(tmp_path / "run", "sample")] == [6, 12]

@@ -14,10 +14,10 @@ from tests.train.faulty import forked
 def test_first_signal_asks_for_a_stop_and_handlers_come_back(number, status, capfd):
     before = [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)]
     with StopSignals() as stopping:
-        assert not stopping.asked
+        assert not stopping.requested
         assert stopping.status == 0
         os.kill(os.getpid(), number)
-        assert stopping.asked
+        assert stopping.requested
         assert stopping.status == status
         # The same Ctrl-C, passed on by whoever started this process.
         os.kill(os.getpid(), number)
@@ -27,7 +27,7 @@ def test_first_signal_asks_for_a_stop_and_handlers_come_back(number, status, cap
 
 def test_second_interrupt_is_at_once():
     with StopSignals(quiet=True, apart=0.0) as stopping:
-        stopping.ask()
+        stopping.request()
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -50,7 +50,7 @@ def test_stopping_in_another_thread_installs_nothing():
         before = signal.getsignal(signal.SIGINT)
         with StopSignals() as stopping:
             seen.append(signal.getsignal(signal.SIGINT) is before)
-            stopping.ask(signal.SIGINT)
+            stopping.request(signal.SIGINT)
             seen.append(stopping.status)
 
     thread = threading.Thread(target=work)

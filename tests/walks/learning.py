@@ -78,13 +78,13 @@ def train_in_threads(world: World, rng: random.Random) -> None:
     """The twin takes the same pieces one after the other, in one thread."""
     size = rng.choice((2, 4))
     live, twin = world.live.learner, world.twin.learner
-    alone = live.crew
-    with CpuWorkers(size) as crew:
-        live.crew, twin.micro = crew, 4 // size
+    alone = live.workers
+    with CpuWorkers(size) as workers:
+        live.workers, twin.micro = workers, 4 // size
         try:
             _step(world, rng, (world.live, live.step), (world.twin, twin.step))
         finally:
-            live.crew, twin.micro = alone, 0
+            live.workers, twin.micro = alone, 0
 
 
 def _gradients(world: World, batch: Batch) -> dict[str, Tensor]:

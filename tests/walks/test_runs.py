@@ -41,7 +41,7 @@ def speak(made: Components, step: int) -> str:
 
 
 def trained(config, *, until=None, says=True):
-    with Trainer(config, speak=speak if says else None) as run:
+    with Trainer(config, sample=speak if says else None) as run:
         return list(run.events(until=until))
 
 

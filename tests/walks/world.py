@@ -31,12 +31,10 @@ from anyformer.specs.parameters import silent
 from anyformer.train.activation_checkpointing import recompute
 from anyformer.train.compile import compiled
 from anyformer.train.cuda_graph import Captured
-from anyformer.train.ema import Ema
-from anyformer.train.optim import Optimizers
+from anyformer.train.optim import Ema, Optimizers
 from anyformer.train.optim_config import AdamW, Muon, Optim
-from anyformer.train.precision import Precision
 from anyformer.train.spike_guard import SpikeGuard
-from anyformer.train.train_step import TrainStep
+from anyformer.train.train_step import Precision, TrainStep
 from tests.contract.contracts import answers, randomise
 from tests.contract.feed import call, document
 from tests.generation.talking import talks

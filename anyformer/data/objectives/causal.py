@@ -11,16 +11,13 @@ import numpy as np
 
 from anyformer.data.batch import IGNORE
 from anyformer.data.dataset import Examples
-from anyformer.data.objectives.objective import Setting, first_eos
-from anyformer.data.objectives.text import TextObjective
+from anyformer.data.objectives import Setting, TextObjective, first_eos
 from anyformer.specs.axes import Problem
 from anyformer.specs.model import ModelSpec
 
 
 class NextToken(TextObjective):
-    """Every token is predicted from what comes before it. bos goes before each document and eos after it, where the spec
-    has them.
-    """
+    """Every token is predicted from those before it; bos and eos stand around a document where the spec has them."""
 
     topologies = ("decoder",)
     heads = ("lm",)
@@ -36,10 +33,10 @@ class NextToken(TextObjective):
     def around(self, setting: Setting, *, stream: bool) -> tuple[int | None, int | None]:
         return ends_of(setting.spec, stream=stream)
 
-    def room(self, setting: Setting) -> int:
+    def max_tokens(self, setting: Setting) -> int:
         return setting.length
 
-    def dress(self, ids_N: Any, setting: Setting, key: tuple[int, ...]) -> dict[str, Any]:
+    def to_inputs(self, ids_N: Any, setting: Setting, key: tuple[int, ...]) -> dict[str, Any]:
         labels_N = ids_N.copy()
         labels_N[: self.skipped(setting.spec)] = IGNORE
         return {"input_ids": ids_N, "labels": labels_N}

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from anyformer.data.batch import IGNORE
-from anyformer.data.objectives.framed import Framed
-from anyformer.data.objectives.objective import Setting, ids_of
-from anyformer.data.objectives.text import TextObjective
+from anyformer.data.objectives import Framed, Setting, TextObjective, ids_of
 from anyformer.specs.axes import Problem
 from anyformer.specs.model import ModelSpec
 
@@ -22,10 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Masked(TextObjective, Framed, kind="masked"):
-    """A share of the tokens is chosen anew each epoch (Liu et al. 2019), and most of them are hidden.
-
-    Exactly round(share * n) of a text's n tokens are chosen, at least one. Special ids never are.
-    """
+    """round(share * n) of a text's n tokens, at least one and none of them special, are drawn anew each epoch."""
 
     topologies = ("encoder",)
     heads = ("lm",)
@@ -50,12 +45,10 @@ class Masked(TextObjective, Framed, kind="masked"):
         return told
 
     def ready(self, index: Index, tokenizer: Tokenizer | None) -> Self:
-        made = super().ready(index, tokenizer)
-        if tokenizer is None or not self.whole_word:
-            return made
-        from anyformer.data.word_starts import word_starts
+        from anyformer.data.tokenizer import word_starts
 
-        return made.knowing(word_starts(tokenizer))
+        made = super().ready(index, tokenizer)
+        return made if tokenizer is None or not self.whole_word else made.knowing(word_starts(tokenizer))
 
     def own_problems(self, spec: ModelSpec) -> Iterator[Problem]:
         if not 0 < self.share <= 1:
@@ -72,7 +65,7 @@ class Masked(TextObjective, Framed, kind="masked"):
     def around(self, setting: Setting, *, stream: bool) -> tuple[int | None, int | None]:
         return None, self.last(setting.spec) if stream else None
 
-    def room(self, setting: Setting) -> int:
+    def max_tokens(self, setting: Setting) -> int:
         return setting.length - self._frame(setting)
 
     def _frame(self, setting: Setting) -> int:
@@ -81,7 +74,7 @@ class Masked(TextObjective, Framed, kind="masked"):
     def cells(self, tokens_P: Any, setting: Setting) -> dict[str, Any]:
         return {"": tokens_P + self._frame(setting)}
 
-    def dress(self, ids_N: Any, setting: Setting, key: tuple[int, ...]) -> dict[str, Any]:
+    def to_inputs(self, ids_N: Any, setting: Setting, key: tuple[int, ...]) -> dict[str, Any]:
         spec = setting.spec
         first, last = self.first(spec), self.last(spec)
         ids_N = np.concatenate([ids_of(first), ids_N, ids_of(last)])
@@ -99,7 +92,6 @@ class Masked(TextObjective, Framed, kind="masked"):
         return {"input_ids": ids_N, "labels": labels_N}
 
     def _chosen(self, ids_N: Any, open_N: Any, setting: Setting, draw: np.random.Generator) -> Any:
-        """The places that are predicted."""
         places = np.flatnonzero(open_N)
         count = max(round(self.share * len(places)), 1)
         if not self.whole_word:
@@ -109,8 +101,7 @@ class Masked(TextObjective, Framed, kind="masked"):
         starts_N[:1] = True
         word_of = (np.cumsum(starts_N) - 1)[places]
         sizes = np.bincount(word_of)
-        taken: list[int] = []
-        left = count
+        taken, left = list[int](), count
         for word in draw.permutation(np.unique(word_of)).tolist():
             # As BERT does it: a word that is more than what is left to choose gives way to a shorter one.
             if sizes[word] <= left or not taken:

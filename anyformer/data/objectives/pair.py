@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.dataset import Examples
-from anyformer.data.objectives.framed import Framed, Long, check_room, fitting, label_of
-from anyformer.data.objectives.objective import Made, Setting, ids_of
-from anyformer.data.spans import Piece, Pieces
+from anyformer.data.dataset import Examples, Piece, Pieces
+from anyformer.data.objectives import Framed, Long, Made, Setting, check_room, fitting, ids_of, label_of
 from anyformer.specs.axes import Problem
 from anyformer.specs.model import ModelSpec
 
@@ -42,13 +40,10 @@ class TwoTexts(Framed):
         a_N, *rest = (np.asarray(examples.lengths(column)) for column in ("a", *others))
         shortest_N, longest_N = np.minimum.reduce([a_N, *rest]), np.maximum.reduce(rest)
         cells_N = np.where(shortest_N == 0, 0, a_N + longest_N + frame)
-        held, left_out, shortened = fitting(cells_N, setting.length, self.long)
-        i = np.flatnonzero(held)
-        cells = np.minimum(cells_N[i], setting.length)
-        return Pieces(i, np.zeros_like(i), cells, {"": cells}, left_out=left_out, shortened=shortened)
+        i, cells, counts = fitting(cells_N, setting.length, self.long)
+        return Pieces(i, np.zeros_like(i), cells, {"": cells}, **counts)
 
     def row(self, examples: Examples, example: int, other: str, setting: Setting) -> dict[str, Any]:
-        """A and one other text side by side."""
         spec = setting.spec
         a, b = (np.asarray(examples.read(column, example), np.int64) for column in ("a", other))
         first, second = shared(len(a), len(b), setting.length - self.frame(spec))

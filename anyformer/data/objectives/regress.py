@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from anyformer.data.dataset import Examples
-from anyformer.data.objectives.framed import Long, fitting
-from anyformer.data.objectives.objective import Made, Objective, Setting
-from anyformer.data.spans import Piece, Pieces
+from anyformer.data.dataset import Examples, Piece, Pieces
+from anyformer.data.objectives import Long, Made, Objective, Setting, fitting
 from anyformer.errors import DataError
 from anyformer.specs.axes import Problem
 from anyformer.specs.embed_head import RegressionHead, SeriesEmbed
@@ -51,10 +49,8 @@ class Regress(Objective, kind="regress"):
                 f"time step (embed.channels) and answers {outputs} (head.outputs)"
             )
         steps_N = values_N // channels
-        held, left_out, shortened = fitting(steps_N, setting.length, self.long)
-        i = np.flatnonzero(held)
-        cells = np.minimum(steps_N[i], setting.length)
-        return Pieces(i, steps_N[i] - cells, steps_N[i], {"": cells}, left_out=left_out, shortened=shortened)
+        i, cells, counts = fitting(steps_N, setting.length, self.long)
+        return Pieces(i, steps_N[i] - cells, steps_N[i], {"": cells}, **counts)
 
     def make(self, examples: Examples, piece: Piece, setting: Setting, key: tuple[int, ...]) -> Made:
         channels, _ = _sizes(setting.spec)

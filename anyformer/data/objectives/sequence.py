@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anyformer.data.dataset import Examples
-from anyformer.data.objectives.framed import Framed, Long, check_room, fitting, label_of
-from anyformer.data.objectives.objective import Made, Setting, ids_of
-from anyformer.data.spans import Piece, Pieces
+from anyformer.data.dataset import Examples, Piece, Pieces
+from anyformer.data.objectives import Framed, Long, Made, Setting, check_room, fitting, ids_of, label_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +25,8 @@ class Sequence(Framed, kind="sequence"):
         frame = len(ids_of(self.first(setting.spec), self.last(setting.spec)))
         check_room(setting.length, frame + 1, self.kind)
         cells_N = np.asarray(examples.lengths("tokens")) + frame
-        held, left_out, shortened = fitting(cells_N, setting.length, self.long)
-        i = np.flatnonzero(held)
-        cells = np.minimum(cells_N[i], setting.length)
-        return Pieces(i, np.zeros_like(i), cells - frame, {"": cells}, left_out=left_out, shortened=shortened)
+        i, cells, counts = fitting(cells_N, setting.length, self.long)
+        return Pieces(i, np.zeros_like(i), cells - frame, {"": cells}, **counts)
 
     def make(self, examples: Examples, piece: Piece, setting: Setting, key: tuple[int, ...]) -> Made:
         body = np.asarray(examples.read("tokens", piece.example, piece.start, piece.stop), np.int64)

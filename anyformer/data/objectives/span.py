@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from anyformer.data.objectives.objective import Setting, first_eos, ids_of
-from anyformer.data.objectives.text import TextObjective
+from anyformer.data.objectives import Setting, TextObjective, first_eos, ids_of
 from anyformer.errors import DataError
 from anyformer.specs.axes import Problem
 from anyformer.specs.model import ModelSpec
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 class Span(TextObjective, kind="span"):
     """Source: the text with a sentinel for each hidden span, and eos. Target: each sentinel with its span, and eos.
 
-    How much is hidden in how many spans depends on the length alone, as in T5's random_spans_noise_mask, so the cells
-    of a piece are known before it is drawn.
+    As in T5's random_spans_noise_mask, what is hidden in how many spans depends on the length alone.
     """
 
     topologies = ("encoder-decoder",)
@@ -79,7 +77,7 @@ class Span(TextObjective, kind="span"):
         noise_P, spans_P = self.hidden(tokens_P)
         return {"": tokens_P - noise_P + spans_P + 1, "decoder_": noise_P + spans_P + 1}
 
-    def room(self, setting: Setting) -> int:
+    def max_tokens(self, setting: Setting) -> int:
         tokens = np.arange(1, 2 * setting.length + 1)
         fits = np.maximum.reduce(list(self.cells(tokens, setting).values())) <= setting.length
         room = int(tokens[fits].max(initial=0))
@@ -91,7 +89,7 @@ class Span(TextObjective, kind="span"):
             )
         return room
 
-    def dress(self, ids_N: Any, setting: Setting, key: tuple[int, ...]) -> dict[str, Any]:
+    def to_inputs(self, ids_N: Any, setting: Setting, key: tuple[int, ...]) -> dict[str, Any]:
         sentinels, end = self._sentinels(setting.spec), ids_of(first_eos(setting.spec))
         if np.isin(ids_N, sentinels).any():
             taken = int(ids_N[np.isin(ids_N, sentinels)][0])
@@ -103,9 +101,7 @@ class Span(TextObjective, kind="span"):
         noise, spans = (int(n) for n in self.hidden(len(ids_N)))
         kept = _lengths(len(ids_N) - noise, spans, draw)
         lost = _lengths(noise, spans, draw)
-        source: list[Any] = []
-        target: list[Any] = []
-        place = 0
+        source, target, place = list[Any](), list[Any](), 0
         for sentinel, keep, lose in zip(sentinels[:, None], kept, lost, strict=False):
             source += [ids_N[place : place + keep], sentinel]
             target += [sentinel, ids_N[place + keep : place + keep + lose]]

@@ -8,10 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from anyformer.data.batch import IGNORE
-from anyformer.data.dataset import Examples
-from anyformer.data.objectives.framed import Framed, check_room
-from anyformer.data.objectives.objective import Made, Setting, Way, ids_of
-from anyformer.data.spans import Piece, Pieces, cut
+from anyformer.data.dataset import Examples, Piece, Pieces, cut
+from anyformer.data.objectives import Framed, Made, Setting, Way, check_room, ids_of
 from anyformer.errors import DataError
 
 

@@ -8,10 +8,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from anyformer.data.dataset import Examples
-from anyformer.data.objectives.framed import fitting
-from anyformer.data.objectives.objective import Made, Objective, Setting, Way, first_eos, ids_of, source_eos
-from anyformer.data.spans import Piece, Pieces
+from anyformer.data.dataset import Examples, Piece, Pieces
+from anyformer.data.objectives import Made, Objective, Setting, Way, first_eos, fitting, ids_of, source_eos
 from anyformer.specs.axes import Problem
 from anyformer.specs.model import ModelSpec
 
@@ -42,10 +40,9 @@ class Translate(Objective, kind="translate"):
         source_N, target_N = (np.asarray(examples.lengths(column)) for column in self.columns)
         empty_N = np.minimum(source_N, target_N) == 0
         cells_N = np.where(empty_N, 0, np.maximum(source_N, target_N) + 1)
-        held, left_out, _ = fitting(cells_N, setting.length, self.long)
-        i = np.flatnonzero(held)
+        i, _, counts = fitting(cells_N, setting.length, self.long)
         cells = {"": source_N[i] + 1, "decoder_": target_N[i] + 1}
-        return Pieces(i, np.zeros_like(i), source_N[i], cells, left_out=left_out)
+        return Pieces(i, np.zeros_like(i), source_N[i], cells, **counts)
 
     def make(self, examples: Examples, piece: Piece, setting: Setting, key: tuple[int, ...]) -> Made:
         ends = (source_eos(setting.spec), first_eos(setting.spec))

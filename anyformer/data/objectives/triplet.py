@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from anyformer.data.dataset import Examples
-from anyformer.data.objectives.framed import label_of
-from anyformer.data.objectives.objective import Made, Setting
+from anyformer.data.dataset import Examples, Piece, Pieces
+from anyformer.data.objectives import Made, Setting, label_of
 from anyformer.data.objectives.pair import TwoTexts
-from anyformer.data.spans import Piece, Pieces
 from anyformer.specs.axes import Problem
 from anyformer.specs.embed_head import PairHead, SequenceHead
 from anyformer.specs.model import ModelSpec
@@ -25,10 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Triplet(TwoTexts, kind="triplet"):
-    """Two rows for each example, (A, B) and (A, C), with one logit each; the softmax over the two is the answer.
-
-    The label is 0 if A is nearer to B, 1 if it is nearer to C.
-    """
+    """Rows (A, B) and (A, C) with one logit each, softmax over both; label 0: A is nearer to B, 1: to C."""
 
     columns = ("a", "b", "c", "label")
     fan = 2

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.packing.packing import Packing
+from anyformer.data.packing import Packing
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.packing.packing import Packing
+from anyformer.data.packing import Packing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,11 +15,10 @@ class Greedy(Packing, kind="greedy"):
     """Keeps neighbours together and looks at each item once; wastes the most."""
 
     def rows_of(self, lengths_P: Any, capacity: int) -> Any:
-        row, free = -1, 0
-        rows: list[int] = []
-        for length in lengths_P.tolist():
+        row, free, row_P = -1, 0, np.empty(len(lengths_P), np.int64)
+        for item, length in enumerate(lengths_P.tolist()):
             if length > free:
                 row, free = row + 1, capacity
             free -= length
-            rows.append(row)
-        return np.array(rows, np.int64)
+            row_P[item] = row
+        return row_P

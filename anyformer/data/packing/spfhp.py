@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.packing.packing import Packing
+from anyformer.data.packing import Packing
 
 Chain = tuple[int, Any] | None
 """Lengths that share a row, the last one first, with the chain before it: longer chains share the shorter ones."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from anyformer.data.sources.format import Format, Record
+from anyformer.data.sources import Format, Record
 from anyformer.errors import DataError
 
 
@@ -27,7 +27,6 @@ class JsonLines(Format, kind="jsonl"):
                 place = f"column {error.colno}: {error.msg}" if isinstance(error, json.JSONDecodeError) else f"{error}"
                 raise DataError(f"{name}:{number}: is not JSON: {place}; every line holds one object") from error
             if not isinstance(found, dict):
-                raise DataError(
-                    f'{name}:{number}: is {type(found).__name__}, and should be an object such as {{"text": "..."}}'
-                )
+                kind = type(found).__name__
+                raise DataError(f'{name}:{number}: is {kind}, and should be an object such as {{"text": "..."}}')
             yield Record(found, f"{name}:{number}")

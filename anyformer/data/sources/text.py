@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from anyformer.data.corpus import SEPARATOR
-from anyformer.data.sources.format import Format, Record
+from anyformer.data.sources import Format, Record
 from anyformer.errors import InputError
 
 PIECE = 2**16

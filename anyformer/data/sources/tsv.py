@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from anyformer.data.sources.format import Format, Record
+from anyformer.data.sources import Format, Record
 from anyformer.errors import DataError
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
-from anyformer.data.text_ids import prompt_ids
+from anyformer.data.tokenizer import prompt_ids
 from anyformer.errors import InputError
 from anyformer.generation.asking.request import check_model, room
 from anyformer.generation.asking.stop import StopText

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
-from anyformer.data.text_ids import prompt_ids
+from anyformer.data.tokenizer import prompt_ids
 from anyformer.errors import InputError
 from anyformer.generation.asking.options import Options, read_options
 from anyformer.generation.asking.request import check_model, room

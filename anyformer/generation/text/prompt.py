@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anyformer.data.text_ids import prompt_ids, source_ids
-from anyformer.data.tokenizer import Tokenizer
+from anyformer.data.tokenizer import Tokenizer, prompt_ids, source_ids
 from anyformer.errors import InputError
 from anyformer.specs.model import ModelSpec
 
@@ -26,7 +25,7 @@ class Prompt:
 def read_prompt(spec: ModelSpec, tokenizer: Tokenizer, text: str | None) -> Prompt:
     """The prompt of a text; None lets the model begin by itself.
 
-    Its ids are those of `anyformer.data.text_ids`. For a run of ours the last blank of a prompt is taken back, and the
+    Its ids are those of `anyformer.data.tokenizer`. For a run of ours the last blank of a prompt is taken back, and the
     first new token must begin with it: in what the model has learned from, a blank is seldom the end of a token, but the
     beginning of the next word.
     """

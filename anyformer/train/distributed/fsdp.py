@@ -9,23 +9,20 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
+from anyformer.errors import InputError
 from anyformer.model.model import Model
 from anyformer.model.native_checkpoint import empty_model
+from anyformer.parts.leaf_module import LeafModule
 from anyformer.specs.model import ModelSpec
-from anyformer.train.distributed.dtensor_shards import put, whole
-from anyformer.train.distributed.mesh import Meshes
-from anyformer.train.distributed.tensor_parallel import share_products
-from anyformer.train.distributed.tp_plan import divided
+from anyformer.train.distributed.init import Meshes
+from anyformer.train.distributed.sharded_checkpoint import put, whole
+from anyformer.train.distributed.tensor_parallel import constants, divided, share_products
+
+Values = Callable[[str], Tensor]
 
 
 def spread(
-    spec: ModelSpec,
-    meshes: Meshes,
-    values: Callable[[str], Tensor],
-    *,
-    device: torch.device,
-    dtype: torch.dtype,
-    autocast: bool = False,
+    spec: ModelSpec, meshes: Meshes, values: Values, *, device: torch.device, dtype: torch.dtype, autocast: bool = False
 ) -> Model:
     """A model of a spec of which this process holds its part. `values` gives whole tensors by name, one at a time."""
     tensor = 1 if meshes.tensor is None else meshes.tensor.size()
@@ -43,27 +40,17 @@ def spread(
 
 
 def _shard(model: Model, meshes: Meshes, autocast: bool) -> None:
-    """Each block is a unit that is gathered when it computes; what is outside of blocks is one with the model.
-
-    Under autocast blocks are gathered in bf16, which their products read anyway, and gradients add up in fp32.
-    """
+    """Shard each block, and the rest with the model. Under autocast: bf16 all-gather, fp32 reduction."""
     policy = MixedPrecisionPolicy()
     if autocast:
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
-    named = {stack.name: stack.reversible for stack in model.spec.stacks}
-    for name, reversible in named.items():
+    # A reversible stack does not call its blocks, so they are gathered with the model.
+    for name in [stack.name for stack in model.spec.stacks if not stack.reversible]:
         for block in model.get_submodule(f"{name}.blocks").children():
-            # A reversible stack does not call its blocks, so they are gathered with the model.
-            if not reversible:
-                fully_shard(block, mesh=meshes.data, mp_policy=policy)
-    fully_shard(model, mesh=meshes.data)
-    model.register_forward_hook(_let_go)
-
-
-def _let_go(model: Any, given: Any, answer: Any) -> None:
-    """What is outside of blocks stays gathered for a backward pass; where none follows, parameters are parts again."""
-    if not torch.is_grad_enabled():
-        model.reshard()
+            fully_shard(block, mesh=meshes.data, mp_policy=policy)
+    whole: Any = fully_shard(model, mesh=meshes.data)
+    # What is outside of blocks stays gathered for a backward pass; where none follows, parameters are parts again.
+    whole.register_forward_hook(lambda module, *_: None if torch.is_grad_enabled() else module.reshard())
 
 
 def syncing(model: nn.Module) -> Callable[[bool], None]:
@@ -90,3 +77,51 @@ def assembled(model: Model, spec: ModelSpec, device: torch.device, *, keep: bool
             if name in room:
                 room[name].copy_(full)
     return plain
+
+
+KEPT = {"training", "return_logits", "way"}
+"""What belongs to the run and not to the spec."""
+
+
+def check_stages(model: Model, specs: list[ModelSpec], tensor: int) -> None:
+    """Refuse stages whose modules are others than the model's."""
+    for i, spec in enumerate(specs):
+        made = _fresh(spec, tensor)
+        strange = _differing(model, made)
+        if strange:
+            raise InputError(
+                f"stages[{i}].spec: over several processes a stage keeps the modules of the model, but {strange[0]} "
+                f"would be another; train on one process, or leave it as it is"
+            )
+
+
+def _fresh(spec: ModelSpec, tensor: int) -> Model:
+    with torch.device("meta"):
+        return Model(divided(spec, tensor))
+
+
+def _differing(model: nn.Module, made: nn.Module) -> list[str]:
+    have, want = dict(model.named_modules()), dict(made.named_modules())
+    found = sorted(have.keys() ^ want.keys())
+    # The engine gives modules a class of its own, made from theirs.
+    found += [name for name, module in want.items() if name in have and not isinstance(have[name], type(module))]
+    held = {n: m for n, m in want.items() if isinstance(m, LeafModule)}
+    found += [n for n, m in held.items() if n in have and m._buffers.keys() != have[n]._buffers.keys()]
+    return found
+
+
+def restage(model: Model, spec: ModelSpec, tensor: int, index: int) -> None:
+    """Let the modules of a model compute another spec with their parameters, on tensor-parallel rank `index`."""
+    if spec == model.spec:
+        return
+    mine = {(place, name): part for place, name, part in constants(spec, tensor, index)} if tensor > 1 else {}
+    have: dict[str, nn.Module] = dict(model.named_modules())
+    for place, new in _fresh(spec, tensor).named_modules():
+        old = have[place]
+        for name, value in vars(new).items():
+            if name not in KEPT and not name.startswith("_") and not isinstance(value, nn.Module):
+                vars(old)[name] = value
+        if isinstance(old, LeafModule) and isinstance(new, LeafModule):
+            values: dict[str, Any] = new._constants
+            for name, numbers in values.items():
+                old.replace(name, mine.get((place, name), numbers))

@@ -8,17 +8,73 @@ import warnings
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from anyformer.errors import InputError, TrainingError
 from anyformer.train.config import Many
-from anyformer.train.distributed.mesh import Meshes, layout, meshes
 from anyformer.train.ranks import ALONE, Ranks
+
+Kind = Literal["none", "full", "hybrid"]
+
+
+class Layout(NamedTuple):
+    """How many processes there are in each direction; their product is all of them."""
+
+    copies: int
+    """Sets of processes with a whole copy each."""
+    parts: int
+    """Parts that a copy is cut into."""
+    tensor: int
+    """Processes that share each product."""
+
+    @property
+    def readers(self) -> int:
+        """Processes, or sets of them, that read rows of their own."""
+        return self.copies * self.parts
+
+
+def layout(world: int, *, shard: Kind, tensor: int, machine: int) -> Layout:
+    """The directions of `world` processes, `machine` of them on each machine."""
+    fits = [n for n in range(1, world + 1) if world % n == 0]
+    if world % tensor:
+        raise InputError(
+            f"many.tensor: {world} processes can't be grouped by {tensor}; pick one of {', '.join(map(str, fits))}, or "
+            f"start a multiple of {tensor}"
+        )
+    readers = world // tensor
+    if shard == "full":
+        return Layout(1, readers, tensor)
+    if shard == "none":
+        return Layout(readers, 1, tensor)
+    if world % machine or machine % tensor:
+        raise InputError(
+            f"many.shard: 'hybrid' needs machines with equally many processes, a multiple of many.tensor: there are "
+            f"{world} in all, {machine} on this machine, and many.tensor is {tensor}; use 'full'"
+        )
+    return Layout(world // machine, machine // tensor, tensor)
+
+
+class Meshes(NamedTuple):
+    """The process groups in the words of torch."""
+
+    data: DeviceMesh
+    """What weights are cut or copied over."""
+    tensor: DeviceMesh | None
+    """Those that share products; None if nobody does."""
+
+
+def meshes(device: str, sizes: Layout) -> Meshes:
+    """Process groups for a layout. Processes that share products are neighbours: theirs is the most traffic."""
+    whole = init_device_mesh(device, tuple(sizes), mesh_dim_names=("copies", "parts", "tensor"))
+    data = whole["parts"] if sizes.copies == 1 else whole["copies", "parts"]
+    return Meshes(data, whole["tensor"] if sizes.tensor > 1 else None)
+
 
 GONE = ("Connection closed by peer", "Connection reset by peer", "Timed out waiting", "Connection refused")
 """How a lost process shows."""
@@ -44,7 +100,7 @@ def joined(many: Many, device: torch.device) -> Iterator[Joined]:
     with warnings.catch_warnings():
         # Nothing here changes an answer in place, which is what this one is about.
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
-        if not met.team.first:
+        if not met.team.is_rank0:
             # All find the same, and one of them says it.
             warnings.simplefilter("ignore")
         try:
@@ -63,7 +119,6 @@ def joined(many: Many, device: torch.device) -> Iterator[Joined]:
 
 
 def _meet(device: torch.device, limit: datetime.timedelta) -> None:
-    """Start torch's engine with the processes that torchrun started."""
     from torch.distributed.elastic.utils.api import get_env_variable_or_raise
 
     store, rank, world = next(rendezvous("env://", timeout=limit))
@@ -81,9 +136,7 @@ def _own(device: torch.device) -> torch.device:
     if device.type != "cuda":
         return device
     if device.index is not None:
-        raise InputError(
-            f"compute.device: under torchrun each process takes a device of its own; write cuda, not {device}"
-        )
+        raise InputError(f"compute.device: under torchrun each process takes its own device; write cuda, not {device}")
     local, there = dist.get_node_local_rank(), torch.cuda.device_count()
     if local >= there:
         raise InputError(

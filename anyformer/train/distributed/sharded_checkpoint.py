@@ -16,19 +16,88 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from anyformer.errors import CheckpointError, file_fault
 from anyformer.files import Written, write_new
-from anyformer.model.native_checkpoint import WEIGHTS
 from anyformer.model.safetensors_file import DTYPES, TensorFile
-from anyformer.train.checkpoint import FOLDER, Contents, Found, name_of, write
-from anyformer.train.distributed.dtensor_shards import Stretch, cut, gathered, local, stretch
+from anyformer.optim.clip import as_dtensor
+from anyformer.optim.rule import local as local_part
+from anyformer.train.checkpoint import FOLDER, NAMES, Checkpoint, Contents, Table, name_of, write
 from anyformer.train.ranks import Ranks
-from anyformer.train.state_tensors import NAMES, Table
+
+if TYPE_CHECKING:
+    pass
+
+
+class Stretch(NamedTuple):
+    """A box of a whole tensor."""
+
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def of(self, whole: Tensor) -> Tensor:
+        for dim, (start, size) in enumerate(zip(self.start, self.shape, strict=True)):
+            whole = whole.narrow(dim, start, size)
+        return whole
+
+    def within(self, outer: Stretch) -> Stretch:
+        """The same box, counted from where another one begins."""
+        return Stretch(tuple(a - b for a, b in zip(self.start, outer.start, strict=True)), self.shape)
+
+
+def stretch(tensor: Tensor) -> Stretch:
+    """What this process holds of a tensor. Products are shared out first and parts are cut of that, as `spread` does."""
+    start, size = [0] * tensor.dim(), list(tensor.shape)
+    held = as_dtensor(tensor.detach())
+    if held is None:
+        return Stretch(tuple(start), tuple(size))
+    mesh = held.device_mesh
+    for i in reversed(range(mesh.ndim)):
+        # Of two cuts of one dimension, one has a placement of its own class, which has the dimension too.
+        dim = getattr(held.placements[i], "dim", None)
+        if not isinstance(dim, int):
+            continue
+        # As torch.chunk cuts: equal parts rounded up, and the last ones may be short or empty.
+        each = -(-size[dim] // mesh.size(i))
+        before = min(each * mesh.get_local_rank(i), size[dim])
+        start[dim], size[dim] = start[dim] + before, min(each, size[dim] - before)
+    if tuple(size) != tuple(held.to_local().shape):
+        raise TypeError(f"a part of shape {tuple(held.to_local().shape)} is not cut as expected: {held.placements}")
+    return Stretch(tuple(start), tuple(size))
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this process holds, as a plain tensor over the same memory."""
+    return local_part(tensor.detach())
+
+
+@torch.no_grad()
+def put(tensor: Tensor, whole: Tensor) -> None:
+    """Give a tensor its part of a whole one. Nothing is sent: every process has the whole."""
+    if tensor.shape != whole.shape:
+        raise CheckpointError(f"a tensor of shape {tuple(whole.shape)} was given for one of {tuple(tensor.shape)}")
+    local(tensor).copy_(stretch(tensor).of(whole))
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The whole of what processes hold in parts. All processes of the run must call it, in the same order."""
+    tensor = tensor.detach()
+    held = as_dtensor(tensor)
+    if held is None:
+        return tensor
+    from torch.distributed.tensor import Replicate
+
+    # One direction of the mesh after the other: a dimension may be cut along two of them.
+    where = list(held.placements)
+    for i in range(len(where)):
+        where[i] = Replicate()
+        held = held.redistribute(placements=where)
+    return held.to_local()
+
 
 Parts = dict[str, dict[str, tuple[Tensor, tuple[int, ...]]]]
 """By table and name what one process writes, and where it begins in the whole."""
@@ -37,8 +106,12 @@ CONTINUES = "After that the same command continues from the checkpoint before"
 
 
 def gathered_contents(contents: Contents, team: Ranks) -> Contents:
-    """The same with whole tensors on the host of the first process. All processes take part."""
-    tables = {n: Table(gathered(t.tensors, keep=team.first), t.metadata) for n, t in contents.tables.items()}
+    """The same with whole tensors, gathered one at a time, on the host of the first process. All take part."""
+    tables: dict[str, Table] = {}
+    for name, table in contents.tables.items():
+        wholes = ((each, whole(tensor)) for each, tensor in table.tensors.items())
+        kept = {each: full.to("cpu", copy=True) if team.is_rank0 else None for each, full in wholes}
+        tables[name] = Table({each: full for each, full in kept.items() if full is not None}, table.metadata)
     return replace(contents, tables=tables)
 
 
@@ -49,18 +122,18 @@ def save_parts(team: Ranks, run: Path, step: int, contents: Contents, keep: int)
     def beside(made: Path) -> Mapping[str, Written]:
         nonlocal told
         told = True
-        team.told(os.getpid())
+        team.broadcast(os.getpid())
         _write_mine(made, contents.tables, team)
-        return _collected(made, contents.tables, team.world)
+        return collected(made, contents.tables, team.world)
 
-    with team.first_alone() as first:
+    with team.rank0_first() as first:
         if first:
             try:
                 write(run, step, replace(contents, tables={}, public="", beside=beside), keep)
             finally:
                 if not told:
-                    team.told(-1)
-        elif (writer := team.told(0)) >= 0:
+                    team.broadcast(-1)
+        elif (writer := team.broadcast(0)) >= 0:
             _write_mine(run / FOLDER / f"{name_of(step)}.tmp-{writer}", contents.tables, team)
 
 
@@ -72,17 +145,16 @@ def _write_mine(made: Path, tables: Mapping[str, Table], team: Ranks) -> None:
         for table, held in tables.items():
             answered = {name: tensor for name, tensor in held.tensors.items() if _answers_for(tensor, team)}
             mine[table] = {name: (local(tensor), stretch(tensor).start) for name, tensor in answered.items()}
-        _write_part(made, mine, team.rank, team.world)
+        write_part(made, mine, team.rank, team.world)
     except OSError as error:
         fault = error
     if team.any(fault is not None):
-        why = "another process could not write its part; its own message says why"
-        if fault is not None:
-            why = f"the part of this process can't be saved: {file_fault(fault)}. {CONTINUES}"
-        raise CheckpointError(f"{made}: {why}") from fault
+        other = "another process could not write its part; its own message says why"
+        mine_too = "" if fault is None else f"the part of this process can't be saved: {file_fault(fault)}. {CONTINUES}"
+        raise CheckpointError(f"{made}: {mine_too or other}") from fault
 
 
-def _write_part(made: Path, parts: Parts, rank: int, world: int) -> None:
+def write_part(made: Path, parts: Parts, rank: int, world: int) -> None:
     """One file for each table, and a list of what is in them."""
     listed: dict[str, Any] = {}
     for table, held in parts.items():
@@ -99,14 +171,14 @@ def _list(rank: int) -> str:
 
 def _answers_for(tensor: Tensor, team: Ranks) -> bool:
     """Whether this process writes what it holds: of copies the first one is written, and of nothing nothing."""
-    held = cut(tensor.detach())
+    held = as_dtensor(tensor.detach())
     if held is None:
-        return team.first
+        return team.is_rank0
     copies = [i for i, where in enumerate(held.placements) if where.is_replicate()]
     return all(held.device_mesh.get_local_rank(i) == 0 for i in copies) and local(tensor).numel() > 0
 
 
-def _collected(made: Path, tables: Mapping[str, Table], world: int) -> dict[str, Written]:
+def collected(made: Path, tables: Mapping[str, Table], world: int) -> dict[str, Written]:
     """The index of all parts, written by the first process, and every file that belongs to the checkpoint."""
     files: dict[str, Written] = {}
     index: dict[str, Any] = {}
@@ -131,7 +203,7 @@ def _collected(made: Path, tables: Mapping[str, Table], world: int) -> dict[str,
 class Stored:
     """A table of a checkpoint, plain or in parts, open for reading in a `with`. Its hashes have been checked."""
 
-    def __init__(self, found: Found, table: str) -> None:
+    def __init__(self, found: Checkpoint, table: str) -> None:
         self.found, self.table, self.metadata = found, table, dict[str, str]()
         self.shapes: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         self._pieces: dict[str, list[tuple[str, Stretch]]] = {}
@@ -141,11 +213,10 @@ class Stored:
     def __enter__(self) -> Stored:
         try:
             self._read()
-        except (KeyError, TypeError, ValueError) as error:
+        except BaseException as error:
             self._open.close()
-            raise CheckpointError(f"{self.found.folder / PARTS}: can't be used: {error!r}") from error
-        except BaseException:
-            self._open.close()
+            if isinstance(error, KeyError | TypeError | ValueError):
+                raise CheckpointError(f"{self.found.folder / PARTS}: can't be used: {error!r}") from error
             raise
         return self
 
@@ -170,9 +241,8 @@ class Stored:
             self._pieces[name] = []
             for piece in told["pieces"]:
                 if piece["file"] not in self.found.files:
-                    raise CheckpointError(
-                        f"{self.found.folder / PARTS}: names {piece['file']!r:.120}, which is no part"
-                    )
+                    place = self.found.folder / PARTS
+                    raise CheckpointError(f"{place}: names {piece['file']!r:.120}, which is no part")
                 shape = tuple(self._file(piece["file"]).header.tensors[name].shape)
                 self._pieces[name].append((piece["file"], Stretch(tuple(map(int, piece["start"])), shape)))
             _check_boxes(name, self.shapes[name][0], [box for _, box in self._pieces[name]])
@@ -188,10 +258,7 @@ class Stored:
         for file, box in self._pieces[name]:
             both = _overlap(box, wanted)
             if both is not None:
-                view = self._file(file).view(name)
-                into_it = Stretch(tuple(a - b for a, b in zip(both.start, wanted.start, strict=True)), both.shape)
-                out_of = Stretch(tuple(a - b for a, b in zip(both.start, box.start, strict=True)), both.shape)
-                into_it.of(into).copy_(out_of.of(view))
+                both.within(wanted).of(into).copy_(both.within(box).of(self._file(file).view(name)))
 
 
 def _overlap(a: Stretch, b: Stretch) -> Stretch | None:
@@ -213,7 +280,7 @@ def _check_boxes(name: str, shape: tuple[int, ...], boxes: list[Stretch]) -> Non
         raise CheckpointError(f"{PARTS}: the parts of {name} do not make up {shape}")
 
 
-def fill(found: Found, table: str, tensors: Mapping[str, Tensor]) -> dict[str, str]:
+def fill(found: Checkpoint, table: str, tensors: Mapping[str, Tensor]) -> dict[str, str]:
     """Give tensors, cut or whole, what a table has under their names; its texts. All must fit, or none is touched."""
     with Stored(found, table) as stored:
         wrong = [f"{name}: is missing" for name in tensors.keys() - stored.shapes.keys()]
@@ -227,52 +294,3 @@ def fill(found: Found, table: str, tensors: Mapping[str, Tensor]) -> dict[str, s
         for name, tensor in tensors.items():
             stored.copy(name, stretch(tensor), local(tensor))
         return stored.metadata
-
-
-def rewrite(found: Found, run: Path, parts: int = 0) -> Path:
-    """Write a checkpoint, however it was written, into the folder of another run: plain, or in so many parts."""
-    tables = {name: _whole_table(found, name) for name in _tables(found)}
-    kept = [name for name in found.files if Path(name).suffix not in (".safetensors", ".json")]
-    texts = {name: (found.folder / name).read_text(encoding="utf-8") for name in kept}
-    public = next(name for name in ("ema.safetensors", WEIGHTS) if name in tables)
-    contents = Contents(tables=tables, state=found.state, texts=texts, public=public)
-    run.mkdir(parents=True, exist_ok=True)
-    if not parts:
-        return write(run, found.step, contents)
-
-    def beside(made: Path) -> Mapping[str, Written]:
-        for rank in range(parts):
-            cut_up = {name: _chunks(table, rank, parts) for name, table in tables.items()}
-            _write_part(made, cut_up, rank, parts)
-        return _collected(made, tables, parts)
-
-    return write(run, found.step, replace(contents, tables={}, public="", beside=beside))
-
-
-def _tables(found: Found) -> list[str]:
-    if PARTS in found.files:
-        return list(json.loads((found.folder / PARTS).read_bytes())["tables"])
-    return [name for name in found.files if name.endswith(".safetensors")]
-
-
-def _whole_table(found: Found, name: str) -> Table:
-    with Stored(found, name) as stored:
-        tensors = {each: torch.empty(shape, dtype=dtype) for each, (shape, dtype) in stored.shapes.items()}
-        for each, tensor in tensors.items():
-            stored.copy(each, stretch(tensor), tensor)
-        return Table(tensors, stored.metadata)
-
-
-def _chunks(table: Table, rank: int, parts: int) -> dict[str, tuple[Tensor, tuple[int, ...]]]:
-    """The rows that one of several processes would hold; what has no rows is the first one's."""
-    found: dict[str, tuple[Tensor, tuple[int, ...]]] = {}
-    for name, tensor in table.tensors.items():
-        if not tensor.dim():
-            if rank == 0:
-                found[name] = tensor, ()
-            continue
-        each = -(-tensor.shape[0] // parts)
-        begin = min(each * rank, tensor.shape[0])
-        if begin < tensor.shape[0]:
-            found[name] = tensor[begin : begin + each], (begin, *[0] * (tensor.dim() - 1))
-    return found

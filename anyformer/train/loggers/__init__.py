@@ -1,13 +1,17 @@
-"""Loggers: who else is told what a run measures, beside metrics.jsonl."""
+"""Metrics of a run: metrics.jsonl, one JSON object on a line, and loggers that are told the same."""
 
 from __future__ import annotations
 
+import json
+import math
+import uuid
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from anyformer.errors import AnyformerError, CapabilityError, InputError, nearest
+from anyformer.errors import AnyformerError, CapabilityError, InputError, naming, nearest
+from anyformer.files import replace_file
 from anyformer.registry import OpenAxis
 
 GROUPS = {"step": "train", "look": "valid", "final": "final", "save": "save"}
@@ -24,9 +28,7 @@ class Logger(Protocol):
         ...
 
     def log(self, event: str, values: Mapping[str, Any]) -> None:
-        """Something happened; `values["step"]` says when. Events are `step`, `look` (a sample of the
-        held-out part), `final` (all of it), `sample` and `save`.
-        """
+        """An event at `values["step"]`: `step`, `look` (a held-out sample), `final` (all of it), `sample` or `save`."""
         ...
 
     def end(self) -> None:
@@ -42,7 +44,6 @@ class Service(OpenAxis, axis="logger", leaves="anyformer.train.loggers"):
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        """Of the run."""
 
     def begin(self, name: str, config: Mapping[str, Any], step: int) -> None:
         """Load the package and begin; ImportError if it is not there."""
@@ -59,15 +60,12 @@ class Service(OpenAxis, axis="logger", leaves="anyformer.train.loggers"):
                 self.numbers(found, step)
 
     def numbers(self, found: Mapping[str, float], step: int) -> None:
-        """Pass on numbers by name."""
         raise TypeError(f"logger {self.kind!r} defines no numbers()")
 
     def text(self, text: str, step: int) -> None:
-        """Pass on what the model said."""
         raise TypeError(f"logger {self.kind!r} defines no text()")
 
     def end(self) -> None:
-        """Write out what is waiting."""
         raise TypeError(f"logger {self.kind!r} defines no end()")
 
 
@@ -89,23 +87,19 @@ def unknown_services(names: Sequence[str]) -> Iterator[str]:
 
 def services(names: Sequence[str], folder: Path) -> list[Logger]:
     """The loggers that `run.log` names."""
-    wrong = list(unknown_services(names))
-    if wrong:
+    if wrong := list(unknown_services(names)):
         raise InputError(f"run.log: {'; '.join(wrong)}")
-    found = [Service.named(name) for name in dict.fromkeys(names)]
-    return [leaf(folder) for leaf in found if leaf is not None]
+    return [leaf(folder) for name in dict.fromkeys(names) if (leaf := Service.named(name)) is not None]
 
 
-class Told:
+class LoggerGroup:
     """Tells all loggers. One that can't begin is an error before anything is learned; one that fails later is left out."""
 
     def __init__(self, loggers: Sequence[Logger]) -> None:
         self._loggers = list(loggers)
 
     def begin(self, name: str, config: Mapping[str, Any], step: int) -> None:
-        """The run begins, or goes on after a step."""
-        wrong: list[str] = []
-        begun: list[Logger] = []
+        wrong, begun = list[str](), list[Logger]()
         for logger in self._loggers:
             try:
                 logger.begin(name, config, step)
@@ -120,35 +114,123 @@ class Told:
         if wrong:
             self._loggers = begun
             self.end()
-            raise CapabilityError(
-                "\n  ".join(["loggers that can't be used; mend them, or leave them out of run.log:", *wrong])
-            )
+            title = "loggers that can't be used; mend them, or leave them out of run.log:"
+            raise CapabilityError("\n  ".join([title, *wrong]))
 
     def log(self, event: str, values: Mapping[str, Any]) -> None:
-        """Something happened."""
-        for logger in list(self._loggers):
-            try:
-                logger.log(event, values)
-            except Exception as error:
-                self._leave_out(logger, error)
+        self._each(lambda logger: logger.log(event, values))
 
     def end(self) -> None:
-        """The run is over."""
-        for logger in list(self._loggers):
-            try:
-                logger.end()
-            except Exception as error:
-                self._leave_out(logger, error)
+        self._each(lambda logger: logger.end())
         self._loggers = []
 
-    def _leave_out(self, logger: Logger, error: Exception) -> None:
-        self._loggers.remove(logger)
-        warnings.warn(
-            f"the logger {_called(logger)} failed and is left out from here on ({type(error).__name__}: {error}); "
-            "metrics.jsonl has everything",
-            stacklevel=3,
-        )
+    def _each(self, call: Callable[[Logger], None]) -> None:
+        for logger in list(self._loggers):
+            try:
+                call(logger)
+            except Exception as error:
+                self._loggers.remove(logger)
+                warnings.warn(
+                    f"the logger {_called(logger)} failed and is left out from here on ({type(error).__name__}: {error}); "
+                    "metrics.jsonl has everything",
+                    stacklevel=4,
+                )
 
 
 def _called(logger: Logger) -> str:
     return getattr(logger, "kind", "") or type(logger).__name__
+
+
+LOGGED_AS = ".logged-as"
+
+
+def name_there(folder: Path, *, fresh: bool) -> str:
+    """The name of this run elsewhere; a run that begins from its first step has a new one."""
+    place = folder / LOGGED_AS
+    if not fresh and place.is_file():
+        return place.read_text(encoding="ascii").strip()
+    name = uuid.uuid4().hex[:12]
+    replace_file(place, lambda beside: beside.write_text(f"{name}\n", encoding="ascii"))
+    return name
+
+
+FILE = "metrics.jsonl"
+
+
+class Metrics:
+    """Appends records to metrics.jsonl, flushed one by one, and tells loggers; quiet on all ranks but the first."""
+
+    def __init__(self, folder: Path, loggers: LoggerGroup | None = None, *, quiet: bool = False) -> None:
+        self._file = None if quiet else (folder / FILE).open("a", encoding="utf-8")
+        self._loggers = LoggerGroup([]) if loggers is None or quiet else loggers
+
+    def write(self, event: str, **values: Any) -> None:
+        """Add one record. JSON has no NaN: a number that is not finite is written as null."""
+        if self._file is None:
+            return
+        with naming(self._file.name):
+            self._file.write(json.dumps({"event": event, **sound(values)}, allow_nan=False) + "\n")
+            self._file.flush()
+        self._loggers.log(event, values)
+
+    def tell(self, event: str, **values: Any) -> None:
+        """Tell loggers of something that is no measurement."""
+        self._loggers.log(event, values)
+
+    def __enter__(self) -> Metrics:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._loggers.end()
+
+
+def sound(value: Any) -> Any:
+    """The same, with None for every number that is not finite."""
+    if isinstance(value, dict):
+        return {name: sound(inner) for name, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_metrics(folder: Path, event: str) -> list[dict[str, Any]]:
+    """All records of one event. Lines that are no records, such as a last one cut short, are passed over."""
+    return [record for record in records(folder) if record.get("event") == event]
+
+
+def is_final(record: Mapping[str, Any]) -> bool:
+    """Whether a record is of the whole held-out part: the event `final`, or in older runs a marked `look`."""
+    return record.get("event") == "final" or (record.get("event") == "look" and bool(record.get("final")))
+
+
+def points(folder: Path) -> list[dict[str, Any]]:
+    """The held-out curve: measurements on a sample of the rows."""
+    return [record for record in read_metrics(folder, "look") if not is_final(record)]
+
+
+def finals(folder: Path) -> list[dict[str, Any]]:
+    """Measurements on the whole held-out part: one, and one more for each time that a finished run was given steps."""
+    return [record for record in records(folder) if is_final(record)]
+
+
+def trim(folder: Path, step: int) -> None:
+    """Forget what was measured after a step: a run that goes on from there will measure it again."""
+    kept = [record for record in records(folder) if not (isinstance(at := record.get("step"), int) and at > step)]
+    lines = "".join(json.dumps(record, allow_nan=False) + "\n" for record in kept)
+    replace_file(folder / FILE, lambda beside: beside.write_text(lines, encoding="utf-8"))
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """All records, in the order in which they were written."""
+    try:
+        lines = (folder / FILE).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    return [record for line in lines if isinstance(record := _parsed(line), dict)]
+
+
+def _parsed(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except json.JSONDecodeError:
+        return None

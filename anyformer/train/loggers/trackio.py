@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from anyformer.registry import installed
-from anyformer.train.loggers import Service
-from anyformer.train.loggers.names import name_there
+from anyformer.train.loggers import Service, name_there
 
 PROJECT = "anyformer"
 

@@ -1,14 +1,17 @@
-"""Charts as inline SVG: lines, bands and dots over the steps of a run, in the colours of the page."""
+"""Charts of a run: inline SVG over its steps in the colours of the page, and the loss curve as a PNG."""
 
 from __future__ import annotations
 
 import html
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
+from anyformer.errors import naming
 from anyformer.specs.number_format import short
+from anyformer.train.report import running_mean
 
 Points = Sequence[tuple[float, float]]
 LEFT, RIGHT, TOP, BOTTOM = 80, 22, 12, 44
@@ -44,29 +47,27 @@ class Chart:
     """Steps that are marked below."""
     log: bool = False
     from_zero: bool = False
-    unit: Callable[[float], str] = field(default=lambda value: plain(value))
+    unit: Callable[[float], str] = lambda value: plain(value)
     wide: bool = False
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to draw."""
         return not any(line.points for line in self.lines)
 
     def svg(self) -> str:
-        """The drawing."""
         width, height = (1060, 346) if self.wide else (520, 216)
         low, high = self._span()
         scale = _Scale(width=width, height=height, total=self.total, low=low, high=high, log=self.log)
         parts = [*self._axes(scale), *self._marks(scale)]
-        inside = width - LEFT - RIGHT, height - TOP - BOTTOM
+        w, h = width - LEFT - RIGHT, height - TOP - BOTTOM
         # A drawing within the drawing: what leaves its frame is cut off.
-        parts.append(
-            f'<svg x="{LEFT}" y="{TOP}" width="{inside[0]}" height="{inside[1]}" viewBox="{LEFT} {TOP} {inside[0]} {inside[1]}">'
-        )
+        parts.append(f'<svg x="{LEFT}" y="{TOP}" width="{w}" height="{h}" viewBox="{LEFT} {TOP} {w} {h}">')
         if self.band:
             over = [(x, y) for x, _, y in self.band] + [(x, y) for x, y, _ in reversed(self.band)]
             parts.append(f'<polygon class="band" points="{scale.points(over)}"/>')
-        parts += [self._stroke(scale, line) for line in self.lines]
+        for line in self.lines:
+            if line.joined:
+                parts.append(f'<polyline class="{line.style}" points="{scale.points(self._sound(line.points))}"/>')
         parts.append("</svg>")
         for line in self.lines:
             parts += self._dots(scale, line)
@@ -90,9 +91,7 @@ class Chart:
         return f"{self.title} ({self.measure}) over {self.total:,} steps: {'; '.join(ends)}"
 
     def _span(self) -> tuple[float, float]:
-        values = sorted(
-            y for line in self.lines for _, y in line.points if math.isfinite(y) and (y > 0 or not self.log)
-        )
+        values = sorted(y for line in self.lines for _, y in self._sound(line.points))
         if not values:
             return (0.1, 1.0) if self.log else (0.0, 1.0)
         # The first few steps are far above all others: most of the room belongs to the rest.
@@ -109,9 +108,8 @@ class Chart:
         for value in log_ticks(scale.low, scale.high) if self.log else ticks(scale.low, scale.high):
             y = scale.y(value)
             parts.append(f'<line class="grid" x1="{LEFT}" x2="{scale.width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            parts.append(
-                f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{html.escape(brief(self.unit(value)))}</text>'
-            )
+            number = html.escape(brief(self.unit(value)))
+            parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{number}</text>')
         base = scale.height - BOTTOM
         for value in ticks(0, self.total, 6 if self.wide else 4):
             if value == int(value):
@@ -121,9 +119,8 @@ class Chart:
         across, up = (LEFT + scale.width - RIGHT) / 2, (TOP + base) / 2
         parts.append(f'<text class="across" x="{across:.1f}" y="{scale.height - 6}" text-anchor="middle">step</text>')
         label = html.escape(f"{self.measure}, log scale" if self.log else self.measure)
-        parts.append(
-            f'<text class="up" x="14" y="{up:.1f}" text-anchor="middle" transform="rotate(-90 14 {up:.1f})">{label}</text>'
-        )
+        at = f'x="14" y="{up:.1f}" text-anchor="middle" transform="rotate(-90 14 {up:.1f})"'
+        parts.append(f'<text class="up" {at}>{label}</text>')
         return parts
 
     def _marks(self, scale: _Scale) -> list[str]:
@@ -135,18 +132,12 @@ class Chart:
                 parts.append(f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{scale.height - BOTTOM}"/>')
             if word and self.wide:
                 # At the end of its stretch, where a loss is lowest and leaves room above.
-                parts.append(
-                    f'<text x="{scale.x(end) - 6:.1f}" y="{TOP + 10}" text-anchor="end">{html.escape(word)}</text>'
-                )
+                at = f'x="{scale.x(end) - 6:.1f}" y="{TOP + 10}" text-anchor="end"'
+                parts.append(f"<text {at}>{html.escape(word)}</text>")
         return parts
 
     def _sound(self, points: Points) -> Points:
         return [(x, y) for x, y in points if math.isfinite(y) and (y > 0 or not self.log)]
-
-    def _stroke(self, scale: _Scale, line: Line) -> str:
-        if not line.joined:
-            return ""
-        return f'<polyline class="{line.style}" points="{scale.points(self._sound(line.points))}"/>'
 
     def _dots(self, scale: _Scale, line: Line) -> list[str]:
         points = self._sound(line.points)
@@ -217,10 +208,60 @@ def count(value: float) -> str:
 
 def plain(value: float) -> str:
     """A number in a few digits."""
-    return (
-        f"{value:.4g}"
-        if 1e-3 <= abs(value) < 1e4 or value == 0
-        else short(value)
-        if abs(value) >= 1e4
-        else f"{value:.0e}"
-    )
+    if value == 0 or 1e-3 <= abs(value) < 1e4:
+        return f"{value:.4g}"
+    return short(value) if abs(value) >= 1e4 else f"{value:.0e}"
+
+
+INK, FAINT, ACCENT, WARM = "#1f2430", "#b9c3d6", "#2b6cb0", "#c05621"
+
+
+def draw_curve(
+    path: Path,
+    *,
+    title: str,
+    train: Points,
+    held_out: Points,
+    final: Points = (),
+    yardsticks: Mapping[str, float],
+    unit: str = "bits per byte",
+) -> None:
+    """Write a PNG of points (tokens, value) and level lines; `held_out` is of a sample, `final` of the whole part."""
+    # The figure is made without pyplot: no window system is asked, and nothing is left behind in global state.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter
+
+    figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    smooth: list[float] = running_mean([y for _, y in train], share=0.04).tolist()
+    if train:
+        axes.plot(*zip(*train, strict=True), color=FAINT, linewidth=0.8, label="training rows")
+        axes.plot([x for x, _ in train], smooth, color=ACCENT, linewidth=1.8, label="training rows, smoothed")
+    if held_out:
+        axes.plot(*zip(*held_out, strict=True), "o-", color=INK, markersize=4, linewidth=1.2, label="held out")
+    if final:
+        axes.plot(*zip(*final, strict=True), "D", color=WARM, markersize=7, label="held out, all of it", clip_on=False)
+    right = max((x for x, _ in (*train, *held_out, *final)), default=1.0)
+    values = [*smooth, *(y for _, y in (*held_out, *final)), *yardsticks.values()]
+    # All that was reached, with some air, but not a whole first spike.
+    sound = [value for value in values if math.isfinite(value)]
+    low, high = (min(sound), max(sound)) if sound else (0.0, 1.0)
+    low, high = max(0.0, low - 0.08 * (high - low) - 0.05), high + 0.1 * (high - low) + 0.05
+    for name, value in yardsticks.items():
+        if low <= value <= high:
+            axes.axhline(value, color=WARM, linewidth=1, linestyle=(0, (4, 3)))
+            axes.annotate(
+                f"{name} {value:.2f}", (right, value), xytext=(0, 3), textcoords="offset points", ha="right",
+                color=WARM, fontsize=9,
+            )  # fmt: skip
+    axes.set(xlim=(0, right), ylim=(low, high), xlabel="tokens learned from", ylabel=unit)
+    axes.set_title(title, loc="left", fontsize=11, color=INK)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: count(x)))
+    axes.grid(color="#e6eaf2", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=9, loc="upper right", ncols=2)
+    with naming(path):
+        figure.savefig(path, format="png")

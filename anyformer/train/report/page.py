@@ -58,12 +58,9 @@ def headline(report: Report) -> str:
     figures = look.get("figures") or {}
     for name in ("bleu", "accuracy"):
         if figures.get(name) is not None:
-            return f"{_percent(name, figures[name])} {spent}"
+            value = figures[name]
+            return f"{name} {f'{value:.1%}' if 0 <= value <= 1 else plain(value)} {spent}"
     return f"held-out loss {look['loss']:.4f} {spent}"
-
-
-def _percent(name: str, value: float) -> str:
-    return f"{name} {value:.1%}" if 0 <= value <= 1 else f"{name} {plain(value)}"
 
 
 def _done(report: Report) -> int:
@@ -104,11 +101,8 @@ def _charts(report: Report) -> Iterator[str]:
     train = Line(name="training rows, smoothed", points=steps.smooth("loss"), style="train")
     faults = steps.skips()
     loss = "squared error" if "squared_error" in steps.terms else "loss (nats per label)"
-    held = _held_out(report, lambda look: look.get("loss"))
-    lines = [train, *held]
-    yield _chart(
-        Chart(title="Loss", measure=loss, lines=lines, band=steps.band("loss"), faults=faults, wide=True, **common)
-    )
+    lines, band = [train, *_held_out(report, lambda look: look.get("loss"))], steps.band("loss")
+    yield _chart(Chart(title="Loss", measure=loss, lines=lines, band=band, faults=faults, wide=True, **common))
     charts = [
         Chart(title="Learning rate", measure="factor on the peak", unit=lambda v: f"{v:g}", from_zero=True,
               lines=[Line(name="factor on the peak", points=steps.curve("rate"), style="train")], **common),
@@ -120,7 +114,8 @@ def _charts(report: Report) -> Iterator[str]:
               lines=[Line(name="at most so far", points=steps.curve("memory"), style="train")], **common),
     ]  # fmt: skip
     for name in _others(report):
-        lines, words = _held_out(report, lambda look, name=name: _figure(look, name)), name.replace("_", " ")
+        lines = _held_out(report, lambda look, name=name: {**look, **(look.get("figures") or {})}.get(name))
+        words = name.replace("_", " ")
         charts.append(Chart(title=words.capitalize(), measure=UNITS.get(name, words), lines=lines, **common))
     for name in [name for name in steps.terms if name not in ("total", "cross_entropy", "squared_error")][:FIGURES]:
         line = Line(name="term of the loss", points=steps.smooth(name), style="train")
@@ -137,12 +132,9 @@ def _held_out(report: Report, value: Callable[[Mapping[str, Any]], float | None]
 
     sample = report.curve()
     part = f", {words}" if sample and (words := _rows_of(sample[-1])) else ""
-    others = [
-        Line(name="held out, other rows", points=points(looks), style="other", dots=True)
-        for looks in report.other_curves()
-    ]
+    other: dict[str, Any] = {"name": "held out, other rows", "style": "other", "dots": True}
     return [
-        *others,
+        *(Line(points=points(looks), **other) for looks in report.other_curves()),
         Line(name=f"held out{part}", points=points(sample), style="valid", dots=True),
         Line(name="held out, all rows", points=points(report.finals), style="final", dots=True, joined=False),
     ]
@@ -165,23 +157,16 @@ def _others(report: Report) -> list[str]:
     return list(names)[:FIGURES]
 
 
-def _figure(look: Mapping[str, Any], name: str) -> float | None:
-    return look.get("bits_per_byte") if name == "bits_per_byte" else (look.get("figures") or {}).get(name)
-
-
 def _chart(chart: Chart) -> str:
     if chart.empty:
         return ""
     keys = "".join(f'<span class="{line.style}">{_safe(line.name)}</span>' for line in chart.lines if line.points)
     if chart.faults:
         keys += '<span class="fault">left out</span>'
-    wide, drawn = "", chart.svg()
+    wide, drawn = ' class="wide"' if chart.wide else "", chart.svg()
     if chart.wide:
         # A phone gets a drawing of its own: the wide one would be too small to read there.
-        wide, drawn = (
-            ' class="wide"',
-            f'<div class="desk">{drawn}</div><div class="phone">{replace(chart, wide=False).svg()}</div>',
-        )
+        drawn = f'<div class="desk">{drawn}</div><div class="phone">{replace(chart, wide=False).svg()}</div>'
     return f'<section{wide}><h2>{_safe(chart.title)}</h2><p class="keys">{keys}</p>{drawn}</section>'
 
 
