@@ -9,13 +9,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyformer.kernels.cuda_graph import hold
+
 
 @functools.lru_cache(maxsize=1024)
 def _table(make: Callable[..., Any], names: tuple[Any, ...], device: torch.device) -> Tensor:
-    return torch.from_numpy(make(*names)).to(device)
+    # Also for passes with gradients, which could not keep what was made in inference mode.
+    with torch.inference_mode(False):
+        return torch.from_numpy(make(*names)).to(device)
 
 
 @torch.compiler.assume_constant_result
 def constant(make: Callable[..., Any], names: tuple[Any, ...], device: torch.device) -> Tensor:
     """The array `make(*names)` as a tensor. While a model is compiled it is made at once, and not traced."""
-    return _table(make, names, device)
+    return hold(_table(make, names, device))

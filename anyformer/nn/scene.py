@@ -7,7 +7,8 @@ from torch import Tensor
 
 from anyformer.kernels.attention import choice
 from anyformer.kernels.attention_mask import AttentionMask
-from anyformer.kernels.dispatch import Kernel, KernelRequest
+from anyformer.kernels.cuda_graph import fixed_shapes
+from anyformer.kernels.dispatch import Kernel, KernelRequest, must_repeat
 from anyformer.model.global_queries import global_rows
 from anyformer.model.token_layout import TokenLayout, declared_length, document_length, place
 from anyformer.model.token_layout import attention_mask as sight_of
@@ -90,6 +91,7 @@ def _kernel(body: Attention, sight: AttentionMask, x_BTD: Tensor) -> Kernel:
         bias=position.biases() or sight.adds_wider(x_BTD.dtype), reads_content=position.reads_content,
         products=position.products, softcap=body.spec.softcap is not None, reads_probs=position.reads_probs(),
         dropout=body.training and body.spec.dropout > 0, compiling=torch.compiler.is_compiling(),
+        recorded=fixed_shapes(x_BTD.device.type), learned_bias=position.biases(), deterministic=must_repeat(),
         masked=sight.given is not None,
     )  # fmt: skip
     return choice(request).kernel

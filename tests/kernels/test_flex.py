@@ -1,13 +1,19 @@
 """flex_attention: what it refuses, its block masks and score functions on any device, and itself on CUDA."""
 
+import dataclasses
+import warnings
+
 import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask, create_mask
 
+import anyformer as af
+from anyformer.kernels import attention
 from anyformer.kernels.attention import flex, flex_blocks, flex_parts, reference
 from anyformer.kernels.attention.score_bias import score_bias
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.dispatch import AttentionArgs, KernelRequest
+from anyformer.model import stack
 from anyformer.parts.mixers.relu import Relu
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.causal import Causal
@@ -16,6 +22,7 @@ from anyformer.parts.positions.shaw import Shaw
 from anyformer.parts.positions.t5 import T5Bias, thresholds
 from anyformer.specs.axes import ScoreBias
 from anyformer.specs.patterns import Tokens, parse
+from tests.contract.draw import BASE
 from tests.tolerances import assert_close
 
 HEADS, GROUPS, DIM, SCALE = 4, 2, 16, 0.25
@@ -66,6 +73,7 @@ def sight_of(text, tokens, rows="alone", device="cpu"):
         ({"bias": True, "products": True}, "further vectors"),
         ({"shape": "causal"}, "faster in torch's SDPA"),
         ({"shape": "none"}, "faster in torch's SDPA"),
+        ({"bias": True, "learned_bias": True, "deterministic": True}, "in any order"),
     ],
 )
 def test_flex_request_that_it_cannot_serve_is_refused_with_the_reason(change, words):
@@ -83,6 +91,8 @@ def test_flex_request_that_it_cannot_serve_is_refused_with_the_reason(change, wo
         {"shape": "causal", "bias": True},
         {"shape": "causal", "softcap": True},
         {"shape": "none", "mixer": Softmax(sinks=True)},
+        {"bias": True, "learned_bias": True},
+        {"bias": True, "deterministic": True},
     ],
 )
 def test_flex_request_with_pattern_bias_cap_or_sinks_is_served(change):
@@ -317,3 +327,56 @@ def test_flex_on_cuda_row_that_sees_nothing_gives_zero_and_no_gradient():
         out = flex.run(q, k, v, AttentionArgs(SCALE, Softmax(sinks=bool(own)), own, sight))
         grads = torch.autograd.grad(out.sum(), (q, k, v))
         assert all((x == 0).all() for x in (out, *grads))
+
+
+@pytest.mark.parametrize(
+    ("position", "asked", "learns"),
+    [
+        ({"kind": "t5"}, True, True),
+        ({"kind": "shaw", "on_values": False}, True, True),
+        ({"kind": "alibi"}, True, False),
+        ({"kind": "t5"}, False, False),
+    ],
+)
+def test_flex_serves_no_learned_bias_where_gradients_must_repeat(position, asked, learns, monkeypatch):
+    """What chooses a kernel tells it whether the bias learns, and whether torch was told to be deterministic."""
+    requests = []
+    real = stack.choice
+
+    def choice(request):
+        requests.append(request)
+        return real(request)
+
+    monkeypatch.setattr(stack, "choice", choice)
+    model = af.build(af.spec(BASE | {"position": position}).vary({"attention.pattern": "causal & window(4)"}))
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(asked)
+    try:
+        model(torch.zeros(1, 8, dtype=torch.long))
+        with torch.no_grad():
+            model(torch.zeros(1, 8, dtype=torch.long))
+    finally:
+        torch.use_deterministic_algorithms(before)
+    reasons = [flex.why_not(dataclasses.replace(request, device="cuda")) for request in requests]
+    assert ["in any order" in (reason or "") for reason in reasons] == [learns, False]
+
+
+@gpu
+@pytest.mark.parametrize("kind", ["t5", "shaw", "column", "t5 cap"])
+def test_flex_on_cuda_learned_bias_has_the_same_bits_each_time_where_they_are_asked_for(kind):
+    sight, leaves = sight_of("causal", 300, device="cuda"), leaves_of(kind, 300, "cuda")
+    given = torch.randn_like(leaves["q"])
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+
+        def served(q, k, v, terms):
+            return attention.attend(q, k, v, **terms._asdict())
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = [both(served, kind, leaves, sight, torch.float32, given) for _ in range(4)]
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+    for again in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], again, strict=True))

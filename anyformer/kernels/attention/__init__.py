@@ -13,7 +13,8 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.kernels.attention import block_local, flex, paged_cpu, paged_cuda, reference, repeats, sdpa, tiled_flash
-from anyformer.kernels.dispatch import AttentionArgs, Dispatch, Kernel, KernelRequest, choose
+from anyformer.kernels.cuda_graph import fixed_shapes
+from anyformer.kernels.dispatch import AttentionArgs, Dispatch, Kernel, KernelRequest, choose, must_repeat
 
 KERNELS: tuple[Kernel, ...] = (
     paged_cuda.KERNEL,
@@ -67,6 +68,9 @@ def attend(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, *, kernel: Kernel | N
             reads_probs=given.values is not None,
             dropout=given.dropout > 0,
             compiling=torch.compiler.is_compiling(),
+            recorded=fixed_shapes(q_BTHK.device.type),
+            learned_bias=given.scores is not None and given.scores.learns,
+            deterministic=must_repeat(),
             masked=given.sight.given is not None,
         )
         kernel = choice(request).kernel

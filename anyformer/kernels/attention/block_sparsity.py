@@ -1,7 +1,7 @@
 """Which tiles of the pairs hold any that a pattern allows, and which hold no other.
 
 For plain rows the pattern alone decides, on the host and once for a length. Otherwise the rows are looked at, unless
-code is being compiled, which must serve rows that it has not seen.
+code is being compiled or recorded, which must serve rows that it has not seen.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.constants import constant, read, written
+from anyformer.kernels.cuda_graph import fixed_shapes
 from anyformer.specs.patterns import Pattern, Tokens
 
 
@@ -50,7 +51,7 @@ def _plan(sight: AttentionMask, rows: int, columns: int) -> Plan:
     marks = pattern.reads_marks and isinstance(sight.k.marked, Tensor)
     if sight.plain and not pattern.needs_length and not marks:
         return planned(pattern, queries, keys, rows, columns, sight.heads, sight.layer)
-    if torch.compiler.is_compiling():
+    if fixed_shapes(sight.k.pos.device.type):
         return every(queries, keys, rows, columns, False)
     return _looked_up(sight, rows, columns)
 

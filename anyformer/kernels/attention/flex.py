@@ -47,6 +47,8 @@ def why_not(request: KernelRequest) -> str | None:
         return "it does not expose the weights, which this position scheme adds to the values"
     if request.products:
         return "a product of further vectors in each score does not fit its tiles"
+    if request.learned_bias and request.deterministic:
+        return "it adds up the gradient of a position bias in any order, and the same bits are asked for each time"
     sinks = len(request.mixer.weights(1)) > 0
     if request.shape != "pattern" and not (request.bias or request.softcap or sinks):
         return "plain causal or full attention is faster in torch's SDPA"
