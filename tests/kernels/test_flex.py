@@ -380,3 +380,67 @@ def test_flex_on_cuda_learned_bias_has_the_same_bits_each_time_where_they_are_as
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
     for again in found[1:]:
         assert all(torch.equal(a, b) for a, b in zip(found[0], again, strict=True))
+
+
+@pytest.fixture
+def compiled_plainly(monkeypatch):
+    """flex on a CPU: its calls go through the compiler's front, and what it traced is run as it is."""
+    monkeypatch.setattr(flex, "BACKEND", "eager")
+    flex._kind.cache_clear()
+    torch._dynamo.reset()
+    yield
+    flex._kind.cache_clear()
+    torch._dynamo.reset()
+
+
+VARIED = [
+    (tokens, text, rows, grads)
+    for tokens, text in ((130, "causal & window(50)"), (200, "causal & window(50)"))
+    for rows in ROWS
+    for grads in ("none", "inference", "none")
+]
+
+
+def served(tokens, text, rows, grads, kind="plain"):
+    """flex and the reference, for rows of two lengths of memory: laid out plainly, and every second one of more."""
+    sight, leaves = sight_of(text, tokens, rows), leaves_of(kind, tokens)
+    outs = []
+    for stride in (1, 2):
+        q, k, v = (leaves[name].float().repeat_interleave(stride, 0)[::stride] for name in ("q", "k", "v"))
+        context = torch.inference_mode if grads == "inference" else torch.no_grad
+        with context():
+            terms = terms_of(kind, leaves, sight)
+            outs.append((flex.run(q, k, v, terms), reference.run(q.double(), k.double(), v.double(), terms)))
+    return outs
+
+
+@pytest.mark.filterwarnings("ignore:.*unfused implementation")
+def test_flex_of_more_variants_than_the_compiler_keeps_is_compiled_afresh(compiled_plainly, monkeypatch):
+    monkeypatch.setattr(flex, "RENEWALS", 30)
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for varied in VARIED:
+            for found, wanted in served(*varied):
+                assert_close("single", found, wanted)
+
+
+@pytest.mark.filterwarnings("ignore:.*unfused implementation")
+def test_flex_that_the_compiler_gives_up_is_served_by_another_kernel_with_one_warning(compiled_plainly, monkeypatch):
+    monkeypatch.setattr(flex, "RENEWALS", 0)
+    # All modes in one, so that variants meet in one code object.
+    monkeypatch.setattr(flex, "_mode", lambda *_: ())
+    with torch._dynamo.config.patch(recompile_limit=1), warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for varied in VARIED[:9]:
+            for found, wanted in served(*varied):
+                assert_close("single", found, wanted)
+    told = [str(each.message) for each in heard if "tiled kernel serves" in str(each.message)]
+    kinds = {(rows == "alone") for _, _, rows, _ in VARIED}
+    assert 1 <= len(told) <= len(kinds)
+
+
+def test_flex_block_mask_made_in_inference_mode_serves_a_pass_with_gradients():
+    flex_blocks._kept.clear()
+    with torch.inference_mode():
+        blocks = [flex_blocks.block_mask(sight_of("causal & window(50)", 300, rows)) for rows in ROWS]
+    for some in blocks:
+        assert not any(x.is_inference() for x in (some.kv_indices, some.kv_num_blocks, some.q_indices))
