@@ -377,3 +377,24 @@ def test_captured_graph_holds_what_a_cache_gave_to_its_recording():
     assert alive() is None
     assert hold(cache) is cache
     assert not fixed_shapes("cpu")
+
+
+@needs_cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("number", [1, 15, 17, 22, 23, 37, 44, 47])
+def test_captured_step_of_specs_that_once_failed_is_recorded(number, dtype):
+    world = World(number, Settings(device="cuda", backend=None))
+    try:
+        for side in (world.live, world.twin):
+            side.model.to(dtype)
+        world.dtype = dtype
+        world.ready()
+        steps = [Captured(side.learner) for side in (world.live, world.twin)]
+        for step in range(2):
+            found = [each.step(world.batch(step), seed=7, step=step, factor=0.5).read() for each in steps]
+            assert found[0] == found[1]
+        assert [each.failures for each in steps] == [[], []]
+        for (name, a), b in zip(world.live.model.named_parameters(), world.twin.model.parameters(), strict=True):
+            assert torch.equal(a, b), name
+    finally:
+        world.close()

@@ -14,6 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
+from anyformer.kernels.triton_launch import one_at_a_time
+
 LOG2E = tl.constexpr(1.4426950408889634)
 TILE = 4096
 """Numbers that the merge holds at once."""
@@ -81,6 +83,7 @@ def finish(top, total, mixed, out, row, fits_row, dims, fits_dim, sink, out_row,
     tl.store(at, mixed.to(out.dtype.element_ty), mask=fits_row[:, None] & fits_dim[None, :])
 
 
+@one_at_a_time
 @triton.jit(
     do_not_specialize=[
         "table_row",
@@ -240,6 +243,7 @@ def merged(parts, tops, first, used, dims, KEPT: tl.constexpr, WIDE: tl.constexp
     return top, total, mixed
 
 
+@one_at_a_time
 @triton.jit(do_not_specialize=["range_row", "recent", "window", "splits", "least", "most", "few"])
 def merge_parts(
     counts, begins, ends, sink, out, parts, tops, range_row, kv_heads, recent, window, splits, least, most, few,
