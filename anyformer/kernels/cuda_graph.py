@@ -192,7 +192,14 @@ class Recorder:
         """The work as a graph; CaptureError if it can't be one. Nothing is computed by it."""
         graph, state = self.on.graph(), self.on.generator()
         self.on.settle()
-        with ONE, _resting(), self.on.forked(), _drawing(self.on.default(), state), self.on.aside(), recording() as held:
+        with (
+            ONE,
+            _resting(),
+            self.on.forked(),
+            _drawing(self.on.default(), state),
+            self.on.aside(),
+            recording() as held,
+        ):
             try:
                 # Other threads may do what they want meanwhile.
                 graph.capture_begin(pool=self.on.memory, capture_error_mode="thread_local")

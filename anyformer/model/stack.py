@@ -99,7 +99,8 @@ class Stack(nn.Module):
                 owner=owner,
                 turns=layer.position.overrides("rotate"),
                 biases=layer.position.biases(),
-                learned_bias=layer.position.biases() and (layer.position.reads_content or bool(layer.position.weights(d))),
+                learned_bias=layer.position.biases()
+                and (layer.position.reads_content or bool(layer.position.weights(d))),
                 reads_probs=layer.position.reads_probs(),
                 layer=i if pattern_of(stack, layer).per_layer else None,
             )

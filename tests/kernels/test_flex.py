@@ -23,7 +23,7 @@ from anyformer.parts.positions.t5 import T5Bias, thresholds
 from anyformer.specs.axes import ScoreBias
 from anyformer.specs.patterns import Tokens, parse
 from tests.contract.draw import BASE
-from tests.tolerances import assert_close
+from tests.tolerances import assert_close, assert_sum_close
 
 HEADS, GROUPS, DIM, SCALE = 4, 2, 16, 0.25
 ASKED = KernelRequest(
@@ -273,6 +273,43 @@ def both(run, kind, leaves, sight, dtype, given):
     return [out, *torch.autograd.grad(out, list(inputs.values()), given.to(dtype))]
 
 
+def added_up(kind, leaves, sight, given):
+    """For each entry of the table, the sum of the magnitudes of the score gradients that make up its gradient."""
+    inputs = {name: x.detach().requires_grad_() for name, x in leaves.items()}
+    terms = terms_of(kind, inputs, sight)
+    bias = score_bias(terms.scores, terms.where)
+    # Each pair's own, with nothing added up over rows.
+    each = bias.detach().expand(2, -1, -1, -1).clone().requires_grad_()
+    q, k, v = (inputs[name].transpose(1, 2) for name in ("q", "k", "v"))
+    k, v = (x.repeat_interleave(HEADS // GROUPS, 1) for x in (k, v))
+    score = SCALE * q @ k.mT + each
+    score = score if terms.softcap is None else terms.softcap * torch.tanh(score / terms.softcap)
+    score = score.masked_fill(~sight.mask(), -torch.inf)
+    if "sink" in inputs:
+        ends = inputs["sink"][:, None, None].expand(2, -1, score.shape[2], 1)
+        weights = torch.cat((score, ends), -1).softmax(-1)[..., :-1]
+    else:
+        weights = score.softmax(-1)
+    out = weights.nan_to_num(0.0) @ v
+    (moved,) = torch.autograd.grad(out, each, given.double().transpose(1, 2))
+    (total,) = torch.autograd.grad(bias, inputs["table"], moved.nan_to_num(0.0).abs().sum_to_size(bias.shape))
+    return total
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("kind", ["t5", "t5 cap", "t5 sinks"])
+def test_flex_magnitudes_of_a_table_gradient_bound_it_and_its_error_in_fp32(kind, rows):
+    """What is computed in fp32 by another kernel keeps the tolerance, and a gradient that is off does not."""
+    sight, leaves = sight_of("causal", 100, rows), leaves_of(kind, 100)
+    given = torch.randn(2, 100, HEADS, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    wanted = both(reference.run, kind, leaves, sight, torch.float64, given)[4]
+    found = both(reference.run, kind, leaves, sight, torch.float32, given)[4]
+    magnitudes = added_up(kind, leaves, sight, given)
+    assert_sum_close("table-gradient", found, wanted, magnitudes)
+    with pytest.raises(AssertionError, match="table-gradient"):
+        assert_sum_close("table-gradient", found + 1e-3 * magnitudes, wanted, magnitudes)
+
+
 @gpu
 @pytest.mark.parametrize("tokens", [63, 100, 1000])
 @pytest.mark.parametrize(
@@ -296,8 +333,11 @@ def test_flex_on_cuda_equals_the_reference_in_value_and_gradient(text, kind, row
     given = torch.randn_like(leaves["q"])
     wanted = both(reference.run, kind, leaves, sight, torch.float64, given)
     found = both(flex.run, kind, leaves, sight, torch.float32, given)
-    for a, b in zip(found, wanted, strict=True):
-        assert_close("fused", a, b)
+    for name, a, b in zip(("out", *leaves), found, wanted, strict=True):
+        if name == "table":
+            assert_sum_close("table-gradient", a, b, added_up(kind, leaves, sight, given))
+        else:
+            assert_close("fused", a, b)
 
 
 @gpu

@@ -62,7 +62,9 @@ def test_triton_kernels_that_the_host_launches_are_launched_one_at_a_time():
     defined, launched = {}, set()
     for file in KERNELS.rglob("*.py"):
         text = file.read_text()
-        for above, name in re.findall(r"(@one_at_a_time\n)?@triton\.jit(?:\((?:[^()]|\([^()]*\))*\))?\ndef (\w+)", text):
+        for above, name in re.findall(
+            r"(@one_at_a_time\n)?@triton\.jit(?:\((?:[^()]|\([^()]*\))*\))?\ndef (\w+)", text
+        ):
             defined[name] = bool(above)
         launched |= set(re.findall(r"(\w+)\[\(.*\)\]\($", text, re.MULTILINE))
         launched |= set(re.findall(r"triton_kernels\.(\w+)$", text, re.MULTILINE))

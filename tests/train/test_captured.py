@@ -291,7 +291,11 @@ def learn_on_meta(spec, inputs, monkeypatch, *, return_logits):
     model.return_logits = return_logits
     part = object.__new__(cuda_graph._Recorded)
     part.learner = TrainStep(
-        model=model, objective=objective_for(spec), optimizers=Optimizers(model), precision=Precision(), guard=SpikeGuard()
+        model=model,
+        objective=objective_for(spec),
+        optimizers=Optimizers(model),
+        precision=Precision(),
+        guard=SpikeGuard(),
     )
     part.device = torch.device("cpu")
     part.inputs = {name: x.to("meta") for name, x in inputs.items()}
