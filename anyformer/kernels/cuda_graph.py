@@ -26,7 +26,6 @@ import torch
 
 from anyformer.errors import CapabilityError
 
-
 Value = TypeVar("Value")
 _now = threading.local()
 

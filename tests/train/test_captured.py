@@ -17,7 +17,6 @@ from anyformer.data.batch import Batch
 from anyformer.data.objectives import Objective
 from anyformer.errors import CapabilityError
 from anyformer.kernels.cuda_graph import Recorder, fixed_shapes, hold, recording
-
 from anyformer.kernels.linear_cross_entropy import linear_cross_entropy
 from anyformer.train import cuda_graph
 from anyformer.train.cuda_graph import Captured, why_not
