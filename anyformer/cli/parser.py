@@ -158,7 +158,8 @@ def add_ignore_keys(parser: argparse.ArgumentParser) -> None:
     """The option `--ignore-keys a,b.c`, for every command that reads the folder of a model."""
     parser.add_argument(
         "--ignore-keys", action="extend", default=[], metavar="A,B.C", dest="ignore_keys", type=_names,
-        help="take these keys of a published config.json as absent, though they would be refused; at your own risk",
+        help="take these keys of a published config.json as absent, though they would be refused; at your own risk "
+        "(but for auto_map, which names code)",
     )  # fmt: skip
 
 

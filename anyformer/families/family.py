@@ -176,6 +176,9 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         for key in ignore_keys:
             if not has(config, key):
                 wrong.append(f"the file has no key {key!r}")
+            elif key.partition(".")[0] == REMOTE and not cls._remote(config):
+                # It names nothing, or a class that this family reads instead of its code.
+                wrong.append(f"{key!r} is read and understood, so that it can't be left out")
             elif key.partition(".")[0] == REMOTE:
                 wrong.append(f"{REMOTE} names code, and is always refused; remove it from the file")
             else:

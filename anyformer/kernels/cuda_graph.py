@@ -8,6 +8,9 @@ ruin, its stream is left whatever happens, and its pool is closed by hand.
 What makes a recording fail that went well before is mostly the rest of the process: Python's collector, which frees
 events and graphs of others in its midst (torch has stopped to collect before a capture), or another thread that asks the
 device for memory. The collector therefore rests meanwhile, and only this thread is held to the rules of a capture.
+
+What is recorded has fixed shapes and asks nothing of the device: code that would look at values asks `fixed_shapes` first.
+A replay reads the memory that its recording read, so what a cache gave to a recording lives as long as the graph (`hold`).
 """
 
 from __future__ import annotations
@@ -17,11 +20,41 @@ import gc
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from anyformer.errors import CapabilityError
+
+Value = TypeVar("Value")
+_now = threading.local()
+
+
+def fixed_shapes(device: str) -> bool:
+    """Whether shapes may not depend on values and values may not be looked at: code is traced, or what this thread does on
+    a device of this kind is being recorded, or tried out for a recording.
+    """
+    if torch.compiler.is_compiling() or getattr(_now, "held", None) is not None:
+        return True
+    return device == "cuda" and torch.cuda.is_current_stream_capturing()
+
+
+def hold(value: Value) -> Value:
+    """The value itself. If a recording is under way, its graph keeps the value alive: replays read its memory."""
+    held: list[Any] | None = None if torch.compiler.is_compiling() else getattr(_now, "held", None)
+    if held is not None:
+        held.append(value)
+    return value
+
+
+@contextmanager
+def recording() -> Iterator[list[Any]]:
+    """What is held meanwhile."""
+    before, _now.held = getattr(_now, "held", None), []
+    try:
+        yield _now.held
+    finally:
+        _now.held = before
 
 
 class CaptureError(CapabilityError):
@@ -93,8 +126,8 @@ class CudaDevice:
 class Graph:
     """Recorded work, and the random state that it draws from."""
 
-    def __init__(self, graph: Any, state: Any) -> None:
-        self._graph, self._state = graph, state
+    def __init__(self, graph: Any, state: Any, held: list[Any] | None = None) -> None:
+        self._graph, self._state, self._held = graph, state, held
 
     def replay(self, seed: int | None = None) -> None:
         """Do the work again. What it draws is what the default generator would give after `manual_seed(seed)`."""
@@ -117,7 +150,7 @@ class Recorder:
         with ONE:
             self.on.join(begin=True)
             try:
-                with self.on.forked(), self.on.aside():
+                with self.on.forked(), self.on.aside(), recording():
                     for _ in range(times):
                         work()
             finally:
@@ -128,7 +161,14 @@ class Recorder:
         """The work as a graph; CaptureError if it can't be one. Nothing is computed by it."""
         graph, state = self.on.graph(), self.on.generator()
         self.on.settle()
-        with ONE, _resting(), self.on.forked(), _drawing(self.on.default(), state), self.on.aside():
+        with (
+            ONE,
+            _resting(),
+            self.on.forked(),
+            _drawing(self.on.default(), state),
+            self.on.aside(),
+            recording() as held,
+        ):
             try:
                 # Other threads may do what they want meanwhile.
                 graph.capture_begin(pool=self.on.memory, capture_error_mode="thread_local")
@@ -137,7 +177,7 @@ class Recorder:
             except BaseException:
                 self._abandon(graph)
                 raise
-        return Graph(graph, state)
+        return Graph(graph, state, held)
 
     def _abandon(self, graph: Any) -> None:
         """End a capture that failed at any point. Each of these may find that there is nothing left to do."""

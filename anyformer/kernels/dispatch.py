@@ -41,7 +41,13 @@ class KernelRequest:
     """The position scheme adds to values."""
     dropout: bool = False
     compiling: bool = False
-    """A kernel may not look at values on the host."""
+    """Code is traced: a kernel may not look at values on the host."""
+    recorded: bool = False
+    """Work is recorded as a CUDA graph: a kernel may not look at values on the host, and copy nothing from there."""
+    learned_bias: bool = False
+    """What the position scheme adds to scores has a gradient."""
+    deterministic: bool = False
+    """Gradients must have the same bits each time (torch.use_deterministic_algorithms)."""
     cached: bool = False
     """A prompt or its continuation is read, of a length that may never come again."""
     paged: bool = False
@@ -98,6 +104,11 @@ class Dispatch(NamedTuple):
 
     kernel: Kernel
     refusals: tuple[tuple[str, str], ...]
+
+
+def must_repeat() -> bool:
+    """Whether torch was told that gradients must have the same bits each time, and there may be gradients here."""
+    return torch.are_deterministic_algorithms_enabled() and torch.is_grad_enabled()
 
 
 def choose(request: KernelRequest, kernels: Sequence[Kernel]) -> Dispatch:

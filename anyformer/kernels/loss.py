@@ -42,4 +42,6 @@ def squared_error(answers: Tensor, labels: Tensor) -> LossTerms:
     """Mean squared error over all numbers."""
     exact = torch.promote_types(answers.dtype, torch.float32)
     error = F.mse_loss(answers.to(exact), labels.to(exact))
-    return LossTerms(error, {"squared_error": error}, torch.tensor(labels.numel(), device=labels.device))
+    # Filled on the device: a number that is copied there would keep a step from being recorded as a CUDA graph.
+    count = torch.full((), labels.numel(), device=labels.device)
+    return LossTerms(error, {"squared_error": error}, count)

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from anyformer.kernels.cuda_graph import fixed_shapes
+
 
 class Stacked(NamedTuple):
     """A linear map of each expert: weights (E, out, in) and biases (E, out)."""
@@ -54,9 +56,9 @@ def mixed(work: Work) -> Tensor:
 
 def way_for(work: Work) -> Way:
     """The fastest way that may be gone here."""
-    compiling, kind = torch.compiler.is_compiling(), work.x_ND.device.type
+    kind = work.x_ND.device.type
     # A stream that is being captured can't tell how many tokens an expert has.
-    fixed = compiling or (kind == "cuda" and torch.cuda.is_current_stream_capturing())
+    fixed = fixed_shapes(kind)
     if (fixed or kind == "cuda") and work.chosen_NK.numel() <= work.experts:
         return gathered
     if (fixed or kind == "cuda") and groups(work):

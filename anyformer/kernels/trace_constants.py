@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from anyformer.kernels.cuda_graph import hold
 from anyformer.specs.patterns import Both, Either, Pair, Pattern
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -41,10 +42,12 @@ def read(text: tuple[Any, ...]) -> Pattern:
 
 @functools.lru_cache(maxsize=1024)
 def _table(make: Callable[..., Any], names: tuple[Any, ...], device: torch.device) -> Tensor:
-    return torch.from_numpy(make(*names)).to(device)
+    # Also for passes with gradients, which could not keep what was made in inference mode.
+    with torch.inference_mode(False):
+        return torch.from_numpy(make(*names)).to(device)
 
 
 @constant
 def constant_table(make: Callable[..., Any], names: tuple[Any, ...], device: torch.device) -> Tensor:
     """The array `make(*names)` as a tensor: made once for each device, and not traced while a model is compiled."""
-    return _table(make, names, device)
+    return hold(_table(make, names, device))

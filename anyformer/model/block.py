@@ -120,7 +120,9 @@ class Block(nn.Module):
         self.serial = layer.block.wiring == "serial"
         self.wiring = layer.block.wiring
         self.way: Callable[..., Any] | None = None
-        """How `compute` is run, given the block and its arguments, if not plainly: recomputed, compiled."""
+        """How `compute` is run, given the block and its arguments, if not plainly: recomputed, compiled. What is compiled
+        has the way that it was compiled from as `plain`.
+        """
 
     def forward(
         self,
@@ -193,6 +195,11 @@ class Block(nn.Module):
             reads.append((self.cross, (cross_scene, memory_BSD)))
         reads.append((self.ffn, (scene, None) if self.routes else ()))
         return [Coupling(i % 2, branch, args) for i, (branch, args) in enumerate(reads)]
+
+    def __getstate__(self) -> Any:
+        # Compiled code belongs to one process and is counted for one model: a copy and an unpickled block run what was
+        # compiled, uncompiled, until somebody compiles them.
+        return {**super().__getstate__(), "way": getattr(self.way, "plain", self.way)}  # type: ignore[dict-item]
 
     def extra_repr(self) -> str:
         return self.wiring

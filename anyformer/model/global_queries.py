@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from anyformer.kernels.attention_mask import AttentionMask
+from anyformer.kernels.cuda_graph import fixed_shapes
 from anyformer.kernels.dispatch import Kernel
 from anyformer.parts.attention_metadata import GlobalQueries, RotaryTables
 from anyformer.specs.patterns import Pattern, Tokens
@@ -21,7 +22,7 @@ def global_rows(
     chosen_BT: Tensor | None = pattern.is_global(mask.q)
     if chosen_BT is None:
         return None
-    if torch.compiler.is_compiling():
+    if fixed_shapes(chosen_BT.device.type):
         # How many there are can't be looked at: every query is computed, and the others are dropped.
         return GlobalQueries(None, chosen_BT, mask, kernel_for(mask), turn)
     most = int(chosen_BT.sum(1).max())

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from anyformer.kernels.attention import choice
 from anyformer.kernels.attention_mask import AttentionMask
-from anyformer.kernels.dispatch import Kernel, KernelRequest, Phase
+from anyformer.kernels.cuda_graph import fixed_shapes
+from anyformer.kernels.dispatch import Kernel, KernelRequest, Phase, must_repeat
 from anyformer.kernels.router_losses import Routed
 from anyformer.model.block import Block
 from anyformer.model.global_queries import global_rows
@@ -58,6 +59,8 @@ class LayerGroup:
     """Whether the position scheme rotates."""
     biases: bool
     """Whether it adds to scores."""
+    learned_bias: bool
+    """Whether what it adds to scores has a gradient."""
     reads_probs: bool
     """Whether it adds to values."""
     layer: int | None
@@ -96,6 +99,8 @@ class Stack(nn.Module):
                 owner=owner,
                 turns=layer.position.overrides("rotate"),
                 biases=layer.position.biases(),
+                learned_bias=layer.position.biases()
+                and (layer.position.reads_content or bool(layer.position.weights(d))),
                 reads_probs=layer.position.reads_probs(),
                 layer=i if pattern_of(stack, layer).per_layer else None,
             )
@@ -288,7 +293,8 @@ class Stack(nn.Module):
             mixer=mixer or a.mixer, plain=sight.plain, bias=uses and kind.biases,
             reads_content=uses and position.reads_content, products=uses and position.products, softcap=a.softcap is not None,
             reads_probs=uses and kind.reads_probs, dropout=self.training and a.dropout > 0,
-            compiling=torch.compiler.is_compiling(), paged=paged, cached=cached,
+            compiling=torch.compiler.is_compiling(), recorded=fixed_shapes(x_BTD.device.type), paged=paged, cached=cached,
+            learned_bias=uses and kind.learned_bias, deterministic=must_repeat(),
         )  # fmt: skip
         return choice(request).kernel
 

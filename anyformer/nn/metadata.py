@@ -10,7 +10,8 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.kernels.attention import choice
 from anyformer.kernels.attention_mask import AttentionMask
-from anyformer.kernels.dispatch import Kernel, KernelRequest
+from anyformer.kernels.cuda_graph import fixed_shapes
+from anyformer.kernels.dispatch import Kernel, KernelRequest, must_repeat
 from anyformer.model.arguments import check_per_token, check_positions, check_whole
 from anyformer.model.global_queries import global_rows
 from anyformer.model.token_layout import TokenLayout, attention_mask, declared_length, document_length, place
@@ -150,5 +151,6 @@ def _kernel(body: Attention, mask: AttentionMask, x: Tensor) -> Kernel:
         reads_content=position.reads_content, products=position.products, softcap=body.spec.softcap is not None,
         reads_probs=position.reads_probs(), dropout=body.training and body.spec.dropout > 0,
         compiling=torch.compiler.is_compiling(), masked=mask.given is not None,
+        recorded=fixed_shapes(x_BTD.device.type), learned_bias=position.biases(), deterministic=must_repeat(),
     )  # fmt: skip
     return choice(request).kernel

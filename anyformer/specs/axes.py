@@ -314,6 +314,12 @@ class ScoreBias(NamedTuple):
         one_row = table is None or table.shape[0] == table.shape[2] == 1
         return one_row and self.q_side_BTHE is None and self.column_BHS is None
 
+    @property
+    def learns(self) -> bool:
+        """Whether any of it has a gradient."""
+        terms = self.slope_H, self.table_BHTN, self.q_side_BTHE, self.k_side_BSE, self.column_BHS
+        return any(term is not None and term.requires_grad for term in terms)
+
 
 class ValueTerms(NamedTuple):
     """What a position scheme adds to the value of a key, by its gap: table_NK[pick(gap)]."""

@@ -30,7 +30,8 @@ class Graphs:
 def compiled(model: Model, kind: Kind, *, backend: str = "inductor") -> Graphs:
     """Have a model's training pass compiled when it is next called; "none" undoes it. After `recompute`.
 
-    Of the two, blocks are ready in seconds and measured as fast (H200, GPT-2 124M and Llama 1B: within 0.5%).
+    Of the two, blocks are ready in seconds and measured as fast (H200, GPT-2 124M and Llama 1B: within 0.5%). A copy of
+    the model (deepcopy, pickle, torch.save) is not compiled: call this for it too.
     """
     if kind not in ("none", "block", "model"):
         raise InputError(f"compile: {kind!r} is unknown (known: none, block, model)")

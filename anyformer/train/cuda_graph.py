@@ -42,6 +42,8 @@ class Captured:
         self.device = next(learner.model.parameters()).device
         self._recorded: dict[Shapes, _Recorded | None] = {}
         """None: steps of this shape could not be recorded."""
+        self.failures: list[str] = []
+        """Why not, a line for each such shape."""
         self._in: list[Any] = []
         """What a recording has in it beside the batch's shape."""
         self._new, self._recorder = recorder, None
@@ -75,7 +77,7 @@ class Captured:
         if self._in != baked:
             # Another stage, whose passes are others; or weights lie elsewhere, where a replay would not look; or somebody
             # froze a parameter or changed a setting.
-            self._recorded, self._recorder, self._in = {}, None, baked
+            self._recorded, self._recorder, self._in, self.failures = {}, None, baked, []
         shapes = tuple((name, a.shape, a.dtype.str) for name, a in sorted(batch.inputs.items()))
         if shapes not in self._recorded:
             if len(self._recorded) == MOST and None in self._recorded.values():
@@ -102,6 +104,7 @@ class Captured:
                 return _Recorded(self.learner, batch, self.device, self._recorder)
         except CaptureError as error:
             why = str(error)
+            self.failures.append(why)
         finally:
             for parameter, gradient in zip(parameters, before, strict=True):
                 parameter.grad = gradient

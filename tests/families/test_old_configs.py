@@ -362,6 +362,16 @@ def test_auto_map_is_refused_whatever_is_ignored(kind, tmp_path):
         read(config, tmp_path, ignore_keys=["auto_map"])
 
 
+@pytest.mark.parametrize("auto", ["its own", "none"])
+def test_auto_map_that_is_read_or_empty_is_not_called_refused_where_it_is_ignored(auto, tmp_path):
+    """A class that only ever was such code, and that a family lists, is read; the message must not say otherwise."""
+    config = dict(OLD["mpt-7b"][1]) if auto == "its own" else LLAMA_FILE | {"auto_map": {}}
+    read(config, tmp_path)
+    with pytest.raises(InputError, match="'auto_map' is read and understood, so that it can't be left out") as error:
+        read(config, tmp_path, ignore_keys=["auto_map"])
+    assert "refused" not in str(error.value)
+
+
 def test_misspelt_key_is_refused_while_the_right_one_is_missing(tmp_path):
     short = {name: value for name, value in LLAMA_FILE.items() if name != "rms_norm_eps"}
     with pytest.raises(

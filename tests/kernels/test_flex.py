@@ -1,13 +1,19 @@
 """flex_attention: what it refuses, its block masks and score functions on any device, and itself on CUDA."""
 
+import dataclasses
+import warnings
+
 import pytest
 import torch
 from torch.nn.attention.flex_attention import create_block_mask, create_mask
 
+import anyformer as af
+from anyformer.kernels import attention
 from anyformer.kernels.attention import flex, flex_blocks, flex_parts, reference
 from anyformer.kernels.attention.score_bias import score_bias
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.dispatch import AttentionArgs, KernelRequest
+from anyformer.model import stack
 from anyformer.parts.mixers.relu import Relu
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.causal import Causal
@@ -16,7 +22,8 @@ from anyformer.parts.positions.shaw import Shaw
 from anyformer.parts.positions.t5 import T5Bias, thresholds
 from anyformer.specs.axes import ScoreBias
 from anyformer.specs.patterns import Tokens, parse
-from tests.tolerances import assert_close
+from tests.contract.draw import BASE
+from tests.tolerances import assert_close, assert_sum_close
 
 HEADS, GROUPS, DIM, SCALE = 4, 2, 16, 0.25
 ASKED = KernelRequest(
@@ -66,6 +73,7 @@ def sight_of(text, tokens, rows="alone", device="cpu"):
         ({"bias": True, "products": True}, "further vectors"),
         ({"shape": "causal"}, "faster in torch's SDPA"),
         ({"shape": "none"}, "faster in torch's SDPA"),
+        ({"bias": True, "learned_bias": True, "deterministic": True}, "in any order"),
     ],
 )
 def test_flex_request_that_it_cannot_serve_is_refused_with_the_reason(change, words):
@@ -83,6 +91,8 @@ def test_flex_request_that_it_cannot_serve_is_refused_with_the_reason(change, wo
         {"shape": "causal", "bias": True},
         {"shape": "causal", "softcap": True},
         {"shape": "none", "mixer": Softmax(sinks=True)},
+        {"bias": True, "learned_bias": True},
+        {"bias": True, "deterministic": True},
     ],
 )
 def test_flex_request_with_pattern_bias_cap_or_sinks_is_served(change):
@@ -263,6 +273,43 @@ def both(run, kind, leaves, sight, dtype, given):
     return [out, *torch.autograd.grad(out, list(inputs.values()), given.to(dtype))]
 
 
+def added_up(kind, leaves, sight, given):
+    """For each entry of the table, the sum of the magnitudes of the score gradients that make up its gradient."""
+    inputs = {name: x.detach().requires_grad_() for name, x in leaves.items()}
+    terms = terms_of(kind, inputs, sight)
+    bias = score_bias(terms.scores, terms.where)
+    # Each pair's own, with nothing added up over rows.
+    each = bias.detach().expand(2, -1, -1, -1).clone().requires_grad_()
+    q, k, v = (inputs[name].transpose(1, 2) for name in ("q", "k", "v"))
+    k, v = (x.repeat_interleave(HEADS // GROUPS, 1) for x in (k, v))
+    score = SCALE * q @ k.mT + each
+    score = score if terms.softcap is None else terms.softcap * torch.tanh(score / terms.softcap)
+    score = score.masked_fill(~sight.mask(), -torch.inf)
+    if "sink" in inputs:
+        ends = inputs["sink"][:, None, None].expand(2, -1, score.shape[2], 1)
+        weights = torch.cat((score, ends), -1).softmax(-1)[..., :-1]
+    else:
+        weights = score.softmax(-1)
+    out = weights.nan_to_num(0.0) @ v
+    (moved,) = torch.autograd.grad(out, each, given.double().transpose(1, 2))
+    (total,) = torch.autograd.grad(bias, inputs["table"], moved.nan_to_num(0.0).abs().sum_to_size(bias.shape))
+    return total
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("kind", ["t5", "t5 cap", "t5 sinks"])
+def test_flex_magnitudes_of_a_table_gradient_bound_it_and_its_error_in_fp32(kind, rows):
+    """What is computed in fp32 by another kernel keeps the tolerance, and a gradient that is off does not."""
+    sight, leaves = sight_of("causal", 100, rows), leaves_of(kind, 100)
+    given = torch.randn(2, 100, HEADS, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    wanted = both(reference.run, kind, leaves, sight, torch.float64, given)[4]
+    found = both(reference.run, kind, leaves, sight, torch.float32, given)[4]
+    magnitudes = added_up(kind, leaves, sight, given)
+    assert_sum_close("table-gradient", found, wanted, magnitudes)
+    with pytest.raises(AssertionError, match="table-gradient"):
+        assert_sum_close("table-gradient", found + 1e-3 * magnitudes, wanted, magnitudes)
+
+
 @gpu
 @pytest.mark.parametrize("tokens", [63, 100, 1000])
 @pytest.mark.parametrize(
@@ -286,8 +333,11 @@ def test_flex_on_cuda_equals_the_reference_in_value_and_gradient(text, kind, row
     given = torch.randn_like(leaves["q"])
     wanted = both(reference.run, kind, leaves, sight, torch.float64, given)
     found = both(flex.run, kind, leaves, sight, torch.float32, given)
-    for a, b in zip(found, wanted, strict=True):
-        assert_close("fused", a, b)
+    for name, a, b in zip(("out", *leaves), found, wanted, strict=True):
+        if name == "table":
+            assert_sum_close("table-gradient", a, b, added_up(kind, leaves, sight, given))
+        else:
+            assert_close("fused", a, b)
 
 
 @gpu
@@ -317,3 +367,120 @@ def test_flex_on_cuda_row_that_sees_nothing_gives_zero_and_no_gradient():
         out = flex.run(q, k, v, AttentionArgs(SCALE, Softmax(sinks=bool(own)), own, sight))
         grads = torch.autograd.grad(out.sum(), (q, k, v))
         assert all((x == 0).all() for x in (out, *grads))
+
+
+@pytest.mark.parametrize(
+    ("position", "asked", "learns"),
+    [
+        ({"kind": "t5"}, True, True),
+        ({"kind": "shaw", "on_values": False}, True, True),
+        ({"kind": "alibi"}, True, False),
+        ({"kind": "t5"}, False, False),
+    ],
+)
+def test_flex_serves_no_learned_bias_where_gradients_must_repeat(position, asked, learns, monkeypatch):
+    """What chooses a kernel tells it whether the bias learns, and whether torch was told to be deterministic."""
+    requests = []
+    real = stack.choice
+
+    def choice(request):
+        requests.append(request)
+        return real(request)
+
+    monkeypatch.setattr(stack, "choice", choice)
+    model = af.build(af.spec(BASE | {"position": position}).vary({"attention.pattern": "causal & window(4)"}))
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(asked)
+    try:
+        model(torch.zeros(1, 8, dtype=torch.long))
+        with torch.no_grad():
+            model(torch.zeros(1, 8, dtype=torch.long))
+    finally:
+        torch.use_deterministic_algorithms(before)
+    reasons = [flex.why_not(dataclasses.replace(request, device="cuda")) for request in requests]
+    assert ["in any order" in (reason or "") for reason in reasons] == [learns, False]
+
+
+@gpu
+@pytest.mark.parametrize("kind", ["t5", "shaw", "column", "t5 cap"])
+def test_flex_on_cuda_learned_bias_has_the_same_bits_each_time_where_they_are_asked_for(kind):
+    sight, leaves = sight_of("causal", 300, device="cuda"), leaves_of(kind, 300, "cuda")
+    given = torch.randn_like(leaves["q"])
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+
+        def served(q, k, v, terms):
+            return attention.attend(q, k, v, **terms._asdict())
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = [both(served, kind, leaves, sight, torch.float32, given) for _ in range(4)]
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+    for again in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(found[0], again, strict=True))
+
+
+@pytest.fixture
+def compiled_plainly(monkeypatch):
+    """flex on a CPU: its calls go through the compiler's front, and what it traced is run as it is."""
+    monkeypatch.setattr(flex, "BACKEND", "eager")
+    flex._kind.cache_clear()
+    torch._dynamo.reset()
+    yield
+    flex._kind.cache_clear()
+    torch._dynamo.reset()
+
+
+VARIED = [
+    (tokens, text, rows, grads)
+    for tokens, text in ((130, "causal & window(50)"), (200, "causal & window(50)"))
+    for rows in ROWS
+    for grads in ("none", "inference", "none")
+]
+
+
+def served(tokens, text, rows, grads, kind="plain"):
+    """flex and the reference, for rows of two lengths of memory: laid out plainly, and every second one of more."""
+    sight, leaves = sight_of(text, tokens, rows), leaves_of(kind, tokens)
+    outs = []
+    for stride in (1, 2):
+        q, k, v = (leaves[name].float().repeat_interleave(stride, 0)[::stride] for name in ("q", "k", "v"))
+        context = torch.inference_mode if grads == "inference" else torch.no_grad
+        with context():
+            terms = terms_of(kind, leaves, sight)
+            outs.append((flex.run(q, k, v, terms), reference.run(q.double(), k.double(), v.double(), terms)))
+    return outs
+
+
+@pytest.mark.filterwarnings("ignore:.*unfused implementation")
+def test_flex_of_more_variants_than_the_compiler_keeps_is_compiled_afresh(compiled_plainly, monkeypatch):
+    monkeypatch.setattr(flex, "RENEWALS", 30)
+    with torch._dynamo.config.patch(recompile_limit=1):
+        for varied in VARIED:
+            for found, wanted in served(*varied):
+                assert_close("single", found, wanted)
+
+
+@pytest.mark.filterwarnings("ignore:.*unfused implementation")
+def test_flex_that_the_compiler_gives_up_is_served_by_another_kernel_with_one_warning(compiled_plainly, monkeypatch):
+    monkeypatch.setattr(flex, "RENEWALS", 0)
+    # All modes in one, so that variants meet in one code object.
+    monkeypatch.setattr(flex, "_mode", lambda *_: ())
+    with torch._dynamo.config.patch(recompile_limit=1), warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for varied in VARIED[:9]:
+            for found, wanted in served(*varied):
+                assert_close("single", found, wanted)
+    told = [str(each.message) for each in heard if "tiled kernel serves" in str(each.message)]
+    kinds = {(rows == "alone") for _, _, rows, _ in VARIED}
+    assert 1 <= len(told) <= len(kinds)
+
+
+def test_flex_block_mask_made_in_inference_mode_serves_a_pass_with_gradients():
+    flex_blocks._kept.clear()
+    with torch.inference_mode():
+        blocks = [flex_blocks.block_mask(sight_of("causal & window(50)", 300, rows)) for rows in ROWS]
+    for some in blocks:
+        assert not any(x.is_inference() for x in (some.kv_indices, some.kv_num_blocks, some.q_indices))

@@ -9,7 +9,7 @@ from anyformer.kernels.attention import choice, paged_cpu, paged_cuda
 from anyformer.kernels.dispatch import KernelRequest
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.causal import Causal
-from tests.kernels.test_paged import Case, made, pattern
+from tests.kernels.paged_calls import Case, made, pattern
 from tests.tolerances import assert_close
 
 ASKED = KernelRequest(

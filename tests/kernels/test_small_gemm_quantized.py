@@ -5,7 +5,7 @@ import torch
 
 from anyformer.errors import CapabilityError
 from anyformer.kernels.small_gemm import launch, quantized
-from tests.kernels.test_few_products import DEVICE, DTYPES, SHAPES, drawn, needs_triton
+from tests.kernels.few_rows import DEVICE, DTYPES, SHAPES, drawn, needs_triton
 from tests.tolerances import assert_close
 
 

@@ -1,16 +1,23 @@
 """Steps by replay: the learner's own on a CUDA device; and a reason where they can't be recorded."""
 
+import gc
+import math
 import warnings
+import weakref
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import anyformer as af
 from anyformer.data.batch import Batch
 from anyformer.data.objectives import Objective
 from anyformer.errors import CapabilityError
-from anyformer.kernels.cuda_graph import Recorder
+from anyformer.kernels.cuda_graph import Recorder, fixed_shapes, hold, recording
+from anyformer.kernels.linear_cross_entropy import linear_cross_entropy
 from anyformer.train import cuda_graph
 from anyformer.train.cuda_graph import Captured, why_not
 from anyformer.train.optim import Optimizers
@@ -19,7 +26,9 @@ from anyformer.train.spike_guard import SpikeGuard
 from anyformer.train.train_step import Precision, TrainStep
 from tests.contract.draw import BASE
 from tests.kernels.recording import FAULTS, FakeDevice, untouched
+from tests.quick import few
 from tests.tolerances import assert_close
+from tests.walks.world import Settings, World, objective_for
 
 needs_cuda = pytest.mark.cuda
 SPEC = af.spec(BASE | {"vocab": 16, "context": 16})
@@ -252,3 +261,141 @@ def test_captured_steps_after_samples_and_moved_weights_are_those_of_a_learner_t
         assert found[0] == found[1]
         assert [name for name, p in loud.model.named_parameters() if torch.equal(p, before[name])] == []
         assert all(torch.equal(a, b) for a, b in zip(states(quiet), states(loud), strict=True))
+
+
+class Recorded(TorchDispatchMode):
+    """Refuses what a CUDA stream refuses while its work is recorded, for work on the meta device: a tensor that is copied
+    from the host or to it. What looks at values fails there by itself.
+    """
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        given, made = ([x for x in tree_leaves(some) if isinstance(x, Tensor)] for some in ((args, kwargs), found))
+        on = {x.device.type for x in made}
+        copies = "copy" in str(func)
+        # A number that is an argument of a kernel is no copy.
+        if "meta" in on and any(x.is_cpu and (x.dim() or copies) for x in given):
+            raise RuntimeError(f"{func} copies from the host")
+        if "cpu" in on and any(x.is_meta for x in given):
+            raise RuntimeError(f"{func} copies to the host")
+        if "aten.index" in str(func) and any(getattr(x, "dtype", None) == torch.bool for x in tree_leaves(args[1])):
+            raise RuntimeError(f"{func} asks how many are True")
+        return found
+
+
+def learn_on_meta(spec, inputs, monkeypatch, *, return_logits):
+    """Gradients of a step as a recording takes them: tried out, then with all the rules of a recording."""
+    model = af.build(spec, device="meta", dtype=torch.float64).train()
+    model.return_logits = return_logits
+    part = object.__new__(cuda_graph._Recorded)
+    part.learner = TrainStep(
+        model=model,
+        objective=objective_for(spec),
+        optimizers=Optimizers(model),
+        precision=Precision(),
+        guard=SpikeGuard(),
+    )
+    part.device = torch.device("cpu")
+    part.inputs = {name: x.to("meta") for name, x in inputs.items()}
+    real = torch.tensor
+
+    def tensor(*args, device=None, **more):
+        # On the meta device it makes none of the operations that it makes on others.
+        assert device is None or torch.device(device).type != "meta", "torch.tensor copies from the host"
+        return real(*args, device=device, **more)
+
+    with recording():
+        part._learn()
+    monkeypatch.setattr(torch, "tensor", tensor)
+    with recording(), Recorded():
+        part._learn()
+    monkeypatch.undo()
+    return model
+
+
+@pytest.mark.parametrize("number", few(range(60), 6))
+def test_captured_step_of_any_spec_asks_nothing_of_the_device_and_copies_nothing(number, monkeypatch):
+    world = World(number, Settings(backend=None))
+    try:
+        inputs = {name: torch.from_numpy(array) for name, array in world.batch(3).inputs.items()}
+    finally:
+        world.close()
+    if world.scores:
+        for return_logits in (True, False):
+            model = learn_on_meta(world.spec, inputs, monkeypatch, return_logits=return_logits)
+            assert any(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attention.pattern": "causal & (window(6) | global_tokens(2))"},
+        {"attention.mixer.kind": "lsh", "attention.mixer.chunk": 8, "attention.mixer.seed": 3, "attention.kv_heads": 6},
+        {"position.kind": "shaw", "attention.softcap": 5.0},
+    ],
+    ids=["global tokens", "lsh", "shaw"],
+)
+@pytest.mark.parametrize("masked", [False, True])
+def test_captured_step_of_long_rows_asks_nothing_of_the_device_and_copies_nothing(changes, masked, monkeypatch):
+    # So long that there is more than one block, chunk and tile.
+    spec = SPEC.vary({"context": 512, **changes})
+    ids = torch.zeros(2, 512, dtype=torch.long)
+    inputs = {"input_ids": ids, "labels": ids} | ({"attention_mask": ids + 1} if masked else {})
+    learn_on_meta(spec, inputs, monkeypatch, return_logits=False)
+
+
+def test_linear_cross_entropy_while_recorded_looks_for_no_rows_that_count():
+    hidden, weight = torch.randn(6, 4, requires_grad=True), torch.randn(9, 4, requires_grad=True)
+    labels = torch.tensor([1, -100, 3, -100, -100, 8])
+    asked = []
+
+    class Ask(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            asked.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    with Ask():
+        plain = linear_cross_entropy(hidden, weight, None, labels, drop=True).total
+        assert any("nonzero" in name for name in asked)
+        asked.clear()
+        with recording():
+            found = linear_cross_entropy(hidden, weight, None, labels, drop=True).total
+    assert not any("nonzero" in name for name in asked)
+    assert_close("single", found, plain)
+
+
+def test_captured_graph_holds_what_a_cache_gave_to_its_recording():
+    class Cached:
+        pass
+
+    cache = [Cached()]
+    alive = weakref.ref(cache[0])
+    recorder = Recorder(FakeDevice())
+    graph = recorder.record(lambda: hold(cache[0]) and None)
+    cache.clear()
+    gc.collect()
+    assert alive() is not None, "a replay would read memory that is somebody else's"
+    del graph
+    gc.collect()
+    assert alive() is None
+    assert hold(cache) is cache
+    assert not fixed_shapes("cpu")
+
+
+@needs_cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("number", [1, 15, 17, 22, 23, 37, 44, 47])
+def test_captured_step_of_specs_that_once_failed_is_recorded(number, dtype):
+    world = World(number, Settings(device="cuda", backend=None))
+    try:
+        for side in (world.live, world.twin):
+            side.model.to(dtype)
+        world.dtype = dtype
+        world.ready()
+        steps = [Captured(side.learner) for side in (world.live, world.twin)]
+        for step in range(2):
+            for each in steps:
+                assert math.isfinite(each.step(world.batch(step), seed=7, step=step, factor=0.5).read().loss)
+        assert [each.failures for each in steps] == [[], []]
+    finally:
+        world.close()

@@ -1,8 +1,12 @@
 """Compilation: one graph for layers that are alike, and the same gradients."""
 
+import copy
+import pickle
+
 import pytest
 import torch
 
+import anyformer as af
 from anyformer.errors import InputError
 from anyformer.train.activation_checkpointing import recompute
 from anyformer.train.compile import compiled
@@ -104,3 +108,45 @@ def test_compiled_blocks_of_a_reversible_stack_stay_plain_with_a_warning():
 def test_compiled_unknown_kind_is_named():
     with pytest.raises(InputError, match="'layer' is unknown"):
         compiled(small(), "layer")
+
+
+def by_pickle(model, folder):
+    return pickle.loads(pickle.dumps(model))
+
+
+def by_torch_save(model, folder):
+    torch.save(model, folder / "model.pt")
+    return torch.load(folder / "model.pt", weights_only=False)
+
+
+def by_deepcopy(model, folder):
+    return copy.deepcopy(model)
+
+
+def by_save(model, folder):
+    af.save(model, folder / "saved")
+    return af.load(folder / "saved", dtype=torch.float64).train()
+
+
+@pytest.mark.parametrize("recomputed", ["none", "block", "selective"])
+@pytest.mark.parametrize("kind", ["none", "block", "model"])
+@pytest.mark.parametrize("copied", [by_deepcopy, by_pickle, by_torch_save, by_save])
+def test_compiled_model_copy_has_its_weights_and_recomputation_and_compiles_nothing(copied, kind, recomputed, tmp_path):
+    model = small()
+    recompute(model, recomputed)
+    wanted = [gradients(model)]
+    ways = [block.way for block in model.decoder.blocks]
+    graphs = compiled(model, kind, backend="aot_eager")
+    found = [gradients(model)]
+    made = graphs.made
+    other = copied(model, tmp_path)
+    same([*found, gradients(other)], [*wanted, *wanted])
+    assert graphs.made == made, "a copy is not compiled until somebody asks for it"
+    assert other._compiled_call_impl is None
+    # What `save` writes are weights; how a training pass runs is not among them.
+    assert [block.way for block in other.decoder.blocks] == ([None] * len(ways) if copied is by_save else ways)
+    again = compiled(other, kind, backend="aot_eager")
+    same([gradients(other)], wanted)
+    same([gradients(model)], wanted)
+    assert graphs.made == made, "the model itself stays compiled"
+    assert (again.made > 0) == (kind != "none"), "and the copy can be compiled in its own right"

@@ -8,7 +8,7 @@ import torch
 from anyformer.errors import InputError
 from anyformer.model.reversible import replays_dropout
 from anyformer.train.activation_checkpointing import recompute
-from tests.kernels.test_linear_loss import Alive
+from tests.kernels.alive import Alive
 from tests.train.small import IDS, SEGMENTS, VARIANTS, gradients, small
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from anyformer.train.report import About, Report, Series, running_mean, thinned
-from anyformer.train.report.chart import Chart, Line, brief, log_ticks, ticks
+from anyformer.train.report.chart import Chart, Line, brief, log_ticks, plain, step_labels, tick_labels, ticks
 from anyformer.train.report.page import duration, headline, page
 from anyformer.train.trainer import Trainer
 from tests.train.small_data import text_config, text_data
@@ -258,3 +258,47 @@ def test_chart_labels_lose_noughts_after_the_point(text, short):
 )
 def test_duration_is_in_the_unit_that_people_use(seconds, words):
     assert duration(seconds) == words
+
+
+SUFFIX = {"k": 1e3, "M": 1e6, "G": 1e9}
+
+
+def said(label):
+    """The number that a label says."""
+    text = label.replace(",", "").strip()
+    return float(text[:-1]) * SUFFIX[text[-1]] if text[-1] in SUFFIX else float(text)
+
+
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [
+        (0, 3e-4), (0, 1e-3), (0, 2e-5), (3.1, 3.1005), (2.2, 6.3), (9.9999, 10.0001), (0, 12345), (0, 1e6), (-0.5, 0.5),
+        (123456.0, 123460.0), (0, 0.05), (1e-7, 9e-7),
+    ],
+)  # fmt: skip
+def test_chart_labels_of_an_axis_are_apart_and_say_where_they_stand(low, high):
+    places = ticks(low, high)
+    labels = tick_labels(places)
+    assert len(set(labels)) == len(labels) > 2
+    each = places[1] - places[0]
+    for label, place in zip(labels, places, strict=True):
+        assert abs(said(label) - place) < 0.01 * each
+        assert len(label) <= 9, "there is room for so many at the side"
+    # One way to write a number on one axis.
+    assert len({"e-" in label for label in labels if said(label)}) == 1
+    assert len({label[-1].isalpha() for label in labels if said(label)}) == 1
+
+
+@pytest.mark.parametrize("total", [7, 100, 5000, 12345, 99999, 150000, 10**6, 2500000])
+def test_chart_labels_of_steps_are_written_in_one_way(total):
+    places = ticks(0, total, 6)
+    labels = step_labels(places)
+    assert [said(label) for label in labels] == places
+    assert len({label[-1].isalpha() for label in labels if said(label)}) == 1
+
+
+def test_chart_of_a_narrow_log_span_has_two_labels_that_differ():
+    for low, high in ((2e-4, 3e-4), (1.2, 1.9), (7.0, 9.0), (1e-4, 1e-2)):
+        labels = [brief(plain(value)) for value in log_ticks(low, high)]
+        assert len(set(labels)) == len(labels) >= 2
+        assert not any("e-0" in label for label in labels)

@@ -4,6 +4,7 @@ import os
 import random
 import signal
 import threading
+import time
 import warnings
 from typing import Any
 
@@ -61,9 +62,19 @@ def surroundings() -> dict[str, Any]:
     return found
 
 
-def threads() -> set[str]:
+def threads() -> set[threading.Thread]:
     """Python's threads that are alive, but for the one that watches other libraries' progress bars."""
     alive = (thread for thread in threading.enumerate() if type(thread).__name__ != "TMonitor")
     # Inductor's own, which stay for the next kernel.
-    alive = (thread for thread in alive if not thread.name.startswith(("InductorSubproc", "subproc_worker")))
-    return {f"{thread.name} ({thread.ident})" for thread in alive}
+    return {thread for thread in alive if not thread.name.startswith(("InductorSubproc", "subproc_worker"))}
+
+
+def staying(some: set[threading.Thread], patience: float = 10.0) -> list[str]:
+    """Those of these threads that do not end. Some libraries tell a pool to end and do not wait for it (transformers, when
+    it has filled a model), so each is given a while.
+    """
+    end = time.monotonic() + patience
+    for thread in some:
+        if thread is not threading.current_thread():
+            thread.join(max(0.0, end - time.monotonic()))
+    return sorted(f"{thread.name} ({thread.ident})" for thread in some if thread.is_alive())

@@ -1,17 +1,21 @@
 """Random walks on fixed seeds, and planted faults that they must find. By hand, and longer: `python -m tests.walks`."""
 
 import functools
+import threading
 
 import pytest
 import torch
 
+import anyformer as af
 from anyformer.generation import engine
 from anyformer.model.model import Model
 from anyformer.train.optim import Optimizers
 from anyformer.train.train_step import TrainStep
 from tests.quick import few
 from tests.walks.actions import ACTIONS
+from tests.walks.reading import moved_by_rounded_scores
 from tests.walks.specs import spec_of
+from tests.walks.surroundings import staying
 from tests.walks.walk import walk
 from tests.walks.world import Settings, World
 
@@ -166,3 +170,31 @@ def test_walks_have_an_action_for_each_spec_and_a_spec_for_each_action():
         never -= {action.name for action in ACTIONS.values() if action.when(world)}
         world.close()
     assert not never
+
+
+def test_walks_know_how_far_rounded_scores_move_an_answer():
+    """Clipped queries and keys are often orthogonal to the last bit, and normalised ReLU then divides rounding by eps."""
+    moved = []
+    for changes in ({}, {"attention.mixer.kind": "softmax"}):
+        model = af.build(spec_of(39).vary(changes), seed=0).eval()
+        with torch.no_grad():
+            for name in ("q", "k"):
+                model.get_parameter(f"decoder.blocks.0.attention.body.{name}.weight").mul_(1000)
+        ids = torch.arange(12).view(2, 6)
+        moved.append(moved_by_rounded_scores(model, lambda made, ids=ids: made(ids).logits))
+    assert moved[0] > 1e-4
+    assert moved[1] < 1e-6
+
+
+def test_walks_wait_for_a_thread_that_is_ending_and_name_one_that_stays():
+    stop = threading.Event()
+    ending = threading.Thread(target=lambda: stop.wait(0.2), name="ending")
+    staying_on = threading.Thread(target=lambda: stop.wait(60), name="staying on", daemon=True)
+    for thread in (ending, staying_on):
+        thread.start()
+    try:
+        assert staying({ending}) == []
+        assert staying({ending, staying_on}, 0.1) == [f"staying on ({staying_on.ident})"]
+    finally:
+        stop.set()
+        staying_on.join()

@@ -13,7 +13,7 @@ import torch
 
 from tests.walks import learning, reading
 from tests.walks.actions import ACTIONS, drawn
-from tests.walks.surroundings import surroundings, threads
+from tests.walks.surroundings import staying, surroundings, threads
 from tests.walks.world import Picture, Settings, Violation, World
 
 STEPS = 30
@@ -131,8 +131,8 @@ def acted(world: World, name: str, rng: random.Random) -> tuple[list[Violation],
         if now[what] != value and what not in drawn_from:
             found.append(Violation("surroundings", f"{what} changed"))
     # The compiler keeps threads of its own.
-    if (more := threads() - alive) and not world.compiles:
-        found.append(Violation("surroundings", f"threads were left behind: {', '.join(sorted(more))}"))
+    if not world.compiles and (left := staying(threads() - alive)):
+        found.append(Violation("surroundings", f"threads were left behind: {', '.join(left)}"))
     try:
         found += world.check(before, chosen.changes)
     except Exception as error:

@@ -13,7 +13,8 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.kernels.attention import block_local, flex, paged_cpu, paged_cuda, reference, repeats, sdpa, tiled_flash
-from anyformer.kernels.dispatch import AttentionArgs, Dispatch, Kernel, KernelRequest, choose
+from anyformer.kernels.cuda_graph import fixed_shapes
+from anyformer.kernels.dispatch import AttentionArgs, Dispatch, Kernel, KernelRequest, choose, must_repeat
 
 ORDER = (paged_cuda, paged_cpu, flex, block_local, sdpa, tiled_flash, reference)
 KERNELS: tuple[Kernel, ...] = tuple(module.KERNEL for module in ORDER)
@@ -53,6 +54,8 @@ def attend(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, *, kernel: Kernel | N
             reads_content=scores is not None and not scores.by_distance,
             products=scores is not None and scores.q_side_BTHE is not None, softcap=given.softcap is not None,
             reads_probs=given.values is not None, dropout=given.dropout > 0, compiling=torch.compiler.is_compiling(),
+            recorded=fixed_shapes(q_BTHK.device.type), learned_bias=scores is not None and scores.learns,
+            deterministic=must_repeat(),
         )  # fmt: skip
         kernel = choice(request).kernel
     return repeats.attend(kernel, q_BTHK, k_BSGK, v_BSGK, given)

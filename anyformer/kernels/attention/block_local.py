@@ -17,8 +17,9 @@ from torch.nn import functional as F
 from anyformer.kernels.attention import sdpa
 from anyformer.kernels.attention.score_bias import score_bias
 from anyformer.kernels.attention_mask import AttentionMask
+from anyformer.kernels.cuda_graph import fixed_shapes
 from anyformer.kernels.dispatch import AttentionArgs, Kernel, KernelRequest
-from anyformer.kernels.trace_constants import constant, read, written
+from anyformer.kernels.trace_constants import constant, constant_table, read, written
 from anyformer.specs.axes import QKPositions
 from anyformer.specs.patterns import Pattern, Tokens
 
@@ -35,10 +36,11 @@ def why_not(request: KernelRequest) -> str | None:
         return f"'{request.pattern}' does not bound how far a query sees"
     if request.phase == "decode":
         return "one query is no block"
-    if request.compiling and not request.plain:
-        return "with padded or packed rows it must look at positions, which can't be done while compiling"
-    if request.compiling and reach.marks:
-        return "it must look for the marked tokens, which can't be done while compiling"
+    fixed = "compiling" if request.compiling else "a CUDA graph is recorded" if request.recorded else None
+    if fixed and not request.plain:
+        return f"with padded or packed rows it must look at positions, which can't be done while {fixed}"
+    if fixed and reach.marks:
+        return f"it must look for the marked tokens, which can't be done while {fixed}"
     if request.reads_content:
         return "a position bias that reads queries or keys differs from block to block"
     return sdpa.why_not(request)
@@ -74,8 +76,22 @@ def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) ->
     if rows[-1] == len(rows) - 1:
         whole = Piece(0, len(rows), 1, 0, mask.keys)
         return torch.cat((_blocks(q_BTHK, k_BSGK, v_BSGK, terms, whole, ()), found[:, len(rows) :]), 1)
-    index = torch.tensor(rows, device=q_BTHK.device)
+    index = _listed(rows, q_BTHK.device)
     return found.index_copy(1, index, _dense_rows(q_BTHK[:, index], k_BSGK, v_BSGK, terms, index))
+
+
+def _listed(places: tuple[int, ...], device: torch.device) -> Tensor:
+    """Places in a row as a tensor; of those next to each other nothing is copied to the device."""
+    first, last = places[0], places[-1] + 1
+    if last - first == len(places):
+        return torch.arange(first, last, device=device)
+    return constant_table(_numbers, (places,), device)
+
+
+def _numbers(places: tuple[int, ...]) -> Any:
+    import numpy as np
+
+    return np.asarray(places, np.int64)
 
 
 def _apart(mask: AttentionMask) -> tuple[int, ...] | None:
@@ -84,7 +100,7 @@ def _apart(mask: AttentionMask) -> tuple[int, ...] | None:
     marks = mask.k.marked if reach.marks else None
     if mask.plain and not isinstance(marks, Tensor):
         return tuple(range(min(reach.first, mask.keys)))
-    if torch.compiler.is_compiling() or not (mask.plain or mask.once("steady", lambda: _steady(mask))):
+    if fixed_shapes(mask.k.pos.device.type) or not (mask.plain or mask.once("steady", lambda: _steady(mask))):
         return None
     some = mask.k.pos < reach.first
     if isinstance(marks, Tensor):
@@ -176,7 +192,7 @@ def _stretches(x_BSGK: Tensor, piece: Piece, far: tuple[int, ...]) -> Tensor:
     _, rows, blocks, key, keys = piece
     near = x_BSGK[:, key : key + (blocks - 1) * rows + keys].unfold(1, keys, rows).transpose(3, 4)
     if far:
-        picked = x_BSGK[:, : len(far)] if far[-1] == len(far) - 1 else x_BSGK[:, list(far)]
+        picked = x_BSGK[:, : len(far)] if far[-1] == len(far) - 1 else x_BSGK[:, _listed(far, x_BSGK.device)]
         near = torch.cat((picked.transpose(1, 2)[:, None].expand(-1, blocks, -1, -1, -1), near), 3)
     return near.flatten(0, 1)
 
@@ -209,7 +225,7 @@ def _places(piece: Piece, far: tuple[int, ...], device: torch.device, blocks: in
     rows = start + piece.row + torch.arange(piece.rows, device=device)
     columns = start + piece.key + torch.arange(piece.keys, device=device)
     if far:
-        columns = torch.cat((torch.tensor(far, device=device).expand(blocks, -1), columns), 1)
+        columns = torch.cat((_listed(far, device).expand(blocks, -1), columns), 1)
     return rows, columns
 
 

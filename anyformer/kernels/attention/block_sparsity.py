@@ -1,7 +1,7 @@
 """Which tiles of the pairs hold any that a pattern allows, and which hold no other.
 
 For plain rows the pattern alone decides, on the host and once for a length. Otherwise the rows are looked at, unless
-code is being compiled, which must serve rows that it has not seen.
+code is being compiled or recorded, which must serve rows that it has not seen.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from anyformer.kernels.attention_mask import AttentionMask
+from anyformer.kernels.cuda_graph import fixed_shapes
 from anyformer.kernels.trace_constants import constant, read, written
 from anyformer.specs.patterns import Pattern, Tokens
 
@@ -50,7 +51,7 @@ def _plan(mask: AttentionMask, rows: int, columns: int) -> Plan:
     marks = pattern.reads_marks and isinstance(mask.k.marked, Tensor)
     if mask.plain and not pattern.needs_length and not marks:
         return planned(pattern, queries, keys, rows, columns, mask.heads, mask.layer)
-    if torch.compiler.is_compiling():
+    if fixed_shapes(mask.k.pos.device.type):
         return every(queries, keys, rows, columns, False)
     return _looked_up(mask, rows, columns)
 

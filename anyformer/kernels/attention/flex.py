@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import types
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
+from anyformer.kernels.attention import tiled_flash
 from anyformer.kernels.attention.flex_blocks import BLOCK, block_mask, in_order, places, rows_differ
 from anyformer.kernels.attention.flex_parts import Part, parts_of, sights_of
 from anyformer.kernels.attention_mask import AttentionMask
@@ -27,6 +29,11 @@ SMALL_DIM = 64
 """Heads up to this width go backward in smaller tiles."""
 LEAST_DIM = 16
 """The narrowest head that the kernel multiplies; narrower ones are filled up with zeros."""
+BACKEND = "inductor"
+KINDS = 512
+"""Kinds of calls whose compiled code is kept."""
+RENEWALS = 4
+"""How often code of one kind of call is compiled afresh when it has more variants than the compiler keeps."""
 
 
 def why_not(request: KernelRequest) -> str | None:
@@ -47,6 +54,8 @@ def why_not(request: KernelRequest) -> str | None:
         return "it does not expose the weights, which this position scheme adds to the values"
     if request.products:
         return "a product of further vectors in each score does not fit its tiles"
+    if request.learned_bias and request.deterministic:
+        return "it adds up the gradient of a position bias in any order, and the same bits are asked for each time"
     sinks = len(request.mixer.weights(1)) > 0
     if request.shape != "pattern" and not (request.bias or request.softcap or sinks):
         return "plain causal or full attention is faster in torch's SDPA"
@@ -100,11 +109,15 @@ def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) ->
         )
         for part in parts
     ]
-    attend = _attend
-    if not torch.compiler.is_compiling():
+    given = q, k, v, calls, terms.scale, terms.own.get("sink_H")
+    if torch.compiler.is_compiling():
+        out_BHTK = _attend(*given)
+    else:
         rows_differ(q, k, v, *(c.shift_BHT for c in calls))
-        attend = _compiled(_key(parts, terms, q, k))
-    out_BHTK = attend(q, k, v, calls, terms.scale, terms.own.get("sink_H"))
+        found = _kind(_key(parts, terms, q, k), _mode(parts, q, k, v)).attend(*given)
+        if found is None:
+            return tiled_flash.run(q_BTHK, k_BSGK, v_BSGK, terms)
+        out_BHTK = found
     return out_BHTK[..., :dim].transpose(1, 2)
 
 
@@ -156,12 +169,57 @@ def _key(parts: list[Part], terms: AttentionArgs, q: Tensor, k: Tensor) -> tuple
     return *kinds, terms.softcap, terms.scale, bool(terms.own), *heads
 
 
-@functools.lru_cache(maxsize=256)
-def _compiled(key: tuple[Any, ...]) -> Callable[..., Tensor]:
-    # Compiled code may have a few variants of one code object, so every kind of call gets a code object of its own.
-    name = f"flex_{abs(hash(key)):x}"
-    code = _attend.__code__.replace(co_name=name)
-    return torch.compile(types.FunctionType(code, globals(), name), fullgraph=True)
+def _mode(parts: list[Part], q: Tensor, k: Tensor, v: Tensor) -> tuple[Any, ...]:
+    """What the compiler makes another variant for: gradients, where sizes are 1, and what is on for the whole thread."""
+    sizes = q.shape[0] == 1, q.shape[2] == 1, k.shape[2] == 1, q.shape[2] <= BLOCK, k.shape[2] <= BLOCK
+    rows = tuple((p.sight.q.pos.shape[0] == 1, p.sight.k.pos.shape[0] == 1, p.sight.valid_BS is None) for p in parts)
+    apart = tuple(isinstance(p.sight.q.document, Tensor) for p in parts)
+    learns = tuple(x.requires_grad for x in (q, k, v)), torch.is_grad_enabled()
+    kind = q.device.type
+    casts = torch.is_autocast_cache_enabled(), torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
+    return sizes, rows, apart, learns, casts, torch.is_inference_mode_enabled()
+
+
+class _Compiled:
+    """The compiled code of one kind of call in one mode.
+
+    A code object may have a few compiled variants, and then the compiler refuses to make another: in a process with many
+    models that is no sign of a fault. So every kind and mode has a code object of its own, which is renewed when it is
+    full; and where that does not help, another kernel serves.
+    """
+
+    def __init__(self, name: str) -> None:
+        # What the compiler learned about sizes that change goes by the name, so modes of one kind share it.
+        self.name, self.renewed = name, 0
+        self.function = self._fresh()
+
+    def _fresh(self) -> Callable[..., Tensor]:
+        code = _attend.__code__.replace(co_name=self.name)
+        return torch.compile(types.FunctionType(code, globals(), self.name), backend=BACKEND, fullgraph=True)
+
+    def attend(self, *given: Any) -> Tensor | None:
+        """None if the compiler does not serve this call."""
+        from torch._dynamo.exc import FailOnRecompileLimitHit
+
+        while self.renewed <= RENEWALS:
+            try:
+                return self.function(*given)
+            except FailOnRecompileLimitHit:
+                self.renewed += 1
+                self.function = self._fresh()
+        if self.renewed == RENEWALS + 1:
+            self.renewed += 1
+            warnings.warn(
+                f"flex_attention was compiled for more variants of one call than torch keeps, {RENEWALS} times over; the "
+                "tiled kernel serves it from here on, which is slower (TORCH_LOGS=recompiles says what differs)",
+                stacklevel=2,
+            )
+        return None
+
+
+@functools.lru_cache(maxsize=KINDS)
+def _kind(key: tuple[Any, ...], mode: tuple[Any, ...]) -> _Compiled:
+    return _Compiled(f"flex_{abs(hash(key)):x}")
 
 
 def _wide(x: Tensor) -> Tensor:

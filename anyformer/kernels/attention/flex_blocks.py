@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask
 
 from anyformer.kernels.attention_mask import WHOLE, AttentionMask
+from anyformer.kernels.cuda_graph import hold
 from anyformer.specs.patterns import Both, Either, Pattern, Tokens
 
 BLOCK = 128
@@ -41,14 +42,18 @@ def block_mask(mask: AttentionMask) -> BlockMask:
 
 
 def _found(mask: AttentionMask) -> BlockMask:
-    if torch.compiler.is_compiling() or not in_order(mask):
+    if torch.compiler.is_compiling():
         return made(mask)
-    key = kept_key(mask)
-    found = _kept.pop(key, None)
-    _kept[key] = found = made(mask) if found is None else found
+    # A pass with gradients may read it next, which could not keep what was made in inference mode.
+    with torch.inference_mode(False), torch.no_grad():
+        if not in_order(mask):
+            return made(mask)
+        key = kept_key(mask)
+        found = _kept.pop(key, None)
+        _kept[key] = found = made(mask) if found is None else found
     if len(_kept) > KEPT:
         _kept.popitem(last=False)
-    return found
+    return hold(found)
 
 
 def kept_key(mask: AttentionMask) -> tuple[Any, ...]:

@@ -14,6 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
+from anyformer.kernels.triton_launch import one_at_a_time
+
 LOG2E = tl.constexpr(1.4426950408889634)
 TILE = 4096
 """Numbers that the merge holds at once."""
@@ -85,6 +87,7 @@ SIZES_OF_CALL = ["range_row", "recent", "window", "splits", "least", "most", "fe
 """Arguments for whose values no kernel is compiled anew."""
 
 
+@one_at_a_time
 @triton.jit(do_not_specialize=["table_row", "pos_row", "distances", *SIZES_OF_CALL])
 def attend_pages(
     q, k_pool, v_pool, k_scale, v_scale, table, counts, pos, begins, ends, slope, bias, sink, out, parts, tops,
@@ -231,6 +234,7 @@ def merged(parts, tops, first, used, dims, KEPT: tl.constexpr, WIDE: tl.constexp
     return top, total, mixed
 
 
+@one_at_a_time
 @triton.jit(do_not_specialize=SIZES_OF_CALL)
 def merge_parts(
     counts, begins, ends, sink, out, parts, tops, range_row, kv_heads, recent, window, splits, least, most, few,

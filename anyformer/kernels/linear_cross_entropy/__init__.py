@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
+from anyformer.kernels.cuda_graph import fixed_shapes
 from anyformer.kernels.linear_cross_entropy import chunks
 from anyformer.kernels.loss import IGNORE, LossTerms
 
@@ -45,7 +46,7 @@ def linear_cross_entropy(
     hidden_ND, labels_N = hidden.flatten(0, -2), labels.flatten()
     counted_N = labels_N != IGNORE
     count = counted_N.sum()
-    if (drop or hidden.is_cpu) and not torch.compiler.is_compiling() and not hidden.is_meta:
+    if (drop or hidden.is_cpu) and not fixed_shapes(hidden.device.type) and not hidden.is_meta:
         index = counted_N.nonzero().squeeze(-1)
         if index.shape[0] < labels_N.shape[0]:
             hidden_ND, labels_N = hidden_ND[index], labels_N[index]

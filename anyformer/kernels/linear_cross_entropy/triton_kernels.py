@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from anyformer.kernels.linear_cross_entropy.reference import Row
+from anyformer.kernels.triton_launch import one_at_a_time
 
 SKIP = tl.constexpr(-100)
 
@@ -25,6 +26,7 @@ def transformed(x, scale, cap, CAPPED: tl.constexpr):
     return y
 
 
+@one_at_a_time
 @triton.jit
 def rows_kernel(logits, labels, losses, stride, losses_stride, width, vocab, scale, cap, smoothing, z,
                 CAPPED: tl.constexpr, SMOOTHED: tl.constexpr, LEARNS: tl.constexpr, BLOCK: tl.constexpr):  # fmt: skip

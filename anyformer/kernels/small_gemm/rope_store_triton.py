@@ -13,6 +13,7 @@ import triton
 import triton.language as tl
 
 from anyformer.kernels.attention.paged_triton import overlaps
+from anyformer.kernels.triton_launch import one_at_a_time
 
 SCALES, CENTRED, GAIN, ONE_PLUS, SHIFT, LATE = (tl.constexpr(2**i) for i in range(6))
 """What a norm has; late: gain and bias come after the cast to the input's dtype."""
@@ -63,6 +64,7 @@ def normed(x, swapped, gain, shift, head, i, j, fits, gain_head, eps, DIM: tl.co
     return x, swapped
 
 
+@one_at_a_time
 @triton.jit(do_not_specialize=["x_row", "turn_row"])
 def rotate_heads(
     x, out, k_pool, v_pool, k_scale, v_scale, slots, cos, sin,

@@ -14,6 +14,8 @@ while that one ends. Weights are constants of a captured graph; outside of one `
 import triton
 import triton.language as tl
 
+from anyformer.kernels.triton_launch import one_at_a_time
+
 NAN = tl.constexpr(tl.PropagateNan.ALL)
 
 
@@ -108,6 +110,7 @@ def gained(z, gain, shift, i, fits_i, GAIN: tl.constexpr, SHIFT: tl.constexpr, B
     return rounded(z, dtype)
 
 
+@one_at_a_time
 @triton.jit
 def product(
     x, weight, out, bias, residual, scale, gain, shift, stride, outs, eps, early,
@@ -205,6 +208,7 @@ def finished(y, out, residual, first, outs, N: tl.constexpr, BO: tl.constexpr, M
     tl.store(out + place, y.to(dtype), mask=fits)
 
 
+@one_at_a_time
 @triton.jit
 def product_int4(
     x, packed, out, bias, scale, stride, outs, early, one,
@@ -261,6 +265,7 @@ def product_int4(
     finished(y, out, out, first, outs, N, BO, BO, "none", False, 0.0, 0.0, "no", False, dtype)
 
 
+@one_at_a_time
 @triton.jit
 def norm_rows(x, out, gain, shift, stride, eps, INS: tl.constexpr, BI: tl.constexpr, NORM: tl.constexpr,
               GAIN: tl.constexpr, SHIFT: tl.constexpr, BEFORE: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
@@ -280,6 +285,7 @@ def norm_rows(x, out, gain, shift, stride, eps, INS: tl.constexpr, BI: tl.conste
     tl.store(out + row * INS + i, z.to(dtype), mask=fits)
 
 
+@one_at_a_time
 @triton.jit
 def combine_rows(h, out, stride, INS: tl.constexpr, BI: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr,
                  CLAMP: tl.constexpr, OFFSET: tl.constexpr, PDL: tl.constexpr):  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from anyformer.errors import naming
-from anyformer.specs.number_format import short
+from anyformer.specs.number_format import STEPS, short
 from anyformer.train.report import running_mean
 
 Points = Sequence[tuple[float, float]]
@@ -47,7 +48,8 @@ class Chart:
     """Steps that are marked below."""
     log: bool = False
     from_zero: bool = False
-    unit: Callable[[float], str] = lambda value: plain(value)
+    unit: Callable[[float], str] | None = None
+    """How a value is written; unset: in a few digits."""
     wide: bool = False
 
     @property
@@ -83,8 +85,9 @@ class Chart:
 
     def _words(self) -> str:
         """The chart for who can't see it."""
+        say = self.unit or plain
         ends = [
-            f"{line.name} from {self.unit(line.points[0][1])} to {self.unit(line.points[-1][1])}"
+            f"{line.name} from {say(line.points[0][1])} to {say(line.points[-1][1])}"
             for line in self.lines
             if line.points
         ]
@@ -105,16 +108,20 @@ class Chart:
 
     def _axes(self, scale: _Scale) -> list[str]:
         parts: list[str] = []
-        for value in log_ticks(scale.low, scale.high) if self.log else ticks(scale.low, scale.high):
+        values = log_ticks(scale.low, scale.high) if self.log else ticks(scale.low, scale.high)
+        if self.log or self.unit is not None:
+            labels = [brief((self.unit or plain)(value)) for value in values]
+        else:
+            labels = tick_labels(values)
+        for value, label in zip(values, labels, strict=True):
             y = scale.y(value)
             parts.append(f'<line class="grid" x1="{LEFT}" x2="{scale.width - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            number = html.escape(brief(self.unit(value)))
-            parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{number}</text>')
+            parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{html.escape(label)}</text>')
         base = scale.height - BOTTOM
-        for value in ticks(0, self.total, 6 if self.wide else 4):
-            if value == int(value):
-                x = scale.x(value)
-                parts.append(f'<text x="{x:.1f}" y="{base + 18}" text-anchor="middle">{count(value)}</text>')
+        steps = [value for value in ticks(0, self.total, 6 if self.wide else 4) if value == int(value)]
+        for value, label in zip(steps, step_labels(steps), strict=True):
+            x = scale.x(value)
+            parts.append(f'<text x="{x:.1f}" y="{base + 18}" text-anchor="middle">{label}</text>')
         parts.append(f'<line class="axis" x1="{LEFT}" x2="{scale.width - RIGHT}" y1="{base}" y2="{base}"/>')
         across, up = (LEFT + scale.width - RIGHT) / 2, (TOP + base) / 2
         parts.append(f'<text class="across" x="{across:.1f}" y="{scale.height - 6}" text-anchor="middle">step</text>')
@@ -145,7 +152,7 @@ class Chart:
             return []
         return [
             f'<circle class="{line.style}" cx="{scale.x(x):.1f}" cy="{scale.y(y):.1f}" r="3.2">'
-            f"<title>step {x:,.0f}: {html.escape(self.unit(y))}</title></circle>"
+            f"<title>step {x:,.0f}: {html.escape((self.unit or plain)(y))}</title></circle>"
             for x, y in points
             if scale.low <= y <= scale.high
         ]
@@ -193,7 +200,7 @@ def log_ticks(low: float, high: float) -> list[float]:
         found = [f * 10.0**p for p in powers for f in factors if low <= f * 10.0**p <= high]
         if len(found) >= 3:
             return found
-    return found or [low, high]
+    return found if len(found) > 1 else [low, high]
 
 
 def brief(text: str) -> str:
@@ -201,16 +208,37 @@ def brief(text: str) -> str:
     return re.sub(r"\.(\d*?)0+(?=\D|$)", lambda found: f".{found[1]}" if found[1] else "", text)
 
 
-def count(value: float) -> str:
-    """A number of steps."""
-    return f"{value:,.0f}" if value < 1e5 else f"{value / 1e6:g}M" if value >= 1e6 else f"{value / 1e3:g}k"
+def tick_labels(values: Sequence[float]) -> list[str]:
+    """Round numbers of one axis, written in one way and with as many digits as tell them apart."""
+    top, each = max(map(abs, values)), min((b - a for a, b in itertools.pairwise(values)), default=1.0)
+    if top >= 1e4 and each >= top * 1e-3:
+        # All in one step of a thousand.
+        step = min(len(STEPS) - 1, max(1, math.floor(math.log10(top) / 3 + 1e-9)))
+        return [f"{value / 1000**step:g} {STEPS[step]}" if value else "0" for value in values]
+    if 0 < top < 1e-3:
+        power = math.floor(math.log10(top) + 1e-9)
+        return [f"{value / 10.0**power:.6g}e{power}" if value else "0" for value in values]
+    digits = next((d for d in range(12) if all(abs(round(v, d) - v) < 1e-3 * each for v in values)), 12)
+    return [f"{value:.{digits}f}" for value in values]
+
+
+def step_labels(values: Sequence[float]) -> list[str]:
+    """Numbers of steps of one axis, written in one way."""
+    top = max(values, default=0.0)
+    if top < 1e5:
+        return [f"{value:,.0f}" for value in values]
+    size, letter = (1e6, "M") if top >= 1e6 else (1e3, "k")
+    return [f"{value / size:g}{letter}" if value else "0" for value in values]
 
 
 def plain(value: float) -> str:
     """A number in a few digits."""
-    if value == 0 or 1e-3 <= abs(value) < 1e4:
+    if 1e-3 <= abs(value) < 1e4 or value == 0 or not math.isfinite(value):
         return f"{value:.4g}"
-    return short(value) if abs(value) >= 1e4 else f"{value:.0e}"
+    if abs(value) >= 1e4:
+        return short(value)
+    number, power = f"{value:.2e}".split("e")
+    return f"{brief(number)}e{int(power)}"
 
 
 INK, FAINT, ACCENT, WARM = "#1f2430", "#b9c3d6", "#2b6cb0", "#c05621"

@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyformer.errors import InputError
 from anyformer.kernels.linear_cross_entropy import chunks, linear_cross_entropy
 from anyformer.kernels.linear_cross_entropy.chunks import default_rows
 from anyformer.kernels.loss import IGNORE, cross_entropy
+from tests.kernels.alive import Alive
 from tests.parts.samples import random
 from tests.tolerances import assert_close
 
@@ -55,12 +54,12 @@ def compare(given, labels, case, row="formula", **how):
 @pytest.mark.parametrize("rows", [1, 4, 100])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_linear_loss_value_and_gradients_equal_those_of_the_logits(case, bias, rows):
+def test_linear_cross_entropy_value_and_gradients_equal_those_of_the_logits(case, bias, rows):
     compare(inputs(bias), LABELS, CASES[case], rows=rows)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_linear_loss_rows_that_do_not_count_are_the_same_dropped_and_kept(case):
+def test_linear_cross_entropy_rows_that_do_not_count_are_the_same_dropped_and_kept(case):
     labels = LABELS.clone()
     labels[:, 1:] = IGNORE
     hidden, weight, bias = inputs(True)
@@ -76,7 +75,7 @@ def test_linear_loss_rows_that_do_not_count_are_the_same_dropped_and_kept(case):
         assert_close("formula", a, b)
 
 
-def test_linear_loss_without_counted_labels_is_zero_with_zero_gradient():
+def test_linear_cross_entropy_without_counted_labels_is_zero_with_zero_gradient():
     given = inputs(True)
     found = linear_cross_entropy(*given, torch.full_like(LABELS, IGNORE), z=0.1, smoothing=0.1)
     assert found.total.item() == 0.0
@@ -84,7 +83,7 @@ def test_linear_loss_without_counted_labels_is_zero_with_zero_gradient():
     assert all((g == 0).all() for g in torch.autograd.grad(found.total, given))
 
 
-def test_linear_loss_tied_weight_collects_the_gradients_of_both_uses():
+def test_linear_cross_entropy_tied_weight_collects_the_gradients_of_both_uses():
     _, weight, _ = inputs(False)
     ids = torch.randint(0, VOCAB, (3, 11), generator=torch.Generator().manual_seed(7))
     found = torch.autograd.grad(linear_cross_entropy(weight[ids], weight, None, LABELS, rows=4).total, weight)[0]
@@ -92,7 +91,7 @@ def test_linear_loss_tied_weight_collects_the_gradients_of_both_uses():
     assert_close("formula", found, wanted)
 
 
-def test_linear_loss_second_backward_gives_the_same_gradients():
+def test_linear_cross_entropy_second_backward_gives_the_same_gradients():
     given = inputs(True)
     total = linear_cross_entropy(*given, LABELS, rows=5).total
     first = torch.autograd.grad(2 * total, given, retain_graph=True)
@@ -100,7 +99,7 @@ def test_linear_loss_second_backward_gives_the_same_gradients():
 
 
 @pytest.mark.parametrize("learns", [(True, False), (False, True), (False, False)])
-def test_linear_loss_gives_gradients_to_those_who_learn(learns):
+def test_linear_cross_entropy_gives_gradients_to_those_who_learn(learns):
     hidden, weight, _ = inputs(False)
     hidden.requires_grad_(learns[0])
     weight.requires_grad_(learns[1])
@@ -110,7 +109,7 @@ def test_linear_loss_gives_gradients_to_those_who_learn(learns):
         compare((hidden, weight, None), LABELS, {})
 
 
-def test_linear_loss_single_precision_equals_double_rounded():
+def test_linear_cross_entropy_single_precision_equals_double_rounded():
     hidden, weight, _ = inputs(False, torch.float32)
     found = linear_cross_entropy(hidden, weight, None, LABELS, z=0.1, rows=4)
     wanted = linear_cross_entropy(hidden.double(), weight.double(), None, LABELS, z=0.1)
@@ -118,18 +117,18 @@ def test_linear_loss_single_precision_equals_double_rounded():
     assert_close("single", found.total, wanted.total)
 
 
-def test_linear_loss_gradient_in_16_bits_is_multiplied_before_it_is_rounded():
+def test_linear_cross_entropy_gradient_in_16_bits_is_multiplied_before_it_is_rounded():
     grad, factor = random(50).bfloat16(), torch.tensor(1 / 16376)
     assert_close("bf16", chunks._times(grad, factor), grad.double() * factor.double())
 
 
-def test_linear_loss_label_of_no_weight_at_all_is_finite():
+def test_linear_cross_entropy_label_of_no_weight_at_all_is_finite():
     hidden = torch.tensor([[200.0, -200.0]])
     found = linear_cross_entropy(hidden, torch.eye(2), None, torch.tensor([1]))
     assert found.total.item() == 400.0
 
 
-def test_linear_loss_is_one_operation_of_a_compiled_graph():
+def test_linear_cross_entropy_is_one_operation_of_a_compiled_graph():
     given = inputs(True)
 
     def loss(hidden, weight, bias, labels):
@@ -142,26 +141,8 @@ def test_linear_loss_is_one_operation_of_a_compiled_graph():
         assert_close("formula", a, b)
 
 
-class Alive(TorchDispatchMode):
-    """The largest number of bytes that tensors made inside hold at once."""
-
-    def __init__(self):
-        super().__init__()
-        self.held, self.peak = {}, 0
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        found = operation(*args, **(kwargs or {}))
-        for tensor in torch.utils._pytree.tree_leaves(found):
-            if isinstance(tensor, torch.Tensor):
-                storage = tensor.untyped_storage()
-                self.held[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        self.held = {key: (ref, size) for key, (ref, size) in self.held.items() if not ref.expired()}
-        self.peak = max(self.peak, sum(size for _, size in self.held.values()))
-        return found
-
-
 @pytest.mark.parametrize("case", ["plain", "all"])
-def test_linear_loss_never_holds_more_logits_than_a_few_chunks(case):
+def test_linear_cross_entropy_never_holds_more_logits_than_a_few_chunks(case):
     rows, vocab, count = 16, 1024, 2048
     hidden, weight = random(count, 8).float(), random(vocab, 8).float()
     full = {"scale": 1.0, "softcap": None, "smoothing": 0.0, "z": 0.0} | CASES[case]
@@ -172,13 +153,13 @@ def test_linear_loss_never_holds_more_logits_than_a_few_chunks(case):
     assert chunk < held.peak < 4 * chunk + 2 * gradients < 4 * count * vocab / 8
 
 
-def test_linear_loss_default_rows_fill_a_share_of_memory():
+def test_linear_cross_entropy_default_rows_fill_a_share_of_memory():
     hidden, weight = torch.empty(10, 4), torch.empty(4096, 4)
     assert default_rows(hidden, weight) == 256
     assert default_rows(hidden, torch.empty(1 << 20, 4)) == 64
 
 
-def test_linear_loss_wrong_shapes_are_named():
+def test_linear_cross_entropy_wrong_shapes_are_named():
     hidden, weight, _ = inputs(False)
     with pytest.raises(InputError, match=r"hidden \(3, 11, 6\), weight \(23, 6\) and labels \(3, 10\) do not fit"):
         linear_cross_entropy(hidden, weight, None, LABELS[:, 1:])

@@ -1,8 +1,5 @@
 """Fused products of few rows against plain torch: on CUDA, or in Triton's interpreter (TRITON_INTERPRET=1) on a CPU."""
 
-import os
-from importlib.util import find_spec
-
 import pytest
 import torch
 
@@ -12,15 +9,10 @@ from anyformer.parts.ffns.gated import Bilinear, Geglu, Glu, Reglu, Swiglu
 from anyformer.parts.ffns.plain import Gelu, GeluQuick, GeluTanh, Relu, Relu2, Silu
 from anyformer.parts.norms.layernorm import LayerNorm
 from anyformer.parts.norms.rmsnorm import RMSNorm
+from tests.kernels.few_rows import DTYPES, SHAPES, drawn, needs_triton
 from tests.tolerances import assert_close
 
 pytestmark = pytest.mark.cuda(required=False)
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-DTYPES = {
-    "fused": torch.float32,
-    # The interpreter has no bf16 of its own.
-    "bf16-pair": torch.bfloat16 if DEVICE == "cuda" else torch.float16,
-}
 NORMS = {
     "rms": RMSNorm(),
     "rms-one-plus-before": RMSNorm(gain="one_plus", gain_at="before_cast"),
@@ -46,21 +38,6 @@ LEAVES = {
     "gelu-quick": GeluQuick(),
     "silu": Silu(),
 }
-SHAPES = {
-    "one row": (1, 96, 40),
-    "rows that are no power of 2": (3, 200, 17),
-    "four wide rows": (4, 640, 6),
-}
-"""Rows, inputs, outputs: blocks that are full, and blocks that are cut in each direction."""
-
-needs_triton = pytest.mark.skipif(
-    find_spec("triton") is None or (DEVICE == "cpu" and os.environ.get("TRITON_INTERPRET") != "1"),
-    reason="Triton needs a CUDA device, or TRITON_INTERPRET=1 on a CPU",
-)
-
-
-def drawn(*shape, dtype, scale=1.0):
-    return (torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape))) * scale).to(DEVICE, dtype)
 
 
 def terms(leaf, width, dtype):
