@@ -14,7 +14,7 @@ from anyformer.cli.terminal import console, print_all, print_json
 from anyformer.errors import InputError
 
 if TYPE_CHECKING:
-    from anyformer.measure.attention import Row, Setting, Table
+    from anyformer.evals.attention import Row, Setting, Table
 
 LENGTHS = {"cpu": (512, 1024, 2048, 4096), "cuda": (1024, 2048, 4096, 8192, 16384)}
 
@@ -47,8 +47,8 @@ def run_attention(given: argparse.Namespace) -> int:
     """Measure, print, and draw if asked."""
     with working("loading torch"):
         setting = _setting(given)
-        from anyformer.measure.attention import measure
-        from anyformer.measure.plot import check_path, save
+        from anyformer.evals.attention import measure
+        from anyformer.evals.plot import check_path, save
     if given.plot:
         check_path(given.plot)
     with Bar("measuring attention") as bar:
@@ -67,7 +67,7 @@ def run_attention(given: argparse.Namespace) -> int:
 def _setting(given: argparse.Namespace) -> Setting:
     import torch
 
-    from anyformer.measure.attention import Setting
+    from anyformer.evals.attention import Setting
 
     device = device_of(given.device)
     kind = torch.device(device).type

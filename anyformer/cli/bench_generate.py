@@ -16,7 +16,7 @@ from anyformer.errors import InputError
 if TYPE_CHECKING:
     import torch
 
-    from anyformer.measure.generation import Row, Table
+    from anyformer.evals.generation import Row, Table
     from anyformer.model.model import Model
 
 SMALL = (
@@ -56,9 +56,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     """Measure, print, and draw if asked."""
     with working("loading torch"):
-        from anyformer.measure.generation import Setting, measure
-        from anyformer.measure.generation_plot import save
-        from anyformer.measure.plot import check_path
+        from anyformer.evals.generation import Setting, measure
+        from anyformer.evals.generation_plot import save
+        from anyformer.evals.plot import check_path
 
         device = device_of(given.device)
     if given.plot:

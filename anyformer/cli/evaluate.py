@@ -15,7 +15,7 @@ from anyformer.errors import InputError
 
 if TYPE_CHECKING:
     from anyformer.data.tokenizer import Tokenizer
-    from anyformer.measure.quality import Quality
+    from anyformer.evals.quality import Quality
     from anyformer.model.model import Model
     from anyformer.train.perplexity import Score
 
@@ -135,7 +135,7 @@ def _compared(
     model: Model, changed: Model, tokenizer: Tokenizer, texts: list[tuple[str, str]], given: argparse.Namespace
 ) -> Quality:
     """What the changed model loses, over all texts."""
-    from anyformer.measure.quality import compare
+    from anyformer.evals.quality import compare
 
     found: list[Quality] = []
     for path, text in texts:

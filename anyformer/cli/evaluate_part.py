@@ -11,9 +11,9 @@ from anyformer.cli.terminal import CONTROLS, console, print_all, print_json
 from anyformer.errors import InputError
 
 if TYPE_CHECKING:
-    from anyformer.measure.tasks import Measured
-    from anyformer.measure.translation import Translated
-    from anyformer.measure.trial import Trial
+    from anyformer.evals.eval_setup import EvalSetup
+    from anyformer.evals.tasks import Measured
+    from anyformer.evals.translation import Translated
 
 SHOWN = 5
 """Translations that are printed."""
@@ -25,49 +25,49 @@ def run_part(given: argparse.Namespace, place: dict[str, Any]) -> int:
     """Measure in rows of each length that is asked for, and translate where that is the task."""
     folder = check_folder(given.model)
     with working(f"reading {given.model}"):
-        from anyformer.measure.tasks import measure
-        from anyformer.measure.translation import translate
-        from anyformer.measure.trial import open_trial
+        from anyformer.evals.eval_setup import open_setup
+        from anyformer.evals.tasks import measure
+        from anyformer.evals.translation import translate
 
-        trial = open_trial(folder, given.part, data=given.data, **place)
-    beams = beams_of(given, trial)
+        setup = open_setup(folder, given.part, data=given.data, **place)
+    beams = beams_of(given, setup)
     if any(beams):
-        from anyformer.measure.bleu import judge
+        from anyformer.evals.bleu import judge
 
         judge()
     measured: list[Measured] = []
     for length in dict.fromkeys(given.length or [None]):
         with Bar(given.part) as bar:
-            measured.append(measure(trial, length=length, report=bar))
+            measured.append(measure(setup, length=length, report=bar))
     translated: list[Translated] = []
     for each in filter(None, beams):
         with Bar(f"{given.part}, {each} beams") as bar:
-            translated.append(translate(trial, beams=each, limit=given.limit, report=bar))
+            translated.append(translate(setup, beams=each, limit=given.limit, report=bar))
     if given.json:
-        print_json(_data(trial, measured, translated))
+        print_json(_data(setup, measured, translated))
     else:
-        print_all(console(), _page(trial, measured, translated))
+        print_all(console(), _page(setup, measured, translated))
     return 0
 
 
-def beams_of(given: argparse.Namespace, trial: Trial) -> list[int]:
+def beams_of(given: argparse.Namespace, setup: EvalSetup) -> list[int]:
     """By how many hypotheses each translation is searched; none for data that are no pairs."""
-    if trial.objective.columns == PAIR:
+    if setup.objective.columns == PAIR:
         beams = list(dict.fromkeys(given.num_beams or [1]))
         if given.limit is not None and not any(beams):
             raise InputError("--limit: with --num-beams 0 nothing is translated; leave one of them out")
         return beams
     wrong = [name for name, value in (("--num-beams", given.num_beams), ("--limit", given.limit)) if value is not None]
     if wrong:
-        raise InputError(f"{', '.join(wrong)}: only for translations, and the objective is {trial.objective.kind!r}")
+        raise InputError(f"{', '.join(wrong)}: only for translations, and the objective is {setup.objective.kind!r}")
     return []
 
 
-def _data(trial: Trial, measured: list[Measured], translated: list[Translated]) -> dict[str, Any]:
-    first = next(trial.model.parameters())
+def _data(setup: EvalSetup, measured: list[Measured], translated: list[Translated]) -> dict[str, Any]:
+    first = next(setup.model.parameters())
     found: dict[str, Any] = {
-        "part": trial.part, "data": str(trial.data), "objective": trial.objective.kind,
-        "examples": len(trial.examples), "device": str(first.device), "dtype": str(first.dtype).removeprefix("torch."),
+        "part": setup.part, "data": str(setup.data), "objective": setup.objective.kind,
+        "examples": len(setup.examples), "device": str(first.device), "dtype": str(first.dtype).removeprefix("torch."),
         "measured": [each.data() for each in measured],
     }  # fmt: skip
     if translated:
@@ -84,12 +84,12 @@ def _samples(found: Translated) -> Iterator[dict[str, Any]]:
         }  # fmt: skip
 
 
-def _page(trial: Trial, measured: list[Measured], translated: list[Translated]) -> Iterator[Any]:
+def _page(setup: EvalSetup, measured: list[Measured], translated: list[Translated]) -> Iterator[Any]:
     from rich.table import Table
     from rich.text import Text
 
-    count = len(trial.examples)
-    yield Text(f"{trial.part} of {trial.data}: {count:,} examples, objective {trial.objective.kind}")
+    count = len(setup.examples)
+    yield Text(f"{setup.part} of {setup.data}: {count:,} examples, objective {setup.objective.kind}")
     table = Table.grid(padding=(0, 2, 0, 0))
     rows = [_row(each) for each in measured]
     for name in rows[0]:

@@ -13,10 +13,10 @@ from torch import Tensor
 import anyformer as af
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import AnyformerError
+from anyformer.evals.loglikelihood import LoglikelihoodModel
+from anyformer.evals.quality import compare_ids
 from anyformer.explain.prompt import look as look_at_prompt
 from anyformer.generation.batching import Batcher
-from anyformer.measure.continuations import Continuations
-from anyformer.measure.quality import compare_ids
 from anyformer.model.quantize import quantize
 from anyformer.parts.moe import MoE
 from anyformer.specs.stacks import pattern_of
@@ -402,7 +402,7 @@ def explain_a_prompt(world: World, rng: random.Random) -> None:
     words = _words()
     look_at_prompt(world.model, words, "w5 w6 w7", name="walked")
     if world.spec.topology == "decoder":
-        Continuations(world.model, words).likelihoods([("w5 w6", " w7 w8")])
+        LoglikelihoodModel(world.model, words).loglikelihood([("w5 w6", " w7 w8")])
 
 
 @action(weight=1)

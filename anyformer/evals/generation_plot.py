@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anyformer.errors import naming
-from anyformer.measure.plot import COLOURS, FAINT, INK, MARKS, PAPER, check_path, shown_seconds
+from anyformer.evals.plot import COLOURS, FAINT, INK, MARKS, PAPER, check_path, shown_seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from anyformer.measure.generation import Table
+    from anyformer.evals.generation import Table
 
 
 def save(table: Table, path: str | Path) -> None:

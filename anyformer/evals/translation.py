@@ -12,10 +12,10 @@ import torch
 from anyformer.data.dataset import Examples
 from anyformer.data.objectives.objective import source_eos
 from anyformer.errors import DataError, InputError
+from anyformer.evals.bleu import Bleu, bleu, judge
+from anyformer.evals.eval_setup import EvalSetup
 from anyformer.generation.asking.request import room
 from anyformer.generation.engine import generate
-from anyformer.measure.bleu import Bleu, bleu, judge
-from anyformer.measure.trial import Trial
 from anyformer.model.model import Model
 
 LONGER = 50
@@ -82,18 +82,18 @@ def sentences(examples: Examples, limit: int | None = None) -> list[Sentence]:
 
 
 def translate(
-    trial: Trial, *, beams: int = 1, limit: int | None = None, report: Callable[[int, int], None] | None = None
+    setup: EvalSetup, *, beams: int = 1, limit: int | None = None, report: Callable[[int, int], None] | None = None
 ) -> Translated:
     """Translate the sources of a part and compare with its references.
 
     Texts are read back from their ids, which is exact for byte-level tokenizers; others change what they normalise in
     references and translations alike.
     """
-    words, model = trial.tokenizer, trial.model
+    words, model = setup.tokenizer, setup.model
     if words is None:
         raise InputError("the data have no tokenizer, so a translation has no text")
     judge()
-    every = sentences(trial.examples, limit)
+    every = sentences(setup.examples, limit)
     fits = [one for one in every if len(one.ids) < model.spec.context]
     if not fits:
         raise DataError(f"every source is longer than the {model.spec.context} tokens that this model is made for")
@@ -102,7 +102,7 @@ def translate(
     seconds = time.perf_counter() - began
     said = tuple(words.decode(ids) for ids in decoded)
     known = tuple(tuple(words.decode(ids) for ids in one.references) for one in fits)
-    reader = trial.source_tokenizer or words
+    reader = setup.source_tokenizer or words
     return Translated(
         beams=beams, sources=tuple(reader.decode(one.ids) for one in fits), translations=said, references=known,
         left_out=len(every) - len(fits), unfinished=unfinished, bleu=bleu(said, known), seconds=seconds,

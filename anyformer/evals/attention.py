@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
+from anyformer.evals.memory import Used, used
 from anyformer.kernels.attention import KERNELS, attend
 from anyformer.kernels.attention_mask import AttentionMask, Shape
 from anyformer.kernels.dispatch import Kernel, KernelRequest, choose
 from anyformer.kernels.memory import free
-from anyformer.measure.memory import Used, used
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.causal import Causal
 from anyformer.parts.patterns.window import Window

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from anyformer.errors import InputError
+from anyformer.evals import attention
+from anyformer.evals.attention import Course, Setting, Step, Way, measure, steps, ways
 from anyformer.kernels.attention import KERNELS
-from anyformer.measure import attention
-from anyformer.measure.attention import Course, Setting, Step, Way, measure, steps, ways
 
 
 def setting(**changes) -> Setting:

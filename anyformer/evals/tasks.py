@@ -17,7 +17,7 @@ from anyformer.data.dataset import Examples
 from anyformer.data.objectives.causal import NextToken, ends_of
 from anyformer.data.unigram import counted_nats
 from anyformer.errors import InputError
-from anyformer.measure.trial import Trial
+from anyformer.evals.eval_setup import EvalSetup
 from anyformer.model.output import Output
 from anyformer.train.evaluation import evaluate
 from anyformer.train.perplexity import perplexity
@@ -113,12 +113,14 @@ class Measured:
         return found | ({} if classes is None else classes.data())
 
 
-def measure(trial: Trial, *, length: int | None = None, report: Callable[[int, int], None] | None = None) -> Measured:
+def measure(
+    setup: EvalSetup, *, length: int | None = None, report: Callable[[int, int], None] | None = None
+) -> Measured:
     """Every row of the part once, with nothing dropped and, where something is hidden, always the same of it.
 
     `report` is called after each batch with the number of rows that were read, and of all.
     """
-    model, objective, feed = trial.model, trial.objective, trial.feed(length)
+    model, objective, feed = setup.model, setup.objective, setup.feed(length)
     spec, began = model.spec, time.perf_counter()
     answers = objective.answers(spec)
     # What an encoder is asked for is a token of the text itself, so how often it occurs there is a fair guess.
@@ -130,27 +132,27 @@ def measure(trial: Trial, *, length: int | None = None, report: Callable[[int, i
 
     seen = evaluate(model, feed, objective, precision=Precision(), watch=watch, report=report)
     if not seen.labels:
-        raise InputError(f"{trial.data}: the part {trial.part!r} has no label that counts, so nothing can be measured")
+        raise InputError(f"{setup.data}: the part {setup.part!r} has no label that counts, so nothing can be measured")
     if not math.isfinite(seen.loss):
         raise InputError(f"the model gives a loss of {seen.loss}; are its weights damaged, or is its dtype too narrow?")
     classes, majority, unigram = None, None, None
     if objective.classes and answers:
-        known = trial.examples.names.get(objective.classes, ())
+        known = setup.examples.names.get(objective.classes, ())
         names = tuple(known[i] if i < len(known) else str(i) for i in range(answers))
         classes = Classes(names=names, confusion_LL=counter.pairs_LL)
-        if trial.learned is not None:
-            most = int(counts(trial.learned, objective.classes, answers).argmax())
+        if setup.learned is not None:
+            most = int(counts(setup.learned, objective.classes, answers).argmax())
             share = float(counter.pairs_LL[most].sum() / counter.pairs_LL.sum())
             majority = Majority(name=names[most], accuracy=share)
-    if hides and trial.learned is not None:
-        nats = counted_nats(counts(trial.learned, objective.columns[0], spec.vocab), counter.labels_L)
+    if hides and setup.learned is not None:
+        nats = counted_nats(counts(setup.learned, objective.columns[0], spec.vocab), counter.labels_L)
         unigram = perplexity(nats, seen.labels)
     tokens = spec.head.predicts_tokens
     return Measured(
         length=feed.length, rows=seen.rows, labels=seen.labels, left_out=feed.left_out, shortened=feed.shortened,
         loss=seen.loss, figures=seen.figures, perplexity=seen.perplexity if tokens else None,
-        bits_per_byte=objective.bits_per_byte(seen.loss, trial.examples), majority=majority, unigram=unigram,
-        classes=classes, rule=rule_of(trial, feed.length), seconds=time.perf_counter() - began,
+        bits_per_byte=objective.bits_per_byte(seen.loss, setup.examples), majority=majority, unigram=unigram,
+        classes=classes, rule=rule_of(setup, feed.length), seconds=time.perf_counter() - began,
     )  # fmt: skip
 
 
@@ -161,12 +163,12 @@ WAYS = {
 }
 
 
-def rule_of(trial: Trial, length: int) -> str:
+def rule_of(setup: EvalSetup, length: int) -> str:
     """How the examples of a part are read: in rows, as in training."""
-    spec, objective, words = trial.model.spec, trial.objective, trial.tokenizer
-    found = WAYS[trial.rows].format(length=length)
+    spec, objective, words = setup.model.spec, setup.objective, setup.tokenizer
+    found = WAYS[setup.rows].format(length=length)
     if isinstance(objective, NextToken):
-        ends = zip(("begun", "ended"), ends_of(spec, stream=trial.rows == "stream"), strict=True)
+        ends = zip(("begun", "ended"), ends_of(spec, stream=setup.rows == "stream"), strict=True)
         names = {
             how: (words and words.inner.id_to_token(token)) or str(token) for how, token in ends if token is not None
         }

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from anyformer.measure.attention import Row, Table
+    from anyformer.evals.attention import Row, Table
 
 INK, FAINT, PAPER = "#1f2933", "#c9d0d6", "#ffffff"
 COLOURS = ("#3b6ea5", "#c8803a", "#4f9d69", "#8767b0", "#b5504d", "#7d8894")
