@@ -6,12 +6,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from anyformer.cli.device_args import DTYPES
 from anyformer.cli.model import open_model, open_reader, working
 from anyformer.cli.parser import Command, add_ignore_keys, add_set, together, whole
 from anyformer.cli.terminal import console, print_all, print_json
 from anyformer.errors import InputError
 
 if TYPE_CHECKING:
+    from anyformer.explain.kernels import KernelTable
     from anyformer.specs.model import ModelSpec
 
 PAGE = "explain.html"
@@ -40,6 +42,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--machine", metavar="NAME", help="whose speed says what sets the pace: a100, h100, h200 (h200)"
     )
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), help="where attention kernels are chosen for (cuda if there is one here)"
+    )
+    parser.add_argument("--dtype", choices=DTYPES, help="in which they compute (float32 on a CPU, bfloat16 on CUDA)")
     parser.add_argument("--png", metavar="FILE", help="also draw block, patterns and costs into this file")
     parser.add_argument("--json", action="store_true", help="everything as one JSON document")
     parser.add_argument(
@@ -76,12 +82,14 @@ def run(given: argparse.Namespace) -> int:
 
         save(found, given.png)
     if given.json:
-        print_json(found.data())
+        print_json(found.data() | {"kernels": _kernels(given, spec).data()})
         return 0
-    from anyformer.explain.page import page
+    from anyformer.explain.page import kernel_page, page
 
     out = console()
     print_all(out, page(found, out.width, ascii_only=out.options.ascii_only))
+    # Last, as torch takes a second to load.
+    print_all(out, kernel_page(_kernels(given, spec)))
     if given.png:
         out.print(f"\nDrawn into {given.png}", markup=False)
     return 0
@@ -97,6 +105,12 @@ def _spec(given: argparse.Namespace) -> ModelSpec:
     return spec
 
 
+def _kernels(given: argparse.Namespace, spec: ModelSpec) -> KernelTable:
+    from anyformer.explain.kernels import kernel_table
+
+    return kernel_table(spec, given.device, given.dtype, given.layer)
+
+
 def _refuse_idle(given: argparse.Namespace) -> None:
     """Refuse what is for the page about a prompt only."""
     idle = {
@@ -109,7 +123,14 @@ def _refuse_idle(given: argparse.Namespace) -> None:
 
 def _explain_prompt(given: argparse.Namespace) -> int:
     """Write the page about a prompt, or its data."""
-    options = {"--set": given.changes, "--context": given.context, "--machine": given.machine, "--png": given.png}
+    options = {
+        "--set": given.changes,
+        "--context": given.context,
+        "--machine": given.machine,
+        "--png": given.png,
+        "--device": given.device,
+        "--dtype": given.dtype,
+    }
     idle = [name for name, value in options.items() if value]
     if idle:
         raise InputError(f"{', '.join(idle)}: not with --prompt, which looks at a trained model as it is")

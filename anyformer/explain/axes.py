@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from anyformer.explain import closed_axes
 from anyformer.explain.closed_axes import Choice
-from anyformer.explain.groups import Group, groups, place
+from anyformer.explain.groups import Group, groups, place_of
 from anyformer.specs.axes import Dims
 from anyformer.specs.layer import Layer
 from anyformer.specs.model import ModelSpec
@@ -127,7 +127,7 @@ def _of_layers(name: str, spec: ModelSpec, choose: OfLayer, alike: list[Group]) 
         Placed(
             choice=replace(shown.choice, equation=_equation(equations[shown])),
             layers={stack: tuple(sorted(indices)) for stack, indices in stacks.items()},
-            where="" if len(members) == 1 else _where(spec, stacks),
+            where="" if len(members) == 1 else place_of(spec, stacks),
         )
         for shown, stacks in members.items()
     ]
@@ -140,15 +140,6 @@ def _equation(by_stack: Mapping[str, str]) -> str:
     if len(set(by_stack.values())) == 1:
         return next(iter(by_stack.values()))
     return "; ".join(f"{stack}: {equation}" for stack, equation in by_stack.items())
-
-
-def _where(spec: ModelSpec, stacks: Mapping[str, list[int]]) -> str:
-    both = len(spec.stacks) > 1
-    words = list[str]()
-    for name, indices in stacks.items():
-        stack = spec.stack(name)
-        words.append(name if both and len(indices) == stack.depth else place(stack, sorted(indices), both=both))
-    return ", ".join(words)
 
 
 class _Shown:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +21,10 @@ from anyformer.explain.sketch import sketch
 from anyformer.explain.words import join, some
 from anyformer.specs import number_format
 
-Part = Table | Text
+if TYPE_CHECKING:
+    from anyformer.explain.kernels import KernelTable
+
+Part = Padding | Table | Text
 WIDE = 110
 """From here on files stand in a column of their own."""
 DRAWN = 6
@@ -194,3 +199,14 @@ def _promises(report: Report) -> Iterator[Text]:
         yield Text("All: exact mixers, and no position scheme that depends on the length of the text.")
     for text in report.exemptions:
         yield Text(f"- {text}")
+
+
+def kernel_page(table: KernelTable) -> Iterator[Part]:
+    """The attention kernels: which one serves where, and below it why each of the others does not."""
+    yield _heading(f"Attention kernels on {table.device}, {table.dtype}")
+    for where, use in table.uses:
+        what = "cross-attention, " if use.attention == "cross" else ""
+        yield Text.assemble(f"{where}, {what}{use.phase}: ", (use.kernel or "none: its mixer weighs no scores", "bold"))
+        for why in dict.fromkeys(why for _, why in use.others):
+            names = ", ".join(name for name, reason in use.others if reason == why)
+            yield Padding(Text(f"{names}: {why}", style="dim"), (0, 0, 0, 4))
