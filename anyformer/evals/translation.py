@@ -1,22 +1,22 @@
-"""Translation by the model itself: each source once, decoded freely, against every reference that the data have."""
+"""Translation: each source decoded freely, against every reference that the data have; BLEU and chrF by sacrebleu."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from anyformer.data.dataset import Examples
 from anyformer.data.objectives.objective import source_eos
-from anyformer.errors import DataError, InputError
-from anyformer.evals.bleu import Bleu, bleu, judge
+from anyformer.errors import CapabilityError, DataError, InputError
 from anyformer.evals.eval_setup import EvalSetup
 from anyformer.generation.asking.request import room
 from anyformer.generation.engine import generate
 from anyformer.model.model import Model
+from anyformer.registry import installed
 
 LONGER = 50
 """A translation has at most so many tokens more than its source (Vaswani et al. 2017, section 6.1)."""
@@ -24,6 +24,49 @@ CELLS = {"cpu": 1024}
 """Source tokens that are decoded beside each other, times hypotheses."""
 MANY = 16_384
 """The same on an accelerator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bleu:
+    """How near translations come to their references. Figures are from 0 to 100."""
+
+    bleu: float
+    precisions: tuple[float, ...]
+    """Of runs of one to four tokens."""
+    brevity_penalty: float
+    chrf: float
+    signature: str
+    """What sacrebleu did, for who wants to do the same."""
+    chrf_signature: str
+
+
+def judge() -> Any:
+    """The package that judges; an error that says what to install if it is not there."""
+    try:
+        return installed("sacrebleu.metrics")
+    except ImportError as error:
+        raise CapabilityError(
+            f"BLEU needs a package that is not here ({error}): pip install sacrebleu, or translate nothing, with "
+            "--num-beams 0"
+        ) from error
+
+
+def bleu(translations: Sequence[str], references: Sequence[Sequence[str]]) -> Bleu:
+    """Translations against one reference or more for each."""
+    if len(translations) != len(references) or not translations or not all(references):
+        raise InputError(
+            f"{len(translations)} translations and references for {sum(map(bool, references))}; each needs at least one"
+        )
+    metrics = judge()
+    most = max(map(len, references))
+    # One list for each reference of a sentence; None where a sentence has no more of them.
+    columns = [[some[i] if i < len(some) else None for some in references] for i in range(most)]
+    counted, spelled = metrics.BLEU(), metrics.CHRF()
+    found, letters = (metric.corpus_score(list(translations), columns) for metric in (counted, spelled))
+    return Bleu(
+        bleu=float(found.score), precisions=tuple(map(float, found.precisions)), brevity_penalty=float(found.bp),
+        chrf=float(letters.score), signature=str(counted.get_signature()), chrf_signature=str(spelled.get_signature()),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +103,7 @@ class Translated:
         """For JSON; the first sentences as examples."""
         return {
             "num_beams": self.beams, "sentences": len(self.sources), "references": sum(map(len, self.references)),
-            "left_out": self.left_out, "unfinished": self.unfinished, **self.bleu.data(), "equal": self.equal,
+            "left_out": self.left_out, "unfinished": self.unfinished, **asdict(self.bleu), "equal": self.equal,
             "seconds": round(self.seconds, 3),
         }  # fmt: skip
 

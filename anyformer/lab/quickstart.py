@@ -57,7 +57,7 @@ KEEPING = 3.0
 
 
 class Quickstart:
-    """One run. Its steps are called in order, inside `with run.folder`: read, prepare, train, measure, keep, speak.
+    """One run. Its steps are called in order, inside `with run.folder`: read, prepare, train, measure, keep, sample.
 
     Each does its part and answers what there is to show; nothing here prints.
     """
@@ -246,7 +246,7 @@ class Quickstart:
         """What the sample begins with: something that fits the text, or nothing."""
         return "class Reader:\n    def " if self.plan.text is None else None
 
-    def speak(self, new_tokens: int = 120) -> Iterator[str]:
+    def sample(self, new_tokens: int = 120) -> Iterator[str]:
         """A sample, piece by piece, the prompt first. The same weights say the same thing."""
         read = read_prompt(self.spec, self.tokenizer, self.prompt)
         stream = TextStream(self.tokenizer, read.ids, repeated=read.repeated)

@@ -15,7 +15,7 @@ BEGUN = 8
 """Tokens of a held-out text that a sample begins with, where a model can't begin by itself."""
 
 
-def speak(setup: Components, step: int) -> str:
+def sample_text(setup: Components, step: int) -> str:
     """A sample after a step, the prompt first; nothing from a model that answers no text. Equal weights say the same."""
     if setup.tokenizer is None or not setup.spec.head.predicts_tokens or setup.spec.topology == "encoder":
         return ""

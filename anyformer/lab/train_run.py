@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from anyformer.explain.hardware import peak_of
 from anyformer.explain.summary import summary
-from anyformer.lab.samples import speak
+from anyformer.lab.samples import sample_text
 from anyformer.train.components import Components
 from anyformer.train.config import Config
 from anyformer.train.loggers import Logger
@@ -18,7 +18,7 @@ from anyformer.train.trainer import Trainer
 
 def training(config: Config, loggers: Sequence[Logger] = ()) -> Trainer:
     """The run of a config, to be used in a `with`. `loggers` are told beside those that the config names."""
-    return Trainer(config, speak=speak, about=about, loggers=loggers)
+    return Trainer(config, speak=sample_text, about=about, loggers=loggers)
 
 
 def about(setup: Components) -> About:

@@ -23,7 +23,7 @@ from anyformer.train.trainer import Trainer
 from tests.cli.small_run import TEXT, small_run
 from tests.data.feeding import examples_for, make, spec_for
 from tests.data.test_tokenizer import STORIES, needs_stories
-from tests.evals.test_bleu import needs_sacrebleu
+from tests.evals.test_translation import needs_sacrebleu
 from tests.train.small_data import text_config, text_data, write_data
 
 ROOT = Path(af.__file__).parents[1]
@@ -305,7 +305,7 @@ def test_eval_of_pairs_without_decoding_has_the_teacher_forced_figures(tmp_path,
 
 
 def test_eval_of_pairs_without_sacrebleu_names_the_package_before_anything_is_measured(tmp_path, capsys, monkeypatch):
-    from anyformer.evals import bleu
+    from anyformer.evals import translation as bleu
 
     def missing(name):
         raise ImportError(f"No module named {name!r}")

@@ -146,7 +146,7 @@ def test_quickstart_by_steps_repeats_to_the_bit(here, more):
     ends = [quickstart(budget=Budget(steps=4), out=f"runs/{i}", changes=SMALL | more)[0] for i in range(2)]
     for a, b in zip(ends[0].model.parameters(), ends[1].model.parameters(), strict=True):
         assert torch.equal(a, b)
-    assert list(ends[0].speak(20)) == list(ends[1].speak(20))
+    assert list(ends[0].sample(20)) == list(ends[1].sample(20))
 
 
 def test_quickstart_of_another_seed_differs(here):

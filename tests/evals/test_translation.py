@@ -7,17 +7,15 @@ import anyformer as af
 from anyformer.data.dataset import Examples
 from anyformer.data.tokenizer import train_bpe
 from anyformer.errors import CapabilityError, DataError, InputError
-from anyformer.evals import bleu as judging
 from anyformer.evals import translation
-from anyformer.evals.bleu import bleu
 from anyformer.evals.eval_setup import EvalSetup
-from anyformer.evals.translation import decode, sentences, translate
+from anyformer.evals.translation import bleu, decode, sentences, translate
 from tests.data.feeding import make, spec_for
 
 
 def installed():
     try:
-        judging.judge()
+        translation.judge()
     except CapabilityError:
         return False
     return True
@@ -63,7 +61,7 @@ def test_bleu_without_the_package_names_it(monkeypatch):
     def missing(name):
         raise ImportError(f"No module named {name!r}")
 
-    monkeypatch.setattr(judging, "installed", missing)
+    monkeypatch.setattr(translation, "installed", missing)
     with pytest.raises(CapabilityError, match="pip install sacrebleu"):
         bleu(["a"], [["a"]])
 
