@@ -39,9 +39,9 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run(given: argparse.Namespace) -> int:
     """List the presets."""
-    from anyformer.explain.zoo_table import catalogue, undisclosed
+    from anyformer.explain.zoo_table import undisclosed, zoo_table
 
-    entries, missing = catalogue(given.filter), undisclosed(given.filter)
+    entries, missing = zoo_table(given.filter), undisclosed(given.filter)
     data = {"presets": [asdict(entry) for entry in entries], "undisclosed": missing}
     show(given.json, lambda: data, _page(entries, missing, console().width))
     return 0

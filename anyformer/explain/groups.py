@@ -47,11 +47,7 @@ def groups(spec: ModelSpec, layer: int | None = None) -> list[Group]:
             members.setdefault(each, []).append(i)
         found += [
             Group(
-                stack=stack,
-                layer=each,
-                dims=spec.dims(each, stack),
-                indices=tuple(indices),
-                both=len(spec.stacks) > 1,
+                stack=stack, layer=each, dims=spec.dims(each, stack), indices=tuple(indices), both=len(spec.stacks) > 1
             )
             for each, indices in members.items()
             if layer is None or layer in indices

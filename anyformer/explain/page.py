@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from anyformer.explain.axes import Axis, Placed
+from anyformer.explain.axes import Placed
 from anyformer.explain.costs import DTYPE, Cost
 from anyformer.explain.drawing import PLAIN, draw
 from anyformer.explain.grid import TOKENS, draw_picture, picture
@@ -77,7 +77,7 @@ def _axes(report: Report, width: int) -> Table:
     used = [axis for axis in report.axes if axis.value != "none"]
     for axis in used:
         for i, placed in enumerate(axis.placed):
-            words = _choice(axis, placed, file=width < WIDE)
+            words = _choice(placed, file=width < WIDE)
             name = Text(axis.name if i == 0 else "")
             table.add_row(name, words, *([placed.choice.file] if width >= WIDE else []))
     unused = [axis.name for axis in report.axes if axis not in used]
@@ -86,7 +86,7 @@ def _axes(report: Report, width: int) -> Table:
     return table
 
 
-def _choice(axis: Axis, placed: Placed, *, file: bool) -> Text:
+def _choice(placed: Placed, *, file: bool) -> Text:
     choice, text = placed.choice, Text()
     if placed.where:
         text.append(f"{placed.where}: ", style="dim")
@@ -182,11 +182,7 @@ def _side_by_side(group: Group, width: int) -> list[str]:
     """The block, and the pattern beside it or below."""
     drawn = picture(group.pattern, heads=group.dims.heads, layer=group.indices[0])
     side = TOKENS + 2
-    right = [
-        "keys across, queries down",
-        *draw_picture(drawn),
-        *textwrap.wrap(drawn.caption, side),
-    ]
+    right = ["keys across, queries down", *draw_picture(drawn), *textwrap.wrap(drawn.caption, side)]
     left = draw(sketch(group), width)
     room = max(map(len, left))
     if room + 4 + side <= width:
