@@ -56,9 +56,7 @@ def _run(given: argparse.Namespace) -> int:
     from anyformer.explain.report import preset_of, report
 
     spec, speed, *_ = together(
-        lambda: _spec(given),
-        lambda: machine(given.machine or "h200"),
-        lambda: _refuse_idle(given),
+        lambda: _spec(given), lambda: machine(given.machine or "h200"), lambda: _refuse_idle(given)
     )
     found = report(
         spec, speed, name=given.spec, preset=preset_of(given.spec), varied=bool(given.changes), contexts=given.context,

@@ -90,7 +90,6 @@ class _Clock:
         self.began = self.first = self.last = time.perf_counter()
 
     def tick(self, tokens: int = 1) -> None:
-        """So many more tokens are there."""
         self.last = time.perf_counter()
         if not self.count:
             self.first = self.last
@@ -107,7 +106,6 @@ class _Clock:
         }  # fmt: skip
 
     def line(self) -> str:
-        """The same for people."""
         found = self.figures()
         rate, decode = found["tokens_per_second"], found["decode_tokens_per_second"]
         after = f"; after the first, {decode} tokens/s" if decode is not None else ""
@@ -188,7 +186,6 @@ class _Writer:
         self.count, self.stopped = 0, False
 
     def take(self, token: int) -> None:
-        """One more token."""
         self.begin()
         self.count += 1
         self._keep(self.stream.push(token))
@@ -201,7 +198,6 @@ class _Writer:
             self._show("\n")
 
     def answer(self) -> dict[str, Any]:
-        """The text, and how it ended."""
         reason = "stop" if self.stopped else "length"
         return {"text": "".join(self.pieces), "tokens": self.count, "reason": reason}
 

@@ -122,7 +122,6 @@ class Bar:
         self.progress: Progress | None = None
 
     def __call__(self, done: int, total: int) -> None:
-        """Show how much is done."""
         if self.progress is None:
             if time.monotonic() - self.began < PATIENCE or not sys.stderr.isatty():
                 return

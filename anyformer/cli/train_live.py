@@ -57,7 +57,6 @@ class Live:
             self.bar.stop()
 
     def begin(self) -> None:
-        """What is trained on what."""
         made = self.made.setup
         part = made.index.parts[made.config.data.train]
         size = f", {number_format.data(part.bytes)} of text" if part.bytes else ""
@@ -70,7 +69,6 @@ class Live:
             self.say(f"stage  {each.steps:,} steps, {each.words}, {each.epochs:.3g} epochs{waste}")
 
     def show(self, event: Event) -> None:
-        """One thing happened."""
         match event:
             case Step():
                 self._step(event)

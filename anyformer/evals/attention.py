@@ -71,7 +71,6 @@ class Case(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For people."""
         return self.kernel.name if self.shape == "causal" else f"{self.pattern}: {self.kernel.name}"
 
 
@@ -155,7 +154,6 @@ class Step:
         )
 
     def forward(self, case: Case, sight: AttentionMask | None = None) -> Tensor:
-        """The kernel's call."""
         q, k, v = self.inputs
         scale, sight = q.shape[-1] ** -0.5, sight or self.sight(case)
         return attend(q, k, v, kernel=case.kernel, scale=scale, mixer=Softmax(), own={}, sight=sight)
@@ -172,7 +170,6 @@ class Step:
         return found if self.coming is None else Used(found.left, used(lambda: self.whole(case), device).peak)
 
     def seconds(self, case: Case, sight: AttentionMask) -> float:
-        """Time of one whole step."""
         began = now(self.setting.device)
         self.whole(case, sight)
         return now(self.setting.device) - began

@@ -67,12 +67,10 @@ class Row:
 
     @property
     def step(self) -> float:
-        """Seconds of a step."""
         return statistics.median(self.steps)
 
     @property
     def total(self) -> float:
-        """Seconds of all tokens."""
         return self.first + sum(self.steps)
 
     @property

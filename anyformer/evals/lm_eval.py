@@ -63,12 +63,11 @@ def lm_eval_class() -> Any:
 
         def __init__(self, path: str = "", **given: Any) -> None:
             super().__init__()
-            self.asked = open_model(path, **given)
-            self._device = self.asked.device
+            self.model = open_model(path, **given)
+            self._device = self.model.device
 
         def loglikelihood(self, requests: Sequence[Any], **_: Any) -> list[tuple[float, bool]]:
-            pairs = [request.args for request in requests]
-            return self._kept("loglikelihood", requests, self.asked.loglikelihood(pairs) if pairs else [])
+            return self._cached("loglikelihood", requests, self.model.loglikelihood([r.args for r in requests]))
 
         def loglikelihood_rolling(self, requests: Sequence[Any], **_: Any) -> list[float]:
             texts = [request.args[0] for request in requests]
@@ -77,9 +76,9 @@ def lm_eval_class() -> Any:
             )
 
         def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
-            return self._kept("generate_until", requests, answers(self.asked, [request.args for request in requests]))
+            return self._cached("generate_until", requests, answers(self.model, [request.args for request in requests]))
 
-        def _kept(self, what: str, requests: Sequence[Any], found: list[Any]) -> list[Any]:
+        def _cached(self, what: str, requests: Sequence[Any], found: list[Any]) -> list[Any]:
             """The answers, which the harness may keep for another time."""
             for request, answer in zip(requests, found, strict=True):
                 self.cache_hook.add_partial(what, request.args, answer)
@@ -129,15 +128,15 @@ def open_model(
     return LoglikelihoodModel(model, tokenizer(folder), tokens=tokens, prefix=prefix, stop=stop_ids(model, folder))
 
 
-def answers(asked: Any, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+def answers(model: Any, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     """What the model says to each context; those that are asked in one way share batches."""
-    ways: dict[str, list[int]] = {}
+    alike: dict[str, list[int]] = {}
     for i, (_, wanted) in enumerate(requests):
-        ways.setdefault(repr(sorted(wanted.items(), key=lambda item: item[0])), []).append(i)
+        alike.setdefault(repr(sorted(wanted.items(), key=lambda item: item[0])), []).append(i)
     found = [""] * len(requests)
-    for some in ways.values():
-        options = generation_options(requests[some[0]][1], asked.room)
-        for i, text in zip(some, asked.generate_until([requests[i][0] for i in some], **options), strict=True):
+    for some in alike.values():
+        options = generation_options(requests[some[0]][1], model.room)
+        for i, text in zip(some, model.generate_until([requests[i][0] for i in some], **options), strict=True):
             found[i] = text
     return found
 

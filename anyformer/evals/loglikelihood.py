@@ -78,9 +78,8 @@ class LoglikelihoodModel:
 
     def _nothing(self) -> list[int]:
         if self.prefix is None:
-            where = (
-                "its tokenizer files name no bos_token and no eos_token" if self.words.published else "ids of its spec"
-            )
+            files = "its tokenizer files name no bos_token and no eos_token"
+            where = files if self.words.published else "ids of its spec"
             raise InputError(
                 f"this model has neither bos nor eos to begin with ({where}); give a context, or prefix_token_id=ID"
             )

@@ -99,7 +99,6 @@ class Measured:
         return None if self.unigram is None or self.perplexity is None else self.unigram / self.perplexity
 
     def data(self) -> dict[str, Any]:
-        """For JSON."""
         majority, classes = self.majority, self.classes
         found: dict[str, Any] = {
             "length": self.length, "rows": self.rows, "labels": self.labels, "left_out": self.left_out,
@@ -127,10 +126,7 @@ def measure(
     hides = spec.topology == "encoder" and spec.head.predicts_tokens
     counter = _Counter(answers or 0, pairs=bool(objective.classes), labels=hides)
 
-    def watch(out: Output, inputs: dict[str, Tensor]) -> None:
-        counter.take(out, inputs["labels"])
-
-    seen = evaluate(model, feed, objective, precision=Precision(), watch=watch, report=report)
+    seen = evaluate(model, feed, objective, precision=Precision(), watch=counter.take, report=report)
     if not seen.labels:
         raise InputError(f"{setup.data}: the part {setup.part!r} has no label that counts, so nothing can be measured")
     if not math.isfinite(seen.loss):
@@ -156,7 +152,7 @@ def measure(
     )  # fmt: skip
 
 
-WAYS = {
+ROW_RULES = {
     "stream": "documents one after the other, cut into rows of {length:,} tokens, each row read by itself",
     "packed": "documents side by side in rows of {length:,} tokens, none of which sees another; longer ones are cut",
     "padded": "one document in each row of {length:,} tokens; longer ones are cut",
@@ -166,13 +162,11 @@ WAYS = {
 def rule_of(setup: EvalSetup, length: int) -> str:
     """How the examples of a part are read: in rows, as in training."""
     spec, objective, words = setup.model.spec, setup.objective, setup.tokenizer
-    found = WAYS[setup.rows].format(length=length)
+    found = ROW_RULES[setup.rows].format(length=length)
     if isinstance(objective, NextToken):
         ends = zip(("begun", "ended"), ends_of(spec, stream=setup.rows == "stream"), strict=True)
-        names = {
-            how: (words and words.inner.id_to_token(token)) or str(token) for how, token in ends if token is not None
-        }
-        found += "".join(f", {how} with {name}" for how, name in names.items()) or ", no bos and no eos"
+        spelled = [(how, (words and words.inner.id_to_token(i)) or str(i)) for how, i in ends if i is not None]
+        found += "".join(f", {how} with {name}" for how, name in spelled) or ", no bos and no eos"
     return f"{found}; as in training"
 
 
@@ -184,8 +178,8 @@ class _Counter:
         self.pairs_LL = np.zeros((size, size) if pairs else (0, 0), np.int64)
         self.labels_L = np.zeros(size if labels else 0, np.int64)
 
-    def take(self, out: Output, labels: Tensor) -> None:
-        """Count those of one pass."""
+    def take(self, out: Output, inputs: dict[str, Tensor]) -> None:
+        labels = inputs["labels"]
         if self.labels:
             self.labels_L += _histogram(labels[labels != IGNORE], self.size)
         if not self.pairs or out.logits is None:
@@ -203,21 +197,13 @@ def _histogram(values: Tensor, size: int) -> Any:
 
 def counts(examples: Examples, column: str, size: int) -> Any:
     """How often each number from 0 occurs in a column; those that don't count are left out."""
-    total = np.zeros(size, np.int64)
-    waiting: list[Any] = []
-
-    def take() -> None:
-        some_N = np.concatenate(waiting) if waiting else np.zeros(0, np.int64)
-        total[:] += np.bincount(some_N[some_N != IGNORE], minlength=size)[:size]
-        waiting.clear()
-
-    held = 0
-    for i, length in enumerate(examples.lengths(column).tolist()):
-        for start in range(0, length, CHUNK):
-            waiting.append(np.asarray(examples.read(column, i, start, start + CHUNK)).astype(np.int64))
-            held += len(waiting[-1])
-            if held >= CHUNK:
-                take()
-                held = 0
-    take()
+    total, waiting, held = np.zeros(size, np.int64), list[Any](), 0
+    spans = [(i, at) for i, n in enumerate(examples.lengths(column).tolist()) for at in range(0, n, CHUNK)]
+    for k, (i, start) in enumerate(spans):
+        waiting.append(np.asarray(examples.read(column, i, start, start + CHUNK)).astype(np.int64))
+        held += len(waiting[-1])
+        if held >= CHUNK or k == len(spans) - 1:
+            some_N = np.concatenate(waiting)
+            total += np.bincount(some_N[some_N != IGNORE], minlength=size)[:size]
+            waiting, held = [], 0
     return total

@@ -100,7 +100,6 @@ class Translated:
         return sum(said in known for said, known in pairs) / len(self.translations)
 
     def data(self) -> dict[str, Any]:
-        """For JSON; the first sentences as examples."""
         return {
             "num_beams": self.beams, "sentences": len(self.sources), "references": sum(map(len, self.references)),
             "left_out": self.left_out, "unfinished": self.unfinished, **asdict(self.bleu), "equal": self.equal,
@@ -153,11 +152,7 @@ def translate(
 
 
 def decode(
-    model: Model,
-    sources: Sequence[Sequence[int]],
-    *,
-    beams: int = 1,
-    report: Callable[[int, int], None] | None = None,
+    model: Model, sources: Sequence[Sequence[int]], *, beams: int = 1, report: Callable[[int, int], None] | None = None
 ) -> tuple[list[list[int]], int]:
     """Ids of each translation without the one that ends it, and how many did not end by themselves."""
     end, device = source_eos(model.spec), next(model.parameters()).device

@@ -32,7 +32,6 @@ class Axis:
 
     @property
     def value(self) -> str:
-        """All of it on one line."""
         return "; ".join(
             f"{each.where}: {each.choice.value}" if each.where else each.choice.value for each in self.placed
         )

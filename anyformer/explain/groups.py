@@ -30,7 +30,6 @@ class Group:
 
     @property
     def pattern(self) -> Pattern:
-        """Who sees whom."""
         return pattern_of(self.stack, self.layer)
 
     def where(self) -> str:

@@ -50,7 +50,6 @@ class KernelTable:
     """Layers in words, and what serves them."""
 
     def data(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
         uses = [
             {"layers": where, "attention": use.attention, "phase": use.phase, "kernel": use.kernel, "others": dict(use.others)}
             for where, use in self.uses
@@ -66,8 +65,8 @@ def kernel_table(
     dtype = dtype or ("float32" if device == "cpu" else "bfloat16")
     where: dict[tuple[str, KernelUse], list[int]] = {}
     for group in groups(spec, layer):
-        for attention, phase, *asked in requests(spec, group, device, getattr(torch, dtype)):
-            use = KernelUse(attention=attention, phase=phase, **_chosen(*asked))
+        for attention, phase, request, asked in requests(spec, group, device, getattr(torch, dtype)):
+            use = KernelUse(attention=attention, phase=phase, **_chosen(request, asked))
             where.setdefault((group.stack.name, use), []).extend(group.indices)
     uses = tuple((place_of(spec, {stack: layers}), use) for (stack, use), layers in where.items())
     return KernelTable(device=device, dtype=dtype, uses=uses)

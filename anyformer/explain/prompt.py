@@ -82,11 +82,9 @@ class PromptTrace:
     notes: list[str] = field(default_factory=list)
 
     def headline(self) -> str:
-        """What there is to see, in one line."""
         return f"{some(len(self.ids), 'token')}, {some(sum(each.heads for each in self.attention), 'attention head')}"
 
     def data(self) -> dict[str, Any]:
-        """Plain data, for JSON and for the page."""
         texts = {
             name: {str(token): text for token, text in getattr(self, name).items()}
             for name in ("texts", "source_texts")

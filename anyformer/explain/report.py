@@ -40,7 +40,6 @@ class Report:
 
     @property
     def title(self) -> str:
-        """What the model is called."""
         if self.preset is None:
             return self.name
         return f"{self.name}: {self.preset.title}{', varied' if self.varied else ''}"
@@ -59,7 +58,6 @@ class Report:
         return f"{text}, {compared} the released model has."
 
     def data(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
         return {
             "name": self.name,
             "preset": _fields(self.preset, *PRESET) if self.preset else None,

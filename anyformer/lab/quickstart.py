@@ -85,7 +85,6 @@ class Quickstart:
         self.glimpses: list[tuple[int, float]] = []
 
     def read(self) -> Corpus:
-        """Find the text."""
         self.corpus = standard_library() if self.plan.text is None else text_corpus(self.plan.text)
         return self.corpus
 
@@ -104,22 +103,14 @@ class Quickstart:
                 f"{self.wanted.context} (the context); give a longer text, or --set context=N"
             )
         self.spec = self.wanted.vary({"vocab": self.tokenizer.vocab, "ids.bos": end, "ids.eos": [end]})
-        self.feed = BatchLoader(
-            examples,
-            Causal(),
-            spec=self.spec,
-            length=self.spec.context,
-            batch=plan.batch,
-            seed=plan.seed,
-            rows="stream",
-        )
+        rows = {"length": self.spec.context, "batch": plan.batch, "rows": "stream"}
+        self.feed = BatchLoader(examples, Causal(), spec=self.spec, seed=plan.seed, **rows)
         self.model = build(self.spec, device=self.device, seed=plan.seed)
         # The untrained weights take as much room as the trained ones will: a full disk shows now, not after training.
         self._write()
         return self.spec
 
     def train(self) -> Iterator[StepRecord]:
-        """Train, one record for each step."""
         looks = 0
         # Workers would take turns at one source of random numbers, and no two runs would drop the same; and how evenly
         # routers choose is asked of whole batches.
@@ -133,10 +124,8 @@ class Quickstart:
                 precision=Precision(), guard=SpikeGuard(), crew=crew,
             )  # fmt: skip
             budget, clock = self._allotted()
-            steps = train(
-                learner, self.feed, schedule=self.plan.schedule, budget=budget, seed=self.plan.seed, clock=clock
-            )
-            for record in steps:
+            given = {"schedule": self.plan.schedule, "budget": budget, "seed": self.plan.seed, "clock": clock}
+            for record in train(learner, self.feed, **given):
                 self.records.append(record)
                 metrics.write("step", **asdict(record))
                 yield record
@@ -165,11 +154,8 @@ class Quickstart:
         windows = sum(2 * len(ids) for ids in self.held_out) / (GLIMPSE_ROWS * (context + 1))
         before, after, most = now - self.began, spent * windows + KEEPING, self.plan.budget.most_seconds
         self.steps_seconds = left_for_steps(whole, before, after)
-        self.allotted = replace(
-            self.plan.budget,
-            seconds=self.steps_seconds,
-            most_seconds=None if most is None else left_for_steps(most, before, after),
-        )
+        most = None if most is None else left_for_steps(most, before, after)
+        self.allotted = replace(self.plan.budget, seconds=self.steps_seconds, most_seconds=most)
         return self.allotted, lambda: self.clock() - now
 
     @property

@@ -54,7 +54,6 @@ class Task:
 
     @property
     def two(self) -> bool:
-        """Whether it is an encoder-decoder."""
         return self.model.spec.topology == "encoder-decoder"
 
     @property
@@ -200,7 +199,6 @@ class HalfRight:
         self.answers, self.vocab, self.rng, self.lookup = answers, vocab, rng, Lookup()
 
     def guess(self, rows: Sequence[int], so_far: Sequence[list[int]], most: Sequence[int]) -> list[list[int]]:
-        """Up to `most` tokens for each row."""
         looked = self.lookup.guess(rows, so_far, most)
         told = [self.answers[row][len(ids) : len(ids) + n] for row, ids, n in zip(rows, so_far, most, strict=True)]
         return [

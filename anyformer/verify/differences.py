@@ -20,7 +20,6 @@ class Progress:
         self.report, self.total, self.done = report, total, 0
 
     def tick(self, count: int = 1) -> None:
-        """So much more is done."""
         self.done += count
         if self.report is not None:
             self.report(self.done, self.total)

@@ -66,7 +66,6 @@ class Equality:
 
     @property
     def wrong(self) -> tuple[Row, ...]:
-        """Modes that differ."""
         strict = self.dtype == "float64"
         return tuple(row for row in self.rows if row.mismatches or (strict and not (row.difference or 0.0) <= SAME))
 

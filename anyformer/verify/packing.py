@@ -57,7 +57,6 @@ class Packing:
 
     @property
     def same(self) -> bool:
-        """Whether packed equals alone."""
         return max(*self.answers, self.loss, self.gradient) <= SAME
 
     @property
@@ -73,7 +72,6 @@ class Packing:
 
     @property
     def passed(self) -> bool:
-        """Whether all that the model is held to is so."""
         return (self.same or not self.exact) and self.repeated == 0 and not self.leaks and not self.deaf
 
 
@@ -90,7 +88,6 @@ class Document:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Tokens of each input."""
         return (len(self.source),) if self.target is None else (len(self.source), len(self.target))
 
 

@@ -79,7 +79,6 @@ class Parity:
 
     @property
     def same(self) -> bool:
-        """Whether everything passed."""
         return all(found.first is None for found in self.comparisons)
 
 

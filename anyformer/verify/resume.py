@@ -47,7 +47,6 @@ class Row:
 
     @property
     def same(self) -> bool:
-        """Whether there is no difference at all."""
         return not self.first
 
 
@@ -70,7 +69,6 @@ class Resume:
 
     @property
     def same(self) -> bool:
-        """Whether all that was compared is the same to the bit."""
         return all(row.same for row in self.rows)
 
     @property

@@ -43,7 +43,6 @@ class Draft:
     layers: tuple[tuple[Layer, ...], ...]
 
     def map(self, change: Callable[[Layer], Layer]) -> Draft:
-        """With every layer changed."""
         return dataclasses.replace(self, layers=tuple(tuple(map(change, stack)) for stack in self.layers))
 
     def made(self) -> ModelSpec:

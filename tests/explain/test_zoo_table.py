@@ -3,7 +3,7 @@
 import pytest
 
 from anyformer.errors import InputError
-from anyformer.explain.zoo_table import zoo_table, undisclosed
+from anyformer.explain.zoo_table import undisclosed, zoo_table
 from anyformer.families.zoo import UNDISCLOSED, named, presets
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from anyformer.cli.main import main
-from anyformer.lab.samples import sample_text
+from anyformer.lab.train_run import sample_text
 from anyformer.train.components import Components
 from anyformer.train.config import Config
 
