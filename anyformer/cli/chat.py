@@ -50,12 +50,12 @@ def _run(given: argparse.Namespace) -> int:
     if given.system is not None and not given.system.strip():
         raise InputError("--system: is empty; give a text, or leave it out")
     chat = _open(given)
-    asks = sys.stdin.isatty() and sys.stdout.isatty()
-    if asks:
+    interactive = sys.stdin.isatty() and sys.stdout.isatty()
+    if interactive:
         errors().print(f"{given.model}: /help for commands, Ctrl-D to leave", style="dim", markup=False)
-    session = Session(chat, given, asks=asks)
+    session = Session(chat, given, interactive=interactive)
     while (line := session.read()) is not None:
-        if not session.take(line):
+        if not session.handle(line):
             break
     return 0
 
@@ -78,14 +78,14 @@ def _open(given: argparse.Namespace) -> Chat:
 class Session:
     """A conversation at a terminal, or with lines from a pipe."""
 
-    def __init__(self, chat: Chat, given: argparse.Namespace, *, asks: bool) -> None:
-        self.chat, self.given, self.asks = chat, given, asks
+    def __init__(self, chat: Chat, given: argparse.Namespace, *, interactive: bool) -> None:
+        self.chat, self.given, self.interactive = chat, given, interactive
         self.answered = 0
         self.commands: dict[str, Callable[[str], bool]] = {
             "/reset": self._reset, "/system": self._system, "/save": self._save, "/help": self._help,
             "/quit": lambda _: False,
         }  # fmt: skip
-        if asks:
+        if interactive:
             # Arrow keys and earlier lines, where the system offers them.
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401
@@ -94,22 +94,22 @@ class Session:
         """The next line; None: there is no more."""
         while True:
             try:
-                if self.asks:
+                if self.interactive:
                     return input(PROMPT)
                 line = sys.stdin.readline()
                 return line.rstrip("\r\n") if line else None
             except EOFError:
-                if self.asks:
+                if self.interactive:
                     say("\n")
                 return None
             except KeyboardInterrupt:
-                if not self.asks:
+                if not self.interactive:
                     raise
                 # What was typed is thrown away; the conversation goes on.
                 say("\n")
                 self._notify("Ctrl-D or /quit leaves")
 
-    def take(self, line: str) -> bool:
+    def handle(self, line: str) -> bool:
         """Answer one line; whether to go on."""
         if not line.strip():
             return True
@@ -124,7 +124,7 @@ class Session:
             self._answer(line)
         except AnyformerError as error:
             # In a pipe nobody is there to try again.
-            if not self.asks:
+            if not self.interactive:
                 raise
             self._notify(str(error))
         return True
@@ -146,13 +146,13 @@ class Session:
             say("\n")
         except KeyboardInterrupt:
             say("\n")
-            if not self.asks:
+            if not self.interactive:
                 raise
             self._notify("stopped")
             return
         finally:
             getattr(pieces, "close", lambda: None)()
-        if self.asks:
+        if self.interactive:
             seconds = time.perf_counter() - began
             self._notify(f"{self.chat.count} tokens, {self.chat.count / seconds:.1f} tokens/s")
 
@@ -192,7 +192,7 @@ class Session:
     def _notify(self, text: str) -> None:
         """A word of ours, apart from what the model says."""
         sys.stdout.flush()
-        if self.asks:
+        if self.interactive:
             errors().print(text, style="dim", markup=False)
         else:
             sys.stderr.write(f"anyformer: {text}\n")

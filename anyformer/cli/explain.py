@@ -81,7 +81,7 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _spec(given: argparse.Namespace) -> ModelSpec:
-    """The spec, which has the layer that is asked for."""
+    """The spec, which has the layer that was given."""
     import anyformer
     from anyformer.explain.groups import groups
 

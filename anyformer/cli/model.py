@@ -28,7 +28,7 @@ PATIENCE = 2.0
 
 
 def device_of(given: str | None) -> str:
-    """The device that was asked for, if it is there; else cuda where there is one."""
+    """The device that was given, if it is there; by default cuda where there is one."""
     import torch
 
     device = given or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -103,7 +103,7 @@ def open_reader(path: str, model: Model, own: Tokenizer) -> Tokenizer:
 
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """A sign that something goes on, on a terminal only."""
+    """A spinner, on a terminal only."""
     if not sys.stderr.isatty():
         yield
         return

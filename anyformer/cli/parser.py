@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from anyformer.errors import DataError, InputError, SpecError, nearest
 
 BAD_INPUT = (SpecError, InputError, DataError)
-"""Errors for which whoever asked can do something else."""
+"""Errors of the input, which the user can correct."""
 
 
 class Wrong(tuple[()]):
@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **rest: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **rest)
         self.wrong: list[str] = []
-        """What was found wrong with values so far: all of it is told at once."""
+        """What was found wrong with values so far: all of it is reported at once."""
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         try:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MINUTES, MOST_MINUTES = 2.0, 5.0
 LEAST_STEPS = 500
 """Two idle cores make about 660 steps in the usual time. A machine that makes fewer than these is given more time."""
-NOTICED = 0.1
+NOTICE_AFTER = 0.1
 """The share of the usual time after which its speed is known well enough to say so."""
 SHORTCUTS = {
     "position": ("position.kind", "KIND", "how it knows where a token is: alibi, learned, t5, none, ..."),
@@ -59,7 +59,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(given: argparse.Namespace) -> int:
-    """Train, measure, keep, speak."""
+    """Train, measure, keep, sample."""
     began = time.perf_counter()
     # torch takes a second to load; a name that is wrong should not have to wait for it.
     plan = _plan(given)
@@ -77,7 +77,7 @@ def _run(given: argparse.Namespace) -> int:
                 pass
             if made.late and not given.json:
                 why = "getting ready and measuring take most of it"
-                _line(screen, "time", f"longer than asked for: {why}; give more --minutes")
+                _line(screen, "time", f"longer than the budget: {why}; give more --minutes")
             with contextlib.nullcontext() if given.json else screen.status("measuring on the held-out text"):
                 result = made.measure()
                 place = made.keep()
@@ -162,7 +162,7 @@ def _progress(screen: Console, made: Quickstart, *, quiet: bool) -> Iterator[Ste
             return
     if not screen.is_terminal:
         tenths = 0
-        for record in _noticing(screen, made):
+        for record in _warning_if_slow(screen, made):
             if int(record.progress * 10) > tenths:
                 tenths = int(record.progress * 10)
                 screen.print(f"  {_numbers(record, screen.width)}  {_left(record)}")
@@ -173,21 +173,21 @@ def _progress(screen: Console, made: Quickstart, *, quiet: bool) -> Iterator[Ste
     columns = TextColumn("{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[left]}")
     with Progress(*columns, console=screen) as bar:
         task = bar.add_task("training", total=1.0, left="")
-        for record in _noticing(screen, made):
+        for record in _warning_if_slow(screen, made):
             bar.update(task, completed=record.progress, description=_numbers(record, screen.width), left=_left(record))
             yield record
 
 
-def _noticing(screen: Console, made: Quickstart) -> Iterator[StepRecord]:
+def _warning_if_slow(screen: Console, made: Quickstart) -> Iterator[StepRecord]:
     """The steps of a run; as soon as it is clear that they are slow, say what is done about it."""
-    said = False
+    warned = False
     for record in made.train():
         budget = made.allotted
         usual = budget.seconds or 0.0
-        if budget.least_steps and not said and record.seconds >= NOTICED * usual:
+        if budget.least_steps and not warned and record.seconds >= NOTICE_AFTER * usual:
             expected = budget.expected(record.step, record.seconds)
             if expected > 1.1 * usual:
-                said = True
+                warned = True
                 screen.print(_slow(record, budget, expected), markup=False, soft_wrap=True)
         yield record
 

@@ -1,4 +1,4 @@
-"""Where commands print: rich text on a terminal, plain text in a pipe, JSON when asked."""
+"""Where commands print: rich text on a terminal, plain text in a pipe, JSON on request."""
 
 from __future__ import annotations
 

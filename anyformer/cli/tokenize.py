@@ -164,20 +164,20 @@ def _format(given: argparse.Namespace, files: dict[str, tuple[RawFile, ...]]) ->
 
     kind = given.format or guess_format(file for part in files.values() for file in part)
     leaf = format_named(kind)
-    asked: dict[str, tuple[str, Any]] = {}
+    options: dict[str, tuple[str, Any]] = {}
     if given.lines:
-        asked["split"] = "--lines", "lines"
+        options["split"] = "--lines", "lines"
     if given.blank_lines:
-        asked["split"] = "--blank-lines", "blank_lines"
+        options["split"] = "--blank-lines", "blank_lines"
     if given.start is not None:
-        asked["split"], asked["start"] = ("--start", "start"), ("--start", given.start)
+        options["split"], options["start"] = ("--start", "start"), ("--start", given.start)
     if given.header:
-        asked["header"] = "--header", True
+        options["header"] = "--header", True
     known = {field.name for field in fields(leaf)}
-    wrong = [option for name, (option, _) in asked.items() if name not in known]
+    wrong = [option for name, (option, _) in options.items() if name not in known]
     if wrong:
         raise InputError(f"{', '.join(sorted(set(wrong)))}: files of the format {kind} have no such option")
-    return leaf(**{name: value for name, (_, value) in asked.items()})
+    return leaf(**{name: value for name, (_, value) in options.items()})
 
 
 def _summary(index: Index, kept: int, seconds: float) -> dict[str, Any]:

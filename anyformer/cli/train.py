@@ -71,10 +71,10 @@ def _make_data(config: Config, given: argparse.Namespace) -> None:
         raise InputError(f"{folder}: is not made yet; make it first: {shlex.join(['anyformer', 'tokenize', *words])}")
     parser = Parser(prog="data.make")
     tokenize.arguments(parser)
-    asked = parser.parse_args(words)
+    arguments = parser.parse_args(words)
     # Whoever reads standard output gets JSON alone.
     with redirect_stdout(sys.stderr) if given.json else nullcontext():
-        tokenize.run(asked)
+        tokenize.run(arguments)
 
 
 def _train(config: Config, given: argparse.Namespace) -> int:
@@ -149,9 +149,9 @@ def _before(made: Trainer) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for step in read_metrics(made.folder, "step")[-1:]:
         found |= {name: step.get(name) for name in ("tokens", "seconds", "loss")}
-    for look in finals(made.folder)[-1:]:
-        figures = look.get("figures") or {}
-        found["held_out"] = {"loss": look.get("loss"), "bits_per_byte": look.get("bits_per_byte"), **figures}
+    for final in finals(made.folder)[-1:]:
+        figures = final.get("figures") or {}
+        found["held_out"] = {"loss": final.get("loss"), "bits_per_byte": final.get("bits_per_byte"), **figures}
     return found
 
 

@@ -147,20 +147,20 @@ class Step:
             x.requires_grad_(setting.backward)
         self.places = Tokens(torch.arange(length, device=setting.device)[None])
 
-    def sight(self, case: Case) -> AttentionMask:
+    def mask(self, case: Case) -> AttentionMask:
         """A new one, from which no kernel has derived anything yet."""
         return AttentionMask(
             case.pattern, self.places, self.places, plain=True, heads=self.setting.heads, shape=case.shape
         )
 
-    def forward(self, case: Case, sight: AttentionMask | None = None) -> Tensor:
+    def forward(self, case: Case, mask: AttentionMask | None = None) -> Tensor:
         q, k, v = self.inputs
-        scale, sight = q.shape[-1] ** -0.5, sight or self.sight(case)
-        return attend(q, k, v, kernel=case.kernel, scale=scale, mixer=Softmax(), own={}, sight=sight)
+        scale, mask = q.shape[-1] ** -0.5, mask or self.mask(case)
+        return attend(q, k, v, kernel=case.kernel, scale=scale, mixer=Softmax(), own={}, sight=mask)
 
-    def whole(self, case: Case, sight: AttentionMask | None = None) -> Any:
+    def whole(self, case: Case, mask: AttentionMask | None = None) -> Any:
         """The same, and the backward pass if it is asked for."""
-        out = self.forward(case, sight)
+        out = self.forward(case, mask)
         return out if self.coming is None else torch.autograd.grad(out, self.inputs, self.coming)
 
     def bytes(self, case: Case) -> Used:
@@ -169,9 +169,9 @@ class Step:
         found = used(lambda: self.forward(case), device)
         return found if self.coming is None else Used(found.left, used(lambda: self.whole(case), device).peak)
 
-    def seconds(self, case: Case, sight: AttentionMask) -> float:
+    def seconds(self, case: Case, mask: AttentionMask) -> float:
         began = now(self.setting.device)
-        self.whole(case, sight)
+        self.whole(case, mask)
         return now(self.setting.device) - began
 
 
@@ -259,7 +259,7 @@ def _at(
 
 def _times(step: Step, served: Sequence[Case]) -> dict[Case, float]:
     """Seconds of each, measured in turn so that whatever else the machine does meets all alike."""
-    sights = {case: step.sight(case) for case in served}
+    masks = {case: step.mask(case) for case in served}
     found: dict[Case, list[float]] = {case: [] for case in served}
     began, rounds = time.perf_counter(), step.setting.repeats or ROUNDS
     # The first round makes the masks and is not counted.
@@ -267,7 +267,7 @@ def _times(step: Step, served: Sequence[Case]) -> dict[Case, float]:
         if turn > 1 and step.setting.repeats is None and time.perf_counter() - began > PATIENCE:
             break
         for case in served:
-            seconds = step.seconds(case, sights[case])
+            seconds = step.seconds(case, masks[case])
             if turn:
                 found[case].append(seconds)
     # Other programs can only slow a CPU down; a GPU is ours, but its clock moves both cases.

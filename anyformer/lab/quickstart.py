@@ -49,9 +49,9 @@ from anyformer.train.train_step import TrainStep
 CURVE = "loss.png"
 FILES = (SPEC_FILE, WEIGHTS_FILE, TOKENIZER_FILE, METRICS_FILE, CURVE)
 """What a run folder holds."""
-GLIMPSES = 20
-"""How often a run looks at the held-out text, for the curve."""
-GLIMPSE_ROWS = 16
+QUICK_EVALS = 20
+"""How often a run is evaluated on some of the held-out text, for the curve."""
+QUICK_ROWS = 16
 KEEPING = 3.0
 """Seconds in which the model is kept, the picture drawn and a sample spoken."""
 
@@ -74,7 +74,7 @@ class Quickstart:
         self.plan, self.clock = plan, clock
         self.began = clock() if began is None else began
         self.steps_seconds: float | None = None
-        """Seconds that the budget leaves for steps and looks; None: it is a number of steps, or not known yet."""
+        """Seconds that the budget leaves for steps and evaluations; None: it is a number of steps, or not known yet."""
         self.allotted = plan.budget
         """The budget of the steps alone, once it is known."""
         # Problems of the spec come before any work.
@@ -82,7 +82,7 @@ class Quickstart:
         self.device = device_of(plan.device or "")
         self.folder = NewFolder(plan.place, FILES)
         self.records: list[StepRecord] = []
-        self.glimpses: list[tuple[int, float]] = []
+        self.quick_evals: list[tuple[int, float]] = []
 
     def read(self) -> Corpus:
         self.corpus = standard_library() if self.plan.text is None else text_corpus(self.plan.text)
@@ -111,17 +111,17 @@ class Quickstart:
         return self.spec
 
     def train(self) -> Iterator[StepRecord]:
-        looks = 0
+        done = 0
         # Workers would take turns at one source of random numbers, and no two runs would drop the same; and how evenly
         # routers choose is asked of whole batches.
         alone = draws(self.spec) or self.spec.loss.balance
-        crew = CpuWorkers(1) if alone else CpuWorkers.on(self.device, self.plan.batch)
+        workers = CpuWorkers(1) if alone else CpuWorkers.on(self.device, self.plan.batch)
         # A flag, because an exception out of a signal handler can be lost in somebody else's code (numpy's modules lose
         # it while they are imported).
-        with StopSignals(quiet=True) as stopping, Metrics(self.folder.path) as metrics, crew:
+        with StopSignals(quiet=True) as stopping, Metrics(self.folder.path) as metrics, workers:
             learner = TrainStep(
                 model=self.model, objective=self.feed.objective, optimizers=Optimizers(self.model, self.plan.optim),
-                precision=Precision(), guard=SpikeGuard(), crew=crew,
+                precision=Precision(), guard=SpikeGuard(), crew=workers,
             )  # fmt: skip
             budget, clock = self._allotted()
             given = {"schedule": self.plan.schedule, "budget": budget, "seed": self.plan.seed, "clock": clock}
@@ -130,10 +130,10 @@ class Quickstart:
                 metrics.write("step", **asdict(record))
                 yield record
                 stopping.raise_if_asked()
-                if record.progress * GLIMPSES >= looks + 1 and record.progress < 1:
-                    looks = int(record.progress * GLIMPSES)
-                    bits = self._glimpse()
-                    self.glimpses.append((record.tokens, bits))
+                if record.progress * QUICK_EVALS >= done + 1 and record.progress < 1:
+                    done = int(record.progress * QUICK_EVALS)
+                    bits = self._quick_eval()
+                    self.quick_evals.append((record.tokens, bits))
                     metrics.write("glimpse", step=record.step, tokens=record.tokens, bits_per_byte=bits)
             stopping.raise_if_asked()
         if not self.records:
@@ -144,14 +144,14 @@ class Quickstart:
         whole = self.plan.budget.seconds
         if whole is None:
             return self.plan.budget, None
-        # The first glimpse loads what later ones find ready.
-        self._glimpse()
+        # The first evaluation loads what later ones find ready.
+        self._quick_eval()
         first = self.clock()
-        self._glimpse()
+        self._quick_eval()
         spent = self.clock() - first
         now, context = self.clock(), self.spec.context
         # In windows that move on by half of their length, every token is read about twice.
-        windows = sum(2 * len(ids) for ids in self.held_out) / (GLIMPSE_ROWS * (context + 1))
+        windows = sum(2 * len(ids) for ids in self.held_out) / (QUICK_ROWS * (context + 1))
         before, after, most = now - self.began, spent * windows + KEEPING, self.plan.budget.most_seconds
         self.steps_seconds = left_for_steps(whole, before, after)
         most = None if most is None else left_for_steps(most, before, after)
@@ -164,12 +164,12 @@ class Quickstart:
         whole = self.plan.budget.seconds
         return whole is not None and self.steps_seconds is not None and self.steps_seconds <= LEAST * whole
 
-    def _glimpse(self) -> float:
+    def _quick_eval(self) -> float:
         """Bits per byte on a few rows of the held-out text: a point of the curve, not the final word."""
         stream = list(itertools.chain.from_iterable(self.held_out))
         length = min(self.spec.context + 1, len(stream))
         last = len(stream) - length
-        starts = sorted({last * i // max(1, GLIMPSE_ROWS - 1) for i in range(GLIMPSE_ROWS)})
+        starts = sorted({last * i // max(1, QUICK_ROWS - 1) for i in range(QUICK_ROWS)})
         return self._bits(score_ids(self.model, [stream[i : i + length] for i in starts]).nats_per_token)
 
     def _bits(self, nats_per_token: float) -> float:
@@ -213,8 +213,8 @@ class Quickstart:
             self.folder.path / CURVE,
             title=f"{result.bits_per_byte:.2f} bits per byte on {result.corpus}, {result.params:,} parameters",
             train=points,
-            # A glimpse is of a few rows, each token seen with less before it: no point of the same line.
-            held_out=self.glimpses,
+            # A quick evaluation is of a few rows, each token seen with less before it: no point of the same line.
+            held_out=self.quick_evals,
             final=[(result.tokens, result.bits_per_byte)],
             yardsticks={"gzip -9": result.gzip_bits_per_byte, "unigram": result.unigram_bits_per_byte},
         )

@@ -36,7 +36,7 @@ class Completion:
 
     ids: tuple[int, ...]
     logprobs_N: Tensor | None = None
-    """In the model's own distribution; None: the way does not tell them."""
+    """In the model's own distribution; None: the mode does not tell them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -50,7 +50,7 @@ class Task:
     """0: the likeliest token."""
     seeds: tuple[int, ...]
     declared: int | None
-    """The length that length-dependent positions read: one for all ways, as rows of a batch have different ones."""
+    """The length that length-dependent positions read: one for all modes, as rows of a batch have different ones."""
 
     @property
     def two(self) -> bool:
@@ -74,11 +74,11 @@ class Task:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What `generate` and `submit` are asked for, but for seeds."""
-        asked: dict[str, Any] = {"max_new_tokens": self.new, "stop": ()}
+        """What `generate` and `submit` are given, but for seeds."""
+        options: dict[str, Any] = {"max_new_tokens": self.new, "stop": ()}
         if self.temperature:
-            asked["temperature"] = self.temperature
-        return asked | ({} if self.declared is None else {"rope_length": self.declared})
+            options["temperature"] = self.temperature
+        return options | ({} if self.declared is None else {"rope_length": self.declared})
 
     def points(self, rows: Sequence[int], step: int) -> Tensor | None:
         """The numbers that decide the draws of some rows; None: nothing is drawn."""
@@ -199,21 +199,23 @@ class HalfRight:
         self.answers, self.vocab, self.rng, self.lookup = answers, vocab, rng, Lookup()
 
     def guess(self, rows: Sequence[int], so_far: Sequence[list[int]], most: Sequence[int]) -> list[list[int]]:
-        looked = self.lookup.guess(rows, so_far, most)
-        told = [self.answers[row][len(ids) : len(ids) + n] for row, ids, n in zip(rows, so_far, most, strict=True)]
+        from_text = self.lookup.guess(rows, so_far, most)
+        from_answer = [
+            self.answers[row][len(ids) : len(ids) + n] for row, ids, n in zip(rows, so_far, most, strict=True)
+        ]
         return [
-            mine if mine and self.rng.random() < 0.5 else [self._said(token) for token in right]
-            for mine, right in zip(looked, told, strict=True)
+            mine if mine and self.rng.random() < 0.5 else [self._spoil(token) for token in right]
+            for mine, right in zip(from_text, from_answer, strict=True)
         ]
 
-    def _said(self, token: int) -> int:
+    def _spoil(self, token: int) -> int:
         return token if self.rng.random() < 0.67 else (token + 1) % self.vocab
 
 
 @torch.inference_mode()
 def guesses(task: Task, known: Completions, rng: random.Random) -> Completions:
     """Several guessed tokens are read in one pass, some of them wrong."""
-    answers = [[*start, *said.ids] for start, said in zip(task.starts, known, strict=True)]
+    answers = [[*start, *each.ids] for start, each in zip(task.starts, known, strict=True)]
     pool = _pool(task, chunk=2 * GUESSES + 2)
     limit = task.most - 1
     guesser = HalfRight(answers, task.model.spec.vocab, rng)
@@ -242,10 +244,10 @@ def batching(task: Task, known: Completions, rng: random.Random) -> Completions:
         while queue and (batcher.idle or rng.random() < 0.5):
             row, own = queue.pop()
             if own:
-                asked = _seeded(task, task.seeds[row])
-                tickets[row] = batcher.submit(task.prompts[row], logprobs=1, **asked)
+                options = _seeded(task, task.seeds[row])
+                tickets[row] = batcher.submit(task.prompts[row], logprobs=1, **options)
             else:
-                # It chooses in the other way, begins like another row, and is gone before it ends.
+                # It samples greedily where others draw, begins like another row, and is gone before it ends.
                 other = task.options | {"temperature": 0.0 if task.temperature else 1.0, "seed": row}
                 strangers.append(batcher.submit(task.prompts[row], **other))
         batcher.step()
@@ -304,7 +306,7 @@ def _seeded(task: Task, seed: int | list[int]) -> dict[str, Any]:
 
 
 def _batch(task: Task, rows: list[int], rng: random.Random, *, left: bool) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """Prompts in this order with a stranger behind them, their mask, and what is asked for."""
+    """Prompts in this order with a stranger behind them, their mask, and the options."""
     ids_BT, mask_BT = _padded(task, rows, rng, left=left, strangers=1)
     return ids_BT, mask_BT, _seeded(task, [*(task.seeds[row] for row in rows), 0])
 

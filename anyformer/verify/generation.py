@@ -24,7 +24,7 @@ TIE = 1e-4
 SHARES = (0.55, 1.0, 0.2, 0.75, 0.35, 0.9, 0.1)
 """Lengths of the prompts, as shares of the longest."""
 SHORTEST, LONGEST = 11, 256
-"""Tokens of the longest prompt unless told otherwise: past the span of a pattern, within these."""
+"""Tokens of the longest prompt by default: past the span of a pattern, within these."""
 TEMPERATURES = (0.0, 1.0)
 """The likeliest token, and draws."""
 

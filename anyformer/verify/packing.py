@@ -29,7 +29,7 @@ LEAK = 1e-12
 SHARES = (0.3, 1.0, 0.0, 0.6, 0.85, 0.15, 0.45)
 """Lengths of the documents, as shares of the longest, which is not the first: it has to start inside the row."""
 SHORTEST, LONGEST = 29, 512
-"""Tokens of the longest document unless told otherwise; more than twice the span of a pattern, within these."""
+"""Tokens of the longest document by default; more than twice the span of a pattern, within these."""
 
 
 @dataclass(frozen=True, kw_only=True)

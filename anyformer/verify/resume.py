@@ -195,7 +195,7 @@ def _train(config: Config, folder: Path, ends: list[int], notes: list[str], prog
     part = replace(config.run, folder=str(folder), log=(), eval_every=never, save_every=never, sample_every=0)
     steps: dict[int, Step] = {}
     for end in ends:
-        with warnings.catch_warnings(record=True) as heard:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with Trainer(replace(config, run=part)) as run:
                 for event in run.events(until=end):
@@ -205,7 +205,7 @@ def _train(config: Config, folder: Path, ends: list[int], notes: list[str], prog
                     elif isinstance(event, Saved) and event.step == end:
                         # What a finished run measures at its end learns nothing either.
                         break
-        for each in heard:
+        for each in caught:
             text = str(each.message).replace(str(folder), "the run")
             if "goes on" in text and text not in notes:
                 notes.append(text)

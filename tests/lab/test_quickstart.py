@@ -65,7 +65,7 @@ class Clock:
 def test_quickstart_by_the_clock_counts_getting_ready_looks_and_the_last_measurement(here, monkeypatch):
     clock = Clock()
     made = Quickstart(Plan(text="foxes.txt", budget=Budget(seconds=600.0), changes=SMALL), clock=clock)
-    glimpse, score_ids = Quickstart._glimpse, quickstarting.score_ids
+    glimpse, score_ids = Quickstart._quick_eval, quickstarting.score_ids
 
     def slow(self):
         clock.now += 4.0
@@ -76,7 +76,7 @@ def test_quickstart_by_the_clock_counts_getting_ready_looks_and_the_last_measure
             clock.now += 4.0 * sum(2 * len(ids) for ids in documents) / (16 * 33)
         return score_ids(model, documents, **more)
 
-    monkeypatch.setattr(Quickstart, "_glimpse", slow)
+    monkeypatch.setattr(Quickstart, "_quick_eval", slow)
     monkeypatch.setattr(quickstarting, "score_ids", measured)
     with made.folder:
         made.read()
