@@ -12,6 +12,9 @@ from typing import Any, NoReturn
 
 from anyformer.errors import DataError, InputError, SpecError, nearest
 
+Container = argparse._ActionsContainer
+"""A parser, or a group of its options."""
+Kind = Callable[[str], Any] | tuple[str, ...] | str | None
 BAD_INPUT = (SpecError, InputError, DataError)
 """Errors of the input, which the user can correct."""
 
@@ -123,7 +126,7 @@ def subcommands(title: str, metavar: str, commands: Sequence[Command]) -> Callab
     return arguments
 
 
-def option(where: Any, name: str, help: str, kind: Any = None, **more: Any) -> None:
+def option(where: Container, name: str, help: str, kind: Kind = None, **more: Any) -> None:
     """Declare an option or argument; `kind` is a type, a tuple of choices, or of a text what it is called in the help.
 
     A number is called N unless `metavar` says otherwise, and a default is shown.
@@ -138,7 +141,7 @@ def option(where: Any, name: str, help: str, kind: Any = None, **more: Any) -> N
     where.add_argument(name, help=help + shown, **more)
 
 
-def flag(where: Any, name: str, help: str) -> None:
+def flag(where: Container, name: str, help: str) -> None:
     """Declare an option without a value."""
     where.add_argument(name, action="store_true", help=help)
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from anyformer.cli.parser import Command, add_set, flag, number, option, whole
-from anyformer.cli.terminal import console, errors, print_all, print_json, ruled, say, text
+from anyformer.cli.terminal import console, errors, live_bar, print_all, print_json, ruled, say, text
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -168,10 +168,7 @@ def _progress(screen: Console, made: Quickstart, *, quiet: bool) -> Iterator[Ste
                 screen.print(f"  {_numbers(record, screen.width)}  {_left(record)}")
             yield record
         return
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    columns = TextColumn("{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[left]}")
-    with Progress(*columns, console=screen) as bar:
+    with live_bar(screen) as bar:
         task = bar.add_task("training", total=1.0, left="")
         for record in _warning_if_slow(screen, made):
             bar.update(task, completed=record.progress, description=_numbers(record, screen.width), left=_left(record))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from rich.console import Console, RenderableType
+    from rich.progress import Progress
     from rich.table import Table
     from rich.text import Text
 
@@ -69,6 +70,14 @@ def ruled(*columns: str) -> Table:
     for i, column in enumerate(columns):
         table.add_column(column, justify="right" if i and column else "left", overflow="fold")
     return table
+
+
+def live_bar(screen: Console) -> Progress:
+    """A bar between what a task is at and the time that is left (`description` and the field `left`)."""
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[left]}")
+    return Progress(*columns, console=screen)
 
 
 def print_all(out: Console, parts: Iterable[RenderableType]) -> None:

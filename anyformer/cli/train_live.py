@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from anyformer.cli.terminal import CONTROLS, console, errors
+from anyformer.cli.terminal import CONTROLS, console, errors, live_bar
 from anyformer.specs import number_format
 from anyformer.train.events import Evaluated, Event, Resumed, Sampled, Saved, Step
 from anyformer.train.report.page import duration
@@ -42,12 +42,7 @@ class Live:
 
     def __enter__(self) -> Live:
         if self.lively:
-            from rich.progress import BarColumn, Progress, TextColumn
-
-            self.bar = Progress(
-                TextColumn("{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[left]}"),
-                console=self.screen,
-            )  # fmt: skip
+            self.bar = live_bar(self.screen)
             self.bar.start()
             self.task = self.bar.add_task("getting ready", total=self.total, left="")
         return self

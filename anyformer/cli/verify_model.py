@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,14 +39,15 @@ def _model_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _model(
-    given: argparse.Namespace, spec: ModelSpec, *, each: int, what: str, dtype: str = "float64", device: str = "cpu"
-) -> tuple[Model, str]:
-    """The model, and what it is: its own weights if it has some, else random ones, in small if need be.
-
-    `each` is how many bytes a parameter takes in all, and `what` says of what.
+    given: argparse.Namespace, check: Callable[[ModelSpec], None], *, each: int, what: str = "", dtype: str = "float64",
+    device: str = "cpu",
+) -> tuple[Model, str]:  # fmt: skip
+    """The model, if its spec passes a check, and what it is: its own weights if it has some, else random ones, in small
+    if need be. `each` is how many bytes a parameter takes in all, and `what` says of what.
     """
     import torch
 
+    import anyformer
     from anyformer.families.io import load
     from anyformer.families.shards import INDEX, SINGLE
     from anyformer.kernels.memory import free
@@ -54,7 +55,8 @@ def _model(
     from anyformer.verify.packing import randomise
     from anyformer.verify.shrink import is_large, size_of, small
 
-    folder = Path(given.spec)
+    spec, folder = anyformer.spec(given.spec, dict(given.changes), ignore_keys=given.ignore_keys), Path(given.spec)
+    check(spec)
     stored = folder.suffix != ".toml" and any((folder / name).is_file() for name in (SINGLE, INDEX))
     if stored and given.changes:
         raise InputError(f"--set: {given.spec} holds weights, which fit its own spec only; name a preset or a .toml")
@@ -84,15 +86,11 @@ def _packing_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run_packing(given: argparse.Namespace) -> int:
     """Check, print, and say by the exit status whether documents in one row leave each other alone."""
-    import anyformer
-
-    spec = anyformer.spec(given.spec, dict(given.changes), ignore_keys=given.ignore_keys)
     with working(f"building {given.spec}"):
         from anyformer.verify.packing import check_packs, packing
 
-        check_packs(spec)
         # Weights, and twice their gradients.
-        model, origin = _model(given, spec, each=24, what=" with gradients")
+        model, origin = _model(given, check_packs, each=24, what=" with gradients")
     with Bar("packing") as bar:
         found = packing(model, documents=given.documents, length=given.length, seed=given.seed, report=bar)
     show(given.json, lambda: _packing_data(given.spec, origin, found), _packing_page(given.spec, origin, found))
@@ -168,16 +166,12 @@ def _generation_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _run_generation(given: argparse.Namespace) -> int:
     """Check, print, and say by the exit status whether every decoding mode gives the same tokens."""
-    import anyformer
-
-    spec = anyformer.spec(given.spec, dict(given.changes), ignore_keys=given.ignore_keys)
     with working(f"building {given.spec}"):
         from anyformer.generation.asking.request import check_model
         from anyformer.verify.generation import equality
 
-        check_model(spec)
         device = device_of(given.device)
-        model, origin = _model(given, spec, each=BYTES[given.dtype], what="", dtype=given.dtype, device=device)
+        model, origin = _model(given, check_model, each=BYTES[given.dtype], dtype=given.dtype, device=device)
     with Bar("generating") as bar:
         found = equality(model, prompts=given.prompts, length=given.length, new=given.new, seed=given.seed, report=bar)
     named = (given.spec, origin, device, found)
