@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.measure.harness_peer import compare, kinds, write_model, write_tasks
+from tests.evals.lm_eval_peer import compare, kinds, write_model, write_tasks
 
 
 def main() -> None:

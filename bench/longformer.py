@@ -12,8 +12,8 @@ import torch
 from core import best_of
 from transformers import LongformerConfig, LongformerForMaskedLM
 
+from anyformer.evals.memory import used
 from anyformer.families.hf_bridge import from_hf
-from anyformer.measure.memory import used
 from anyformer.model.eval_mode import without_head
 
 VOCAB = 1000

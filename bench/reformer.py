@@ -14,7 +14,7 @@ import time
 import torch
 
 import anyformer as af
-from anyformer.measure.memory import used
+from anyformer.evals.memory import used
 
 SIDE = 128
 CASES = (

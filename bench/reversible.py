@@ -12,7 +12,7 @@ import time
 import torch
 
 import anyformer as af
-from anyformer.measure.memory import used
+from anyformer.evals.memory import used
 
 DEPTHS = (6, 12, 24)
 

@@ -12,9 +12,9 @@ import argparse
 import torch
 from core import best_of, limits
 
+from anyformer.evals.memory import used
 from anyformer.kernels.attention import attend, block_local, sdpa, tiled_flash
 from anyformer.kernels.attention_mask import AttentionMask
-from anyformer.measure.memory import used
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.causal import Causal
 from anyformer.parts.patterns.window import Window

@@ -72,7 +72,7 @@ class Sum:
         self.ties += row.ties
         self.worst = max(self.worst, row.difference or 0.0)
         if row.mismatches:
-            self.wrong.append(f"{name}: {row.way}: {row.first}")
+            self.wrong.append(f"{name}: {row.mode}: {row.first}")
 
 
 def models(dtype: str) -> Iterator[tuple[str, Any, int | None]]:
@@ -97,12 +97,12 @@ def main() -> int:
     """Write the page; 1 if a token differs."""
     import torch
 
-    from anyformer.verify.decoding_modes import CHUNK, WAYS
+    from anyformer.verify.decoding_modes import CHUNK, MODES
     from anyformer.verify.decoding_modes import PAGE as SIZE
     from anyformer.verify.generation import SAME, TIE, equality
 
     torch.set_num_threads(1)
-    ways = {(way.name, dtype): Sum() for way in WAYS for dtype in ("float64", "float32")}
+    ways = {(way.name, dtype): Sum() for way in MODES for dtype in ("float64", "float32")}
     kinds: dict[tuple[str, str], Sum] = {}
     for dtype in ("float64", "float32"):
         for name, model, length in models(dtype):
@@ -110,7 +110,7 @@ def main() -> int:
             row_name = "random specs" if name.startswith("random ") else name
             found = equality(model, prompts=PROMPTS, length=length, new=NEW)
             for row in found.rows:
-                ways[row.way, dtype].add(name, row)
+                ways[row.mode, dtype].add(name, row)
                 kinds.setdefault((row_name, dtype), Sum()).add(name, row)
     sys.stderr.write("\n")
     lines = [HEAD.format(prompts=PROMPTS, new=NEW, chunk=CHUNK, page=SIZE, same=SAME, tie=TIE)]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.quick
 ROOT = Path(anyformer.__file__).parent
 LAYERS = [
     "errors", "registry", "files", "specs", "kernels", "optim", "parts", "model", "nn", "families", "data", "train",
-    "generation", "explain", "verify", "measure", "convert", "lab", "serve", "cli",
+    "generation", "explain", "verify", "evals", "convert", "lab", "serve", "cli",
 ]  # fmt: skip
 """A file imports from its own layer or one to its left. The one upward step is by name at run time: `registry` imports
 the leaves of an axis when a kind is first looked up. The package's own __init__ gathers the public names and is exempt.

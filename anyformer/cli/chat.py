@@ -1,8 +1,15 @@
-"""`anyformer chat`: talk with a model, one line at a time."""
+"""`anyformer chat`: talk with a model, one line at a time.
+
+anyformer chat path/to/model
+anyformer chat path/to/model --system "Answer in one sentence." --temperature 0.6
+anyformer chat runs/quickstart --plain
+echo "What is a Transformer?" | anyformer chat path/to/model --seed 1
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import time
@@ -10,10 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anyformer.cli.model import FOLDER, check_folder, errors, working
-from anyformer.cli.parser import Command, add_ignore_keys
+from anyformer.cli.model import FOLDER, check_folder, working
+from anyformer.cli.parser import Command, add_ignore_keys, flag, option
 from anyformer.cli.sampling import add_sampling, sampling
-from anyformer.cli.terminal import say
+from anyformer.cli.terminal import errors, say
 from anyformer.errors import AnyformerError, InputError, file_fault, nearest
 
 if TYPE_CHECKING:
@@ -29,29 +36,26 @@ HELP = """\
 """
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
-    parser.add_argument("model", metavar="MODEL", help=FOLDER)
-    parser.add_argument("--system", metavar="TEXT", help="what the model is told before the conversation")
-    parser.add_argument(
-        "--plain", action="store_true",
-        help="write the conversation as 'User: ...' and 'Assistant: ...', for a base model without a chat template",
-    )  # fmt: skip
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    option(parser, "model", FOLDER, "MODEL")
+    option(parser, "--system", "what the model is told before the conversation", "TEXT")
+    words = "write the conversation as 'User: ...' and 'Assistant: ...', for a base model without a chat template"
+    flag(parser, "--plain", words)
     add_ignore_keys(parser)
     add_sampling(parser, new=512)
 
 
-def run(given: argparse.Namespace) -> int:
+def _run(given: argparse.Namespace) -> int:
     """Read lines and answer them until there are no more."""
     if given.system is not None and not given.system.strip():
         raise InputError("--system: is empty; give a text, or leave it out")
     chat = _open(given)
-    asks = sys.stdin.isatty() and sys.stdout.isatty()
-    if asks:
+    interactive = sys.stdin.isatty() and sys.stdout.isatty()
+    if interactive:
         errors().print(f"{given.model}: /help for commands, Ctrl-D to leave", style="dim", markup=False)
-    talk = Talk(chat, given, asks=asks)
-    while (line := talk.read()) is not None:
-        if not talk.take(line):
+    session = Session(chat, given, interactive=interactive)
+    while (line := session.read()) is not None:
+        if not session.handle(line):
             break
     return 0
 
@@ -71,39 +75,41 @@ def _open(given: argparse.Namespace) -> Chat:
         return Chat(source, system=given.system, plain=given.plain)
 
 
-class Talk:
+class Session:
     """A conversation at a terminal, or with lines from a pipe."""
 
-    def __init__(self, chat: Chat, given: argparse.Namespace, *, asks: bool) -> None:
-        self.chat, self.given, self.asks = chat, given, asks
+    def __init__(self, chat: Chat, given: argparse.Namespace, *, interactive: bool) -> None:
+        self.chat, self.given, self.interactive = chat, given, interactive
         self.answered = 0
         self.commands: dict[str, Callable[[str], bool]] = {
             "/reset": self._reset, "/system": self._system, "/save": self._save, "/help": self._help,
             "/quit": lambda _: False,
         }  # fmt: skip
-        if asks:
-            self._edit_lines()
+        if interactive:
+            # Arrow keys and earlier lines, where the system offers them.
+            with contextlib.suppress(ImportError):
+                import readline  # noqa: F401
 
     def read(self) -> str | None:
         """The next line; None: there is no more."""
         while True:
             try:
-                if self.asks:
+                if self.interactive:
                     return input(PROMPT)
                 line = sys.stdin.readline()
                 return line.rstrip("\r\n") if line else None
             except EOFError:
-                if self.asks:
+                if self.interactive:
                     say("\n")
                 return None
             except KeyboardInterrupt:
-                if not self.asks:
+                if not self.interactive:
                     raise
                 # What was typed is thrown away; the conversation goes on.
                 say("\n")
-                self._tell("Ctrl-D or /quit leaves")
+                self._notify("Ctrl-D or /quit leaves")
 
-    def take(self, line: str) -> bool:
+    def handle(self, line: str) -> bool:
         """Answer one line; whether to go on."""
         if not line.strip():
             return True
@@ -111,16 +117,16 @@ class Talk:
         if name.startswith("/"):
             command = self.commands.get(name)
             if command is None:
-                self._tell(f"{name!r} is no command{nearest(name, self.commands)}")
+                self._notify(f"{name!r} is no command{nearest(name, self.commands)}")
                 return True
             return command(rest.strip())
         try:
             self._answer(line)
         except AnyformerError as error:
             # In a pipe nobody is there to try again.
-            if not self.asks:
+            if not self.interactive:
                 raise
-            self._tell(str(error))
+            self._notify(str(error))
         return True
 
     def _answer(self, line: str) -> None:
@@ -132,43 +138,38 @@ class Talk:
         self.answered += 1
         pieces = self.chat.say(line, max_new_tokens=self.given.max_new_tokens, **options)
         if self.chat.forgotten:
-            self._tell(f"the conversation is longer than the model can read: forgot the oldest {self._turns()}")
+            turns = "turn" if self.chat.forgotten == 1 else f"{self.chat.forgotten} turns"
+            self._notify(f"the conversation is longer than the model can read: forgot the oldest {turns}")
         try:
             for piece in pieces:
                 say(piece)
             say("\n")
         except KeyboardInterrupt:
             say("\n")
-            if not self.asks:
+            if not self.interactive:
                 raise
-            self._tell("stopped")
+            self._notify("stopped")
             return
         finally:
-            close = getattr(pieces, "close", None)
-            if close is not None:
-                close()
-        if self.asks:
+            getattr(pieces, "close", lambda: None)()
+        if self.interactive:
             seconds = time.perf_counter() - began
-            self._tell(f"{self.chat.count} tokens, {self.chat.count / seconds:.1f} tokens/s")
-
-    def _turns(self) -> str:
-        count = self.chat.forgotten
-        return "turn" if count == 1 else f"{count} turns"
+            self._notify(f"{self.chat.count} tokens, {self.chat.count / seconds:.1f} tokens/s")
 
     def _reset(self, _: str) -> bool:
         self.chat.reset()
-        self._tell("forgot what was said")
+        self._notify("forgot what was said")
         return True
 
     def _system(self, text: str) -> bool:
         self.chat.system = text or None
         self.chat.reset()
-        self._tell("set the system's message" if text else "there is no system's message now")
+        self._notify("set the system's message" if text else "there is no system's message now")
         return True
 
     def _save(self, name: str) -> bool:
         if not name:
-            self._tell("/save: give the name of a file, e.g. /save chat.json")
+            self._notify("/save: give the name of a file, e.g. /save chat.json")
             return True
         place = Path(name).expanduser()
         text = json.dumps(self.chat.messages, indent=2, ensure_ascii=False) + "\n"
@@ -177,42 +178,24 @@ class Talk:
             with place.open("x", encoding="utf-8") as file:
                 file.write(text)
         except FileExistsError:
-            self._tell(f"/save: {name} is there already; give another name")
+            self._notify(f"/save: {name} is there already; give another name")
         except OSError as error:
-            self._tell(f"/save: {file_fault(error, name)}")
+            self._notify(f"/save: {file_fault(error, name)}")
         else:
-            self._tell(f"wrote {len(self.chat.messages)} messages into {name}")
+            self._notify(f"wrote {len(self.chat.messages)} messages into {name}")
         return True
 
     def _help(self, _: str) -> bool:
         sys.stderr.write(HELP)
         return True
 
-    def _tell(self, text: str) -> None:
+    def _notify(self, text: str) -> None:
         """A word of ours, apart from what the model says."""
         sys.stdout.flush()
-        if self.asks:
+        if self.interactive:
             errors().print(text, style="dim", markup=False)
         else:
             sys.stderr.write(f"anyformer: {text}\n")
 
-    def _edit_lines(self) -> None:
-        """Arrow keys and earlier lines, where the system offers them."""
-        try:
-            import readline  # noqa: F401
-        except ImportError:
-            return
 
-
-COMMAND = Command(
-    name="chat",
-    summary="talk with a model that was trained to answer",
-    example="""
-anyformer chat path/to/model
-anyformer chat path/to/model --system "Answer in one sentence." --temperature 0.6
-anyformer chat runs/quickstart --plain
-echo "What is a Transformer?" | anyformer chat path/to/model --seed 1
-""",
-    arguments=arguments,
-    run=run,
-)
+COMMAND = Command("chat", "talk with a model that was trained to answer", __doc__, _arguments, _run)

@@ -1,4 +1,12 @@
-"""`anyformer explain`: a spec in words, numbers and pictures; or what a trained model does with a prompt."""
+"""`anyformer explain`: a spec in words, numbers and pictures; or what a trained model does with a prompt.
+
+anyformer explain llama-3-8b
+anyformer explain llama-3-8b --set attention.kv_heads=1 --context 4096 65536
+anyformer explain gemma-3-4b --device cuda --layer 5
+anyformer explain model.toml --png model.png
+anyformer explain runs/quickstart --prompt "def main(" --html main.html
+anyformer explain runs/quickstart --prompt "def main(" --layer 2 --head 1
+"""
 
 from __future__ import annotations
 
@@ -6,51 +14,41 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anyformer.cli.model import open_model, open_reader, working
-from anyformer.cli.parser import Command, add_ignore_keys, add_set, together, whole
+from anyformer.cli.model import DTYPES, open_model, open_reader, stdin_text, working
+from anyformer.cli.parser import Command, add_ignore_keys, add_set, flag, option, together, whole
 from anyformer.cli.terminal import console, print_all, print_json
 from anyformer.errors import InputError
 
 if TYPE_CHECKING:
+    from anyformer.explain.kernels import KernelTable
     from anyformer.specs.model import ModelSpec
 
 PAGE = "explain.html"
-STDIN = "-"
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
-    parser.add_argument(
-        "spec", metavar="SPEC", help="the name of a preset, a .toml file or a directory; with --prompt a trained model"
-    )
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    words = "the name of a preset, a .toml file or a directory; with --prompt a trained model"
+    option(parser, "spec", words, "SPEC")
     add_set(parser)
     add_ignore_keys(parser)
-    parser.add_argument(
-        "--context", type=whole(1), nargs="+", action="extend", default=[], metavar="N",
-        help="lengths in tokens to count at (default: a few up to the spec's own)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--layer", type=whole(0), metavar="N",
-        help="only the layers that are like this one; with --prompt the layer that the page shows first, counted from 0 "
-        "(of an encoder-decoder: of the decoder)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--head", type=whole(0), metavar="N", help="with --prompt: the attention head that the page shows first, from 0"
+    words = "lengths in tokens to count at (default: a few up to the spec's own)"
+    option(parser, "--context", words, whole(1), nargs="+", action="extend", default=[])
+    words = "only the layers that are like this one; with --prompt the layer that the page shows first, counted from 0"
+    option(parser, "--layer", f"{words} (of an encoder-decoder: of the decoder)", whole(0))
+    option(parser, "--head", "with --prompt: the attention head that the page shows first, from 0", whole(0))
+    option(parser, "--machine", "whose speed says what sets the pace: a100, h100, h200 (h200)", "NAME")
+    option(parser, "--device", "where attention kernels are chosen for (cuda if there is one here)", ("cpu", "cuda"))
+    option(parser, "--dtype", "in which they compute (float32 on a CPU, bfloat16 on CUDA)", DTYPES)
+    option(parser, "--png", "also draw block, patterns and costs into this file", "FILE")
+    flag(parser, "--json", "everything as one JSON document")
+    words = (
+        "write a page: what the model in this folder expects after each token, layer by layer, and what its attention"
     )
-    parser.add_argument(
-        "--machine", metavar="NAME", help="whose speed says what sets the pace: a100, h100, h200 (h200)"
-    )
-    parser.add_argument("--png", metavar="FILE", help="also draw block, patterns and costs into this file")
-    parser.add_argument("--json", action="store_true", help="everything as one JSON document")
-    parser.add_argument(
-        "--prompt", metavar="TEXT",
-        help="write a page: what the model in this folder expects after each token, layer by layer, and what its "
-        "attention heads look at; - reads the text from standard input",
-    )  # fmt: skip
-    parser.add_argument("--html", metavar="FILE", help=f"where that page goes ({PAGE})")
+    option(parser, "--prompt", f"{words} heads look at; - reads the text from standard input", "TEXT")
+    option(parser, "--html", f"where that page goes ({PAGE})", "FILE")
 
 
-def run(given: argparse.Namespace) -> int:
+def _run(given: argparse.Namespace) -> int:
     """Explain a spec, or a prompt."""
     if given.prompt is not None:
         return _explain_prompt(given)
@@ -58,37 +56,32 @@ def run(given: argparse.Namespace) -> int:
     from anyformer.explain.report import preset_of, report
 
     spec, speed, *_ = together(
-        lambda: _spec(given),
-        lambda: machine(given.machine or "h200"),
-        lambda: _refuse_idle(given),
+        lambda: _spec(given), lambda: machine(given.machine or "h200"), lambda: _refuse_idle(given)
     )
     found = report(
-        spec,
-        speed,
-        name=given.spec,
-        preset=preset_of(given.spec),
-        varied=bool(given.changes),
-        contexts=given.context,
+        spec, speed, name=given.spec, preset=preset_of(given.spec), varied=bool(given.changes), contexts=given.context,
         layer=given.layer,
-    )
+    )  # fmt: skip
     if given.png:
         from anyformer.explain.figure import save
 
         save(found, given.png)
     if given.json:
-        print_json(found.data())
+        print_json(found.data() | {"kernels": _kernels(given, spec).data()})
         return 0
-    from anyformer.explain.page import page
+    from anyformer.explain.page import kernel_page, page
 
     out = console()
     print_all(out, page(found, out.width, ascii_only=out.options.ascii_only))
+    # Last, as torch takes a second to load.
+    print_all(out, kernel_page(_kernels(given, spec)))
     if given.png:
         out.print(f"\nDrawn into {given.png}", markup=False)
     return 0
 
 
 def _spec(given: argparse.Namespace) -> ModelSpec:
-    """The spec, which has the layer that is asked for."""
+    """The spec, which has the layer that was given."""
     import anyformer
     from anyformer.explain.groups import groups
 
@@ -97,54 +90,42 @@ def _spec(given: argparse.Namespace) -> ModelSpec:
     return spec
 
 
+def _kernels(given: argparse.Namespace, spec: ModelSpec) -> KernelTable:
+    from anyformer.explain.kernels import kernel_table
+
+    return kernel_table(spec, given.device, given.dtype, given.layer)
+
+
 def _refuse_idle(given: argparse.Namespace) -> None:
     """Refuse what is for the page about a prompt only."""
-    idle = {
-        "--html: a page is about a prompt": given.html is not None,
-        "--head: it is chosen on the page about a prompt": given.head is not None,
-    }
-    if wrong := [why for why, is_idle in idle.items() if is_idle]:
+    wrong = ["--html: a page is about a prompt"] if given.html is not None else []
+    wrong += ["--head: it is chosen on the page about a prompt"] if given.head is not None else []
+    if wrong:
         raise InputError(f"{'; '.join(wrong)}; add --prompt TEXT")
 
 
 def _explain_prompt(given: argparse.Namespace) -> int:
     """Write the page about a prompt, or its data."""
-    options = {"--set": given.changes, "--context": given.context, "--machine": given.machine, "--png": given.png}
-    idle = [name for name, value in options.items() if value]
+    options = {"--set": "changes"} | {f"--{name}": name for name in ("context", "machine", "png", "device", "dtype")}
+    idle = [option for option, name in options.items() if getattr(given, name)]
     if idle:
         raise InputError(f"{', '.join(idle)}: not with --prompt, which looks at a trained model as it is")
-    text = given.prompt
-    if text == STDIN:
-        from anyformer.data.corpus import read_text
-
-        text = read_text(STDIN).removesuffix("\n").removesuffix("\r")
+    text = stdin_text(given.prompt)
     model, tokenizer = open_model(given.spec, ignore_keys=given.ignore_keys)
     from anyformer.explain.html import save
-    from anyformer.explain.prompt import look, said
+    from anyformer.explain.prompt import trace_prompt
 
     with working("tracing the prompt"):
         name, reader = Path(given.spec).resolve().name, open_reader(given.spec, model, tokenizer)
-        found = look(model, tokenizer, text, name=name, reader=reader, layer=given.layer, head=given.head)
+        found = trace_prompt(model, tokenizer, text, name=name, reader=reader, layer=given.layer, head=given.head)
     if given.json:
         print_json(found.data())
     place = given.html or (None if given.json else PAGE)
     if place is not None:
         save(found, place)
         if not given.json:
-            console().print(f"{said(found)}: open {place} in a browser", markup=False, soft_wrap=True)
+            console().print(f"{found.headline()}: open {place} in a browser", markup=False, soft_wrap=True)
     return 0
 
 
-COMMAND = Command(
-    name="explain",
-    summary="what a model is, in words, numbers and pictures",
-    example="""
-anyformer explain llama-3-8b
-anyformer explain llama-3-8b --set attention.kv_heads=1 --context 4096 65536
-anyformer explain model.toml --png model.png
-anyformer explain runs/quickstart --prompt "def main(" --html main.html
-anyformer explain runs/quickstart --prompt "def main(" --layer 2 --head 1
-""",
-    arguments=arguments,
-    run=run,
-)
+COMMAND = Command("explain", "what a model is, in words, numbers and pictures", __doc__, _arguments, _run)

@@ -1,4 +1,10 @@
-"""`anyformer generate`: text from a trained model, piece by piece."""
+"""`anyformer generate`: text from a trained model, piece by piece.
+
+anyformer generate runs/quickstart "def main("
+anyformer generate runs/quickstart "import " --greedy --max-new-tokens 50
+anyformer generate runs/quickstart "class " --n 3 --min-p 0.05 --stop "def "
+echo "class Cache:" | anyformer generate runs/quickstart - --seed 1 --json
+"""
 
 from __future__ import annotations
 
@@ -7,10 +13,10 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from anyformer.cli.model import FOLDER, errors, open_model, open_reader, working
-from anyformer.cli.parser import Command, add_ignore_keys, whole
+from anyformer.cli.model import FOLDER, open_model, open_reader, stdin_text, working
+from anyformer.cli.parser import Command, add_ignore_keys, flag, option, whole
 from anyformer.cli.sampling import add_more_sampling, add_sampling, sampling
-from anyformer.cli.terminal import print_json, say
+from anyformer.cli.terminal import errors, print_json, say
 from anyformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,32 +24,28 @@ if TYPE_CHECKING:
     from anyformer.generation.text.prompt import Prompt
     from anyformer.model.model import Model
 
-STDIN = "-"
 BETWEEN = "---"
 """The line between two texts."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
-    parser.add_argument("model", metavar="MODEL", help=FOLDER)
-    parser.add_argument(
-        "prompt", metavar="PROMPT", nargs="?",
-        help="the text to continue, or - to read it from standard input; without one the model begins by itself",
-    )  # fmt: skip
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    option(parser, "model", FOLDER, "MODEL")
+    words = "the text to continue, or - to read it from standard input; without one the model begins by itself"
+    option(parser, "prompt", words, "PROMPT", nargs="?")
     add_sampling(parser, new=200)
     add_more_sampling(parser)
-    parser.add_argument(
-        "--num-beams", type=whole(1), default=1, metavar="N",
-        help="search with N hypotheses beside each other, instead of drawing; shown when it is done",
-    )  # fmt: skip
-    parser.add_argument("--n", type=whole(1), default=1, metavar="N", help="so many texts, shown when they are done")
+    words = "search with N hypotheses beside each other, instead of drawing; shown when it is done"
+    option(parser, "--num-beams", words, whole(1), default=1)
+    option(parser, "--n", "so many texts, shown when they are done", whole(1), default=1)
     add_ignore_keys(parser)
-    parser.add_argument("--json", action="store_true", help="the text and its figures as one JSON document, at the end")
+    flag(parser, "--json", "the text and its figures as one JSON document, at the end")
 
 
-def run(given: argparse.Namespace) -> int:
+def _run(given: argparse.Namespace) -> int:
     """Generate."""
-    prompt = _prompt(given.prompt)
+    if given.prompt == "":
+        raise InputError("PROMPT: is empty; give a text to continue, or leave it out to let the model begin by itself")
+    prompt = None if given.prompt is None else stdin_text(given.prompt)
     options = _options(given)
     model, tokenizer = open_model(given.model, ignore_keys=given.ignore_keys)
     from anyformer.generation.asking.request import check_model
@@ -58,14 +60,15 @@ def run(given: argparse.Namespace) -> int:
             f"for {model.spec.context}\n"
         )
     options |= {"max_new_tokens": min(room, given.max_new_tokens), "first": read.first}
-    writers = [_Writer(model, tokenizer, read, prompt, given, shows=not given.json) for _ in range(given.n)]
+    writers = [_Writer(model, tokenizer, read, prompt, given) for _ in range(given.n)]
     clock = _Clock(len(read.ids))
     if given.n == 1 and given.num_beams == 1:
         _stream(model, tokenizer, read, options, writers[0], clock)
     else:
         _at_once(model, tokenizer, read, options, writers, clock)
     if given.json:
-        print_json(_answer(prompt, writers, clock))
+        own = [writer.answer() for writer in writers]
+        print_json({"prompt": prompt or ""} | (own[0] if len(own) == 1 else {"answers": own}) | clock.figures())
     elif sys.stderr.isatty():
         errors().print(clock.line(), style="dim", markup=False)
     return 0
@@ -87,7 +90,6 @@ class _Clock:
         self.began = self.first = self.last = time.perf_counter()
 
     def tick(self, tokens: int = 1) -> None:
-        """So many more tokens are there."""
         self.last = time.perf_counter()
         if not self.count:
             self.first = self.last
@@ -104,7 +106,6 @@ class _Clock:
         }  # fmt: skip
 
     def line(self) -> str:
-        """The same for people."""
         found = self.figures()
         rate, decode = found["tokens_per_second"], found["decode_tokens_per_second"]
         after = f"; after the first, {decode} tokens/s" if decode is not None else ""
@@ -151,11 +152,6 @@ def _at_once(
         writer.end()
 
 
-def _answer(prompt: str | None, writers: list[_Writer], clock: _Clock) -> dict[str, Any]:
-    own = [writer.answer() for writer in writers]
-    return {"prompt": prompt or ""} | (own[0] if len(own) == 1 else {"answers": own}) | clock.figures()
-
-
 def room_for(model: Model, prompt: int) -> int:
     """How many tokens can follow a prompt of so many."""
     from anyformer.generation.asking.request import room
@@ -169,29 +165,11 @@ def room_for(model: Model, prompt: int) -> int:
     return left
 
 
-def _prompt(given: str | None) -> str | None:
-    if given == STDIN:
-        from anyformer.data.corpus import read_text
-
-        # The end of the line belongs to the shell, not to the text.
-        return read_text(STDIN).removesuffix("\n").removesuffix("\r")
-    if given == "":
-        raise InputError("PROMPT: is empty; give a text to continue, or leave it out to let the model begin by itself")
-    return given
-
-
 class _Writer:
     """Prints the prompt, then each piece of text as soon as it is certain."""
 
     def __init__(
-        self,
-        model: Model,
-        tokenizer: Tokenizer,
-        read: Prompt,
-        prompt: str | None,
-        given: argparse.Namespace,
-        *,
-        shows: bool,
+        self, model: Model, tokenizer: Tokenizer, read: Prompt, prompt: str | None, given: argparse.Namespace
     ) -> None:
         from anyformer.generation.asking.stop import StopText
         from anyformer.generation.text.stream import TextStream
@@ -200,7 +178,7 @@ class _Writer:
         text = TextStream(tokenizer, () if two else read.ids, repeated=read.repeated)
         self.stream = StopText(text, given.stop or (), least=given.min_new_tokens or 0)
         self.stops = model.spec.ids.eos
-        self.shows = shows
+        self.shows = not given.json
         self.before = "" if prompt is None or two else prompt
         self.pieces: list[str] = []
         self.tail = ""
@@ -208,7 +186,6 @@ class _Writer:
         self.count, self.stopped = 0, False
 
     def take(self, token: int) -> None:
-        """One more token."""
         self.begin()
         self.count += 1
         self._keep(self.stream.push(token))
@@ -221,7 +198,6 @@ class _Writer:
             self._show("\n")
 
     def answer(self) -> dict[str, Any]:
-        """The text, and how it ended."""
         reason = "stop" if self.stopped else "length"
         return {"text": "".join(self.pieces), "tokens": self.count, "reason": reason}
 
@@ -241,15 +217,4 @@ class _Writer:
         say(text)
 
 
-COMMAND = Command(
-    name="generate",
-    summary="stream text from a trained model",
-    example="""
-anyformer generate runs/quickstart "def main("
-anyformer generate runs/quickstart "import " --greedy --max-new-tokens 50
-anyformer generate runs/quickstart "class " --n 3 --min-p 0.05 --stop "def "
-echo "class Cache:" | anyformer generate runs/quickstart - --seed 1 --json
-""",
-    arguments=arguments,
-    run=run,
-)
+COMMAND = Command("generate", "stream text from a trained model", __doc__, _arguments, _run)

@@ -26,20 +26,9 @@ from anyformer.cli import (
 from anyformer.cli.parser import BAD_INPUT, Command, Parser, add_command
 from anyformer.errors import AnyformerError, file_fault
 
-COMMANDS: tuple[Command, ...] = (
-    quickstart.COMMAND,
-    tokenize.COMMAND,
-    train.COMMAND,
-    generate.COMMAND,
-    chat.COMMAND,
-    evaluate.COMMAND,
-    zoo.COMMAND,
-    explain.COMMAND,
-    diff.COMMAND,
-    convert.COMMAND,
-    verify.COMMAND,
-    bench.COMMAND,
-)
+MODULES = (quickstart, tokenize, train, generate, chat, evaluate, zoo, explain, diff, convert, verify, bench)
+COMMANDS: tuple[Command, ...] = tuple(module.COMMAND for module in MODULES)
+OUT_OF_MEMORY = re.compile(r"(?i)out of memory|not enough memory|can.t allocate")
 
 
 def parser() -> Parser:
@@ -76,9 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed(file_fault(error), 1)
     except (MemoryError, RuntimeError) as error:
         # torch reports a lack of memory as a RuntimeError, in words that depend on the device.
-        if not isinstance(error, MemoryError) and not re.search(
-            r"(?i)out of memory|not enough memory|can.t allocate", str(error)
-        ):
+        if not isinstance(error, MemoryError) and not OUT_OF_MEMORY.search(str(error)):
             raise
         return _failed("there is not enough memory for this; make the model, the batch or the context smaller", 1)
     except KeyboardInterrupt:

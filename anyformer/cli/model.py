@@ -1,4 +1,4 @@
-"""What commands share that use a trained model: the folder that holds it, and signs of life on standard error."""
+"""What commands share: devices, the folder of a trained model, and progress on standard error."""
 
 from __future__ import annotations
 
@@ -8,21 +8,56 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from anyformer.cli.terminal import errors
 from anyformer.errors import InputError
 from anyformer.files import settle
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from rich.console import Console
     from rich.progress import Progress
 
     from anyformer.data.tokenizer import Tokenizer
     from anyformer.model.model import Model
 
 FOLDER = "the folder of a trained model: a run of anyformer's, a Hugging Face directory, or org/name"
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+STDIN = "-"
 PATIENCE = 2.0
 """Seconds after which somebody wants to see that something happens."""
+
+
+def device_of(given: str | None) -> str:
+    """The device that was given, if it is there; by default cuda where there is one."""
+    import torch
+
+    device = given or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        found = torch.device("meta")
+    if found.type not in ("cpu", "cuda"):
+        raise InputError(f"--device: {device!r} is neither cpu nor cuda (or cuda:1 ...)")
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device: torch finds no CUDA device here; leave it out to measure the CPU")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise InputError(f"--device: {device!r} is not there; the last one is cuda:{torch.cuda.device_count() - 1}")
+    return device
+
+
+def clock(seconds: float) -> str:
+    """A time for people: 12.3 ms."""
+    for unit, name in ((1.0, "s"), (1e-3, "ms")):
+        if float(f"{seconds / unit:.3g}") >= 1:
+            return f"{seconds / unit:.3g} {name}"
+    return f"{seconds * 1e6:.3g} us"
+
+
+def stdin_text(given: str) -> str:
+    """A text, or with `-` standard input without the end of its last line, which belongs to the shell."""
+    from anyformer.data.corpus import read_text
+
+    return read_text(given).removesuffix("\n").removesuffix("\r") if given == STDIN else given
 
 
 def check_folder(path: str) -> Path:
@@ -66,16 +101,9 @@ def open_reader(path: str, model: Model, own: Tokenizer) -> Tokenizer:
     return found
 
 
-def errors() -> Console:
-    """Standard error."""
-    from rich.console import Console
-
-    return Console(stderr=True, highlight=False)
-
-
 @contextmanager
 def working(what: str) -> Iterator[None]:
-    """A sign that something goes on, on a terminal only."""
+    """A spinner, on a terminal only."""
     if not sys.stderr.isatty():
         yield
         return
@@ -94,7 +122,6 @@ class Bar:
         self.progress: Progress | None = None
 
     def __call__(self, done: int, total: int) -> None:
-        """Show how much is done."""
         if self.progress is None:
             if time.monotonic() - self.began < PATIENCE or not sys.stderr.isatty():
                 return

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from anyformer.errors import DataError, InputError, SpecError, nearest
 
+Container = argparse._ActionsContainer
+"""A parser, or a group of its options."""
+Kind = Callable[[str], Any] | tuple[str, ...] | str | None
 BAD_INPUT = (SpecError, InputError, DataError)
-"""Errors for which whoever asked can do something else."""
+"""Errors of the input, which the user can correct."""
 
 
 class Wrong(tuple[()]):
@@ -22,18 +26,23 @@ class Wrong(tuple[()]):
 WRONG = Wrong()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Command:
     """A command. Its module imports nothing heavy: `anyformer --help` reads them all."""
 
     name: str
     summary: str
     """One line for the list of commands."""
-    example: str
-    """Commands to try, one on a line."""
+    doc: str | None
+    """The docstring of its module: a sentence, and below it examples."""
     arguments: Callable[[argparse.ArgumentParser], None]
     run: Callable[[Any], int]
     """Does the work; the exit status."""
+
+    @property
+    def example(self) -> str:
+        """Commands to try, one on a line."""
+        return "\n".join(f"  {line.strip()}" for line in (self.doc or "").splitlines()[1:] if line.strip())
 
 
 class Parser(argparse.ArgumentParser):
@@ -42,7 +51,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **rest: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **rest)
         self.wrong: list[str] = []
-        """What was found wrong with values so far: all of it is told at once."""
+        """What was found wrong with values so far: all of it is reported at once."""
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         try:
@@ -100,40 +109,54 @@ def together(*tries: Callable[[], Any]) -> list[Any]:
 
 def add_command(commands: Any, command: Command) -> None:
     """Make a command's parser."""
-    examples = "\n".join(f"  {line}" for line in command.example.strip().splitlines())
-    made: Parser = commands.add_parser(
-        command.name, help=command.summary, description=command.summary, epilog=f"examples:\n{examples}"
-    )
+    epilog = f"examples:\n{command.example}"
+    made: Parser = commands.add_parser(command.name, help=command.summary, description=command.summary, epilog=epilog)
     command.arguments(made)
     made.set_defaults(run=command.run, parser=made)
 
 
-def whole(least: int) -> Callable[[str], int]:
-    """A type of argument: a whole number of at least this."""
+def subcommands(title: str, metavar: str, commands: Sequence[Command]) -> Callable[[argparse.ArgumentParser], None]:
+    """The arguments of a command that consists of others."""
 
-    def read(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
-        if number < least:
-            raise argparse.ArgumentTypeError(f"{number} is not at least {least}")
-        return number
+    def arguments(parser: argparse.ArgumentParser) -> None:
+        parts = parser.add_subparsers(title=title, metavar=metavar, dest=title, required=True, parser_class=Parser)
+        for command in commands:
+            add_command(parts, command)
 
-    return read
+    return arguments
+
+
+def option(where: Container, name: str, help: str, kind: Kind = None, **more: Any) -> None:
+    """Declare an option or argument; `kind` is a type, a tuple of choices, or of a text what it is called in the help.
+
+    A number is called N unless `metavar` says otherwise, and a default is shown.
+    """
+    if isinstance(kind, tuple):
+        more["choices"] = kind
+    elif isinstance(kind, str):
+        more["metavar"] = kind
+    elif kind is not None:
+        more = {"metavar": "N"} | more | {"type": kind}
+    shown = " (%(default)s)" if more.get("default") not in (None, [], "") and "%(default)s" not in help else ""
+    where.add_argument(name, help=help + shown, **more)
+
+
+def flag(where: Container, name: str, help: str) -> None:
+    """Declare an option without a value."""
+    where.add_argument(name, action="store_true", help=help)
 
 
 def number(
-    *, above: float | None = None, least: float | None = None, most: float | None = None
-) -> Callable[[str], float]:
+    *, above: float | None = None, least: float | None = None, most: float | None = None, kind: type = float
+) -> Callable[[str], Any]:
     """A type of argument: a finite number within bounds."""
 
-    def read(text: str) -> float:
+    def read(text: str) -> Any:
         try:
-            value = float(text)
+            value = kind(text)
         except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-        if value != value or value in (float("inf"), float("-inf")):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a {'whole ' * (kind is int)}number") from None
+        if not math.isfinite(value):
             raise argparse.ArgumentTypeError(f"{text!r} is not finite")
         if above is not None and value <= above:
             raise argparse.ArgumentTypeError(f"{text} is not above {above:g}")
@@ -146,21 +169,22 @@ def number(
     return read
 
 
+def whole(least: int) -> Callable[[str], int]:
+    """A type of argument: a whole number of at least this."""
+    return number(least=least, kind=int)
+
+
 def add_set(parser: argparse.ArgumentParser, what: str = "the spec", example: str = "attention.kv_heads=1") -> None:
-    """The option `--set a.b=v`, as often as one likes; read it with `changes`."""
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", dest="changes", type=_change,
-        help=f"change any field of {what} by its dotted name, e.g. --set {example}",
-    )  # fmt: skip
+    """The option `--set a.b=v`, as often as one likes."""
+    words = f"change any field of {what} by its dotted name, e.g. --set {example}"
+    option(parser, "--set", words, _change, action="append", default=[], metavar="NAME=VALUE", dest="changes")
 
 
 def add_ignore_keys(parser: argparse.ArgumentParser) -> None:
     """The option `--ignore-keys a,b.c`, for every command that reads the folder of a model."""
-    parser.add_argument(
-        "--ignore-keys", action="extend", default=[], metavar="A,B.C", dest="ignore_keys", type=_names,
-        help="take these keys of a published config.json as absent, though they would be refused; at your own risk "
-        "(but for auto_map, which names code)",
-    )  # fmt: skip
+    words = "take these keys of a published config.json as absent, though they would be refused; at your own risk "
+    words += "(but for auto_map, which names code)"
+    option(parser, "--ignore-keys", words, _names, action="extend", default=[], metavar="A,B.C")
 
 
 def _names(text: str) -> list[str]:
@@ -180,11 +204,8 @@ def change_text(name: str, value: Any) -> str:
 def _toml(value: Any) -> str:
     """A value as TOML writes it, on one line."""
     if isinstance(value, dict):
-        return (
-            "{ "
-            + ", ".join(f"{json.dumps(key, ensure_ascii=False)} = {_toml(inner)}" for key, inner in value.items())
-            + " }"
-        )
+        pairs = (f"{json.dumps(key, ensure_ascii=False)} = {_toml(inner)}" for key, inner in value.items())
+        return f"{{ {', '.join(pairs)} }}"
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
     # Texts, numbers and truth values are written alike in both; what is left are dates, inf and nan.

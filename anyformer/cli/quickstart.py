@@ -1,4 +1,10 @@
-"""`anyformer quickstart`."""
+"""`anyformer quickstart`: train a small language model, measure it, and let it speak.
+
+anyformer quickstart
+anyformer quickstart --position alibi
+anyformer quickstart --norm-placement post --ffn relu --set attention.kv_heads=1
+anyformer quickstart --text my-notes.txt --minutes 5
+"""
 
 from __future__ import annotations
 
@@ -10,12 +16,11 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from anyformer.cli.parser import Command, add_set, number, whole
-from anyformer.cli.terminal import console, print_all, print_json, say
+from anyformer.cli.parser import Command, add_set, flag, number, option, whole
+from anyformer.cli.terminal import console, errors, live_bar, print_all, print_json, ruled, say, text
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from anyformer.lab.plan import Plan
     from anyformer.lab.quickstart import Quickstart
@@ -26,7 +31,7 @@ if TYPE_CHECKING:
 MINUTES, MOST_MINUTES = 2.0, 5.0
 LEAST_STEPS = 500
 """Two idle cores make about 660 steps in the usual time. A machine that makes fewer than these is given more time."""
-NOTICED = 0.1
+NOTICE_AFTER = 0.1
 """The share of the usual time after which its speed is known well enough to say so."""
 SHORTCUTS = {
     "position": ("position.kind", "KIND", "how it knows where a token is: alibi, learned, t5, none, ..."),
@@ -36,28 +41,25 @@ SHORTCUTS = {
 """Options for the changes that people try first: the field of the spec, and words for --help."""
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
-    parser.add_argument("--text", metavar="FILE", help="learn from this text (- is standard input, .gz is read) "
-                        "instead of the source of Python's standard library")  # fmt: skip
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    words = "learn from this text (- is standard input, .gz is read) instead of the source of Python's standard library"
+    option(parser, "--text", words, "FILE")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--minutes", type=number(above=0), default=None, metavar="M",
-                        help=f"how long it may take, getting ready and measuring included (default {MINUTES:g}; where the "
-                        f"machine is slow or busy, up to {MOST_MINUTES:g} until {LEAST_STEPS} steps are made)")  # fmt: skip
-    length.add_argument("--steps", type=whole(1), default=None, metavar="N",
-                        help="train so many steps instead: the same on every run, to the bit")  # fmt: skip
-    for option, (_, metavar, words) in SHORTCUTS.items():
-        parser.add_argument(f"--{option.replace('_', '-')}", metavar=metavar, help=words)
+    words = f"(default {MINUTES:g}; where the machine is slow or busy, up to {MOST_MINUTES:g} until {LEAST_STEPS} steps are made)"
+    words = f"how long it may take, getting ready and measuring included {words}"
+    option(length, "--minutes", words, number(above=0), metavar="M")
+    option(length, "--steps", "train so many steps instead: the same on every run, to the bit", whole(1))
+    for name, (_, metavar, words) in SHORTCUTS.items():
+        option(parser, f"--{name.replace('_', '-')}", words, metavar)
     add_set(parser)
-    parser.add_argument("--out", metavar="DIR", help="the run folder (default: runs/quickstart, and one for each "
-                        "set of changes)")  # fmt: skip
-    parser.add_argument("--device", metavar="NAME", help="cpu or cuda (default: cuda if there is one)")
+    option(parser, "--out", "the run folder (default: runs/quickstart, and one for each set of changes)", "DIR")
+    option(parser, "--device", "cpu or cuda (default: cuda if there is one)", "NAME")
     parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="of weights, batches and sample")
-    parser.add_argument("--json", action="store_true", help="print nothing but the result, as JSON")
+    flag(parser, "--json", "print nothing but the result, as JSON")
 
 
-def run(given: argparse.Namespace) -> int:
-    """Train, measure, keep, speak."""
+def _run(given: argparse.Namespace) -> int:
+    """Train, measure, keep, sample."""
     began = time.perf_counter()
     # torch takes a second to load; a name that is wrong should not have to wait for it.
     plan = _plan(given)
@@ -74,11 +76,8 @@ def run(given: argparse.Namespace) -> int:
             for _ in _progress(screen, made, quiet=given.json):
                 pass
             if made.late and not given.json:
-                _line(
-                    screen,
-                    "time",
-                    "longer than asked for: getting ready and measuring take most of it; give more --minutes",
-                )
+                why = "getting ready and measuring take most of it"
+                _line(screen, "time", f"longer than the budget: {why}; give more --minutes")
             with contextlib.nullcontext() if given.json else screen.status("measuring on the held-out text"):
                 result = made.measure()
                 place = made.keep()
@@ -91,7 +90,8 @@ def run(given: argparse.Namespace) -> int:
         print_json(_data(result, str(place), compared) | {"rule": made.rule})
         return 0
     _show_result(screen, result, made.rule, made.allotted)
-    _show_sample(made)
+    for piece in ("\n", *made.sample(), "\n\n"):
+        say(piece)
     if compared is not None:
         _show_comparison(screen, compared)
     quoted = shlex.quote(str(place))
@@ -110,11 +110,8 @@ def _plan(given: argparse.Namespace) -> Plan:
     from anyformer.lab.plan import Plan
     from anyformer.train.events import Budget
 
-    changes: dict[str, Any] = {}
-    for option, (path, _, _) in SHORTCUTS.items():
-        if getattr(given, option) is not None:
-            changes[path] = getattr(given, option)
-    changes |= dict(given.changes)
+    named = {path: getattr(given, name) for name, (path, _, _) in SHORTCUTS.items()}
+    changes = {path: value for path, value in named.items() if value is not None} | dict(given.changes)
     if given.steps:
         budget = Budget(steps=given.steps)
     elif given.minutes is not None:
@@ -146,21 +143,18 @@ def _prepare(screen: Console, made: Quickstart, replaced: Result | None, *, quie
         _line(screen, "folder", f"{made.plan.place} holds a run ({spent}), which this one will replace")
 
 
-def _line(screen: Console, label: str, text: str) -> None:
+def _line(screen: Console, label: str, words: str) -> None:
     from rich.table import Table
-    from rich.text import Text
 
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(width=6, no_wrap=True)
-    grid.add_row(Text(label, style="bold"), Text(text))
+    grid.add_row(text(label, "bold"), text(words))
     print_all(screen, [grid])
 
 
 def _progress(screen: Console, made: Quickstart, *, quiet: bool) -> Iterator[StepRecord]:
     """Train behind a bar on a terminal, with a line for each tenth of the run in a pipe."""
     if quiet:
-        from anyformer.cli.model import errors
-
         # Whoever watches sees the bar; whoever reads standard output gets JSON alone.
         screen = errors()
         if not screen.is_terminal:
@@ -168,41 +162,36 @@ def _progress(screen: Console, made: Quickstart, *, quiet: bool) -> Iterator[Ste
             return
     if not screen.is_terminal:
         tenths = 0
-        for record in _noticing(screen, made):
+        for record in _warning_if_slow(screen, made):
             if int(record.progress * 10) > tenths:
                 tenths = int(record.progress * 10)
                 screen.print(f"  {_numbers(record, screen.width)}  {_left(record)}")
             yield record
         return
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    bar = Progress(TextColumn("{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[left]}"),
-                   console=screen)  # fmt: skip
-    with bar:
+    with live_bar(screen) as bar:
         task = bar.add_task("training", total=1.0, left="")
-        for record in _noticing(screen, made):
+        for record in _warning_if_slow(screen, made):
             bar.update(task, completed=record.progress, description=_numbers(record, screen.width), left=_left(record))
             yield record
 
 
-def _noticing(screen: Console, made: Quickstart) -> Iterator[StepRecord]:
+def _warning_if_slow(screen: Console, made: Quickstart) -> Iterator[StepRecord]:
     """The steps of a run; as soon as it is clear that they are slow, say what is done about it."""
-    said = False
+    warned = False
     for record in made.train():
         budget = made.allotted
         usual = budget.seconds or 0.0
-        if budget.least_steps and not said and record.seconds >= NOTICED * usual:
+        if budget.least_steps and not warned and record.seconds >= NOTICE_AFTER * usual:
             expected = budget.expected(record.step, record.seconds)
             if expected > 1.1 * usual:
-                said = True
+                warned = True
                 screen.print(_slow(record, budget, expected), markup=False, soft_wrap=True)
         yield record
 
 
 def _slow(record: StepRecord, budget: Budget, expected: float) -> str:
-    pace = (
-        f"{record.step / record.seconds:.2g} steps/s where {budget.least_steps / (budget.seconds or 1):.2g} are needed"
-    )
+    needed = f"{budget.least_steps / (budget.seconds or 1):.2g}"
+    pace = f"{record.step / record.seconds:.2g} steps/s where {needed} are needed"
     return (
         f"slow: the machine is busy or small, or the model large: {pace}. Training takes about {_clock(expected)} instead of "
         f"{_clock(budget.seconds or 0)}, so that it makes {budget.least_steps} steps, and at most "
@@ -226,17 +215,15 @@ def _left(record: StepRecord) -> str:
 
 
 def _show_result(screen: Console, result: Result, rule: str, budget: Budget) -> None:
-    from rich.text import Text
-
     gain = 1 - result.bits_per_byte / result.gzip_bits_per_byte
     beside = f"{abs(gain):.1%} {'below' if gain >= 0 else 'above'} gzip"
-    table = _table("held out", "bits per byte", "")
+    table = ruled("held out", "bits per byte", "")
     table.add_row("unigram model", f"{result.unigram_bits_per_byte:.3f}", "tokens by their frequency")
     table.add_row("gzip -9", f"{result.gzip_bits_per_byte:.3f}", "")
     table.add_row("[bold]this model[/]", f"[bold]{result.bits_per_byte:.3f}[/]", f"[bold]{beside}[/]")
     spent = f"{result.steps:,} steps, {result.tokens / 1e6:.2f}M tokens, {result.seconds:.0f} s"
     line = f"loss {result.loss:.3f} nats per token, perplexity {result.perplexity:.1f}, after {spent}"
-    print_all(screen, ["", table, line, *_after(result, budget), Text(rule, style="dim")])
+    print_all(screen, ["", table, line, *_after(result, budget), text(rule, "dim")])
 
 
 def _after(result: Result, budget: Budget) -> list[str]:
@@ -251,41 +238,27 @@ def _after(result: Result, budget: Budget) -> list[str]:
     ]
 
 
-def _show_sample(made: Quickstart) -> None:
-    say("\n")
-    for piece in made.speak():
-        say(piece)
-    say("\n\n")
-
-
 def _show_comparison(screen: Console, compared: Comparison) -> None:
     from rich.markup import escape
 
     before, after = compared.before, compared.after
     changed = ", ".join(f"{a.name}: {a.value} -> {b.value}" for a, b in compared.difference.axes)
     axes = f"{compared.difference.headline}{f' ({changed})' if changed else ''}"
-    table = _table("", "before", "this run")
-    table.add_row("parameters", f"{before.params:,}", f"{after.params:,}")
-    table.add_row("budget", before.budget, after.budget)
-    table.add_row("steps", f"{before.steps:,}", f"{after.steps:,}")
-    table.add_row("tokens/s", f"{before.tokens / before.seconds:,.0f}", f"{after.tokens / after.seconds:,.0f}")
-    table.add_row("loss", f"{before.loss:.3f}", f"{after.loss:.3f}")
+    table = ruled("", "before", "this run")
+    for name, show in {
+        "parameters": lambda run: f"{run.params:,}",
+        "budget": lambda run: run.budget,
+        "steps": lambda run: f"{run.steps:,}",
+        "tokens/s": lambda run: f"{run.tokens / run.seconds:,.0f}",
+        "loss": lambda run: f"{run.loss:.3f}",
+    }.items():
+        table.add_row(name, show(before), show(after))
     table.add_row("[bold]bits per byte[/]", f"{before.bits_per_byte:.3f}", f"[bold]{after.bits_per_byte:.3f}[/]")
     verdict = "The two had different budgets or machines, so the figures don't say which model is better."
     if compared.fair:
         word = "better" if compared.gain > 0 else "worse"
         verdict = f"{abs(compared.gain):.1%} {word}. One run each: differences of about 1% may be chance."
     print_all(screen, [f"[bold]Beside {escape(compared.difference.names[0])}[/]: {escape(axes)}", table, verdict, ""])
-
-
-def _table(*columns: str) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="right" if 0 < i < 3 and column else "left", overflow="fold")
-    return table
 
 
 def _data(result: Result, place: str, compared: Comparison | None) -> dict[str, Any]:
@@ -298,14 +271,5 @@ def _data(result: Result, place: str, compared: Comparison | None) -> dict[str, 
 
 
 COMMAND = Command(
-    name="quickstart",
-    summary="train a small language model in two minutes, and let it speak",
-    example="""
-anyformer quickstart
-anyformer quickstart --position alibi
-anyformer quickstart --norm-placement post --ffn relu --set attention.kv_heads=1
-anyformer quickstart --text my-notes.txt --minutes 5
-""",
-    arguments=arguments,
-    run=run,
+    "quickstart", "train a small language model in two minutes, and let it speak", __doc__, _arguments, _run
 )

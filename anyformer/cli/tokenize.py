@@ -1,15 +1,24 @@
-"""`anyformer tokenize`: raw files into shards of tokens that training reads."""
+"""`anyformer tokenize`: raw files into shards of tokens that training reads.
+
+anyformer tokenize book.txt --out data/book --train bpe --vocab 8192 --hold-out 0.1
+anyformer tokenize shakespeare.txt --out data/chars --train chars --hold-out 0.1
+anyformer tokenize pairs.tsv.gz --out data/pairs --train bpe --vocab 16000 --special '<bos>' --hold-out 0.02 --dedupe source
+anyformer tokenize en-ru.tsv --out data/en-ru --train bpe --vocab 12000 --source-vocab 8000 --hold-out 0.02
+anyformer tokenize train.conllu --valid dev.conllu --out data/tags --train wordpiece --vocab 8000
+anyformer tokenize --label neg=bad.txt --label pos=good.txt --lines --out data/mood --tokenizer data/book --hold-out 0.1
+"""
 
 from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from anyformer.cli.model import Bar, working
-from anyformer.cli.parser import Command, number, whole
-from anyformer.cli.terminal import console, print_all, print_json
+from anyformer.cli.parser import Command, flag, number, option, whole
+from anyformer.cli.terminal import grid, show, text
 from anyformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,66 +32,47 @@ KINDS = ("bpe", "wordpiece", "unigram", "chars")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """What the command takes."""
-    parser.add_argument(
-        "inputs", metavar="INPUT", nargs="*",
-        help="files to learn from, plain or .gz, folders of them, or archive.zip/name",
-    )  # fmt: skip
-    parser.add_argument("--out", required=True, metavar="DIR", help="the folder to write, or to finish")
-    parser.add_argument("--json", action="store_true", help="what was made as one JSON document")
-    parser.add_argument("--shard-tokens", type=whole(1), metavar="N", help="tokens that fill a shard (16,777,216)")
-    parser.add_argument("--workers", type=whole(1), metavar="N", help="threads that encode (one for each core)")
+    """What the command takes, as does `data.make` of a training config."""
+    words = "files to learn from, plain or .gz, folders of them, or archive.zip/name"
+    option(parser, "inputs", words, "INPUT", nargs="*")
+    option(parser, "--out", "the folder to write, or to finish", "DIR", required=True)
+    flag(parser, "--json", "what was made as one JSON document")
+    option(parser, "--shard-tokens", "tokens that fill a shard (16,777,216)", whole(1))
+    option(parser, "--workers", "threads that encode (one for each core)", whole(1))
 
     made = parser.add_argument_group(
         "tokenizer", "one that is trained on the examples to learn from, or one that is there"
     )
-    made.add_argument("--train", choices=KINDS, metavar="KIND", help=f"train one: {', '.join(KINDS)}")
-    made.add_argument("--vocab", type=whole(1), metavar="N", help="how many tokens it is to have (none for chars)")
-    made.add_argument("--lowercase", action="store_true", help="wordpiece: letters lose their case and their accents")
-    made.add_argument(
-        "--special", action="append", default=[], metavar="NAME", help="one more special token, e.g. '<mask>'"
-    )
-    made.add_argument(
-        "--sentinels",
-        type=whole(0),
-        default=0,
-        metavar="N",
-        help="special tokens <extra_id_0>, ... for spans (%(default)s)",
-    )
-    made.add_argument("--tokenizer", metavar="PATH", help="a tokenizer.json, or a folder with one")
-    made.add_argument(
-        "--source-vocab", type=whole(1), metavar="N",
-        help="pairs: train one for the sources alone, with so many tokens; --train and --vocab are then the targets'",
-    )  # fmt: skip
-    made.add_argument("--source-train", choices=KINDS, metavar="KIND", help="which kind that is (the same as --train)")
-    made.add_argument("--source-tokenizer", metavar="PATH", help="pairs: a tokenizer.json for the sources alone")
+    option(made, "--train", f"train one: {', '.join(KINDS)}", KINDS, metavar="KIND")
+    option(made, "--vocab", "how many tokens it is to have (none for chars)", whole(1))
+    flag(made, "--lowercase", "wordpiece: letters lose their case and their accents")
+    option(made, "--special", "one more special token, e.g. '<mask>'", "NAME", action="append", default=[])
+    option(made, "--sentinels", "special tokens <extra_id_0>, ... for spans", whole(0), default=0)
+    option(made, "--tokenizer", "a tokenizer.json, or a folder with one", "PATH")
+    words = "pairs: train one for the sources alone, with so many tokens; --train and --vocab are then the targets'"
+    option(made, "--source-vocab", words, whole(1))
+    option(made, "--source-train", "which kind that is (the same as --train)", KINDS, metavar="KIND")
+    option(made, "--source-tokenizer", "pairs: a tokenizer.json for the sources alone", "PATH")
 
     read = parser.add_argument_group("reading")
-    read.add_argument(
-        "--format", metavar="FORMAT", help=f"{', '.join(FORMATS)} (guessed from how the files are called)"
-    )
+    option(read, "--format", f"{', '.join(FORMATS)} (guessed from how the files are called)", "FORMAT")
     between = read.add_mutually_exclusive_group()
-    between.add_argument("--lines", action="store_true", help="text: every line that is not empty is a document")
-    between.add_argument("--blank-lines", action="store_true", help="text: empty lines separate documents")
-    between.add_argument("--start", metavar="REGEX", help="text: a line with this in it begins a document")
-    read.add_argument("--header", action="store_true", help="tsv: the first line names the fields")
-    read.add_argument(
-        "--column", action="append", default=[], type=_equals, metavar="NAME=FIELD",
-        help="which field is what: text, label, source, target, a, b, c, words, tags, values; tsv fields are 1, 2, ...",
-    )  # fmt: skip
-    read.add_argument(
-        "--label", action="append", default=[], type=_equals, metavar="NAME=FILE", help="a file all of one class"
-    )
+    flag(between, "--lines", "text: every line that is not empty is a document")
+    flag(between, "--blank-lines", "text: empty lines separate documents")
+    option(between, "--start", "text: a line with this in it begins a document", "REGEX")
+    flag(read, "--header", "tsv: the first line names the fields")
+    many: dict[str, Any] = {"action": "append", "default": []}
+    words = "which field is what: text, label, source, target, a, b, c, words, tags, values; tsv fields are 1, 2, ..."
+    option(read, "--column", words, _equals, metavar="NAME=FIELD", **many)
+    option(read, "--label", "a file all of one class", _equals, metavar="NAME=FILE", **many)
 
     parts = parser.add_argument_group("parts")
-    parts.add_argument("--valid", nargs="+", default=[], metavar="FILE", help="files to watch the training with")
-    parts.add_argument("--test", nargs="+", default=[], metavar="FILE", help="files to judge the result on")
-    parts.add_argument(
-        "--hold-out", type=number(above=0, most=0.9), metavar="SHARE",
-        help="this share for validation: the end of plain text, and drawn by a hash otherwise",
-    )  # fmt: skip
-    parts.add_argument("--split", choices=("last", "drawn"), help="hold out the last examples, or draw them")
-    parts.add_argument("--dedupe", metavar="NAME", help="draw by this column: equal values are all on one side")
+    option(parts, "--valid", "files to watch the training with", "FILE", nargs="+", default=[])
+    option(parts, "--test", "files to judge the result on", "FILE", nargs="+", default=[])
+    words = "this share for validation: the end of plain text, and drawn by a hash otherwise"
+    option(parts, "--hold-out", words, number(above=0, most=0.9), metavar="SHARE")
+    option(parts, "--split", "hold out the last examples, or draw them", ("last", "drawn"))
+    option(parts, "--dedupe", "draw by this column: equal values are all on one side", "NAME")
 
 
 def _equals(text: str) -> tuple[str, str]:
@@ -105,10 +95,7 @@ def run(given: argparse.Namespace) -> int:
     began = time.perf_counter()
     index, kept = tokenize(plan, progress=_progress)
     seconds = time.perf_counter() - began
-    if given.json:
-        print_json(_summary(index, kept, seconds))
-    else:
-        _print(index, kept, seconds)
+    show(given.json, lambda: _summary(index, kept, seconds), _page(index, kept, seconds))
     return 0
 
 
@@ -177,20 +164,20 @@ def _format(given: argparse.Namespace, files: dict[str, tuple[RawFile, ...]]) ->
 
     kind = given.format or guess_format(file for part in files.values() for file in part)
     leaf = format_named(kind)
-    asked: dict[str, tuple[str, Any]] = {}
+    options: dict[str, tuple[str, Any]] = {}
     if given.lines:
-        asked["split"] = "--lines", "lines"
+        options["split"] = "--lines", "lines"
     if given.blank_lines:
-        asked["split"] = "--blank-lines", "blank_lines"
+        options["split"] = "--blank-lines", "blank_lines"
     if given.start is not None:
-        asked["split"], asked["start"] = ("--start", "start"), ("--start", given.start)
+        options["split"], options["start"] = ("--start", "start"), ("--start", given.start)
     if given.header:
-        asked["header"] = "--header", True
+        options["header"] = "--header", True
     known = {field.name for field in fields(leaf)}
-    wrong = [option for name, (option, _) in asked.items() if name not in known]
+    wrong = [option for name, (option, _) in options.items() if name not in known]
     if wrong:
         raise InputError(f"{', '.join(sorted(set(wrong)))}: files of the format {kind} have no such option")
-    return leaf(**{name: value for name, (_, value) in asked.items()})
+    return leaf(**{name: value for name, (_, value) in options.items()})
 
 
 def _summary(index: Index, kept: int, seconds: float) -> dict[str, Any]:
@@ -210,45 +197,24 @@ def _summary(index: Index, kept: int, seconds: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _print(index: Index, kept: int, seconds: float) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
+def _page(index: Index, kept: int, seconds: float) -> Iterator[Any]:
+    known = f"vocabulary {index.vocab:,}" if index.vocab else "numbers"
+    known = f"vocabularies {index.source_vocab:,} and {index.vocab:,}" if index.source_vocab else known
+    yield text(f"{index.folder}: {index.format}, {known}, {seconds:.1f} s")
     columns = list(index.columns)
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    for _ in range(len(columns) + 3):
-        table.add_column(justify="right", no_wrap=True)
-    table.add_row(*(Text(name, style="dim") for name in ("", "examples", *columns, "bytes", "shards")))
+    table = grid(("", "examples", *columns, "bytes", "shards"), "l" + "r" * (len(columns) + 3))
     for name, part in index.parts.items():
         values = [f"{part.values[column]:,}" for column in columns]
         table.add_row(name, f"{part.examples:,}", *values, f"{part.bytes:,}", f"{len(part.shards)}")
+    yield table
+    for label, ids in (("special ids", index.ids), ("of the source", index.source_ids)):
+        if ids:
+            yield text(f"{label}  " + "  ".join(f"{role} {i}" for role, i in ids.items()))
+    for column, names in index.names.items():
+        yield text(f"classes of {column}  {' '.join(names[:20])}")
     total = sum(len(part.shards) for part in index.parts.values())
-    known = f"vocabulary {index.vocab:,}" if index.vocab else "numbers"
-    known = f"vocabularies {index.source_vocab:,} and {index.vocab:,}" if index.source_vocab else known
-    title = f"{index.folder}: {index.format}, {known}"
-    pieces: list[Any] = [Text(f"{title}, {seconds:.1f} s"), table]
-    if index.ids:
-        pieces.append(Text("special ids  " + "  ".join(f"{role} {i}" for role, i in index.ids.items())))
-    if index.source_ids:
-        pieces.append(Text("of the source  " + "  ".join(f"{role} {i}" for role, i in index.source_ids.items())))
-    pieces += [Text(f"classes of {column}  {' '.join(names[:20])}") for column, names in index.names.items()]
     if kept:
-        pieces.append(Text("it was there already" if kept == total else f"{kept} of {total} shards were there already"))
-    print_all(console(), pieces)
+        yield text("it was there already" if kept == total else f"{kept} of {total} shards were there already")
 
 
-COMMAND = Command(
-    name="tokenize",
-    summary="text files into shards of tokens to train on",
-    example="""
-anyformer tokenize book.txt --out data/book --train bpe --vocab 8192 --hold-out 0.1
-anyformer tokenize shakespeare.txt --out data/chars --train chars --hold-out 0.1
-anyformer tokenize pairs.tsv.gz --out data/pairs --train bpe --vocab 16000 --special '<bos>' --hold-out 0.02 --dedupe source
-anyformer tokenize en-ru.tsv --out data/en-ru --train bpe --vocab 12000 --source-vocab 8000 --hold-out 0.02
-anyformer tokenize train.conllu --valid dev.conllu --out data/tags --train wordpiece --vocab 8000
-anyformer tokenize --label neg=bad.txt --label pos=good.txt --lines --out data/mood --tokenizer data/book --hold-out 0.1
-""",
-    arguments=arguments,
-    run=run,
-)
+COMMAND = Command("tokenize", "text files into shards of tokens to train on", __doc__, arguments, run)

@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from anyformer.cli.terminal import console, print_all, print_json
+from anyformer.cli.terminal import ruled, show
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from anyformer.train.components import Components
     from anyformer.train.config import Config
     from anyformer.train.dry_run import Forecast
 
 
-def look_ahead(config: Config, *, json: bool, rows: str | None = None) -> int:
+def dry_run(config: Config, *, json: bool, rows: str | None = None) -> int:
     """Print it; `rows`: draw how documents fill the rows of the last stage into this file."""
     from anyformer.cli.model import working
     from anyformer.kernels.memory import free
@@ -31,11 +29,8 @@ def look_ahead(config: Config, *, json: bool, rows: str | None = None) -> int:
         if rows is not None:
             from anyformer.data.packing import save_figure
 
-            save_figure(rows, *setup.loader(len(config.stages) - 1).every_packing())
-    if json:
-        print_json(_data(setup, found, str(device), room))
-    else:
-        print_all(console(), _page(setup, found, str(device), room))
+            save(rows, *setup.feed(len(config.stages) - 1).every_packing())
+    show(json, lambda: _data(setup, found, str(device), room), _page(setup, found, str(device), room))
     return 0
 
 
@@ -47,13 +42,13 @@ def _page(setup: Components, found: Forecast, device: str, room: int) -> list[An
 
     count = setup.spec.count()
     tokens = sum(each.tokens for each in found.stretches)
-    stages = _table("stage", "steps", "tokens", "epochs", "rows", "padding", "FLOPs/token")
+    stages = ruled("stage", "steps", "tokens", "epochs", "rows", "padding", "FLOPs/token")
     for each in found.stretches:
         stages.add_row(
             each.words, f"{each.steps:,}", number_format.short(each.tokens), f"{each.epochs:.3g}", f"{each.rows:,}",
             f"{each.waste:.2%}", number_format.flops(each.flops_per_token),
         )  # fmt: skip
-    held = _table("memory", "", "")
+    held = ruled("memory", "", "")
     for name, size in sorted(found.memory.parts().items(), key=lambda part: -part[1]):
         held.add_row(name, number_format.data(size), "")
     fits = "" if found.memory.total <= room else f"more than the {number_format.data(room)} that are free"
@@ -81,16 +76,6 @@ def _page(setup: Components, found: Forecast, device: str, room: int) -> list[An
     if fits:
         lines += ["", *advice(found.cures())]
     return lines
-
-
-def _table(*columns: str) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for i, column in enumerate(columns):
-        table.add_column(column, justify="right" if i else "left")
-    return table
 
 
 def _data(setup: Components, found: Forecast, device: str, room: int) -> dict[str, Any]:

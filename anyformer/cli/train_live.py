@@ -5,10 +5,9 @@ from __future__ import annotations
 import collections
 import sys
 from collections.abc import Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from anyformer.cli.terminal import CONTROLS, console
+from anyformer.cli.terminal import CONTROLS, console, errors, live_bar
 from anyformer.specs import number_format
 from anyformer.train.events import Evaluated, Event, Resumed, Sampled, Saved, Step
 from anyformer.train.report.page import duration
@@ -32,37 +31,27 @@ class Live:
         self.screen = console()
         self.silent = quiet
         if quiet:
-            from anyformer.cli.model import errors
-
             self.screen = errors()
             self.silent = not (self.screen.is_terminal and made.setup.team.is_rank0)
         self.lively = self.screen.is_terminal and not self.silent
         self.bar: Any = None
-        self.looking: Any = None
+        self.evaluating: Any = None
         self.loss: float | None = None
         self.tenths = 0
         self.spent: collections.deque[tuple[int, int, float]] = collections.deque(maxlen=WINDOW)
 
     def __enter__(self) -> Live:
         if self.lively:
-            from rich.progress import BarColumn, Progress, TextColumn
-
-            self.bar = Progress(
-                TextColumn("{task.description}"), BarColumn(bar_width=None), TextColumn("{task.fields[left]}"),
-                console=self.screen,
-            )  # fmt: skip
+            self.bar = live_bar(self.screen)
             self.bar.start()
             self.task = self.bar.add_task("getting ready", total=self.total, left="")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.bar is not None:
             self.bar.stop()
 
     def begin(self) -> None:
-        """What is trained on what."""
         made = self.made.setup
         part = made.index.parts[made.config.data.train]
         size = f", {number_format.data(part.bytes)} of text" if part.bytes else ""
@@ -75,21 +64,20 @@ class Live:
             self.say(f"stage  {each.steps:,} steps, {each.words}, {each.epochs:.3g} epochs{waste}")
 
     def show(self, event: Event) -> None:
-        """One thing happened."""
-        if isinstance(event, Step):
-            self._step(event)
-        elif isinstance(event, Evaluated):
-            self._looked(event)
-        elif isinstance(event, Sampled):
-            if event.text.strip():
+        match event:
+            case Step():
+                self._step(event)
+            case Evaluated():
+                self._evaluated(event)
+            case Sampled() if event.text.strip():
                 self.say(f"--- step {event.step:,} says:\n{event.text.translate(CONTROLS)}\n---")
-        elif isinstance(event, Resumed):
-            if event.step < self.total:
-                self.say(f"goes on after step {event.step:,}")
-            if self.bar is not None:
-                self.bar.update(self.task, completed=event.step)
-        elif isinstance(event, Saved) and self.bar is not None:
-            self.bar.refresh()
+            case Resumed():
+                if event.step < self.total:
+                    self.say(f"goes on after step {event.step:,}")
+                if self.bar is not None:
+                    self.bar.update(self.task, completed=event.step)
+            case Saved() if self.bar is not None:
+                self.bar.refresh()
 
     def say(self, text: str) -> None:
         """A line, above the live one."""
@@ -109,7 +97,7 @@ class Live:
             self.say("  ".join([*self.figures(event), self.left(event)]))
         self.tenths = tenths
 
-    def _looked(self, event: Evaluated) -> None:
+    def _evaluated(self, event: Evaluated) -> None:
         figures = [f"step {event.step:,}", f"held-out loss {event.loss:.4f}"]
         if event.bits_per_byte is not None:
             figures.append(f"{event.bits_per_byte:.4f} bits per byte")
@@ -120,12 +108,12 @@ class Live:
         """Held-out rows are measured on; the bar of the run waits below."""
         if self.bar is None:
             return
-        if self.looking is None:
-            self.looking = self.bar.add_task("held-out rows", total=total, left="")
-        self.bar.update(self.looking, completed=done, left=f"{done:,}/{total:,}")
+        if self.evaluating is None:
+            self.evaluating = self.bar.add_task("held-out rows", total=total, left="")
+        self.bar.update(self.evaluating, completed=done, left=f"{done:,}/{total:,}")
         if done >= total:
-            self.bar.remove_task(self.looking)
-            self.looking = None
+            self.bar.remove_task(self.evaluating)
+            self.evaluating = None
 
     def speed(self) -> tuple[float, float] | None:
         """Tokens and steps of each second lately."""

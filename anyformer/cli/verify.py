@@ -1,41 +1,50 @@
-"""`anyformer verify`: checks that a person can run on a model of their own."""
+"""`anyformer verify`: checks that a person can run on a model of their own.
+
+anyformer verify parity path/to/llama
+anyformer verify packing llama-3-8b
+anyformer verify generation runs/quickstart
+anyformer verify resume runs/shakespeare
+"""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from anyformer.cli import verify_generation, verify_packing, verify_resume
-from anyformer.cli.model import working
-from anyformer.cli.parser import Command, Parser, add_command, add_ignore_keys, whole
-from anyformer.cli.terminal import console, finite, print_all, print_json
+from anyformer.cli.model import Bar, working
+from anyformer.cli.parser import Command, add_ignore_keys, flag, option, subcommands, whole
+from anyformer.cli.terminal import finite, grid, show, text, verdict
+from anyformer.cli.verify_model import GENERATION, PACKING
 
 if TYPE_CHECKING:
-    from anyformer.verify.parity import Comparison, Parity, Row
+    from anyformer.verify.parity import Comparison, Parity
+    from anyformer.verify.resume import Resume
 
-DTYPES = ("float64", "float32")
+PARITY_EXAMPLES = """
+anyformer verify parity path/to/llama
+anyformer verify parity path/to/llama --text notes.txt --dtype float32
+anyformer verify parity converted --against path/to/original --json
+"""
+RESUME_EXAMPLES = """
+anyformer verify resume runs/shakespeare
+anyformer verify resume runs/shakespeare --steps 20 --scratch scratch --json
+"""
 
 
-def parity_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `verify parity` takes."""
-    parser.add_argument(
-        "folder", metavar="DIR", help="a Hugging Face directory or org/name, or a folder of anyformer's"
-    )
-    parser.add_argument("--against", metavar="DIR2", help="what transformers loads instead of DIR")
-    parser.add_argument(
-        "--text", metavar="FILE", help="compare on this text too, besides random ids (- reads standard input)"
-    )
-    parser.add_argument(
-        "--dtype", choices=DTYPES, default="float64",
-        help="what both sides compute in (%(default)s: 16 bytes for each parameter, limit 1e-7; float32: 8 bytes, limit 1e-3)",
-    )  # fmt: skip
-    parser.add_argument("--length", type=whole(1), metavar="N", help="tokens of a row (128, or the context if shorter)")
-    parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="of the random ids (%(default)s)")
+def _parity_arguments(parser: argparse.ArgumentParser) -> None:
+    option(parser, "folder", "a Hugging Face directory or org/name, or a folder of anyformer's", "DIR")
+    option(parser, "--against", "what transformers loads instead of DIR", "DIR2")
+    option(parser, "--text", "compare on this text too, besides random ids (- reads standard input)", "FILE")
+    words = "what both sides compute in (%(default)s: 16 bytes for each parameter, limit 1e-7; float32: 8 bytes, limit 1e-3)"
+    option(parser, "--dtype", words, ("float64", "float32"), default="float64")
+    option(parser, "--length", "tokens of a row (128, or the context if shorter)", whole(1))
+    option(parser, "--seed", "of the random ids", whole(0), default=0)
     add_ignore_keys(parser)
-    parser.add_argument("--json", action="store_true", help="the table as one JSON document")
+    flag(parser, "--json", "the table as one JSON document")
 
 
-def run_parity(given: argparse.Namespace) -> int:
+def _run_parity(given: argparse.Namespace) -> int:
     """Compare, print, and say by the exit status whether all is the same."""
     from anyformer.data.corpus import read_text
     from anyformer.families.hub import find_folder
@@ -49,27 +58,23 @@ def run_parity(given: argparse.Namespace) -> int:
         from anyformer.data.tokenizer import tokenizer
         from anyformer.verify.parity import parity
 
-        answer = parity(
-            folder, against=against, text=text, tokenizer=None if text is None else tokenizer(folder),
-            dtype=getattr(torch, given.dtype), length=given.length, seed=given.seed,
-            ignore_keys=given.ignore_keys,
+        words = None if text is None else tokenizer(folder)
+        found = parity(
+            folder, against=against, text=text, tokenizer=words, dtype=getattr(torch, given.dtype),
+            length=given.length, seed=given.seed, ignore_keys=given.ignore_keys,
         )  # fmt: skip
-    if given.json:
-        print_json(_data(answer))
-    else:
-        _print(answer)
-    return 0 if answer.same else 1
+    show(given.json, lambda: _parity_data(found), _parity_page(found))
+    return 0 if found.same else 1
 
 
-def _data(answer: Parity) -> dict[str, Any]:
+def _parity_data(found: Parity) -> dict[str, Any]:
     return {
-        "model": answer.title, "reference": answer.reference, "dtype": answer.dtype, "limit": answer.limit,
-        "reference_settings": list(answer.settings), "same": answer.same, "inputs": [_input(found) for found in answer.comparisons],
+        "model": found.title, "reference": found.reference, "dtype": found.dtype, "limit": found.limit,
+        "reference_settings": list(found.settings), "same": found.same, "inputs": [_input(each) for each in found.comparisons],
     }  # fmt: skip
 
 
 def _input(found: Comparison) -> dict[str, Any]:
-    first = found.first
     rows = [
         {"place": row.place, "theirs": row.theirs, "max": finite(row.max), "mean": finite(row.mean)}
         | ({} if row.top1 is None else {"top1": row.top1})
@@ -77,75 +82,85 @@ def _input(found: Comparison) -> dict[str, Any]:
         for row in found.rows
     ]
     return {
-        "input": found.given, "tokens": found.tokens, "same": first is None,
-        "first_difference": None if first is None else first.place, "rows": rows, "not_compared": list(found.notes),
+        "input": found.given, "tokens": found.tokens, "same": found.first is None,
+        "first_difference": found.first and found.first.place, "rows": rows, "not_compared": list(found.notes),
     }  # fmt: skip
 
 
-def _print(answer: Parity) -> None:
-    from rich.text import Text
-
-    parts: list[Any] = [Text(f"{answer.title} against {answer.reference}, {answer.dtype}, limit {answer.limit:g}")]
-    told = "; ".join(("the reference is in eval mode, as from_pretrained gives it", *answer.settings))
-    parts.append(Text(told, style="dim"))
-    for found in answer.comparisons:
-        parts += [Text(f"\n{found.given}, {found.tokens} tokens", style="bold"), _table(found.rows)]
-        parts += [Text(f"not compared: {note}", style="dim") for note in found.notes]
-    wrong = next((found for found in answer.comparisons if found.first is not None), None)
-    if wrong is None or wrong.first is None:
-        parts.append(Text("\nthe same computation", style="bold green"))
-    else:
-        row = wrong.first
+def _parity_page(found: Parity) -> Iterator[Any]:
+    yield text(f"{found.title} against {found.reference}, {found.dtype}, limit {found.limit:g}")
+    yield text("; ".join(("the reference is in eval mode, as from_pretrained gives it", *found.settings)), "dim")
+    for each in found.comparisons:
+        yield text(f"\n{each.given}, {each.tokens} tokens", "bold")
+        table = grid(("place", "max", "mean", "top-1", ""), "lrrrl")
+        for row in each.rows:
+            top1 = "" if row.top1 is None else f"{row.top1:.1%}"
+            table.add_row(row.place, f"{row.max:.1e}", f"{row.mean:.1e}", top1, verdict(same=row.same))
+        yield table
+        for note in each.notes:
+            yield text(f"not compared: {note}", "dim")
+    wrong = [(each.given, each.first) for each in found.comparisons if each.first is not None]
+    if not wrong:
+        yield text("\nthe same computation", "bold green")
+    for given, row in wrong[:1]:
         where = f"{row.place} ({row.theirs} of the public class)"
-        parts.append(Text(f"\ndiffers, first at {where}, by {row.max:.2g} on {wrong.given}", style="bold red"))
-    print_all(console(), parts)
+        yield text(f"\ndiffers, first at {where}, by {row.max:.2g} on {given}", "bold red")
 
 
-def _table(rows: tuple[Row, ...]) -> Any:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for justify in ("left", "right", "right", "right", "left"):
-        table.add_column(justify=justify, no_wrap=True)
-    table.add_row(*(Text(name, style="dim") for name in ("place", "max", "mean", "top-1", "")))
-    for row in rows:
-        verdict = Text("same", style="green") if row.same else Text("differs", style="red")
-        top1 = "" if row.top1 is None else f"{row.top1:.1%}"
-        table.add_row(row.place, f"{row.max:.1e}", f"{row.mean:.1e}", top1, verdict)
-    return table
+def _resume_arguments(parser: argparse.ArgumentParser) -> None:
+    option(parser, "folder", "the folder of a run, which is only read", "RUN")
+    option(parser, "--steps", "to train, twice", whole(2), default=8)
+    option(parser, "--scratch", "where two copies of a checkpoint find room for a while", "DIR")
+    flag(parser, "--json", "the table as one JSON document")
 
 
-PARITY = Command(
-    name="parity",
-    summary="a checkpoint here and in transformers, compared layer by layer (needs anyformer[hf])",
-    example="""
-anyformer verify parity path/to/llama
-anyformer verify parity path/to/llama --text notes.txt --dtype float32
-anyformer verify parity converted --against path/to/original --json
-""",
-    arguments=parity_arguments,
-    run=run_parity,
-)
-CHECKS: tuple[Command, ...] = (PARITY, verify_packing.CHECK, verify_generation.CHECK, verify_resume.CHECK)
+def _run_resume(given: argparse.Namespace) -> int:
+    """Check, print, and say by the exit status whether all is the same to the bit."""
+    with Bar("training") as bar:
+        from anyformer.verify.resume import resume
+
+        found = resume(given.folder, steps=given.steps, scratch=given.scratch, report=bar)
+    show(given.json, lambda: _resume_data(found), _resume_page(found))
+    return 0 if found.same else 1
 
 
-def arguments(parser: argparse.ArgumentParser) -> None:
-    """Each check is a command of its own."""
-    checks = parser.add_subparsers(title="checks", metavar="CHECK", dest="check", required=True, parser_class=Parser)
-    for check in CHECKS:
-        add_command(checks, check)
+def _resume_data(found: Resume) -> dict[str, Any]:
+    return {
+        "run": found.run, "from_step": found.begin, "interrupted_at": found.middle, "to_step": found.end,
+        "same": found.same, "advice": found.advice or None, "device": found.device, "notes": list(found.notes),
+        "rows": [
+            {"name": row.name, "compared": row.compared, "difference": finite(row.difference), "first": row.first or None}
+            for row in found.rows
+        ],
+    }  # fmt: skip
 
 
+def _resume_page(found: Resume) -> Iterator[Any]:
+    yield text(f"{found.run}: steps {found.begin + 1} to {found.end}, straight and interrupted after {found.middle}")
+    table = grid(("", "compared", "difference", ""), "lrrl", gap=3)
+    for row in found.rows:
+        gap = "0" if row.same else f"{row.difference:.2g}"
+        table.add_row(
+            row.name, f"{row.compared:,}", gap, verdict(same=row.same, otherwise=f"differs, first at {row.first}")
+        )
+    yield table
+    for note in found.notes:
+        yield text(note, "yellow")
+    if found.same:
+        yield text("\nan interrupted run ends as an uninterrupted one, to the bit", "bold green")
+    else:
+        yield text("\nan interrupted run ends otherwise", "bold red")
+        yield text(found.advice)
+
+
+SUMMARY = "a checkpoint here and in transformers, compared layer by layer (needs anyformer[hf])"
+CHECKS = (
+    Command("parity", SUMMARY, PARITY_EXAMPLES, _parity_arguments, _run_parity),
+    PACKING,
+    GENERATION,
+    Command("resume", "a run that is interrupted ends as one that is not, to the bit", RESUME_EXAMPLES, _resume_arguments, _run_resume),
+)  # fmt: skip
 COMMAND = Command(
-    name="verify",
-    summary="checks: parity, packing, generation, exact resume",
-    example="""
-anyformer verify parity path/to/llama
-anyformer verify packing llama-3-8b
-anyformer verify generation runs/quickstart
-anyformer verify resume runs/shakespeare
-""",
-    arguments=arguments,
-    run=lambda given: given.run(given),
-)
+    "verify", "checks: parity, packing, generation, exact resume", __doc__, subcommands("checks", "CHECK", CHECKS),
+    lambda given: given.run(given),
+)  # fmt: skip

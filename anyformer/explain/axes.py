@@ -2,57 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from anyformer.explain import closed_axes
-from anyformer.explain.closed_axes import Choice
-from anyformer.explain.groups import Group, groups, place
-from anyformer.specs.axes import Dims
-from anyformer.specs.layer import Layer
+from anyformer.explain.closed_axes import AXES, Choice
+from anyformer.explain.groups import Group, groups, place_of
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.stacks import Stack
-
-OfModel = Callable[[ModelSpec], Choice]
-OfStack = Callable[[ModelSpec, Stack], Choice]
-OfLayer = Callable[[ModelSpec, Stack, Layer, Dims], Choice]
-
-MODEL: dict[str, OfModel] = {
-    "topology": closed_axes.topology,
-    "vocabulary": closed_axes.vocab,
-    "width": closed_axes.width,
-    "context": closed_axes.context,
-    "embedding": closed_axes.embedding,
-    "head": closed_axes.head,
-    "loss": closed_axes.loss,
-    "init": closed_axes.init,
-    "special ids": closed_axes.special_ids,
-}
-STACKS: dict[str, OfStack] = {"depth": closed_axes.depth, "stack norms": closed_axes.stack_norms}
-LAYERS: dict[str, OfLayer] = {
-    "position": closed_axes.position,
-    "heads": closed_axes.heads,
-    "projections": closed_axes.projections,
-    "pattern": closed_axes.pattern,
-    "mixer": closed_axes.mixer,
-    "scale": closed_axes.scale,
-    "temperature": closed_axes.temperature,
-    "qk-norm": closed_axes.qk_norm,
-    "v-norm": closed_axes.v_norm,
-    "softcap": closed_axes.softcap,
-    "cross-attention": closed_axes.cross,
-    "feed-forward": closed_axes.feed_forward,
-    "norm": closed_axes.norm,
-    "placement": closed_axes.placement,
-    "wiring": closed_axes.wiring,
-    "dropout": closed_axes.dropout,
-}
-ORDER = (
-    "topology", "depth", "width", "vocabulary", "context", "embedding", "position", "heads", "projections", "pattern",
-    "mixer", "scale", "temperature", "qk-norm", "v-norm", "softcap", "cross-attention", "feed-forward", "norm",
-    "placement", "wiring", "stack norms", "dropout", "head", "loss", "init", "special ids",
-)  # fmt: skip
-"""From the whole to its parts, along the forward pass."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +32,6 @@ class Axis:
 
     @property
     def value(self) -> str:
-        """All of it on one line."""
         return "; ".join(
             f"{each.where}: {each.choice.value}" if each.where else each.choice.value for each in self.placed
         )
@@ -93,41 +47,38 @@ class Axis:
 
 def axes_of(spec: ModelSpec, layer: int | None = None) -> tuple[Axis, ...]:
     """Every axis in order; of the layers only those alike to `layer` if it is given."""
-    alike = groups(spec, layer)
-    made = {name: _of_model(name, choose(spec)) for name, choose in MODEL.items()}
-    made |= {name: _of_stacks(name, spec, choose) for name, choose in STACKS.items()}
-    made |= {name: _of_layers(name, spec, choose, alike) for name, choose in LAYERS.items()}
-    return tuple(made[name] for name in ORDER)
+    alike, made = groups(spec, layer), list[Axis]()
+    for name, (scope, choose) in AXES.items():
+        if scope == "layer":
+            made.append(_of_layers(name, spec, [(group, choose(group)) for group in alike]))
+        else:
+            found = {"": choose(spec)} if scope == "model" else {stack.name: choose(stack) for stack in spec.stacks}
+            made.append(_of_stacks(name, found))
+    return tuple(made)
 
 
-def _of_model(name: str, choice: Choice) -> Axis:
-    placed = Placed(choice=choice, layers={}, where="")
-    return Axis(name=name, placed=(placed,), by_stack=(("", (choice,)),))
-
-
-def _of_stacks(name: str, spec: ModelSpec, choose: OfStack) -> Axis:
-    found = {stack.name: choose(spec, stack) for stack in spec.stacks}
-    alike = len({_Shown(choice) for choice in found.values()}) == 1
+def _of_stacks(name: str, found: Mapping[str, Choice]) -> Axis:
+    alike = len({(choice, choice.value) for choice in found.values()}) == 1
     placed = [Placed(choice=c, layers={}, where="" if alike else s) for s, c in found.items()]
     by_stack = tuple((s, (c,)) for s, c in found.items())
     return Axis(name=name, placed=tuple(placed[:1] if alike else placed), by_stack=by_stack)
 
 
-def _of_layers(name: str, spec: ModelSpec, choose: OfLayer, alike: list[Group]) -> Axis:
-    members: dict[_Shown, dict[str, list[int]]] = {}
-    equations: dict[_Shown, dict[str, str]] = {}
+def _of_layers(name: str, spec: ModelSpec, chosen: Sequence[tuple[Group, Choice]]) -> Axis:
+    # What means the same and reads the same stands on one line.
+    members: dict[tuple[Choice, str], dict[str, list[int]]] = {}
+    equations: dict[tuple[Choice, str], dict[str, str]] = {}
     by_stack: dict[str, dict[int, Choice]] = {}
-    for group in alike:
-        choice = choose(spec, group.stack, group.layer, group.dims)
-        shown, stack = _Shown(choice), group.stack.name
+    for group, choice in chosen:
+        shown, stack = (choice, choice.value), group.stack.name
         members.setdefault(shown, {}).setdefault(stack, []).extend(group.indices)
         equations.setdefault(shown, {}).setdefault(stack, choice.equation)
         by_stack.setdefault(stack, {}).update(dict.fromkeys(group.indices, choice))
     placed = [
         Placed(
-            choice=replace(shown.choice, equation=_equation(equations[shown])),
+            choice=replace(shown[0], equation=_equation(equations[shown])),
             layers={stack: tuple(sorted(indices)) for stack, indices in stacks.items()},
-            where="" if len(members) == 1 else _where(spec, stacks),
+            where="" if len(members) == 1 else place_of(spec, stacks),
         )
         for shown, stacks in members.items()
     ]
@@ -140,25 +91,3 @@ def _equation(by_stack: Mapping[str, str]) -> str:
     if len(set(by_stack.values())) == 1:
         return next(iter(by_stack.values()))
     return "; ".join(f"{stack}: {equation}" for stack, equation in by_stack.items())
-
-
-def _where(spec: ModelSpec, stacks: Mapping[str, list[int]]) -> str:
-    both = len(spec.stacks) > 1
-    words = list[str]()
-    for name, indices in stacks.items():
-        stack = spec.stack(name)
-        words.append(name if both and len(indices) == stack.depth else place(stack, sorted(indices), both=both))
-    return ", ".join(words)
-
-
-class _Shown:
-    """A choice by its key and its words: what stands on one line."""
-
-    def __init__(self, choice: Choice) -> None:
-        self.choice = choice
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Shown) and (self.choice, self.choice.value) == (other.choice, other.choice.value)
-
-    def __hash__(self) -> int:
-        return hash(self.choice.value)

@@ -44,7 +44,6 @@ class Field:
 
     @property
     def same(self) -> bool:
-        """Whether both have the same value, written or by default."""
         return self.before == self.after
 
 
@@ -65,13 +64,11 @@ class Difference:
 
     @property
     def headline(self) -> str:
-        """How many axes differ."""
         if not self.axes:
             return "no axis differs"
         return f"{some(len(self.axes), 'axis', 'axes')} {'differs' if len(self.axes) == 1 else 'differ'}"
 
     def data(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
         return {
             "names": list(self.names),
             "differ": len(self.axes),

@@ -74,10 +74,11 @@ def _stream() -> str:
 
 def _inner(boxes: list[tuple[str, ...]], room: int) -> int:
     """Width inside of boxes that stand in one column."""
-    return max(len(line) for box in boxes for line in _broken(box, room))
+    return max(len(line) for box in boxes for line in broken(box, room))
 
 
-def _broken(box: tuple[str, ...], room: int) -> list[str]:
+def broken(box: tuple[str, ...], room: int) -> list[str]:
+    """The lines of a box, broken to fit."""
     return [piece for line in box for piece in textwrap.wrap(line, room) or [""]]
 
 
@@ -86,7 +87,7 @@ def _middle(inner: int) -> int:
 
 
 def _column(branch: Branch, inner: int, room: int) -> list[str]:
-    return [line for box in branch.boxes for line in _box(tuple(_broken(box, room)), inner)]
+    return [line for box in branch.boxes for line in _box(tuple(broken(box, room)), inner)]
 
 
 def _box(lines: tuple[str, ...], inner: int) -> list[str]:

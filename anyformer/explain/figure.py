@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import InputError, naming
 from anyformer.explain.costs import Cost
+from anyformer.explain.drawing import broken
 from anyformer.explain.grid import Picture, picture
 from anyformer.explain.report import Report
 from anyformer.explain.sketch import Branch, Sketch, sketch
@@ -94,12 +95,8 @@ def _text(axes: Axes, x: float, y: float, text: str, **more: Any) -> None:
     axes.text(x, y, text, **({"color": INK, "fontsize": 9.5, "ha": "center", "va": "center"} | more))
 
 
-def _lines(box: tuple[str, ...]) -> list[str]:
-    return [piece for line in box for piece in textwrap.wrap(line, LETTERS) or [""]]
-
-
 def _box_height(box: tuple[str, ...]) -> float:
-    return LINE * len(_lines(box)) + PAD
+    return LINE * len(broken(box, LETTERS)) + PAD
 
 
 def _branch_height(branch: Branch) -> float:
@@ -184,7 +181,7 @@ def _column(axes: Axes, branch: Branch, middle: float, y: float) -> float:
 def _box(axes: Axes, middle: float, top: float, box: tuple[str, ...], colour: str) -> None:
     from matplotlib.patches import FancyBboxPatch
 
-    lines, tall = _lines(box), _box_height(box)
+    lines, tall = broken(box, LETTERS), _box_height(box)
     wide = WIDTH - 0.5
     style = "round,pad=0,rounding_size=0.12"
     patch = FancyBboxPatch((middle - wide / 2, top), wide, tall, boxstyle=style, fc=colour, ec=INK, lw=1.0, zorder=3)

@@ -62,12 +62,10 @@ class Picture:
 
     @property
     def cells(self) -> Cells:
-        """The first panel."""
         return next(iter(self.panels.values()))
 
     @property
     def caption(self) -> str:
-        """What is seen."""
         words = [str(self.pattern)]
         if self.drawn != self.pattern:
             words.append(f"drawn as {self.drawn}: sizes / {number(self.divided)}")
@@ -79,12 +77,7 @@ class Picture:
 
 
 def picture(
-    pattern: Pattern,
-    tokens: int = TOKENS,
-    *,
-    heads: int = HEADS,
-    layer: int = 0,
-    documents: tuple[int, ...] = (),
+    pattern: Pattern, tokens: int = TOKENS, *, heads: int = HEADS, layer: int = 0, documents: tuple[int, ...] = ()
 ) -> Picture:
     """A pattern drawn on so many tokens. Sizes of more than half of them would fill the picture, so they shrink."""
     largest = max(pattern.sizes(), default=1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from anyformer.errors import InputError
@@ -30,7 +30,6 @@ class Group:
 
     @property
     def pattern(self) -> Pattern:
-        """Who sees whom."""
         return pattern_of(self.stack, self.layer)
 
     def where(self) -> str:
@@ -47,11 +46,7 @@ def groups(spec: ModelSpec, layer: int | None = None) -> list[Group]:
             members.setdefault(each, []).append(i)
         found += [
             Group(
-                stack=stack,
-                layer=each,
-                dims=spec.dims(each, stack),
-                indices=tuple(indices),
-                both=len(spec.stacks) > 1,
+                stack=stack, layer=each, dims=spec.dims(each, stack), indices=tuple(indices), both=len(spec.stacks) > 1
             )
             for each, indices in members.items()
             if layer is None or layer in indices
@@ -69,6 +64,16 @@ def place(stack: Stack, indices: Sequence[int], *, both: bool) -> str:
         every = "layer 0" if stack.depth == 1 else f"layers 0-{stack.depth - 1}"
         return f"{prefix}{every}"
     return f"{prefix}{'layer' if len(indices) == 1 else 'layers'} {listed(indices)}"
+
+
+def place_of(spec: ModelSpec, layers: Mapping[str, Sequence[int]]) -> str:
+    """Layers of one stack or two in words; a whole stack of two by its name."""
+    both = len(spec.stacks) > 1
+    found = [(name, spec.stack(name), sorted(indices)) for name, indices in layers.items()]
+    return ", ".join(
+        name if both and len(indices) == stack.depth else place(stack, indices, both=both)
+        for name, stack, indices in found
+    )
 
 
 def listed(indices: Sequence[int]) -> str:

@@ -11,23 +11,23 @@ from pathlib import Path
 from string import Template
 
 from anyformer.errors import InputError
-from anyformer.explain.prompt import Look
+from anyformer.explain.prompt import PromptTrace
 from anyformer.files import replace_file
 
 ENDINGS = (".html", ".htm")
 FOLDER = files("anyformer.explain") / "web"
 
 
-def page(look: Look) -> str:
+def page(trace: PromptTrace) -> str:
     """The text of the file. Nothing in it but our own script runs, whatever the tokens say."""
     style, script = _part("page.css"), _part("page.js")
     return Template(_part("page.html")).substitute(
-        title=html.escape(f"{look.name}: a prompt, explained"),
-        name=html.escape(look.name),
+        title=html.escape(f"{trace.name}: a prompt, explained"),
+        name=html.escape(trace.name),
         policy=f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}",
         style=style,
         script=script,
-        data=safe(json.dumps(look.data(), allow_nan=False, separators=(",", ":"))),
+        data=safe(json.dumps(trace.data(), allow_nan=False, separators=(",", ":"))),
     )
 
 
@@ -36,14 +36,14 @@ def safe(data: str) -> str:
     return data.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
 
 
-def save(look: Look, path: str | Path) -> None:
+def save(trace: PromptTrace, path: str | Path) -> None:
     """Write the page into a file."""
     place = Path(path)
     if place.suffix.lower() not in ENDINGS:
         raise InputError(f"--html: {str(path)!r} does not end in .html; write e.g. {place.stem or 'explain'}.html")
     if not place.parent.is_dir():
         raise InputError(f"--html: {str(path)!r}: there is no folder {str(place.parent)!r}; make it first")
-    text = page(look)
+    text = page(trace)
     replace_file(place, lambda beside: beside.write_text(text, encoding="utf-8", newline="\n"))
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from anyformer.explain.axes import Axis, Placed
+from anyformer.explain.axes import Placed
 from anyformer.explain.costs import DTYPE, Cost
 from anyformer.explain.drawing import PLAIN, draw
 from anyformer.explain.grid import TOKENS, draw_picture, picture
@@ -19,7 +21,10 @@ from anyformer.explain.sketch import sketch
 from anyformer.explain.words import join, some
 from anyformer.specs import number_format
 
-Part = Table | Text
+if TYPE_CHECKING:
+    from anyformer.explain.kernels import KernelTable
+
+Part = Padding | Table | Text
 WIDE = 110
 """From here on files stand in a column of their own."""
 DRAWN = 6
@@ -72,7 +77,7 @@ def _axes(report: Report, width: int) -> Table:
     used = [axis for axis in report.axes if axis.value != "none"]
     for axis in used:
         for i, placed in enumerate(axis.placed):
-            words = _choice(axis, placed, file=width < WIDE)
+            words = _choice(placed, file=width < WIDE)
             name = Text(axis.name if i == 0 else "")
             table.add_row(name, words, *([placed.choice.file] if width >= WIDE else []))
     unused = [axis.name for axis in report.axes if axis not in used]
@@ -81,7 +86,7 @@ def _axes(report: Report, width: int) -> Table:
     return table
 
 
-def _choice(axis: Axis, placed: Placed, *, file: bool) -> Text:
+def _choice(placed: Placed, *, file: bool) -> Text:
     choice, text = placed.choice, Text()
     if placed.where:
         text.append(f"{placed.where}: ", style="dim")
@@ -177,11 +182,7 @@ def _side_by_side(group: Group, width: int) -> list[str]:
     """The block, and the pattern beside it or below."""
     drawn = picture(group.pattern, heads=group.dims.heads, layer=group.indices[0])
     side = TOKENS + 2
-    right = [
-        "keys across, queries down",
-        *draw_picture(drawn),
-        *textwrap.wrap(drawn.caption, side),
-    ]
+    right = ["keys across, queries down", *draw_picture(drawn), *textwrap.wrap(drawn.caption, side)]
     left = draw(sketch(group), width)
     room = max(map(len, left))
     if room + 4 + side <= width:
@@ -194,3 +195,14 @@ def _promises(report: Report) -> Iterator[Text]:
         yield Text("All: exact mixers, and no position scheme that depends on the length of the text.")
     for text in report.exemptions:
         yield Text(f"- {text}")
+
+
+def kernel_page(table: KernelTable) -> Iterator[Part]:
+    """The attention kernels: which one serves where, and below it why each of the others does not."""
+    yield _heading(f"Attention kernels on {table.device}, {table.dtype}")
+    for where, use in table.uses:
+        what = "cross-attention, " if use.attention == "cross" else ""
+        yield Text.assemble(f"{where}, {what}{use.phase}: ", (use.kernel or "none: its mixer weighs no scores", "bold"))
+        for why in dict.fromkeys(why for _, why in use.others):
+            names = ", ".join(name for name, reason in use.others if reason == why)
+            yield Padding(Text(f"{names}: {why}", style="dim"), (0, 0, 0, 4))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -57,7 +57,7 @@ class Weights:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class PromptTrace:
     """All that a page about a prompt shows."""
 
     name: str
@@ -81,25 +81,18 @@ class Look:
     """What is shown first: a place in `attention`, and one of its heads."""
     notes: list[str] = field(default_factory=list)
 
+    def headline(self) -> str:
+        return f"{some(len(self.ids), 'token')}, {some(sum(each.heads for each in self.attention), 'attention head')}"
+
     def data(self) -> dict[str, Any]:
-        """Plain data, for JSON and for the page."""
-        return {
-            "name": self.name,
-            "figures": [list(pair) for pair in self.figures],
-            "ids": self.ids,
-            "source": self.source,
-            "texts": {str(token): text for token, text in self.texts.items()},
-            "source_texts": {str(token): text for token, text in self.source_texts.items()},
-            "predicts": self.predicts,
-            "layers": [{"name": layer.name, "top": layer.top} for layer in self.layers],
-            "given": self.given,
-            "attention": [vars(weights) for weights in self.attention],
-            "first": {"attention": self.first[0], "head": self.first[1]},
-            "notes": self.notes,
+        texts = {
+            name: {str(token): text for token, text in getattr(self, name).items()}
+            for name in ("texts", "source_texts")
         }
+        return asdict(self) | texts | {"first": {"attention": self.first[0], "head": self.first[1]}}
 
 
-def look(
+def trace_prompt(
     model: Model,
     tokenizer: Tokenizer,
     text: str,
@@ -108,7 +101,7 @@ def look(
     reader: Tokenizer | None = None,
     layer: int | None = None,
     head: int | None = None,
-) -> Look:
+) -> PromptTrace:
     """Trace a model on a prompt. `layer` and `head` are what is shown first, and then never left out for want of room;
     of an encoder-decoder they are the decoder's. `reader` is the tokenizer of the source, where that has a vocabulary of
     its own.
@@ -124,9 +117,9 @@ def look(
     predicts = {"encoder": "same"}.get(spec.topology, "next") if spec.head.predicts_tokens else None
     device = next(model.parameters()).device
     fed = torch.tensor([ids], device=device)
-    given = {"input_ids": fed} if source is None else {
-        "input_ids": torch.tensor([source], device=device), "decoder_input_ids": fed,
-    }  # fmt: skip
+    given = {"input_ids": fed}
+    if source is not None:
+        given = {"input_ids": torch.tensor([source], device=device), "decoder_input_ids": fed}
     last = spec.stacks[-1]
     found = model.trace(**given, residuals=["*.embed", "*.residual*"] if predicts else None, attention="all")
     layers = list(_layers(found, last.name, last.depth)) if predicts else []
@@ -136,7 +129,7 @@ def look(
     if not predicts:
         notes.append(f"Its head ({spec.head.kind}) predicts no tokens, so there is nothing to show by layer.")
     shown = {int(pair[0]) for layer in layers for each in layer.top for pair in each}
-    return Look(
+    return PromptTrace(
         name=name,
         figures=_figures(model, len(ids) + len(source or ())),
         ids=ids,
@@ -285,8 +278,3 @@ def _texts(tokenizer: Tokenizer, ids: Iterable[int]) -> dict[int, str]:
         return piece or tokenizer.decode([token], specials=True)
 
     return {token: text(token) for token in sorted(ids)}
-
-
-def said(look: Look) -> str:
-    """What was written, in one line."""
-    return f"{some(len(look.ids), 'token')}, {some(sum(each.heads for each in look.attention), 'attention head')}"

@@ -18,6 +18,8 @@ from anyformer.families.family import Preset
 from anyformer.families.zoo import known
 from anyformer.specs.model import ModelSpec
 
+PRESET = ("name", "also", "title", "params", "published", "evidence", "note")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
@@ -38,7 +40,6 @@ class Report:
 
     @property
     def title(self) -> str:
-        """What the model is called."""
         if self.preset is None:
             return self.name
         return f"{self.name}: {self.preset.title}{', varied' if self.varied else ''}"
@@ -57,10 +58,9 @@ class Report:
         return f"{text}, {compared} the released model has."
 
     def data(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
         return {
             "name": self.name,
-            "preset": _preset(self.preset) if self.preset else None,
+            "preset": _fields(self.preset, *PRESET) if self.preset else None,
             "varied": self.varied,
             "summary": self.summary,
             "spec": self.spec.to_data(),
@@ -108,25 +108,17 @@ def report(
     )
 
 
-def _preset(preset: Preset) -> dict[str, Any]:
-    names = ("name", "also", "title", "params", "published", "evidence", "note")
-    return {name: list(value) if isinstance(value := getattr(preset, name), tuple) else value for name in names}
+def _fields(node: Any, *names: str) -> dict[str, Any]:
+    return {name: list(value) if isinstance(value := getattr(node, name), tuple) else value for name in names}
 
 
 def _axis(axis: Axis) -> dict[str, Any]:
-    return {
-        "axis": axis.name,
-        "choices": [
-            {
-                "value": each.choice.value,
-                "words": each.choice.words,
-                "equation": each.choice.equation,
-                "file": each.choice.file,
-                "layers": {stack: list(indices) for stack, indices in each.layers.items()},
-            }
-            for each in axis.placed
-        ],
-    }
+    choices = [
+        _fields(each.choice, "value", "words", "equation", "file")
+        | {"layers": {stack: list(indices) for stack, indices in each.layers.items()}}
+        for each in axis.placed
+    ]
+    return {"axis": axis.name, "choices": choices}
 
 
 def _group(group: Group) -> dict[str, Any]:

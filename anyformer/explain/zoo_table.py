@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import get_args
 
 from anyformer.errors import InputError, nearest
 from anyformer.explain.closed_axes import heads_name
-from anyformer.explain.groups import Group, groups
+from anyformer.explain.groups import groups
 from anyformer.families.family import Family, Preset
 from anyformer.families.zoo import UNDISCLOSED, known, presets
+from anyformer.specs.layer import Topology
 
-TOPOLOGIES = ("decoder", "encoder", "encoder-decoder")
+TOPOLOGIES = get_args(Topology)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,20 +38,13 @@ class Entry:
     evidence: str
     note: str
 
-    def data(self) -> dict[str, Any]:
-        """Plain data, for JSON."""
-        return asdict(self) | {"also": list(self.also)}
-
     def matches(self, text: str) -> bool:
         """Whether a text is part of what the table shows of it."""
-        shown = (
-            self.name, *self.also, self.title, self.family, self.topology, self.attention, self.position, self.ffn,
-            self.norm, self.placement,
-        )  # fmt: skip
-        return any(text.lower() in part.lower() for part in shown)
+        names = ("name", "title", "family", "topology", "attention", "position", "ffn", "norm", "placement")
+        return any(text.lower() in part.lower() for part in (*self.also, *(getattr(self, name) for name in names)))
 
 
-def catalogue(text: str = "") -> list[Entry]:
+def zoo_table(text: str = "") -> list[Entry]:
     """Every preset, or those that match a text, by topology and then in the order of the families' files."""
     distinct = {preset.name: (family, preset) for family, preset in presets().values()}
     entries = [_entry(family, preset) for family, preset in distinct.values()]
@@ -74,28 +68,18 @@ def _entry(family: type[Family], preset: Preset) -> Entry:
     def joined(*values: str) -> str:
         return " + ".join(dict.fromkeys(values))
 
+    copied = ("name", "also", "title", "params", "published", "evidence", "note")
     return Entry(
-        name=preset.name,
-        also=preset.also,
-        title=preset.title,
+        # A test holds the counted number of parameters against the preset's; counting two hundred would take a second.
+        **{name: getattr(preset, name) for name in copied},
+        **{name: getattr(spec, name) for name in ("topology", "width", "vocab", "context")},
         family=family.kind,
-        # A test holds the counted number against this one; counting two hundred specs would take a second.
-        params=preset.params,
-        topology=spec.topology,
         depth=sum(stack.depth for stack in spec.stacks),
-        width=spec.width,
-        vocab=spec.vocab,
-        context=spec.context,
         attention=joined(*(heads_name(group.dims) for group in alike)),
         position=joined(*(group.layer.position.called() for group in alike)),
         ffn=joined(*(group.layer.ffn.called() for group in alike)),
         norm=joined(*(group.layer.norm.leaf.called() for group in alike)),
-        placement=joined(*(place for group in alike for place in _placements(group))),
-        published=preset.published,
-        evidence=preset.evidence,
-        note=preset.note,
+        placement=joined(
+            *(each for group in alike for each in (group.layer.norm.of_attention(), group.layer.norm.of_ffn()))
+        ),
     )
-
-
-def _placements(group: Group) -> tuple[str, str]:
-    return group.layer.norm.of_attention(), group.layer.norm.of_ffn()

@@ -47,15 +47,15 @@ from anyformer.train.train_step import Precision, TrainStep
 CURVE = "loss.png"
 FILES = (SPEC_FILE, WEIGHTS_FILE, TOKENIZER_FILE, METRICS_FILE, CURVE)
 """What a run folder holds."""
-GLIMPSES = 20
-"""How often a run looks at the held-out text, for the curve."""
-GLIMPSE_ROWS = 16
+QUICK_EVALS = 20
+"""How often a run is evaluated on some of the held-out text, for the curve."""
+QUICK_ROWS = 16
 KEEPING = 3.0
 """Seconds in which the model is kept, the picture drawn and a sample spoken."""
 
 
 class Quickstart:
-    """One run. Its steps are called in order, inside `with run.folder`: read, prepare, train, measure, keep, speak.
+    """One run. Its steps are called in order, inside `with run.folder`: read, prepare, train, measure, keep, sample.
 
     Each does its part and answers what there is to show; nothing here prints.
     """
@@ -72,7 +72,7 @@ class Quickstart:
         self.plan, self.clock = plan, clock
         self.began = clock() if began is None else began
         self.steps_seconds: float | None = None
-        """Seconds that the budget leaves for steps and looks; None: it is a number of steps, or not known yet."""
+        """Seconds that the budget leaves for steps and evaluations; None: it is a number of steps, or not known yet."""
         self.allotted = plan.budget
         """The budget of the steps alone, once it is known."""
         # Problems of the spec come before any work.
@@ -80,10 +80,9 @@ class Quickstart:
         self.device = device_of(plan.device or "")
         self.folder = NewFolder(plan.place, FILES)
         self.records: list[StepRecord] = []
-        self.glimpses: list[tuple[int, float]] = []
+        self.quick_evals: list[tuple[int, float]] = []
 
     def read(self) -> Corpus:
-        """Find the text."""
         self.corpus = standard_library() if self.plan.text is None else text_corpus(self.plan.text)
         return self.corpus
 
@@ -102,23 +101,15 @@ class Quickstart:
                 f"{self.wanted.context} (the context); give a longer text, or --set context=N"
             )
         self.spec = self.wanted.vary({"vocab": self.tokenizer.vocab, "ids.bos": end, "ids.eos": [end]})
-        self.feed = BatchLoader(
-            examples,
-            Causal(),
-            spec=self.spec,
-            length=self.spec.context,
-            batch=plan.batch,
-            seed=plan.seed,
-            rows="stream",
-        )
+        rows = {"length": self.spec.context, "batch": plan.batch, "rows": "stream"}
+        self.feed = BatchLoader(examples, Causal(), spec=self.spec, seed=plan.seed, **rows)
         self.model = build(self.spec, device=self.device, seed=plan.seed)
         # The untrained weights take as much room as the trained ones will: a full disk shows now, not after training.
         self._write()
         return self.spec
 
     def train(self) -> Iterator[StepRecord]:
-        """Train, one record for each step."""
-        looks = 0
+        done = 0
         # Workers would take turns at one source of random numbers, and no two runs would drop the same; and how evenly
         # routers choose is asked of whole batches.
         alone = draws(self.spec) or self.spec.loss.balance
@@ -131,18 +122,16 @@ class Quickstart:
                 precision=Precision(), guard=SpikeGuard(), workers=workers,
             )  # fmt: skip
             budget, clock = self._allotted()
-            steps = train(
-                learner, self.feed, schedule=self.plan.schedule, budget=budget, seed=self.plan.seed, clock=clock
-            )
-            for record in steps:
+            given = {"schedule": self.plan.schedule, "budget": budget, "seed": self.plan.seed, "clock": clock}
+            for record in train(learner, self.feed, **given):
                 self.records.append(record)
                 metrics.write("step", **asdict(record))
                 yield record
                 stopping.raise_if_requested()
-                if record.progress * GLIMPSES >= looks + 1 and record.progress < 1:
-                    looks = int(record.progress * GLIMPSES)
-                    bits = self._glimpse()
-                    self.glimpses.append((record.tokens, bits))
+                if record.progress * QUICK_EVALS >= done + 1 and record.progress < 1:
+                    done = int(record.progress * QUICK_EVALS)
+                    bits = self._quick_eval()
+                    self.quick_evals.append((record.tokens, bits))
                     metrics.write("glimpse", step=record.step, tokens=record.tokens, bits_per_byte=bits)
             stopping.raise_if_requested()
         if not self.records:
@@ -153,21 +142,18 @@ class Quickstart:
         whole = self.plan.budget.seconds
         if whole is None:
             return self.plan.budget, None
-        # The first glimpse loads what later ones find ready.
-        self._glimpse()
+        # The first evaluation loads what later ones find ready.
+        self._quick_eval()
         first = self.clock()
-        self._glimpse()
+        self._quick_eval()
         spent = self.clock() - first
         now, context = self.clock(), self.spec.context
         # In windows that move on by half of their length, every token is read about twice.
-        windows = sum(2 * len(ids) for ids in self.held_out) / (GLIMPSE_ROWS * (context + 1))
+        windows = sum(2 * len(ids) for ids in self.held_out) / (QUICK_ROWS * (context + 1))
         before, after, most = now - self.began, spent * windows + KEEPING, self.plan.budget.most_seconds
         self.steps_seconds = left_for_steps(whole, before, after)
-        self.allotted = replace(
-            self.plan.budget,
-            seconds=self.steps_seconds,
-            most_seconds=None if most is None else left_for_steps(most, before, after),
-        )
+        most = None if most is None else left_for_steps(most, before, after)
+        self.allotted = replace(self.plan.budget, seconds=self.steps_seconds, most_seconds=most)
         return self.allotted, lambda: self.clock() - now
 
     @property
@@ -176,12 +162,12 @@ class Quickstart:
         whole = self.plan.budget.seconds
         return whole is not None and self.steps_seconds is not None and self.steps_seconds <= LEAST * whole
 
-    def _glimpse(self) -> float:
+    def _quick_eval(self) -> float:
         """Bits per byte on a few rows of the held-out text: a point of the curve, not the final word."""
         stream = list(itertools.chain.from_iterable(self.held_out))
         length = min(self.spec.context + 1, len(stream))
         last = len(stream) - length
-        starts = sorted({last * i // max(1, GLIMPSE_ROWS - 1) for i in range(GLIMPSE_ROWS)})
+        starts = sorted({last * i // max(1, QUICK_ROWS - 1) for i in range(QUICK_ROWS)})
         return self._bits(score_ids(self.model, [stream[i : i + length] for i in starts]).nats_per_token)
 
     def _bits(self, nats_per_token: float) -> float:
@@ -225,8 +211,8 @@ class Quickstart:
             self.folder.path / CURVE,
             title=f"{result.bits_per_byte:.2f} bits per byte on {result.corpus}, {result.params:,} parameters",
             train=points,
-            # A glimpse is of a few rows, each token seen with less before it: no point of the same line.
-            held_out=self.glimpses,
+            # A quick evaluation is of a few rows, each token seen with less before it: no point of the same line.
+            held_out=self.quick_evals,
             final=[(result.tokens, result.bits_per_byte)],
             yardsticks={"gzip -9": result.gzip_bits_per_byte, "unigram": result.unigram_bits_per_byte},
         )
@@ -244,7 +230,7 @@ class Quickstart:
         """What the sample begins with: something that fits the text, or nothing."""
         return "class Reader:\n    def " if self.plan.text is None else None
 
-    def speak(self, new_tokens: int = 120) -> Iterator[str]:
+    def sample(self, new_tokens: int = 120) -> Iterator[str]:
         """A sample, piece by piece, the prompt first. The same weights say the same thing."""
         read = read_prompt(self.spec, self.tokenizer, self.prompt)
         stream = TextStream(self.tokenizer, read.ids, repeated=read.repeated)

@@ -1,12 +1,17 @@
-"""A run with all that goes with it: samples, the architecture in words and the device's peak in its report, loss.png."""
+"""A run with all that goes with it: samples of its text, the architecture in words and the device's peak in its report."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import torch
+
+from anyformer.data.tokenizer import Tokenizer
 from anyformer.explain.hardware import peak_of
 from anyformer.explain.summary import summary
-from anyformer.lab.samples import speak
+from anyformer.generation.generate import generate
+from anyformer.generation.text.prompt import read_prompt
 from anyformer.train.components import Components
 from anyformer.train.config import Config
 from anyformer.train.loggers import Logger
@@ -14,10 +19,13 @@ from anyformer.train.report import About, about_of
 from anyformer.train.run_state import machine
 from anyformer.train.trainer import Trainer
 
+BEGUN = 8
+"""Tokens of a held-out text that a sample begins with, where a model can't begin by itself."""
+
 
 def training(config: Config, loggers: Sequence[Logger] = ()) -> Trainer:
     """The run of a config, to be used in a `with`. `loggers` are told beside those that the config names."""
-    return Trainer(config, sample=speak, about=about, loggers=loggers)
+    return Trainer(config, sample=sample_text, about=about, loggers=loggers)
 
 
 def about(setup: Components) -> About:
@@ -31,3 +39,60 @@ def peak(setup: Components) -> float | None:
     dtype = "bfloat16" if compute.autocast == "bfloat16" else compute.dtype
     found = peak_of(str(machine(setup.device)["device"]), dtype)
     return None if found is None else found * setup.team.world
+
+
+def sample_text(setup: Components, step: int) -> str:
+    """A sample after a step, the prompt first; nothing from a model that answers no text. Equal weights say the same."""
+    if setup.tokenizer is None or not setup.spec.head.predicts_tokens or setup.spec.topology == "encoder":
+        return ""
+    if setup.spec.topology == "encoder-decoder":
+        return _answered(setup, setup.tokenizer)
+    return _continued(setup, setup.tokenizer)
+
+
+def _continued(setup: Components, tokenizer: Tokenizer) -> str:
+    run, spec = setup.config.run, setup.spec
+    if run.prompt or spec.ids.bos is not None:
+        read = read_prompt(spec, tokenizer, run.prompt or None)
+        ids, first, repeated = list(read.ids), read.first, read.repeated
+    else:
+        examples = setup.examples if setup.valid is None else setup.held_out
+        column = examples.columns[0]
+        # An empty text begins nothing.
+        some = int((examples.lengths(column) > 0).argmax())
+        ids, first, repeated = [int(i) for i in examples.read(column, some, 0, BEGUN)], None, 0
+    room = min(run.sample_tokens, spec.context - len(ids))
+    if room < 1:
+        return ""
+    said = _generated(setup, torch.tensor([ids]), room, first)[len(ids) :]
+    begun = run.prompt if run.prompt or ids == [spec.ids.bos] else tokenizer.decode(ids)
+    return begun + tokenizer.decode(said)[repeated:]
+
+
+def _answered(setup: Components, tokenizer: Tokenizer) -> str:
+    """A source and what the model makes of it: the prompt, or the first held-out example."""
+    reader = setup.reader or tokenizer
+    if setup.config.run.prompt:
+        source_S = torch.tensor([list(read_prompt(setup.spec, reader, setup.config.run.prompt).ids)])
+    else:
+        inputs = (setup.valid or setup.loader(0)).batch(0).inputs
+        row = torch.from_numpy(inputs["input_ids"][:1])
+        mask, segments = inputs.get("attention_mask"), inputs.get("segments")
+        if segments is not None:
+            # The first of several sources in a packed row.
+            row = row[:, torch.from_numpy(segments[0]) == int(segments[0, 0])]
+        elif mask is not None:
+            row = row[:, torch.from_numpy(mask[0]).bool()]
+        source_S = row
+    room = min(setup.config.run.sample_tokens, setup.spec.context - 1)
+    said = _generated(setup, source_S, room, None)[1:]
+    # Marks of spans that were taken out are part of what is asked and answered.
+    shown = bool(setup.index.sentinels)
+    return f"{reader.decode(source_S[0].tolist(), specials=shown)}\n-> {tokenizer.decode(said, specials=shown)}"
+
+
+def _generated(setup: Components, ids_BT: torch.Tensor, room: int, first: tuple[int, ...] | None) -> list[int]:
+    draws: dict[str, Any] = {} if setup.spec.topology == "encoder-decoder" else {"temperature": 0.9, "top_p": 0.95}
+    stop = setup.spec.ids.eos if setup.spec.topology == "encoder-decoder" else ()
+    draws |= {"first": first, "max_new_tokens": room, "seed": setup.config.run.seed, "stop": stop}
+    return generate(setup.model, ids_BT.to(setup.device), **draws)[0].tolist()

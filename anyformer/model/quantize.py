@@ -38,7 +38,7 @@ def quantize(model: Model, kind: str) -> Model:
     """The model with weights of "int8" or "int4", ready to read; `model` itself is used up.
 
     Embeddings, norms, biases, and projections that few tokens use stay as they are. What it costs in quality is
-    measured by `anyformer.measure.quality`.
+    measured by `anyformer.evals.quality`.
     """
     check_kind(kind, next(model.parameters()).device)
     if is_quantized(model):

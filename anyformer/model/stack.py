@@ -74,7 +74,7 @@ class Stack(nn.Module):
         super().__init__()
         self.causal, self.reversible, self.merge = stack.causal, stack.reversible, stack.merge
         dims = [spec.dims(layer, stack) for layer in stack.layers]
-        shared, uses = shared_positions(spec, stack)
+        shared, _ = shared_positions(spec, stack)
         self.positions = nn.ModuleList(LeafModule(p, p.weights(d), p.constants(d)) for p, d in shared)
         last = isinstance(spec.embed, TokenEmbed) and spec.embed.project == "last" and projects(spec)
         width = spec.embed_width if last else spec.width
@@ -89,23 +89,7 @@ class Stack(nn.Module):
         """What the router of each layer makes of its logits, if it has one."""
         self.final_norm = Norm(stack.norm.leaf, (stack.out_width(spec.width),)) if stack.final_norm else None
         self.dropout = spec.embed.dropout
-        kinds = [
-            LayerGroup(
-                attention=layer.attention,
-                position=layer.position,
-                pattern=pattern_of(stack, layer),
-                evaluated=pattern_of(stack, layer).evaluated(),
-                scale=evaluate(layer.attention.scale, d.names()),
-                owner=owner,
-                turns=layer.position.overrides("rotate"),
-                biases=layer.position.biases(),
-                learned_bias=layer.position.biases()
-                and (layer.position.reads_content or bool(layer.position.weights(d))),
-                reads_probs=layer.position.reads_probs(),
-                layer=i if pattern_of(stack, layer).per_layer else None,
-            )
-            for i, (layer, d, owner) in enumerate(zip(stack.layers, dims, uses, strict=True))
-        ]
+        kinds = layer_groups(spec, stack)
         self.kinds = list(dict.fromkeys(kinds))
         self.kind_of = [self.kinds.index(kind) for kind in kinds]
         self.first_of = [kinds.index(kind) for kind in self.kinds]
@@ -286,15 +270,9 @@ class Stack(nn.Module):
         paged: bool = False,
     ) -> Kernel:
         """The kernel that serves this kind of attention."""
-        a, uses = kind.attention, position is kind.position
-        phase: Phase = "train" if self.training else "decode" if sight.queries == 1 and sight.keys > 1 else "prefill"
-        request = KernelRequest(
-            device=x_BTD.device.type, dtype=x_BTD.dtype, phase=phase, shape=sight.shape, pattern=sight.pattern,
-            mixer=mixer or a.mixer, plain=sight.plain, bias=uses and kind.biases,
-            reads_content=uses and position.reads_content, products=uses and position.products, softcap=a.softcap is not None,
-            reads_probs=uses and kind.reads_probs, dropout=self.training and a.dropout > 0,
-            compiling=torch.compiler.is_compiling(), recorded=fixed_shapes(x_BTD.device.type), paged=paged, cached=cached,
-            learned_bias=uses and kind.learned_bias, deterministic=must_repeat(),
+        request = kernel_request(
+            kind, sight, position, mixer, device=x_BTD.device.type, dtype=x_BTD.dtype, training=self.training,
+            cached=cached, paged=paged,
         )  # fmt: skip
         return choice(request).kernel
 
@@ -332,6 +310,53 @@ class Stack(nn.Module):
             scene.kernel.prepare(sight, position.reach if uses and a.softcap is None else None)
         sight.shut = not torch.compiler.is_compiling()
         return scene
+
+
+def layer_groups(spec: ModelSpec, stack: StackSpec) -> list[LayerGroup]:
+    """The group of each layer."""
+    _, owners = shared_positions(spec, stack)
+    patterns = [pattern_of(stack, layer) for layer in stack.layers]
+    return [
+        LayerGroup(
+            attention=layer.attention,
+            position=layer.position,
+            pattern=pattern,
+            evaluated=pattern.evaluated(),
+            scale=evaluate(layer.attention.scale, spec.dims(layer, stack).names()),
+            owner=owner,
+            turns=layer.position.overrides("rotate"),
+            biases=layer.position.biases(),
+            learned_bias=layer.position.biases()
+            and (layer.position.reads_content or bool(layer.position.weights(spec.dims(layer, stack)))),
+            reads_probs=layer.position.reads_probs(),
+            layer=i if pattern.per_layer else None,
+        )
+        for i, (layer, pattern, owner) in enumerate(zip(stack.layers, patterns, owners, strict=True))
+    ]
+
+
+def kernel_request(
+    kind: LayerGroup,
+    sight: AttentionMask,
+    position: Position,
+    mixer: Mixer | None,
+    *,
+    device: str,
+    dtype: torch.dtype,
+    training: bool,
+    cached: bool = False,
+    paged: bool = False,
+) -> KernelRequest:
+    """What attention of these layers asks a kernel for: the layers' own scheme, or another `position` and `mixer`."""
+    a, uses = kind.attention, position is kind.position
+    phase: Phase = "train" if training else "decode" if sight.queries == 1 and sight.keys > 1 else "prefill"
+    return KernelRequest(
+        device=device, dtype=dtype, phase=phase, shape=sight.shape, pattern=sight.pattern, mixer=mixer or a.mixer,
+        plain=sight.plain, bias=uses and kind.biases, reads_content=uses and position.reads_content,
+        products=uses and position.products, softcap=a.softcap is not None, reads_probs=uses and kind.reads_probs,
+        dropout=training and a.dropout > 0, compiling=torch.compiler.is_compiling(), paged=paged, cached=cached,
+        recorded=fixed_shapes(device), learned_bias=uses and kind.learned_bias, deterministic=must_repeat(),
+    )  # fmt: skip
 
 
 FULL = Full()

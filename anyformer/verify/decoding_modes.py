@@ -1,4 +1,4 @@
-"""The ways to generate from a model, each of which must give a prompt the tokens that it gets alone."""
+"""Decoding modes: every way to generate from a model, each of which must give a prompt the tokens that it gets alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -30,12 +31,12 @@ that short prompts cross many borders."""
 
 
 @dataclass(frozen=True, eq=False)
-class Said:
+class Completion:
     """The new tokens of one row."""
 
     ids: tuple[int, ...]
     logprobs_N: Tensor | None = None
-    """In the model's own distribution; None: the way does not tell them."""
+    """In the model's own distribution; None: the mode does not tell them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,11 +50,10 @@ class Task:
     """0: the likeliest token."""
     seeds: tuple[int, ...]
     declared: int | None
-    """The length that length-dependent positions read: one for all ways, as rows of a batch have different ones."""
+    """The length that length-dependent positions read: one for all modes, as rows of a batch have different ones."""
 
     @property
     def two(self) -> bool:
-        """Whether it is an encoder-decoder."""
         return self.model.spec.topology == "encoder-decoder"
 
     @property
@@ -74,11 +74,11 @@ class Task:
 
     @property
     def options(self) -> dict[str, Any]:
-        """What `generate` and `submit` are asked for, but for seeds."""
-        asked: dict[str, Any] = {"max_new_tokens": self.new, "stop": ()}
+        """What `generate` and `submit` are given, but for seeds."""
+        options: dict[str, Any] = {"max_new_tokens": self.new, "stop": ()}
         if self.temperature:
-            asked["temperature"] = self.temperature
-        return asked | ({} if self.declared is None else {"rope_length": self.declared})
+            options["temperature"] = self.temperature
+        return options | ({} if self.declared is None else {"rope_length": self.declared})
 
     def points(self, rows: Sequence[int], step: int) -> Tensor | None:
         """The numbers that decide the draws of some rows; None: nothing is drawn."""
@@ -96,69 +96,49 @@ class Task:
         return float(uniform(one, torch.tensor(step)))
 
 
-Known = list[Said]
+Completions = list[Completion]
 """What each prompt is answered alone."""
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way: what it answers each prompt, and why it is not for some models."""
+class DecodingMode:
+    """One mode: what it answers each prompt, and why it is not for some models."""
 
     name: str
-    run: Callable[[Task, Known, random.Random], list[Said]]
+    run: Callable[[Task, Completions, random.Random], Completions]
     absent: Callable[[Task], str | None] = lambda _: None
-    """Why a model has no such way; None: it has."""
+    """Why a model has no such mode; None: it has."""
     copies: int = 1
     """Answers to each prompt. More than one are drawn, and held against as many copies of the prompt in one batch."""
 
-    def works(self, task: Task) -> bool:
-        """Whether it has something to answer: the likeliest tokens are the same in all copies."""
-        return self.copies == 1 or task.temperature > 0
 
-
-def alone(task: Task) -> Known:
-    """Each prompt by itself, with a cache: what the ways are held against."""
-    found: Known = []
+def alone(task: Task, copies: int = 1) -> Completions:
+    """Each prompt by itself, with a cache: what modes are held against. Copies of a prompt are a batch, all prefilled."""
+    found: Completions = []
     for ids_T, seed in zip(task.prompts, task.seeds, strict=True):
-        found += _split(task, generate(task.model, ids_T[None], details=True, **_seeded(task, [seed])))
-    return found
-
-
-def copied(task: Task, copies: int) -> Known:
-    """Copies of each prompt in a batch, each of which is read: what answers from one reading are held against."""
-    found: Known = []
-    for row, ids_T in enumerate(task.prompts):
         # One seed gives row i the stream i, as it gives to answer i of one row.
-        ids_BT = ids_T.repeat(copies, 1)
-        found += _split(task, generate(task.model, ids_BT, details=True, **_seeded(task, task.seeds[row])))
+        seeds = _seeded(task, [seed] if copies == 1 else seed)
+        found += _split(task, generate(task.model, ids_T.repeat(copies, 1), details=True, **seeds))
     return found
 
 
-def uncached(task: Task, known: Known, rng: random.Random) -> list[Said]:
-    """Everything is read again in each step."""
-    return _batched(task, _order(task, rng), rng, left=False, use_cache=False)
+def batched(task: Task, known: Completions, rng: random.Random, *, left: bool, **more: Any) -> Completions:
+    """What `generate` answers to a batch in random order, padded on one side."""
+    rows = _order(task, rng)
+    ids_BT, mask_BT, given = _batch(task, rows, rng, left=left)
+    found = generate(task.model, ids_BT, attention_mask=mask_BT, details=True, **given, **more)
+    return _sorted(_split(task, found)[:-1], rows)
 
 
-def left(task: Task, known: Known, rng: random.Random) -> list[Said]:
-    """A batch in random order, padded on the left."""
-    return _batched(task, _order(task, rng), rng, left=True)
-
-
-def right(task: Task, known: Known, rng: random.Random) -> list[Said]:
-    """The same, padded on the right."""
-    return _batched(task, _order(task, rng), rng, left=False)
-
-
-def streamed(task: Task, known: Known, rng: random.Random) -> list[Said]:
-    """Token by token, from a batch. Nothing but ids is asked for, so that a device may choose them by itself."""
+def streamed(task: Task, known: Completions, rng: random.Random) -> Completions:
+    """Token by token, from a batch. Nothing but ids is wanted, so that a device may choose them by itself."""
     rows = _order(task, rng)
     ids_BT, mask_BT, given = _batch(task, rows, rng, left=True)
     steps = list(generate(task.model, ids_BT, attention_mask=mask_BT, stream=True, **given))
-    said = [Said(tuple(ids)) for ids in torch.stack(steps, 1).tolist()]
-    return _sorted(said[:-1], rows)
+    return _sorted([Completion(tuple(ids)) for ids in torch.stack(steps, 1).tolist()][:-1], rows)
 
 
-def samples(task: Task, known: Known, rng: random.Random) -> list[Said]:
+def samples(task: Task, known: Completions, rng: random.Random) -> Completions:
     """Several answers from one reading of each prompt."""
     rows = list(range(len(task.prompts)))
     ids_BT, mask_BT = _padded(task, rows, rng, left=True)
@@ -167,10 +147,10 @@ def samples(task: Task, known: Known, rng: random.Random) -> list[Said]:
 
 
 @torch.inference_mode()
-def chunks(task: Task, known: Known, rng: random.Random) -> list[Said]:
+def chunks(task: Task, known: Completions, rng: random.Random) -> Completions:
     """A cache that is fed its prompt in pieces."""
-    body, head = without_head(task.model), _head(task.model)
-    found: list[Said] = []
+    body, head = without_head(task.model), cast(Any, task.model.head)
+    found: Completions = []
     for row, start in enumerate(task.starts):
         cache = task.model.new_cache(1, task.most, rope_length=task.declared, chunk=rng.choice((1, CHUNK)))
 
@@ -186,7 +166,7 @@ def chunks(task: Task, known: Known, rng: random.Random) -> list[Said]:
 
 
 @torch.inference_mode()
-def pages(task: Task, known: Known, rng: random.Random) -> list[Said]:
+def pages(task: Task, known: Completions, rng: random.Random) -> Completions:
     """Rows in pages of one pool, each at its own length, their prompts in pieces."""
     rows = _order(task, rng)
     pool = _pool(task, chunk=rng.choice((1, CHUNK)))
@@ -219,27 +199,23 @@ class HalfRight:
         self.answers, self.vocab, self.rng, self.lookup = answers, vocab, rng, Lookup()
 
     def guess(self, rows: Sequence[int], so_far: Sequence[list[int]], most: Sequence[int]) -> list[list[int]]:
-        """Up to `most` tokens for each row."""
-        looked = self.lookup.guess(rows, so_far, most)
-        told = [self.answers[row][len(ids) : len(ids) + n] for row, ids, n in zip(rows, so_far, most, strict=True)]
+        from_text = self.lookup.guess(rows, so_far, most)
+        from_answer = [
+            self.answers[row][len(ids) : len(ids) + n] for row, ids, n in zip(rows, so_far, most, strict=True)
+        ]
         return [
-            mine if mine and self.rng.random() < 0.5 else [self._said(token) for token in right]
-            for mine, right in zip(looked, told, strict=True)
+            mine if mine and self.rng.random() < 0.5 else [self._spoil(token) for token in right]
+            for mine, right in zip(from_text, from_answer, strict=True)
         ]
 
-    def _said(self, token: int) -> int:
+    def _spoil(self, token: int) -> int:
         return token if self.rng.random() < 0.67 else (token + 1) % self.vocab
 
 
-def looked_up(task: Task, known: Known, rng: random.Random) -> list[Said]:
-    """Guesses from the row's own text, in a batch."""
-    return _batched(task, _order(task, rng), rng, left=False, lookup=True, guesses=GUESSES)
-
-
 @torch.inference_mode()
-def guesses(task: Task, known: Known, rng: random.Random) -> list[Said]:
+def guesses(task: Task, known: Completions, rng: random.Random) -> Completions:
     """Several guessed tokens are read in one pass, some of them wrong."""
-    answers = [[*start, *said.ids] for start, said in zip(task.starts, known, strict=True)]
+    answers = [[*start, *each.ids] for start, each in zip(task.starts, known, strict=True)]
     pool = _pool(task, chunk=2 * GUESSES + 2)
     limit = task.most - 1
     guesser = HalfRight(answers, task.model.spec.vocab, rng)
@@ -254,7 +230,7 @@ def guesses(task: Task, known: Known, rng: random.Random) -> list[Said]:
         return _driven(task, rows, logits_BV, reader.go_on)
 
 
-def batching(task: Task, known: Known, rng: random.Random) -> list[Said]:
+def batching(task: Task, known: Completions, rng: random.Random) -> Completions:
     """Requests that join and leave a running batch, with few seats and pages, beside strangers that give up."""
     # A little less than two of the longest rows need, so that one has to wait, or to begin again.
     pages = max(2, 2 * math.ceil(task.most / PAGE) - 1)
@@ -268,10 +244,10 @@ def batching(task: Task, known: Known, rng: random.Random) -> list[Said]:
         while queue and (batcher.idle or rng.random() < 0.5):
             row, own = queue.pop()
             if own:
-                asked = _seeded(task, task.seeds[row])
-                tickets[row] = batcher.submit(task.prompts[row], logprobs=1, **asked)
+                options = _seeded(task, task.seeds[row])
+                tickets[row] = batcher.submit(task.prompts[row], logprobs=1, **options)
             else:
-                # It chooses in the other way, begins like another row, and is gone before it ends.
+                # It samples greedily where others draw, begins like another row, and is gone before it ends.
                 other = task.options | {"temperature": 0.0 if task.temperature else 1.0, "seed": row}
                 strangers.append(batcher.submit(task.prompts[row], **other))
         batcher.step()
@@ -282,24 +258,24 @@ def batching(task: Task, known: Known, rng: random.Random) -> list[Said]:
     for answer in answers:
         if answer.error is not None:
             raise answer.error
-    return [Said(tuple(answer.new), torch.tensor(answer.logprobs, dtype=torch.float64)) for answer in answers]
+    return [Completion(tuple(answer.new), torch.tensor(answer.logprobs, dtype=torch.float64)) for answer in answers]
 
 
-def _one_token(task: Task) -> str | None:
-    return "a decoder that begins with one token has no prompt to cut" if task.two else None
-
-
-WAYS = (
-    Way("without a cache", uncached),
-    Way("in a batch, padded left", left),
-    Way("in a batch, padded right", right),
-    Way("streamed", streamed),
-    Way("prompt in pieces", chunks, _one_token),
-    Way("in pages, in pieces", pages),
-    Way("samples of one reading", samples, copies=SAMPLES),
-    Way("with guesses", guesses),
-    Way("with look-up", looked_up),
-    Way("continuous batching", batching),
+MODES = (
+    DecodingMode("without a cache", partial(batched, left=False, use_cache=False)),
+    DecodingMode("in a batch, padded left", partial(batched, left=True)),
+    DecodingMode("in a batch, padded right", partial(batched, left=False)),
+    DecodingMode("streamed", streamed),
+    DecodingMode(
+        "prompt in pieces",
+        chunks,
+        absent=lambda task: "a decoder that begins with one token has no prompt to cut" if task.two else None,
+    ),
+    DecodingMode("in pages, in pieces", pages),
+    DecodingMode("samples of one reading", samples, copies=SAMPLES),
+    DecodingMode("with guesses", guesses),
+    DecodingMode("with look-up", partial(batched, left=False, lookup=True, guesses=GUESSES)),
+    DecodingMode("continuous batching", batching),
 )
 """All of them, in the order of the table."""
 
@@ -320,7 +296,7 @@ def _order(task: Task, rng: random.Random) -> list[int]:
     return rows
 
 
-def _sorted(found: list[Said], rows: list[int]) -> list[Said]:
+def _sorted(found: Completions, rows: list[int]) -> Completions:
     """Answers to prompts that were in another order."""
     return [found[rows.index(row)] for row in range(len(rows))]
 
@@ -330,16 +306,9 @@ def _seeded(task: Task, seed: int | list[int]) -> dict[str, Any]:
 
 
 def _batch(task: Task, rows: list[int], rng: random.Random, *, left: bool) -> tuple[Tensor, Tensor, dict[str, Any]]:
-    """Prompts in this order with a stranger behind them, their mask, and what is asked for."""
+    """Prompts in this order with a stranger behind them, their mask, and the options."""
     ids_BT, mask_BT = _padded(task, rows, rng, left=left, strangers=1)
     return ids_BT, mask_BT, _seeded(task, [*(task.seeds[row] for row in rows), 0])
-
-
-def _batched(task: Task, rows: list[int], rng: random.Random, *, left: bool, **more: Any) -> list[Said]:
-    """What `generate` answers to a batch in this order."""
-    ids_BT, mask_BT, given = _batch(task, rows, rng, left=left)
-    found = generate(task.model, ids_BT, attention_mask=mask_BT, details=True, **given, **more)
-    return _sorted(_split(task, found)[:-1], rows)
 
 
 def _padded(
@@ -357,19 +326,14 @@ def _padded(
     return ids_BT, mask_BT
 
 
-def _split(task: Task, found: Any) -> list[Said]:
+def _split(task: Task, found: Any) -> Completions:
     """The new tokens of each row."""
     rows = found.ids[:, -task.new :].tolist()
-    return [Said(tuple(ids), logprobs_N) for ids, logprobs_N in zip(rows, found.logprobs, strict=True)]
+    return [Completion(tuple(ids), logprobs_N) for ids, logprobs_N in zip(rows, found.logprobs, strict=True)]
 
 
 def _row(task: Task, ids: Sequence[int]) -> Tensor:
     return torch.tensor([list(ids)], device=task.prompts[0].device)
-
-
-def _head(model: Model) -> Callable[[Tensor], Tensor]:
-    head: Any = model.head
-    return head
 
 
 def _pieces(ids: list[int], prefix: int) -> list[list[int]]:
@@ -389,7 +353,7 @@ def _admit(pool: Pool, task: Task, row: int) -> Tenant:
     return tenant
 
 
-def _driven(task: Task, rows: list[int], logits_BV: Tensor, fed: Callable[[Tensor], Tensor]) -> list[Said]:
+def _driven(task: Task, rows: list[int], logits_BV: Tensor, fed: Callable[[Tensor], Tensor]) -> Completions:
     """Choose tokens from logits and feed them, as long as some are wanted."""
     chain = (Temperature(task.temperature),) if task.temperature else ()
     ids: list[Tensor] = []
@@ -400,4 +364,4 @@ def _driven(task: Task, rows: list[int], logits_BV: Tensor, fed: Callable[[Tenso
         ids.append(choose(logits_BV, chain, points_B=task.points(rows, step)))
         logprobs.append(own_logprobs(logits_BV).gather(-1, ids[-1][:, None])[:, 0])
     rows_BN, logprobs_BN = torch.stack(ids, 1).tolist(), torch.stack(logprobs, 1)
-    return [Said(tuple(each), logprobs_N) for each, logprobs_N in zip(rows_BN, logprobs_BN, strict=True)]
+    return [Completion(tuple(each), logprobs_N) for each, logprobs_N in zip(rows_BN, logprobs_BN, strict=True)]

@@ -1,10 +1,10 @@
-"""Generation in every way against generation alone: the same tokens, from the same probabilities."""
+"""Every decoding mode against generation alone: the same tokens, from the same probabilities."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,8 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.generation.asking.request import check_model, room
 from anyformer.model.model import Model
-from anyformer.verify.decoding_modes import WAYS, Said, Task, Way, alone, copied, decision
+from anyformer.verify.decoding_modes import MODES, Completion, DecodingMode, Task, alone, decision
+from anyformer.verify.differences import Progress, Report, difference, is_exact
 from anyformer.verify.shrink import span
 
 SAME = 1e-9
@@ -23,18 +24,16 @@ TIE = 1e-4
 SHARES = (0.55, 1.0, 0.2, 0.75, 0.35, 0.9, 0.1)
 """Lengths of the prompts, as shares of the longest."""
 SHORTEST, LONGEST = 11, 256
-"""Tokens of the longest prompt unless told otherwise: past the span of a pattern, within these."""
-HEATS = (0.0, 1.0)
+"""Tokens of the longest prompt by default: past the span of a pattern, within these."""
+TEMPERATURES = (0.0, 1.0)
 """The likeliest token, and draws."""
-
-Report = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One way, over all prompts, greedy and drawn."""
+    """One mode, over all prompts, greedy and drawn."""
 
-    way: str
+    mode: str
     cases: int = 0
     """Answers that were compared."""
     tokens: int = 0
@@ -44,16 +43,16 @@ class Row:
     ties: int = 0
     """Answers whose first difference is a near-tie."""
     difference: float | None = None
-    """Of the log-probabilities of tokens that are the same, max|a - b| / max|b|; None: the way does not tell them."""
+    """Of the log-probabilities of tokens that are the same, max|a - b| / max|b|; None: the mode does not tell them."""
     first: str | None = None
     """Where the first mismatch is."""
     absent: str | None = None
-    """Why this model has no such way."""
+    """Why this model has no such mode."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Equality:
-    """The answer: a row for each way."""
+    """The answer: a row for each mode."""
 
     lengths: tuple[int, ...]
     """Tokens of the prompts."""
@@ -67,13 +66,12 @@ class Equality:
 
     @property
     def wrong(self) -> tuple[Row, ...]:
-        """Ways that differ."""
         strict = self.dtype == "float64"
         return tuple(row for row in self.rows if row.mismatches or (strict and not (row.difference or 0.0) <= SAME))
 
     @property
     def passed(self) -> bool:
-        """Whether every way gives the same, if the model is held to it."""
+        """Whether every mode gives the same, if the model is held to it."""
         return not self.exact or not self.wrong
 
 
@@ -84,11 +82,11 @@ def equality(
     length: int | None = None,
     new: int = 16,
     seed: int = 0,
-    ways: Sequence[Way] = WAYS,
-    heats: Sequence[float] = HEATS,
+    modes: Sequence[DecodingMode] = MODES,
+    temperatures: Sequence[float] = TEMPERATURES,
     report: Report | None = None,
 ) -> Equality:
-    """Generate in every way, with random prompts.
+    """Generate in every mode, with random prompts.
 
     Args:
         model: A decoder or an encoder-decoder with an lm head.
@@ -96,48 +94,47 @@ def equality(
         length: Tokens of the longest (default: past windows, chunks and blocks, as far as there are positions).
         new: New tokens of each.
         seed: Of the prompts, the draws and the order of rows.
-        ways: Some of `WAYS`.
-        heats: Temperatures; 0 takes the likeliest token.
-        report: Called with the ways that are done, and their number.
+        modes: Some of `MODES`.
+        temperatures: 0 takes the likeliest token.
+        report: Called with the modes that are done, and their number.
     """
     check_model(model.spec)
     if prompts < 2:
         raise InputError(f"prompts: {prompts} can't show what a row does to another; give at least 2")
     made, notes = _prompts(model, prompts, length, new, seed)
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
-    found = {way.name: Row(way=way.name) for way in ways}
-    done, total = 0, len(heats) * len(ways)
-    for heat in heats:
-        task = _task(model, made, new, heat, seed)
+    rows = {mode.name: Row(mode=mode.name) for mode in modes}
+    progress = Progress(report, len(temperatures) * len(modes))
+    for temperature in temperatures:
+        task = _task(model, made, new, temperature, seed)
         known = alone(task)
-        for number, way in enumerate(ways):
-            why = way.absent(task)
+        for number, mode in enumerate(modes):
+            row, why = rows[mode.name], mode.absent(task)
             if why is not None:
-                found[way.name] = Row(way=way.name, absent=why)
-            elif way.works(task):
-                said = way.run(task, known, random.Random(1000 * seed + number))
-                want = known if way.copies == 1 else copied(task, way.copies)
-                found[way.name] = _compared(task, found[way.name], said, want, way.copies, strict=dtype == "float64")
-            done += 1
-            if report is not None:
-                report(done, total)
-    layers = [layer for stack in model.spec.stacks for layer in stack.layers]
-    exact = all(layer.attention.mixer.exact for layer in layers)
-    rows = tuple(found.values())
-    return Equality(lengths=tuple(map(len, made)), new=new, dtype=dtype, exact=exact, rows=rows, notes=notes)
+                rows[mode.name] = replace(row, absent=why)
+            elif mode.copies == 1 or temperature > 0:
+                # The likeliest tokens are the same in all copies.
+                found = mode.run(task, known, random.Random(1000 * seed + number))
+                want = known if mode.copies == 1 else alone(task, mode.copies)
+                rows[mode.name] = _compared(task, row, found, want, mode.copies, strict=dtype == "float64")
+            progress.tick()
+    return Equality(
+        lengths=tuple(map(len, made)), new=new, dtype=dtype, exact=is_exact(model.spec), rows=tuple(rows.values()),
+        notes=notes,
+    )  # fmt: skip
 
 
-def _task(model: Model, prompts: tuple[Tensor, ...], new: int, heat: float, seed: int) -> Task:
+def _task(model: Model, prompts: tuple[Tensor, ...], new: int, temperature: float, seed: int) -> Task:
     two = model.spec.topology == "encoder-decoder"
     most = (1 if two else max(map(len, prompts))) + new
     return Task(
-        model=model, prompts=prompts, new=new, temperature=heat, seeds=tuple(97 * seed + i for i in range(len(prompts))),
+        model=model, prompts=prompts, new=new, temperature=temperature, seeds=tuple(97 * seed + i for i in range(len(prompts))),
         declared=max(most, *map(len, prompts)) if model.reads_length else None,
     )  # fmt: skip
 
 
 def _prompts(
-    model: Model, count: int, asked: int | None, new: int, seed: int
+    model: Model, count: int, wanted: int | None, new: int, seed: int
 ) -> tuple[tuple[Tensor, ...], tuple[str, ...]]:
     """Random prompts of different lengths."""
     spec, device = model.spec, next(model.parameters()).device
@@ -146,59 +143,49 @@ def _prompts(
     reader: Any = model.encoder if two else model.decoder
     decoder: Any = model.decoder
     # The last new token is never read.
-    begun = 1 if two else max(1, decoder.prefix)
-    if hard and begun + new - 1 > size:
+    least = 1 if two else max(1, decoder.prefix)
+    if hard and least + new - 1 > size:
         raise InputError(f"new: {new} tokens after a prompt need more than the {size} positions of this model")
     limit = reader.limit if two else size - new + 1 if hard else None
-    if asked is not None and limit is not None and asked > limit:
-        raise InputError(f"length: {asked} is more than the {limit} tokens for which this model has positions")
+    if wanted is not None and limit is not None and wanted > limit:
+        raise InputError(f"length: {wanted} is more than the {limit} tokens for which this model has positions")
     reach = span(spec)
-    longest = asked or min(max(SHORTEST, reach + 3), LONGEST, spec.context if limit is None else limit)
-    least = 1 if two else max(1, decoder.prefix)
+    longest = wanted or min(max(SHORTEST, reach + 3), LONGEST, spec.context if limit is None else limit)
     generator = torch.Generator().manual_seed(seed)
     lengths = [max(least, round(SHARES[i % len(SHARES)] * longest)) for i in range(count)]
     made = tuple(torch.randint(spec.input_vocab, (n,), generator=generator).to(device) for n in lengths)
     seen = max(lengths) if two else max(lengths) + new
-    notes = () if seen > reach else (f"patterns span {reach} tokens, more than any row has here",)
-    return made, notes
+    return made, () if seen > reach else (f"patterns span {reach} tokens, more than any row has here",)
 
 
-def _compared(task: Task, row: Row, said: list[Said], known: list[Said], copies: int, *, strict: bool) -> Row:
+def _compared(
+    task: Task, row: Row, found: list[Completion], known: list[Completion], copies: int, *, strict: bool
+) -> Row:
     """A row of the table with these answers added."""
     tokens, mismatches, ties, worst, first = row.tokens, row.mismatches, row.ties, row.difference, row.first
-    for i, (found, want) in enumerate(zip(said, known, strict=True)):
-        same = _same(found.ids, want.ids)
+    for i, (each, want) in enumerate(zip(found, known, strict=True)):
+        shortest = min(len(each.ids), len(want.ids))
+        same = next((n for n in range(shortest) if each.ids[n] != want.ids[n]), shortest)
         tokens += same
-        if same and found.logprobs_N is not None and want.logprobs_N is not None:
-            worst = max(worst or 0.0, _difference(found.logprobs_N[:same], want.logprobs_N[:same]))
-        if same == len(want.ids) == len(found.ids):
+        if same and each.logprobs_N is not None and want.logprobs_N is not None:
+            worst = max(worst or 0.0, difference(each.logprobs_N[:same], want.logprobs_N[:same]))
+        if same == len(want.ids) == len(each.ids):
             continue
-        if (
-            not strict
-            and same < min(len(want.ids), len(found.ids))
-            and _tied(task, i, copies, want, found.ids[same], same)
-        ):
+        if not strict and same < shortest and _tied(task, i, copies, want, each.ids[same], same):
             ties += 1
             continue
         mismatches += 1
         kind = f"temperature {task.temperature:g}" if task.temperature else "greedy"
         first = first or f"prompt {i // copies}, {kind}, new token {same}"
-    return Row(
-        way=row.way, cases=row.cases + len(said), tokens=tokens, mismatches=mismatches, ties=ties, difference=worst,
+    return replace(
+        row,
+        cases=row.cases + len(found),
+        tokens=tokens,
+        mismatches=mismatches,
+        ties=ties,
+        difference=worst,
         first=first,
-    )  # fmt: skip
-
-
-def _same(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens are the same before the first that is not."""
-    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
-
-
-def _difference(a: Tensor, b: Tensor) -> float:
-    a, b = a.double().cpu(), b.double().cpu()
-    if not (a.isfinite().all() and b.isfinite().all()):
-        return float("inf")
-    return float((a - b).abs().max() / b.abs().max().clamp(min=1e-300))
+    )
 
 
 def is_tie(logits_V: Tensor, want: int, other: int, *, temperature: float, point: float | None) -> bool:
@@ -216,7 +203,7 @@ def is_tie(logits_V: Tensor, want: int, other: int, *, temperature: float, point
     return float(apart) <= TIE
 
 
-def _tied(task: Task, answer: int, copies: int, want: Said, other: int, step: int) -> bool:
+def _tied(task: Task, answer: int, copies: int, want: Completion, other: int, step: int) -> bool:
     row, stream = divmod(answer, copies)
     logits_V = decision(task, row, want.ids[:step])
     point = task.point(row, step, stream)

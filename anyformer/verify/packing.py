@@ -6,7 +6,6 @@ One document after the other is replaced by other tokens. What another document 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +19,7 @@ from anyformer.model.output import Output
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.parameters import silent
 from anyformer.train.evaluation import with_logits
+from anyformer.verify.differences import Progress, Report, difference, is_exact, positions_of
 from anyformer.verify.shrink import span
 
 SAME = 1e-9
@@ -29,9 +29,7 @@ LEAK = 1e-12
 SHARES = (0.3, 1.0, 0.0, 0.6, 0.85, 0.15, 0.45)
 """Lengths of the documents, as shares of the longest, which is not the first: it has to start inside the row."""
 SHORTEST, LONGEST = 29, 512
-"""Tokens of the longest document unless told otherwise; more than twice the span of a pattern, within these."""
-
-Report = Callable[[int, int], None]
+"""Tokens of the longest document by default; more than twice the span of a pattern, within these."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +57,6 @@ class Packing:
 
     @property
     def same(self) -> bool:
-        """Whether packed equals alone."""
         return max(*self.answers, self.loss, self.gradient) <= SAME
 
     @property
@@ -75,7 +72,6 @@ class Packing:
 
     @property
     def passed(self) -> bool:
-        """Whether all that the model is held to is so."""
         return (self.same or not self.exact) and self.repeated == 0 and not self.leaks and not self.deaf
 
 
@@ -92,7 +88,6 @@ class Document:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Tokens of each input."""
         return (len(self.source),) if self.target is None else (len(self.source), len(self.target))
 
 
@@ -109,9 +104,8 @@ def randomise(model: Model, seed: int) -> Model:
 def check_packs(spec: ModelSpec) -> None:
     """Refuse a model that has no packed rows."""
     if spec.embed.reads not in ("input_ids", "values"):
-        raise InputError(
-            f"embed.kind: {spec.embed.kind!r} reads {spec.embed.reads}; an image is never packed with others"
-        )
+        reads = f"{spec.embed.kind!r} reads {spec.embed.reads}"
+        raise InputError(f"embed.kind: {reads}; an image is never packed with others")
     if spec.head.pools:
         raise InputError(
             f"head.kind: a {spec.head.kind!r} head gives one answer for a whole row, so documents can't share one; "
@@ -140,79 +134,46 @@ def packing(
     others = [_changed(model, each, seed * 1000 + 500 + i) for i, each in enumerate(made)]
     # The term that is compared is one of several, and alone it has gradients only beside the logits.
     with eval_mode(model), with_logits(model):
-        return _packing(model, made, others, seed=seed, notes=notes, report=report)
+        return _packing(model, made, others, seed, notes, Progress(report, 2 * documents + 3))
 
 
 def _packing(
-    model: Model,
-    made: list[Document],
-    others: list[Document],
-    *,
-    seed: int,
-    notes: tuple[str, ...],
-    report: Report | None,
+    model: Model, made: list[Document], others: list[Document], seed: int, notes: tuple[str, ...], progress: Progress
 ) -> Packing:
-    documents = len(made)
-    done, total = 0, 2 * documents + 3
-
-    def step() -> None:
-        nonlocal done
-        done += 1
-        if report is not None:
-            report(done, total)
-
     alone, loss, gradients = list[Tensor](), 0.0, list[Tensor]()
     for each in made:
         found, its_loss, its_gradients = _trained(model, [each], seed)
-        alone.append(found[0])
+        alone += found
         loss += its_loss
         gradients = [a + b for a, b in zip(gradients, its_gradients, strict=True)] if gradients else its_gradients
-        step()
+        progress.tick()
     together, row_loss, row_gradients = _trained(model, made, seed)
-    step()
     # A pass without gradients may add in another order than one with them, so it is repeated as it is.
     before, again = _answers(model, made, seed), _answers(model, made, seed)
-    step()
-    step()
+    progress.tick(3)
     moved: list[tuple[float, ...]] = []
     for i, other in enumerate(others):
         after = _answers(model, [other if i == j else each for j, each in enumerate(made)], seed)
-        moved.append(tuple(difference(a, b) for a, b in zip(after, before, strict=True)))
-        step()
+        moved.append(tuple(map(difference, after, before)))
+        progress.tick()
     gradient, worst = _worst(model, row_gradients, gradients)
     return Packing(
-        lengths=tuple(each.lengths for each in made),
-        exact=all(layer.attention.mixer.exact for stack in model.spec.stacks for layer in stack.layers),
-        answers=tuple(difference(a, b) for a, b in zip(together, alone, strict=True)),
-        loss=difference(torch.tensor(row_loss), torch.tensor(loss)),
-        gradient=gradient,
-        worst=worst,
-        moved=tuple(moved),
-        repeated=max(difference(a, b) for a, b in zip(again, before, strict=True)),
-        notes=notes,
-    )
+        lengths=tuple(each.lengths for each in made), exact=is_exact(model.spec),
+        answers=tuple(map(difference, together, alone)), loss=difference(torch.tensor(row_loss), torch.tensor(loss)),
+        gradient=gradient, worst=worst, moved=tuple(moved), repeated=max(map(difference, again, before)), notes=notes,
+    )  # fmt: skip
 
 
-def difference(a: Tensor, b: Tensor) -> float:
-    """max|a - b| / max|b|; infinite if a number is not finite."""
-    if not (a.isfinite().all() and b.isfinite().all()):
-        return float("inf")
-    apart = float((a - b).abs().max())
-    return apart / max(float(b.abs().max()), 1e-300) if apart else 0.0
-
-
-def _longest(model: Model, asked: int | None) -> tuple[int, tuple[str, ...]]:
-    spec = model.spec
-    limits = [getattr(model, stack.name).limit for stack in spec.stacks]
-    room = min((limit for limit in limits if limit is not None), default=None)
-    if asked is not None and room is not None and asked > room:
-        raise InputError(f"length: {asked} is more than the {room} positions that this model has")
+def _longest(model: Model, wanted: int | None) -> tuple[int, tuple[str, ...]]:
+    spec, room = model.spec, positions_of(model)
+    if wanted is not None and room is not None and wanted > room:
+        raise InputError(f"length: {wanted} is more than the {room} positions that this model has")
     reach = span(spec)
-    found = asked or min(max(SHORTEST, 2 * reach + 5), LONGEST, spec.context if room is None else room)
+    found = wanted or min(max(SHORTEST, 2 * reach + 5), LONGEST, spec.context if room is None else room)
     if found > reach:
         return found, ()
-    way = "" if room is not None and room <= reach else f"; --length {reach + 1} reaches past it"
-    return found, (f"patterns span {reach} tokens, more than the longest document has{way}",)
+    advice = "" if room is not None and room <= reach else f"; --length {reach + 1} reaches past it"
+    return found, (f"patterns span {reach} tokens, more than the longest document has{advice}",)
 
 
 def _document(model: Model, length: int, seed: int) -> Document:
@@ -245,39 +206,35 @@ def _changed(model: Model, document: Document, seed: int) -> Document:
     def apart(now: Tensor, drawn: Tensor, vocab: int) -> Tensor:
         return drawn if now.is_floating_point() else (now + 1 + drawn % max(1, vocab - 1)) % vocab
 
-    target = None
-    if document.target is not None and other.target is not None:
-        target = apart(document.target, other.target, spec.vocab)
-    source = apart(document.source, other.source, spec.input_vocab)
+    source, target = apart(document.source, other.source, spec.input_vocab), document.target
+    if target is not None and other.target is not None:
+        target = apart(target, other.target, spec.vocab)
     return dataclasses.replace(document, source=source, target=target)
 
 
 def _fed(model: Model, documents: list[Document], seed: int) -> Output:
     """One pass over a row: of one document as it is, of several with segments."""
-    given: dict[str, Any] = {model.spec.embed.reads: _row([each.source for each in documents])}
-    if documents[0].target is not None:
-        given["decoder_input_ids"] = _row([each.target for each in documents if each.target is not None])
-    if documents[0].labels is not None:
-        given["labels"] = _row([each.labels for each in documents if each.labels is not None])
-    if model.spec.embed.token_types:
-        kinds = model.spec.embed.token_types
-        given["token_types"] = _row([torch.arange(len(each.source)) * kinds // len(each.source) for each in documents])
+    kinds = model.spec.embed.token_types
+    parts: dict[str, list[Any]] = {
+        model.spec.embed.reads: [each.source for each in documents],
+        "decoder_input_ids": [each.target for each in documents],
+        "labels": [each.labels for each in documents],
+    }
+    if kinds:
+        parts["token_types"] = [torch.arange(len(d.source)) * kinds // len(d.source) for d in documents]
     first: Any = getattr(model, model.spec.stacks[0].name)
     if first.reads_marks:
         # The first token of a document, and one in its middle.
         marks = [torch.arange(len(d.source)) % max(1, len(d.source) // 2) == 0 for d in documents]
-        given["global_mask"] = _row([each.long() for each in marks])
+        parts["global_mask"] = [each.long() for each in marks]
     if len(documents) > 1:
-        for name, side in zip(("segments", "decoder_segments"), range(len(documents[0].lengths)), strict=False):
-            given[name] = _row([torch.full((d.lengths[side],), i) for i, d in enumerate(documents)])
+        for side, name in enumerate(("segments", "decoder_segments")[: len(documents[0].lengths)]):
+            parts[name] = [torch.full((d.lengths[side],), i) for i, d in enumerate(documents)]
+    given = {name: torch.cat(values)[None] for name, values in parts.items() if values[0] is not None}
     # A mixer may draw what it decides anew in each pass; here every pass draws the same.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return model(**given)
-
-
-def _row(parts: list[Tensor]) -> Tensor:
-    return torch.cat(parts)[None]
 
 
 def _split(out: Output, documents: list[Document]) -> list[Tensor]:
@@ -312,11 +269,7 @@ def _worst(model: Model, row: list[Tensor], alone: list[Tensor]) -> tuple[float,
     a millionth, what is smaller than that.
     """
     largest, quiet = max(float(g.abs().max()) for g in alone), silent(model.spec)
-    found: list[tuple[float, str]] = []
-    for (name, _), a, b in zip(model.named_parameters(), row, alone, strict=True):
-        if not (a.isfinite().all() and b.isfinite().all()):
-            found.append((float("inf"), name))
-            continue
-        own = largest if name in quiet else max(float(b.abs().max()), 1e-6 * largest)
-        found.append((float((a - b).abs().max()) / max(own, 1e-300), name))
-    return max(found)
+    return max(
+        (difference(a, b, largest if name in quiet else max(float(b.abs().max()), 1e-6 * largest)), name)
+        for (name, _), a, b in zip(model.named_parameters(), row, alone, strict=True)
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from anyformer.families.hf_bridge import library, public_class, to_hf
 from anyformer.families.io import is_published, load
 from anyformer.model.model import Model
 from anyformer.specs.embed_head import PatchEmbed
+from anyformer.verify.differences import difference, positions_of
 from anyformer.verify.fp64_reference import lifted
 
 LIMITS = {torch.float64: 1e-7, torch.float32: 1e-3}
@@ -77,7 +78,6 @@ class Parity:
 
     @property
     def same(self) -> bool:
-        """Whether everything passed."""
         return all(found.first is None for found in self.comparisons)
 
 
@@ -143,15 +143,13 @@ def public(folder: Path, ours: Model | None, dtype: torch.dtype) -> Any:
     if not is_published(folder):
         with lifted(dtype):
             return to_hf(load(folder, "cpu", dtype) if ours is None else ours).eval()
-    family = family_in(folder)
-    cls = public_class(family.architectures[0])
+    cls = public_class(family_in(folder).architectures[0])
     try:
         with lifted(dtype):
-            made = cls.from_pretrained(folder, dtype=dtype, local_files_only=True, use_safetensors=True).eval()
+            return cls.from_pretrained(folder, dtype=dtype, local_files_only=True, use_safetensors=True).eval()
     except (OSError, ValueError, RuntimeError, TypeError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{folder}: transformers can't load it: {first}") from error
-    return made
 
 
 def compare(ours: Model, theirs: Any, given: str, inputs: dict[str, Tensor], dtype: torch.dtype) -> Comparison:
@@ -204,45 +202,33 @@ def theirs_of(model: Any, stack: str, depth: int) -> tuple[str, Any]:
     outer = {n: m for n, m in lists.items() if not any(n.startswith(f"{other}.") for other in lists)}
     fitting = {n: m for n, m in outer.items() if len(m) == depth}
     named = {n: m for n, m in fitting.items() if stack in n.split(".")}
-    best = max((named or fitting).items(), key=lambda pair: _size(pair[1]), default=("", None))
-    return best
-
-
-def _size(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())
+    sizes = {n: sum(p.numel() for p in m.parameters()) for n, m in (named or fitting).items()}
+    best = max(sizes, key=lambda name: sizes[name], default="")
+    return best, fitting.get(best)
 
 
 @contextmanager
 def watched(stacks: list[tuple[str, Any]]) -> Iterator[dict[str, dict[str, Tensor]]]:
     """What goes into the first block of each stack, and what comes out of every block, by place."""
     seen: dict[str, dict[str, Tensor]] = {name: {} for name, _ in stacks}
-    handles: list[Any] = []
 
-    def note(stack: str, place: str) -> Callable[..., None]:
-        def keep(_: nn.Module, *found: Any) -> None:
-            tensor = _residual(found[-1])
-            if tensor is not None:
-                seen[stack][place] = tensor.detach().clone()
+    def note(stack: str, place: str, found: Any) -> None:
+        tensor = _residual(found)
+        if tensor is not None:
+            seen[stack][place] = tensor.detach().clone()
 
-        return keep
+    def before(stack: str) -> Callable[..., None]:
+        return lambda _, args, named: note(stack, "embedding", args[0] if args else list(named.values()))
 
-    def enter(stack: str) -> Callable[..., None]:
-        def keep(_: nn.Module, args: Any, named: Any) -> None:
-            given = args[0] if args else list(named.values())
-            tensor = _residual(given)
-            if tensor is not None:
-                seen[stack]["embedding"] = tensor.detach().clone()
+    def after(stack: str, place: str) -> Callable[..., None]:
+        return lambda _, args, output: note(stack, place, output)
 
-        return keep
-
-    try:
+    with ExitStack() as handles:
         for name, blocks in stacks:
-            handles.append(blocks[0].register_forward_pre_hook(enter(name), with_kwargs=True))
-            handles += [block.register_forward_hook(note(name, f"layer {i}")) for i, block in enumerate(blocks)]
+            handles.enter_context(blocks[0].register_forward_pre_hook(before(name), with_kwargs=True))
+            for i, block in enumerate(blocks):
+                handles.enter_context(block.register_forward_hook(after(name, f"layer {i}")))
         yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _residual(found: Any) -> Tensor | None:
@@ -261,31 +247,23 @@ def _hidden(ours: Tensor, reference: Any) -> Tensor | None:
     """The public class's last hidden state. Whether it is normed differs between classes, so the nearest one counts."""
     named = ("decoder_hidden_states", "hidden_states")
     states = [state for name in named for state in (reference.get(name) or ())[-2:] if state.shape == ours.shape]
-    return min(states, key=lambda state: difference(ours, state)[0], default=None)
-
-
-def difference(a: Tensor, b: Tensor) -> tuple[float, float]:
-    """Largest and mean difference, relative to b."""
-    a, b = a.double(), b.double()
-    if not (a.isfinite().all() and b.isfinite().all()):
-        return float("inf"), float("inf")
-    gap = (a - b).abs()
-    return float(gap.max() / b.abs().max().clamp(min=1e-300)), float(gap.mean() / b.abs().mean().clamp(min=1e-300))
+    return min(states, key=lambda state: difference(ours, state), default=None)
 
 
 def _row(place: str, theirs: str, a: Tensor, b: Tensor, limit: float, top1: float | None = None) -> Row:
-    largest, mean = difference(a, b)
+    largest = difference(a, b)
+    gap, scale = (a.double() - b.double()).abs().mean(), b.double().abs().mean().clamp(min=1e-300)
+    mean = float(gap / scale) if largest < float("inf") else largest
     return Row(place=place, theirs=theirs, max=largest, mean=mean, top1=top1, same=largest <= limit)
 
 
-def _length(model: Model, asked: int | None) -> int:
-    limits = [getattr(model, stack.name).limit for stack in model.spec.stacks]
-    room = min((limit for limit in limits if limit is not None), default=None)
-    if asked is None:
+def _length(model: Model, wanted: int | None) -> int:
+    room = positions_of(model)
+    if wanted is None:
         return min(LENGTH, model.spec.context, model.spec.context if room is None else room)
-    if room is not None and asked > room:
-        raise InputError(f"length: {asked} is more than the {room} positions that this model has")
-    return asked
+    if room is not None and wanted > room:
+        raise InputError(f"length: {wanted} is more than the {room} positions that this model has")
+    return wanted
 
 
 def _random(model: Model, length: int, generator: torch.Generator) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,11 +26,11 @@ from anyformer.train.config import Config
 from anyformer.train.events import Saved, Step
 from anyformer.train.loggers import read_metrics
 from anyformer.train.trainer import Trainer
+from anyformer.verify.differences import Progress, Report
 
 CONFIG = "config.toml"
 LOGGED = "losses in metrics.jsonl"
 STEPS = 8
-Report = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,6 @@ class Row:
 
     @property
     def same(self) -> bool:
-        """Whether there is no difference at all."""
         return not self.first
 
 
@@ -70,7 +69,6 @@ class Resume:
 
     @property
     def same(self) -> bool:
-        """Whether all that was compared is the same to the bit."""
         return all(row.same for row in self.rows)
 
     @property
@@ -85,35 +83,25 @@ class Resume:
                 "and the step alone: were the data written to meanwhile? An objective or packing of your own must draw "
                 "from its key only"
             )
+        loose = self.device != "cpu" and not self.deterministic
         if [*wrong] == [LOGGED]:
-            kernels = (
-                " On CUDA they do only with compute.deterministic = true"
-                if self.device != "cpu" and not self.deterministic
-                else ""
-            )
+            kernels = " On CUDA they do only with compute.deterministic = true" if loose else ""
             return (
                 f"The interrupted copy ends as the other one; it is the run's own log that says otherwise from "
                 f"{wrong[LOGGED].first} on. Those steps were made by other code, other threads or another machine, or the log "
                 f"was changed.{kernels}"
             )
-        if self.device != "cpu" and not self.deterministic:
-            return (
-                "Kernels on this device need not give the same bits twice: set compute.deterministic = true and "
-                "check again"
-            )
-        lost = ", ".join(name for name in wrong if name in self.held) or ", ".join(wrong)
+        if loose:
+            kernels = "Kernels on this device need not give the same bits twice"
+            return f"{kernels}: set compute.deterministic = true and check again"
+        measured = ("batches", "losses", "gradient norms", LOGGED)
+        lost = ", ".join(name for name in wrong if name not in measured) or ", ".join(wrong)
         where = "A CPU gives the same bits each time" if self.device == "cpu" else "Kernels were deterministic"
         return (
             f"{where}, so something is not kept in a checkpoint or not taken up from it; look at {lost}. An optimizer, "
             "objective or part of your own may hold a state that is not among its tensors; otherwise this is a fault of "
             "anyformer, which we want to hear of"
         )
-
-    @property
-    def held(self) -> tuple[str, ...]:
-        """Names of what is compared in checkpoints."""
-        measured = ("batches", "losses", "gradient norms", LOGGED)
-        return tuple(row.name for row in self.rows if row.name not in measured)
 
 
 def resume(
@@ -135,21 +123,14 @@ def resume(
     begin, end = found.step, min(found.step + steps, config.steps)
     middle = (begin + end) // 2
     notes: list[str] = []
-    total, done = 2 * (end - begin), 0
-
-    def ticked() -> None:
-        nonlocal done
-        done += 1
-        if report is not None:
-            report(done, total)
-
+    progress = Progress(report, 2 * (end - begin))
     try:
         with tempfile.TemporaryDirectory(prefix="anyformer-resume-", dir=scratch) as room:
             copies = [Path(room) / name for name in ("straight", "halves")]
             for copy in copies:
                 _copy(found.folder, copy / FOLDER / name_of(begin))
-            straight = _train(config, copies[0], [end], notes, ticked)
-            halves = _train(config, copies[1], [middle, end], notes, ticked)
+            straight = _train(config, copies[0], [end], notes, progress)
+            halves = _train(config, copies[1], [middle, end], notes, progress)
             rows = _compared(straight, halves)
             rows += _held(*(verify(copy / FOLDER / name_of(end), end) for copy in copies))
     except OSError as error:
@@ -162,7 +143,7 @@ def resume(
     if notes:
         notes.append("so the steps that the run logged are not compared")
     elif overlap:
-        rows.append(_losses(LOGGED, straight, {step: logged[step] for step in overlap}))
+        rows.append(_numbers(LOGGED, {step: (straight[step].loss, logged[step].get("loss")) for step in overlap}))
     else:
         notes.append(f"the run has logged none of the steps {begin + 1} to {end} yet, so its log is not compared")
     return Resume(
@@ -207,26 +188,24 @@ def _copy(source: Path, target: Path) -> None:
     shutil.copytree(source, target, copy_function=link)
 
 
-def _train(
-    config: Config, folder: Path, ends: list[int], notes: list[str], ticked: Callable[[], None]
-) -> dict[int, Step]:
+def _train(config: Config, folder: Path, ends: list[int], notes: list[str], progress: Progress) -> dict[int, Step]:
     """Go on to each end in turn, as the same command would; what each step found."""
     # Looks and samples learn nothing, and the loggers of a person are not for this.
     never = config.steps + 1
     part = replace(config.run, folder=str(folder), log=(), eval_every=never, save_every=never, sample_every=0)
     steps: dict[int, Step] = {}
     for end in ends:
-        with warnings.catch_warnings(record=True) as heard:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with Trainer(replace(config, run=part)) as run:
                 for event in run.events(until=end):
                     if isinstance(event, Step):
                         steps[event.step] = event
-                        ticked()
+                        progress.tick()
                     elif isinstance(event, Saved) and event.step == end:
                         # What a finished run measures at its end learns nothing either.
                         break
-        for each in heard:
+        for each in caught:
             text = str(each.message).replace(str(folder), "the run")
             if "goes on" in text and text not in notes:
                 notes.append(text)
@@ -239,24 +218,18 @@ def _compared(straight: Mapping[int, Step], halves: Mapping[int, Step]) -> list[
     first = f"step {batches[0]}" if batches else ""
     return [
         Row(name="batches", compared=len(straight), difference=float(len(batches)), first=first),
-        _losses("losses", straight, {step: {"loss": event.loss} for step, event in halves.items()}),
-        _differences(
-            "gradient norms", {f"step {s}": (e.gradient_norm, halves[s].gradient_norm) for s, e in straight.items()}
-        ),
+        _numbers("losses", {step: (event.loss, halves[step].loss) for step, event in straight.items()}),
+        _numbers("gradient norms", {s: (e.gradient_norm, halves[s].gradient_norm) for s, e in straight.items()}),
     ]
 
 
-def _losses(name: str, straight: Mapping[int, Step], others: Mapping[int, Mapping[str, Any]]) -> Row:
-    def number(value: Any) -> float:
-        return float(value) if isinstance(value, int | float) else float("nan")
+def _numbers(name: str, pairs: Mapping[int, tuple[Any, Any]]) -> Row:
+    """Numbers of steps beside each other. A loss that is not finite is logged as none at all, and equals itself."""
 
-    return _differences(name, {f"step {s}": (straight[s].loss, number(others[s].get("loss"))) for s in others})
+    def tensor(value: Any) -> Tensor:
+        return torch.tensor(value if isinstance(value, int | float) else float("nan"), dtype=torch.float64)
 
-
-def _differences(name: str, pairs: Mapping[str, tuple[float, float]]) -> Row:
-    """Numbers beside each other. A loss that is not finite is logged as none at all, and equals itself."""
-    where = {at: torch.tensor(pair, dtype=torch.float64) for at, pair in pairs.items()}
-    return _row(name, {at: (pair[0], pair[1]) for at, pair in where.items()})
+    return _row(name, {f"step {step}": (tensor(one), tensor(two)) for step, (one, two) in pairs.items()})
 
 
 def _held(a: Checkpoint, b: Checkpoint) -> list[Row]:

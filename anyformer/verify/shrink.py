@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from anyformer.errors import SpecError
@@ -12,7 +13,6 @@ from anyformer.specs.codec import write
 from anyformer.specs.embed_head import TokenEmbed
 from anyformer.specs.layer import Layer, SpecialIds
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.patterns import Pattern
 from anyformer.specs.stacks import pattern_of
 
 PARAMS, SPAN = 2_000_000, 128
@@ -43,7 +43,6 @@ class Draft:
     layers: tuple[tuple[Layer, ...], ...]
 
     def map(self, change: Callable[[Layer], Layer]) -> Draft:
-        """With every layer changed."""
         return dataclasses.replace(self, layers=tuple(tuple(map(change, stack)) for stack in self.layers))
 
     def made(self) -> ModelSpec:
@@ -90,11 +89,29 @@ def small(spec: ModelSpec) -> ModelSpec:
     # Patterns may tie their sizes to the context, so that comes before them.
     draft = _first(draft, [_shorter(draft)])
     draft = _first(draft, _narrower(draft))
-    draft = _first(draft, [draft.map(_ffn), draft.map(lambda layer: _replaced(layer, ("ffn",), width=None))])
+    draft = _first(
+        draft,
+        [
+            draft.map(lambda layer: _detail(layer, ("ffn",), "width", FFN)),
+            draft.map(lambda layer: _replaced(layer, ("ffn",), width=None)),
+        ],
+    )
     draft = _first(draft, [draft.map(_near)])
     for path, name, value in DETAILS:
-        draft = _first(draft, [draft.map(lambda layer, at=(path, name, value): _detail(layer, *at))])
+        draft = _first(draft, [draft.map(partial(_detail, path=path, name=name, value=value))])
     return draft.made()
+
+
+def size_of(spec: ModelSpec) -> str:
+    """What is left of a spec that was made small, in words."""
+    layers = [layer for stack in spec.stacks for layer in stack.layers]
+    a, depths = layers[-1].attention, " and ".join(f"{stack.depth}" for stack in spec.stacks)
+    shared = f" ({a.kv_heads} of keys)" if a.kv_heads not in (None, a.heads) else ""
+    source = f" (source {spec.source_vocab})" if spec.source_vocab is not None else ""
+    sizes = [f"width {spec.width}", f"{depths} layers", f"{a.heads} heads of {a.head_dim}{shared}"]
+    sizes += [f"vocabulary {spec.vocab}{source}", f"context {spec.context}"]
+    patterns = dict.fromkeys(str(layer.attention.pattern) for layer in layers if layer.attention.pattern is not None)
+    return ", ".join([*sizes, *(["patterns " + ", ".join(patterns)] if patterns else [])])
 
 
 def _kinds(layers: Iterable[Layer]) -> tuple[Layer, ...]:
@@ -117,23 +134,16 @@ def _first(draft: Draft, choices: Iterable[Draft]) -> Draft:
 
 def _narrower(draft: Draft) -> list[Draft]:
     """Fewer and narrower heads; if a pattern counts the heads, only narrower; if positions count dimensions, neither."""
-    spec = draft.spec
-    found: list[Draft] = []
-    for heads, head_dim in ((HEADS, HEAD_DIM), (None, HEAD_DIM), (HEADS, None)):
-        width = min(spec.width, WIDTH)
-        shared: dict[str, Any] = {"width": width}
-        if isinstance(spec.embed, TokenEmbed) and spec.embed.width:
-            inner = max(1, spec.embed.width * width // spec.width)
-            shared["embed"] = dataclasses.replace(spec.embed, width=inner)
-
-        def change(layer: Layer, most: int | None = heads, dim: int | None = head_dim, width: int = width) -> Layer:
-            return _heads(layer, spec.width, width, most, dim)
-
-        found.append(dataclasses.replace(draft.map(change), shared=draft.shared | shared))
-    return found
+    spec, width = draft.spec, min(draft.spec.width, WIDTH)
+    shared: dict[str, Any] = {"width": width}
+    if isinstance(spec.embed, TokenEmbed) and spec.embed.width:
+        shared["embed"] = dataclasses.replace(spec.embed, width=max(1, spec.embed.width * width // spec.width))
+    choices = ((HEADS, HEAD_DIM), (None, HEAD_DIM), (HEADS, None))
+    narrowed = [draft.map(partial(_heads, before=spec.width, width=width, most=n, narrow=dim)) for n, dim in choices]
+    return [dataclasses.replace(each, shared=draft.shared | shared) for each in narrowed]
 
 
-def _heads(layer: Layer, before: int, width: int, most: int | None, narrow: int | None) -> Layer:
+def _heads(layer: Layer, *, before: int, width: int, most: int | None, narrow: int | None) -> Layer:
     a = layer.attention
     dim = a.head_dim or before // a.heads
     heads = a.heads if most is None else min(a.heads, most)
@@ -153,22 +163,13 @@ def _heads(layer: Layer, before: int, width: int, most: int | None, narrow: int 
     return layer
 
 
-def _ffn(layer: Layer) -> Layer:
-    return layer if layer.ffn.width is None else _replaced(layer, ("ffn",), width=min(layer.ffn.width, FFN))
-
-
 def _near(layer: Layer) -> Layer:
-    """With a pattern that spans no more than a few tokens."""
+    """With a pattern whose sizes are divided until it spans no more than a few tokens."""
     pattern = layer.attention.pattern
-    if pattern is None:
+    widest = max(pattern.sizes(), default=0) if pattern is not None else 0
+    if pattern is None or widest <= NEAR:
         return layer
-    return _replaced(layer, ("attention",), pattern=near(pattern))
-
-
-def near(pattern: Pattern) -> Pattern:
-    """The pattern with its sizes divided until it spans no more than a few tokens."""
-    widest = max(pattern.sizes(), default=0)
-    return pattern if widest <= NEAR else pattern.shrunk(widest / NEAR)
+    return _replaced(layer, ("attention",), pattern=pattern.shrunk(widest / NEAR))
 
 
 def _detail(layer: Layer, path: tuple[str, ...], name: str, value: int) -> Layer:

@@ -65,7 +65,7 @@ def test_bench_attention_with_one_head_measures_it_once(capsys):
 
 
 def test_bench_attention_beyond_the_memory_says_so(capsys, monkeypatch):
-    from anyformer.measure import attention
+    from anyformer.evals import attention
 
     monkeypatch.setattr(attention, "FIRST", 16)
     monkeypatch.setattr(attention, "free", lambda device: 60_000)

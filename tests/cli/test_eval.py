@@ -15,15 +15,15 @@ import anyformer as af
 from anyformer.cli import model as shared
 from anyformer.cli.main import main
 from anyformer.data.dataset import Examples
-from anyformer.measure.tasks import measure
-from anyformer.measure.trial import open_trial
+from anyformer.evals.eval_setup import open_setup
+from anyformer.evals.tasks import measure
 from anyformer.train.config import ModelPart
 from anyformer.train.perplexity import score
 from anyformer.train.trainer import Trainer
 from tests.cli.small_run import TEXT, small_run
 from tests.data.feeding import examples_for, make, spec_for
 from tests.data.test_tokenizer import STORIES, needs_stories
-from tests.measure.test_bleu import needs_sacrebleu
+from tests.evals.test_translation import needs_sacrebleu
 from tests.train.small_data import text_config, text_data, write_data
 
 ROOT = Path(af.__file__).parents[1]
@@ -198,8 +198,8 @@ def test_eval_of_a_part_has_the_figures_of_the_run_by_length(trained, capsys):
     asked = ["eval", str(trained / "run"), "--part", "valid"]
     assert main([*asked, "--length", "32", "--length", "8", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    trial = open_trial(trained / "run", "valid")
-    want = [measure(trial), measure(trial, length=8)]
+    setup = open_setup(trained / "run", "valid")
+    want = [measure(setup), measure(setup, length=8)]
     assert (found["part"], found["objective"], found["examples"]) == ("valid", "causal", 20)
     for each, known in zip(found["measured"], want, strict=True):
         assert (each["length"], each["loss"], each["accuracy"]) == (known.length, known.loss, known.figures["accuracy"])
@@ -305,7 +305,7 @@ def test_eval_of_pairs_without_decoding_has_the_teacher_forced_figures(tmp_path,
 
 
 def test_eval_of_pairs_without_sacrebleu_names_the_package_before_anything_is_measured(tmp_path, capsys, monkeypatch):
-    from anyformer.measure import bleu
+    from anyformer.evals import translation as bleu
 
     def missing(name):
         raise ImportError(f"No module named {name!r}")

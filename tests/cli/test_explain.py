@@ -10,6 +10,7 @@ import pytest
 from anyformer.explain.hardware import machine
 from anyformer.explain.page import page
 from anyformer.explain.report import report
+from anyformer.kernels.attention import block_local, flex, paged_cuda, sdpa
 from tests.cli.command import run, widest
 from tests.cli.small_run import small_run
 from tests.contract.draw import draw, every_kind, spec_of_kind
@@ -17,6 +18,8 @@ from tests.explain.specs import CHANGES, images, spec_named
 from tests.test_import import HERE, fresh
 
 NARROW = 60
+PAGED = (paged_cuda if paged_cuda.has_triton() else sdpa).KERNEL.name
+"""What serves paged decoding on CUDA here."""
 SEEDS = range(80)
 
 
@@ -154,15 +157,55 @@ def test_explain_draws_a_png(capsys, tmp_path, name):
     "command",
     [
         ["zoo"],
-        ["explain", "llama-3-8b"],
-        ["explain", "llama-3-8b", "--set", "context=131072", "--set", "attention.pattern=causal & (chunked(8192) | window(512))"],
         ["diff", "llama-7b", "llama-3-8b"],
     ],
-    ids=["zoo", "explain", "explain-128k", "diff"],
-)  # fmt: skip
+    ids=["zoo", "diff"],
+)
 def test_command_that_needs_no_model_loads_neither_torch_nor_matplotlib(command):
     code = f"from anyformer.cli.main import main; assert main({command!r}) == 0"
     assert not {"torch", "matplotlib", "transformers"} & {*fresh(code)}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"context": 131072, "attention.pattern": "causal & (chunked(8192) | window(512))"}],
+    ids=["explain", "explain-128k"],
+)
+def test_explain_loads_torch_for_its_kernels_only(changes):
+    code = f"""
+import anyformer
+from anyformer.explain.hardware import machine
+from anyformer.explain.page import page
+from anyformer.explain.report import report
+assert list(page(report(anyformer.spec("llama-3-8b", {changes!r}), machine("h200"), name="llama-3-8b"), 100))
+"""
+    assert not {"torch", "matplotlib", "transformers"} & {*fresh(code)}
+    code = 'from anyformer.cli.main import main; assert main(["explain", "llama-3-8b"]) == 0'
+    assert not {"matplotlib", "transformers"} & {*fresh(code)}
+
+
+@pytest.mark.parametrize(
+    ("device", "training", "paged"),
+    [("cpu", block_local.KERNEL.name, sdpa.KERNEL.name), ("cuda", flex.KERNEL.name, PAGED)],
+)
+def test_explain_shows_the_kernels_of_a_device_with_the_refusals_of_the_others(
+    capsys, tmp_path, device, training, paged
+):
+    path = written(spec_named("local-global"), tmp_path)
+    out = run(capsys, "explain", path, "--device", device).out
+    section = out[out.index(f"Attention kernels on {device}") :].splitlines()
+    local = next(line for line in section if line.endswith(f"training: {training}"))
+    assert section[section.index(local) + 1].startswith("    ")
+    data = run(capsys, "explain", path, "--device", device, "--json").json["kernels"]
+    found = {(each["layers"], each["phase"]): each for each in data["uses"]}
+    assert found[local.split(", training")[0], "training"]["kernel"] == training
+    assert found[local.split(", training")[0], "paged decoding"]["kernel"] == paged
+    assert all(each["others"] for each in data["uses"])
+    narrow = run(capsys, "explain", path, "--device", device, "--dtype", "float64", "--layer", "5", "--json").json
+    assert narrow["kernels"]["dtype"] == "float64"
+    assert {each["kernel"] for each in narrow["kernels"]["uses"]} == {"sdpa"} | (
+        {"grouped"} if device == "cpu" else set()
+    )
 
 
 def on_terminal(*argv: str, columns: int) -> str:

@@ -3,7 +3,7 @@
 import pytest
 
 from anyformer.cli import zoo
-from anyformer.explain.zoo_table import catalogue
+from anyformer.explain.zoo_table import zoo_table
 from anyformer.families.zoo import presets
 from tests.cli.command import run, widest
 
@@ -22,7 +22,7 @@ def test_zoo_table_fits_its_width_with_no_cell_cut(width):
     from rich.console import Console
 
     out = Console(width=width)
-    entries = catalogue()
+    entries = zoo_table()
     with out.capture() as caught:
         for part in zoo._page(entries, {}, width):
             out.print(part)

@@ -18,7 +18,7 @@ import anyformer as af
 from anyformer.errors import InputError
 from anyformer.explain import prompt
 from anyformer.explain.html import page, save
-from anyformer.explain.prompt import look
+from anyformer.explain.prompt import trace_prompt
 from tests.cli.small_run import small_run
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -40,7 +40,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def seen(made):
-    return look(*made, TEXT, name="small")
+    return trace_prompt(*made, TEXT, name="small")
 
 
 def levels(weights, rows, columns):
@@ -67,7 +67,7 @@ def browse(text, folder, fragment=""):
 in_a_browser = pytest.mark.skipif(BROWSER is None, reason=f"no browser found: none of {', '.join(BROWSERS)}")
 
 
-def test_look_at_a_prompt_says_what_the_model_says(made, seen):
+def test_trace_of_a_prompt_says_what_the_model_says(made, seen):
     model, tokenizer = made
     assert tokenizer.decode(seen.ids) == TEXT
     with torch.no_grad():
@@ -86,7 +86,7 @@ def test_look_at_a_prompt_says_what_the_model_says(made, seen):
     assert {str(token) for layer in data["layers"] for each in layer["top"] for token, _ in each} <= set(data["texts"])
 
 
-def test_look_at_a_prompt_by_layer_and_head_is_the_trace(made, seen):
+def test_trace_of_a_prompt_by_layer_and_head_is_the_trace(made, seen):
     model, _ = made
     found = model.trace(torch.tensor([seen.ids]), attention="all", logits="all")
     data = seen.data()
@@ -99,26 +99,26 @@ def test_look_at_a_prompt_by_layer_and_head_is_the_trace(made, seen):
         assert np.abs(levels(weights, size, size) / 255 - exact).max() <= 0.5001 / 255
 
 
-def test_look_at_tokens_keeps_the_blank_that_a_token_begins_with(seen):
+def test_trace_of_tokens_keeps_the_blank_that_a_token_begins_with(seen):
     assert "".join(seen.texts[token] for token in seen.ids[1:]) == TEXT
     assert seen.texts[seen.ids[0]] == "<|endoftext|>"
 
 
-def test_look_leaves_layers_out_that_would_make_the_page_too_large(made, monkeypatch):
+def test_trace_leaves_layers_out_that_would_make_the_page_too_large(made, monkeypatch):
     monkeypatch.setattr(prompt, "ROOM", 100)
-    found = look(*made, TEXT, name="small")
+    found = trace_prompt(*made, TEXT, name="small")
     assert [weights.name for weights in found.attention] == ["layer 0"]
     assert found.notes == ["Attention of 1 of 2 layers: all of them would make the page too large."]
 
 
-def test_look_at_an_encoder_expects_the_token_in_its_place(tmp_path):
-    found = look(*small_run(tmp_path, {"topology": "encoder"}), TEXT, name="small")
+def test_trace_of_an_encoder_expects_the_token_in_its_place(tmp_path):
+    found = trace_prompt(*small_run(tmp_path, {"topology": "encoder"}), TEXT, name="small")
     assert found.predicts == "same"
     assert all(each is not None for each in found.given)
 
 
-def test_look_at_a_classifier_shows_attention_only(tmp_path):
-    found = look(
+def test_trace_of_a_classifier_shows_attention_only(tmp_path):
+    found = trace_prompt(
         *small_run(tmp_path, {"topology": "encoder", "head": {"kind": "sequence", "labels": 3}}), TEXT, name="s"
     )
     assert (found.predicts, found.layers, len(found.attention)) == (None, [], 2)
@@ -133,18 +133,18 @@ def test_look_at_a_classifier_shows_attention_only(tmp_path):
         ("the cat " * 400, "a page shows at most 256: shorten it"),
     ],
 )
-def test_look_at_a_prompt_that_does_not_fit_teaches(made, text, says):
+def test_trace_of_a_prompt_that_does_not_fit_teaches(made, text, says):
     with pytest.raises(InputError, match=says):
-        look(*made, text, name="small")
+        trace_prompt(*made, text, name="small")
 
 
-def test_look_at_a_model_of_images_teaches(made):
+def test_trace_of_a_model_of_images_teaches(made):
     spec = af.spec({
         "topology": "encoder", "width": 8, "depth": 1, "context": 5, "attention": {"heads": 2},
         "embed": {"kind": "patches", "image": 8, "patch": 4, "channels": 1}, "head": {"kind": "sequence", "labels": 2},
     })  # fmt: skip
     with pytest.raises(InputError, match="this model reads pixel_values, not a text"):
-        look(af.build(spec), made[1], TEXT, name="images")
+        trace_prompt(af.build(spec), made[1], TEXT, name="images")
 
 
 def test_page_asks_nobody_for_anything(seen):
@@ -193,7 +193,7 @@ def test_page_in_a_browser_draws_all_and_shows_the_head_that_its_address_names(m
 
 @in_a_browser
 def test_page_in_a_browser_shows_cross_attention_of_an_encoder_decoder(tmp_path):
-    found = look(*small_run(tmp_path / "run", {"topology": "encoder-decoder"}), TEXT, name="small")
+    found = trace_prompt(*small_run(tmp_path / "run", {"topology": "encoder-decoder"}), TEXT, name="small")
     names = [
         "encoder 0",
         "encoder 1",
@@ -213,26 +213,30 @@ def test_page_in_a_browser_shows_cross_attention_of_an_encoder_decoder(tmp_path)
 
 
 @pytest.mark.skipif(not STORIES.is_dir(), reason="the checkpoint stories260K is not beside this repository")
-def test_look_at_a_real_checkpoint_expects_what_it_learned():
-    found = look(af.load(STORIES), af.tokenizer(STORIES), "Once upon a time, there was a little", name="stories260K")
+def test_trace_of_a_real_checkpoint_expects_what_it_learned():
+    found = trace_prompt(
+        af.load(STORIES), af.tokenizer(STORIES), "Once upon a time, there was a little", name="stories260K"
+    )
     # Its tokenizer files put no bos before a text.
     assert found.texts[found.ids[0]] == " Once"
     best = [found.texts[int(each[0][0])] for each in found.layers[-1].top]
     assert best[:3] == [" upon", " a", " time"]
 
 
-def test_look_keeps_the_layer_that_is_shown_first_where_others_are_left_out(made, monkeypatch):
+def test_trace_keeps_the_layer_that_is_shown_first_where_others_are_left_out(made, monkeypatch):
     monkeypatch.setattr(prompt, "ROOM", 100)
-    found = look(*made, TEXT, name="small", layer=1, head=1)
+    found = trace_prompt(*made, TEXT, name="small", layer=1, head=1)
     assert ([weights.name for weights in found.attention], found.first) == (["layer 1"], (0, 1))
 
 
-def test_look_at_an_encoder_decoder_shows_a_layer_of_the_decoder_first(tmp_path):
-    found = look(*small_run(tmp_path, {"topology": "encoder-decoder", "ids.start": 0}), TEXT, name="small", layer=1)
+def test_trace_of_an_encoder_decoder_shows_a_layer_of_the_decoder_first(tmp_path):
+    found = trace_prompt(
+        *small_run(tmp_path, {"topology": "encoder-decoder", "ids.start": 0}), TEXT, name="small", layer=1
+    )
     assert found.attention[found.first[0]].name == "decoder 1, attention"
 
 
 @in_a_browser
 def test_page_opens_at_the_layer_and_the_head_that_were_asked_for(made, tmp_path):
-    told, _ = browse(page(look(*made, TEXT, name="small", layer=1, head=1)), tmp_path)
+    told, _ = browse(page(trace_prompt(*made, TEXT, name="small", layer=1, head=1)), tmp_path)
     assert (told["ready"], told["selected"]) == ("yes", "1.1")

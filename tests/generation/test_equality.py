@@ -10,7 +10,7 @@ import anyformer as af
 from anyformer.families.family import Family, families
 from anyformer.model.model import Model
 from anyformer.specs import ModelSpec
-from anyformer.verify.decoding_modes import WAYS
+from anyformer.verify.decoding_modes import MODES
 from anyformer.verify.generation import Equality, equality
 from tests.contract.contracts import model_of, prefix_of, randomise
 from tests.contract.draw import draw
@@ -27,9 +27,9 @@ ONE_CHUNK = {
 """For Reformer: LSH attention is exact within one chunk."""
 PADDED = ("in a batch, padded left", "in a batch, padded right")
 GUESSED = ("with guesses", "with look-up")
-BUT_PADDED = tuple(way for way in WAYS if way.name not in PADDED)
+BUT_PADDED = tuple(way for way in MODES if way.name not in PADDED)
 """A stream is from a batch that is padded left, one without a cache and with look-up from one that is padded right."""
-LATE = tuple(way for way in WAYS if way.name in ("prompt in pieces", "samples of one reading", "with look-up"))
+LATE = tuple(way for way in MODES if way.name in ("prompt in pieces", "samples of one reading", "with look-up"))
 """Ways that no other test has over the random specs."""
 
 
@@ -54,7 +54,7 @@ def assert_equal(found: Equality) -> None:
     assert not found.wrong, "\n".join(map(str, found.wrong))
     for row in found.rows:
         assert row.tokens == row.cases * found.new
-        assert row.absent is not None or row.cases > 0 or row.way == "samples of one reading"
+        assert row.absent is not None or row.cases > 0 or row.mode == "samples of one reading"
 
 
 @pytest.mark.parametrize(("kind", "other"), [(kind, GUESSED[i % 2]) for i, kind in enumerate(KINDS)])
@@ -62,17 +62,17 @@ def test_every_way_of_a_family_draws_the_tokens_that_it_draws_alone(kind, other)
     # Families take turns with the two ways that guess; the page of figures has both for all.
     ways = [way for way in BUT_PADDED if way.name != other]
     length = 11 if kind == "reformer" else None
-    assert_equal(equality(family_model(kind), prompts=2, length=length, new=NEW, ways=ways, heats=(1.0,)))
+    assert_equal(equality(family_model(kind), prompts=2, length=length, new=NEW, modes=ways, temperatures=(1.0,)))
 
 
 @pytest.mark.parametrize("kind", KINDS[::8])
 def test_every_way_of_a_family_finds_the_likeliest_tokens_that_it_finds_alone(kind):
-    assert_equal(equality(family_model(kind), prompts=2, new=2 * NEW, heats=(0.0,)))
+    assert_equal(equality(family_model(kind), prompts=2, new=2 * NEW, temperatures=(0.0,)))
 
 
 @pytest.mark.parametrize("seed", talking(range(120))[::3])
 def test_further_ways_of_a_random_spec_draw_the_tokens_that_it_draws_alone(seed):
-    assert_equal(equality(model_of(draw(seed)), prompts=2, new=8, seed=seed, ways=LATE, heats=(1.0,)))
+    assert_equal(equality(model_of(draw(seed)), prompts=2, new=8, seed=seed, modes=LATE, temperatures=(1.0,)))
 
 
 def unmoved(model: Model, length: int) -> None:

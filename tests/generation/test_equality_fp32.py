@@ -17,7 +17,7 @@ def test_every_way_of_a_family_in_fp32_gives_the_tokens_that_it_gives_alone(kind
     family = Family.named(kind)
     assert family is not None
     model = randomise(af.build(family.spec_from(family.tiny())), 0)
-    found = equality(model, prompts=2, new=8, ways=BUT_PADDED, heats=(heat,))
+    found = equality(model, prompts=2, new=8, modes=BUT_PADDED, temperatures=(heat,))
     assert found.dtype == "float32"
     assert found.passed, "\n".join(map(str, found.wrong))
     answers, ties = sum(row.cases for row in found.rows), sum(row.ties for row in found.rows)
@@ -26,7 +26,7 @@ def test_every_way_of_a_family_in_fp32_gives_the_tokens_that_it_gives_alone(kind
 
 @needs_stories
 def test_every_way_of_a_trained_model_in_fp32_gives_the_tokens_that_it_gives_alone():
-    found = equality(af.load(STORIES), prompts=2, length=30, new=16, ways=BUT_PADDED)
+    found = equality(af.load(STORIES), prompts=2, length=30, new=16, modes=BUT_PADDED)
     assert found.passed, "\n".join(map(str, found.wrong))
     assert sum(row.tokens for row in found.rows) >= 16 * sum(row.cases for row in found.rows) * 0.95
 

@@ -9,15 +9,15 @@ import transformers
 import anyformer as af
 from anyformer.cli.main import main
 from anyformer.data.tokenizer import Tokenizer, prompt_ids, source_ids
+from anyformer.evals.loglikelihood import LoglikelihoodModel
 from anyformer.families.io import load
 from anyformer.generation.chat.conversation import Chat
 from anyformer.generation.pipelines.source import open_source
 from anyformer.generation.text.prompt import read_prompt
-from anyformer.measure.continuations import Continuations
 from tests.cli.small_run import small_run
 from tests.data.published import NAMES, around, byte_level, unigram
 from tests.data.test_tokenizer import STORIES, needs_stories
-from tests.measure.harness_peer import kinds, write_model
+from tests.evals.lm_eval_peer import kinds, write_model
 
 PROMPTS = ["The cat sat on", "Once upon a time ", " In 1984", "the fox</s> x", "na\u00efve caf\u00e9"]
 GREEDY = {"max_new_tokens": 8, "do_sample": False, "return_tensors": True}
@@ -106,7 +106,7 @@ def test_run_of_ours_reads_texts_as_it_was_trained(tmp_path):
     assert prompt_ids(model.spec, read, "the cat") == (0, *words.encode("the cat"))
     assert 0 not in words.encode("the<|endoftext|>cat")
     assert prompt_ids(model.spec, read, "the<|endoftext|>cat")[1:] == tuple(words.encode("the<|endoftext|>cat"))
-    asked = Continuations(model, read)
+    asked = LoglikelihoodModel(model, read)
     assert asked.split("the", " cat") == (
         [0, *words.encode("the")],
         words.encode("the cat")[len(words.encode("the")) :],

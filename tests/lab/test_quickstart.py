@@ -65,7 +65,7 @@ class Clock:
 def test_quickstart_by_the_clock_counts_getting_ready_looks_and_the_last_measurement(here, monkeypatch):
     clock = Clock()
     made = Quickstart(Plan(text="foxes.txt", budget=Budget(seconds=600.0), changes=SMALL), clock=clock)
-    glimpse, score_ids = Quickstart._glimpse, quickstarting.score_ids
+    glimpse, score_ids = Quickstart._quick_eval, quickstarting.score_ids
 
     def slow(self):
         clock.now += 4.0
@@ -76,7 +76,7 @@ def test_quickstart_by_the_clock_counts_getting_ready_looks_and_the_last_measure
             clock.now += 4.0 * sum(2 * len(ids) for ids in documents) / (16 * 33)
         return score_ids(model, documents, **more)
 
-    monkeypatch.setattr(Quickstart, "_glimpse", slow)
+    monkeypatch.setattr(Quickstart, "_quick_eval", slow)
     monkeypatch.setattr(quickstarting, "score_ids", measured)
     with made.folder:
         made.read()
@@ -146,7 +146,7 @@ def test_quickstart_by_steps_repeats_to_the_bit(here, more):
     ends = [quickstart(budget=Budget(steps=4), out=f"runs/{i}", changes=SMALL | more)[0] for i in range(2)]
     for a, b in zip(ends[0].model.parameters(), ends[1].model.parameters(), strict=True):
         assert torch.equal(a, b)
-    assert list(ends[0].speak(20)) == list(ends[1].speak(20))
+    assert list(ends[0].sample(20)) == list(ends[1].sample(20))
 
 
 def test_quickstart_of_another_seed_differs(here):

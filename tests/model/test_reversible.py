@@ -225,7 +225,7 @@ PEAKS = """
 import json
 import torch
 import anyformer as af
-from anyformer.measure.memory import used
+from anyformer.evals.memory import used
 from tests.model.test_reversible import BASE
 
 torch.set_num_threads(1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from anyformer.measure.memory import used
+from anyformer.evals.memory import used
 from anyformer.parts.ffn import FeedForwardNet
 from anyformer.parts.ffns.gated import Bilinear, Gated, Geglu, Glu, Reglu, Swiglu
 from anyformer.parts.ffns.plain import Gelu, GeluQuick, GeluTanh, Plain, Relu, Relu2, Silu

@@ -7,7 +7,7 @@ import torch
 
 import anyformer as af
 from anyformer.errors import CapabilityError, InputError
-from anyformer.measure.quality import compare, compare_ids
+from anyformer.evals.quality import compare, compare_ids
 from anyformer.model.quantize import quantize
 from anyformer.parts.linear import Linear
 from anyformer.parts.quantized import QuantizedLinear, numbers_of

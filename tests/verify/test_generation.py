@@ -11,7 +11,9 @@ from anyformer.generation.running.runner import Runner
 import anyformer as af
 from anyformer.errors import InputError
 from anyformer.generation import engine
-from anyformer.verify.decoding_modes import WAYS, Said, Way
+from anyformer.generation.readers.static import Cached
+from anyformer.generation.running.runner import Runner
+from anyformer.verify.decoding_modes import MODES, Completion, DecodingMode
 from anyformer.verify.generation import SAME, Equality, equality
 from anyformer.verify.packing import randomise
 from tests.contract.draw import BASE
@@ -28,7 +30,7 @@ def checked(changes: dict[str, Any], **more: Any) -> Equality:
 
 
 def names(found: Equality) -> set[str]:
-    return {row.way for row in found.wrong}
+    return {row.mode for row in found.wrong}
 
 
 def test_equality_of_a_right_model_counts_its_answers():
@@ -36,7 +38,7 @@ def test_equality_of_a_right_model_counts_its_answers():
     assert found.passed
     assert found.exact
     assert len(set(found.lengths)) == 3
-    assert {row.way: row.cases for row in found.rows} == {way.name: 6 for way in WAYS}
+    assert {row.mode: row.cases for row in found.rows} == {way.name: 6 for way in MODES}
     assert all(row.tokens == 36 and row.mismatches == row.ties == 0 for row in found.rows)
     assert all(row.difference is None or row.difference < 1e-12 for row in found.rows)
     assert max(found.lengths) + found.new > 5
@@ -44,9 +46,9 @@ def test_equality_of_a_right_model_counts_its_answers():
 
 
 def test_equality_of_an_encoder_decoder_says_what_it_has_not():
-    found = checked({"topology": "encoder-decoder", "ids.start": 0}, heats=(1.0,))
+    found = checked({"topology": "encoder-decoder", "ids.start": 0}, temperatures=(1.0,))
     assert found.passed
-    assert {row.way for row in found.rows if row.absent} == {"prompt in pieces"}
+    assert {row.mode for row in found.rows if row.absent} == {"prompt in pieces"}
 
 
 def test_equality_with_draws_that_depend_on_the_row_is_found_by_batches(monkeypatch):
@@ -82,9 +84,9 @@ def test_equality_with_a_cache_that_forgets_is_found_by_whoever_reads_again(monk
     assert {"without a cache", "prompt in pieces"} | PAGES <= names(found)
 
 
-def other_way(token: int) -> Way:
+def other_way(token: int) -> DecodingMode:
     """A way in which every answer begins with this token."""
-    return Way(
+    return DecodingMode(
         "odd", lambda task, known, rng: [dataclasses.replace(said, ids=(token, *said.ids[1:])) for said in known]
     )
 
@@ -95,12 +97,12 @@ def test_equality_below_fp64_counts_an_equally_likely_token_as_a_tie(dtype):
     with torch.no_grad():
         weight = model.get_parameter("head.weight")
         weight[5] = weight[6] = weight[5] * 20
-    seen: list[Said] = []
-    given: dict[str, Any] = {"prompts": 6, "new": 1, "heats": (0.0,)}
-    equality(model, ways=(Way("look", lambda task, known, rng: seen.extend(known) or known),), **given)
+    seen: list[Completion] = []
+    given: dict[str, Any] = {"prompts": 6, "new": 1, "temperatures": (0.0,)}
+    equality(model, modes=(DecodingMode("look", lambda task, known, rng: seen.extend(known) or known),), **given)
     fives = sum(said.ids == (5,) for said in seen)
     assert 0 < fives < 6
-    (row,) = equality(model, ways=(other_way(6),), **given).rows
+    (row,) = equality(model, modes=(other_way(6),), **given).rows
     assert row.ties == (fives if dtype == torch.float32 else 0)
     assert row.mismatches == 6 - row.ties
 
@@ -130,5 +132,5 @@ def test_equality_of_what_can_not_be_checked_is_refused(changes, more, said):
 
 
 def test_equality_of_rows_within_a_pattern_says_so():
-    found = checked({"attention.pattern": "causal & window(60)", "context": 64}, length=9, ways=WAYS[:1])
+    found = checked({"attention.pattern": "causal & window(60)", "context": 64}, length=9, modes=MODES[:1])
     assert found.notes == ("patterns span 60 tokens, more than any row has here",)

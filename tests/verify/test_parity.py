@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 import anyformer as af
 from anyformer.errors import InputError
 from anyformer.families.family import families
-from anyformer.verify.parity import LIFTED, LIMITS, difference, parity, public, quiet
+from anyformer.verify.parity import LIFTED, LIMITS, _row, parity, public, quiet
 from tests.families.cases import OWN
 from tests.families.oracle import oracle, public_class
 
@@ -148,5 +148,10 @@ def test_parity_leaves_the_default_dtype_as_it_was(saved):
 
 
 def test_difference_of_what_is_not_finite_is_infinite():
-    assert difference(torch.tensor([1.0, float("nan")]), torch.ones(2)) == (float("inf"), float("inf"))
-    assert difference(torch.tensor([2.0, 1.0]), torch.tensor([1.0, 1.0])) == (1.0, 0.5)
+    def compared(a, b):
+        row = _row("here", "there", torch.tensor(a), torch.tensor(b), 1e-3)
+        return row.max, row.mean, row.same
+
+    assert compared([1.0, float("nan")], [1.0, 1.0]) == (float("inf"), float("inf"), False)
+    assert compared([2.0, 1.0], [1.0, 1.0]) == (1.0, 0.5, False)
+    assert compared([1.0, 1.0], [1.0, 1.0]) == (0.0, 0.0, True)

@@ -13,17 +13,17 @@ from torch import Tensor
 import anyformer as af
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import AnyformerError
-from anyformer.explain.prompt import look as look_at_prompt
+from anyformer.evals.loglikelihood import LoglikelihoodModel
+from anyformer.evals.quality import compare_ids
+from anyformer.explain.prompt import trace_prompt
 from anyformer.generation.engine import Engine
-from anyformer.measure.continuations import Continuations
-from anyformer.measure.quality import compare_ids
 from anyformer.model.model import Model
 from anyformer.model.quantize import quantize
 from anyformer.parts.moe import MoE
 from anyformer.specs.stacks import pattern_of
 from anyformer.train.evaluation import evaluate
 from anyformer.train.perplexity import score_ids
-from anyformer.verify.decoding_modes import WAYS
+from anyformer.verify.decoding_modes import MODES
 from anyformer.verify.generation import equality
 from anyformer.verify.packing import packing
 from tests.contract.contracts import answers, keeps_a_cache, prefix_of
@@ -213,8 +213,8 @@ def generate_in_two_threads(world: World, rng: random.Random) -> None:
 @action(weight=3, when=talks)
 def generate_in_every_way(world: World, rng: random.Random) -> None:
     """The library's own table of ways, some of it."""
-    ways, heat = rng.sample(WAYS, 2), rng.choice((0.0, 1.0))
-    found = equality(world.model, prompts=2, length=max(4, world.prefix), new=3, seed=rng.randrange(99), ways=ways, heats=(heat,))  # fmt: skip
+    ways, heat = rng.sample(MODES, 2), rng.choice((0.0, 1.0))
+    found = equality(world.model, prompts=2, length=max(4, world.prefix), new=3, seed=rng.randrange(99), modes=ways, temperatures=(heat,))  # fmt: skip
     require(found.passed, "answer", f"ways differ: {found.wrong}")
 
 
@@ -439,9 +439,9 @@ def use_a_pipeline(world: World, rng: random.Random) -> None:
 @action(weight=1, when=lambda w: w.talks and w.spec.vocab >= 37 and not w.prefix)
 def explain_a_prompt(world: World, rng: random.Random) -> None:
     words = _words()
-    look_at_prompt(world.model, words, "w5 w6 w7", name="walked")
+    trace_prompt(world.model, words, "w5 w6 w7", name="walked")
     if world.spec.topology == "decoder":
-        Continuations(world.model, words).likelihoods([("w5 w6", " w7 w8")])
+        LoglikelihoodModel(world.model, words).loglikelihood([("w5 w6", " w7 w8")])
 
 
 @action(weight=1)

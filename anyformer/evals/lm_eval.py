@@ -2,14 +2,14 @@
 
 On the command line, with all of the harness's own options:
 
-    python -m anyformer.measure.harness run --model anyformer --model_args path=runs/quickstart --tasks lambada_openai
+    python -m anyformer.evals.lm_eval run --model anyformer --model_args path=runs/quickstart --tasks lambada_openai
 
 In Python:
 
     import lm_eval
-    from anyformer.measure.harness import harness_model
+    from anyformer.evals.lm_eval import lm_eval_model
 
-    lm_eval.simple_evaluate(model=harness_model("runs/quickstart"), tasks=["lambada_openai"])
+    lm_eval.simple_evaluate(model=lm_eval_model("runs/quickstart"), tasks=["lambada_openai"])
 
 `path` is a run, a folder of anyformer's, a Hugging Face directory or org/name. `device` and `dtype` are as in `load`;
 `batch_tokens` are read at once, whatever the harness's batch_size says: rows of similar length share a batch. A request
@@ -49,7 +49,7 @@ HARNESS = ("batch_size", "max_batch_size", "device")
 
 
 @cache
-def harness_class() -> Any:
+def lm_eval_class() -> Any:
     """The class that the harness calls, registered there as `anyformer`."""
     try:
         api, registry = installed(f"{PACKAGE}.api.model"), installed(f"{PACKAGE}.api.registry")
@@ -59,25 +59,26 @@ def harness_class() -> Any:
         raise CapabilityError(f"the harness is not here ({error}): pip install lm-eval") from error
 
     class HarnessModel(api.LM):
-        """A decoder for the harness; all work is done by `Continuations`."""
+        """A decoder for the harness; all work is done by `LoglikelihoodModel`."""
 
         def __init__(self, path: str = "", **given: Any) -> None:
             super().__init__()
-            self.asked = open_continuations(path, **given)
-            self._device = self.asked.device
+            self.model = open_model(path, **given)
+            self._device = self.model.device
 
         def loglikelihood(self, requests: Sequence[Any], **_: Any) -> list[tuple[float, bool]]:
-            pairs = [request.args for request in requests]
-            return self._kept("loglikelihood", requests, self.asked.likelihoods(pairs) if pairs else [])
+            return self._cached("loglikelihood", requests, self.model.loglikelihood([r.args for r in requests]))
 
         def loglikelihood_rolling(self, requests: Sequence[Any], **_: Any) -> list[float]:
             texts = [request.args[0] for request in requests]
-            return self._kept("loglikelihood_rolling", requests, self.asked.rolling(texts) if texts else [])
+            return self._kept(
+                "loglikelihood_rolling", requests, self.asked.loglikelihood_rolling(texts) if texts else []
+            )
 
         def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
-            return self._kept("generate_until", requests, answers(self.asked, [request.args for request in requests]))
+            return self._cached("generate_until", requests, answers(self.model, [request.args for request in requests]))
 
-        def _kept(self, what: str, requests: Sequence[Any], found: list[Any]) -> list[Any]:
+        def _cached(self, what: str, requests: Sequence[Any], found: list[Any]) -> list[Any]:
             """The answers, which the harness may keep for another time."""
             for request, answer in zip(requests, found, strict=True):
                 self.cache_hook.add_partial(what, request.args, answer)
@@ -86,12 +87,12 @@ def harness_class() -> Any:
     return registry.register_model(NAME)(HarnessModel)
 
 
-def harness_model(path: str, **given: Any) -> Any:
+def lm_eval_model(path: str, **given: Any) -> Any:
     """The model in a folder, for `lm_eval.simple_evaluate(model=...)`."""
-    return harness_class()(path, **given)
+    return lm_eval_class()(path, **given)
 
 
-def open_continuations(
+def open_model(
     path: str,
     *,
     dtype: str | None = None,
@@ -103,10 +104,10 @@ def open_continuations(
     import torch
 
     from anyformer.data.tokenizer import tokenizer
+    from anyformer.evals.loglikelihood import LoglikelihoodModel
     from anyformer.families.hub import find_folder
     from anyformer.families.io import load
     from anyformer.generation.pipelines.source import stop_ids
-    from anyformer.measure.continuations import Continuations
 
     known = ("path", "dtype", "batch_tokens", "prefix_token_id", *HARNESS)
     wrong = [f"{name} is no argument of this model{nearest(name, known)}" for name in rest if name not in HARNESS]
@@ -124,23 +125,23 @@ def open_continuations(
         device = "cpu"
     model = load(folder, device, None if dtype is None else getattr(torch, dtype))
     tokens, prefix = (None if each is None else int(each) for each in (batch_tokens, prefix_token_id))
-    return Continuations(model, tokenizer(folder), tokens=tokens, prefix=prefix, stop=stop_ids(model, folder))
+    return LoglikelihoodModel(model, tokenizer(folder), tokens=tokens, prefix=prefix, stop=stop_ids(model, folder))
 
 
-def answers(asked: Any, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+def answers(model: Any, requests: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
     """What the model says to each context; those that are asked in one way share batches."""
-    ways: dict[str, list[int]] = {}
+    alike: dict[str, list[int]] = {}
     for i, (_, wanted) in enumerate(requests):
-        ways.setdefault(repr(sorted(wanted.items(), key=lambda item: item[0])), []).append(i)
+        alike.setdefault(repr(sorted(wanted.items(), key=lambda item: item[0])), []).append(i)
     found = [""] * len(requests)
-    for some in ways.values():
-        options = read_wanted(requests[some[0]][1], asked.room)
-        for i, text in zip(some, asked.go_on([requests[i][0] for i in some], **options), strict=True):
+    for some in alike.values():
+        options = generation_options(requests[some[0]][1], model.room)
+        for i, text in zip(some, model.generate_until([requests[i][0] for i in some], **options), strict=True):
             found[i] = text
     return found
 
 
-def read_wanted(wanted: Mapping[str, Any], room: int) -> dict[str, Any]:
+def generation_options(wanted: Mapping[str, Any], room: int) -> dict[str, Any]:
     """The harness's words for how to go on, in ours."""
     until = wanted.get("until") or []
     said = next((wanted[name] for name in LENGTHS if wanted.get(name) is not None), None)
@@ -165,7 +166,7 @@ def read_wanted(wanted: Mapping[str, Any], room: int) -> dict[str, Any]:
 
 def main() -> None:
     """The harness's own command line, with our model among its own."""
-    harness_class()
+    lm_eval_class()
     installed(f"{PACKAGE}.__main__").cli_evaluate()
 
 

@@ -7,17 +7,15 @@ import anyformer as af
 from anyformer.data.dataset import Examples
 from anyformer.data.tokenizer import train_bpe
 from anyformer.errors import CapabilityError, DataError, InputError
-from anyformer.measure import bleu as judging
-from anyformer.measure import translation
-from anyformer.measure.bleu import bleu
-from anyformer.measure.translation import decode, sentences, translate
-from anyformer.measure.trial import Trial
+from anyformer.evals import translation
+from anyformer.evals.eval_setup import EvalSetup
+from anyformer.evals.translation import bleu, decode, sentences, translate
 from tests.data.feeding import make, spec_for
 
 
 def installed():
     try:
-        judging.judge()
+        translation.judge()
     except CapabilityError:
         return False
     return True
@@ -63,7 +61,7 @@ def test_bleu_without_the_package_names_it(monkeypatch):
     def missing(name):
         raise ImportError(f"No module named {name!r}")
 
-    monkeypatch.setattr(judging, "installed", missing)
+    monkeypatch.setattr(translation, "installed", missing)
     with pytest.raises(CapabilityError, match="pip install sacrebleu"):
         bleu(["a"], [["a"]])
 
@@ -116,11 +114,11 @@ def test_translate_a_part_compares_texts_with_all_references():
     model = model_for(vocab=words.vocab)
     texts = {"source": ["one", "two three", "one"], "target": ["un", "deux trois", "une"]}
     examples = Examples.of({name: [words.encode(text) for text in some] for name, some in texts.items()})
-    trial = Trial(
+    setup = EvalSetup(
         model=model, objective=make("translate"), examples=examples, learned=None, tokenizer=words, data="data",
         part="valid", length=32, batch=2, rows="padded",
     )  # fmt: skip
-    found = translate(trial)
+    found = translate(setup)
     assert found.sources == ("one", "two three")
     assert found.references == (("un", "une"), ("deux trois",))
     assert found.equal == 0
@@ -128,6 +126,6 @@ def test_translate_a_part_compares_texts_with_all_references():
     # References that are what it says: all of them are met.
     said = [words.encode(text) for text in found.translations]
     again = Examples.of({"source": [words.encode(text) for text in found.sources], "target": said})
-    right = translate(Trial(**vars(trial) | {"examples": again}))
+    right = translate(EvalSetup(**vars(setup) | {"examples": again}))
     assert right.equal == 1
     assert right.bleu.chrf == pytest.approx(100)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from anyformer.evals.memory import Used, added, used
 from anyformer.kernels.memory import free
-from anyformer.measure.memory import Used, added, used
 
 KB = 1024
 

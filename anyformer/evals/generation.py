@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
+from anyformer.evals.memory import machine, now
 from anyformer.generation.asking.request import check_model, room
 from anyformer.generation.generate import generate
 from anyformer.model.model import Model
@@ -44,33 +45,15 @@ class Setting:
     """Whether reading everything again in each step is measured too, with one row."""
 
 
-class Way(NamedTuple):
-    """A way to generate: steps of new ids (B,) after a prompt (B,T)."""
-
-    name: str
-    steps: Callable[[Model, Tensor, int], Iterable[Any]]
-    cached: bool = True
-    """Without a cache a step reads all that came before, and is no match for the read limit."""
-
-
-def _cached(model: Model, ids_BT: Tensor, new: int) -> Any:
-    return generate(model, ids_BT, max_new_tokens=new, stop=(), stream=True)
-
-
-def _uncached(model: Model, ids_BT: Tensor, new: int) -> Any:
-    return generate(model, ids_BT, max_new_tokens=new, stop=(), stream=True, use_cache=False)
-
-
-CACHED, UNCACHED = Way("cached", _cached), Way("uncached", _uncached, cached=False)
-WAYS = (CACHED, UNCACHED)
-"""Every way has its rows in the table."""
+CACHED, UNCACHED = "cached", "uncached"
+"""Decoding with a KV cache, and reading the whole row again in each step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One measurement."""
 
-    way: str
+    mode: str
     batch: int
     prompt: int
     first: float
@@ -78,18 +61,16 @@ class Row:
     steps: tuple[float, ...]
     """Seconds of each step after it."""
     bytes: int | None
-    """Least that a step in the middle reads and writes: weights, keys and values. None: not of this way."""
+    """Least that a step in the middle reads and writes: weights, keys and values. None: uncached."""
     limit: float | None
     """Seconds in which memory gives so many bytes."""
 
     @property
     def step(self) -> float:
-        """Seconds of a step."""
         return statistics.median(self.steps)
 
     @property
     def total(self) -> float:
-        """Seconds of all tokens."""
         return self.first + sum(self.steps)
 
     @property
@@ -98,7 +79,7 @@ class Row:
         return self.batch * len(self.steps) / sum(self.steps)
 
     @property
-    def reading(self) -> float:
+    def prefill(self) -> float:
         """Tokens of the prompts read in a second."""
         return self.batch * self.prompt / self.first
 
@@ -122,83 +103,68 @@ class Table:
 
     def gain(self, row: Row) -> float | None:
         """How many times as fast a row's tokens come as without a cache."""
-        for other in self.rows:
-            if (
-                other.way == UNCACHED.name
-                and (other.batch, other.prompt) == (row.batch, row.prompt)
-                and other is not row
-            ):
-                return other.total / row.total
-        return None
+        same = [other for other in self.rows if (other.batch, other.prompt) == (row.batch, row.prompt)]
+        return next((other.total / row.total for other in same if other.mode == UNCACHED and other is not row), None)
 
 
 def measure(model: Model, setting: Setting, report: Report | None = None) -> Table:
-    """Every way, batch and length. The time of a step is its best of the rounds on a CPU, its median on CUDA."""
+    """Every mode, batch and length. The time of a step is its best of the rounds on a CPU, its median on CUDA."""
     check_model(model.spec)
     if model.spec.topology != "decoder":
         raise InputError(f"bench generate measures decoders, and this model is an {model.spec.topology}")
-    like = next(model.parameters())
-    size, hard = room(model)
+    like, (size, hard) = next(model.parameters()), room(model)
     longest = max(setting.lengths) + setting.new - 1
     if hard and longest > size:
-        raise InputError(
-            f"a prompt of {max(setting.lengths)} and {setting.new} tokens need {longest} positions, and the model has {size}"
-        )
-    weights = sum(p.numel() * p.element_size() for p in model.parameters())
-    bandwidth = read_speed(weights, like.device)
-    asked = [
-        (way, batch, prompt)
+        wanted = f"a prompt of {max(setting.lengths)} and {setting.new} tokens need {longest} positions"
+        raise InputError(f"{wanted}, and the model has {size}")
+    bandwidth = read_speed(sum(p.numel() * p.element_size() for p in model.parameters()), like.device)
+    cases = [
+        (mode, batch, prompt)
         for batch in setting.batches
         for prompt in setting.lengths
-        for way in WAYS
-        if _asked(way, batch, setting)
+        for mode in (CACHED, UNCACHED)
+        if mode == CACHED or (setting.uncached and batch == 1)
     ]
     rows: list[Row] = []
-    for i, (way, batch, prompt) in enumerate(asked):
-        rows.append(_row(model, way, batch, prompt, setting, bandwidth))
+    for i, case in enumerate(cases):
+        rows.append(_row(model, *case, setting, bandwidth))
         if report is not None:
-            report(i + 1, len(asked))
+            report(i + 1, len(cases))
     return Table(
         rows=tuple(rows), bandwidth=bandwidth, params=sum(p.numel() for p in model.parameters()), device=str(like.device),
         dtype=str(like.dtype).removeprefix("torch."), machine=machine(like.device),
     )  # fmt: skip
 
 
-def _asked(way: Way, batch: int, setting: Setting) -> bool:
-    return way.cached or (setting.uncached and batch == 1)
-
-
-def _row(model: Model, way: Way, batch: int, prompt: int, setting: Setting, bandwidth: float) -> Row:
+def _row(model: Model, mode: str, batch: int, prompt: int, setting: Setting, bandwidth: float) -> Row:
     like = next(model.parameters())
     generator = torch.Generator().manual_seed(0)
     ids_BT = torch.randint(model.spec.input_vocab, (batch, prompt), generator=generator).to(like.device)
-    list(times(way, model, ids_BT, min(WARM, setting.new)))
+    list(times(model, ids_BT, min(WARM, setting.new), cached=mode == CACHED))
     began, rounds = time.perf_counter(), list[list[float]]()
     while len(rounds) < (setting.repeats or ROUNDS):
         if rounds and setting.repeats is None and time.perf_counter() - began > PATIENCE:
             break
-        rounds.append(list(times(way, model, ids_BT, setting.new)))
+        rounds.append(list(times(model, ids_BT, setting.new, cached=mode == CACHED)))
     typical = statistics.median if like.device.type == "cuda" else min
     first, *steps = [typical(each) for each in zip(*rounds, strict=True)]
-    moved = None
-    if way.cached:
-        middle = prompt + setting.new // 2
-        moved = model.spec.count().bytes_moved("decode", middle, like.dtype, batch)
+    middle = prompt + setting.new // 2
+    moved = model.spec.count().bytes_moved("decode", middle, like.dtype, batch) if mode == CACHED else None
     return Row(
-        way=way.name, batch=batch, prompt=prompt, first=first, steps=tuple(steps), bytes=moved,
+        mode=mode, batch=batch, prompt=prompt, first=first, steps=tuple(steps), bytes=moved,
         limit=None if moved is None else moved / bandwidth,
     )  # fmt: skip
 
 
-def times(way: Way, model: Model, ids_BT: Tensor, new: int) -> Iterator[float]:
+def times(model: Model, ids_BT: Tensor, new: int, *, cached: bool = True) -> Iterator[float]:
     """Seconds from each token to the next, from the call to the first one at the beginning."""
-    before = _now(ids_BT.device)
-    steps: Any = way.steps(model, ids_BT, new)
+    before = now(ids_BT.device)
+    steps: Any = generate(model, ids_BT, max_new_tokens=new, stop=(), stream=True, use_cache=cached)
     with closing(steps):
         for _ in steps:
-            now = _now(ids_BT.device)
-            yield now - before
-            before = now
+            after = now(ids_BT.device)
+            yield after - before
+            before = after
 
 
 def read_speed(size: int, device: torch.device) -> float:
@@ -206,21 +172,10 @@ def read_speed(size: int, device: torch.device) -> float:
     width = 4096
     rows = max(min(size, READ) // (4 * width), 1)
     matrix_RD, vector_D = torch.ones(rows, width, device=device), torch.ones(width, device=device)
-    best = float("inf")
-    for turn in range(TURNS + 1):
-        began = _now(device)
+    turns: list[float] = []
+    for _ in range(TURNS + 1):
+        began = now(device)
         torch.mv(matrix_RD, vector_D)
-        # The first turn is not counted.
-        best = min(best, _now(device) - began) if turn else best
-    return rows * width * 4 / best
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
-
-
-def machine(device: torch.device) -> str:
-    """What it runs on, for people."""
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+        turns.append(now(device) - began)
+    # The first turn is not counted.
+    return rows * width * 4 / min(turns[1:])

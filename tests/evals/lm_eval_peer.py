@@ -156,12 +156,12 @@ def compare(folder: Path, tasks: Path, *, prefix: int | None = None) -> Compared
     import lm_eval
     from lm_eval.tasks import TaskManager
 
-    from anyformer.measure.harness import harness_model
+    from anyformer.evals.lm_eval import lm_eval_model
 
     public = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     models = (
         their_class()(pretrained=public, batch_size=1, prefix_token_id=prefix),
-        harness_model(str(folder), dtype="float32", device="cpu", prefix_token_id=prefix),
+        lm_eval_model(str(folder), dtype="float32", device="cpu", prefix_token_id=prefix),
     )
     manager = TaskManager(include_path=str(tasks), include_defaults=False)
     wanted = [name for name in TASKS if prefix is None or name != "local_answer"]

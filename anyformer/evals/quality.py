@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -50,7 +50,6 @@ class Quality:
 
     @property
     def perplexity(self) -> tuple[float, float]:
-        """Before and after."""
         return perplexity(self.before, self.tokens), perplexity(self.after, self.tokens)
 
     @property
@@ -62,7 +61,6 @@ class Quality:
         return self.before / scale, self.after / scale
 
     def line(self) -> str:
-        """All of it in one line."""
         old, new = self.perplexity
         bits = self.bits_per_byte
         words = [f"perplexity {old:,.3f} -> {new:,.3f} ({100 * (new / old - 1):+.2f}%)"]
@@ -72,40 +70,20 @@ class Quality:
         return ", ".join(words)
 
     def data(self) -> dict[str, Any]:
-        """For JSON."""
-        names = ("before", "after")
+        names, bits = ("before", "after"), self.bits_per_byte
         return {
-            "tokens": self.tokens,
-            "perplexity": dict(zip(names, self.perplexity, strict=True)),
-            "bits_per_byte": None if self.bits_per_byte is None else dict(zip(names, self.bits_per_byte, strict=True)),
-            "mean_kl": self.mean_kl,
-            "agreement": self.agreement,
-        }
+            "tokens": self.tokens, "perplexity": dict(zip(names, self.perplexity, strict=True)), "mean_kl": self.mean_kl,
+            "bits_per_byte": bits and dict(zip(names, bits, strict=True)), "agreement": self.agreement,
+        }  # fmt: skip
 
     def __add__(self, other: Quality) -> Quality:
-        return Quality(
-            tokens=self.tokens + other.tokens,
-            bytes=self.bytes + other.bytes,
-            before=self.before + other.before,
-            after=self.after + other.after,
-            divergence=self.divergence + other.divergence,
-            agreed=self.agreed + other.agreed,
-        )
+        return Quality(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
 
-def compare(
-    model: Model,
-    changed: Model,
-    tokenizer: Tokenizer,
-    texts: str | Sequence[str],
-    *,
-    stride: int | None = None,
-    context: int | None = None,
-    report: Callable[[int, int], None] | None = None,
-) -> Quality:
-    """Both models on a text or documents, read as `anyformer.train.perplexity.score` reads them."""
+def compare(model: Model, changed: Model, tokenizer: Tokenizer, texts: str | Sequence[str], **options: Any) -> Quality:
+    """Both models on a text or documents, read as `anyformer.train.perplexity.score` reads them; `options` as below."""
     read = read_documents(model, tokenizer, texts)
-    return compare_ids(model, changed, read.ids, bytes=read.bytes, stride=stride, context=context, report=report)
+    return compare_ids(model, changed, read.ids, bytes=read.bytes, **options)
 
 
 @torch.inference_mode()

@@ -1,22 +1,22 @@
-"""Translation by the model itself: each source once, decoded freely, against every reference that the data have."""
+"""Translation: each source decoded freely, against every reference that the data have; BLEU and chrF by sacrebleu."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from anyformer.data.dataset import Examples
 from anyformer.data.objectives import source_eos
-from anyformer.errors import DataError, InputError
+from anyformer.errors import CapabilityError, DataError, InputError
+from anyformer.evals.eval_setup import EvalSetup
 from anyformer.generation.asking.request import room
 from anyformer.generation.generate import generate
-from anyformer.measure.bleu import Bleu, bleu, judge
-from anyformer.measure.trial import Trial
 from anyformer.model.model import Model
+from anyformer.registry import installed
 
 LONGER = 50
 """A translation has at most so many tokens more than its source (Vaswani et al. 2017, section 6.1)."""
@@ -24,6 +24,49 @@ CELLS = {"cpu": 1024}
 """Source tokens that are decoded beside each other, times hypotheses."""
 MANY = 16_384
 """The same on an accelerator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bleu:
+    """How near translations come to their references. Figures are from 0 to 100."""
+
+    bleu: float
+    precisions: tuple[float, ...]
+    """Of runs of one to four tokens."""
+    brevity_penalty: float
+    chrf: float
+    signature: str
+    """What sacrebleu did, for who wants to do the same."""
+    chrf_signature: str
+
+
+def judge() -> Any:
+    """The package that judges; an error that says what to install if it is not there."""
+    try:
+        return installed("sacrebleu.metrics")
+    except ImportError as error:
+        raise CapabilityError(
+            f"BLEU needs a package that is not here ({error}): pip install sacrebleu, or translate nothing, with "
+            "--num-beams 0"
+        ) from error
+
+
+def bleu(translations: Sequence[str], references: Sequence[Sequence[str]]) -> Bleu:
+    """Translations against one reference or more for each."""
+    if len(translations) != len(references) or not translations or not all(references):
+        raise InputError(
+            f"{len(translations)} translations and references for {sum(map(bool, references))}; each needs at least one"
+        )
+    metrics = judge()
+    most = max(map(len, references))
+    # One list for each reference of a sentence; None where a sentence has no more of them.
+    columns = [[some[i] if i < len(some) else None for some in references] for i in range(most)]
+    counted, spelled = metrics.BLEU(), metrics.CHRF()
+    found, letters = (metric.corpus_score(list(translations), columns) for metric in (counted, spelled))
+    return Bleu(
+        bleu=float(found.score), precisions=tuple(map(float, found.precisions)), brevity_penalty=float(found.bp),
+        chrf=float(letters.score), signature=str(counted.get_signature()), chrf_signature=str(spelled.get_signature()),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +100,9 @@ class Translated:
         return sum(said in known for said, known in pairs) / len(self.translations)
 
     def data(self) -> dict[str, Any]:
-        """For JSON; the first sentences as examples."""
         return {
             "num_beams": self.beams, "sentences": len(self.sources), "references": sum(map(len, self.references)),
-            "left_out": self.left_out, "unfinished": self.unfinished, **self.bleu.data(), "equal": self.equal,
+            "left_out": self.left_out, "unfinished": self.unfinished, **asdict(self.bleu), "equal": self.equal,
             "seconds": round(self.seconds, 3),
         }  # fmt: skip
 
@@ -82,18 +124,18 @@ def sentences(examples: Examples, limit: int | None = None) -> list[Sentence]:
 
 
 def translate(
-    trial: Trial, *, beams: int = 1, limit: int | None = None, report: Callable[[int, int], None] | None = None
+    setup: EvalSetup, *, beams: int = 1, limit: int | None = None, report: Callable[[int, int], None] | None = None
 ) -> Translated:
     """Translate the sources of a part and compare with its references.
 
     Texts are read back from their ids, which is exact for byte-level tokenizers; others change what they normalise in
     references and translations alike.
     """
-    words, model = trial.tokenizer, trial.model
+    words, model = setup.tokenizer, setup.model
     if words is None:
         raise InputError("the data have no tokenizer, so a translation has no text")
     judge()
-    every = sentences(trial.examples, limit)
+    every = sentences(setup.examples, limit)
     fits = [one for one in every if len(one.ids) < model.spec.context]
     if not fits:
         raise DataError(f"every source is longer than the {model.spec.context} tokens that this model is made for")
@@ -102,7 +144,7 @@ def translate(
     seconds = time.perf_counter() - began
     said = tuple(words.decode(ids) for ids in decoded)
     known = tuple(tuple(words.decode(ids) for ids in one.references) for one in fits)
-    reader = trial.source_tokenizer or words
+    reader = setup.source_tokenizer or words
     return Translated(
         beams=beams, sources=tuple(reader.decode(one.ids) for one in fits), translations=said, references=known,
         left_out=len(every) - len(fits), unfinished=unfinished, bleu=bleu(said, known), seconds=seconds,
@@ -110,11 +152,7 @@ def translate(
 
 
 def decode(
-    model: Model,
-    sources: Sequence[Sequence[int]],
-    *,
-    beams: int = 1,
-    report: Callable[[int, int], None] | None = None,
+    model: Model, sources: Sequence[Sequence[int]], *, beams: int = 1, report: Callable[[int, int], None] | None = None
 ) -> tuple[list[list[int]], int]:
     """Ids of each translation without the one that ends it, and how many did not end by themselves."""
     end, device = source_eos(model.spec), next(model.parameters()).device

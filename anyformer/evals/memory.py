@@ -1,7 +1,8 @@
-"""Bytes that a step allocates: what it leaves behind, and the most that it held at once."""
+"""What a step takes on a device: the bytes that it leaves behind, the most that it held at once, and its time."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -61,3 +62,16 @@ def added(changes: Iterable[int]) -> Used:
         live += change
         peak = max(peak, live)
     return Used(live, peak)
+
+
+def now(device: str | torch.device) -> float:
+    """Seconds by the clock, once the device has done all that it was given."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def machine(device: str | torch.device) -> str:
+    """What a device is called, for people."""
+    cuda = torch.device(device).type == "cuda"
+    return torch.cuda.get_device_name(device) if cuda else f"CPU, {torch.get_num_threads()} threads"

@@ -10,11 +10,11 @@ import transformers
 
 import anyformer as af
 from anyformer.cli.main import main
-from anyformer.measure.quality import compare
+from anyformer.evals.quality import compare
 from anyformer.train.perplexity import perplexity, score
 from tests.cli.small_run import TEXT, small_run
 from tests.data.test_tokenizer import STORIES, needs_stories
-from tests.measure.harness_peer import kinds, write_model
+from tests.evals.lm_eval_peer import kinds, write_model
 
 DOCUMENTS = ["the cat sat on the mat", "the dog sat\non the cat.", TEXT]
 WHOLE = "\n<|endoftext|>\n".join(DOCUMENTS) + "\n"

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
+from anyformer.evals.memory import Used, machine, now, used
 from anyformer.kernels.attention import KERNELS, attend
 from anyformer.kernels.attention_mask import AttentionMask, Shape
 from anyformer.kernels.dispatch import Kernel, KernelRequest, choose
 from anyformer.kernels.memory import free
-from anyformer.measure.memory import Used, used
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.causal import Causal
 from anyformer.parts.patterns.window import Window
@@ -62,7 +62,7 @@ class Setting:
         return {"MHA": 1} if self.heads == 1 else named
 
 
-class Way(NamedTuple):
+class Case(NamedTuple):
     """A kernel on a pattern."""
 
     kernel: Kernel
@@ -71,7 +71,6 @@ class Way(NamedTuple):
 
     @property
     def name(self) -> str:
-        """For people."""
         return self.kernel.name if self.shape == "causal" else f"{self.pattern}: {self.kernel.name}"
 
 
@@ -90,7 +89,7 @@ class Row:
     attention: str
     kv_heads: int
     length: int
-    way: str
+    case: str
     seconds: float | None = None
     left: int | None = None
     """Bytes allocated after the forward pass: the output, and what is kept for the backward pass."""
@@ -111,22 +110,15 @@ class Table:
     machine: str
 
 
-def ways(setting: Setting) -> tuple[list[Way], list[Refusal]]:
+def cases(setting: Setting) -> tuple[list[Case], list[Refusal]]:
     """Every kernel that serves plain causal attention, and the one that is chosen for a window."""
-    served: list[Way] = []
-    refused: list[Refusal] = []
-    causal = _request(setting, Causal(), "causal")
-    for kernel in KERNELS:
-        reason = kernel.why_not(causal)
-        if reason is None:
-            served.append(Way(kernel, Causal(), "causal"))
-        else:
-            refused.append(Refusal("causal", kernel.name, reason))
-    window = Window(size=setting.window)
+    causal, window = _request(setting, Causal(), "causal"), Window(size=setting.window)
+    reasons = {kernel: kernel.why_not(causal) for kernel in KERNELS}
+    served = [Case(kernel, Causal(), "causal") for kernel, reason in reasons.items() if reason is None]
+    refused = [Refusal("causal", kernel.name, reason) for kernel, reason in reasons.items() if reason is not None]
     found = choose(_request(setting, window, "pattern"), KERNELS)
-    served.append(Way(found.kernel, window, "pattern"))
     refused += [Refusal(str(window), name, reason) for name, reason in found.refusals]
-    return served, refused
+    return [*served, Case(found.kernel, window, "pattern")], refused
 
 
 def _request(setting: Setting, pattern: Pattern, shape: Shape) -> KernelRequest:
@@ -155,42 +147,35 @@ class Step:
             x.requires_grad_(setting.backward)
         self.places = Tokens(torch.arange(length, device=setting.device)[None])
 
-    def sight(self, way: Way) -> AttentionMask:
+    def mask(self, case: Case) -> AttentionMask:
         """A new one, from which no kernel has derived anything yet."""
         return AttentionMask(
-            way.pattern, self.places, self.places, plain=True, heads=self.setting.heads, shape=way.shape
+            case.pattern, self.places, self.places, plain=True, heads=self.setting.heads, shape=case.shape
         )
 
-    def forward(self, way: Way, sight: AttentionMask | None = None) -> Tensor:
-        """The kernel's call."""
+    def forward(self, case: Case, mask: AttentionMask | None = None) -> Tensor:
         q, k, v = self.inputs
-        scale, sight = q.shape[-1] ** -0.5, sight or self.sight(way)
-        return attend(q, k, v, kernel=way.kernel, scale=scale, mixer=Softmax(), own={}, sight=sight)
+        scale, mask = q.shape[-1] ** -0.5, mask or self.mask(case)
+        return attend(q, k, v, kernel=case.kernel, scale=scale, mixer=Softmax(), own={}, sight=mask)
 
-    def whole(self, way: Way, sight: AttentionMask | None = None) -> Any:
+    def whole(self, case: Case, mask: AttentionMask | None = None) -> Any:
         """The same, and the backward pass if it is asked for."""
-        out = self.forward(way, sight)
+        out = self.forward(case, mask)
         return out if self.coming is None else torch.autograd.grad(out, self.inputs, self.coming)
 
-    def bytes(self, way: Way) -> Used:
+    def bytes(self, case: Case) -> Used:
         """What is left after the forward pass, and the peak of the whole step; masks are made anew."""
         device = self.setting.device
-        found = used(lambda: self.forward(way), device)
-        return found if self.coming is None else Used(found.left, used(lambda: self.whole(way), device).peak)
+        found = used(lambda: self.forward(case), device)
+        return found if self.coming is None else Used(found.left, used(lambda: self.whole(case), device).peak)
 
-    def seconds(self, way: Way, sight: AttentionMask) -> float:
-        """Time of one whole step."""
-        cuda = torch.device(self.setting.device).type == "cuda"
-        if cuda:
-            torch.cuda.synchronize(self.setting.device)
-        began = time.perf_counter()
-        self.whole(way, sight)
-        if cuda:
-            torch.cuda.synchronize(self.setting.device)
-        return time.perf_counter() - began
+    def seconds(self, case: Case, mask: AttentionMask) -> float:
+        began = now(self.setting.device)
+        self.whole(case, mask)
+        return now(self.setting.device) - began
 
 
-class Course:
+class MemoryGrowth:
     """How a kernel's peak grows with the length, and whether the next one can be afforded."""
 
     def __init__(self) -> None:
@@ -214,20 +199,20 @@ def measure(setting: Setting, report: Report | None = None) -> Table:
     Time is that of a step whose masks are made, as the layers of a model share them: interleaved over the kernels,
     the minimum on a CPU and the median on CUDA. Bytes are those of a step that makes its masks itself.
     """
-    served, refused = ways(setting)
+    served, refused = cases(setting)
     attentions = setting.attentions()
     with torch.set_grad_enabled(setting.backward):
         lengths = steps(setting.lengths)
         total, rows = len(attentions) * len(lengths), list[Row]()
         for i, (attention, kv_heads) in enumerate(attentions.items()):
-            courses = [Course() for _ in served]
+            growths = [MemoryGrowth() for _ in served]
             for j, length in enumerate(lengths):
-                rows += _at(setting, attention, kv_heads, length, list(zip(served, courses, strict=True)))
+                rows += _at(setting, attention, kv_heads, length, list(zip(served, growths, strict=True)))
                 if report is not None:
                     report(i * len(lengths) + j + 1, total)
     return Table(
         setting=setting, rows=tuple(rows), refusals=tuple(refused), threads=torch.get_num_threads(),
-        machine=_machine(setting.device),
+        machine=machine(setting.device),
     )  # fmt: skip
 
 
@@ -238,59 +223,53 @@ def steps(lengths: Sequence[int]) -> list[int]:
 
 
 def _at(
-    setting: Setting, attention: str, kv_heads: int, length: int, courses: list[tuple[Way, Course]]
+    setting: Setting, attention: str, kv_heads: int, length: int, growths: list[tuple[Case, MemoryGrowth]]
 ) -> Iterator[Row]:
     asked = length in setting.lengths
     step = Step(setting, kv_heads, length)
-    bytes_: dict[Way, Used] = {}
-    for way, course in courses:
-        room, wanted = free(setting.device), course.expected(length)
-        if not course.stopped and wanted > SHARE * room:
-            course.stopped = (
+    bytes_: dict[Case, Used] = {}
+    for case, growth in growths:
+        room, wanted = free(setting.device), growth.expected(length)
+        if not growth.stopped and wanted > SHARE * room:
+            growth.stopped = (
                 f"would take about {wanted / 1e9:.3g} GB, more than half of the {room / 1e9:.3g} GB that are free"
             )
-        if course.stopped:
+        if growth.stopped:
             continue
         try:
             if torch.device(setting.device).type == "cuda":
                 # What is compiled or kept for this size is there before anything is counted.
-                step.whole(way)
-            bytes_[way] = step.bytes(way)
+                step.whole(case)
+            bytes_[case] = step.bytes(case)
         except torch.OutOfMemoryError:
-            course.stopped = "there is not enough memory on the device"
+            growth.stopped = "there is not enough memory on the device"
         else:
-            course.known.append((length, bytes_[way].peak))
+            growth.known.append((length, bytes_[case].peak))
     if not asked:
         return
     times = _times(step, list(bytes_))
-    for way, course in courses:
-        found = bytes_.get(way)
-        named = {"attention": attention, "kv_heads": kv_heads, "length": length, "way": way.name}
+    for case, growth in growths:
+        found = bytes_.get(case)
+        named = {"attention": attention, "kv_heads": kv_heads, "length": length, "case": case.name}
         if found is None:
-            yield Row(**named, skipped=course.stopped)
+            yield Row(**named, skipped=growth.stopped)
         else:
-            yield Row(**named, seconds=times[way], left=found.left, peak=found.peak)
+            yield Row(**named, seconds=times[case], left=found.left, peak=found.peak)
 
 
-def _times(step: Step, served: Sequence[Way]) -> dict[Way, float]:
+def _times(step: Step, served: Sequence[Case]) -> dict[Case, float]:
     """Seconds of each, measured in turn so that whatever else the machine does meets all alike."""
-    sights = {way: step.sight(way) for way in served}
-    found: dict[Way, list[float]] = {way: [] for way in served}
+    masks = {case: step.mask(case) for case in served}
+    found: dict[Case, list[float]] = {case: [] for case in served}
     began, rounds = time.perf_counter(), step.setting.repeats or ROUNDS
     # The first round makes the masks and is not counted.
     for turn in range(rounds + 1):
         if turn > 1 and step.setting.repeats is None and time.perf_counter() - began > PATIENCE:
             break
-        for way in served:
-            seconds = step.seconds(way, sights[way])
+        for case in served:
+            seconds = step.seconds(case, masks[case])
             if turn:
-                found[way].append(seconds)
-    # Other programs can only slow a CPU down; a GPU is ours, but its clock moves both ways.
+                found[case].append(seconds)
+    # Other programs can only slow a CPU down; a GPU is ours, but its clock moves both cases.
     typical = statistics.median if torch.device(step.setting.device).type == "cuda" else min
-    return {way: typical(seconds) for way, seconds in found.items()}
-
-
-def _machine(device: str) -> str:
-    if torch.device(device).type == "cuda":
-        return torch.cuda.get_device_name(device)
-    return f"CPU, {torch.get_num_threads()} threads"
+    return {case: typical(seconds) for case, seconds in found.items()}

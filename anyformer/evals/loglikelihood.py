@@ -21,7 +21,7 @@ from anyformer.train.perplexity import MANY, TOKENS, Reader, Window, batches, un
 Report = Callable[[int, int], None]
 
 
-class Continuations:
+class LoglikelihoodModel:
     """A decoder and its tokenizer, asked about many texts at once. Rows of similar length share a batch."""
 
     def __init__(
@@ -78,15 +78,14 @@ class Continuations:
 
     def _nothing(self) -> list[int]:
         if self.prefix is None:
-            where = (
-                "its tokenizer files name no bos_token and no eos_token" if self.words.published else "ids of its spec"
-            )
+            files = "its tokenizer files name no bos_token and no eos_token"
+            where = files if self.words.published else "ids of its spec"
             raise InputError(
                 f"this model has neither bos nor eos to begin with ({where}); give a context, or prefix_token_id=ID"
             )
         return [self.prefix]
 
-    def likelihoods(self, pairs: Sequence[tuple[str, str]], report: Report | None = None) -> list[tuple[float, bool]]:
+    def loglikelihood(self, pairs: Sequence[tuple[str, str]], report: Report | None = None) -> list[tuple[float, bool]]:
         """For each context and continuation: ln p of the continuation, and whether it is what greedy decoding says.
 
         What is longer than the model's context loses its beginning.
@@ -107,7 +106,7 @@ class Continuations:
         found = self._read(rows, windows, report)
         return [(-nats, greedy) for nats, greedy in (found[window] for window in windows)]
 
-    def rolling(self, texts: Sequence[str], report: Report | None = None) -> list[float]:
+    def loglikelihood_rolling(self, texts: Sequence[str], report: Report | None = None) -> list[float]:
         """The logarithm of p of each whole text. A long one is read window by window, the last one as full as it can be."""
         whole = self.ids if self.words.published else self._bare
         rows = [self._nothing() + whole(text) for text in texts]
@@ -127,7 +126,7 @@ class Continuations:
                     report(len(found), len(windows))
         return found
 
-    def go_on(
+    def generate_until(
         self, contexts: Sequence[str], *, until: Sequence[str], new: int, report: Report | None = None, **options: Any
     ) -> list[str]:
         """What the model says after each context, up to any of the texts in `until`, eos, or `new` tokens.

@@ -1,4 +1,4 @@
-"""A trial: a model, held-out examples, and the objective that judges it on them, found from the folders that hold them."""
+"""A setup: a model, held-out examples, and the objective that judges it on them, found from the folders that hold them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LENGTH, BATCH = 1024, 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
+class EvalSetup:
     """What is measured, and how."""
 
     model: Model
@@ -65,7 +65,7 @@ class Trial:
         )  # fmt: skip
 
 
-def open_trial(
+def open_setup(
     folder: str | Path,
     part: str,
     *,
@@ -73,7 +73,7 @@ def open_trial(
     device: str | torch.device | None = None,
     dtype: torch.dtype | None = None,
     ignore_keys: Sequence[str] = (),
-) -> Trial:
+) -> EvalSetup:
     """A model's folder and a part of its data (train, valid or test).
 
     A run of ours says in its config where its data are, which objective it learned by, and how rows are made. For any
@@ -112,7 +112,7 @@ def open_trial(
         # The draws of the run's own last look, so that its figures are these.
         ways |= {"seed": config.run.seed + STAGE * last}
     learned = config.data.train if config is not None else "train"
-    return Trial(
+    return EvalSetup(
         model=model, objective=found, examples=examples, tokenizer=words, source_tokenizer=sources, data=place, part=part,
         learned=open_examples(place, learned) if learned in index.parts else None, **ways,
     )  # fmt: skip

@@ -12,9 +12,9 @@ from anyformer.data.dataset import Examples
 from anyformer.data.objectives import Objective
 from anyformer.data.tokenizer import train_bpe
 from anyformer.errors import DataError, InputError
-from anyformer.measure import tasks
-from anyformer.measure.tasks import counts, measure
-from anyformer.measure.trial import Trial, open_trial
+from anyformer.evals import tasks
+from anyformer.evals.eval_setup import EvalSetup, open_setup
+from anyformer.evals.tasks import counts, measure
 from anyformer.train.events import Evaluated
 from anyformer.train.trainer import Trainer
 from tests.data.feeding import examples_for, make, spec_for
@@ -31,7 +31,7 @@ def trial_for(kind, *, seed=1, **fields):
         "model": model, "objective": objective, "examples": examples_for(objective, 13), "learned": None,
         "tokenizer": None, "data": "data", "part": "valid", "length": 32, "batch": 4, "rows": objective.ways[-1],
     }  # fmt: skip
-    return Trial(**given | fields)
+    return EvalSetup(**given | fields)
 
 
 def learned_for(kind):
@@ -40,32 +40,32 @@ def learned_for(kind):
 
 @pytest.mark.parametrize("kind", Objective.kinds())
 def test_measure_of_every_objective_is_the_mean_over_all_labels_at_once(kind):
-    trial = trial_for(kind)
-    found = measure(trial)
-    feed = trial.feed()
+    setup = trial_for(kind)
+    found = measure(setup)
+    feed = setup.feed()
     # All rows as one batch: no mean of means.
-    (whole,) = Trial(**vars(trial) | {"batch": feed.rows}).feed().sweep()
+    (whole,) = EvalSetup(**vars(setup) | {"batch": feed.rows}).feed().sweep()
     inputs = {name: torch.from_numpy(array) for name, array in whole.inputs.items()}
     with torch.no_grad():
-        terms, out = trial.objective.answer(trial.model.eval(), inputs)
+        terms, out = setup.objective.answer(setup.model.eval(), inputs)
     plain = terms.terms.get("cross_entropy", terms.terms.get("squared_error"))
     assert found.labels == int(terms.label_count)
     assert found.loss == pytest.approx(float(plain), rel=NEAR)
-    for name, (total, count) in trial.objective.judge(out, inputs).items():
+    for name, (total, count) in setup.objective.judge(out, inputs).items():
         assert found.figures[name] == pytest.approx(total / count, rel=NEAR)
-    assert (found.perplexity is not None) == (trial.model.spec.head.kind == "lm")
+    assert (found.perplexity is not None) == (setup.model.spec.head.kind == "lm")
     assert found.majority is None
     assert found.unigram is None
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Objective.kinds() if Objective.named(kind).classes])
 def test_measure_of_classes_says_the_majority_and_who_was_taken_for_whom(kind):
-    learned, trial = learned_for(kind), trial_for(kind)
-    trial = trial_for(kind, learned=learned)
-    found, column = measure(trial), trial.objective.classes
+    learned, setup = learned_for(kind), trial_for(kind)
+    setup = trial_for(kind, learned=learned)
+    found, column = measure(setup), setup.objective.classes
     seen = np.concatenate([learned.read(column, i) for i in range(len(learned))])
     most = np.bincount(seen[seen != -100]).argmax()
-    asked = np.concatenate([trial.examples.read(column, i) for i in range(len(trial.examples))])
+    asked = np.concatenate([setup.examples.read(column, i) for i in range(len(setup.examples))])
     asked = asked[asked != -100]
     assert found.majority.name == str(most)
     assert found.majority.accuracy == pytest.approx((asked == most).mean())
@@ -81,11 +81,11 @@ def test_measure_of_classes_says_the_majority_and_who_was_taken_for_whom(kind):
 
 def test_measure_of_hidden_tokens_says_the_perplexity_of_a_unigram_on_the_same_labels():
     learned = learned_for("masked")
-    trial = trial_for("masked", learned=learned)
-    found = measure(trial)
+    setup = trial_for("masked", learned=learned)
+    found = measure(setup)
     seen = np.concatenate([learned.read("tokens", i) for i in range(len(learned))])
     chances = (np.bincount(seen, minlength=64) + 1) / (len(seen) + 64)
-    labels = np.concatenate([batch.inputs["labels"].ravel() for batch in trial.feed().sweep()])
+    labels = np.concatenate([batch.inputs["labels"].ravel() for batch in setup.feed().sweep()])
     labels = labels[labels != -100]
     assert len(labels) == found.labels
     assert found.unigram == pytest.approx(math.exp(-np.log(chances[labels]).mean()))
@@ -102,28 +102,28 @@ def test_measure_of_a_model_that_learned_from_smoothed_labels_is_of_the_labels_t
 
 
 def test_measure_in_rows_of_another_length_reads_the_same_text_in_other_rows():
-    trial = trial_for("masked", rows="stream", examples=examples_for(make("masked"), 40))
-    long, short = measure(trial), measure(trial, length=8)
+    setup = trial_for("masked", rows="stream", examples=examples_for(make("masked"), 40))
+    long, short = measure(setup), measure(setup, length=8)
     assert (long.length, short.length) == (32, 8)
     assert short.rows > 3 * long.rows
     with pytest.raises(DataError, match="length: 65 is more than the 64 tokens that the spec is made for"):
-        measure(trial, length=65)
+        measure(setup, length=65)
 
 
 def test_measure_reports_every_row():
     told = []
-    trial = trial_for("sequence")
-    measure(trial, report=lambda done, total: told.append((done, total)))
+    setup = trial_for("sequence")
+    measure(setup, report=lambda done, total: told.append((done, total)))
     assert [total for _, total in told] == [13] * len(told)
     assert told[-1][0] == 13
 
 
 def test_measure_of_damaged_weights_is_refused():
-    trial = trial_for("causal")
+    setup = trial_for("causal")
     with torch.no_grad():
-        trial.model.head.weight.fill_(float("nan"))
+        setup.model.head.weight.fill_(float("nan"))
     with pytest.raises(InputError, match="a loss of nan; are its weights damaged"):
-        measure(trial)
+        measure(setup)
 
 
 def test_counts_of_a_column_do_not_depend_on_how_it_is_read(monkeypatch):
@@ -141,8 +141,8 @@ def test_trial_of_a_run_measures_what_the_run_saw_at_its_end(tmp_path, changes):
     with warnings.catch_warnings():
         # That of the last stage, if it is not the one that spec.toml says: the weights know.
         warnings.filterwarnings("ignore", message=".*is not the spec that")
-        trial = open_trial(tmp_path / "run", "valid")
-    found = measure(trial)
+        setup = open_setup(tmp_path / "run", "valid")
+    found = measure(setup)
     assert (found.loss, found.labels, found.figures) == (last.loss, last.labels, last.figures)
     assert found.bits_per_byte == last.bits_per_byte
 
@@ -153,14 +153,14 @@ def test_trial_of_a_folder_without_a_config_finds_its_objective_by_model_and_col
         changes = {"vocab": 32, "ids": {"pad": 0, "bos": 1, "eos": [2]}, "context": 32}
         af.save(af.build(spec_for(make(kind), **changes)), tmp_path / kind)
     for kind in ("causal", "prefix"):
-        trial = open_trial(tmp_path / kind, "valid", data=data)
-        assert (trial.objective.kind, trial.length, trial.rows) == (kind, 32, "packed")
+        setup = open_setup(tmp_path / kind, "valid", data=data)
+        assert (setup.objective.kind, setup.length, setup.rows) == (kind, 32, "packed")
     with pytest.raises(InputError, match=r"masked: objective\.mask: is missing"):
-        open_trial(tmp_path / "masked", "valid", data=data)
+        open_setup(tmp_path / "masked", "valid", data=data)
     with pytest.raises(InputError, match=r"has no config\.toml that says where its data are; .* --data DIR"):
-        open_trial(tmp_path / "causal", "valid")
+        open_setup(tmp_path / "causal", "valid")
     with pytest.raises(DataError, match="has no part 'vali'; did you mean 'valid'"):
-        open_trial(tmp_path / "causal", "vali", data=data)
+        open_setup(tmp_path / "causal", "vali", data=data)
 
 
 def test_trial_of_data_that_another_tokenizer_made_is_refused(tmp_path):
@@ -169,9 +169,9 @@ def test_trial_of_data_that_another_tokenizer_made_is_refused(tmp_path):
     af.save(af.build(spec_for(make("causal"), vocab=270)), tmp_path / "model")
     other.save(tmp_path / "model")
     with pytest.raises(DataError, match="its ids were made by another tokenizer"):
-        open_trial(tmp_path / "model", "valid", data=data)
+        open_setup(tmp_path / "model", "valid", data=data)
     one.save(tmp_path / "model")
-    assert open_trial(tmp_path / "model", "valid", data=data).learned is None
+    assert open_setup(tmp_path / "model", "valid", data=data).learned is None
 
 
 def test_trial_of_a_run_whose_data_moved_away_says_so(tmp_path):
@@ -180,5 +180,5 @@ def test_trial_of_a_run_whose_data_moved_away_says_so(tmp_path):
         list(run.events())
     data.rename(tmp_path / "moved")
     with pytest.raises(InputError, match="which is not there; say where they are with --data DIR"):
-        open_trial(tmp_path / "run", "valid")
-    assert open_trial(tmp_path / "run", "valid", data=tmp_path / "moved").part == "valid"
+        open_setup(tmp_path / "run", "valid")
+    assert open_setup(tmp_path / "run", "valid", data=tmp_path / "moved").part == "valid"

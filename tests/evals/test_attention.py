@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from anyformer.errors import InputError
+from anyformer.evals import attention
+from anyformer.evals.attention import Case, MemoryGrowth, Setting, Step, cases, measure, steps
 from anyformer.kernels.attention import KERNELS
-from anyformer.measure import attention
-from anyformer.measure.attention import Course, Setting, Step, Way, measure, steps, ways
 
 
 def setting(**changes) -> Setting:
@@ -15,7 +15,7 @@ def setting(**changes) -> Setting:
 
 
 def test_ways_name_every_kernel_once_or_say_why_not():
-    served, refused = ways(setting())
+    served, refused = cases(setting())
     causal = [way.kernel.name for way in served if way.shape == "causal"]
     assert sorted(causal + [r.kernel for r in refused if r.pattern == "causal"]) == sorted(k.name for k in KERNELS)
     assert {"sdpa", "tiled", "reference"} <= set(causal)
@@ -24,7 +24,7 @@ def test_ways_name_every_kernel_once_or_say_why_not():
 
 
 def test_ways_on_cuda_serve_a_window_with_flex():
-    served, _ = ways(setting(device="cuda", dtype=torch.bfloat16, backward=True))
+    served, _ = cases(setting(device="cuda", dtype=torch.bfloat16, backward=True))
     assert served[-1].name == "window(16): flex"
 
 
@@ -39,7 +39,7 @@ def test_setting_names_mha_gqa_and_mqa_once_each():
 @pytest.mark.parametrize("backward", [False, True])
 def test_measure_has_a_row_for_every_way_with_bytes_that_add_up(backward):
     table = measure(setting(lengths=(64, 96), backward=backward))
-    served, _ = ways(setting(backward=backward))
+    served, _ = cases(setting(backward=backward))
     assert len(table.rows) == 3 * 2 * len(served)
     for row in table.rows:
         out = row.length * 4 * 8 * 4
@@ -47,10 +47,10 @@ def test_measure_has_a_row_for_every_way_with_bytes_that_add_up(backward):
         assert row.peak >= row.left >= out
         if not backward:
             assert row.left == out
-        if row.way == "reference":
+        if row.case == "reference":
             assert row.peak >= row.length**2 * 4 * 4
     if backward:
-        kept = {row.way: row.left for row in table.rows if (row.attention, row.length) == ("MHA", 96)}
+        kept = {row.case: row.left for row in table.rows if (row.attention, row.length) == ("MHA", 96)}
         # The reference keeps its weights for the backward pass; what is tiled makes them anew.
         assert kept["reference"] > 96**2 * 4 * 4 > kept["tiled"] - 96 * 4 * 8 * 4
 
@@ -58,12 +58,12 @@ def test_measure_has_a_row_for_every_way_with_bytes_that_add_up(backward):
 def test_step_gives_the_same_output_by_every_way_of_one_pattern():
     asked = setting()
     step = Step(asked, 2, 64)
-    served, _ = ways(asked)
+    served, _ = cases(asked)
     outs = [step.forward(way) for way in served if way.shape == "causal"]
     assert all(torch.allclose(out, outs[0], atol=1e-5) for out in outs)
     window = served[-1]
     reference = next(kernel for kernel in KERNELS if kernel.name == "reference")
-    want = step.forward(Way(reference, window.pattern, window.shape))
+    want = step.forward(Case(reference, window.pattern, window.shape))
     assert torch.allclose(step.forward(window), want, atol=1e-5)
     assert not torch.allclose(want, outs[0], atol=1e-2)
 
@@ -74,14 +74,14 @@ def test_measure_beyond_the_memory_skips_with_the_figures(monkeypatch):
     table = measure(setting(lengths=(32, 256)))
     skipped = [row for row in table.rows if row.skipped]
     assert {row.length for row in skipped} == {256}
-    assert "reference" in {row.way for row in skipped}
+    assert "reference" in {row.case for row in skipped}
     assert "more than half of the 0.0004 GB that are free" in skipped[0].skipped
     assert all(row.seconds is None and row.peak is None for row in skipped)
-    assert {row.way for row in table.rows if row.length == 32 and row.seconds} == {row.way for row in table.rows}
+    assert {row.case for row in table.rows if row.length == 32 and row.seconds} == {row.case for row in table.rows}
 
 
 def test_course_expects_what_the_last_two_lengths_say():
-    course = Course()
+    course = MemoryGrowth()
     assert course.expected(100) == 0
     course.known.append((100, 1000))
     assert course.expected(200) == 4000

@@ -3,7 +3,7 @@
 import pytest
 
 from anyformer.cli.main import main
-from anyformer.lab.samples import speak
+from anyformer.lab.train_run import sample_text
 from anyformer.train.components import Components
 from anyformer.train.config import Config
 
@@ -45,36 +45,36 @@ def ready(tmp_path, folders):
         setup.close()
 
 
-def test_speak_goes_on_from_the_prompt_and_says_the_same_again(ready):
+def test_sample_text_goes_on_from_the_prompt_and_says_the_same_again(ready):
     setup = ready(prompt="one two")
-    said = speak(setup, 1)
+    said = sample_text(setup, 1)
     assert said.startswith("one two")
     assert len(said) == len("one two") + 6
-    assert speak(setup, 2) == said
+    assert sample_text(setup, 2) == said
 
 
-def test_speak_without_a_prompt_begins_with_a_held_out_text_or_by_itself(ready):
+def test_sample_text_without_a_prompt_begins_with_a_held_out_text_or_by_itself(ready):
     setup = ready()
     begun = setup.tokenizer.decode(setup.held_out.read("tokens", 0, 0, 8).tolist())
-    assert setup.spec.ids.bos is not None or speak(setup, 1).startswith(begun)
-    assert speak(setup, 1)
+    assert setup.spec.ids.bos is not None or sample_text(setup, 1).startswith(begun)
+    assert sample_text(setup, 1)
 
 
 @pytest.mark.parametrize("rows", ["packed", "padded"])
-def test_speak_of_an_encoder_decoder_answers_one_held_out_source(ready, rows):
+def test_sample_text_of_an_encoder_decoder_answers_one_held_out_source(ready, rows):
     setup = ready("pairs", rows=rows, objective="translate", topology="encoder-decoder")
-    source, arrow, _ = speak(setup, 1).partition("\n-> ")
+    source, arrow, _ = sample_text(setup, 1).partition("\n-> ")
     assert arrow
     sources = [setup.tokenizer.decode(setup.held_out.read("source", i).tolist()) for i in range(len(setup.held_out))]
     assert source in sources
 
 
-def test_speak_of_an_encoder_decoder_answers_the_prompt(ready):
+def test_sample_text_of_an_encoder_decoder_answers_the_prompt(ready):
     setup = ready("pairs", objective="translate", topology="encoder-decoder", prompt="the one")
-    assert speak(setup, 1).startswith("the one\n-> ")
+    assert sample_text(setup, 1).startswith("the one\n-> ")
 
 
-def test_speak_of_a_model_that_reads_numbers_or_only_reads_is_nothing(ready):
+def test_sample_text_of_a_model_that_reads_numbers_or_only_reads_is_nothing(ready):
     setup = ready()
     setup.tokenizer = None
-    assert speak(setup, 1) == ""
+    assert sample_text(setup, 1) == ""

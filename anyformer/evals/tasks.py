@@ -17,7 +17,7 @@ from anyformer.data.corpus import counted_nats
 from anyformer.data.dataset import Examples
 from anyformer.data.objectives.causal import NextToken, ends_of
 from anyformer.errors import InputError
-from anyformer.measure.trial import Trial
+from anyformer.evals.eval_setup import EvalSetup
 from anyformer.model.output import Output
 from anyformer.train.evaluation import evaluate
 from anyformer.train.perplexity import perplexity
@@ -99,7 +99,6 @@ class Measured:
         return None if self.unigram is None or self.perplexity is None else self.unigram / self.perplexity
 
     def data(self) -> dict[str, Any]:
-        """For JSON."""
         majority, classes = self.majority, self.classes
         found: dict[str, Any] = {
             "length": self.length, "rows": self.rows, "labels": self.labels, "left_out": self.left_out,
@@ -113,64 +112,61 @@ class Measured:
         return found | ({} if classes is None else classes.data())
 
 
-def measure(trial: Trial, *, length: int | None = None, report: Callable[[int, int], None] | None = None) -> Measured:
+def measure(
+    setup: EvalSetup, *, length: int | None = None, report: Callable[[int, int], None] | None = None
+) -> Measured:
     """Every row of the part once, with nothing dropped and, where something is hidden, always the same of it.
 
     `report` is called after each batch with the number of rows that were read, and of all.
     """
-    model, objective, feed = trial.model, trial.objective, trial.feed(length)
+    model, objective, feed = setup.model, setup.objective, setup.feed(length)
     spec, began = model.spec, time.perf_counter()
     answers = objective.answers(spec)
     # What an encoder is asked for is a token of the text itself, so how often it occurs there is a fair guess.
     hides = spec.topology == "encoder" and spec.head.predicts_tokens
     counter = _Counter(answers or 0, pairs=bool(objective.classes), labels=hides)
 
-    def watch(out: Output, inputs: dict[str, Tensor]) -> None:
-        counter.take(out, inputs["labels"])
-
-    seen = evaluate(model, feed, objective, precision=Precision(), watch=watch, report=report)
+    seen = evaluate(model, feed, objective, precision=Precision(), watch=counter.take, report=report)
     if not seen.labels:
-        raise InputError(f"{trial.data}: the part {trial.part!r} has no label that counts, so nothing can be measured")
+        raise InputError(f"{setup.data}: the part {setup.part!r} has no label that counts, so nothing can be measured")
     if not math.isfinite(seen.loss):
         raise InputError(f"the model gives a loss of {seen.loss}; are its weights damaged, or is its dtype too narrow?")
     classes, majority, unigram = None, None, None
     if objective.classes and answers:
-        known = trial.examples.names.get(objective.classes, ())
+        known = setup.examples.names.get(objective.classes, ())
         names = tuple(known[i] if i < len(known) else str(i) for i in range(answers))
         classes = Classes(names=names, confusion_LL=counter.pairs_LL)
-        if trial.learned is not None:
-            most = int(counts(trial.learned, objective.classes, answers).argmax())
+        if setup.learned is not None:
+            most = int(counts(setup.learned, objective.classes, answers).argmax())
             share = float(counter.pairs_LL[most].sum() / counter.pairs_LL.sum())
             majority = Majority(name=names[most], accuracy=share)
-    if hides and trial.learned is not None:
-        nats = counted_nats(counts(trial.learned, objective.columns[0], spec.vocab), counter.labels_L)
+    if hides and setup.learned is not None:
+        nats = counted_nats(counts(setup.learned, objective.columns[0], spec.vocab), counter.labels_L)
         unigram = perplexity(nats, seen.labels)
     tokens = spec.head.predicts_tokens
     return Measured(
         length=feed.length, rows=seen.rows, labels=seen.labels, left_out=feed.left_out, shortened=feed.shortened,
         loss=seen.loss, figures=seen.figures, perplexity=seen.perplexity if tokens else None,
-        bits_per_byte=objective.bits_per_byte(seen.loss, trial.examples), majority=majority, unigram=unigram,
-        classes=classes, rule=rule_of(trial, feed.length), seconds=time.perf_counter() - began,
+        bits_per_byte=objective.bits_per_byte(seen.loss, setup.examples), majority=majority, unigram=unigram,
+        classes=classes, rule=rule_of(setup, feed.length), seconds=time.perf_counter() - began,
     )  # fmt: skip
 
 
-WAYS = {
+ROW_RULES = {
     "stream": "documents one after the other, cut into rows of {length:,} tokens, each row read by itself",
     "packed": "documents side by side in rows of {length:,} tokens, none of which sees another; longer ones are cut",
     "padded": "one document in each row of {length:,} tokens; longer ones are cut",
 }
 
 
-def rule_of(trial: Trial, length: int) -> str:
+def rule_of(setup: EvalSetup, length: int) -> str:
     """How the examples of a part are read: in rows, as in training."""
-    spec, objective, words = trial.model.spec, trial.objective, trial.tokenizer
-    found = WAYS[trial.rows].format(length=length)
+    spec, objective, words = setup.model.spec, setup.objective, setup.tokenizer
+    found = ROW_RULES[setup.rows].format(length=length)
     if isinstance(objective, NextToken):
-        ends = zip(("begun", "ended"), ends_of(spec, stream=trial.rows == "stream"), strict=True)
-        names = {
-            how: (words and words.inner.id_to_token(token)) or str(token) for how, token in ends if token is not None
-        }
-        found += "".join(f", {how} with {name}" for how, name in names.items()) or ", no bos and no eos"
+        ends = zip(("begun", "ended"), ends_of(spec, stream=setup.rows == "stream"), strict=True)
+        spelled = [(how, (words and words.inner.id_to_token(i)) or str(i)) for how, i in ends if i is not None]
+        found += "".join(f", {how} with {name}" for how, name in spelled) or ", no bos and no eos"
     return f"{found}; as in training"
 
 
@@ -182,8 +178,8 @@ class _Counter:
         self.pairs_LL = np.zeros((size, size) if pairs else (0, 0), np.int64)
         self.labels_L = np.zeros(size if labels else 0, np.int64)
 
-    def take(self, out: Output, labels: Tensor) -> None:
-        """Count those of one pass."""
+    def take(self, out: Output, inputs: dict[str, Tensor]) -> None:
+        labels = inputs["labels"]
         if self.labels:
             self.labels_L += _histogram(labels[labels != IGNORE], self.size)
         if not self.pairs or out.logits is None:
@@ -201,21 +197,13 @@ def _histogram(values: Tensor, size: int) -> Any:
 
 def counts(examples: Examples, column: str, size: int) -> Any:
     """How often each number from 0 occurs in a column; those that don't count are left out."""
-    total = np.zeros(size, np.int64)
-    waiting: list[Any] = []
-
-    def take() -> None:
-        some_N = np.concatenate(waiting) if waiting else np.zeros(0, np.int64)
-        total[:] += np.bincount(some_N[some_N != IGNORE], minlength=size)[:size]
-        waiting.clear()
-
-    held = 0
-    for i, length in enumerate(examples.lengths(column).tolist()):
-        for start in range(0, length, CHUNK):
-            waiting.append(np.asarray(examples.read(column, i, start, start + CHUNK)).astype(np.int64))
-            held += len(waiting[-1])
-            if held >= CHUNK:
-                take()
-                held = 0
-    take()
+    total, waiting, held = np.zeros(size, np.int64), list[Any](), 0
+    spans = [(i, at) for i, n in enumerate(examples.lengths(column).tolist()) for at in range(0, n, CHUNK)]
+    for k, (i, start) in enumerate(spans):
+        waiting.append(np.asarray(examples.read(column, i, start, start + CHUNK)).astype(np.int64))
+        held += len(waiting[-1])
+        if held >= CHUNK or k == len(spans) - 1:
+            some_N = np.concatenate(waiting)
+            total += np.bincount(some_N[some_N != IGNORE], minlength=size)[:size]
+            waiting, held = [], 0
     return total

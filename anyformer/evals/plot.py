@@ -1,0 +1,140 @@
+"""Measurements as pictures: attention by kernel and length, and the time of a decode step over the tokens before it."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from anyformer.errors import InputError, naming
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from anyformer.evals import attention, generation
+
+INK, FAINT, PAPER = "#1f2933", "#c9d0d6", "#ffffff"
+COLOURS = ("#3b6ea5", "#c8803a", "#4f9d69", "#8767b0", "#b5504d", "#7d8894")
+MARKS = "osD^vP"
+
+
+def check_path(path: str | Path) -> None:
+    """Refuse a file that could not be written, before hours of measuring and not after them."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    file = Path(path)
+    known = sorted(FigureCanvasAgg.get_supported_filetypes())
+    if file.suffix.removeprefix(".").lower() not in known:
+        raise InputError(f"{str(path)!r} ends in no picture format; write e.g. {file.stem or 'attention'}.png")
+    if not file.parent.is_dir():
+        raise InputError(f"{path}: there is no directory {str(file.parent)!r}")
+
+
+def _figure(width: float, height: float) -> Figure:
+    """An empty figure, with no window and no global state."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def _save(figure: Figure, path: str | Path) -> None:
+    check_path(path)
+    with naming(path):
+        figure.savefig(path, dpi=150, facecolor=PAPER)
+
+
+def _style(axes: Axes, show: Callable[..., str], subs: tuple[float, ...]) -> None:
+    """A logarithmic axis of values that people can read, and a faint grid."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(base=10, subs=subs, numticks=12))
+    axes.yaxis.set_major_formatter(FuncFormatter(show))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.tick_params(labelsize=9, labelcolor=INK)
+    axes.grid(which="major", color=FAINT, linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def save_attention(table: attention.Table, path: str | Path) -> None:
+    """Draw a column for each number of kv heads, time above bytes, into a file; its ending says the format."""
+    setting = table.setting
+    attentions, names = setting.attentions(), list(dict.fromkeys(row.case for row in table.rows))
+    figure = _figure(1.2 + 3.6 * len(attentions), 7.2)
+    axes = figure.subplots(2, len(attentions), sharex=True, sharey="row", squeeze=False)
+    for column, (attention, kv_heads) in enumerate(attentions.items()):
+        rows = [row for row in table.rows if row.attention == attention and row.seconds is not None]
+        _panel(axes[0][column], rows, names, setting.lengths, seconds=True)
+        _panel(axes[1][column], rows, names, setting.lengths, seconds=False)
+        axes[0][column].set_title(f"{attention}: {setting.heads} heads, {kv_heads} of keys", fontsize=11, color=INK)
+        axes[1][column].set_xlabel("tokens", color=INK)
+    axes[0][0].set_ylabel("time", color=INK)
+    axes[1][0].set_ylabel("peak bytes", color=INK)
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(names), 4), frameon=False)
+    what = "forward and backward" if setting.backward else "forward"
+    dtype = str(setting.dtype).removeprefix("torch.")
+    figure.suptitle(f"Attention step, {what}, {dtype}, head dimension {setting.head_dim}, {table.machine}", color=INK)
+    _save(figure, path)
+
+
+def _panel(axes: Axes, rows: list[attention.Row], names: list[str], lengths: tuple[int, ...], *, seconds: bool) -> None:
+    from matplotlib.ticker import NullLocator
+
+    axes.set_xscale("log", base=2)
+    for i, name in enumerate(names):
+        found = [(row.length, row.seconds if seconds else row.peak) for row in rows if row.case == name]
+        axes.plot(
+            [length for length, _ in found], [value or float("nan") for _, value in found], label=name,
+            color=COLOURS[i % len(COLOURS)], marker=MARKS[i % len(MARKS)], markersize=5, linewidth=1.6,
+        )  # fmt: skip
+    axes.set_xticks(list(lengths), [f"{length:,}" for length in lengths], fontsize=9, color=INK)
+    axes.xaxis.set_minor_locator(NullLocator())
+    _style(axes, shown_seconds if seconds else _bytes, (1.0, 3.0))
+
+
+def save_generation(table: generation.Table, path: str | Path) -> None:
+    """Draw a line for each mode and batch, and a faint one for what memory allows, into a file."""
+    figure = _figure(7.2, 5.2)
+    axes = figure.subplots()
+    for i, (mode, batch) in enumerate(dict.fromkeys((row.mode, row.batch) for row in table.rows)):
+        rows = [row for row in table.rows if (row.mode, row.batch) == (mode, batch)]
+        colour, label = COLOURS[i % len(COLOURS)], f"{mode}, {batch} row{'s' if batch > 1 else ''}"
+        for row in rows:
+            places = range(row.prompt + 1, row.prompt + 1 + len(row.steps))
+            axes.plot(list(places), row.steps, color=colour, linewidth=0.7, alpha=0.45)
+        middle = [row.prompt + len(row.steps) // 2 for row in rows]
+        mark = {"color": colour, "marker": MARKS[i % len(MARKS)], "markersize": 5, "linewidth": 1.6}
+        axes.plot(middle, [row.step for row in rows], label=label, **mark)
+        limits = [row.limit for row in rows if row.limit is not None]
+        if limits:
+            axes.plot(middle, limits, color=colour, linestyle=":", linewidth=1.2)
+    _style(axes, shown_seconds, (1.0, 2.0, 5.0))
+    axes.set_xlabel("tokens before the step", color=INK)
+    axes.set_ylabel("time of a step (dotted: reading its bytes once)", color=INK)
+    axes.legend(frameon=False, fontsize=9)
+    every = statistics.median(len(row.steps) for row in table.rows)
+    size = f"{table.params / 1e6:.3g} M parameters, {table.dtype}, {table.machine}"
+    axes.set_title(f"Generating {every + 1:.0f} tokens, {size}", fontsize=11, color=INK)
+    _save(figure, path)
+
+
+def shown_seconds(value: float, _: int | None = None) -> str:
+    """10 ms."""
+    return _shown(value, {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9})
+
+
+def _bytes(value: float, _: int | None = None) -> str:
+    return _shown(value, {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0})
+
+
+def _shown(value: float, units: dict[str, float]) -> str:
+    """A value in the largest unit that it has one of."""
+    name = next((name for name, unit in units.items() if value >= unit * 0.999), [*units][-1])
+    return f"{value / units[name]:g} {name}"
