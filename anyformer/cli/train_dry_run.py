@@ -29,7 +29,7 @@ def dry_run(config: Config, *, json: bool, rows: str | None = None) -> int:
         if rows is not None:
             from anyformer.data.packing import save_figure
 
-            save(rows, *setup.feed(len(config.stages) - 1).every_packing())
+            save_figure(rows, *setup.loader(len(config.stages) - 1).every_packing())
     show(json, lambda: _data(setup, found, str(device), room), _page(setup, found, str(device), room))
     return 0
 

@@ -20,10 +20,9 @@ from tokenizers import processors
 
 from anyformer.convert.surgery import Surgery, operate
 from anyformer.convert.unpickle import unpickled
-from anyformer.data.tokenizer_files import NAMED
 from anyformer.data.tokenizer import SOURCE, Tokenizer, tokenizer
 from anyformer.data.tokenizer_classes import BPE_FILES, WORDPIECE_FILE
-from anyformer.data.tokenizer_files import ADDED, FILE, MARK, PUBLISHED, SETTINGS, SETTINGS_BYTES, special_tokens
+from anyformer.data.tokenizer_files import ADDED, FILE, MARK, NAMED, PUBLISHED, SETTINGS, SETTINGS_BYTES, special_tokens
 from anyformer.data.tokenizer_files import NAMES as TOKEN_NAMES
 from anyformer.errors import InputError, SpecError
 from anyformer.families.checkpoint import family_for, save_published, was_written_here

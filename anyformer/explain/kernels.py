@@ -14,7 +14,7 @@ from anyformer.kernels.attention import KERNELS, choice
 from anyformer.kernels.dispatch import KernelRequest
 from anyformer.model.stack import FULL, kept_places, kernel_request, layer_groups
 from anyformer.model.token_layout import TokenLayout, attention_mask, place
-from anyformer.parts.cache import Cache
+from anyformer.parts.static_cache import StaticKVCache
 from anyformer.parts.positions.none import NoPosition
 from anyformer.specs.cache_spec import rooms
 from anyformer.specs.layer import mixer_of
@@ -102,13 +102,13 @@ def requests(
             yield "cross", phase, kernel_request(kind, mask, position, mixer, **given), None
 
 
-def _passes(spec: ModelSpec, stack: Stack) -> Iterator[tuple[str, TokenLayout, Cache | None]]:
+def _passes(spec: ModelSpec, stack: Stack) -> Iterator[tuple[str, TokenLayout, StaticKVCache | None]]:
     """Each phase, with the queries and the cache of one of its passes."""
     yield "training", place(1, spec.context, META), None
     if not (stack.causal and decodes(spec)):
         yield "inference", place(1, spec.context, META), None
         return
-    cache = Cache(rooms(spec, stack), batch=1, length=spec.context, device=META, dtype=torch.float32)
+    cache = StaticKVCache(rooms(spec, stack), batch=1, length=spec.context, device=META, dtype=torch.float32)
     prompt = max(1, spec.context - 1)
     one = place(1, 1, META, before=prompt)
     for phase, queries in (("prefill", place(1, prompt, META)), ("decoding", one)):

@@ -151,6 +151,6 @@ def _kernel(body: Attention, mask: AttentionMask, x: Tensor) -> Kernel:
         reads_content=position.reads_content, products=position.products, softcap=body.spec.softcap is not None,
         reads_probs=position.reads_probs(), dropout=body.training and body.spec.dropout > 0,
         compiling=torch.compiler.is_compiling(), masked=mask.given is not None,
-        recorded=fixed_shapes(x_BTD.device.type), learned_bias=position.biases(), deterministic=must_repeat(),
+        recorded=fixed_shapes(x.device.type), learned_bias=position.biases(), deterministic=must_repeat(),
     )  # fmt: skip
     return choice(request).kernel

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -12,21 +13,24 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from anyformer.generation.batching import Batcher
-from anyformer.generation.details import own_logprobs
+from anyformer.generation.asking.options import read_options
+from anyformer.generation.asking.request import request
+from anyformer.generation.engine import Engine
+from anyformer.generation.engine.core import EngineCore
+from anyformer.generation.engine.engine import requests
+from anyformer.generation.engine.model_runner import ModelRunner
+from anyformer.generation.engine.proposers import PromptLookup, Proposer
+from anyformer.generation.engine.request import Sequence
+from anyformer.generation.engine.scheduler import Limits
 from anyformer.generation.generate import generate
-from anyformer.generation.readers.guesses import Lookup
-from anyformer.generation.readers.speculate import Speculating
-from anyformer.generation.running.runner import Runner
-from anyformer.generation.samplers.choose import choose
-from anyformer.generation.samplers.draw import keys, uniform
-from anyformer.generation.samplers.filters import Temperature
+from anyformer.generation.outputs import own_logprobs
+from anyformer.generation.samplers.filters import divided
+from anyformer.generation.samplers.rng import keys, pick, uniform
 from anyformer.model.eval_mode import eval_mode, without_head
 from anyformer.model.model import Model
-from anyformer.parts.pool import Pool, Tenant
 
-CHUNK, PAGE, GUESSES, SAMPLES = 3, 4, 3, 2
-"""Tokens of a prompt read at once, tokens of a page, guesses at once, answers from one reading of a prompt. Small, so
+CHUNK, BLOCK, GUESSES, SAMPLES = 3, 4, 3, 2
+"""Tokens of a prompt read at once, tokens of a block, guesses at once, answers from one reading of a prompt. Small, so
 that short prompts cross many borders."""
 
 
@@ -80,7 +84,7 @@ class Task:
             options["temperature"] = self.temperature
         return options | ({} if self.declared is None else {"rope_length": self.declared})
 
-    def points(self, rows: Sequence[int], step: int) -> Tensor | None:
+    def points(self, rows: Rows[int], step: int) -> Tensor | None:
         """The numbers that decide the draws of some rows; None: nothing is drawn."""
         if not self.temperature:
             return None
@@ -165,100 +169,98 @@ def chunks(task: Task, known: Completions, rng: random.Random) -> Completions:
     return found
 
 
-@torch.inference_mode()
-def pages(task: Task, known: Completions, rng: random.Random) -> Completions:
-    """Rows in pages of one pool, each at its own length, their prompts in pieces."""
+def blocks(task: Task, known: Completions, rng: random.Random) -> Completions:
+    """Rows in blocks of one pool, each at its own length, their prompts in pieces."""
     rows = _order(task, rng)
-    pool = _pool(task, chunk=rng.choice((1, CHUNK)))
-    runner = Runner(task.model, pool, chunk=CHUNK)
-    tenants = [_admit(pool, task, row) for row in rows]
-    starts = [task.starts[row] for row in rows]
-
-    def fed(ids_B: Tensor) -> Tensor:
-        for tenant in tenants:
-            pool.reserve(tenant, 1)
-        return runner.step(tenants, ids_B).clone()
-
-    with eval_mode(task.model):
-        if task.two:
-            parts = [
-                runner.read([tenant], [start], input_ids=task.prompts[row][None])
-                for tenant, start, row in zip(tenants, starts, rows, strict=True)
-            ]
-            logits_BV = torch.cat(parts)
-        else:
-            logits_BV = runner.read_prompts(tenants, starts)
-        found = _driven(task, rows, logits_BV, fed)
-    return _sorted(found, rows)
+    return _sorted(_served(task, rows, chunk=rng.choice((1, CHUNK))), rows)
 
 
 class HalfRight:
-    """Guesses what a row will say, from its own text or from the answer, and is wrong about every third token."""
+    """Proposes what a row will say, from its own text or from the answer, and is wrong about every third token."""
 
-    def __init__(self, answers: Sequence[list[int]], vocab: int, rng: random.Random) -> None:
-        self.answers, self.vocab, self.rng, self.lookup = answers, vocab, rng, Lookup()
+    most = GUESSES
 
-    def guess(self, rows: Sequence[int], so_far: Sequence[list[int]], most: Sequence[int]) -> list[list[int]]:
-        from_text = self.lookup.guess(rows, so_far, most)
+    def __init__(self, answers: Rows[list[int]], vocab: int, rng: random.Random) -> None:
+        self.answers, self.vocab, self.rng, self.lookup = answers, vocab, rng, PromptLookup(GUESSES)
+
+    def propose(self, sequences: Rows[Sequence], most: Rows[int]) -> list[list[int]]:
+        from_text = self.lookup.propose(sequences, most)
         from_answer = [
-            self.answers[row][len(ids) : len(ids) + n] for row, ids, n in zip(rows, so_far, most, strict=True)
+            self.answers[cast(int, each.request.id)][len(each.tokens) : len(each.tokens) + n]
+            for each, n in zip(sequences, most, strict=True)
         ]
         return [
             mine if mine and self.rng.random() < 0.5 else [self._spoil(token) for token in right]
             for mine, right in zip(from_text, from_answer, strict=True)
         ]
 
+    def forget(self, sequence: Sequence) -> None:
+        self.lookup.forget(sequence)
+
     def _spoil(self, token: int) -> int:
         return token if self.rng.random() < 0.67 else (token + 1) % self.vocab
 
 
-@torch.inference_mode()
-def guesses(task: Task, known: Completions, rng: random.Random) -> Completions:
-    """Several guessed tokens are read in one pass, some of them wrong."""
+def proposals(task: Task, known: Completions, rng: random.Random) -> Completions:
+    """Several proposed tokens are read in one pass, some of them wrong."""
     answers = [[*start, *each.ids] for start, each in zip(task.starts, known, strict=True)]
-    pool = _pool(task, chunk=2 * GUESSES + 2)
-    limit = task.most - 1
-    guesser = HalfRight(answers, task.model.spec.vocab, rng)
-    reader = Speculating(task.model, Runner(task.model, pool, chunk=CHUNK), guesser, guesses=GUESSES, limit=limit)
-    rows = list(range(len(task.prompts)))
-    with eval_mode(task.model):
-        if task.two:
-            ids_BT, mask_BT = _padded(task, rows, rng, left=False)
-            logits_BV = reader.begin(task.starts, input_ids=ids_BT, attention_mask=mask_BT)
-        else:
-            logits_BV = reader.begin(task.starts)
-        return _driven(task, rows, logits_BV, reader.go_on)
+    proposer = HalfRight(answers, task.model.spec.vocab, rng)
+    return _served(task, list(range(len(task.prompts))), chunk=2 * GUESSES + 2, proposer=proposer)
+
+
+def _served(task: Task, rows: list[int], *, chunk: int, proposer: Proposer | None = None) -> Completions:
+    """What an engine with room for all rows answers them, in this order."""
+    pool = task.model.new_pool(len(rows), task.most, block_size=BLOCK, chunk=chunk, rope_length=task.declared)
+    engine = EngineCore(ModelRunner(task.model, pool), Limits(prefill_chunk=CHUNK), proposer=proposer)
+    added = []
+    for row in rows:
+        options = {name: value for name, value in _seeded(task, [task.seeds[row]]).items() if name != "rope_length"}
+        asked = request(
+            task.model, task.prompts[row][None], read_options(options), attention_mask=None, global_mask=None,
+            rope_length=task.declared, tokenizer=None, stream=False, details=True, cached=True, stacklevel=1,
+        )  # fmt: skip
+        added += requests(task.model, asked, first=row)
+        added[-1].logprobs = 0
+        engine.add(added[-1])
+    while not engine.idle:
+        engine.step()
+    return _completions([each.sequences[0] for each in added])
+
+
+def _completions(sequences: list[Sequence]) -> Completions:
+    for each in sequences:
+        if each.error is not None:
+            raise each.error
+    return [Completion(tuple(each.new), torch.tensor(each.logprobs, dtype=torch.float64)) for each in sequences]
 
 
 def batching(task: Task, known: Completions, rng: random.Random) -> Completions:
-    """Requests that join and leave a running batch, with few seats and pages, beside strangers that give up."""
+    """Requests that join and leave a running batch, with few sequences and blocks, beside strangers that give up."""
     # A little less than two of the longest rows need, so that one has to wait, or to begin again.
-    pages = max(2, 2 * math.ceil(task.most / PAGE) - 1)
-    batcher = Batcher(task.model, seats=3, length=task.most, pages=pages, size=PAGE, budget=CHUNK + 3, chunk=CHUNK)
+    few = max(2, 2 * math.ceil(task.most / BLOCK) - 1)
+    engine = Engine(
+        task.model, max_num_seqs=3, max_model_len=task.most, num_blocks=few, block_size=BLOCK,
+        max_num_batched_tokens=CHUNK + 3, prefill_chunk=CHUNK,
+    )  # fmt: skip
     rows = _order(task, rng)
     queue = [*((row, True) for row in rows), *((row, False) for row in rows[:2])]
     rng.shuffle(queue)
-    tickets: dict[int, Any] = {}
+    added: dict[int, Any] = {}
     strangers: list[Any] = []
-    while queue or not batcher.idle:
-        while queue and (batcher.idle or rng.random() < 0.5):
+    while queue or not engine.idle:
+        while queue and (engine.idle or rng.random() < 0.5):
             row, own = queue.pop()
             if own:
-                options = _seeded(task, task.seeds[row])
-                tickets[row] = batcher.submit(task.prompts[row], logprobs=1, **options)
+                added[row] = engine.add_request(task.prompts[row], logprobs=1, **_seeded(task, task.seeds[row]))
             else:
                 # It samples greedily where others draw, begins like another row, and is gone before it ends.
                 other = task.options | {"temperature": 0.0 if task.temperature else 1.0, "seed": row}
-                strangers.append(batcher.submit(task.prompts[row], **other))
-        batcher.step()
+                strangers.append(engine.add_request(task.prompts[row], **other))
+        engine.step()
         if strangers and rng.random() < 0.3:
-            batcher.cancel(strangers.pop())
-    batcher.check()
-    answers = [tickets[row].answers[0] for row in range(len(task.prompts))]
-    for answer in answers:
-        if answer.error is not None:
-            raise answer.error
-    return [Completion(tuple(answer.new), torch.tensor(answer.logprobs, dtype=torch.float64)) for answer in answers]
+            engine.cancel(strangers.pop())
+    engine.check()
+    return _completions([added[row].sequences[0] for row in range(len(task.prompts))])
 
 
 MODES = (
@@ -271,16 +273,16 @@ MODES = (
         chunks,
         absent=lambda task: "a decoder that begins with one token has no prompt to cut" if task.two else None,
     ),
-    DecodingMode("in pages, in pieces", pages),
+    DecodingMode("in blocks, in pieces", blocks),
     DecodingMode("samples of one reading", samples, copies=SAMPLES),
-    DecodingMode("with guesses", guesses),
+    DecodingMode("with proposals", proposals),
     DecodingMode("with look-up", partial(batched, left=False, lookup=True, guesses=GUESSES)),
     DecodingMode("continuous batching", batching),
 )
 """All of them, in the order of the table."""
 
 
-def decision(task: Task, row: int, ids: Sequence[int]) -> Tensor:
+def decision(task: Task, row: int, ids: Rows[int]) -> Tensor:
     """Logits (V,) by which the token after these new ones is chosen, read without a cache."""
     given: dict[str, Any] = {} if task.declared is None else {"rope_length": task.declared}
     start = _row(task, [*task.starts[row], *ids])
@@ -332,7 +334,7 @@ def _split(task: Task, found: Any) -> Completions:
     return [Completion(tuple(ids), logprobs_N) for ids, logprobs_N in zip(rows, found.logprobs, strict=True)]
 
 
-def _row(task: Task, ids: Sequence[int]) -> Tensor:
+def _row(task: Task, ids: Rows[int]) -> Tensor:
     return torch.tensor([list(ids)], device=task.prompts[0].device)
 
 
@@ -342,26 +344,16 @@ def _pieces(ids: list[int], prefix: int) -> list[list[int]]:
     return [ids[:first], *(ids[begin : begin + CHUNK] for begin in range(first, len(ids), CHUNK))]
 
 
-def _pool(task: Task, *, chunk: int) -> Pool:
-    return task.model.new_pool(len(task.prompts), task.most, size=PAGE, chunk=chunk, rope_length=task.declared)
-
-
-def _admit(pool: Pool, task: Task, row: int) -> Tenant:
-    tenant = pool.admit(source_declared=task.declared)
-    if tenant is None or not pool.reserve(tenant, len(task.starts[row])):
-        raise RuntimeError("a pool with room for every row refused one")
-    return tenant
-
-
 def _driven(task: Task, rows: list[int], logits_BV: Tensor, fed: Callable[[Tensor], Tensor]) -> Completions:
     """Choose tokens from logits and feed them, as long as some are wanted."""
-    chain = (Temperature(task.temperature),) if task.temperature else ()
     ids: list[Tensor] = []
     logprobs: list[Tensor] = []
     for step in range(task.new):
         if step:
             logits_BV = fed(ids[-1])
-        ids.append(choose(logits_BV, chain, points_B=task.points(rows, step)))
+        points_B = task.points(rows, step)
+        best_B = logits_BV.argmax(-1)
+        ids.append(best_B if points_B is None else pick(divided(logits_BV, task.temperature), points_B))
         logprobs.append(own_logprobs(logits_BV).gather(-1, ids[-1][:, None])[:, 0])
     rows_BN, logprobs_BN = torch.stack(ids, 1).tolist(), torch.stack(logprobs, 1)
     return [Completion(tuple(each), logprobs_N) for each, logprobs_N in zip(rows_BN, logprobs_BN, strict=True)]

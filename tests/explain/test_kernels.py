@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from anyformer.generation.batching import Batcher
 
 from anyformer.explain.groups import groups
 from anyformer.explain.kernels import kernel_table, requests
-from anyformer.generation.batching import Batcher
 from anyformer.kernels.attention import KERNELS, flex
 from anyformer.model import stack
 from tests.contract.contracts import keeps_a_cache, length_of, model_of, prefix_of, step

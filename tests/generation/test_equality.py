@@ -26,7 +26,7 @@ ONE_CHUNK = {
 }
 """For Reformer: LSH attention is exact within one chunk."""
 PADDED = ("in a batch, padded left", "in a batch, padded right")
-GUESSED = ("with guesses", "with look-up")
+GUESSED = ("with proposals", "with look-up")
 BUT_PADDED = tuple(way for way in MODES if way.name not in PADDED)
 """A stream is from a batch that is padded left, one without a cache and with look-up from one that is padded right."""
 LATE = tuple(way for way in MODES if way.name in ("prompt in pieces", "samples of one reading", "with look-up"))

@@ -3,7 +3,6 @@
 import warnings
 
 import pytest
-import torch
 
 import anyformer as af
 from anyformer.generation.asking.options import read_options
@@ -108,7 +107,9 @@ def served(model, wish, *, cuda_graphs):
 
 
 @pytest.mark.parametrize("seed", talking(range(40)))
-@pytest.mark.parametrize("options", [{}, {"temperature": 0.9, "top_k": 5, "top_p": 0.9, "min_p": 0.05, "n": 2, "seed": 3}])
+@pytest.mark.parametrize(
+    "options", [{}, {"temperature": 0.9, "top_k": 5, "top_p": 0.9, "min_p": 0.05, "n": 2, "seed": 3}]
+)
 def test_engine_with_captured_steps_runs_ahead_and_takes_the_same_tokens(seed, options, monkeypatch):
     monkeypatch.setattr(model_runner, "Recorder", Eager)
     spec = draw(seed)

@@ -191,7 +191,9 @@ def test_attention_cross_reads_keys_and_values_of_the_memory_once():
     spec = AttentionSpec(heads=4, kv_heads=2)
     module = randomised(Attention(spec, SIZES, NoPosition(), layer=0, cross=True))
     memory = random(2, 5, 12, seed=4)
-    cache = StaticKVCache((LayerCacheSpec(streams=((2, 8), (2, 8))),), batch=2, length=9, device=X.device, dtype=X.dtype)
+    cache = StaticKVCache(
+        (LayerCacheSpec(streams=((2, 8), (2, 8))),), batch=2, length=9, device=X.device, dtype=X.dtype
+    )
     sight = AttentionMask(Full(), Tokens(POS), Tokens(torch.arange(5)[None]), plain=True, shape="none")
     scene = AttentionMetadata(sight=sight, kernel=reference.KERNEL, cache=cache)
     q, k, v = split(module, "q", X), split(module, "k", memory), split(module, "v", memory)

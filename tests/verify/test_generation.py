@@ -5,20 +5,19 @@ from typing import Any
 
 import pytest
 import torch
-from anyformer.generation.readers.static import Cached
-from anyformer.generation.running.runner import Runner
 
 import anyformer as af
 from anyformer.errors import InputError
-from anyformer.generation import engine
-from anyformer.generation.readers.static import Cached
-from anyformer.generation.running.runner import Runner
+from anyformer.generation.engine import engine
+from anyformer.generation.engine.model_runner import ModelRunner
+from anyformer.parts.paged_cache import PagedKVCache
+from anyformer.parts.static_cache import StaticPool
 from anyformer.verify.decoding_modes import MODES, Completion, DecodingMode
 from anyformer.verify.generation import SAME, Equality, equality
 from anyformer.verify.packing import randomise
 from tests.contract.draw import BASE
 
-PAGES = {"in pages, in pieces", "with guesses", "with look-up", "continuous batching"}
+BLOCKS = {"in blocks, in pieces", "with proposals", "with look-up", "continuous batching"}
 
 
 def model_of(changes: dict[str, Any]) -> af.Model:
@@ -62,26 +61,29 @@ def test_equality_with_draws_that_depend_on_the_row_is_found_by_batches(monkeypa
     assert all("temperature 1" in row.first for row in found.wrong if row.first)
 
 
-def test_equality_with_pages_that_say_a_little_else_is_found_by_probabilities(monkeypatch):
-    honest = Runner.logits
-    monkeypatch.setattr(Runner, "logits", lambda self, hidden: honest(self, hidden * (1 + 1e-7)))
+def test_equality_with_blocks_that_say_a_little_else_is_found_by_probabilities(monkeypatch):
+    honest = PagedKVCache.update
+    monkeypatch.setattr(
+        PagedKVCache, "update", lambda self, layer, k, v, **more: honest(self, layer, k, v * (1 + 1e-7), **more)
+    )
     found = checked({}, prompts=2)
-    assert names(found) == PAGES
+    assert names(found) == BLOCKS
     assert all((row.difference or 0) > SAME for row in found.wrong)
 
 
 def test_equality_with_a_cache_that_forgets_is_found_by_whoever_reads_again(monkeypatch):
-    honest = Cached.go_on
+    honest = ModelRunner.decode
 
-    def forgets(self, ids_B):
-        ids_B = torch.zeros_like(ids_B) if self.cache.used % 3 == 0 else ids_B
-        return honest(self, ids_B)
+    def forgets(self, sequences, ids):
+        if isinstance(self.pool, StaticPool) and self.pool.cache.used % 3 == 0:
+            ids = [0] * len(ids)
+        return honest(self, sequences, ids)
 
-    monkeypatch.setattr(Cached, "go_on", forgets)
+    monkeypatch.setattr(ModelRunner, "decode", forgets)
     found = checked({})
     assert not found.passed
     # Those that keep tokens in the same way are wrong in the same way.
-    assert {"without a cache", "prompt in pieces"} | PAGES <= names(found)
+    assert {"without a cache", "prompt in pieces"} | BLOCKS <= names(found)
 
 
 def other_way(token: int) -> DecodingMode:

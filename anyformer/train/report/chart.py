@@ -286,7 +286,7 @@ def draw_curve(
             )  # fmt: skip
     axes.set(xlim=(0, right), ylim=(low, high), xlabel="tokens learned from", ylabel=unit)
     axes.set_title(title, loc="left", fontsize=11, color=INK)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: count(x)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: short(x)))
     axes.grid(color="#e6eaf2", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
