@@ -16,7 +16,7 @@ PAGE = Path(__file__).resolve().parent / "generation-equality.md"
 PROMPTS, NEW, SPECS = 3, 12, 120
 HEAD = """# The same tokens in every way
 
-A prompt gets the same answer alone, in a batch, with a cache and without one, streamed, from pages, with guesses and
+A prompt gets the same answer alone, in a batch, with a cache and without one, streamed, from blocks, with proposals and
 among requests that come and go. To check a model of your own:
 
     anyformer verify generation path/to/checkpoint
@@ -24,8 +24,8 @@ among requests that come and go. To check a model of your own:
 Each answer is held against the prompt alone, read at once, with a cache. There are {prompts} prompts of random tokens,
 longer than every window of the small configs where they have one, and {new} new tokens each: once the likeliest, once
 drawn with a seed. Every parameter is random. Batches are in random order, with a stranger in them; prompts are read in
-pieces of {chunk}, pages hold {page} tokens; the batcher has 3 seats, pages for less than two of the longest rows, and
-strangers that are cancelled; guesses are wrong about a third of the time.
+pieces of {chunk}, blocks hold {page} tokens; the engine runs 3 sequences, with blocks for less than two of the longest rows,
+and strangers that are cancelled; proposals are wrong about a third of the time.
 
 - In **fp64** not one token may differ, and log-probabilities agree to {same:g} of the largest.
 - In **fp32** a first difference counts as a mismatch only if it was no near-tie: the two largest logits further apart
@@ -39,7 +39,7 @@ This page is written by `python docs/make.py generation`.
 TAIL = """
 ## Keys and values in 8 bits
 
-A pool with `storage="int8"` is another model, a little: keys and values are rounded to 8 bits, with a scale for each head
+A pool with `kv_cache_dtype="int8"` is another model, a little: keys and values are rounded to 8 bits, with a scale for each head
 of a token. `bench/kv_int8.py` reads windows of 512 tokens through both kinds of pool, 16 tokens at a time, in fp32.
 The windows run across documents, so their perplexity is not that of `anyformer eval`:
 
