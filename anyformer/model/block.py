@@ -199,7 +199,7 @@ class Block(nn.Module):
     def __getstate__(self) -> Any:
         # Compiled code belongs to one process and is counted for one model: a copy and an unpickled block run what was
         # compiled, uncompiled, until somebody compiles them.
-        return {**super().__getstate__(), "way": getattr(self.way, "plain", self.way)}  # type: ignore[dict-item]
+        return {**super().__getstate__(), "way": getattr(self.way, "plain", self.way)}
 
     def extra_repr(self) -> str:
         return self.wiring
