@@ -72,7 +72,7 @@ def weights(
             Rule(f"{front}.position_embeddings.weight", f"{stack}.positions.0.table"),
             Rule(f"{front}.LayerNorm.{{p}}", f"{stack}.embedding_norm.{{p}}"),
             *more,
-            *block_rules(f"{name}.encoder.layer.{{i}}", f"{stack}.blocks.{{i}}", **PARTS),
+            *block_rules(f"{name}.encoder.layer.{{i}}", PARTS, f"{stack}.blocks.{{i}}"),
             Rule(f"{head}.{transform[0]}.{{p}}", "head.dense.{p}"),
             Rule(f"{head}.{transform[1]}.{{p}}", "head.norm.{p}"),
             Rule(f"{head}.decoder.weight", "head.weight"),

@@ -84,13 +84,11 @@ class Bloom(Family, kind="bloom"):
     tensors = decoder_map(
         "transformer",
         "h",
+        {"qkv": "self_attention.query_key_value", "o": "self_attention.dense"} | MEGATRON,
         Rule("transformer.word_embeddings_layernorm.{p}", "decoder.embedding_norm.{p}"),
         tokens="word_embeddings",
         final="ln_f",
         op=PerHead(),
-        qkv="self_attention.query_key_value",
-        o="self_attention.dense",
-        **MEGATRON,
     )
     # Six heads: not a power of two, so that slopes are taken from two sequences.
     small = {

@@ -65,7 +65,7 @@ class Cohere(Family, kind="cohere"):
         "use_qk_norm": flag(False),
     }
     groups = (RopeKeys(theta=500000.0, layout="interleaved"),)
-    tensors = like.tensors(**PARTS, **like.HEAD_NORMS)
+    tensors = like.tensors(PARTS | like.HEAD_NORMS)
     small = like.small(eps_key="layer_norm_eps", use_qk_norm=True, logit_scale=0.3, rope_theta=500.0)
 
     @classmethod

@@ -69,7 +69,7 @@ class SpecView(NamedTuple):
         if not node:
             return getattr(self.spec, name)
         owner = getattr(self.layer if node in fields_of(Layer) else self.spec, node)
-        value = getattr(owner.leaf if node == "norm" else owner, name, default)
+        value: Any = getattr(owner.leaf if node == "norm" else owner, name, default)
         return evaluate(value, self.dims.names()) if name == "scale" else value
 
 

@@ -100,7 +100,7 @@ class Values(Mapping[str, Any]):
         problems: Problems,
         reads: frozenset[str] | None = None,
     ) -> None:
-        self.keys, self.problems, self.reads = keys, problems, reads
+        self.problems, self.reads, self._keys = problems, reads, keys
         self.given = frozenset(config)
         self.passed: list[str] = []
         """Keys that the public class never reads."""
@@ -133,10 +133,10 @@ class Values(Mapping[str, Any]):
     def changes(self) -> dict[str, Any]:
         """The keys that are read into a field each, as changes of a spec."""
         found: dict[str, Any] = {}
-        for name, key in self.keys.items():
+        for name, key in self._keys.items():
             read = key.read(self, name)
             found |= {path: value for path, value in read.items() if value is not None or path not in found}
-        for path in (path for key in self.keys.values() if key.derived for path in key.sets):
+        for path in (path for key in self._keys.values() if key.derived for path in key.sets):
             if found[path] is not None and DERIVED[path](found[path], found):
                 found[path] = None
         return found

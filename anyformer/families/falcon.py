@@ -164,11 +164,11 @@ class Falcon(Family, kind="falcon"):
         return decoder_map(
             "transformer",
             "h",
+            {"qkv": "self_attention.query_key_value", "o": "self_attention.dense"}
+            | MEGATRON
+            | ({"attention_inner": "ln_attn", "ffn_inner": "ln_mlp"} if two else {}),
             tokens="word_embeddings",
             final="ln_f",
             op=PerHead(),
             ignored=(r"(transformer\.)?h\.\d+\.self_attention\.(rotary_emb|maybe_rotary)\.inv_freq",),
-            qkv="self_attention.query_key_value",
-            o="self_attention.dense",
-            **MEGATRON | ({"attention_inner": "ln_attn", "ffn_inner": "ln_mlp"} if two else {}),
         )

@@ -73,7 +73,7 @@ class Gemma(Family, kind="gemma"):
         "hidden_activation": must(None, TANH),
     }
     groups = (RopeKeys(),)
-    tensors = like.tensors(**like.LLAMA)
+    tensors = like.tensors(like.LLAMA)
     small = like.small(head_dim=12, rope_theta=500.0)
 
     @classmethod

@@ -48,7 +48,7 @@ class Gemma2(Family, kind="gemma2"):
         "hidden_act": text(TANH),
     }
     groups = (RopeKeys(), WindowKeys(window=4096, is_local=lambda c, i: i % 2 == 0))
-    tensors = like.tensors(**like.ATTENTION, **like.FFN, **like.SANDWICH_NORMS)
+    tensors = like.tensors(like.ATTENTION | like.FFN | like.SANDWICH_NORMS)
     # Caps so low that they bend the numbers of a small model.
     small = like.small(
         head_dim=12, query_pre_attn_scalar=7, sliding_window=5, attn_logit_softcapping=1.5,

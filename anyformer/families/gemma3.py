@@ -72,7 +72,7 @@ class Gemma3(Family, kind="gemma3"):
     groups = (
         WindowKeys(window=4096, is_local=lambda c, i: (i + 1) % max(c["sliding_window_pattern"], 1), thetas=THETAS),
     )
-    tensors = like.tensors(**like.ATTENTION, **like.FFN, **like.HEAD_NORMS, **like.SANDWICH_NORMS)
+    tensors = like.tensors(like.ATTENTION | like.FFN | like.HEAD_NORMS | like.SANDWICH_NORMS)
     # Seven layers: the sixth is global.
     small = like.small(
         head_dim=12, query_pre_attn_scalar=7, sliding_window=5, num_hidden_layers=7, rope_theta=900.0,

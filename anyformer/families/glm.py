@@ -43,5 +43,5 @@ class Glm(Family, kind="glm"):
     model_type = "glm"
     keys = KEYS
     groups = (ROPE,)
-    tensors = like.tensors(**like.ATTENTION, **like.FUSED_FFN, **like.PRE_NORMS)
+    tensors = like.tensors(like.ATTENTION | like.FUSED_FFN | like.PRE_NORMS)
     small = like.small(head_dim=12, rope_theta=500.0)

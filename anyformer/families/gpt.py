@@ -31,12 +31,11 @@ class GPT(Family, kind="gpt"):
     tensors = decoder_map(
         "transformer",
         "h",
+        {"attention_after": "ln_1", "ffn_after": "ln_2"},
         *CONVOLUTIONS,
         tokens="tokens_embed",
         positions="positions_embed",
         ignored=(r"(transformer\.)?(h\.\d+\.attn\.bias|position_ids)",),
-        attention_after="ln_1",
-        ffn_after="ln_2",
     )
     small = {
         "vocab_size": 61, "n_positions": 64, "n_embd": 32, "n_layer": 3, "n_head": 4, "layer_norm_epsilon": 1e-3,

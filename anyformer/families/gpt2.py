@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families.config_keys import Key, SpecView, activation, flag, number, special_ids, whole
@@ -26,9 +27,9 @@ MATRICES = {"qkv": "attn.c_attn", "o": "attn.c_proj", "up": "mlp.c_fc", "down": 
 NORMS = {"attention_inner": "ln_1", "ffn_inner": "ln_2"}
 
 
-def conv_rules(theirs: str, **parts: str) -> tuple[Rule, ...]:
+def conv_rules(theirs: str, parts: Mapping[str, str]) -> tuple[Rule, ...]:
     """Weights that are stored (in, out), and their biases."""
-    rules = block_rules(theirs, **parts)
+    rules = block_rules(theirs, parts)
     return tuple(
         Rule(rule.theirs.replace("{p}", p), tuple(name.replace("{p}", p) for name in rule.ours), op)
         for rule in rules
@@ -36,7 +37,7 @@ def conv_rules(theirs: str, **parts: str) -> tuple[Rule, ...]:
     )
 
 
-CONVOLUTIONS = conv_rules("transformer.h.{i}", **MATRICES)
+CONVOLUTIONS = conv_rules("transformer.h.{i}", MATRICES)
 """The matrices of a block, in GPT as in GPT-2."""
 
 
@@ -119,12 +120,12 @@ class GPT2(Family, kind="gpt2"):
     tensors = decoder_map(
         "transformer",
         "h",
+        NORMS,
         *CONVOLUTIONS,
         tokens="wte",
         positions="wpe",
         final="ln_f",
         ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)",),
-        **NORMS,
     )
     small = small()
 

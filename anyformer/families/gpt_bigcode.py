@@ -45,7 +45,7 @@ class GPTBigCode(Family, kind="gpt_bigcode"):
         "attention_type": must(None, 2),
     }
     tensors = decoder_map(
-        "transformer", "h", tokens="wte", positions="wpe", final="ln_f", op=PerHead(), **MATRICES, **NORMS
+        "transformer", "h", MATRICES | NORMS, tokens="wte", positions="wpe", final="ln_f", op=PerHead()
     )
     small = small(n_embd=36, n_head=3)
 

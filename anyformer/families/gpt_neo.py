@@ -59,13 +59,14 @@ class GPTNeo(Family, kind="gpt_neo"):
     tensors = decoder_map(
         "transformer",
         "h",
+        {name: f"attn.attention.{name}_proj" for name in "qkv"}
+        | {"o": "attn.attention.out_proj", "up": "mlp.c_fc", "down": "mlp.c_proj"}
+        | NORMS,
         tokens="wte",
         positions="wpe",
         final="ln_f",
         ignored=(r"(transformer\.)?h\.\d+\.attn\.attention\.(bias|masked_bias)",),
-        q="attn.attention.q_proj", k="attn.attention.k_proj", v="attn.attention.v_proj", o="attn.attention.out_proj",
-        up="mlp.c_fc", down="mlp.c_proj", **NORMS,
-    )  # fmt: skip
+    )
     small = {
         "vocab_size": 61, "max_position_embeddings": 64, "hidden_size": 32, "num_layers": 4, "num_heads": 4,
         "attention_types": [[["global", "local"], 2]], "window_size": 5, "intermediate_size": 40,

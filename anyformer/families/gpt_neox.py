@@ -102,6 +102,7 @@ class GPTNeoX(Family, kind="gpt_neox"):
     tensors = decoder_map(
         "gpt_neox",
         "layers",
+        {"qkv": "attention.query_key_value", "o": "attention.dense"} | MEGATRON,
         tokens="embed_in",
         final="final_layer_norm",
         op=PerHead(),
@@ -111,9 +112,6 @@ class GPTNeoX(Family, kind="gpt_neox"):
         ),
         # What the head was called before it was called like everybody's.
         renamed={"embed_out.weight": "lm_head.weight"},
-        qkv="attention.query_key_value",
-        o="attention.dense",
-        **MEGATRON,
     )
     small = {
         "vocab_size": 61, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3,

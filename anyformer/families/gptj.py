@@ -51,12 +51,12 @@ class GPTJ(Family, kind="gptj"):
     tensors = decoder_map(
         "transformer",
         "h",
+        {name: f"attn.{name}_proj" for name in "qkv"}
+        | {"o": "attn.out_proj", "up": "mlp.fc_in", "down": "mlp.fc_out", "attention_inner": "ln_1"},
         tokens="wte",
         final="ln_f",
         ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias|embed_positions)",),
-        q="attn.q_proj", k="attn.k_proj", v="attn.v_proj", o="attn.out_proj", up="mlp.fc_in", down="mlp.fc_out",
-        attention_inner="ln_1",
-    )  # fmt: skip
+    )
     small = small(n_head=2, rotary_dim=6)
 
     @classmethod

@@ -51,7 +51,7 @@ class Granite(Family, kind="granite"):
         "attention_multiplier": number(1.0, "attention.scale"),
     }
     groups = (RopeKeys(),)
-    tensors = like.tensors(**like.LLAMA)
+    tensors = like.tensors(like.LLAMA)
     small = like.small(
         embedding_multiplier=3.0, logits_scaling=7.0, residual_multiplier=0.22, attention_multiplier=0.2,
         rope_theta=500.0, tie_word_embeddings=True,

@@ -121,7 +121,7 @@ class LED(TwoStacks, kind="led"):
             ends.append(Rule(f"led.{stack}.embed_positions.weight", f"{stack}.positions.0.table"))
             ends.append(Rule(f"led.{stack}.layernorm_embedding.{{p}}", f"{stack}.embedding_norm.{{p}}"))
         local_rules = [
-            *block_rules(attention, "encoder.blocks.{i}", q="query", k="key", v="value"),
+            *block_rules(attention, {"q": "query", "k": "key", "v": "value"}, "encoder.blocks.{i}"),
             *global_rules(attention, body),
             Rule(f"{ENCODER}.output.{{p}}", f"{body}.o.{{p}}"),
         ]

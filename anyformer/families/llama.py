@@ -120,5 +120,5 @@ class Llama(Family, kind="llama"):
         "rope_interleaved": must(False),
     }
     groups = (RopeKeys(),)
-    tensors = like.tensors(**like.LLAMA)
+    tensors = like.tensors(like.LLAMA)
     small = like.small(rope_theta=500.0)

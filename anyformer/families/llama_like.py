@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families.config_keys import Key, activation, flag, number, whole
@@ -28,10 +29,10 @@ LLAMA = ATTENTION | FFN | PRE_NORMS
 """The parts of a block, and what they are called in files."""
 
 
-def tensors(*more: Rule, final: str = "norm", **parts: str) -> StateMap:
+def tensors(parts: Mapping[str, str], *more: Rule, final: str = "norm") -> StateMap:
     """A table of tensors with the usual ends."""
     unread = r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"
-    return decoder_map("model", "layers", *more, tokens="embed_tokens", final=final, ignored=(unread,), **parts)
+    return decoder_map("model", "layers", parts, *more, tokens="embed_tokens", final=final, ignored=(unread,))
 
 
 def sizes(width: int, depth: int, heads: int, kv_heads: int, ffn: int, vocab: int, context: int) -> dict[str, int]:

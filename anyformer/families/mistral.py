@@ -34,5 +34,5 @@ class Mistral(Family, kind="mistral"):
         **special_ids(bos=1, eos=2),
     }
     groups = (RopeKeys(), WindowKeys(window=4096, listed=False))
-    tensors = like.tensors(**like.LLAMA)
+    tensors = like.tensors(like.LLAMA)
     small = like.small(sliding_window=5, head_dim=12)

@@ -137,17 +137,23 @@ class ModernBertLike(Family):
         return super().write(spec) | ropes | own
 
 
-def weights(spec: ModelSpec, head: str, **attention: str) -> StateMap:
+PARTS = {
+    "o": "attn.Wo",
+    "gate_up": "mlp.Wi",
+    "down": "mlp.Wo",
+    "attention_inner": "attn_norm",
+    "ffn_inner": "mlp_norm",
+}
+
+
+def weights(spec: ModelSpec, head: str, attention: Mapping[str, str]) -> StateMap:
     """The table of tensors of a class whose head is called `head`, by the names of its attention's projections."""
     stack, table = spec.stacks[-1].name, "model.embeddings.tok_embeddings.weight"
     return StateMap(
         rules=(
             Rule(table, "embed.tokens.weight"),
             Rule("model.embeddings.norm.{p}", f"{stack}.embedding_norm.{{p}}"),
-            *block_rules(
-                "model.layers.{i}", f"{stack}.blocks.{{i}}", o="attn.Wo", gate_up="mlp.Wi", down="mlp.Wo",
-                attention_inner="attn_norm", ffn_inner="mlp_norm", **attention,
-            ),
+            *block_rules("model.layers.{i}", {**PARTS, **attention}, f"{stack}.blocks.{{i}}"),
             Rule("model.final_norm.{p}", f"{stack}.final_norm.{{p}}"),
             Rule(f"{head}.dense.{{p}}", "head.dense.{p}"),
             Rule(f"{head}.norm.{{p}}", "head.norm.{p}"),
@@ -155,7 +161,7 @@ def weights(spec: ModelSpec, head: str, **attention: str) -> StateMap:
         ),
         copies={"decoder.weight": table},
         prefix="model.",
-    )  # fmt: skip
+    )
 
 
 def _preset(
@@ -192,4 +198,4 @@ class ModernBert(ModernBertLike, kind="modernbert"):
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
-        return weights(spec, "head", qkv="attn.Wqkv")
+        return weights(spec, "head", {"qkv": "attn.Wqkv"})

@@ -17,4 +17,4 @@ class ModernBertDecoder(modernbert.ModernBertLike, kind="modernbert_decoder"):
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
-        return modernbert.weights(spec, "lm_head", q="attn.q_proj", k="attn.k_proj", v="attn.v_proj")
+        return modernbert.weights(spec, "lm_head", {name: f"attn.{name}_proj" for name in "qkv"})

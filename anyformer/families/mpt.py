@@ -80,9 +80,19 @@ class MPT(Family, kind="mpt"):
         "verbose": whole(0),
     }
     tensors = decoder_map(
-        "transformer", "blocks", tokens="wte", final="norm_f", qkv="attn.Wqkv", o="attn.out_proj",
-        up="ffn.up_proj", down="ffn.down_proj", attention_inner="norm_1", ffn_inner="norm_2",
-    )  # fmt: skip
+        "transformer",
+        "blocks",
+        {
+            "qkv": "attn.Wqkv",
+            "o": "attn.out_proj",
+            "up": "ffn.up_proj",
+            "down": "ffn.down_proj",
+            "attention_inner": "norm_1",
+            "ffn_inner": "norm_2",
+        },
+        tokens="wte",
+        final="norm_f",
+    )
     # Six heads: not a power of two, so that slopes are taken from two sequences.
     small = {
         "vocab_size": 61, "d_model": 36, "n_layers": 3, "n_heads": 6, "max_seq_len": 64,

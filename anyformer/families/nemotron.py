@@ -47,5 +47,5 @@ class Nemotron(Family, kind="nemotron"):
         **special_ids(bos=2, eos=3),
     }
     groups = (RopeKeys(fraction=0.5),)
-    tensors = like.tensors(**like.LLAMA)
+    tensors = like.tensors(like.LLAMA)
     small = like.small(eps_key="norm_eps", head_dim=12, rope_theta=500.0)

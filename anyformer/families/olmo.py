@@ -36,6 +36,6 @@ class Olmo(Family, kind="olmo"):
         "clip_qkv": number(None, "attention.clip_qkv"),
     }
     groups = (RopeKeys(),)
-    tensors = like.tensors(**like.ATTENTION, **like.FFN)
+    tensors = like.tensors(like.ATTENTION | like.FFN)
     # So low that it clips the numbers of a small model.
     small = like.small(eps_key=None, clip_qkv=0.7)

@@ -24,7 +24,7 @@ KEYS = {
     **like.ATTENTION_BIAS,
     **special_ids(pad=1, eos=50279),
 }
-TENSORS = like.tensors(**like.ATTENTION, **like.FFN, **like.HEAD_NORMS, **like.OUTPUT_NORMS)
+TENSORS = like.tensors(like.ATTENTION | like.FFN | like.HEAD_NORMS | like.OUTPUT_NORMS)
 
 
 class Olmo2(Family, kind="olmo2"):

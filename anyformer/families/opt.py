@@ -115,12 +115,13 @@ class OPT(Family, kind="opt"):
         found = decoder_map(
             "model.decoder",
             "layers",
+            {name: f"self_attn.{name}_proj" for name in "qkv"}
+            | {"o": "self_attn.out_proj", "up": "fc1", "down": "fc2"}
+            | norms,
             Rule("model.decoder.project_in.weight", "embed.project.weight"),
             Rule("model.decoder.project_out.weight", "head.project.weight"),
             tokens="embed_tokens",
             positions="embed_positions",
             final="final_layer_norm",
-            q="self_attn.q_proj", k="self_attn.k_proj", v="self_attn.v_proj", o="self_attn.out_proj",
-            up="fc1", down="fc2", **norms,
-        )  # fmt: skip
+        )
         return replace(found, prefix="model.")

@@ -46,10 +46,17 @@ class Phi(Family, kind="phi"):
     }
     groups = (RopeKeys(fraction=0.5),)
     tensors = like.tensors(
-        q="self_attn.q_proj", k="self_attn.k_proj", v="self_attn.v_proj", o="self_attn.dense",
-        q_norm="self_attn.q_layernorm", k_norm="self_attn.k_layernorm", up="mlp.fc1", down="mlp.fc2",
-        attention_inner="input_layernorm", final="final_layernorm",
-    )  # fmt: skip
+        like.ATTENTION
+        | {
+            "o": "self_attn.dense",
+            "q_norm": "self_attn.q_layernorm",
+            "k_norm": "self_attn.k_layernorm",
+            "up": "mlp.fc1",
+            "down": "mlp.fc2",
+            "attention_inner": "input_layernorm",
+        },
+        final="final_layernorm",
+    )
     small = {
         "vocab_size": 61, "hidden_size": 36, "intermediate_size": 40, "num_hidden_layers": 3,
         "num_attention_heads": 3, "max_position_embeddings": 64, "rope_theta": 500.0,

@@ -84,7 +84,7 @@ class Phi3(Family, kind="phi3"):
         RopeKeys(fraction=1.0, original="original_max_position_embeddings", kinds=("default", "longrope")),
         WindowKeys(listed=False),
     )
-    tensors = like.tensors(qkv="self_attn.qkv_proj", o="self_attn.o_proj", **like.FUSED_FFN, **like.PRE_NORMS)
+    tensors = like.tensors({"qkv": "self_attn.qkv_proj", "o": "self_attn.o_proj"} | like.FUSED_FFN | like.PRE_NORMS)
     small = like.small(partial_rotary_factor=0.5, sliding_window=6)
 
     @classmethod

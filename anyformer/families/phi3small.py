@@ -150,13 +150,10 @@ class Phi3Small(Family, kind="phi3small"):
         return decoder_map(
             "model",
             "layers",
-            *block_rules("model.layers.{i}", op=turns, gate_up="mlp.up_proj"),
+            {"qkv": "self_attn.query_key_value", "o": "self_attn.dense", "down": "mlp.down_proj"} | PRE_NORMS,
+            *block_rules("model.layers.{i}", {"gate_up": "mlp.up_proj"}, op=turns),
             tokens="embed_tokens",
             final="final_layernorm",
             op=PerHead(),
             ignored=(r"(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq",),
-            qkv="self_attn.query_key_value",
-            o="self_attn.dense",
-            down="mlp.down_proj",
-            **PRE_NORMS,
         )

@@ -90,5 +90,5 @@ class Qwen2(Family, kind="qwen2"):
     model_type = "qwen2"
     keys = like.keys(4096, 32, 32, 32, 22016, 151936, 32768)
     groups = (RopeKeys(), LateWindows())
-    tensors = like.tensors(**like.LLAMA)
+    tensors = like.tensors(like.LLAMA)
     small = like.small(use_sliding_window=True, sliding_window=6, max_window_layers=1, tie_word_embeddings=True)

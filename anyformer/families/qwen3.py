@@ -52,5 +52,5 @@ class Qwen3(Family, kind="qwen3"):
         **like.ATTENTION_BIAS,
     }
     groups = (RopeKeys(), LateWindows())
-    tensors = like.tensors(**like.LLAMA, **like.HEAD_NORMS)
+    tensors = like.tensors(like.LLAMA | like.HEAD_NORMS)
     small = like.small(head_dim=12, use_sliding_window=True, sliding_window=6, max_window_layers=1)

@@ -28,6 +28,13 @@ from anyformer.specs.model import ModelSpec
 from anyformer.specs.stacks import pattern_of
 
 LAYER = "reformer.encoder.layers.{i}"
+PARTS = {
+    "attention_inner": "attention.layer_norm",
+    "o": "attention.output.dense",
+    "ffn_inner": "feed_forward.layer_norm",
+    "up": "feed_forward.dense.dense",
+    "down": "feed_forward.output.dense",
+}
 EMBEDDED = "reformer.embeddings.position_embeddings"
 
 
@@ -235,15 +242,11 @@ class Reformer(Family, kind="reformer"):
         rules = [
             Rule("reformer.embeddings.word_embeddings.weight", "embed.tokens.weight"),
             Rule(f"{EMBEDDED}.embedding.weight", "decoder.positions.0.table"),
-            *block_rules(
-                LAYER,
-                attention_inner="attention.layer_norm", o="attention.output.dense", ffn_inner="feed_forward.layer_norm",
-                up="feed_forward.dense.dense", down="feed_forward.output.dense",
-            ),
+            *block_rules(LAYER, PARTS),
             Rule("reformer.encoder.layer_norm.{p}", "decoder.final_norm.{p}"),
             Rule("lm_head.decoder.weight", "head.weight"),
             Rule("lm_head.bias", "head.bias"),
-        ]  # fmt: skip
+        ]
         if isinstance(position, Axial):
             width = _row_width(position, spec)
             shapes = {"rows": (position.rows, 1, width), "columns": (1, position.columns, spec.width - width)}
@@ -254,7 +257,7 @@ class Reformer(Family, kind="reformer"):
         for i, layer in enumerate(stack.layers):
             shared = layer.attention.mixer.shares_keys
             names = {"q": "query_key", "v": "value"} if shared else {"q": "query", "k": "key", "v": "value"}
-            rules += block_rules(f"{LAYER.format(i=i)}.attention.self_attention", f"decoder.blocks.{i}", **names)
+            rules += block_rules(f"{LAYER.format(i=i)}.attention.self_attention", names, f"decoder.blocks.{i}")
         return StateMap(
             rules=tuple(rules),
             # Older files hold the bias twice, and the numbers that a layer puts in place of scores.

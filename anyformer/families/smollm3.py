@@ -46,7 +46,7 @@ class SmolLM3(Family, kind="smollm3"):
         "max_window_layers": whole(None),
     }
     groups = (RopeKeys(theta=2e6),)
-    tensors = like.tensors(**like.LLAMA)
+    tensors = like.tensors(like.LLAMA)
     small = like.small(num_hidden_layers=5, rope_theta=500.0)
 
     @classmethod

@@ -77,4 +77,4 @@ class StableLM(Family, kind="stablelm"):
             for name, count in (("q", heads), ("k", kv_heads))
             for i in range(count)
         )
-        return like.tensors(*norms, **like.LLAMA)
+        return like.tensors(like.LLAMA, *norms)

@@ -79,7 +79,7 @@ class StarCoder2(Family, kind="starcoder2"):
         "scale_attention_softmax_in_fp32": flag(True),
     }
     groups = (RopeKeys(), WindowKeys(listed=False))
-    tensors = like.tensors(**like.ATTENTION, up="mlp.c_fc", down="mlp.c_proj", **like.PRE_NORMS)
+    tensors = like.tensors(like.ATTENTION | {"up": "mlp.c_fc", "down": "mlp.c_proj"} | like.PRE_NORMS)
     small = {
         "vocab_size": 61, "hidden_size": 36, "intermediate_size": 40, "num_hidden_layers": 3,
         "num_attention_heads": 6, "num_key_value_heads": 2, "max_position_embeddings": 64, "rope_theta": 500.0,

@@ -189,7 +189,9 @@ or after the addition.
 """
 
 
-def block_rules(theirs: str, ours: str = "decoder.blocks.{i}", op: Op | None = None, **parts: str) -> tuple[Rule, ...]:
+def block_rules(
+    theirs: str, parts: Mapping[str, str], ours: str = "decoder.blocks.{i}", *, op: Op | None = None
+) -> tuple[Rule, ...]:
     """The rules of a block of theirs: for each part, what it is called there. `op` is that of a part made of several."""
     return tuple(
         Rule(
@@ -204,6 +206,7 @@ def block_rules(theirs: str, ours: str = "decoder.blocks.{i}", op: Op | None = N
 def decoder_map(
     body: str,
     layers: str,
+    parts: Mapping[str, str],
     *more: Rule,
     tokens: str,
     final: str = "",
@@ -211,9 +214,8 @@ def decoder_map(
     op: Op | None = None,
     ignored: tuple[str, ...] = (),
     renamed: Mapping[str, str] | None = None,
-    **parts: str,
 ) -> StateMap:
-    """The table of a decoder: its body and the list of its layers, both ends, and the parts of a block, by their names."""
+    """The table of a decoder: its body, the list of its layers, the parts of a block and both ends, by their names."""
     table = f"{body}.{tokens}.weight"
     ends = (
         Rule(table, "embed.tokens.weight"),
@@ -222,7 +224,7 @@ def decoder_map(
         Rule("lm_head.{p}", "head.{p}"),
     )
     return StateMap(
-        rules=(*ends, *block_rules(f"{body}.{layers}.{{i}}", op=op, **parts), *more),
+        rules=(*ends, *block_rules(f"{body}.{layers}.{{i}}", parts, op=op), *more),
         copies={"lm_head.weight": table},
         ignored=ignored,
         prefix=f"{body}.",

@@ -93,10 +93,10 @@ def layer_rules(body: str = "model") -> list[Rule]:
     rules = [
         rule
         for stack in ("encoder", "decoder")
-        for rule in block_rules(f"{body}.{stack}.layers.{{i}}", f"{stack}.blocks.{{i}}", **PARTS)
+        for rule in block_rules(f"{body}.{stack}.layers.{{i}}", PARTS, f"{stack}.blocks.{{i}}")
     ]
     own = {name: PARTS[name] for name in ("q", "k", "v", "o", "attention_after")}
-    cross = block_rules(f"{body}.decoder.layers.{{i}}", "decoder.blocks.{i}", **own)
+    cross = block_rules(f"{body}.decoder.layers.{{i}}", own, "decoder.blocks.{i}")
     return rules + [
         Rule(rule.theirs.replace("self_attn", "encoder_attn"), rule.ours[0].replace(".attention.", ".cross."))
         for rule in cross
