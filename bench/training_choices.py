@@ -24,7 +24,8 @@ from anyformer.files import replace_file
 from anyformer.train.config import Config
 from anyformer.train.evaluation import evaluate
 from anyformer.train.events import Step, Stopped
-from anyformer.train.report.chart import INK, smoothed
+from anyformer.train.report import running_mean
+from anyformer.train.report.chart import INK
 from anyformer.train.trainer import Trainer
 
 RECIPES = Path(__file__).parent.parent / "recipes"
@@ -72,6 +73,12 @@ class Bench:
     def seeds(self, variant, looks=0):
         """The same for every seed."""
         return [self.steps(variant, seed, looks) for seed in range(self.count)]
+
+
+def smoothed(curve):
+    """A running mean over about a fiftieth of the points on either side."""
+    means = running_mean([y for _, y in curve], share=0.04)
+    return [(x, float(mean)) for (x, _), mean in zip(curve, means, strict=True)]
 
 
 def run(config, looks):

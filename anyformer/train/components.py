@@ -184,10 +184,7 @@ class Components:
             self.model.family = family
             check_stages(self.model, self.specs, config.many.tensor)
         elif config.model.weights:
-            stored = load(config.model.weights, device=self.device, dtype=dtype)
-            check_fit(stored, self.spec, config.model.weights)
-            # In memory of its own: a view of a file must not be trained in.
-            self.model = restaged(stored._apply(torch.clone), self.spec)
+            self.model = load_weights(config.model.weights, self.spec, self.device, dtype)
         else:
             self.model = build(self.spec, device=self.device, dtype=dtype, seed=config.run.seed)
         self.model.return_logits = False
@@ -379,6 +376,14 @@ class Components:
     def close(self, error: BaseException | None = None) -> None:
         """Let go of the folder and of everything that was changed for this run, because of an error if there is one."""
         self._open.__exit__(type(error) if error is not None else None, error, None)
+
+
+def load_weights(folder: str, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> Model:
+    """A model of the spec with the weights of a folder, which must have their shapes."""
+    found = load(folder, device=device, dtype=dtype)
+    check_fit(found, spec, folder)
+    # In memory of its own: a view of a file must not be trained in.
+    return restaged(found._apply(torch.clone), spec)
 
 
 def check_fit(found: Model, spec: ModelSpec, folder: str) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import nn
 
@@ -70,8 +70,9 @@ class Extension:
 
 def extension(before: RunState, config: Config) -> Extension | None:
     """How a config adds steps to the run of a checkpoint; None if it does not, or if a step that is done would change."""
-    written: Iterator[Any] = (before.config.get(f"stages[{i}].steps") for i in itertools.count())
-    old = [int(json.loads(steps)) for steps in itertools.takewhile(lambda steps: isinstance(steps, str), written)]
+    names = (f"stages[{i}].steps" for i in itertools.count())
+    written = itertools.takewhile(lambda name: isinstance(before.config.get(name), str), names)
+    old = [int(json.loads(before.config[name])) for name in written]
     new = [stage.steps for stage in config.stages]
     if not old or len(new) < len(old) or sum(new) <= sum(old) or any(a > b for a, b in zip(old, new, strict=False)):
         return None
