@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import pkgutil
-from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 ENTRY_POINTS = "anyformer.leaves"
@@ -41,7 +40,7 @@ class OpenAxis:
     def kinds(cls) -> tuple[str, ...]:
         """Every registered kind of this axis, sorted."""
         _load(cls._leaves)
-        _load_entry_points()
+        _load(ENTRY_POINTS)
         return tuple(sorted(kind for kind, leaf in cls._registered.items() if issubclass(leaf, cls)))
 
     @classmethod
@@ -49,7 +48,7 @@ class OpenAxis:
         """The class of a kind, or None. Installed extensions are read only if we don't have the kind ourselves."""
         _load(cls._leaves)
         if kind not in cls._registered:
-            _load_entry_points()
+            _load(ENTRY_POINTS)
         return cls._registered.get(kind)
 
     @classmethod
@@ -61,30 +60,20 @@ class OpenAxis:
         return leaf()
 
 
-def _load(package: str) -> None:
-    def leaves() -> None:
-        module = importlib.import_module(package)
-        for leaf in pkgutil.iter_modules(getattr(module, "__path__", ())):
-            importlib.import_module(f"{package}.{leaf.name}")
-
-    _once(package, leaves)
-
-
-def _load_entry_points() -> None:
-    def extensions() -> None:
-        for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
-            point.load()
-
-    _once(ENTRY_POINTS, extensions)
-
-
-def _once(name: str, load: Callable[[], None]) -> None:
+def _load(name: str) -> None:
+    """Import the leaves of a package, or (ENTRY_POINTS) what installed packages name; each once."""
     if name in _loaded:
         return
     # Noted before it is done, as a leaf may look up a kind of its own axis while it is imported.
     _loaded.add(name)
     try:
-        load()
+        if name == ENTRY_POINTS:
+            for point in importlib.metadata.entry_points(group=ENTRY_POINTS):
+                point.load()
+        else:
+            module = importlib.import_module(name)
+            for leaf in pkgutil.iter_modules(getattr(module, "__path__", ())):
+                importlib.import_module(f"{name}.{leaf.name}")
     except BaseException:
         # The next look-up must fail in the same way, not answer from what was loaded before the failure.
         _loaded.discard(name)

@@ -42,7 +42,10 @@ def build(
     check_inventory(model, inventory)
     if torch.device(device).type != "meta":
         allocate(model, device)
-        initialise(model, spec, inventory, seed)
+        first = First(spec, inventory, seed)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(first.value(name, parameter.device))
     return model
 
 
@@ -63,14 +66,6 @@ def check_inventory(model: nn.Module, inventory: dict[str, ParamSpec]) -> None:
     if wrong:
         lines = [f"{name}: the module has {have.get(name)}, the spec declares {wanted.get(name)}" for name in wrong]
         raise RuntimeError("\n  ".join(["a module and its inventory differ; see the leaf's weights():", *lines]))
-
-
-@torch.no_grad()
-def initialise(model: nn.Module, spec: ModelSpec, inventory: dict[str, ParamSpec], seed: int) -> None:
-    """Fill every parameter by its role."""
-    first = First(spec, inventory, seed)
-    for name, parameter in model.named_parameters():
-        parameter.copy_(first.value(name, parameter.device))
 
 
 class First:

@@ -1,6 +1,6 @@
 """The heads: what a model answers, from the states that the stack ends with.
 
-`gather` turns states into what the head reads (`out.hidden`); the head itself needs nothing else, so that
+`pool_hidden` turns states into what the head reads (`out.hidden`); the head itself needs nothing else, so that
 `model.head(out.hidden)` is `out.logits`.
 """
 
@@ -99,11 +99,8 @@ class LMHead(nn.Module):
         )  # fmt: skip
 
     def extra_repr(self) -> str:
-        return (
-            f"{self.shape[0]} -> {self.shape[1]}"
-            + (", tied" if self.spec.tied else "")
-            + (", bias" if self.spec.bias else "")
-        )
+        more = (", tied" if self.spec.tied else "") + (", bias" if self.spec.bias else "")
+        return f"{self.shape[0]} -> {self.shape[1]}{more}"
 
 
 class ClassifierHead(nn.Module):
@@ -130,10 +127,9 @@ def head_module(spec: ModelSpec, table: Embedding | None) -> nn.Module | None:
             return LMHead(spec, head, table)
         case SequenceHead() as head:
             return ClassifierHead(spec.out_width, head.labels, dense=head.dense, dropout=head.dropout)
-        case PairHead() as head:
-            return ClassifierHead(4 * spec.out_width, head.labels, dropout=head.dropout)
-        case LabelHead() as head:
-            return ClassifierHead(spec.out_width, head.labels, dropout=head.dropout)
+        case PairHead() | LabelHead() as head:
+            into = (4 if isinstance(head, PairHead) else 1) * spec.out_width
+            return ClassifierHead(into, head.labels, dropout=head.dropout)
         case RegressionHead() as head:
             return ClassifierHead(spec.out_width, head.outputs, dropout=head.dropout)
         case NoHead():
@@ -161,22 +157,14 @@ def pool_hidden(head: Head, states_BTD: Tensor, valid_BT: Tensor | None, types_B
 
 def pooled(states_BTD: Tensor, valid_BT: Tensor | None, pool: Pool) -> Tensor:
     """One vector for each row, from its real tokens."""
-    if valid_BT is None:
-        picks = {
-            "first": lambda: states_BTD[:, 0],
-            "last": lambda: states_BTD[:, -1],
-            "mean": lambda: states_BTD.mean(1),
-        }
-        return picks[pool]()
     if pool == "mean":
-        return mean_over(states_BTD, valid_BT)
+        return states_BTD.mean(1) if valid_BT is None else mean_over(states_BTD, valid_BT)
+    if valid_BT is None:
+        return states_BTD[:, 0 if pool == "first" else -1]
     real = valid_BT.long()
-    place = (
-        real.argmax(-1)
-        if pool == "first"
-        else (real * torch.arange(1, real.shape[1] + 1, device=real.device)).argmax(-1)
-    )
-    return states_BTD[torch.arange(states_BTD.shape[0], device=real.device), place]
+    if pool == "last":
+        real = real * torch.arange(1, real.shape[1] + 1, device=real.device)
+    return states_BTD[torch.arange(states_BTD.shape[0], device=real.device), real.argmax(-1)]
 
 
 def mean_over(states_BTD: Tensor, chosen_BT: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Held: the tensors that a leaf of an open axis declared, kept in a module under the leaf's own names."""
+"""Leaf modules: the tensors that a leaf of an open axis declared, kept in a module under the leaf's own names."""
 
 from __future__ import annotations
 

@@ -93,9 +93,9 @@ class MoE(nn.Module):
         self.shared_gate = Router(dims.width, 1) if leaf.shared_gate else None
 
     def forward(
-        self, x_BTD: Tensor, metadata: AttentionMetadata | None = None, heard: RouterOutput | None = None
+        self, x_BTD: Tensor, metadata: AttentionMetadata | None = None, router_output: RouterOutput | None = None
     ) -> Tensor:
-        """For any tokens (...,D). `metadata` may replay which experts were chosen; `heard` is told what the router said."""
+        """For any tokens (...,D). `metadata` may replay which experts were chosen; `router_output` gets what the router said."""
         leaf = self.leaf
         logits = self.router(x_BTD)
         score = logits.sigmoid() if leaf.score == "sigmoid" else logits.softmax(-1)
@@ -107,8 +107,8 @@ class MoE(nn.Module):
 
         decisions = None if metadata is None else metadata.decisions
         chosen = choose() if decisions is None else decisions.decide(choose)
-        if heard is not None:
-            heard.append((logits, chosen))
+        if router_output is not None:
+            router_output.append((logits, chosen))
         share = score.gather(-1, chosen)
         if leaf.normalise:
             # A sigmoid may be 0; a softmax never is, for those that were chosen.

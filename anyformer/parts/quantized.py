@@ -10,15 +10,7 @@ from torch import Tensor, nn
 
 from anyformer.errors import CapabilityError, InputError
 from anyformer.kernels import small_gemm
-from anyformer.kernels.small_gemm import NormTerms, cpu_int8
-from anyformer.kernels.small_gemm.quantized import (
-    dequantise_int4,
-    dequantise_int8,
-    int4_linear,
-    int8_linear,
-    quantise_int4,
-    quantise_int8,
-)
+from anyformer.kernels.small_gemm import NormTerms, cpu_int8, quantized
 
 KINDS = ("int8", "int4")
 GROUPS = (128, 64, 32, 16)
@@ -41,8 +33,8 @@ class Numbers(NamedTuple):
     def floats(self, dtype: torch.dtype) -> Tensor:
         """The weights (out, in) that it stands for."""
         if self.group:
-            return dequantise_int4(self.data_OI, self.scale, self.group, dtype)
-        return dequantise_int8(self.data_OI, self.scale, dtype)
+            return quantized.dequantise_int4(self.data_OI, self.scale, self.group, dtype)
+        return quantized.dequantise_int8(self.data_OI, self.scale, dtype)
 
 
 class QuantizedLinear(nn.Module):
@@ -84,10 +76,10 @@ class QuantizedLinear(nn.Module):
         own: Any = self._buffers  # See Attention.attend.
         data, scale, bias = own["data_OI"], own["scale"], own["bias"]
         if self.group:
-            way = cpu_int8.int4_by_tiles if x_NI.is_cpu else int4_linear
-            return way(x_NI, data, scale, self.group, bias)
+            product = cpu_int8.int4_by_tiles if x_NI.is_cpu else quantized.int4_linear
+            return product(x_NI, data, scale, self.group, bias)
         if not x_NI.is_cpu:
-            return int8_linear(x_NI, data, scale, bias)
+            return quantized.int8_linear(x_NI, data, scale, bias)
         if cpu_int8.serves_digits(x_NI):
             if self._packed is None and cpu_int8.pays_to_pack(data):
                 self._packed = cpu_int8.pack(data, scale)
@@ -132,28 +124,26 @@ class Slice(nn.Module):
 def numbers_of(weight_OI: Tensor, kind: str) -> Numbers:
     """Weights (out, in), quantised."""
     if kind == "int8":
-        return Numbers(*quantise_int8(weight_OI), kind, 0)
+        return Numbers(*quantized.quantise_int8(weight_OI), kind, 0)
     into = weight_OI.shape[1]
     group = next((g for g in GROUPS if into % g == 0), 0)
     if not group:
         raise CapabilityError(
             f"int4: {into} inputs are no multiple of {GROUPS[-1]}, which share a scale; take quantize='int8'"
         )
-    return Numbers(*quantise_int4(weight_OI, group), kind, group)
+    return Numbers(*quantized.quantise_int4(weight_OI, group), kind, group)
 
 
 def stacked(parts: Sequence[Numbers], biases: Sequence[Tensor | None]) -> QuantizedLinear:
     """One map of several, one below the other: all read the same input."""
-    first = parts[0]
+    whole, bias = parts[0], None
     if len(parts) > 1:
-        data, scale = (torch.cat(found) for found in ([p.data_OI for p in parts], [p.scale for p in parts]))
-        first = Numbers(data, scale, first.kind, first.group)
-    bias = None
+        whole = whole._replace(data_OI=torch.cat([p.data_OI for p in parts]), scale=torch.cat([p.scale for p in parts]))
     known = next((b for b in biases if b is not None), None)
     if known is not None:
         outs = [p.data_OI.shape[0] for p in parts]
         bias = torch.cat([known.new_zeros(n) if b is None else b.detach() for n, b in zip(outs, biases, strict=True)])
-    return QuantizedLinear(first, bias)
+    return QuantizedLinear(whole, bias)
 
 
 def is_quantized(model: nn.Module) -> bool:

@@ -1,4 +1,4 @@
-"""Rooms: what a cache keeps of a row for each layer of a decoder, from the spec alone."""
+"""Cache specs: what a cache keeps of a row for each layer of a decoder, from the spec alone."""
 
 from __future__ import annotations
 
@@ -42,15 +42,13 @@ def rooms(spec: ModelSpec, stack: Stack) -> tuple[LayerCacheSpec, ...]:
     """What the self-attention of each layer keeps."""
     found: list[LayerCacheSpec] = []
     for layer in stack.layers:
-        dims, attention = spec.dims(layer, stack), layer.attention
-        keep, mixer = pattern_of(stack, layer).keeps(), attention.mixer
+        dims, mixer = spec.dims(layer, stack), layer.attention.mixer
         if mixer.stateful:
             found.append(LayerCacheSpec(state=mixer.state(dims)))
-        else:
-            # Global queries with projections of their own meet keys and values of their own.
-            found.append(
-                LayerCacheSpec(streams=mixer.streams(dims) * (2 if attention.global_projections else 1), keep=keep)
-            )
+            continue
+        # Global queries with projections of their own meet keys and values of their own.
+        streams = mixer.streams(dims) * (2 if layer.attention.global_projections else 1)
+        found.append(LayerCacheSpec(streams=streams, keep=pattern_of(stack, layer).keeps()))
     return tuple(found)
 
 

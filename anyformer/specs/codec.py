@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import math
 import types
 import typing
@@ -52,10 +53,6 @@ class Problems:
     def touches(self, *paths: str) -> bool:
         """Whether a problem was found at, above or below one of these paths."""
         return any(related(path, known) for path in paths for known, _ in self.found)
-
-    def copy(self) -> Problems:
-        """What was found up to now."""
-        return Problems(self.found)
 
     @property
     def lines(self) -> list[str]:
@@ -187,14 +184,12 @@ def _read_rest(axis: type[OpenAxis], table: Table, path: str, problems: Problems
     """Note what is wrong beside a kind that is unknown: names that no kind has, values that none of them can read."""
     leaves = [fields_of(leaf) for kind in axis.kinds() if (leaf := axis.named(kind)) is not None]
     for name, value in table.items():
-        trials: list[Problems] = []
-        for fields in leaves:
-            if name in fields:
-                trials.append(Problems())
-                read(fields[name][0], value, join(path, name), trials[-1])
+        known = [fields[name][0] for fields in leaves if name in fields]
+        trials = [Problems() for _ in known]
+        for hint, trial in zip(known, trials, strict=True):
+            read(hint, value, join(path, name), trial)
         if not trials:
-            names = {known for fields in leaves for known in fields}
-            problems.add(join(path, name), f"is unknown{nearest(name, {*names, *beside})}")
+            problems.add(join(path, name), f"is unknown{nearest(name, {*itertools.chain(*leaves), *beside})}")
         elif all(trial.found for trial in trials):
             for found in trials[0].found:
                 problems.add(*found)
@@ -281,8 +276,7 @@ def draft(node: type[Any], values: Table) -> Table:
     made: Table = {}
     for name, (hint, field) in fields_of(node).items():
         value = values.get(name, MISSING)
-        if value is MISSING:
-            value = default_of(field)
+        value = default_of(field) if value is MISSING else value
         made[name] = _stand_in(hint) if value is MISSING else value
     return made
 

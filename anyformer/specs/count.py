@@ -168,17 +168,15 @@ class Count:
     def _embed_flops(self, lengths: dict[str, int]) -> int:
         spec = self.spec
         if isinstance(spec.embed, TokenEmbed):
-            each = 2 * spec.embed_width * spec.width if projects(spec) else 0
-            return each * sum(lengths.values())
+            return (2 * spec.embed_width * spec.width if projects(spec) else 0) * sum(lengths.values())
         matrix = next(w for name, w in self.weights.items() if w.role == "project" and name.startswith("embed."))
         tokens = sum(lengths.values()) - int(getattr(spec.embed, "class_token", False))
         return 2 * tokens * matrix.size
 
     def _head_flops(self, context: int) -> int:
         spec = self.spec
-        matrices = sum(
-            w.size for n, w in self.weights.items() if n.startswith("head.") and w.role in ("head", "dense", "project")
-        )
+        roles = ("head", "dense", "project")
+        matrices = sum(w.size for n, w in self.weights.items() if n.startswith("head.") and w.role in roles)
         if isinstance(spec.head, TokenHead) and spec.head.tied:
             matrices += spec.vocab * spec.embed_width
         return 2 * matrices * (1 if spec.head.pools else context)
@@ -318,10 +316,9 @@ class Count:
     def _keys_seen(self, stack: Stack, layer: Layer, index: int, place: int, keys: int) -> int:
         """Keys that the heads of a layer look at for one new token."""
         dims, mixer = self.spec.dims(layer, stack), layer.attention.mixer
-        pattern = pattern_of(stack, layer)
         if mixer.stateful:
             return dims.heads * mixer.pairs(1, 1, dims.head_dim)
-        return keys_seen_of_heads(pattern, place, keys, dims.heads, index)
+        return keys_seen_of_heads(pattern_of(stack, layer), place, keys, dims.heads, index)
 
     def intensity(
         self, phase: Phase, context: int, dtype: Any = "bfloat16", batch: int = 1, source: int | None = None
@@ -348,16 +345,11 @@ class Count:
 
 def part_of(name: str, weight: ParamSpec) -> str:
     """The part of a model that a parameter belongs to, for people to read."""
-    if weight.role in ("embedding", "position_embedding"):
-        return "embedding"
     pieces = name.split(".")
-    if pieces[0] in ("embed", "decoder_embed"):
+    if weight.role in ("embedding", "position_embedding") or pieces[0] in ("embed", "decoder_embed"):
         return "embedding"
-    if pieces[0] == "head":
-        return "head"
-    if weight.role == "relative":
-        return "position"
-    for piece in pieces:
-        if piece in ("inner", "outer", "after", "embedding_norm", "final_norm"):
-            return "norm"
+    if pieces[0] == "head" or weight.role == "relative":
+        return "head" if pieces[0] == "head" else "position"
+    if {"inner", "outer", "after", "embedding_norm", "final_norm"} & set(pieces):
+        return "norm"
     return {"cross": "cross-attention"}.get(pieces[3], pieces[3]) if len(pieces) > 3 else "embedding"

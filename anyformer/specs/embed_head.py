@@ -149,9 +149,8 @@ class TokenHead(Head, kind="lm"):
         logits = f"{'E' if self.tied else 'W'} {read}{' + b' if self.bias and self.adds_bias else ''}"
         if self.scale != 1:
             logits = f"{self.scale if isinstance(self.scale, str) else f'{self.scale:g}'} ({logits})"
-        return (
-            f"logits_t = {logits if self.softcap is None else f'{self.softcap:g} tanh(({logits}) / {self.softcap:g})'}"
-        )
+        capped = logits if self.softcap is None else f"{self.softcap:g} tanh(({logits}) / {self.softcap:g})"
+        return f"logits_t = {capped}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -94,12 +94,13 @@ class Layers(OwnForm):
             return cls()
         table = dict(cast("Table", data))
         order: Any = table.pop("order", "")
-        if not all(isinstance(name, str) for name in (order if isinstance(order, list | tuple) else (order,))):
+        names: tuple[Any, ...] = tuple(cast("list[Any]", order)) if isinstance(order, list | tuple) else (order,)
+        if not all(isinstance(name, str) for name in names):
             wanted = "neither a text such as '5 local, 1 global' nor a list of names"
             problems.add(join(path, "order"), f"{order!r} is {wanted}")
             order = ""
         groups = {name: Overrides.read(over, join(path, name), problems) for name, over in table.items()}
-        return cls(order=order, groups=groups)
+        return cls(order=cast("str | tuple[str, ...]", order), groups=groups)
 
     def written(self) -> Table:
         order = list(self.order) if isinstance(self.order, tuple) else self.order

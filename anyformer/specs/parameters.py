@@ -182,9 +182,8 @@ def _head(spec: ModelSpec) -> NamedWeights:
             if head.dense:
                 yield from linear("head.dense", width, width, "dense", True)
             yield from linear("head.answer", head.labels, width, "head", True)
-        case PairHead() as head:
-            yield from linear("head.answer", head.labels, 4 * width, "head", True)
-        case LabelHead() as head:
+        case PairHead() | LabelHead() as head:
+            width = 4 * width if isinstance(head, PairHead) else width
             yield from linear("head.answer", head.labels, width, "head", True)
         case RegressionHead() as head:
             yield from linear("head.answer", head.outputs, width, "head", True)
@@ -203,12 +202,12 @@ def silent(spec: ModelSpec) -> dict[str, str]:
             alone[-1] = alone[-1] or _first_sees_itself_only(spec, stack)
         for i, layer in enumerate(stack.layers):
             prefix = f"{stack.name}.blocks.{i}"
-            turned = layer.position.overrides("rotate")
-            reasons |= _silent_keys(layer, f"{prefix}.attention.body", turned=turned, cross=False)
+            rotates = layer.position.overrides("rotate")
+            reasons |= _silent_keys(layer, f"{prefix}.attention.body", rotates, cross=False)
             reasons |= {f"{prefix}.ffn.body.{name}": why for name, why in layer.ffn.silent().items()}
             if stack.cross:
-                turned = layer.position.overrides("rotate") and layer.attention.cross_position
-                reasons |= _silent_keys(layer, f"{prefix}.cross.body", turned=turned, cross=True)
+                crosses = rotates and layer.attention.cross_position
+                reasons |= _silent_keys(layer, f"{prefix}.cross.body", crosses, cross=True)
             if alone[i]:
                 why = "a token that sees only itself gives itself the weight 1, whatever its score"
                 scored = [f"{prefix}.attention.body.{name}." for name in ("q", "k", "q_norm", "k_norm", "position")]
@@ -221,9 +220,8 @@ def silent(spec: ModelSpec) -> dict[str, str]:
     if isinstance(spec.embed, PatchEmbed) and getattr(spec.head, "pool", "") == "last":
         tokens = spec.embed.tokens()
         if 0 not in _read_by(spec.stacks[-1], tokens - 1, tokens):
-            reasons["embed.class_token"] = (
-                "the head reads the last token, and no chain of layers leads from it to the first"
-            )
+            why = "the head reads the last token, and no chain of layers leads from it to the first"
+            reasons["embed.class_token"] = why
     return {name: why for name, why in reasons.items() if name in named and named[name].role != "position_embedding"}
 
 
@@ -231,8 +229,8 @@ def _read_by(stack: Stack, token: int, tokens: int) -> set[int]:
     """The tokens on which the state of one of them can depend after all layers."""
     import numpy as np
 
-    found = np.arange(tokens) == token
     every: Any = np.arange(tokens)
+    found = every == token
     for layer in reversed(stack.layers):
         q, k = Tokens(every[:, None], 0, tokens), Tokens(every[None, :], 0, tokens)
         allowed = np.broadcast_to(pattern_of(stack, layer).allows(q, k), (tokens, tokens))
@@ -240,14 +238,14 @@ def _read_by(stack: Stack, token: int, tokens: int) -> set[int]:
     return set(np.flatnonzero(found).tolist())
 
 
-def _silent_keys(layer: Layer, prefix: str, *, turned: bool, cross: bool) -> dict[str, str]:
+def _silent_keys(layer: Layer, prefix: str, rotates: bool, *, cross: bool) -> dict[str, str]:
     """Parameters that add the same vector to every key."""
     a, reasons = layer.attention, dict[str, str]()
     if a.softcap is None and mixer_of(a, cross=cross).ignores_shift:
         why = "the same vector on every key adds the same to all scores of a query, which the weights ignore"
-        if not turned and a.qk_norm is None and a.clip_qkv is None:
+        if not rotates and a.qk_norm is None and a.clip_qkv is None:
             reasons |= {f"{prefix}.k.bias": why, f"{prefix}.global_k.bias": why}
-        if a.qk_norm is not None and (not turned or a.qk_norm.when == "after"):
+        if a.qk_norm is not None and (not rotates or a.qk_norm.when == "after"):
             reasons[f"{prefix}.k_norm.bias"] = why
     return reasons
 

@@ -37,21 +37,23 @@ class Reach(NamedTuple):
         return self.back is not None and self.ahead is not None
 
     @property
-    def apart(self) -> tuple[int, bool]:
-        """The tokens apart; (0, False) if there are none."""
-        return self.first, self.marks
+    def apart(self) -> bool:
+        """Whether any tokens are apart."""
+        return self.first > 0 or self.marks
 
     def meet(self, other: Reach) -> Reach:
         """Of pairs that two patterns allow both."""
         for one, rest in ((self, other), (other, self)):
-            if one.bounded and not any(one.apart) and any(rest.apart):
+            if one.bounded and not one.apart and rest.apart:
                 # What the other allows beyond, this one does not.
                 return one
-        return Reach(_least(self.back, other.back), _least(self.ahead, other.ahead), *map(max, self.apart, other.apart))
+        first, marks = max(self.first, other.first), self.marks or other.marks
+        return Reach(_least(self.back, other.back), _least(self.ahead, other.ahead), first, marks)
 
     def join(self, other: Reach) -> Reach:
         """Of pairs that one of two patterns allows."""
-        return Reach(_most(self.back, other.back), _most(self.ahead, other.ahead), *map(max, self.apart, other.apart))
+        first, marks = max(self.first, other.first), self.marks or other.marks
+        return Reach(_most(self.back, other.back), _most(self.ahead, other.ahead), first, marks)
 
 
 def _least(a: int | None, b: int | None) -> int | None:

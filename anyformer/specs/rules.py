@@ -39,7 +39,7 @@ def check_stacks(spec: ModelSpec, found: Sequence[Resolved], problems: Problems)
 
 def _note(problems: Problems, findings: Findings, origin: Origin | None = None) -> None:
     origin = origin or Origin()
-    before = problems.copy()
+    before = Problems(problems.found)
     for path, message, reads in findings:
         # Two rules of one set may speak about the same path, but not about what another of them found wrong.
         if not before.touches(origin.locate(path)) and not problems.touches(*map(origin.locate, reads)):

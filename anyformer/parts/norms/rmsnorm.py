@@ -39,12 +39,8 @@ class RMSNorm(Norm, kind="rmsnorm"):
 
         gain = own.get("weight") if self.gain != "one_plus" else one_plus(own["weight"])
         if x.dtype in (torch.float32, torch.float64) and (gain is None or gain.dim() == 1):
-            if (
-                x.numel() == x.shape[-1]
-                and x.is_cpu
-                and not torch.is_grad_enabled()
-                and not torch.compiler.is_compiling()
-            ):
+            learns = torch.is_grad_enabled()
+            if x.numel() == x.shape[-1] and x.is_cpu and not learns and not torch.compiler.is_compiling():
                 # One token on a CPU: three operations and a number on the host, where torch's own norm takes seven.
                 row = x.reshape(-1)
                 scale = (float(row.dot(row)) / x.shape[-1] + self.eps) ** -0.5

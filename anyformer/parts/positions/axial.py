@@ -31,10 +31,8 @@ class Axial(Position, kind="axial"):
 
     def check(self, dims: Dims) -> Iterator[Problem]:
         if self.join == "beside" and not 0 < self._row_width(dims) < dims.embed_width:
-            yield (
-                "row_width",
-                f"{self._row_width(dims)} leaves no room for both tables in a width of {dims.embed_width}",
-            )
+            why = f"{self._row_width(dims)} leaves no room for both tables in a width of {dims.embed_width}"
+            yield "row_width", why
 
     def equation(self) -> str:
         row, column = f"R[p // {self.columns}]", f"C[p % {self.columns}]"

@@ -55,9 +55,9 @@ class Rope(Position, kind="rope"):
 
     def equation(self) -> str:
         pair = "(i, i + d/2)" if self.layout == "half" else "(2i, 2i + 1)"
-        scaled = (
-            "" if self.scaling is None else f"; {self.scaling.called()} scaling: {self.scaling.equation()}".rstrip(": ")
-        )
+        scaled = ""
+        if self.scaling is not None:
+            scaled = f"; {self.scaling.called()} scaling: {self.scaling.equation()}".rstrip(": ")
         turn = f"R_m turns the pair {pair} by m f_i, f_i = {self.theta:.10g}^(-2i/d)"
         return f"s_mn = scale (R_m q) . (R_n k){', values R_n v' if self.on_values else ''}; {turn}{scaled}"
 
@@ -68,10 +68,8 @@ class Rope(Position, kind="rope"):
     def check(self, dims: Dims) -> Iterator[Problem]:
         turned = self.rotated(dims.head_dim)
         if turned % 2 or not 0 < turned <= dims.head_dim:
-            yield (
-                "kind",
-                f"'rope' turns pairs: {turned} of head_dim={dims.head_dim} dimensions is not an even number up to it",
-            )
+            why = f"{turned} of head_dim={dims.head_dim} dimensions is not an even number up to it"
+            yield "kind", f"'rope' turns pairs: {why}"
         elif self.scaling is not None:
             for name, message in self.scaling.check(turned):
                 yield f"scaling.{name}", message

@@ -66,10 +66,8 @@ class Shaw(Position, kind="shaw"):
         if self.vectors == "learned":
             return {}
         half = [10000.0 ** (-2 * i / dims.head_dim) for i in range(dims.head_dim // 2)]
-        rows = [
-            [wave(distance * f) for f in half for wave in (math.sin, math.cos)] for distance in range(2 * self.clip + 1)
-        ]
-        return {"sine": rows}
+        waves, distances = (math.sin, math.cos), range(2 * self.clip + 1)
+        return {"sine": [[wave(distance * f) for f in half for wave in waves] for distance in distances]}
 
     def flops(self, dims: Dims) -> tuple[int, int]:
         return 0, 2 * dims.heads * dims.head_dim * (2 * self.clip + 1) * (2 if self.on_values else 1)

@@ -75,10 +75,8 @@ class T5Bias(Position, kind="t5"):
     def _too_near(self, both: bool) -> Iterator[Problem]:
         exact = self._per_side(both) // 2
         if self.max_distance <= exact:
-            yield (
-                "max_distance",
-                f"{self.max_distance} is not above {exact}, up to where each distance has its own bucket",
-            )
+            why = f"{self.max_distance} is not above {exact}, up to where each distance has its own bucket"
+            yield "max_distance", why
 
     def equation(self) -> str:
         return f"s_ij = scale q_i . k_j + table[bucket(i - j), h]; {self.buckets} buckets, the last from {self.max_distance}"
