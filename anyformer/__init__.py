@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from anyformer.families.io import load, save
     from anyformer.families.zoo import zoo
     from anyformer.generation.generate import generate
-    from anyformer.generation.pipelines.tasks import pipeline
+    from anyformer.generation.pipelines.pipeline import pipeline
     from anyformer.model.build import build
     from anyformer.model.model import Model
     from anyformer.nn.functional import attention
@@ -49,7 +49,7 @@ _LAZY = {
     "from_hf": "anyformer.families.hf_bridge",
     "generate": "anyformer.generation.generate",
     "load": "anyformer.families.io",
-    "pipeline": "anyformer.generation.pipelines.tasks",
+    "pipeline": "anyformer.generation.pipelines.pipeline",
     "save": "anyformer.families.io",
     "to_hf": "anyformer.families.hf_bridge",
     "tokenizer": "anyformer.data.tokenizer",

@@ -97,8 +97,8 @@ def main() -> int:
     """Write the page; 1 if a token differs."""
     import torch
 
+    from anyformer.verify.decoding_modes import BLOCK as SIZE
     from anyformer.verify.decoding_modes import CHUNK, MODES
-    from anyformer.verify.decoding_modes import PAGE as SIZE
     from anyformer.verify.generation import SAME, TIE, equality
 
     torch.set_num_threads(1)

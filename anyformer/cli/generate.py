@@ -48,7 +48,7 @@ def _run(given: argparse.Namespace) -> int:
     prompt = None if given.prompt is None else stdin_text(given.prompt)
     options = _options(given)
     model, tokenizer = open_model(given.model, ignore_keys=given.ignore_keys)
-    from anyformer.generation.asking.request import check_model
+    from anyformer.generation.params.generation_request import check_model
     from anyformer.generation.text.prompt import read_prompt
 
     check_model(model.spec)
@@ -154,7 +154,7 @@ def _at_once(
 
 def room_for(model: Model, prompt: int) -> int:
     """How many tokens can follow a prompt of so many."""
-    from anyformer.generation.asking.request import room
+    from anyformer.generation.params.generation_request import room
 
     size, hard = room(model)
     begun = 1 if model.spec.topology == "encoder-decoder" else prompt
@@ -171,11 +171,11 @@ class _Writer:
     def __init__(
         self, model: Model, tokenizer: Tokenizer, read: Prompt, prompt: str | None, given: argparse.Namespace
     ) -> None:
-        from anyformer.generation.asking.stop import StopText
-        from anyformer.generation.text.stream import TextStream
+        from anyformer.generation.params.stop import StopText
+        from anyformer.generation.text.detokenizer import Detokenizer
 
         two = model.spec.topology == "encoder-decoder"
-        text = TextStream(tokenizer, () if two else read.ids, repeated=read.repeated)
+        text = Detokenizer(tokenizer, () if two else read.ids, repeated=read.repeated)
         self.stream = StopText(text, given.stop or (), least=given.min_new_tokens or 0)
         self.stops = model.spec.ids.eos
         self.shows = not given.json

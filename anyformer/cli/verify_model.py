@@ -167,7 +167,7 @@ def _generation_arguments(parser: argparse.ArgumentParser) -> None:
 def _run_generation(given: argparse.Namespace) -> int:
     """Check, print, and say by the exit status whether every decoding mode gives the same tokens."""
     with working(f"building {given.spec}"):
-        from anyformer.generation.asking.request import check_model
+        from anyformer.generation.params.generation_request import check_model
         from anyformer.verify.generation import equality
 
         device = device_of(given.device)

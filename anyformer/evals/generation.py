@@ -14,8 +14,8 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.evals.memory import machine, now
-from anyformer.generation.asking.request import check_model, room
 from anyformer.generation.generate import generate
+from anyformer.generation.params.generation_request import check_model, room
 from anyformer.model.model import Model
 
 READ = 2**30

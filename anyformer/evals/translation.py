@@ -13,8 +13,8 @@ from anyformer.data.dataset import Examples
 from anyformer.data.objectives import source_eos
 from anyformer.errors import CapabilityError, DataError, InputError
 from anyformer.evals.eval_setup import EvalSetup
-from anyformer.generation.asking.request import room
 from anyformer.generation.generate import generate
+from anyformer.generation.params.generation_request import room
 from anyformer.model.model import Model
 from anyformer.registry import installed
 

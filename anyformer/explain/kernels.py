@@ -14,8 +14,8 @@ from anyformer.kernels.attention import KERNELS, choice
 from anyformer.kernels.dispatch import KernelRequest
 from anyformer.model.stack import FULL, kept_places, kernel_request, layer_groups
 from anyformer.model.token_layout import TokenLayout, attention_mask, place
-from anyformer.parts.static_cache import StaticKVCache
 from anyformer.parts.positions.none import NoPosition
+from anyformer.parts.static_cache import StaticKVCache
 from anyformer.specs.cache_spec import rooms
 from anyformer.specs.layer import mixer_of
 from anyformer.specs.model import ModelSpec

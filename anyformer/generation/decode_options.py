@@ -10,9 +10,6 @@ from typing import Any
 import torch
 
 from anyformer.errors import InputError
-from anyformer.generation.asking.checks import shown, whole
-from anyformer.generation.asking.plan import problems
-from anyformer.generation.asking.request import GenerationRequest
 from anyformer.generation.engine.core import EngineCore
 from anyformer.generation.engine.engine import proposer
 from anyformer.generation.engine.model_runner import ModelRunner
@@ -20,6 +17,9 @@ from anyformer.generation.engine.proposers import check_draft
 from anyformer.generation.engine.recompute import RecomputeRunner, TokenPool
 from anyformer.generation.engine.runner_cache import runner_for
 from anyformer.generation.engine.scheduler import PADDING, Limits
+from anyformer.generation.params.checks import shown, whole
+from anyformer.generation.params.generation_request import GenerationRequest
+from anyformer.generation.params.validate import problems
 from anyformer.model.model import Model
 from anyformer.parts.static_cache import StaticPool
 

@@ -10,21 +10,21 @@ from torch import Tensor
 
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
-from anyformer.generation.asking.options import read_options
-from anyformer.generation.asking.request import GenerationRequest, request
 from anyformer.generation.decode_options import DecodeOptions
 from anyformer.generation.engine.core import EngineCore
 from anyformer.generation.engine.engine import requests
 from anyformer.generation.engine.request import Event, Sequence
 from anyformer.generation.engine.runner_cache import give_back
 from anyformer.generation.outputs import GenerationOutput, Step, Top
+from anyformer.generation.params.generation_request import GenerationRequest, request
+from anyformer.generation.params.sampling_params import read_params
 from anyformer.model.model import Model
 
 OWN = (
     "input_ids", "attention_mask", "global_mask", "tokenizer", "stream", "details", "use_cache", "rope_length", "draft",
     "lookup", "guesses", "compile",
 )  # fmt: skip
-"""What `generate` reads beside `Options`."""
+"""What `generate` reads beside `SamplingParams`."""
 
 
 def generate(
@@ -65,14 +65,14 @@ def generate(
         guesses: So many tokens are proposed at once.
         compile: Single steps go through torch.compile, which takes its time before the first token; a
             text names its backend.
-        options: How tokens are chosen and when a row ends, by the names of `Options`: max_new_tokens, min_new_tokens,
+        options: How tokens are chosen and when a row ends, by the names of `SamplingParams`: max_new_tokens, min_new_tokens,
             stop, temperature, do_sample, top_k, top_p, min_p, typical_p, seed, repetition_penalty, presence_penalty,
             frequency_penalty, logit_bias, no_repeat_ngram_size, bad_words, choices, first, n, logprobs,
             prompt_logprobs, num_beams, length_penalty, num_beam_groups, diversity_penalty, early_stopping,
             penalty_alpha. Any other name is refused, with the right one. By default the likeliest token is taken.
     """
     asked = request(
-        model, input_ids, read_options(options, others=OWN), attention_mask=attention_mask, global_mask=global_mask,
+        model, input_ids, read_params(options, others=OWN), attention_mask=attention_mask, global_mask=global_mask,
         rope_length=rope_length, tokenizer=tokenizer, stream=stream, details=details, cached=use_cache, stacklevel=3,
     )  # fmt: skip
     decode = DecodeOptions(use_cache=use_cache, draft=draft, lookup=lookup, guesses=guesses, compile=compile)

@@ -21,8 +21,8 @@ from anyformer.data.tokenizer import FILE as TOKENIZER_FILE
 from anyformer.errors import DataError, InputError
 from anyformer.files import NewFolder
 from anyformer.generation.generate import generate
+from anyformer.generation.text.detokenizer import Detokenizer
 from anyformer.generation.text.prompt import read_prompt
-from anyformer.generation.text.stream import TextStream
 from anyformer.lab.plan import LEAST, Plan, left_for_steps
 from anyformer.lab.result import RESULT, Result
 from anyformer.model.build import build
@@ -233,7 +233,7 @@ class Quickstart:
     def sample(self, new_tokens: int = 120) -> Iterator[str]:
         """A sample, piece by piece, the prompt first. The same weights say the same thing."""
         read = read_prompt(self.spec, self.tokenizer, self.prompt)
-        stream = TextStream(self.tokenizer, read.ids, repeated=read.repeated)
+        stream = Detokenizer(self.tokenizer, read.ids, repeated=read.repeated)
         yield self.prompt or ""
         room = min(new_tokens, self.spec.context - len(read.ids))
         if room < 1:

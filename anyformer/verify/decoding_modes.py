@@ -13,8 +13,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from anyformer.generation.asking.options import read_options
-from anyformer.generation.asking.request import request
 from anyformer.generation.engine import Engine
 from anyformer.generation.engine.core import EngineCore
 from anyformer.generation.engine.engine import requests
@@ -24,6 +22,8 @@ from anyformer.generation.engine.request import Sequence
 from anyformer.generation.engine.scheduler import Limits
 from anyformer.generation.generate import generate
 from anyformer.generation.outputs import own_logprobs
+from anyformer.generation.params.generation_request import request
+from anyformer.generation.params.sampling_params import read_params
 from anyformer.generation.samplers.filters import divided
 from anyformer.generation.samplers.rng import keys, pick, uniform
 from anyformer.model.eval_mode import eval_mode, without_head
@@ -216,7 +216,7 @@ def _served(task: Task, rows: list[int], *, chunk: int, proposer: Proposer | Non
     for row in rows:
         options = {name: value for name, value in _seeded(task, [task.seeds[row]]).items() if name != "rope_length"}
         asked = request(
-            task.model, task.prompts[row][None], read_options(options), attention_mask=None, global_mask=None,
+            task.model, task.prompts[row][None], read_params(options), attention_mask=None, global_mask=None,
             rope_length=task.declared, tokenizer=None, stream=False, details=True, cached=True, stacklevel=1,
         )  # fmt: skip
         added += requests(task.model, asked, first=row)

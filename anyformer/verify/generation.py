@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.generation.asking.request import check_model, room
+from anyformer.generation.params.generation_request import check_model, room
 from anyformer.model.model import Model
 from anyformer.verify.decoding_modes import MODES, Completion, DecodingMode, Task, alone, decision
 from anyformer.verify.differences import Progress, Report, difference, is_exact

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 import torch
-from anyformer.parts.paged_cache import PagedKVCache
 from safetensors.torch import load_file, save_file
 
 import anyformer as af
 from anyformer.families.family import Family
+from anyformer.parts.paged_cache import PagedKVCache
 from tests.cli.command import run, widest
 from tests.cli.small_run import TEXT, small_run
 from tests.contract.draw import BASE

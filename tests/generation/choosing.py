@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 import anyformer as af
-from anyformer.generation.asking.options import Options
-from anyformer.generation.asking.plan import make_plan
 from anyformer.generation.engine.request import Request, Sequence
 from anyformer.generation.engine.sampler import Sampled, Sampler
+from anyformer.generation.params.sampling_params import SamplingParams
+from anyformer.generation.params.validate import resolve_params
 from anyformer.generation.samplers import NO_HISTORY, Chain, TokenHistory, apply_chain
 from anyformer.generation.samplers.rng import keys, pick
 from anyformer.generation.samplers.token_history import why_not
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 def sampled(logits_BV: Tensor, *, seed: int = 0, tokens: tuple[int, ...] = (1,), **options: Any) -> list[Sampled]:
     """What the engine's sampler takes for rows that ask for the same."""
     spec = af.spec(BASE, {"vocab": logits_BV.shape[-1]})
-    plan = make_plan(Options(seed=seed if options.get("temperature") else None, **options), spec)
+    plan = resolve_params(SamplingParams(seed=seed if options.get("temperature") else None, **options), spec)
     draws = keys(seed, len(logits_BV), device=CPU).tolist()
     rows = []
     for i in range(len(logits_BV)):

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.generation.asking.options import Options
-from anyformer.generation.asking.request import room
 from anyformer.generation.engine import Engine, Request
+from anyformer.generation.params.generation_request import room
+from anyformer.generation.params.sampling_params import SamplingParams
 from anyformer.model.model import Model
 from tests.contract.contracts import model_of, prefix_of
 from tests.contract.draw import BASE, draw
@@ -220,13 +220,13 @@ def test_engine_of_int8_keeps_its_books():
 
 def test_engine_takes_options_as_an_object_or_by_name():
     engine = Engine(small(), max_model_len=20)
-    one = engine.add_request(PROMPT, Options(max_new_tokens=3))
+    one = engine.add_request(PROMPT, SamplingParams(max_new_tokens=3))
     other = engine.add_request(torch.tensor(PROMPT), max_new_tokens=3, id="mine")
     events = list(engine)
     assert {event.request for event in events} == {one.id, "mine"}
     assert one.sequences[0].new == other.sequences[0].new
     with pytest.raises(TypeError, match="leave out top_k"):
-        engine.add_request(PROMPT, Options(max_new_tokens=3), top_k=3)
+        engine.add_request(PROMPT, SamplingParams(max_new_tokens=3), top_k=3)
     with pytest.raises(TypeError, match="'max_tokens' is called 'max_new_tokens'"):
         engine.add_request(PROMPT, max_tokens=3)
 

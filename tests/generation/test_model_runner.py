@@ -5,13 +5,13 @@ import warnings
 import pytest
 
 import anyformer as af
-from anyformer.generation.asking.options import read_options
-from anyformer.generation.asking.request import request
 from anyformer.generation.engine import model_runner
 from anyformer.generation.engine.core import EngineCore
 from anyformer.generation.engine.engine import requests
 from anyformer.generation.engine.model_runner import ModelRunner
 from anyformer.generation.engine.scheduler import Limits
+from anyformer.generation.params.generation_request import request
+from anyformer.generation.params.sampling_params import read_params
 from anyformer.kernels.cuda_graph import Recorder
 from anyformer.model.eval_mode import eval_mode
 from anyformer.parts.static_cache import StaticPool
@@ -28,7 +28,7 @@ NEW, LENGTH = 6, 40
 def asked(model, rows, **options):
     ids, mask = padded(rows, left=True)
     return request(
-        model, ids, read_options({"max_new_tokens": NEW, "stop": ()} | options), attention_mask=mask, global_mask=None,
+        model, ids, read_params({"max_new_tokens": NEW, "stop": ()} | options), attention_mask=mask, global_mask=None,
         rope_length=25 if model.reads_length else None, tokenizer=None, stream=False, details=True, cached=True,
         stacklevel=1,
     )  # fmt: skip

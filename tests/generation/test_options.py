@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.generation.asking.options import Options, read_options
-from anyformer.generation.asking.plan import make_plan
+from anyformer.generation.params.sampling_params import SamplingParams, read_params
+from anyformer.generation.params.validate import resolve_params
 from anyformer.generation.samplers import BadWords, RepetitionPenalty, Temperature, TopK, TopP
 from tests.generation.words import model, tokenizer
 
@@ -85,9 +85,11 @@ def test_generate_without_a_tokenizer_refuses_texts(given, words):
 
 
 def test_options_say_all_that_is_wrong_at_once():
-    bad = Options(temperature=-1, top_p=0, stop=["x" * 1001, 999], seed=-1, n=0, num_beams=HUGE, logit_bias={3: "a"})
+    bad = SamplingParams(
+        temperature=-1, top_p=0, stop=["x" * 1001, 999], seed=-1, n=0, num_beams=HUGE, logit_bias={3: "a"}
+    )
     with pytest.raises(af.InputError) as caught:
-        make_plan(bad, model().spec, tokenizer=tokenizer())
+        resolve_params(bad, model().spec, tokenizer=tokenizer())
     lines = str(caught.value).splitlines()
     assert lines[0] == "generate(...):"
     for name in ("temperature", "top_p", "stop: a text", "stop: 999", "seed", "n:", "num_beams", "logit_bias"):
@@ -106,30 +108,34 @@ def test_generate_warns_of_a_filter_without_a_draw(given):
 
 def test_plan_of_the_usual_options_says_so_and_leaves_out_what_is_off():
     spec = model().spec
-    plan = make_plan(Options(temperature=0.7, top_k=4, top_p=0.9, repetition_penalty=1.0, presence_penalty=0), spec)
+    plan = resolve_params(
+        SamplingParams(temperature=0.7, top_k=4, top_p=0.9, repetition_penalty=1.0, presence_penalty=0), spec
+    )
     assert plan.usual
     assert not plan.reads_history
     assert plan.chain == (Temperature(0.7), TopK(4), TopP(0.9))
     assert (plan.temperature, plan.top_k, plan.top_p, plan.min_p) == (0.7, 4, 0.9, 0.0)
-    assert make_plan(Options(), spec).chain == ()
-    other = make_plan(Options(temperature=1.0, repetition_penalty=1.2), spec)
+    assert resolve_params(SamplingParams(), spec).chain == ()
+    other = resolve_params(SamplingParams(temperature=1.0, repetition_penalty=1.2), spec)
     assert other.chain == (RepetitionPenalty(1.2),)
     assert other.reads_history
     assert not other.usual
-    assert not make_plan(Options(temperature=1.0, typical_p=0.5), spec).usual
+    assert not resolve_params(SamplingParams(temperature=1.0, typical_p=0.5), spec).usual
 
 
 def test_bad_words_as_texts_are_barred_at_the_beginning_of_a_text_and_inside():
     words = tokenizer()
-    (sampler,) = make_plan(Options(bad_words=["cat", [4, 5], 7, "cat"]), model().spec, tokenizer=words).chain
+    (sampler,) = resolve_params(
+        SamplingParams(bad_words=["cat", [4, 5], 7, "cat"]), model().spec, tokenizer=words
+    ).chain
     assert sampler == BadWords((tuple(words.encode("cat")), tuple(words.encode(" cat")), (4, 5), (7,)))
 
 
 def test_options_by_name_know_the_familiar_ones():
-    assert read_options({"num_return_sequences": 3, "top_p": 0.5}) == Options(n=3, top_p=0.5)
+    assert read_params({"num_return_sequences": 3, "top_p": 0.5}) == SamplingParams(n=3, top_p=0.5)
     with pytest.raises(TypeError, match="'n' and 'num_return_sequences' mean the same; give one"):
-        read_options({"num_return_sequences": 3, "n": 3})
+        read_params({"num_return_sequences": 3, "n": 3})
     with pytest.raises(
         TypeError, match=r"serve\(...\): 'max_tokens' is called 'max_new_tokens' here; 'topp' is unknown"
     ):
-        read_options({"topp": 1, "max_tokens": 3}, caller="serve")
+        read_params({"topp": 1, "max_tokens": 3}, caller="serve")

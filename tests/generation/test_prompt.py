@@ -8,8 +8,8 @@ from tokenizers.processors import TemplateProcessing
 import anyformer as af
 from anyformer.data.tokenizer import Tokenizer, train_bpe
 from anyformer.errors import InputError
+from anyformer.generation.text.detokenizer import Detokenizer
 from anyformer.generation.text.prompt import read_prompt
-from anyformer.generation.text.stream import TextStream
 from tests.contract.draw import BASE
 
 TEXT = "the cat sat on the mat, and the dog sat on the cat; the cat ran.\n" * 6
@@ -92,7 +92,7 @@ def test_generation_after_a_blank_shows_it_once(trained):
             model, torch.tensor([read.ids]), first=read.first, max_new_tokens=5, temperature=1.0, seed=seed, stop=()
         )[0].tolist()
         assert ids[len(read.ids)] in read.first
-        stream = TextStream(trained, read.ids, repeated=read.repeated)
+        stream = Detokenizer(trained, read.ids, repeated=read.repeated)
         shown = "the " + "".join(stream.push(i) for i in ids[len(read.ids) :]) + stream.end()
         assert shown == trained.decode(ids)
 

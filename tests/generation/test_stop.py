@@ -7,8 +7,8 @@ import torch
 
 import anyformer as af
 from anyformer.data.tokenizer import Tokenizer
-from anyformer.generation.asking.stop import StopText
-from anyformer.generation.text.stream import TextStream
+from anyformer.generation.params.stop import StopText
+from anyformer.generation.text.detokenizer import Detokenizer
 from tests.data.test_tokenizer import needs_stories
 from tests.generation.test_stream import KINDS, stories
 from tests.generation.words import model, tokenizer
@@ -17,7 +17,7 @@ PROMPT = "the cat"
 
 
 def shown(words: Tokenizer, ids: list[int], stops: list[str], least: int = 0) -> tuple[str, str | None]:
-    stream = StopText(TextStream(words), stops, least=least)
+    stream = StopText(Detokenizer(words), stops, least=least)
     return "".join([stream.push(i) for i in ids] + [stream.end()]), stream.met
 
 
@@ -44,7 +44,7 @@ def test_stop_text_is_the_text_before_the_first_match(make):
 
 def test_stop_text_holds_back_no_more_than_it_must():
     words = tokenizer()
-    stream = StopText(TextStream(words), ["cat sat!"])
+    stream = StopText(Detokenizer(words), ["cat sat!"])
     pieces = [stream.push(i) for i in words.encode("the cat sat on")]
     assert "".join(pieces) == "the cat sat on"
     assert stream.end() == ""
@@ -104,7 +104,7 @@ def test_stop_text_of_a_byte_token_ends_at_that_byte():
     words = stories()
     newline = words.encode("a\nb")
     assert any(i in words.byte_tokens for i in newline)
-    stream = StopText(TextStream(words), ["\n"])
+    stream = StopText(Detokenizer(words), ["\n"])
     count = 0
     for each in newline:
         stream.push(each)

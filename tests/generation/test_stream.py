@@ -9,7 +9,7 @@ from tokenizers import decoders, models
 
 import anyformer as af
 from anyformer.data.tokenizer import Tokenizer, train_bpe
-from anyformer.generation.text.stream import TextStream
+from anyformer.generation.text.detokenizer import Detokenizer
 from tests.data.test_tokenizer import CODE, STORIES, needs_stories, strange_texts
 
 
@@ -44,7 +44,7 @@ KINDS = [
 
 
 def pieces(tokenizer: Tokenizer, ids: list[int]) -> list[str]:
-    stream = TextStream(tokenizer)
+    stream = Detokenizer(tokenizer)
     return [stream.push(i) for i in ids] + [stream.end()]
 
 
@@ -74,7 +74,7 @@ def test_stream_shows_each_word_as_soon_as_it_is_there(make: Callable[[], Tokeni
     tokenizer = make()
     text = "the same words again and again, the same words"
     ids = tokenizer.encode(text)
-    stream = TextStream(tokenizer)
+    stream = Detokenizer(tokenizer)
     shown = ""
     for count, each in enumerate(ids, 1):
         shown += stream.push(each)
@@ -84,7 +84,7 @@ def test_stream_shows_each_word_as_soon_as_it_is_there(make: Callable[[], Tokeni
 def test_stream_of_garbage_goes_on_showing():
     tokenizer = train_bpe(["x"], 257)
     continuation = next(i for i in range(257) if tokenizer.decode([i]) == "\ufffd")
-    stream = TextStream(tokenizer)
+    stream = Detokenizer(tokenizer)
     shown = "".join(stream.push(continuation) for _ in range(50))
     assert len(shown) >= 49
 
@@ -93,7 +93,7 @@ def test_stream_of_garbage_goes_on_showing():
 def test_stream_after_a_prompt_keeps_the_space_that_decoders_drop():
     tokenizer = stories()
     prompt, rest = tokenizer.encode("Once upon"), tokenizer.encode("a time")
-    stream = TextStream(tokenizer, prompt)
+    stream = Detokenizer(tokenizer, prompt)
     shown = "".join([stream.push(i) for i in rest] + [stream.end()])
     assert tokenizer.decode(rest) == "a time"
     assert "Once upon" + shown == tokenizer.decode(prompt + rest) == "Once upon a time"
@@ -108,7 +108,7 @@ def test_stream_after_a_special_token_keeps_the_space_too():
 
 def test_stream_remembers_only_a_tail():
     tokenizer = byte_level()
-    stream = TextStream(tokenizer)
+    stream = Detokenizer(tokenizer)
     for i in tokenizer.encode(CODE):
         stream.push(i)
     assert len(stream._ids) < 10

@@ -10,8 +10,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 import anyformer as af
 from anyformer.data.tokenizer import Tokenizer, train_bpe
-from anyformer.generation.asking.stop import StopText
-from anyformer.generation.text.stream import TextStream
+from anyformer.generation.params.stop import StopText
+from anyformer.generation.text.detokenizer import Detokenizer
 from tests.contract.contracts import model_of
 from tests.contract.draw import BASE
 from tests.data.test_tokenizer import STORIES, needs_stories, strange_texts
@@ -64,11 +64,11 @@ def rows(words: Tokenizer, seed: int) -> Iterator[tuple[list[int], list[int], ra
         yield ids[:cut], ids[cut:], rng
 
 
-def one_by_one(stream: TextStream | StopText, ids: list[int]) -> str:
+def one_by_one(stream: Detokenizer | StopText, ids: list[int]) -> str:
     return "".join([stream.push(i) for i in ids] + [stream.end()])
 
 
-def in_bunches(stream: TextStream | StopText, ids: list[int], rng: random.Random) -> str:
+def in_bunches(stream: Detokenizer | StopText, ids: list[int], rng: random.Random) -> str:
     """As tokens come that were guessed several at once."""
     pieces, left = [], list(ids)
     while left:
@@ -82,9 +82,9 @@ def in_bunches(stream: TextStream | StopText, ids: list[int], rng: random.Random
 def test_streamed_text_is_the_text_at_once(make: Callable[[], Tokenizer]):
     words, mismatches, open_ends = make(), [], 0
     for before, ids, rng in rows(words, 1):
-        at_once = TextStream(words, before)
+        at_once = Detokenizer(words, before)
         want = at_once.push(*ids) + at_once.end()
-        found = one_by_one(TextStream(words, before), ids), in_bunches(TextStream(words, before), ids, rng)
+        found = one_by_one(Detokenizer(words, before), ids), in_bunches(Detokenizer(words, before), ids, rng)
         shown, whole = words.decode(before), words.decode(before + ids)
         if whole.startswith(shown):
             found = (*found, whole[len(shown) :])
@@ -102,10 +102,10 @@ def test_stream_after_half_a_character_shows_the_whole_and_loses_nothing():
     words = stories()
     ids = words.encode("a 日h")
     half = next(n for n in range(1, len(ids)) if words.decode(ids[:n]).endswith("\ufffd\ufffd"))
-    assert one_by_one(TextStream(words, ids[:half]), ids[half:]) == "日h"
+    assert one_by_one(Detokenizer(words, ids[:half]), ids[half:]) == "日h"
     # What is no character in the end was shown already.
     rest = words.encode("h")
-    assert one_by_one(TextStream(words, ids[:half]), rest) == words.decode(ids[:half] + rest).removeprefix(
+    assert one_by_one(Detokenizer(words, ids[:half]), rest) == words.decode(ids[:half] + rest).removeprefix(
         "a \ufffd\ufffd"
     )
 
@@ -142,7 +142,7 @@ def test_streamed_text_with_stop_strings_is_the_text_before_the_first(make: Call
             met += 1
             split += ends > 0 and len(so_far[ends - 1]) > len(want)
         begun += ends is None and any(stop[0] in text for stop in stops)
-        streams = [StopText(TextStream(words), stops) for _ in range(2)]
+        streams = [StopText(Detokenizer(words), stops) for _ in range(2)]
         found = one_by_one(streams[0], ids), in_bunches(streams[1], ids, rng)
         if set(found) != {want} or any((each.met is None) != (ends is None) for each in streams):
             mismatches.append((ids, stops, found, want))

@@ -8,11 +8,11 @@ from typing import Any
 
 from anyformer.data.tokenizer import prompt_ids
 from anyformer.errors import InputError
-from anyformer.generation.asking.request import check_model, room
-from anyformer.generation.asking.stop import StopText
 from anyformer.generation.generate import generate
+from anyformer.generation.params.generation_request import check_model, room
+from anyformer.generation.params.stop import StopText
 from anyformer.generation.pipelines.source import Source
-from anyformer.generation.text.stream import TextStream
+from anyformer.generation.text.detokenizer import Detokenizer
 
 USER, ASSISTANT = "User", "Assistant"
 BASE = (
@@ -75,7 +75,7 @@ class Chat:
         return (f"\n{USER}:",) if self.plain else ()
 
     def _answer(self, ids: list[int], steps: Any) -> Iterator[str]:
-        stream = StopText(TextStream(self.source.tokenizer, ids), self._stops)
+        stream = StopText(Detokenizer(self.source.tokenizer, ids), self._stops)
         said = ""
         self.count, ended = 0, False
         try:

@@ -11,18 +11,18 @@ from torch import Tensor
 
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
-from anyformer.generation.asking.options import Options, read_options
-from anyformer.generation.asking.request import GenerationRequest, check_model, request, room
-from anyformer.generation.asking.stop import StopText
 from anyformer.generation.engine.core import EngineCore
 from anyformer.generation.engine.model_runner import ModelRunner
 from anyformer.generation.engine.proposers import DraftModel, PromptLookup, Proposer, check_draft
 from anyformer.generation.engine.request import Event, Request, Sequence
 from anyformer.generation.engine.scheduler import LITTLE, PADDING, Limits
+from anyformer.generation.params.generation_request import GenerationRequest, check_model, request, room
+from anyformer.generation.params.sampling_params import SamplingParams, read_params
+from anyformer.generation.params.stop import StopText
 from anyformer.generation.samplers.rng import keys
 from anyformer.generation.search.beam import BeamSearch
 from anyformer.generation.search.contrastive import ContrastiveSearch
-from anyformer.generation.text.stream import TextStream
+from anyformer.generation.text.detokenizer import Detokenizer
 from anyformer.model.model import Model
 
 OWN = ("input_ids", "global_mask", "rope_length", "id")
@@ -111,7 +111,7 @@ class Engine(EngineCore):
     def add_request(
         self,
         input_ids: Tensor | Rows[int],
-        params: Options | None = None,
+        params: SamplingParams | None = None,
         *,
         global_mask: Tensor | Rows[int] | None = None,
         rope_length: int | None = None,
@@ -125,7 +125,7 @@ class Engine(EngineCore):
         """
         if params is not None and named:
             raise TypeError(f"add_request(...): params are given, so leave out {', '.join(sorted(named))}")
-        options = read_options(named, others=OWN, caller="add_request") if params is None else params
+        options = read_params(named, others=OWN, caller="add_request") if params is None else params
         name = self._arrivals if id is None else id
         if name in self._requests:
             raise InputError(f"id: {name!r} is that of a request that has not ended; give another one")
@@ -258,7 +258,7 @@ def _stop_text(asked: GenerationRequest, before: Rows[int]) -> StopText | None:
     """Where a sequence's text is searched for stop strings; None: there are none."""
     if not asked.plan.stop_texts or asked.tokenizer is None:
         return None
-    return StopText(TextStream(asked.tokenizer, before), asked.plan.stop_texts, least=asked.plan.least)
+    return StopText(Detokenizer(asked.tokenizer, before), asked.plan.stop_texts, least=asked.plan.least)
 
 
 def _weights(model: Model) -> list[tuple[int, int]]:

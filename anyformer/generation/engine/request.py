@@ -8,8 +8,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from anyformer.generation.asking.plan import Plan
-from anyformer.generation.asking.stop import StopText
+from anyformer.generation.params.stop import StopText
+from anyformer.generation.params.validate import ResolvedParams
 from anyformer.generation.search.search import Search
 from anyformer.parts.kv_pool import CachedSequence
 
@@ -99,7 +99,7 @@ class Request:
 
     id: Hashable
     arrival: int
-    params: Plan
+    params: ResolvedParams
     prompt: tuple[int, ...]
     """Of an encoder-decoder: the source."""
     max_new_tokens: int

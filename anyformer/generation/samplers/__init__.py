@@ -1,7 +1,7 @@
 """Samplers: each a small frozen dataclass that turns logits into logits, one after the other in a chain."""
 
-from anyformer.generation.samplers.choices import Choices
 from anyformer.generation.samplers.filters import MinP, Temperature, TopK, TopP, Typical
+from anyformer.generation.samplers.guided import Choices
 from anyformer.generation.samplers.penalties import FrequencyPenalty, LogitBias, PresencePenalty, RepetitionPenalty
 from anyformer.generation.samplers.token_bans import BadWords, First, MinNewTokens, NoRepeatNgram
 from anyformer.generation.samplers.token_history import (

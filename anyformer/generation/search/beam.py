@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.generation.asking.plan import Plan
 from anyformer.generation.outputs import own_logprobs
+from anyformer.generation.params.validate import ResolvedParams
 from anyformer.generation.samplers import NEVER
 from anyformer.generation.samplers.token_history import counts_BV
 from anyformer.generation.search.search import Found, check_finite
@@ -29,7 +29,7 @@ class BeamSearch:
 
     reads_hidden: ClassVar[bool] = False
 
-    def __init__(self, params: Plan, max_new_tokens: int) -> None:
+    def __init__(self, params: ResolvedParams, max_new_tokens: int) -> None:
         self.params, self.max_new_tokens, self.width = params, max_new_tokens, params.options.num_beams
         self.groups: list[Group] = []
         self.step = 0
@@ -89,7 +89,7 @@ class BeamSearch:
 class Group:
     """Beams that compete with each other, and the hypotheses that they have brought to an end."""
 
-    def __init__(self, params: Plan, max_new_tokens: int, width: int, like: Tensor) -> None:
+    def __init__(self, params: ResolvedParams, max_new_tokens: int, width: int, like: Tensor) -> None:
         options, device = params.options, like.device
         self.width, self.new = width, max_new_tokens
         self.power, self.early = float(options.length_penalty), options.early_stopping

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from anyformer.generation.asking.plan import Plan
 from anyformer.generation.outputs import own_logprobs
+from anyformer.generation.params.validate import ResolvedParams
 from anyformer.generation.samplers import NEVER
 from anyformer.generation.search.search import Found, check_finite
 
@@ -24,7 +24,7 @@ class ContrastiveSearch:
 
     reads_hidden: ClassVar[bool] = True
 
-    def __init__(self, params: Plan, max_new_tokens: int) -> None:
+    def __init__(self, params: ResolvedParams, max_new_tokens: int) -> None:
         self.params, self.max_new_tokens = params, max_new_tokens
         self.width, self.alpha = params.options.top_k or 1, float(params.options.penalty_alpha or 0)
         self.unit_ND = torch.empty(0)

@@ -10,7 +10,7 @@ UNKNOWN = "\N{REPLACEMENT CHARACTER}"
 """What a decoder shows for bytes that are no character, or not yet one."""
 
 
-class TextStream:
+class Detokenizer:
     """Pieces of text whose concatenation is what `decode` says of all ids.
 
     `before` are ids whose text has been shown already, such as a prompt; the first `repeated` characters after them

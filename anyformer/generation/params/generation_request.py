@@ -11,10 +11,10 @@ from torch import Tensor
 
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
-from anyformer.generation.asking.checks import whole
-from anyformer.generation.asking.memory import check_memory
-from anyformer.generation.asking.options import Options
-from anyformer.generation.asking.plan import Plan, check_options, problems
+from anyformer.generation.params.checks import whole
+from anyformer.generation.params.memory_check import check_memory
+from anyformer.generation.params.sampling_params import SamplingParams
+from anyformer.generation.params.validate import ResolvedParams, check_params, problems
 from anyformer.model.arguments import check_ids
 from anyformer.model.model import Model
 from anyformer.specs.model import ModelSpec
@@ -40,7 +40,7 @@ class GenerationRequest:
     """The length that was declared for length-dependent positions."""
     total: int
     """Tokens of the longest row when all are there, padding not counted."""
-    plan: Plan
+    plan: ResolvedParams
     """How tokens are chosen, and when a row ends."""
     tokenizer: Tokenizer | None
     cached: bool
@@ -99,7 +99,7 @@ def room(model: Model) -> tuple[int, bool]:
 def request(
     model: Model,
     input_ids: Any,
-    options: Options,
+    options: SamplingParams,
     *,
     attention_mask: Any,
     global_mask: Any,
@@ -141,7 +141,7 @@ def request(
             f"prompt_logprobs: the first {decoder.prefix} tokens of this prefix-LM see each other both ways, so none is "
             "predicted; leave it out"
         )
-    plan = check_options(
+    plan = check_params(
         options, spec, tokenizer=tokenizer, rows=len(ids), details=details, stream=stream, wrong=wrong,
         stacklevel=stacklevel + 1,
     )  # fmt: skip
@@ -163,7 +163,7 @@ def request(
     )  # fmt: skip
 
 
-def new_tokens(model: Model, plan: Plan, begun: int) -> int:
+def new_tokens(model: Model, plan: ResolvedParams, begun: int) -> int:
     """New tokens at most after a prompt of `begun`, if the model has room for them."""
     size, hard = room(model)
     new = plan.new

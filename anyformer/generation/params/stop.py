@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from anyformer.data.tokenizer import Tokenizer
-from anyformer.generation.asking.checks import ids, shown, text
-from anyformer.generation.text.stream import TextStream
+from anyformer.generation.params.checks import ids, shown, text
+from anyformer.generation.text.detokenizer import Detokenizer
 from anyformer.specs.model import ModelSpec
 
 STOPS = 16
@@ -17,12 +17,12 @@ STOPS = 16
 class StopText:
     """A stream of text that ends where a stop string begins.
 
-    It wraps a `TextStream` and is used like one: what may be the beginning of a stop string is held back until more is
+    It wraps a `Detokenizer` and is used like one: what may be the beginning of a stop string is held back until more is
     known, so the pieces add up to the text before the match, however the string is split into tokens. A string that is
     complete within the first `least` tokens is text like any other.
     """
 
-    def __init__(self, stream: TextStream, stops: Iterable[str], *, least: int = 0) -> None:
+    def __init__(self, stream: Detokenizer, stops: Iterable[str], *, least: int = 0) -> None:
         self._stream, self._stops, self._least = stream, tuple(stops), least
         self._kept = ""
         """Certain text that was not shown."""

@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
-from anyformer.generation.asking.checks import ids, number, shown, text, whole
-from anyformer.generation.asking.choices import read_choices
-from anyformer.generation.asking.options import Options
-from anyformer.generation.asking.stop import read_stop
+from anyformer.generation.params.checks import ids, number, shown, text, whole
+from anyformer.generation.params.guided_choice import read_choices
+from anyformer.generation.params.sampling_params import SamplingParams
+from anyformer.generation.params.stop import read_stop
 from anyformer.generation.samplers import (
     BadWords,
     Chain,
@@ -40,10 +40,10 @@ FAR = 10_000.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
-    """Options that were checked, and what follows from them."""
+class ResolvedParams:
+    """SamplingParams that were checked, and what follows from them."""
 
-    options: Options
+    options: SamplingParams
     """As they were given."""
     way: Literal["one", "beam", "contrastive"]
     """One token after the other for each row; or a search."""
@@ -77,8 +77,8 @@ class Plan:
         return any(sampler.reads_history for sampler in self.chain)
 
 
-def make_plan(
-    options: Options,
+def resolve_params(
+    options: SamplingParams,
     spec: ModelSpec,
     *,
     tokenizer: Tokenizer | None = None,
@@ -87,10 +87,10 @@ def make_plan(
     stream: bool = False,
     caller: str = "generate",
     stacklevel: int = 2,
-) -> Plan:
+) -> ResolvedParams:
     """The plan of some options, or an error that says all that is wrong with them."""
     wrong: list[str] = []
-    found = check_options(
+    found = check_params(
         options, spec, tokenizer=tokenizer, rows=rows, details=details, stream=stream, wrong=wrong,
         stacklevel=stacklevel + 1,
     )  # fmt: skip
@@ -104,8 +104,8 @@ def problems(caller: str, wrong: list[str]) -> InputError:
     return InputError("\n  ".join([f"{caller}(...):", *wrong]) if len(wrong) > 1 else wrong[0])
 
 
-def check_options(
-    options: Options,
+def check_params(
+    options: SamplingParams,
     spec: ModelSpec,
     *,
     tokenizer: Tokenizer | None,
@@ -114,7 +114,7 @@ def check_options(
     stream: bool,
     wrong: list[str],
     stacklevel: int,
-) -> Plan | None:
+) -> ResolvedParams | None:
     """The plan; None if something is wrong, which is then added to `wrong`. What has no effect is warned of."""
     bad: list[str] = []
     o, vocab = options, spec.vocab
@@ -165,14 +165,14 @@ def check_options(
         filters += [TopP(top_p)] if top_p < 1 else []
         filters += [MinP(min_p)] if min_p else []
         filters += [Typical(typical)] if typical < 1 else []
-    return Plan(
+    return ResolvedParams(
         options=o, way=way, new=new, least=least, chain=(*processors, *filters), temperature=heat, top_k=top_k,
         top_p=top_p, min_p=min_p, usual=not processors and not (heat > 0 and typical < 1), stop=stop, stop_texts=texts,
         choices=choices, seed=seed,
     )  # fmt: skip
 
 
-def _temperature(o: Options, bad: list[str]) -> tuple[float, list[str]]:
+def _temperature(o: SamplingParams, bad: list[str]) -> tuple[float, list[str]]:
     """The temperature, where 0 takes the likeliest token; and what will have no effect."""
     given, drawn = o.temperature, o.do_sample
     if drawn is not None and not isinstance(drawn, bool):
@@ -192,7 +192,7 @@ def _temperature(o: Options, bad: list[str]) -> tuple[float, list[str]]:
     return heat, []
 
 
-def _processors(o: Options, vocab: int, tokenizer: Tokenizer | None, bad: list[str]) -> list[Sampler]:
+def _processors(o: SamplingParams, vocab: int, tokenizer: Tokenizer | None, bad: list[str]) -> list[Sampler]:
     """Penalties, biases and bans, in the order of transformers' own."""
     found: list[Sampler] = []
     bound = {"least": -FAR, "most": FAR, "wrong": bad}
@@ -262,7 +262,9 @@ def _seed(seed: Any, rows: int, bad: list[str]) -> int | tuple[int, ...] | None:
     return found
 
 
-def _way(o: Options, texts: tuple[str, ...], *, drawn: bool, bad: list[str]) -> Literal["one", "beam", "contrastive"]:
+def _way(
+    o: SamplingParams, texts: tuple[str, ...], *, drawn: bool, bad: list[str]
+) -> Literal["one", "beam", "contrastive"]:
     """How tokens are searched for."""
     beams = whole("num_beams", o.num_beams, 1, bad, most=TOP)
     groups = whole("num_beam_groups", o.num_beam_groups, 1, bad, most=TOP)
@@ -296,7 +298,9 @@ def _way(o: Options, texts: tuple[str, ...], *, drawn: bool, bad: list[str]) -> 
     return way
 
 
-def _answers(o: Options, way: str, heat: float, vocab: int, *, details: bool, stream: bool, bad: list[str]) -> None:
+def _answers(
+    o: SamplingParams, way: str, heat: float, vocab: int, *, details: bool, stream: bool, bad: list[str]
+) -> None:
     """What is answered, and how often."""
     n = whole("n", o.n, 1, bad, most=TOP)
     if way == "beam" and isinstance(o.num_beams, int) and n > o.num_beams:

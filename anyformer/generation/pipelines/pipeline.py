@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import InputError, nearest
-from anyformer.generation.pipelines.classify import TextClassification
-from anyformer.generation.pipelines.features import FeatureExtraction
-from anyformer.generation.pipelines.fill import FillMask
+from anyformer.generation.pipelines.feature_extraction import FeatureExtraction
+from anyformer.generation.pipelines.fill_mask import FillMask
 from anyformer.generation.pipelines.source import Source, open_source
-from anyformer.generation.pipelines.tag import TokenClassification
-from anyformer.generation.pipelines.write import PAIR, Answer, Summarization, TextGeneration, Translation
+from anyformer.generation.pipelines.text_classification import TextClassification
+from anyformer.generation.pipelines.text_generation import PAIR, Answer, Summarization, TextGeneration, Translation
+from anyformer.generation.pipelines.token_classification import TokenClassification
 
 if TYPE_CHECKING:
     import torch

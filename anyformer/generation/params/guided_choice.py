@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from anyformer.data.tokenizer import Tokenizer
-from anyformer.generation.asking.checks import shown, text
-from anyformer.generation.asking.options import Options
+from anyformer.generation.params.checks import shown, text
+from anyformer.generation.params.sampling_params import SamplingParams
 from anyformer.generation.samplers import Choices
 from anyformer.specs.model import ModelSpec
 
@@ -15,7 +15,7 @@ ANSWERS = 1024
 
 
 def read_choices(
-    o: Options, spec: ModelSpec, tokenizer: Tokenizer | None, stop: tuple[int, ...], bad: list[str]
+    o: SamplingParams, spec: ModelSpec, tokenizer: Tokenizer | None, stop: tuple[int, ...], bad: list[str]
 ) -> Choices | None:
     """The sampler that leaves nothing but these texts; None if something is wrong, which is added to `bad`."""
     before = len(bad)

@@ -37,7 +37,7 @@ RENAMED = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class SamplingParams:
     """How the tokens of one request are chosen, and when it ends. Nothing is checked here: `plan` does that."""
 
     max_new_tokens: int | None = None
@@ -98,11 +98,11 @@ class Options:
     """With details: log-probabilities of the prompt's tokens, and so many of the likeliest at each."""
 
 
-NAMES = tuple(field.name for field in fields(Options))
+NAMES = tuple(field.name for field in fields(SamplingParams))
 
 
-def read_options(given: Mapping[str, Any], *, others: Iterable[str] = (), caller: str = "generate") -> Options:
-    """Options by name. `others` are names that the caller itself reads, to be suggested where one is misspelled."""
+def read_params(given: Mapping[str, Any], *, others: Iterable[str] = (), caller: str = "generate") -> SamplingParams:
+    """SamplingParams by name. `others` are names that the caller itself reads, to be suggested where one is misspelled."""
     known = {*NAMES, *ALIASES}
     unknown = sorted(set(given) - known)
     hints = [
@@ -112,4 +112,4 @@ def read_options(given: Mapping[str, Any], *, others: Iterable[str] = (), caller
     hints += [f"{name!r} and {alias!r} mean the same; give one" for alias, name in ALIASES.items() if {alias, name} <= given.keys()]  # fmt: skip
     if hints:
         raise TypeError(f"{caller}(...): " + "; ".join(hints))
-    return Options(**{ALIASES.get(name, name): value for name, value in given.items()})
+    return SamplingParams(**{ALIASES.get(name, name): value for name, value in given.items()})

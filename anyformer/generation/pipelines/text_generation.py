@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 from anyformer.data.tokenizer import prompt_ids
 from anyformer.errors import InputError
-from anyformer.generation.asking.options import Options, read_options
-from anyformer.generation.asking.request import check_model, room
-from anyformer.generation.asking.stop import StopText
 from anyformer.generation.chat.template import check_messages, is_chat
 from anyformer.generation.generate import generate
+from anyformer.generation.params.generation_request import check_model, room
+from anyformer.generation.params.sampling_params import SamplingParams, read_params
+from anyformer.generation.params.stop import StopText
 from anyformer.generation.pipelines.rows import batches, check_size, check_text, listed, padded, read_rows
 from anyformer.generation.pipelines.source import Source
-from anyformer.generation.text.stream import TextStream
+from anyformer.generation.text.detokenizer import Detokenizer
 
 NEW = 256
 """New tokens at most, unless told otherwise."""
@@ -103,25 +103,25 @@ class Writer:
         if piece := text.end():
             yield piece
 
-    def _reader(self, asked: Asked, read: Options) -> StopText:
+    def _reader(self, asked: Asked, read: SamplingParams) -> StopText:
         """What new ids say, after those of the prompt."""
         stops = [each for each in _listed(read.stop) if isinstance(each, str)]
         return StopText(
-            TextStream(self.source.tokenizer, () if self.two else asked.ids), stops, least=read.min_new_tokens
+            Detokenizer(self.source.tokenizer, () if self.two else asked.ids), stops, least=read.min_new_tokens
         )
 
-    def _text(self, asked: Asked, ids: Sequence[int], read: Options) -> str:
+    def _text(self, asked: Asked, ids: Sequence[int], read: SamplingParams) -> str:
         text = self._reader(asked, read)
         return text.push(*ids) + text.end()
 
-    def _seed(self, read: Options, chosen: Sequence[int]) -> Any:
+    def _seed(self, read: SamplingParams, chosen: Sequence[int]) -> Any:
         """Each prompt has a seed of its own, whatever batch it comes into."""
         return [read.seed + i for i in chosen] if type(read.seed) is int else read.seed
 
-    def _options(self, options: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
+    def _options(self, options: Mapping[str, Any]) -> tuple[SamplingParams, dict[str, Any]]:
         """What was asked for, and what of it `generate` is told for all prompts alike."""
         given = {RENAMED.get(name, name): value for name, value in options.items()}
-        read = read_options(given, others=OTHERS, caller=f"pipeline({self.task!r})")
+        read = read_params(given, others=OTHERS, caller=f"pipeline({self.task!r})")
         if read.seed is not None and type(read.seed) is not int:
             raise InputError("seed: expected one whole number; each prompt draws with its own, seed + its place")
         more = {name: value for name, value in given.items() if name not in ("seed", "max_new_tokens")}
