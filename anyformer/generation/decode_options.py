@@ -57,11 +57,11 @@ class DecodeOptions:
             wrong.append("draft: tokens are proposed by a draft model or by look-up; leave one out")
         if self.speculative and not self.use_cache:
             wrong.append("use_cache: proposals are verified with a cache; leave use_cache=False out")
-        if self.speculative and asked.plan.way != "one":
+        if self.speculative and asked.params.way != "one":
             wrong.append("draft and lookup: a search reads other rows at each step; leave them out")
         if self.compile and (self.speculative or not self.use_cache):
             wrong.append("compile: compiled steps read one token with the static cache; leave the other option out")
-        if self.compile and asked.plan.way != "one":
+        if self.compile and asked.params.way != "one":
             wrong.append("compile: a search reads other rows at each step; leave one of them out")
         if not isinstance(self.compile, bool | str):
             wrong.append(f"compile: expected True, False or the name of a backend, got {shown(self.compile)}")
@@ -76,9 +76,9 @@ class DecodeOptions:
 
     def engine(self, model: Model, asked: GenerationRequest, user: object) -> EngineCore:
         """An engine for all rows of a request, which `user` has to itself."""
-        rows, device = len(asked.begun_BT) * asked.plan.options.n, asked.begun_BT.device
-        rows *= {"beam": asked.plan.options.num_beams, "contrastive": asked.plan.options.top_k or 1}.get(
-            asked.plan.way, 1
+        rows, device = len(asked.begun_BT) * asked.params.options.n, asked.begun_BT.device
+        rows *= {"beam": asked.params.options.num_beams, "contrastive": asked.params.options.top_k or 1}.get(
+            asked.params.way, 1
         )
         if not self.use_cache:
             return EngineCore(RecomputeRunner(model, TokenPool(model, asked.total)), Limits(lockstep=True))

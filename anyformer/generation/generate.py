@@ -93,8 +93,8 @@ class Batch:
         self.engine: EngineCore = decode.engine(model, asked, self)
         self.requests = requests(model, asked)
         for each in self.requests:
-            if details and asked.plan.way == "one":
-                each.logprobs = asked.plan.options.logprobs or 0
+            if details and asked.params.way == "one":
+                each.logprobs = asked.params.options.logprobs or 0
             self.engine.add(each)
 
     @property
@@ -131,7 +131,7 @@ class Batch:
     def steps(self) -> Generator[Step]:
         """The same with log-probabilities, and which rows have finished."""
         rows, exact = self.rows, self._exact
-        top = self.asked.plan.options.logprobs or 0
+        top = self.asked.params.options.logprobs or 0
         for i, (ids, done, finished) in enumerate(self._columns()):
             logprobs = [0.0 if over else row.logprobs[i] for row, over in zip(rows, done, strict=True)]
             found = [[(0, 0.0)] * top if over else row.top[i] for row, over in zip(rows, done, strict=True)]
@@ -171,7 +171,7 @@ class Batch:
 
     def output(self) -> GenerationOutput:
         """All that is known of the rows."""
-        rows, plan = self.rows, self.asked.plan
+        rows, plan = self.rows, self.asked.params
         lengths = tuple(len(row.new) for row in rows)
         searches = [found for each in self.requests if each.search is not None for found in each.search.results]
         scores = [found.score for found in searches if found.score is not None]
@@ -202,7 +202,7 @@ class Batch:
         tops = [[() if each is None else each[1] for each in row] for row in told]
         return {
             "prompt_logprobs": values,
-            "prompt_top": self._top(tops, width, self.asked.plan.options.prompt_logprobs),
+            "prompt_top": self._top(tops, width, self.asked.params.options.prompt_logprobs),
         }
 
     def _top(self, rows: list[list[Any]], width: int, count: int | None) -> Top | None:
@@ -216,7 +216,7 @@ class Batch:
 
     def _stop_reason(self, row: Sequence) -> str | None:
         """The stop string or choice with which a row ended."""
-        plan = self.asked.plan
+        plan = self.asked.params
         if row.stop_text is not None:
             return row.stop_text.met
         which = None if plan.choices is None else plan.choices.which(row.new)

@@ -248,11 +248,7 @@ class Stack(nn.Module):
     def precompute_rotary(self, cache: StaticKVCache | KVBlockPool, like: Tensor) -> None:
         """Rotations of all positions that a cache has room for."""
         pos = torch.arange(cache.length, device=like.device)[None]
-        length = (
-            torch.full((1, 1), cache.length if cache.rope_length is None else cache.rope_length, device=like.device)
-            if self.needs_rope_length
-            else None
-        )
+        length = torch.full((1, 1), cache.default_rope_length, device=like.device) if self.needs_rope_length else None
         held: Any
         for held in self.positions:
             turns = held.leaf.overrides("angles")

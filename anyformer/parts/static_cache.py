@@ -41,7 +41,8 @@ class StaticKVCache(KVCache):
             raise InputError(f"chunk: a cache is fed at least one token at once, got {chunk}")
         super().__init__(specs, batch=batch, device=device, dtype=dtype)
         self.length, self.chunk = length, chunk
-        self.rope_length, self.source_rope_length = length if rope_length is None else rope_length, rope_length
+        self.default_rope_length = length if rope_length is None else rope_length
+        self.rope_length, self.source_rope_length = self.default_rope_length, rope_length
         policies = [spec.keep.fed(chunk).within(length) if spec.streams else None for spec in specs]
         self.tokens = CachePositions(
             batch, length, device, numbered=any(keep is not None and keep.recent for keep in policies)

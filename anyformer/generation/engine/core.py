@@ -19,7 +19,7 @@ from anyformer.errors import InputError
 from anyformer.generation.engine.cuda_graph import AHEAD, DecodeStream
 from anyformer.generation.engine.model_runner import ModelRunner
 from anyformer.generation.engine.proposers import Proposer
-from anyformer.generation.engine.request import Event, FinishReason, Request, Sequence
+from anyformer.generation.engine.request import Event, FinishReason, Request, Sequence, TopLogprobs
 from anyformer.generation.engine.sampler import NONE, Sampled, Sampler, SamplingState, top_logprobs
 from anyformer.generation.engine.scheduler import Chunk, Limits, Scheduler
 from anyformer.generation.engine.stats import Stats
@@ -270,14 +270,14 @@ class EngineCore:
     def _note_prompt(self, sequence: Sequence, begin: int, hidden_TD: Tensor) -> None:
         """Log-probabilities of a prompt's own tokens: what each one says of the next; nothing stands before the first."""
         request = sequence.request
-        told = [None] if not begin or request.prompt_logprobs is None else request.prompt_logprobs[: begin + 1]
+        told: list[tuple[float, TopLogprobs] | None] = list((request.prompt_logprobs or [None])[: begin + 1])
         after = sequence.tokens[begin + 1 : min(begin + 1 + len(hidden_TD), sequence.prompt_length)]
         for at in range(0, len(after), PROMPT_CHUNK):
             some = after[at : at + PROMPT_CHUNK]
             own_TV = own_logprobs(self.runner.logits(hidden_TD[at : at + len(some)]))
             chosen = own_TV.gather(-1, torch.tensor(some, device=own_TV.device)[:, None])[:, 0].tolist()
             top = top_logprobs(own_TV, request.params.options.prompt_logprobs or 0)
-            told = [*told, *zip(chosen, top, strict=True)]
+            told += zip(chosen, top, strict=True)
         request.prompt_logprobs = told
 
     # Speculative decoding

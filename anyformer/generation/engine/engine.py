@@ -137,7 +137,7 @@ class Engine(EngineCore):
         self._check_room(asked)
         (made,) = requests(self.model, asked, first=self._arrivals)
         made.id, made.logprobs = name, options.logprobs
-        if asked.plan.new is None and asked.plan.choices is None:
+        if asked.params.new is None and asked.params.choices is None:
             # Nobody asked for so many: they are what the context has room for.
             made.max_new_tokens = max(1, min(asked.new, self.pool.length - asked.begun_BT.shape[1] + 1))
         if made.rope_length is not None and asked.declared is None:
@@ -159,10 +159,10 @@ class Engine(EngineCore):
                 + ("it to" if seq2seq else "a longer one, or recompute with")
                 + " generate and use_cache=False"
             )
-        new, search = asked.new, asked.plan.way
-        if asked.plan.new is None and asked.plan.choices is None:
+        new, search = asked.new, asked.params.way
+        if asked.params.new is None and asked.params.choices is None:
             new = max(1, min(new, self.pool.length - begun + 1))
-        width = {"beam": asked.plan.options.num_beams, "contrastive": asked.plan.options.top_k or 1}.get(search, 1)
+        width = {"beam": asked.params.options.num_beams, "contrastive": asked.params.options.top_k or 1}.get(search, 1)
         # The last new token is never read, but for the candidates of contrastive search.
         why = self.scheduler.too_much(begun + new - (search != "contrastive"), width)
         if why is not None:
@@ -210,7 +210,7 @@ def proposer(
 
 def requests(model: Model, asked: GenerationRequest, *, first: int = 0) -> list[Request]:
     """The requests of all rows of what was asked for, called by their numbers."""
-    params, seq2seq = asked.plan, model.spec.topology == "encoder-decoder"
+    params, seq2seq = asked.params, model.spec.topology == "encoder-decoder"
     starts, marks = asked.starts(), asked.marks()
     n, search = params.options.n, SEARCHES.get(params.way)
     draws = [0] * len(starts) * n
@@ -256,9 +256,9 @@ def one_row(name: str, given: Any) -> Any:
 
 def _stop_text(asked: GenerationRequest, before: Rows[int]) -> StopText | None:
     """Where a sequence's text is searched for stop strings; None: there are none."""
-    if not asked.plan.stop_texts or asked.tokenizer is None:
+    if not asked.params.stop_texts or asked.tokenizer is None:
         return None
-    return StopText(Detokenizer(asked.tokenizer, before), asked.plan.stop_texts, least=asked.plan.least)
+    return StopText(Detokenizer(asked.tokenizer, before), asked.params.stop_texts, least=asked.params.least)
 
 
 def _weights(model: Model) -> list[tuple[int, int]]:

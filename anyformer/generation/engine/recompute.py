@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence as Rows
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -41,10 +42,9 @@ class TokenPool:
         """Another sequence that has read the same."""
         twin = self.add(rope_length=sequence.rope_length, source_rope_length=sequence.source_rope_length)
         twin.count = sequence.count
-        self.tokens[twin.serial] = list(self.tokens[sequence.serial])
-        for kept in (self.global_T, self.source):
+        for kept in (self.tokens, self.global_T, self.source):
             if sequence.serial in kept:
-                kept[twin.serial] = kept[sequence.serial]
+                cast(dict[int, Any], kept)[twin.serial] = copy.copy(kept[sequence.serial])
         return twin
 
     def free(self, sequence: CachedSequence, *, wipe: bool = False) -> None:

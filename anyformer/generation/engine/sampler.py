@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -73,7 +74,7 @@ class Sampler:
         self._rows: list[Sequence] = []
         self._special: list[int] = []
         """Which of them need more than `samplers.batched.sample`."""
-        self._tensors: tuple[Tensor, ...] = ()
+        self._tensors: Any = ()
         self._kind: SamplingKind = "greedy"
 
     def sample(self, logits_BV: Tensor, sequences: list[Sequence]) -> list[Sampled]:
@@ -97,7 +98,7 @@ class Sampler:
             if self._tensors:
                 # The numbers of new tokens grow from step to step.
                 steps_B = self._tensor([len(each.tokens) - each.prompt_length for each in sequences])
-                ids_B = sample(logits_BV, *self._tensors, steps_B, kind=self._kind)
+                ids_B = sample(logits_BV, *self._tensors[:5], steps_B, kind=self._kind)
             # The largest of a row is NaN if any is.
             ids, left = torch.where(best_B.isfinite(), ids_B, NONE).tolist(), None
         else:

@@ -40,7 +40,7 @@ class GenerationRequest:
     """The length that was declared for length-dependent positions."""
     total: int
     """Tokens of the longest row when all are there, padding not counted."""
-    plan: ResolvedParams
+    params: ResolvedParams
     """How tokens are chosen, and when a row ends."""
     tokenizer: Tokenizer | None
     cached: bool
@@ -49,7 +49,7 @@ class GenerationRequest:
     @property
     def reads_prompt(self) -> bool:
         """Whether the prompt's own log-probabilities were asked for."""
-        return self.plan.options.prompt_logprobs is not None
+        return self.params.options.prompt_logprobs is not None
 
     def starts(self) -> list[list[int]]:
         """What each row of a decoder has before its first new token, without padding."""
@@ -159,7 +159,7 @@ def request(
     fill = spec.ids.pad if spec.ids.pad is not None else next(iter(spec.ids.eos), 0)
     return GenerationRequest(
         prompt_BT=ids, mask_BT=mask, marks_BT=marks, begun_BT=torch.full_like(ids[:, :1], spec.ids.start or 0) if two else ids,
-        new=new, pad=fill, declared=rope_length, total=begun + new, plan=plan, tokenizer=tokenizer, cached=cached,
+        new=new, pad=fill, declared=rope_length, total=begun + new, params=plan, tokenizer=tokenizer, cached=cached,
     )  # fmt: skip
 
 
