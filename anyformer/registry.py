@@ -52,7 +52,7 @@ class OpenAxis:
         return cls._registered.get(kind)
 
     @classmethod
-    def make(cls, kind: str) -> Self:
+    def of_kind(cls, kind: str) -> Self:
         """A leaf of a kind that must be there, with its defaults."""
         leaf = cls.named(kind)
         if leaf is None:

@@ -17,12 +17,12 @@ Wiring = Literal["serial", "parallel", "parallel2", "reversible"]
 
 def default(axis: type[Any], kind: str) -> Any:
     """A field whose default is a kind with its own defaults, looked up when a spec is made."""
-    return field(default_factory=functools.partial(axis.make, kind))
+    return field(default_factory=functools.partial(axis.of_kind, kind))
 
 
 def inline(axis: type[Any], kind: str) -> Any:
     """As `default`, for a leaf whose keys are written in its parent's table: `norm.kind` beside `norm.placement`."""
-    return field(default_factory=functools.partial(axis.make, kind), metadata={"inline": True})
+    return field(default_factory=functools.partial(axis.of_kind, kind), metadata={"inline": True})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ class Attention:
 
 def mixer_of(attention: Attention, *, cross: bool) -> Mixer:
     """The mixer of self- or cross-attention: one that needs queries and keys of the same tokens can't serve the latter."""
-    return Mixer.make("softmax") if cross and not attention.mixer.weighs else attention.mixer
+    return Mixer.of_kind("softmax") if cross and not attention.mixer.weighs else attention.mixer
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,7 +61,7 @@ class Stack:
 def pattern_of(stack: Stack, layer: Layer) -> Pattern:
     """A layer's pattern, with the stack's default where it is unset."""
     pattern = layer.attention.pattern
-    return Pattern.make("causal" if stack.causal else "full") if pattern is None else pattern
+    return Pattern.of_kind("causal" if stack.causal else "full") if pattern is None else pattern
 
 
 @dataclass(frozen=True, kw_only=True)
