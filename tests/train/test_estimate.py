@@ -193,7 +193,7 @@ def test_forecast_counts_every_row_that_will_be_measured_on(tmp_path, monkeypatc
     config = text_config(text_data(tmp_path / "data"), tmp_path / "run", {"stages.batch": 2})
     with Trainer(config) as run:
         found = forecast(run.setup, CPU)
-        run.measuring = lambda done, total: seen.append(total) if not done else None
+        run.on_eval_rows = lambda done, total: seen.append(total) if not done else None
         list(run.events())
         whole = run.setup.valid.swept()
         batch = next(run.setup.valid.sweep())

@@ -161,7 +161,7 @@ def test_report_of_metrics_in_which_the_last_point_was_of_all_rows_takes_it_from
 def test_progress_of_a_measurement_is_told_by_rows(tmp_path, data):
     seen = []
     with Trainer(text_config(data, tmp_path / "run", {"run.eval_batches": 2})) as run:
-        run.measuring = lambda done, total: seen.append((done, total))
+        run.on_eval_rows = lambda done, total: seen.append((done, total))
         whole = run.setup.valid.swept()
         list(run.events())
     assert [pair for pair in seen if pair[1] == 8] == [(0, 8), (4, 8), (8, 8)] * 3

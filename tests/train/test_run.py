@@ -24,7 +24,7 @@ from tests.train.small_data import text_config, text_data, text_examples, write_
 
 
 def events(config, **more):
-    with Trainer(config, **{k: v for k, v in more.items() if k == "speak"}) as run:
+    with Trainer(config, **{k: v for k, v in more.items() if k == "sample"}) as run:
         return list(run.events(until=more.get("until")))
 
 
