@@ -67,16 +67,16 @@ def lm_eval_class() -> Any:
             self._device = self.model.device
 
         def loglikelihood(self, requests: Sequence[Any], **_: Any) -> list[tuple[float, bool]]:
-            return self._cached("loglikelihood", requests, self.model.loglikelihood([r.args for r in requests]))
+            found = self.model.loglikelihood([request.args for request in requests])
+            return self._cached("loglikelihood", requests, found)
 
         def loglikelihood_rolling(self, requests: Sequence[Any], **_: Any) -> list[float]:
-            texts = [request.args[0] for request in requests]
-            return self._kept(
-                "loglikelihood_rolling", requests, self.asked.loglikelihood_rolling(texts) if texts else []
-            )
+            found = self.model.loglikelihood_rolling([request.args[0] for request in requests])
+            return self._cached("loglikelihood_rolling", requests, found)
 
         def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
-            return self._cached("generate_until", requests, answers(self.model, [request.args for request in requests]))
+            found = answers(self.model, [request.args for request in requests])
+            return self._cached("generate_until", requests, found)
 
         def _cached(self, what: str, requests: Sequence[Any], found: list[Any]) -> list[Any]:
             """The answers, which the harness may keep for another time."""

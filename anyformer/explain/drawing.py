@@ -1,11 +1,16 @@
-"""A block as lines of text: the residual is the line on the left, branches leave it and come back to an add."""
+"""A block as boxes, and these as lines of text: the residual is on the left, branches leave it and come back to an add."""
 
 from __future__ import annotations
 
 import textwrap
+from dataclasses import dataclass
 from itertools import zip_longest
 
-from anyformer.explain.sketch import Branch, Sketch
+from anyformer.explain.closed_axes import heads_name
+from anyformer.explain.groups import Group
+from anyformer.explain.words import number
+from anyformer.specs.layer import Attention
+from anyformer.specs.parameters import slots
 
 # Box-drawing characters: lines, corners, and where lines meet.
 ACROSS, DOWN = "\u2500", "\u2502"
@@ -31,41 +36,122 @@ GAP = 3
 """Between boxes side by side."""
 
 
-def draw(sketch: Sketch, width: int = 80) -> list[str]:
+@dataclass(frozen=True, kw_only=True)
+class Branch:
+    """What stands between the residual and an add. A box is a tuple of lines."""
+
+    name: str
+    boxes: tuple[tuple[str, ...], ...]
+    body: int
+    """Which of the boxes is the body; those before it stand on the input."""
+    after: str = ""
+    """The norm on the residual after the add."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sketch:
+    """The boxes of a block."""
+
+    where: str
+    serial: bool
+    branches: tuple[Branch, ...]
+    shared: str = ""
+    """In a parallel block: the norm through which all branches read."""
+    after: str = ""
+    """In a parallel block: the norm after the add."""
+
+
+def sketch(group: Group) -> Sketch:
+    """The block of a group of layers."""
+    layer, serial = group.layer, group.layer.block.wiring in ("serial", "reversible")
+    names = ("attention", "cross", "ffn") if group.stack.cross else ("attention", "ffn")
+    one_norm = layer.block.wiring == "parallel" and slots(layer, "attention")[0]
+    norm = layer.norm.leaf.called()
+    return Sketch(
+        where=group.where() + (" (two streams)" if layer.block.wiring == "reversible" else ""),
+        serial=serial,
+        branches=tuple(_branch(group, name, serial=serial, shared=one_norm) for name in names),
+        shared=norm if one_norm else "",
+        after=norm if not serial and slots(layer, "attention")[2] else "",
+    )
+
+
+def _branch(group: Group, name: str, *, serial: bool, shared: bool) -> Branch:
+    layer = group.layer
+    inner, outer, after = slots(layer, name)
+    norm = layer.norm.leaf.called()
+    first = [(norm,)] if inner and not shared else []
+    last = [(norm,)] if outer else []
+    if layer.block.branch_scale != 1:
+        last.append((f"times {number(layer.block.branch_scale)}",))
+    return Branch(
+        name=name,
+        boxes=(*first, body_lines(group, name), *last),
+        body=len(first),
+        after=norm if after and serial else "",
+    )
+
+
+def body_lines(group: Group, name: str) -> tuple[str, ...]:
+    """The label of a body."""
+    layer, dims = group.layer, group.dims
+    if name == "ffn":
+        return (f"{layer.ffn.called()} {dims.ffn_width}",)
+    a = layer.attention
+    # What is added to the embeddings is no matter of a block.
+    placed = (name == "attention" or a.cross_position) and not layer.position.overrides("embed")
+    kind = f"{heads_name(dims)}, {layer.position.called()}" if placed else heads_name(dims)
+    lines = [kind, str(group.pattern)] if name == "attention" else [f"cross-attention {kind}", "reads the encoder"]
+    if type(a.mixer) is not type(Attention(heads=1).mixer):
+        lines.append(a.mixer.called())
+    extras = [
+        text
+        for text, has in (
+            ("qk-norm", a.qk_norm is not None),
+            ("v-norm", a.v_norm is not None),
+            (f"softcap {number(a.softcap or 0)}", a.softcap is not None),
+            ("temperature", a.temperature is not None),
+        )
+        if has
+    ]
+    return (*lines, *([", ".join(extras)] if extras else []))
+
+
+def draw(made: Sketch, width: int = 80) -> list[str]:
     """The block in lines of at most `width` characters (labels are broken to fit, down to a few letters)."""
-    columns = 1 if sketch.serial else len(sketch.branches)
+    columns = 1 if made.serial else len(made.branches)
     room = max((width - LEFT - GAP * (columns - 1)) // columns - 4, 12)
     lines = [" " * STREAM + "x", _stream()]
-    if sketch.serial:
-        inner = _inner([box for branch in sketch.branches for box in branch.boxes], room)
-        for branch in sketch.branches:
+    if made.serial:
+        inner = _inner([box for branch in made.branches for box in branch.boxes], room)
+        for branch in made.branches:
             lines += _fork([_middle(inner)])
             lines += [_stream() + " " * (LEFT - STREAM - 1) + line for line in _column(branch, inner, room)]
             lines += [_add([_middle(inner)]), *_after(branch.after), _stream()]
     else:
-        lines += _parallel(sketch, room)
+        lines += _parallel(made, room)
     return [*lines, " " * STREAM + "y"]
 
 
-def _parallel(sketch: Sketch, room: int) -> list[str]:
-    inners = [_inner([*branch.boxes, (sketch.shared,)], room) for branch in sketch.branches]
+def _parallel(made: Sketch, room: int) -> list[str]:
+    inners = [_inner([*branch.boxes, (made.shared,)], room) for branch in made.branches]
     lefts = [LEFT + sum(inner + 4 + GAP for inner in inners[:i]) for i in range(len(inners))]
     middles = [left - LEFT + _middle(inner) for left, inner in zip(lefts, inners, strict=True)]
     lines: list[str] = []
-    if sketch.shared:
+    if made.shared:
         lines += _fork(middles[:1])
         indent = _stream() + " " * (LEFT - STREAM - 1)
-        lines += [indent + line for line in _box((sketch.shared,), inners[0])]
+        lines += [indent + line for line in _box((made.shared,), inners[0])]
         lines.append(indent + _row(middles, TO_RIGHT, FROM_BELOW, TOP_RIGHT))
     else:
         lines += _fork(middles)
-    columns = [_column(branch, inner, room) for branch, inner in zip(sketch.branches, inners, strict=True)]
+    columns = [_column(branch, inner, room) for branch, inner in zip(made.branches, inners, strict=True)]
     wires = [" " * _middle(inner) + DOWN for inner in inners]
     for row in zip_longest(*columns):
         cells = [wire if cell is None else cell for cell, wire in zip(row, wires, strict=True)]
         placed = "".join(cell.ljust(inner + 4 + GAP) for cell, inner in zip(cells, inners, strict=True))
         lines.append((_stream() + " " * (LEFT - STREAM - 1) + placed).rstrip())
-    return [*lines, _add(middles), *_after(sketch.after), _stream()]
+    return [*lines, _add(middles), *_after(made.after), _stream()]
 
 
 def _stream() -> str:

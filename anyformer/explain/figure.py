@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import InputError, naming
 from anyformer.explain.costs import Cost
-from anyformer.explain.drawing import broken
+from anyformer.explain.drawing import Branch, Sketch, broken, sketch
 from anyformer.explain.grid import Picture, picture
 from anyformer.explain.report import Report
-from anyformer.explain.sketch import Branch, Sketch, sketch
 from anyformer.explain.words import some
 from anyformer.specs import number_format
 

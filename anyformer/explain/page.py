@@ -13,11 +13,10 @@ from rich.text import Text
 
 from anyformer.explain.axes import Placed
 from anyformer.explain.costs import DTYPE, Cost
-from anyformer.explain.drawing import PLAIN, draw
+from anyformer.explain.drawing import PLAIN, draw, sketch
 from anyformer.explain.grid import TOKENS, draw_picture, picture
 from anyformer.explain.groups import Group
 from anyformer.explain.report import Report
-from anyformer.explain.sketch import sketch
 from anyformer.explain.words import join, some
 from anyformer.specs import number_format
 

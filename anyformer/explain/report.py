@@ -9,10 +9,10 @@ from typing import Any
 
 from anyformer.explain.axes import Axis, axes_of
 from anyformer.explain.costs import Cost, Sizes, check_contexts, cost, sizes, usual_contexts
+from anyformer.explain.drawing import sketch
 from anyformer.explain.grid import picture
 from anyformer.explain.groups import Group, groups
 from anyformer.explain.hardware import Machine
-from anyformer.explain.sketch import sketch
 from anyformer.explain.summary import exemptions, summary
 from anyformer.families.family import Preset
 from anyformer.families.zoo import known

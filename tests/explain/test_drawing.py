@@ -5,9 +5,8 @@ import itertools
 import pytest
 
 from anyformer.errors import SpecError
-from anyformer.explain.drawing import PLAIN, draw
+from anyformer.explain.drawing import PLAIN, draw, sketch
 from anyformer.explain.groups import groups
-from anyformer.explain.sketch import sketch
 from tests.contract.draw import draw as random_spec
 from tests.explain.specs import CHANGES, spec_named
 from tests.specs.small import small
