@@ -81,7 +81,7 @@ def test_train_asked_to_stop_saves_says_how_to_go_on_and_goes_on(tmp_path, confi
             signal.raise_signal(number)
         return ""
 
-    monkeypatch.setattr(training, "speak", speak)
+    monkeypatch.setattr(training, "sample_text", speak)
     argv = ["train", config, "--set", "run.sample_every=6"]
     stopped = run(capsys, *argv)
     assert stopped.status == 128 + number
@@ -89,7 +89,7 @@ def test_train_asked_to_stop_saves_says_how_to_go_on_and_goes_on(tmp_path, confi
         "stopped after step 7 of 12, and saved. Go on: anyformer train small.toml --set run.sample_every=6"
         in stopped.err
     )
-    monkeypatch.setattr(training, "speak", lambda *_: "")
+    monkeypatch.setattr(training, "sample_text", lambda *_: "")
     on = run(capsys, *argv)
     assert on.status == 0
     assert "goes on after step 7" in on.out

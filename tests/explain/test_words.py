@@ -172,5 +172,5 @@ def test_runs_of_layers_are_found_in_any_order():
 
 def test_equation_of_a_tied_head_has_the_projection_to_a_narrower_table():
     spec = small({"head": {"kind": "lm", "tied": True}, "embed": {"kind": "tokens", "width": 8}})
-    assert closed_axes.head(spec).equation == "logits_t = E W_p h_t"
-    assert closed_axes.embedding(spec).equation == "x_t = W_p E[token_t]"
+    assert closed_axes._head(spec).equation == "logits_t = E W_p h_t"
+    assert closed_axes._embedding(spec).equation == "x_t = W_p E[token_t]"
