@@ -72,7 +72,7 @@ def ours(pattern, tokens, scale):
 
     def forward(q, k, v):
         sight = sight_of(pattern, tokens, q.shape[2])
-        return attend(q, k, v, scale=scale, mixer=Softmax(), own={}, sight=sight)
+        return attend(q, k, v, scale=scale, mixer=Softmax(), own={}, mask=sight)
 
     return forward
 
@@ -155,7 +155,7 @@ def memory():
             before = torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
             sight = sight_of(Causal(), tokens, 4)
-            out = attend(*leaves, scale=0.125, mixer=Softmax(), own={}, sight=sight, kernel=kernel)
+            out = attend(*leaves, scale=0.125, mixer=Softmax(), own={}, mask=sight, kernel=kernel)
             torch.autograd.grad(out, leaves, torch.ones_like(out))
             peaks.append(torch.cuda.max_memory_allocated() - before)
             del out, leaves, inputs, sight

@@ -159,7 +159,7 @@ def tune(options):
         for plan in PLANS:
             if time.time() < options.until:
                 took[plan].append(microseconds(graph_of(ours(q, pools, terms, plan)), copies, options.rounds))
-            terms.sight.notes.clear()
+            terms.mask.notes.clear()
         del pools
     done = [at for at in range(len(TUNED)) if all(len(each) > at for each in took.values())]
     best = [min(each[at] for each in took.values()) for at in done]

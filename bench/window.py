@@ -45,7 +45,7 @@ def step(name, tokens, window):
 
     def run():
         sight = sight_of(pattern, tokens)
-        out = attend(q, k, v, scale=DIM**-0.5, mixer=Softmax(), own={}, sight=sight, kernel=kernel)
+        out = attend(q, k, v, scale=DIM**-0.5, mixer=Softmax(), own={}, mask=sight, kernel=kernel)
         out.backward(back)
         q.grad = k.grad = v.grad = None
 

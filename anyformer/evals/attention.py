@@ -156,7 +156,7 @@ class Step:
     def forward(self, case: Case, mask: AttentionMask | None = None) -> Tensor:
         q, k, v = self.inputs
         scale, mask = q.shape[-1] ** -0.5, mask or self.mask(case)
-        return attend(q, k, v, kernel=case.kernel, scale=scale, mixer=Softmax(), own={}, sight=mask)
+        return attend(q, k, v, kernel=case.kernel, scale=scale, mixer=Softmax(), own={}, mask=mask)
 
     def whole(self, case: Case, mask: AttentionMask | None = None) -> Any:
         """The same, and the backward pass if it is asked for."""

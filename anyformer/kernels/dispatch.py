@@ -66,7 +66,7 @@ class AttentionArgs(NamedTuple):
     mixer: Mixer
     own: Own
     """The mixer's parameters."""
-    sight: AttentionMask
+    mask: AttentionMask
     """Who may see whom."""
     scores: ScoreBias | None = None
     """What a position scheme adds to the scaled scores."""
@@ -82,7 +82,7 @@ class AttentionArgs(NamedTuple):
     @property
     def where(self) -> QKPositions:
         """Positions of queries and keys."""
-        return QKPositions(self.sight.q.pos, self.sight.k.pos)
+        return QKPositions(self.mask.q.pos, self.mask.k.pos)
 
 
 class Kernel(NamedTuple):

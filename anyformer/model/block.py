@@ -16,6 +16,7 @@ from anyformer.parts.attention_metadata import AttentionMetadata
 from anyformer.parts.ffn import FeedForwardNet
 from anyformer.parts.ffns.moe import Moe
 from anyformer.parts.fused_linear import GLOBAL_HOOKS, GLOBAL_PRE_HOOKS, FusedInputs
+from anyformer.parts.global_attention import GlobalAttention
 from anyformer.parts.moe import MoE, RouterOutput
 from anyformer.parts.norm import Norm
 from anyformer.parts.positions.none import NoPosition
@@ -107,7 +108,8 @@ class Block(nn.Module):
 
     def __init__(self, layer: Layer, dims: Dims, *, index: int, cross: bool) -> None:
         super().__init__()
-        attention = Attention(layer.attention, dims, layer.position, layer=index)
+        kind = GlobalAttention if layer.attention.global_projections else Attention
+        attention = kind(layer.attention, dims, layer.position, layer=index)
         self.attention = Branch(attention, layer, "attention", dims.width)
         self.cross: Branch | None = None
         if cross:

@@ -1,5 +1,5 @@
 """A stack: embedding norm, blocks in order, final norm. It owns one position module for each distinct spec, and
-prepares one scene for each kind of layer before the first block runs.
+prepares one metadata for each kind of layer before the first block runs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from anyformer.specs.stacks import pattern_of
 
 @dataclass(frozen=True)
 class LayerGroup:
-    """A kind of layer: those that may share a scene."""
+    """A kind of layer: those that may share a metadata."""
 
     attention: AttentionSpec
     position: Position
@@ -119,17 +119,18 @@ class Stack(nn.Module):
         new = x_BTD.shape[1]
         if cache is not None:
             cache.begin(places.pos_BT, places.valid_BT, places.marked_BT, ragged=not places.plain)
-        scenes = [
-            self.scene(kind, first, x_BTD, places, cache) for kind, first in zip(self.kinds, self.first_of, strict=True)
+        by_group = [
+            self.self_metadata(kind, first, x_BTD, places, cache)
+            for kind, first in zip(self.kinds, self.first_of, strict=True)
         ]
-        crossing: list[AttentionMetadata | None] = [None] * len(scenes)
+        crossing: list[AttentionMetadata | None] = [None] * len(by_group)
         if source is not None:
-            crossing = [self.cross_scene(kind, x_BTD, places, source, cache, memory_BSD) for kind in self.kinds]
+            crossing = [self.cross_metadata(kind, x_BTD, places, source, cache, memory_BSD) for kind in self.kinds]
         if self.reversible:
-            x_BTD = self.both_ways(x_BTD, scenes, crossing, memory_BSD)
+            x_BTD = self.both_ways(x_BTD, by_group, crossing, memory_BSD)
         else:
             for block, kind, score in zip(self.blocks, self.kind_of, self.scores, strict=True):
-                given = x_BTD, scenes[kind], crossing[kind], memory_BSD
+                given = x_BTD, by_group[kind], crossing[kind], memory_BSD
                 if places.heard is None or score is None:
                     x_BTD = block(*given)
                 else:
@@ -142,12 +143,12 @@ class Stack(nn.Module):
     def both_ways(
         self,
         x_BTD: Tensor,
-        scenes: list[AttentionMetadata],
+        by_group: list[AttentionMetadata],
         crossing: list[AttentionMetadata | None],
         memory_BSD: Tensor | None,
     ) -> Tensor:
         """The two streams of a reversible stack, merged."""
-        each, across = [scenes[kind] for kind in self.kind_of], [crossing[kind] for kind in self.kind_of]
+        each, across = [by_group[kind] for kind in self.kind_of], [crossing[kind] for kind in self.kind_of]
         shared = tuple(self.positions.parameters())
         streams = run_reversible(self.blocks, (x_BTD, x_BTD), each, across, memory_BSD, shared)
         return torch.cat(streams, -1) if self.merge == "concat" else (streams[0] + streams[1]) / 2
@@ -165,32 +166,32 @@ class Stack(nn.Module):
             x_BTD = self.project(x_BTD)
         return F.dropout(x_BTD, self.dropout, self.training) if self.dropout > 0 else x_BTD
 
-    def scene(
+    def self_metadata(
         self, kind: LayerGroup, first: int, x_BTD: Tensor, queries: TokenLayout, cache: KVCache | None
     ) -> AttentionMetadata:
         """What self-attention layers of this kind share."""
         if cache is not None and cache.paged:
-            scene = self.paged_scene(kind, first, x_BTD, queries, cache)
-            if scene is not None:
-                return scene
+            metadata = self.paged_metadata(kind, first, x_BTD, queries, cache)
+            if metadata is not None:
+                return metadata
         keys = queries
         if cache is not None:
             keys = queries if kind.attention.mixer.stateful else kept_places(cache, first, queries)
         pattern = kind.pattern if self.training else kind.evaluated
-        sight = attention_mask(pattern, queries, keys, heads=kind.attention.heads, layer=kind.layer or 0)
-        scene = self.prepare(kind, kind.position, kind.attention.mixer, x_BTD, queries, sight, cache)
+        mask = attention_mask(pattern, queries, keys, heads=kind.attention.heads, layer=kind.layer or 0)
+        metadata = self.prepare(kind, kind.position, kind.attention.mixer, x_BTD, queries, mask, cache)
         # New keys sit where the queries sit; those in the cache are turned already.
-        scene.k_rope = scene.q_rope
+        metadata.k_rope = metadata.q_rope
         if kind.attention.global_projections:
-            scene.globals_ = global_rows(
+            metadata.globals_ = global_rows(
                 pattern,
-                sight,
-                scene.q_rope,
+                mask,
+                metadata.q_rope,
                 lambda some: self.kernel_for(kind, some, kind.position, x_BTD, cached=cache is not None),
             )
-        return scene
+        return metadata
 
-    def paged_scene(
+    def paged_metadata(
         self, kind: LayerGroup, first: int, x_BTD: Tensor, queries: TokenLayout, cache: KVCache
     ) -> AttentionMetadata | None:
         """The same where a kernel reads the keys of each row in their pages; None if none does."""
@@ -198,15 +199,15 @@ class Stack(nn.Module):
         if pages is None or not kind.attention.mixer.weighs:
             return None
         # Such a kernel asks the pattern, and not who sees whom of the keys that a gather would give.
-        sight = attention_mask(kind.pattern, queries, queries, heads=kind.attention.heads, layer=kind.layer or 0)
-        sight.shape = "pattern"
-        if not self.kernel_for(kind, sight, kind.position, x_BTD, cached=True, paged=True).reads_pages:
+        mask = attention_mask(kind.pattern, queries, queries, heads=kind.attention.heads, layer=kind.layer or 0)
+        mask.shape = "pattern"
+        if not self.kernel_for(kind, mask, kind.position, x_BTD, cached=True, paged=True).reads_pages:
             return None
-        scene = self.prepare(kind, kind.position, kind.attention.mixer, x_BTD, queries, sight, cache, paged=True)
-        scene.pages, scene.k_rope = pages, scene.q_rope
-        return scene
+        metadata = self.prepare(kind, kind.position, kind.attention.mixer, x_BTD, queries, mask, cache, paged=True)
+        metadata.pages, metadata.k_rope = pages, metadata.q_rope
+        return metadata
 
-    def cross_scene(
+    def cross_metadata(
         self,
         kind: LayerGroup,
         x_BTD: Tensor,
@@ -216,13 +217,13 @@ class Stack(nn.Module):
         memory_BSD: Tensor | None,
     ) -> AttentionMetadata:
         """What cross-attention layers of this kind share: every source token of the same document."""
-        sight = attention_mask(FULL, queries, source, heads=kind.attention.heads)
+        mask = attention_mask(FULL, queries, source, heads=kind.attention.heads)
         position = kind.position if kind.attention.cross_position else NoPosition()
         mixer = mixer_of(kind.attention, cross=True)
-        scene = self.prepare(kind, position, mixer, x_BTD, queries, sight, cache)
+        metadata = self.prepare(kind, position, mixer, x_BTD, queries, mask, cache)
         if memory_BSD is not None:
-            scene.k_rope = self.turn(kind, position, source, memory_BSD)
-        return scene
+            metadata.k_rope = self.turn(kind, position, source, memory_BSD)
+        return metadata
 
     def turn(
         self, kind: LayerGroup, position: Position, places: TokenLayout, like: Tensor, cache: KVCache | None = None
@@ -257,7 +258,7 @@ class Stack(nn.Module):
     def kernel_for(
         self,
         kind: LayerGroup,
-        sight: AttentionMask,
+        mask: AttentionMask,
         position: Position,
         x_BTD: Tensor,
         mixer: Mixer | None = None,
@@ -267,7 +268,7 @@ class Stack(nn.Module):
     ) -> Kernel:
         """The kernel that serves this kind of attention."""
         request = kernel_request(
-            kind, sight, position, mixer, device=x_BTD.device.type, dtype=x_BTD.dtype, training=self.training,
+            kind, mask, position, mixer, device=x_BTD.device.type, dtype=x_BTD.dtype, training=self.training,
             cached=cached, paged=paged,
         )  # fmt: skip
         return choice(request).kernel
@@ -279,33 +280,33 @@ class Stack(nn.Module):
         mixer: Mixer,
         x_BTD: Tensor,
         queries: TokenLayout,
-        sight: AttentionMask,
+        mask: AttentionMask,
         cache: KVCache | None,
         *,
         paged: bool = False,
     ) -> AttentionMetadata:
         """Positions, angles, score terms that no layer changes, and the kernel."""
         a, uses = kind.attention, position is kind.position
-        scene = AttentionMetadata(
-            sight=sight,
-            kernel=self.kernel_for(kind, sight, position, x_BTD, mixer, cached=cache is not None, paged=paged)
+        metadata = AttentionMetadata(
+            mask=mask,
+            kernel=self.kernel_for(kind, mask, position, x_BTD, mixer, cached=cache is not None, paged=paged)
             if mixer.weighs
             else None,
             q_rope=self.turn(kind, position, queries, x_BTD, cache),
             cache=cache,
         )
         if uses and kind.owner is not None and (kind.biases or kind.reads_probs):
-            scene.own = own = self.own(kind.owner)
+            metadata.own = own = self.own(kind.owner)
             if kind.biases and not position.reads_content and not self.reversible:
                 # Such terms may know how many heads there are and in what dtype they come, and nothing of what is in
                 # them. A reversible block makes its own: what it recomputes must lead back to the parameters.
                 batch, heads, kv_heads = x_BTD.shape[0], a.heads, a.kv_heads or a.heads
-                q, k = x_BTD.new_empty(batch, sight.queries, heads, 0), x_BTD.new_empty(batch, sight.keys, kv_heads, 0)
-                scene.scores = position.scores(own, q, k, QKPositions(sight.q.pos, sight.k.pos), kind.scale)
-        if scene.kernel is not None and scene.kernel.prepare is not None:
-            scene.kernel.prepare(sight, position.reach if uses and a.softcap is None else None)
-        sight.shut = not torch.compiler.is_compiling()
-        return scene
+                q, k = x_BTD.new_empty(batch, mask.queries, heads, 0), x_BTD.new_empty(batch, mask.keys, kv_heads, 0)
+                metadata.scores = position.scores(own, q, k, QKPositions(mask.q.pos, mask.k.pos), kind.scale)
+        if metadata.kernel is not None and metadata.kernel.prepare is not None:
+            metadata.kernel.prepare(mask, position.reach if uses and a.softcap is None else None)
+        mask.shut = not torch.compiler.is_compiling()
+        return metadata
 
 
 def layer_groups(spec: ModelSpec, stack: StackSpec) -> list[LayerGroup]:
@@ -333,7 +334,7 @@ def layer_groups(spec: ModelSpec, stack: StackSpec) -> list[LayerGroup]:
 
 def kernel_request(
     kind: LayerGroup,
-    sight: AttentionMask,
+    mask: AttentionMask,
     position: Position,
     mixer: Mixer | None,
     *,
@@ -345,10 +346,10 @@ def kernel_request(
 ) -> KernelRequest:
     """What attention of these layers asks a kernel for: the layers' own scheme, or another `position` and `mixer`."""
     a, uses = kind.attention, position is kind.position
-    phase: Phase = "train" if training else "decode" if sight.queries == 1 and sight.keys > 1 else "prefill"
+    phase: Phase = "train" if training else "decode" if mask.queries == 1 and mask.keys > 1 else "prefill"
     return KernelRequest(
-        device=device, dtype=dtype, phase=phase, shape=sight.shape, pattern=sight.pattern, mixer=mixer or a.mixer,
-        plain=sight.plain, bias=uses and kind.biases, reads_content=uses and position.reads_content,
+        device=device, dtype=dtype, phase=phase, shape=mask.shape, pattern=mask.pattern, mixer=mixer or a.mixer,
+        plain=mask.plain, bias=uses and kind.biases, reads_content=uses and position.reads_content,
         products=uses and position.products, softcap=a.softcap is not None, reads_probs=uses and kind.reads_probs,
         dropout=training and a.dropout > 0, compiling=torch.compiler.is_compiling(), paged=paged, cached=cached,
         recorded=fixed_shapes(device), learned_bias=uses and kind.learned_bias, deterministic=must_repeat(),

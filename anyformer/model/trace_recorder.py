@@ -151,7 +151,7 @@ class _Look:
     ) -> Tensor:
         def run(q: Tensor, k: Tensor, v: Tensor, terms: AttentionArgs) -> Tensor:
             probs, rows = probabilities(q, k, terms, self.heads), metadata.globals_
-            if rows is not None and mask is rows.sight:
+            if rows is not None and mask is rows.mask:
                 probs = with_global_rows(self.found[self.name], probs, rows)
             self.found[self.name] = probs
             return kernel.run(q, k, v, terms)
@@ -187,7 +187,7 @@ def probabilities(q_BTHK: Tensor, k_BSGK: Tensor, terms: AttentionArgs, heads: S
 
 def some_queries(terms: AttentionArgs, rows: slice) -> AttentionArgs:
     """The same terms for some of the queries."""
-    mask, added = terms.sight, terms.scores
+    mask, added = terms.mask, terms.scores
     index = torch.arange(rows.start, rows.stop, device=mask.q.pos.device)[None]
     part = AttentionMask(
         mask.pattern, at(mask.q, index), mask.k, mask.valid_BS, heads=mask.heads, layer=mask.layer,
@@ -199,7 +199,7 @@ def some_queries(terms: AttentionArgs, rows: slice) -> AttentionArgs:
             table_BHTN=table if table is None or table.shape[2] == 1 else table[:, :, rows],
             q_side_BTHE=side if side is None else side[:, rows],
         )
-    return terms._replace(sight=part, scores=added)
+    return terms._replace(mask=part, scores=added)
 
 
 def with_global_rows(probs_BHTS: Tensor, found_BHNS: Tensor, rows: GlobalQueries) -> Tensor:

@@ -65,7 +65,7 @@ def attention(
     if mask is not None:
         lazy_mask.given, lazy_mask.shape = spread(mask, queries, keys), "pattern"
     scale = dim**-0.5 if scale is None else scale
-    return attend(q, k, v, scale=scale, mixer=SOFTMAX, own={}, sight=lazy_mask, softcap=softcap, dropout=dropout)
+    return attend(q, k, v, scale=scale, mixer=SOFTMAX, own={}, mask=lazy_mask, softcap=softcap, dropout=dropout)
 
 
 def _check(q: Any, k: Any, v: Any, pattern: Any, mask: Any, softcap: float | None, dropout: float) -> None:

@@ -19,6 +19,7 @@ from anyformer.nn.checks import check_rows, mask_problems, spread
 from anyformer.nn.part import as_pattern
 from anyformer.parts.attention import Attention
 from anyformer.parts.attention_metadata import AttentionMetadata, RotaryTables
+from anyformer.parts.global_attention import GlobalAttention
 from anyformer.parts.patterns.full import Full
 from anyformer.specs.patterns import Pattern
 
@@ -102,7 +103,7 @@ def _pattern_of_call(
         )
     if mask is not None and not body.mixing.weighs:
         raise InputError(f"{source}: mask: mixer {body.mixing.kind!r} follows patterns only; give pattern= instead")
-    if mask is not None and body.global_q is not None:
+    if mask is not None and isinstance(body, GlobalAttention):
         raise InputError(f"{source}: mask: global_projections go by the pattern's global tokens; give pattern= instead")
     if pattern is None:
         return own
@@ -134,7 +135,7 @@ def _metadata(
     metadata = AttentionMetadata(mask, q_rope=q_rope, k_rope=k_rope)
     if body.mixing.weighs:
         metadata.kernel = _kernel(body, mask, x)
-        if body.global_q is not None:
+        if isinstance(body, GlobalAttention):
             metadata.globals_ = global_rows(pattern, mask, q_rope, lambda some: _kernel(body, some, x))
         if metadata.kernel.prepare is not None:
             metadata.kernel.prepare(mask, body.leaf.reach if body.spec.softcap is None else None)

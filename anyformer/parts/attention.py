@@ -15,7 +15,7 @@ from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.dispatch import AttentionArgs, Kernel
 from anyformer.kernels.precision import no_autocast
 from anyformer.kernels.small_gemm.rope_store import rope_and_store_kv
-from anyformer.parts.attention_metadata import AttentionMetadata, GlobalQueries, RotaryTables
+from anyformer.parts.attention_metadata import AttentionMetadata, RotaryTables
 from anyformer.parts.fused_linear import FusedInputs, terms_of
 from anyformer.parts.leaf_module import LeafModule
 from anyformer.parts.linear import Linear
@@ -24,7 +24,7 @@ from anyformer.parts.positions.rope import Rope
 from anyformer.specs.axes import Dims, MixerInput, Position, QKPositions
 from anyformer.specs.formulas import evaluate
 from anyformer.specs.layer import Attention as AttentionSpec
-from anyformer.specs.layer import Temperature, absorbs, mixer_of
+from anyformer.specs.layer import Temperature, mixer_of
 
 NOTHING: dict[str, Tensor] = {}
 
@@ -51,10 +51,6 @@ class Attention(FusedInputs):
         self.k = None if shares else Linear(dims.width, keys, bias="k" in spec.bias)
         self.v = Linear(dims.width, keys, bias="v" in spec.bias)
         self.o = Linear(queries, dims.width, bias="o" in spec.bias)
-        own = spec.global_projections and not cross
-        self.global_q = Linear(dims.width, queries, bias="q" in spec.bias) if own else None
-        self.global_k = Linear(dims.width, keys, bias="k" in spec.bias) if own else None
-        self.global_v = Linear(dims.width, keys, bias="v" in spec.bias) if own else None
         self.q_norm = QKNorm(spec.qk_norm, dims.heads, dims.head_dim) if spec.qk_norm else None
         self.k_norm = QKNorm(spec.qk_norm, dims.kv_heads, dims.head_dim) if spec.qk_norm and not shares else None
         self.v_norm = QKNorm(spec.v_norm, dims.kv_heads, dims.head_dim) if spec.v_norm else None
@@ -64,8 +60,6 @@ class Attention(FusedInputs):
             LeafModule(position, position.weights(dims), position.constants(dims)) if position.per_layer else None
         )
         self.apart = "queries read another input than keys and values" if cross else None
-        if own:
-            self.apart = "its global tokens have projections of their own"
         self.sizes = (dims.heads, 0 if shares else dims.kv_heads, dims.kv_heads)
         """Heads of queries, keys and values."""
         self.together = spec.qk_norm is None and spec.v_norm is None and not self.rotates_values
@@ -76,7 +70,7 @@ class Attention(FusedInputs):
     def forward(
         self,
         x_BTD: Tensor,
-        scene: AttentionMetadata,
+        metadata: AttentionMetadata,
         memory_BSD: Tensor | None = None,
         *,
         norm: Norm | None = None,
@@ -86,63 +80,64 @@ class Attention(FusedInputs):
         """What attention makes of `norm(x)`, added to the residual if there is one, which may then be written over."""
         fused = self.fused(x_BTD, norm)
         if fused is None:
-            out_BTHK = self.attend(x_BTD if norm is None else norm(x_BTD), scene, memory_BSD)
+            out_BTHK = self.attend(x_BTD if norm is None else norm(x_BTD), metadata, memory_BSD)
             y_BTD = self.output()(out_BTHK.flatten(2))
             return y_BTD if residual_BTD is None else residual_BTD + y_BTD
         qkv_BTO = fused.project(x_BTD, norm)
-        if scene.pages is not None and self.stores:
-            out_BTHK = self.attend_stored(qkv_BTO, scene)
+        if metadata.pages is not None and self.stores:
+            out_BTHK = self.attend_stored(qkv_BTO, metadata)
         else:
-            out_BTHK = self.attend_heads(*(self.split if self.together else self.parted)(qkv_BTO, scene), scene)
+            out_BTHK = self.attend_heads(*(self.split if self.together else self.parted)(qkv_BTO, metadata), metadata)
         return fused.output(out_BTHK, residual_BTD, x_BTD.shape, inplace=inplace)
 
-    def attend(self, x_BTD: Tensor, scene: AttentionMetadata, memory_BSD: Tensor | None) -> Tensor:
+    def attend(self, x_BTD: Tensor, metadata: AttentionMetadata, memory_BSD: Tensor | None) -> Tensor:
         """Weighted values (B,T,H,K), each projection by itself."""
         # Past nn.Module.__getattr__: a token of a small model takes microseconds, and look-ups were a thirtieth of them.
         maps: Any = self._modules
-        q_BTHK = self.split_heads(maps["q"](x_BTD), self.q_norm, scene.q_rope if self.rope_before_cache else None)
+        q_BTHK = self.split_heads(maps["q"](x_BTD), self.q_norm, metadata.q_rope if self.rope_before_cache else None)
         if self.cross:
-            k_BSGK, v_BSGK = self.cross_kv(memory_BSD, scene)
-            return self.attend_kept(self.tempered(q_BTHK, scene.sight), k_BSGK, v_BSGK, scene)
+            k_BSGK, v_BSGK = self.cross_kv(memory_BSD, metadata)
+            return self.attend_kept(self.tempered(q_BTHK, metadata.mask), k_BSGK, v_BSGK, metadata)
         # Keys that are the queries themselves are those with their temperature.
-        q_BTHK = self.tempered(q_BTHK, scene.sight)
-        k_BSGK, v_BSGK, *own = self.project_kv(x_BTD, scene, q_BTHK)
-        if scene.cache is not None and self.rope_before_cache:
-            k_BSGK, v_BSGK, *own = scene.cache.update(self.layer, k_BSGK, v_BSGK, *own, paged=scene.pages is not None)
-        out_BTHK = self.attend_kept(q_BTHK, k_BSGK, v_BSGK, scene, own)
-        if scene.globals_ is None:
-            return out_BTHK
-        return self.with_global_rows(x_BTD, out_BTHK, own, scene.globals_, scene)
+        q_BTHK = self.tempered(q_BTHK, metadata.mask)
+        k_BSGK, v_BSGK, *own = self.project_kv(x_BTD, metadata, q_BTHK)
+        if metadata.cache is not None and self.rope_before_cache:
+            k_BSGK, v_BSGK, *own = metadata.cache.update(
+                self.layer, k_BSGK, v_BSGK, *own, paged=metadata.pages is not None
+            )
+        return self.completed(x_BTD, self.attend_kept(q_BTHK, k_BSGK, v_BSGK, metadata, own), own, metadata)
 
-    def attend_heads(self, q_BTHK: Tensor, k_BTGK: Tensor | None, v_BTGK: Tensor, scene: AttentionMetadata) -> Tensor:
+    def attend_heads(
+        self, q_BTHK: Tensor, k_BTGK: Tensor | None, v_BTGK: Tensor, metadata: AttentionMetadata
+    ) -> Tensor:
         """The same from heads of all three; without keys the queries are their own."""
         if self.spec.temperature is not None:
-            q_BTHK = self.tempered(q_BTHK, scene.sight)
+            q_BTHK = self.tempered(q_BTHK, metadata.mask)
         k_BTGK = q_BTHK if k_BTGK is None else k_BTGK
         own: Sequence[Tensor] = ()
-        if scene.cache is not None and self.rope_before_cache:
-            k_BTGK, v_BTGK, *own = scene.cache.update(self.layer, k_BTGK, v_BTGK, paged=scene.pages is not None)
-        return self.attend_kept(q_BTHK, k_BTGK, v_BTGK, scene, own)
+        if metadata.cache is not None and self.rope_before_cache:
+            k_BTGK, v_BTGK, *own = metadata.cache.update(self.layer, k_BTGK, v_BTGK, paged=metadata.pages is not None)
+        return self.attend_kept(q_BTHK, k_BTGK, v_BTGK, metadata, own)
 
     def attend_kept(
-        self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, scene: AttentionMetadata, own: Sequence[Tensor] = ()
+        self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, metadata: AttentionMetadata, own: Sequence[Tensor] = ()
     ) -> Tensor:
         """The same from queries and all that they may see."""
-        if scene.kernel is None:
-            return self.attend_custom(q_BTHK, k_BSGK, v_BSGK, scene)
-        return self.mix(q_BTHK, k_BSGK, v_BSGK, scene, scene.sight, scene.kernel, own)
+        if metadata.kernel is None:
+            return self.attend_custom(q_BTHK, k_BSGK, v_BSGK, metadata)
+        return self.mix(q_BTHK, k_BSGK, v_BSGK, metadata, metadata.mask, metadata.kernel, own)
 
-    def attend_stored(self, qkv_BTO: Tensor, scene: AttentionMetadata) -> Tensor:
+    def attend_stored(self, qkv_BTO: Tensor, metadata: AttentionMetadata) -> Tensor:
         """The same where one kernel norms and rotates queries and keys, and stores keys and values in their pages."""
-        cache = scene.cache
-        if cache is None or scene.kernel is None:
+        cache = metadata.cache
+        if cache is None or metadata.kernel is None:
             raise TypeError("only a cache in blocks and a kernel that reads them come here")
         batch, tokens, width = qkv_BTO.shape
         slot_N, (k_PsGK, v_PsGK), scales = cache.slot_mapping(self.layer)
         cos_ND = sin_ND = None
-        if self.rotates and scene.q_rope is not None:
+        if self.rotates and metadata.q_rope is not None:
             cos_ND, sin_ND = (
-                part.expand(batch, -1, -1, -1).reshape(batch * tokens, -1) for part in scene.q_rope.angles
+                part.expand(batch, -1, -1, -1).reshape(batch * tokens, -1) for part in metadata.q_rope.angles
             )
         norms, leaf, d = (self.q_norm, self.k_norm, self.v_norm), self.leaf, self.dims
         q_NHK = rope_and_store_kv(
@@ -152,8 +147,8 @@ class Attention(FusedInputs):
             norm_last=any(norm is not None and norm.last for norm in norms[:2]), clip=self.spec.clip_qkv,
             layout=leaf.layout if isinstance(leaf, Rope) else "half", heads=d.heads, kv_heads=d.kv_heads, dim=d.head_dim,
         )  # fmt: skip
-        q_BTHK = self.tempered(q_NHK.view(batch, tokens, *q_NHK.shape[1:]), scene.sight)
-        return self.mix(q_BTHK, k_PsGK, v_PsGK, scene, scene.sight, scene.kernel, scales)
+        q_BTHK = self.tempered(q_NHK.view(batch, tokens, *q_NHK.shape[1:]), metadata.mask)
+        return self.mix(q_BTHK, k_PsGK, v_PsGK, metadata, metadata.mask, metadata.kernel, scales)
 
     def inputs(self) -> list[nn.Module]:
         return [m for name in ("q", "k", "v") if (m := self._modules.get(name)) is not None]
@@ -162,37 +157,37 @@ class Attention(FusedInputs):
         maps: Any = self._modules
         return maps["o"]
 
-    def split(self, qkv_BTO: Tensor, scene: AttentionMetadata) -> tuple[Tensor, Tensor | None, Tensor]:
+    def split(self, qkv_BTO: Tensor, metadata: AttentionMetadata) -> tuple[Tensor, Tensor | None, Tensor]:
         """Queries, keys (None: the queries) and values of one product, rotated in one go."""
         heads, keys, values = self.sizes
         if self.spec.clip_qkv is not None:
             qkv_BTO = qkv_BTO.clamp(-self.spec.clip_qkv, self.spec.clip_qkv)
         y = qkv_BTO.view(*qkv_BTO.shape[:2], -1, self.dims.head_dim)
-        if not (self.rotates and self.rope_before_cache) or scene.q_rope is None:
+        if not (self.rotates and self.rope_before_cache) or metadata.q_rope is None:
             q, k, v = y.split_with_sizes(self.sizes, 2)
             return q, k if keys else None, v
         qk, v = y.split_with_sizes((heads + keys, values), 2)
-        qk = self.apply_rotary(qk, scene.q_rope)
+        qk = self.apply_rotary(qk, metadata.q_rope)
         if not keys:
             return qk, None, v
         q, k = qk.split_with_sizes((heads, keys), 2)
         return q, k, v
 
-    def parted(self, qkv_BTO: Tensor, scene: AttentionMetadata) -> tuple[Tensor, Tensor | None, Tensor]:
+    def parted(self, qkv_BTO: Tensor, metadata: AttentionMetadata) -> tuple[Tensor, Tensor | None, Tensor]:
         """The same where norms or rotated values come between."""
-        turn = scene.q_rope if self.rope_before_cache else None
+        turn = metadata.q_rope if self.rope_before_cache else None
         q, k, v = qkv_BTO.split_with_sizes([n * self.dims.head_dim for n in self.sizes], -1)
-        v = self.split_heads(v, self.v_norm, scene.k_rope if self.rotates_values else None)
+        v = self.split_heads(v, self.v_norm, metadata.k_rope if self.rotates_values else None)
         return (
             self.split_heads(q, self.q_norm, turn),
             self.split_heads(k, self.k_norm, turn) if self.sizes[1] else None,
             v,
         )
 
-    def tempered(self, q_BTHK: Tensor, sight: AttentionMask) -> Tensor:
+    def tempered(self, q_BTHK: Tensor, mask: AttentionMask) -> Tensor:
         """Queries with the factor that grows with their position, if there is one."""
         spec = self.spec.temperature
-        return q_BTHK if spec is None else q_BTHK * temperature(spec, sight.q.pos, q_BTHK)
+        return q_BTHK if spec is None else q_BTHK * temperature(spec, mask.q.pos, q_BTHK)
 
     def split_heads(self, y: Tensor, norm: QKNorm | None, turn: RotaryTables | None) -> Tensor:
         """What was projected: clipped, split into heads, and normed and rotated in the spec's order."""
@@ -213,32 +208,39 @@ class Attention(FusedInputs):
             angles = self.leaf.angles(self.position.tensors(), turn.pos_BT, turn.length_BT, y_BTHK)
         return self.leaf.rotate(y_BTHK, angles)
 
-    def project_kv(self, x_BSD: Tensor, scene: AttentionMetadata, q_BTHK: Tensor | None = None) -> tuple[Tensor, ...]:
+    def project_kv(
+        self, x_BSD: Tensor, metadata: AttentionMetadata, q_BTHK: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
         """Keys and values as they are cached; then those of global queries, if they have their own."""
         maps: Any = self._modules
-        k_rope = scene.k_rope if self.rope_before_cache else None
-        v_turn = scene.k_rope if self.rotates_values else None
+        k_rope = metadata.k_rope if self.rope_before_cache else None
+        v_turn = metadata.k_rope if self.rotates_values else None
         if q_BTHK is not None and self.mixing.shares_keys:
             k_BSGK = q_BTHK
         else:
             k_BSGK = self.split_heads(maps["k"](x_BSD), self.k_norm, k_rope)
         v_BSGK = self.split_heads(maps["v"](x_BSD), self.v_norm, v_turn)
-        if self.global_k is None or self.global_v is None or not self.needs_global_keys(scene):
-            return k_BSGK, v_BSGK
-        return (
-            k_BSGK,
-            v_BSGK,
-            self.split_heads(self.global_k(x_BSD), self.k_norm, k_rope),
-            self.split_heads(self.global_v(x_BSD), self.v_norm, v_turn),
-        )
+        return k_BSGK, v_BSGK, *self.further_kv(x_BSD, metadata, k_rope, v_turn)
 
-    def cross_kv(self, memory_BSD: Tensor | None, scene: AttentionMetadata) -> tuple[Tensor, ...]:
+    def further_kv(
+        self, x_BSD: Tensor, metadata: AttentionMetadata, k_rope: RotaryTables | None, v_rope: RotaryTables | None
+    ) -> tuple[Tensor, ...]:
+        """What else is cached of a token (see `parts.global_attention`)."""
+        return ()
+
+    def completed(
+        self, x_BTD: Tensor, out_BTHK: Tensor, further: Sequence[Tensor], metadata: AttentionMetadata
+    ) -> Tensor:
+        """Weighted values, after what else some tokens do with what is cached."""
+        return out_BTHK
+
+    def cross_kv(self, memory_BSD: Tensor | None, metadata: AttentionMetadata) -> tuple[Tensor, ...]:
         """Keys and values of the encoder's states, computed once for a cache."""
-        cache = scene.cache
+        cache = metadata.cache
         if memory_BSD is None:
             assert cache is not None, "the model gives either a memory or a cache that holds one"
             return cache.cross[self.layer]
-        kept = self.project_kv(memory_BSD, scene)
+        kept = self.project_kv(memory_BSD, metadata)
         if cache is not None:
             cache.cross[self.layer] = kept
         return kept
@@ -248,76 +250,30 @@ class Attention(FusedInputs):
         q_BTHK: Tensor,
         k_BSGK: Tensor,
         v_BSGK: Tensor,
-        scene: AttentionMetadata,
-        sight: AttentionMask,
+        metadata: AttentionMetadata,
+        mask: AttentionMask,
         kernel: Kernel,
         scales: Sequence[Tensor] = (),
     ) -> Tensor:
         """Weighted values of every head."""
-        scores, values = scene.scores, None
+        scores, values = metadata.scores, None
         if self.biases or self.reads_probs:
-            own = self.position.tensors() if self.position is not None else scene.own or {}
+            own = self.position.tensors() if self.position is not None else metadata.own or {}
             if scores is None and self.biases:
-                scores = self.leaf.scores(own, q_BTHK, k_BSGK, QKPositions(sight.q.pos, sight.k.pos), self.scale)
+                scores = self.leaf.scores(own, q_BTHK, k_BSGK, QKPositions(mask.q.pos, mask.k.pos), self.scale)
             if self.reads_probs:
                 values = self.leaf.values(own, v_BSGK)
         terms = AttentionArgs(
-            self.scale, self.mixing, NOTHING if self.mixer is None else self.mixer.tensors(), sight, scores, values,
-            self.spec.softcap, self.spec.dropout if self.training else 0.0, scene.cache is not None, None if scene.pages is None else scene.pages.scaled(scales),
+            self.scale, self.mixing, NOTHING if self.mixer is None else self.mixer.tensors(), mask, scores, values,
+            self.spec.softcap, self.spec.dropout if self.training else 0.0, metadata.cache is not None, None if metadata.pages is None else metadata.pages.scaled(scales),
         )  # fmt: skip
-        if sight.pattern.repeats:
+        if mask.pattern.repeats:
             return repeats.attend(kernel, q_BTHK, k_BSGK, v_BSGK, terms)
         return kernel.run(q_BTHK, k_BSGK, v_BSGK, terms)
 
-    def needs_global_keys(self, scene: AttentionMetadata) -> bool:
-        """Whether keys and values for global queries are made of all tokens: for a cache, or for many such queries."""
-        rows = scene.globals_
-        if scene.cache is not None or rows is None:
-            return scene.cache is not None
-        few = None if rows.index_BN is None else rows.index_BN.shape[1]
-        drops = self.training and self.spec.dropout > 0
-        return few is None or drops or not absorbs(self.spec, self.leaf, self.dims, few)
-
-    def with_global_rows(
-        self, x_BTD: Tensor, out_BTHK: Tensor, own: list[Tensor], rows: GlobalQueries, scene: AttentionMetadata
-    ) -> Tensor:
-        """The output with the rows of global tokens as their own projections give them."""
-        maps: Any = self._modules
-        index_BN, x_BND = rows.index_BN, x_BTD
-        if index_BN is not None:
-            index_BN = index_BN.expand(x_BTD.shape[0], -1)
-            x_BND = x_BTD.gather(1, index_BN[:, :, None].expand(-1, -1, x_BTD.shape[2]))
-        q_BNHK = self.tempered(self.split_heads(maps["global_q"](x_BND), self.q_norm, rows.turn), rows.sight)
-        if own:
-            found_BNHK = self.mix(q_BNHK, own[0], own[1], scene, rows.sight, rows.kernel)
-        else:
-            found_BNHK = self.absorbed(q_BNHK, x_BTD, scene, rows)
-        chosen = rows.chosen_BN[:, :, None, None]
-        if index_BN is None:
-            return torch.where(chosen, found_BNHK, out_BTHK)
-        index = index_BN[:, :, None, None].expand(found_BNHK.shape)
-        return out_BTHK.scatter(1, index, torch.where(chosen, found_BNHK, out_BTHK.gather(1, index)))
-
-    def absorbed(self, q_BNHK: Tensor, x_BSD: Tensor, scene: AttentionMetadata, rows: GlobalQueries) -> Tensor:
-        """What few global queries take: tokens themselves are keys and values of one shared head, q W_k meets them, and
-        W_v follows. The key's bias adds the same to all scores of a query, which the weights ignore.
-        """
-        maps: Any = self._modules
-        keys, values = maps["global_k"], maps["global_v"]
-        groups = self.dims.kv_heads
-        k_GKD, v_GKD = (m.weight.view(groups, self.dims.head_dim, -1) for m in (keys, values))
-        grouped = q_BNHK.unflatten(2, (groups, -1))
-        q_BNHD = torch.einsum("bngrk,gkd->bngrd", grouped, k_GKD).flatten(2, 3)
-        tokens = x_BSD[:, :, None]
-        taken = self.mix(q_BNHD, tokens, tokens, scene, rows.sight, rows.kernel).unflatten(2, (groups, -1))
-        found = torch.einsum("bngrd,gkd->bngrk", taken, v_GKD)
-        if values.bias is not None:
-            found = found + values.bias.view(groups, 1, -1)
-        return found.flatten(2, 3)
-
-    def attend_custom(self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, scene: AttentionMetadata) -> Tensor:
+    def attend_custom(self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, metadata: AttentionMetadata) -> Tensor:
         """The output of a mixer with a way of its own."""
-        turn, cache, decisions = scene.q_rope, scene.cache, scene.decisions
+        turn, cache, decisions = metadata.q_rope, metadata.cache, metadata.decisions
         late = (
             None
             if turn is None or self.rope_before_cache or not self.rotates
@@ -326,7 +282,7 @@ class Attention(FusedInputs):
         work = MixerInput(
             q_BTHK=q_BTHK, k_BSGK=k_BSGK, v_BSGK=v_BSGK,
             turn=late or (lambda x: x),
-            sight=scene.sight, scale=self.scale, dropout=self.spec.dropout if self.training else 0.0,
+            mask=metadata.mask, scale=self.scale, dropout=self.spec.dropout if self.training else 0.0,
             state=cache.state(self.layer) if cache is not None and self.mixing.stateful else None,
             decide=(lambda make: make()) if decisions is None else decisions.decide,
         )  # fmt: skip

@@ -48,7 +48,7 @@ class GlobalQueries(NamedTuple):
     """Where they are in each row, with others to fill up; None: all tokens, as values can't be looked at."""
     chosen_BN: Tensor
     """Which of those are global."""
-    sight: AttentionMask
+    mask: AttentionMask
     kernel: Kernel
     turn: RotaryTables | None
 
@@ -57,7 +57,7 @@ class GlobalQueries(NamedTuple):
 class AttentionMetadata:
     """Facts of one forward pass for the layers that share a kind of attention."""
 
-    sight: AttentionMask
+    mask: AttentionMask
     kernel: Kernel | None = None
     """None where the mixer has a way of its own."""
     scores: ScoreBias | None = None

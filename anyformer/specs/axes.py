@@ -209,7 +209,7 @@ class MixerInput(NamedTuple):
     v_BSGK: Any
     turn: Callable[[Any], Any]
     """Rotates new queries or keys by their positions; returns its argument where the scheme rotates nothing."""
-    sight: Any
+    mask: Any
     """Who may see whom (kernels.attention_mask.AttentionMask)."""
     scale: float
     dropout: float

@@ -76,7 +76,7 @@ def made(case: Case, device=DEVICE, seed=0, dtype=None):
     places = Tokens(pos)
     terms = AttentionArgs(
         scale=case.dim**-0.5, mixer=mixer, own=own, scores=scores, softcap=case.softcap,
-        sight=AttentionMask(pattern(case.text), places, places, heads=case.heads),
+        mask=AttentionMask(pattern(case.text), places, places, heads=case.heads),
         pages=BlockTable(table.to(device), case.size, count_B.to(device), case.keep, scales),
     )  # fmt: skip
     return q.to(case.dtype).to(dtype).to(device), *(pool.to(device) for pool in pools), terms

@@ -165,12 +165,12 @@ ADDED: dict[str, Callable[[int, int, int], Made]] = {
 def run(kernel: Kernel | None, q: Tensor, k: Tensor, v: Tensor, sight: AttentionMask, **rest: Any) -> Tensor:
     """attend() with a mixer unless one is given."""
     usual = {"scale": SCALE, "mixer": Softmax(), "own": {}}
-    return attend(q, k, v, kernel=kernel, sight=sight, **(usual | rest))
+    return attend(q, k, v, kernel=kernel, mask=sight, **(usual | rest))
 
 
 def value_and_gradients(
     kernel: Kernel,
-    sight: AttentionMask,
+    mask: AttentionMask,
     *names: str,
     groups: int = 2,
     real: Tensor | None = None,

@@ -235,7 +235,7 @@ def test_attend_values_by_distance_are_added_to_the_values():
 
 def test_attend_reference_computes_half_precision_scores_in_fp32():
     q, k, v = (t.bfloat16() for t in qkv(6, 6))
-    score = reference.scores(q, k, AttentionArgs(scale=SCALE, mixer=Softmax(), own={}, sight=plain(CAUSAL, 6)))
+    score = reference.scores(q, k, AttentionArgs(scale=SCALE, mixer=Softmax(), own={}, mask=plain(CAUSAL, 6)))
     exact = torch.einsum("bthk,bshk->bhts", q.double(), k.double().repeat_interleave(3, 2)) * SCALE
     lower = torch.ones(6, 6).tril() > 0
     assert score.dtype == torch.float32

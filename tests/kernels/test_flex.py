@@ -233,7 +233,7 @@ def test_flex_near_and_far_parts_hold_every_pair_once_with_its_whole_bias(text, 
     total = torch.zeros(2, HEADS, tokens, tokens, dtype=torch.float64)
     times = torch.zeros(2, HEADS, tokens, tokens, dtype=torch.long)
     for part in parts:
-        seen = part.sight.mask()
+        seen = part.mask.mask()
         added = torch.zeros(()) if part.scores is None else score_bias(part.scores, terms.where)
         added = added if part.shift_BHT is None else added + part.shift_BHT[..., None]
         total, times = total + added * seen, times + seen
@@ -249,7 +249,7 @@ def test_flex_table_stays_in_one_part_where_two_do_not_pay(why):
     with torch.set_grad_enabled(why != "no gradient"):
         parts = flex_parts.parts_of(terms)
     assert len(parts) == 1
-    assert parts[0].sight is sight
+    assert parts[0].mask is sight
 
 
 def test_flex_promises_the_kernel_only_what_holds_for_every_tile():

@@ -122,9 +122,9 @@ def test_paged_kernel_row_alone_gives_the_same_bits_as_in_a_batch(name):
     for row in range(len(case.counts)):
         one = slice(row, row + 1)
         used = -(-case.keep.filled(case.counts[row]) // case.size)
-        places = Tokens(terms.sight.q.pos[one])
+        places = Tokens(terms.mask.q.pos[one])
         alone = launch(case, q[one], k, v, terms._replace(
-            sight=AttentionMask(terms.sight.pattern, places, places, heads=case.heads),
+            mask=AttentionMask(terms.mask.pattern, places, places, heads=case.heads),
             pages=BlockTable(pages.table_BN[one, : max(used, 1)].contiguous(), case.size, pages.count_B[one], case.keep),
         ))  # fmt: skip
         assert torch.equal(alone, together[one])
@@ -152,9 +152,9 @@ def test_paged_reference_reads_each_token_of_a_row_once(name):
         slots = [case.keep.slot(n) for n in kept]
         at = [(int(pages.table_BN[row, s // case.size]), s % case.size) for s in slots]
         keys, values = (torch.stack([pool[p, i] for p, i in at])[None] for pool in (k, v))
-        places = Tokens(terms.sight.q.pos[row : row + 1])
-        sight = AttentionMask(terms.sight.pattern, places, Tokens(torch.tensor([kept])), heads=case.heads)
-        alone = reference.run(q[row : row + 1], keys, values, terms._replace(sight=sight, pages=None))
+        places = Tokens(terms.mask.q.pos[row : row + 1])
+        sight = AttentionMask(terms.mask.pattern, places, Tokens(torch.tensor([kept])), heads=case.heads)
+        alone = reference.run(q[row : row + 1], keys, values, terms._replace(mask=sight, pages=None))
         assert_close("kernel", found[row : row + 1], alone)
 
 

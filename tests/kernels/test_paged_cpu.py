@@ -37,7 +37,7 @@ def test_grouped_attention_is_the_plain_one(name, limit, monkeypatch):
         pages = terms.pages
         terms = terms._replace(pages=dataclasses.replace(pages, scales=tuple(s.nan_to_num() for s in pages.scales)))
     found = paged_cpu.run(q, k, v, terms)
-    parts = next(made for name, made in terms.sight.notes.items() if name[0] == "groups")
+    parts = next(made for name, made in terms.mask.notes.items() if name[0] == "groups")
     rows = len(CASES[name].counts)
     assert len(parts) == {1: rows, 2**30: 1}.get(limit, len(parts))
     assert sorted(torch.cat([part.rows_R for part in parts]).tolist()) == list(range(rows))

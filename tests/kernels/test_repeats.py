@@ -67,7 +67,7 @@ def test_repeated_keys_count_as_often_as_they_are_written_out_in_every_kernel_th
     if kernel.why_not(request) is not None:
         pytest.skip(f"it does not serve this: {kernel.why_not(request)}")
     given = drawn()
-    found = attend(*given, kernel=kernel, scale=scale, mixer=Softmax(), own={}, sight=sight())
+    found = attend(*given, kernel=kernel, scale=scale, mixer=Softmax(), own={}, mask=sight())
     wanted = written_out(*given, scale)
     assert_close("kernel", found, wanted)
     weight = torch.randn(found.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -83,7 +83,7 @@ def test_repeated_keys_count_as_often_as_they_are_written_out_in_every_kernel_th
 
 def test_repeated_keys_in_half_precision_are_off_by_its_rounding_only():
     given = drawn(torch.float16)
-    found = attend(*given, scale=0.125, mixer=Softmax(), own={}, sight=sight(), kernel=KERNELS[-1])
+    found = attend(*given, scale=0.125, mixer=Softmax(), own={}, mask=sight(), kernel=KERNELS[-1])
     wanted = written_out(*(x.double() for x in given), 0.125)
     assert difference(found, wanted) < 2**-10
 

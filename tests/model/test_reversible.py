@@ -276,7 +276,7 @@ class Odd(nn.Module):
 
 def test_decision_that_would_flip_on_recomputed_inputs_is_replayed():
     blocks = [Odd(8), Odd(8)]
-    scene = AttentionMetadata(sight=cast(AttentionMask, None))
+    scene = AttentionMetadata(mask=cast(AttentionMask, None))
     x1, x2 = random(5, 8, seed=1).requires_grad_(), random(5, 8, seed=2).requires_grad_()
     wrt = (x1, x2, *(block.weight for block in blocks))
     wanted = torch.autograd.grad(sum(y.square().sum() for y in plainly(blocks, (x1, x2), [scene] * 2, [None] * 2)), wrt)
@@ -307,7 +307,7 @@ def test_backward_pass_computes_in_the_precision_of_the_forward_pass():
             return x * self.weight[0]
 
     x = random(5, 8).requires_grad_()
-    scene = AttentionMetadata(sight=cast(AttentionMask, None))
+    scene = AttentionMetadata(mask=cast(AttentionMask, None))
     with torch.autocast("cpu", torch.float16):
         y1, y2 = run_reversible([Watching(8)], (x, x), [scene], [None])
     (y1 + y2).sum().backward()
@@ -330,7 +330,7 @@ def test_scene_tensor_with_a_gradient_gets_it_however_deep_it_lies():
 
     doubled = 2 * table
     scene = AttentionMetadata(
-        sight=cast(AttentionMask, None), own={"table": table}, q_rope=RotaryTables(table.detach(), None, (doubled,))
+        mask=cast(AttentionMask, None), own={"table": table}, q_rope=RotaryTables(table.detach(), None, (doubled,))
     )
     x, blocks = random(5, 8).requires_grad_(), [Reading(8)] * 3
     wanted = torch.autograd.grad(

@@ -47,9 +47,9 @@ class Spy:
         def run(body, q, k, v, scene, *rest):
             known = len(self.seen)
             out = method(body, q, k, v, scene, *rest)
-            sight = rest[0] if rest else scene.sight
+            sight = rest[0] if rest else scene.mask
             # Neither what reads weights out of a mixer, nor rows that have projections of their own.
-            if len(self.seen) == known and scene.decisions is None and sight is scene.sight:
+            if len(self.seen) == known and scene.decisions is None and sight is scene.mask:
                 self.seen.append((body, v, out, scene))
             return out
 
@@ -95,7 +95,7 @@ def test_trace_weights_of_a_random_spec_give_the_output_of_the_attention(name, m
     assert len(found) == len(spy.seen) > 0
     for name, (body, v_BSGK, out_BTHK, scene) in zip(found, spy.seen, strict=True):
         weights = found[name]
-        mask = scene.sight.mask()
+        mask = scene.mask.mask()
         if mask is not None:
             assert not weights[~mask.expand(weights.shape)].any(), f"{name}: weight where the pattern allows none"
         total = weights.sum(-1)
@@ -112,7 +112,7 @@ def test_trace_weights_of_a_random_spec_give_the_output_of_the_attention(name, m
         mixed = torch.einsum("bhts,bshk->bthk", weights, v_BSGK.repeat_interleave(heads, 2))
         if body.reads_probs and scene.kernel is not None:
             own = body.position.tensors() if body.position is not None else scene.own
-            where = QKPositions(scene.sight.q.pos, scene.sight.k.pos)
+            where = QKPositions(scene.mask.q.pos, scene.mask.k.pos)
             mixed = mixed + value_part(body.leaf.values(own, v_BSGK), weights, where)
         assert_close("kernel", mixed, out_BTHK)
 

@@ -74,7 +74,8 @@ class Sampler:
         self._rows: list[Sequence] = []
         self._special: list[int] = []
         """Which of them need more than `samplers.batched.sample`."""
-        self._tensors: Any = ()
+        self._tensors: Any = None
+        """Temperature, top_k, top_p, min_p and keys; None: nothing is drawn."""
         self._kind: SamplingKind = "greedy"
 
     def sample(self, logits_BV: Tensor, sequences: list[Sequence]) -> list[Sampled]:
@@ -95,10 +96,11 @@ class Sampler:
         special = self._special
         if not special:
             best_B, ids_B = logits_BV.max(-1)
-            if self._tensors:
+            if self._tensors is not None:
                 # The numbers of new tokens grow from step to step.
                 steps_B = self._tensor([len(each.tokens) - each.prompt_length for each in sequences])
-                ids_B = sample(logits_BV, *self._tensors[:5], steps_B, kind=self._kind)
+                temperature_B, top_k_B, top_p_B, min_p_B, key_B = self._tensors
+                ids_B = sample(logits_BV, temperature_B, top_k_B, top_p_B, min_p_B, key_B, steps_B, kind=self._kind)
             # The largest of a row is NaN if any is.
             ids, left = torch.where(best_B.isfinite(), ids_B, NONE).tolist(), None
         else:
@@ -123,7 +125,7 @@ class Sampler:
     def _note(self, sequences: list[Sequence]) -> None:
         """Remember what these rows ask for."""
         state = SamplingState.of(sequences)
-        self._rows, self._kind, self._tensors = list(sequences), state.kind, ()
+        self._rows, self._kind, self._tensors = list(sequences), state.kind, None
         if self._kind != "greedy":
             self._tensors = state.tensors(self.device)[:-1]
         # To sort a vocabulary on the host costs more than the chain, which looks at the likeliest tokens only.

@@ -46,7 +46,7 @@ def attend(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, *, kernel: Kernel | N
     given = AttentionArgs(**terms)
     if kernel is None:
         _check(q_BTHK, k_BSGK, v_BSGK, given)
-        mask, scores = given.sight, given.scores
+        mask, scores = given.mask, given.scores
         request = KernelRequest(
             device=q_BTHK.device.type, dtype=q_BTHK.dtype, phase="train" if q_BTHK.requires_grad else "prefill",
             shape=mask.shape, pattern=mask.pattern, plain=mask.plain, mixer=given.mixer,
@@ -66,7 +66,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor, terms: AttentionArgs) -> None:
         raise InputError(f"attend takes q (B,T,H,K) and k, v (B,S,G,K), got {[tuple(t.shape) for t in (q, k, v)]}")
     if q.shape[2] % k.shape[2]:
         raise InputError(f"{k.shape[2]} key heads do not divide {q.shape[2]} query heads")
-    mask = terms.sight
+    mask = terms.mask
     for name, side, found in (("q", mask.q, q), ("k", mask.k, k)):
         if side.pos.shape[1] != found.shape[1] or side.pos.shape[0] not in (1, found.shape[0]):
             raise InputError(

@@ -63,7 +63,7 @@ class Piece(NamedTuple):
 
 def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) -> Tensor:
     """Block by block where that is less work, else at once."""
-    mask = terms.sight
+    mask = terms.mask
     apart = _apart(mask)
     pieces = None if apart is None else _pieces(mask, apart)
     if apart is None or pieces is None or not (terms.scores is None or terms.scores.by_distance):
@@ -199,7 +199,7 @@ def _stretches(x_BSGK: Tensor, piece: Piece, far: tuple[int, ...]) -> Tensor:
 
 def _added(terms: AttentionArgs, piece: Piece, far: tuple[int, ...], batch: int, dtype: torch.dtype) -> Tensor:
     """What torch's function calls attn_mask, (B blocks or 1, H or 1, rows, far + keys)."""
-    mask, before = terms.sight, terms.sight.keys - terms.sight.queries
+    mask, before = terms.mask, terms.mask.keys - terms.mask.queries
     device = mask.k.pos.device
     seen = mask.once(("band", piece, far), lambda: _seen(mask, piece, far))
     if seen.shape[0] > 1 or seen.shape[2] > 1:
@@ -291,7 +291,7 @@ def _compared(pattern: Pattern, piece: Piece, far: tuple[int, ...], before: int,
 
 def _dense_rows(q_BNHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs, index: Tensor) -> Tensor:
     """Some queries against all keys."""
-    mask = terms.sight
+    mask = terms.mask
     rows, columns = index, torch.arange(mask.keys, device=index.device)
     attn_mask = mask.pairs(rows, columns)
     where = QKPositions((rows + mask.keys - mask.queries)[None], columns[None])

@@ -20,7 +20,7 @@ from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 
 from anyformer.kernels.attention import tiled_flash
 from anyformer.kernels.attention.flex_blocks import BLOCK, block_mask, in_order, places, rows_differ
-from anyformer.kernels.attention.flex_parts import Part, parts_of, sights_of
+from anyformer.kernels.attention.flex_parts import Part, masks_of, parts_of
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.dispatch import AttentionArgs, Kernel, KernelRequest
 from anyformer.specs.axes import ScoreBias
@@ -73,13 +73,13 @@ class Call(NamedTuple):
 
 def options_of(part: Part, dim: int, *, short: bool) -> dict[str, Any]:
     """What the kernel may rely on, and sizes of tiles that were measured to be faster than its own."""
-    sight = part.sight
+    mask = part.mask
     options: dict[str, Any] = {}
-    if sight.shape != "pattern":
+    if mask.shape != "pattern":
         # The first tile that is read has a key for every query. At the far edge of a window it has none for some, so
         # that it does not help that they see keys of later tiles.
         options["ROWS_GUARANTEED_SAFE"] = True
-        if sight.queries % BLOCK == 0 and sight.keys % BLOCK == 0:
+        if mask.queries % BLOCK == 0 and mask.keys % BLOCK == 0:
             options["BLOCKS_ARE_CONTIGUOUS"] = True
     if short and dim <= SMALL_DIM:
         options |= {f"bwd_BLOCK_{name}": 64 for name in ("M1", "N1", "M2", "N2")} | {"bwd_num_warps": 4}
@@ -89,9 +89,9 @@ def options_of(part: Part, dim: int, *, short: bool) -> dict[str, Any]:
     return options
 
 
-def prepare(sight: AttentionMask, reach: int | None) -> None:
+def prepare(mask: AttentionMask, reach: int | None) -> None:
     """Block masks, so that layers which are compiled one by one find them."""
-    for some in sights_of(sight, reach):
+    for some in masks_of(mask, reach):
         block_mask(some)
 
 
@@ -102,8 +102,8 @@ def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) ->
     parts = parts_of(terms)
     calls = [
         Call(
-            score_mod(part.scores, part.sight, terms.softcap, short=short),
-            block_mask(part.sight),
+            score_mod(part.scores, part.mask, terms.softcap, short=short),
+            block_mask(part.mask),
             part.shift_BHT,
             options_of(part, dim, short=short),
         )
@@ -161,10 +161,10 @@ def _key(parts: list[Part], terms: AttentionArgs, q: Tensor, k: Tensor) -> tuple
     """What one compiled function serves: everything about a call but its sizes and values."""
     kinds = []
     for part in parts:
-        sight, scores = part.sight, part.scores
+        mask, scores = part.mask, part.scores
         given = scores is not None and tuple(term is None for term in scores)
         options = tuple(options_of(part, q.shape[3], short=q.dtype != torch.float32).items())
-        kinds.append((sight.pattern, sight.layer if sight.pattern.per_layer else 0, in_order(sight), given, options))
+        kinds.append((mask.pattern, mask.layer if mask.pattern.per_layer else 0, in_order(mask), given, options))
     heads = q.shape[1], k.shape[1], q.shape[3], q.dtype
     return *kinds, terms.softcap, terms.scale, bool(terms.own), *heads
 
@@ -172,8 +172,8 @@ def _key(parts: list[Part], terms: AttentionArgs, q: Tensor, k: Tensor) -> tuple
 def _mode(parts: list[Part], q: Tensor, k: Tensor, v: Tensor) -> tuple[Any, ...]:
     """What the compiler makes another variant for: gradients, where sizes are 1, and what is on for the whole thread."""
     sizes = q.shape[0] == 1, q.shape[2] == 1, k.shape[2] == 1, q.shape[2] <= BLOCK, k.shape[2] <= BLOCK
-    rows = tuple((p.sight.q.pos.shape[0] == 1, p.sight.k.pos.shape[0] == 1, p.sight.valid_BS is None) for p in parts)
-    apart = tuple(isinstance(p.sight.q.document, Tensor) for p in parts)
+    rows = tuple((p.mask.q.pos.shape[0] == 1, p.mask.k.pos.shape[0] == 1, p.mask.valid_BS is None) for p in parts)
+    apart = tuple(isinstance(p.mask.q.document, Tensor) for p in parts)
     learns = tuple(x.requires_grad for x in (q, k, v)), torch.is_grad_enabled()
     kind = q.device.type
     casts = torch.is_autocast_cache_enabled(), torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)
@@ -227,14 +227,14 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def score_mod(
-    scores: ScoreBias | None, sight: AttentionMask, softcap: float | None, *, short: bool
+    scores: ScoreBias | None, mask: AttentionMask, softcap: float | None, *, short: bool
 ) -> Callable[..., Tensor] | None:
     """What becomes of one scaled score: the terms added in fp32, then the soft-cap; None if nothing does."""
     if scores is None and softcap is None:
         return None
     slope_H, table, column = _terms(scores)
     index = None if scores is None else scores.pick
-    q_pos, k_pos = places(sight)
+    q_pos, k_pos = places(mask)
     by_row, by_query = table is not None and table.shape[0] > 1, table is not None and table.shape[2] > 1
     column_by_row = column is not None and column.shape[0] > 1
     rows_differ(table, column)

@@ -25,7 +25,7 @@ LEAST = 512
 class Part(NamedTuple):
     """Some of the pairs, what is added to their scores one by one, and to all those of a query."""
 
-    sight: AttentionMask
+    mask: AttentionMask
     scores: ScoreBias | None
     shift_BHT: Tensor | None = None
 
@@ -63,12 +63,12 @@ class Ahead(Pattern):
 
 def parts_of(terms: AttentionArgs) -> list[Part]:
     """One part with all terms; or near pairs and far ones."""
-    scores, mask = terms.scores, terms.sight
+    scores, mask = terms.scores, terms.mask
     if scores is None or scores.table_BHTN is None or scores.reach is None:
         return [Part(mask, scores)]
     reach = scores.reach
     # A soft-cap bends the sum of score and table, so a far pair needs both.
-    sights = [mask] if terms.softcap is not None else sights_of(mask, reach)
+    sights = [mask] if terms.softcap is not None else masks_of(mask, reach)
     if len(sights) == 1:
         return [Part(mask, _by_gap(scores, reach, mask))]
     rest = scores._replace(table_BHTN=None, pick=None, reach=None)
@@ -77,7 +77,7 @@ def parts_of(terms: AttentionArgs) -> list[Part]:
     return [Part(sights[0], _spread(scores, reach, mask)), *far]
 
 
-def sights_of(mask: AttentionMask, reach: int | None) -> list[AttentionMask]:
+def masks_of(mask: AttentionMask, reach: int | None) -> list[AttentionMask]:
     """The near pairs, then those far back and far ahead, if there are any; the mask itself if nothing is learned."""
     if reach is None or not torch.is_grad_enabled() or mask.keys < max(LEAST, 4 * reach):
         return [mask]

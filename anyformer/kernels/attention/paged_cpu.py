@@ -52,8 +52,8 @@ def run(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: AttentionArgs) ->
     if pages.keep.recent is not None:
         return paged_cuda.plain(q_BTHK, k_PsGK, v_PsGK, terms)
     width = k_PsGK.shape[2] * k_PsGK.shape[3] * q_BTHK.element_size()
-    parts: list[Group] = terms.sight.once(
-        ("groups", id(pages.table_BN), width), lambda: groups(pages, terms.sight.q.pos, width, q_BTHK.dtype)
+    parts: list[Group] = terms.mask.once(
+        ("groups", id(pages.table_BN), width), lambda: groups(pages, terms.mask.q.pos, width, q_BTHK.dtype)
     )
     queries, heads, dim = q_BTHK.shape[1:]
     kv_heads = k_PsGK.shape[2]

@@ -164,7 +164,7 @@ def plain(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: AttentionArgs) 
         pages.gather(pool, scale, q_BTHK.dtype).masked_fill(~there_BS[..., None, None], 0)
         for pool, scale in zip((k_PsGK, v_PsGK), scales, strict=True)
     )
-    given = terms.sight
+    given = terms.mask
     mask = AttentionMask(
         given.pattern,
         Tokens(given.q.pos),
@@ -173,7 +173,7 @@ def plain(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: AttentionArgs) 
         heads=q_BTHK.shape[2],
         layer=given.layer,
     )
-    return reference.run(q_BTHK, k, v, terms._replace(sight=mask, pages=None))
+    return reference.run(q_BTHK, k, v, terms._replace(mask=mask, pages=None))
 
 
 def run(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: AttentionArgs) -> Tensor:
@@ -184,7 +184,7 @@ def run(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: AttentionArgs) ->
 
 def launched(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: AttentionArgs, sizes: Plan) -> Tensor:
     """The same with the given sizes."""
-    pages, seen, scores = pages_of(terms), span(terms.sight.pattern), terms.scores
+    pages, seen, scores = pages_of(terms), span(terms.mask.pattern), terms.scores
     slope_H = None if scores is None else scores.slope_H
     bias_HN = None if scores is None or scores.table_BHTN is None else _by_distance(scores, terms)
     if (
@@ -198,7 +198,7 @@ def launched(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: AttentionArg
 
     return paged_triton.launch(
         q_BTHK if q_BTHK.stride(3) == 1 else q_BTHK.contiguous(), k_PsGK, v_PsGK, terms, pages, seen, slope_H, bias_HN,
-        None if not seen.ranged else terms.sight.once("interval", lambda: _ranges(terms.sight)), sizes,
+        None if not seen.ranged else terms.mask.once("interval", lambda: _ranges(terms.mask)), sizes,
     )  # fmt: skip
 
 
@@ -227,7 +227,7 @@ def _by_distance(scores: ScoreBias, terms: AttentionArgs) -> Tensor | None:
         # Beside its source, so that nothing else gets that id while the mask lives.
         return table, picked(scores, gap_N[None, None])[0, :, 0].float().contiguous()
 
-    return terms.sight.once(("by distance", id(scores.table_BHTN), reach), make)[1]
+    return terms.mask.once(("by distance", id(scores.table_BHTN), reach), make)[1]
 
 
 def _ranges(mask: AttentionMask) -> tuple[Tensor, Tensor]:

@@ -303,9 +303,9 @@ def launch(q, k, v, terms, pages, seen, slope, bias, ranges, plan):
         return tuple(torch.empty(lines, n, dtype=torch.float32, device=q.device) for n in (wide, 2))
 
     # Layers follow one another and share it.
-    parts, tops = terms.sight.once(("pages", batch, tiles, splits, kept, wide, q.device), scratch)
+    parts, tops = terms.mask.once(("pages", batch, tiles, splits, kept, wide, q.device), scratch)
     k_scale, v_scale = (out, out) if pages.scales is None else pages.scales
-    pos, sink = terms.sight.q.pos, terms.own.get("sink_H")
+    pos, sink = terms.mask.q.pos, terms.own.get("sink_H")
     pos = pos if pos.stride(1) == 1 else pos.contiguous()
     begins, ends = (pos, pos) if ranges is None else ranges
     pos_row, range_row = (0 if x.shape[0] == 1 else x.stride(0) for x in (pos, begins))

@@ -29,7 +29,7 @@ def scores(q_BTHK: Tensor, k_BSGK: Tensor, terms: AttentionArgs) -> Tensor:
         score = score + bias.to(exact)
     if terms.softcap is not None:
         score = terms.softcap * torch.tanh(score / terms.softcap)
-    added, mask = terms.sight.added(), terms.sight.mask()
+    added, mask = terms.mask.added(), terms.mask.mask()
     if added is not None:
         score = score + added.to(exact)
     return score if mask is None else score.masked_fill(~mask, float("-inf"))

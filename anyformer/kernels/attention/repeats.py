@@ -18,7 +18,7 @@ WIDER = 8
 
 def attend(kernel: Kernel, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) -> Tensor:
     """Attention by a kernel; of the pattern, keys that count several times do."""
-    mask = terms.sight
+    mask = terms.mask
     if not mask.pattern.repeats:
         return kernel.run(q_BTHK, k_BSGK, v_BSGK, terms)
     exact = torch.promote_types(q_BTHK.dtype, torch.float32)

@@ -51,12 +51,12 @@ def why_not(request: KernelRequest) -> str | None:
 
 def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) -> Tensor:
     """One call of torch's function."""
-    causal = terms.sight.shape == "causal"
+    causal = terms.mask.shape == "causal"
     bias = None if terms.scores is None else score_bias(terms.scores, terms.where)
-    added = terms.sight.added()
+    added = terms.mask.added()
     if added is not None:
         bias = added if bias is None else bias + added
-    mask = terms.sight.mask() if bias is not None or not causal else None
+    mask = terms.mask.mask() if bias is not None or not causal else None
     if bias is not None:
         causal = False
         bias = bias.to(q_BTHK.dtype)

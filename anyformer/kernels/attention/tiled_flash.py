@@ -40,7 +40,7 @@ def why_not(request: KernelRequest) -> str | None:
 class Job(NamedTuple):
     """What is the same for all tiles, beside the tensors."""
 
-    sight: AttentionMask
+    mask: AttentionMask
     plan: Plan
     scale: float
     softcap: float | None
@@ -51,7 +51,7 @@ class Job(NamedTuple):
     @property
     def where(self) -> QKPositions:
         """Positions of queries and keys."""
-        return QKPositions(self.sight.q.pos, self.sight.k.pos)
+        return QKPositions(self.mask.q.pos, self.mask.k.pos)
 
 
 def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) -> Tensor:
@@ -61,8 +61,8 @@ def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) ->
     rows, columns = sizes(q_BTHK.shape[0] * q_BTHK.shape[2], queries, keys, q_BTHK.device.type)
     scores, values = terms.scores or ScoreBias(), terms.values
     job = Job(
-        terms.sight,
-        plan(terms.sight, rows, columns),
+        terms.mask,
+        plan(terms.mask, rows, columns),
         terms.scale,
         terms.softcap,
         terms.dropout,
@@ -253,7 +253,7 @@ def _scores(job: Job, whole: Whole, q_rows: Tensor, rows: slice, tile: Tile) -> 
         steep = 1 - bent.square()
         score = bent * job.softcap
     if not tile.whole:
-        score = score.masked_fill_(~job.sight.part(rows, columns), float("-inf"))
+        score = score.masked_fill_(~job.mask.part(rows, columns), float("-inf"))
     return score, steep
 
 

@@ -68,7 +68,7 @@ class Linear(Mixer, kind="linear"):
 
         exact = torch.promote_types(work.q_BTHK.dtype, torch.float32)
         q, k = self.features(work.q_BTHK.to(exact)), self.features(work.k_BSGK.to(exact))
-        mask = work.sight
+        mask = work.mask
         if mask.valid_BS is not None:
             k = k * mask.valid_BS[:, :, None, None].to(exact)
         given = Features(q, k, work.turn(q), work.turn(k), work.v_BSGK.to(exact), self.eps)

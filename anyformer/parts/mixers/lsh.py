@@ -69,7 +69,7 @@ class LSH(Mixer, kind="lsh"):
         from anyformer.kernels import lsh
         from anyformer.kernels import lsh_buckets as buckets
 
-        q, mask = work.q_BTHK, work.sight
+        q, mask = work.q_BTHK, work.mask
         tokens = q.shape[1]
         # Keys that are not these very queries come from a cache: then every one of them is there to be seen.
         if work.k_BSGK is not q or tokens <= self.chunk:

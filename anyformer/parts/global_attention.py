@@ -1,0 +1,98 @@
+"""Attention whose global tokens have projections of their own (Longformer, Beltagy et al. 2020, section 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyformer.parts.attention import Attention
+from anyformer.parts.attention_metadata import AttentionMetadata, GlobalQueries, RotaryTables
+from anyformer.parts.linear import Linear
+from anyformer.specs.axes import Dims, Position
+from anyformer.specs.layer import Attention as AttentionSpec
+from anyformer.specs.layer import absorbs
+
+
+class GlobalAttention(Attention):
+    """Self-attention in which queries, keys and values of global tokens come from further weights."""
+
+    def __init__(self, spec: AttentionSpec, dims: Dims, position: Position, *, layer: int) -> None:
+        super().__init__(spec, dims, position, layer=layer)
+        queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
+        self.global_q = Linear(dims.width, queries, bias="q" in spec.bias)
+        self.global_k = Linear(dims.width, keys, bias="k" in spec.bias)
+        self.global_v = Linear(dims.width, keys, bias="v" in spec.bias)
+        self.apart = "its global tokens have projections of their own"
+        self.stores = False
+
+    def further_kv(
+        self, x_BSD: Tensor, metadata: AttentionMetadata, k_rope: RotaryTables | None, v_rope: RotaryTables | None
+    ) -> tuple[Tensor, ...]:
+        """Keys and values for global queries, where they are made of all tokens."""
+        if not self.needs_global_keys(metadata):
+            return ()
+        return (
+            self.split_heads(self.global_k(x_BSD), self.k_norm, k_rope),
+            self.split_heads(self.global_v(x_BSD), self.v_norm, v_rope),
+        )
+
+    def completed(
+        self, x_BTD: Tensor, out_BTHK: Tensor, further: Sequence[Tensor], metadata: AttentionMetadata
+    ) -> Tensor:
+        """The output with the rows of global tokens as their own projections give them."""
+        rows = metadata.globals_
+        return out_BTHK if rows is None else self.with_global_rows(x_BTD, out_BTHK, further, rows, metadata)
+
+    def needs_global_keys(self, metadata: AttentionMetadata) -> bool:
+        """Whether keys and values for global queries are made of all tokens: for a cache, or for many such queries."""
+        rows = metadata.globals_
+        if metadata.cache is not None or rows is None:
+            return metadata.cache is not None
+        few = None if rows.index_BN is None else rows.index_BN.shape[1]
+        drops = self.training and self.spec.dropout > 0
+        return few is None or drops or not absorbs(self.spec, self.leaf, self.dims, few)
+
+    def with_global_rows(
+        self,
+        x_BTD: Tensor,
+        out_BTHK: Tensor,
+        further: Sequence[Tensor],
+        rows: GlobalQueries,
+        metadata: AttentionMetadata,
+    ) -> Tensor:
+        """The output with the rows of global tokens as their own projections give them."""
+        maps: Any = self._modules
+        index_BN, x_BND = rows.index_BN, x_BTD
+        if index_BN is not None:
+            index_BN = index_BN.expand(x_BTD.shape[0], -1)
+            x_BND = x_BTD.gather(1, index_BN[:, :, None].expand(-1, -1, x_BTD.shape[2]))
+        q_BNHK = self.tempered(self.split_heads(maps["global_q"](x_BND), self.q_norm, rows.turn), rows.mask)
+        if further:
+            found_BNHK = self.mix(q_BNHK, further[0], further[1], metadata, rows.mask, rows.kernel)
+        else:
+            found_BNHK = self.absorbed(q_BNHK, x_BTD, metadata, rows)
+        chosen = rows.chosen_BN[:, :, None, None]
+        if index_BN is None:
+            return torch.where(chosen, found_BNHK, out_BTHK)
+        index = index_BN[:, :, None, None].expand(found_BNHK.shape)
+        return out_BTHK.scatter(1, index, torch.where(chosen, found_BNHK, out_BTHK.gather(1, index)))
+
+    def absorbed(self, q_BNHK: Tensor, x_BSD: Tensor, metadata: AttentionMetadata, rows: GlobalQueries) -> Tensor:
+        """What few global queries take: tokens themselves are keys and values of one shared head, q W_k meets them, and
+        W_v follows. The key's bias adds the same to all scores of a query, which the weights ignore.
+        """
+        maps: Any = self._modules
+        keys, values = maps["global_k"], maps["global_v"]
+        groups = self.dims.kv_heads
+        k_GKD, v_GKD = (m.weight.view(groups, self.dims.head_dim, -1) for m in (keys, values))
+        grouped = q_BNHK.unflatten(2, (groups, -1))
+        q_BNHD = torch.einsum("bngrk,gkd->bngrd", grouped, k_GKD).flatten(2, 3)
+        tokens = x_BSD[:, :, None]
+        taken = self.mix(q_BNHD, tokens, tokens, metadata, rows.mask, rows.kernel).unflatten(2, (groups, -1))
+        found = torch.einsum("bngrd,gkd->bngrk", taken, v_GKD)
+        if values.bias is not None:
+            found = found + values.bias.view(groups, 1, -1)
+        return found.flatten(2, 3)
