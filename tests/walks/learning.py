@@ -39,6 +39,7 @@ def learns(world: World) -> bool:
 def shares(world: World) -> bool:
     """Whether a run would give this model several threads."""
     compiling = any(getattr(module, "way", None) is not None for module in world.model.modules())
+    compiling = compiling or world.model._compiled_call_impl is not None
     alone = draws(world.spec) or world.spec.loss.balance or compiling or world.device.type != "cpu"
     return learns(world) and not alone
 
