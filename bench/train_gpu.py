@@ -69,10 +69,9 @@ def ours(shape, kind):
     torch.manual_seed(0)
     pure = shape == "llama"
     model = af.build(af.spec(SHAPES[shape])).to("cuda", torch.bfloat16 if pure else torch.float32).train()
-    model.return_logits = False
     compiled(model, kind)
     ids = torch.randint(0, 50257, BATCH[shape], device="cuda")
-    return stepper(model.parameters(), lambda: model(ids, labels=ids).loss, autocast=not pure)
+    return stepper(model.parameters(), lambda: model(ids, labels=ids, return_logits=False).loss, autocast=not pure)
 
 
 def nanogpt(path):

@@ -52,6 +52,10 @@ class Arguments:
     values: Tensor | None = None
     cache: KVCache | None = None
     rope_length: int | Tensor | None = None
+    return_logits: bool = True
+    """False: a pass with labels of tokens answers their loss without the logits, which may be most of its memory."""
+    label_smoothing: float | None = None
+    """None: the spec's."""
 
     def source(self, spec: ModelSpec) -> Tensor:
         """What the embedding reads."""

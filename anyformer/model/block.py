@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anyformer.parts.attention import Attention
 from anyformer.parts.attention_metadata import AttentionMetadata
 from anyformer.parts.ffn import FeedForwardNet
 from anyformer.parts.ffns.moe import Moe
 from anyformer.parts.fused_linear import GLOBAL_HOOKS, GLOBAL_PRE_HOOKS, FusedInputs
-from anyformer.parts.global_attention import GlobalAttention
+from anyformer.parts.global_attention import attention_body
 from anyformer.parts.moe import MoE, RouterOutput
 from anyformer.parts.norm import Norm
 from anyformer.parts.positions.none import NoPosition
@@ -108,13 +107,12 @@ class Block(nn.Module):
 
     def __init__(self, layer: Layer, dims: Dims, *, index: int, cross: bool) -> None:
         super().__init__()
-        kind = GlobalAttention if layer.attention.global_projections else Attention
-        attention = kind(layer.attention, dims, layer.position, layer=index)
+        attention = attention_body(layer.attention, dims, layer.position, layer=index)
         self.attention = Branch(attention, layer, "attention", dims.width)
         self.cross: Branch | None = None
         if cross:
             position = layer.position if layer.attention.cross_position else NoPosition()
-            body = Attention(layer.attention, dims, position, layer=index, cross=True)
+            body = attention_body(layer.attention, dims, position, layer=index, cross=True)
             self.cross = Branch(body, layer, "cross", dims.width)
         net = MoE(layer.ffn, dims) if isinstance(layer.ffn, Moe) else FeedForwardNet(layer.ffn, dims)
         self.ffn = Branch(net, layer, "ffn", dims.width)

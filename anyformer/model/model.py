@@ -59,8 +59,6 @@ class Model(nn.Module):
         self.reads_length = any(layer.position.needs_length for layer in layers)
         self.cache_specs = rooms(spec, spec.stacks[-1]) if spec.stacks[-1].causal else ()
         """What a cache keeps of a row, by layer of the decoder."""
-        self.return_logits = True
-        """False: a pass with labels of tokens answers their loss without the logits, which may be most of its memory."""
 
     def forward(
         self,
@@ -80,6 +78,8 @@ class Model(nn.Module):
         values: Tensor | None = None,
         cache: KVCache | None = None,
         rope_length: int | Tensor | None = None,
+        return_logits: bool = True,
+        label_smoothing: float | None = None,
         **unknown: Any,
     ) -> Output:
         """One pass. See docs/spec.md for the arguments; shapes are (batch, tokens) unless said otherwise.
@@ -91,6 +91,7 @@ class Model(nn.Module):
         given = Arguments(
             input_ids, attention_mask, positions, segments, token_types, global_mask, labels, decoder_input_ids,
             decoder_attention_mask, decoder_segments, encoder_states, pixel_values, values, cache, rope_length,
+            return_logits, label_smoothing,
         )  # fmt: skip
         check(given, self.spec, reads_length=self.reads_length)
         run = self._translate if self.spec.topology == "encoder-decoder" else self._read
@@ -325,14 +326,14 @@ class Model(nn.Module):
         out = Output(hidden=hidden, cache=given.cache)
         if self.head is None:
             return out
-        if given.labels is None or self.return_logits or not isinstance(self.spec.head, TokenHead):
+        if given.labels is None or given.return_logits or not isinstance(self.spec.head, TokenHead):
             out.logits = self.head(hidden)
         if given.labels is not None:
-            terms = self._routed(self._loss(out, given.labels, places, shift=shift), source, places)
+            terms = self._routed(self._loss(out, given, given.labels, places, shift=shift), source, places)
             out.loss, out.losses, out.label_count = terms.total, terms.terms, terms.label_count
         return out
 
-    def _loss(self, out: Output, labels: Tensor, places: TokenLayout, *, shift: bool) -> LossTerms:
+    def _loss(self, out: Output, given: Arguments, labels: Tensor, places: TokenLayout, *, shift: bool) -> LossTerms:
         """Of the logits; or, if they were not made, of what the head reads."""
         spec, logits, rows = self.spec, out.logits, out.hidden.shape[:-1]
         if isinstance(spec.head, RegressionHead) and logits is not None:
@@ -347,7 +348,10 @@ class Model(nn.Module):
             shift = shift and isinstance(spec.head, TokenHead)
             decoder: Any = self.decoder if shift else None
             labels = counted_labels(labels, places, shift=shift, prefix=decoder.prefix if shift else 0)
-        smoothing, z = spec.loss.label_smoothing, spec.loss.z
+        smoothing, z = (
+            spec.loss.label_smoothing if given.label_smoothing is None else given.label_smoothing,
+            spec.loss.z,
+        )
         if logits is None:
             head: Any = self.head
             # Of a masked LM few tokens are predicted, of any other model nearly all.

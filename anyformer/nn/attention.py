@@ -13,6 +13,7 @@ from anyformer.nn.checks import check_rows
 from anyformer.nn.metadata import check_tokens, cross_metadata, self_metadata
 from anyformer.nn.part import Node, OneLayer, Part, one_layer
 from anyformer.parts.attention import Attention as Body
+from anyformer.parts.global_attention import attention_body
 from anyformer.parts.leaf_module import LeafModule
 from anyformer.specs.axes import Mixer, Position
 from anyformer.specs.codec import Problems, read
@@ -69,7 +70,7 @@ class Attention(Part):
         )
         super().__init__(layer, {f"blocks.0.{name}.body": "body", "positions.0": "body.position"})
         with torch.device("meta"):
-            self.body = Body(layer.layer.attention, layer.dims, layer.layer.position, layer=0, cross=cross)
+            self.body = attention_body(layer.layer.attention, layer.dims, layer.layer.position, layer=0, cross=cross)
             own_position(self.body, layer)
         self.start(device, dtype)
 

@@ -96,3 +96,12 @@ class GlobalAttention(Attention):
         if values.bias is not None:
             found = found + values.bias.view(groups, 1, -1)
         return found.flatten(2, 3)
+
+
+def attention_body(
+    spec: AttentionSpec, dims: Dims, position: Position, *, layer: int, cross: bool = False
+) -> Attention:
+    """The attention of a spec."""
+    if spec.global_projections and not cross:
+        return GlobalAttention(spec, dims, position, layer=layer)
+    return Attention(spec, dims, position, layer=layer, cross=cross)

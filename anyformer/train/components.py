@@ -187,7 +187,6 @@ class Components:
             self.model = load_weights(config.model.weights, self.spec, self.device, dtype)
         else:
             self.model = build(self.spec, device=self.device, dtype=dtype, seed=config.run.seed)
-        self.model.return_logits = False
         self.model.train()
         self.optimizers = Optimizers(self.model, config.optim)
         self.ema = None if config.run.ema is None else Ema(self.model, config.run.ema)

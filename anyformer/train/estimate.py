@@ -233,7 +233,6 @@ def kept_by(
     """Count one pass with arguments of these shapes, for a `device`: kernels keep different things on each."""
     model = empty_model(spec, torch.device("meta"), dtype)
     model.train()
-    model.return_logits = False
     used = {name: array for name, array in inputs.items() if not name.endswith(VALUES)}
     given = {n: torch.empty(a.shape, dtype=torch.from_numpy(a[:0]).dtype, device="meta") for n, a in used.items()}
     notes = _Notes(model)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -63,11 +62,12 @@ def evaluate(
     sums: dict[str, torch.Tensor] = {}
     read, total, tell = 0, feed.swept(batches), report or (lambda *_: None)
     tell(read, total)
-    with eval_mode(model), with_logits(model), unsmoothed(model), torch.no_grad(), precision.step(device):
+    with eval_mode(model), torch.no_grad(), precision.step(device):
         for batch in feed.sweep(team.readers, few=batches):
             for part in few(team.share(batch), model.spec):
                 inputs = on_device(part, device)
-                terms, out = objective.answer(model, inputs)
+                # Of the labels as they are: exp of a smoothed loss is no perplexity.
+                terms, out = objective.answer(model, inputs, label_smoothing=0.0)
                 if watch is not None:
                     watch(out, inputs)
                 plain = terms.terms.get("cross_entropy", terms.terms.get("squared_error", terms.total))
@@ -88,25 +88,3 @@ def few(batch: Batch, spec: ModelSpec) -> list[Batch]:
     cells = max(array.size for array in batch.inputs.values())
     logits = cells * (spec.vocab if spec.head.predicts_tokens else 1)
     return batch.split(even(batch.units, max(1, math.ceil(logits / LOGITS))))
-
-
-@contextmanager
-def unsmoothed(model: Model) -> Iterator[None]:
-    """Losses are of the labels as they are: exp of a smoothed loss is no perplexity."""
-    spec = model.spec
-    if spec.loss.label_smoothing:
-        model.spec = replace(spec, loss=replace(spec.loss, label_smoothing=0.0))
-    try:
-        yield
-    finally:
-        model.spec = spec
-
-
-@contextmanager
-def with_logits(model: Model, *, keep: bool = True) -> Iterator[None]:
-    """Answers have logits, or (keep=False) a loss that was made without them, as learning wants it."""
-    before, model.return_logits = model.return_logits, keep
-    try:
-        yield
-    finally:
-        model.return_logits = before

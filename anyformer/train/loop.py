@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from anyformer.data.loader import BatchLoader
 from anyformer.optim.schedule import Schedule
-from anyformer.train.evaluation import with_logits
 from anyformer.train.events import Budget
 from anyformer.train.train_step import TrainStep
 
@@ -47,8 +46,7 @@ def train(
     while (progress := over()) < 1.0:
         begun = time.perf_counter()
         batch, rate = feed.batch(step), schedule.at(progress)
-        with with_logits(model, keep=False):
-            found = learner.step(batch, seed=seed, step=step, factor=rate).read()
+        found = learner.step(batch, seed=seed, step=step, factor=rate).read()
         tokens += batch.tokens
         step += 1
         seconds += time.perf_counter() - begun

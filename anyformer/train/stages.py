@@ -49,7 +49,7 @@ def restaged(model: Model, spec: ModelSpec) -> Model:
         above, _, last = name.rpartition(".")
         modules[above]._parameters[last] = parameter
     made.train(model.training)
-    made.return_logits, made.family = model.return_logits, model.family
+    made.family = model.family
     return made
 
 

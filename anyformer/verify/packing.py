@@ -18,7 +18,6 @@ from anyformer.model.model import Model
 from anyformer.model.output import Output
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.parameters import silent
-from anyformer.train.evaluation import with_logits
 from anyformer.verify.differences import Progress, Report, difference, is_exact, positions_of
 from anyformer.verify.shrink import span
 
@@ -132,8 +131,7 @@ def packing(
     lengths = [max(1, round(SHARES[i % len(SHARES)] * longest)) for i in range(documents)]
     made = [_document(model, n, seed * 1000 + i) for i, n in enumerate(lengths)]
     others = [_changed(model, each, seed * 1000 + 500 + i) for i, each in enumerate(made)]
-    # The term that is compared is one of several, and alone it has gradients only beside the logits.
-    with eval_mode(model), with_logits(model):
+    with eval_mode(model):
         return _packing(model, made, others, seed, notes, Progress(report, 2 * documents + 3))
 
 

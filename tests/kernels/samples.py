@@ -162,10 +162,10 @@ ADDED: dict[str, Callable[[int, int, int], Made]] = {
 """What may be done to scores, one thing at a time, and Shaw's two."""
 
 
-def run(kernel: Kernel | None, q: Tensor, k: Tensor, v: Tensor, sight: AttentionMask, **rest: Any) -> Tensor:
+def run(kernel: Kernel | None, q: Tensor, k: Tensor, v: Tensor, mask: AttentionMask, **rest: Any) -> Tensor:
     """attend() with a mixer unless one is given."""
     usual = {"scale": SCALE, "mixer": Softmax(), "own": {}}
-    return attend(q, k, v, kernel=kernel, mask=sight, **(usual | rest))
+    return attend(q, k, v, kernel=kernel, mask=mask, **(usual | rest))
 
 
 def value_and_gradients(
@@ -178,13 +178,13 @@ def value_and_gradients(
     **rest: Any,
 ) -> list[Tensor]:
     """The result, and the gradients of queries, keys, values and everything added. `real` (B,T): queries that count."""
-    heads = sight.heads
-    leaves = [t.to(dtype).requires_grad_() for t in qkv(sight.queries, sight.keys, heads, groups)]
+    heads = mask.heads
+    leaves = [t.to(dtype).requires_grad_() for t in qkv(mask.queries, mask.keys, heads, groups)]
     more: list[Tensor] = []
     for name in names:
-        fields, tensors = ADDED[name](sight.queries, sight.keys, heads)
+        fields, tensors = ADDED[name](mask.queries, mask.keys, heads)
         rest, more = rest | fields, more + tensors
-    out = run(kernel, *leaves, sight, **rest)
+    out = run(kernel, *leaves, mask, **rest)
     counted = out if real is None else out * real[:, :, None, None]
     counted.backward(random(*out.shape, seed=7).to(dtype))
     return [counted.detach(), *(leaf.grad for leaf in leaves + more)]

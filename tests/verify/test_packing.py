@@ -185,13 +185,10 @@ def test_small_of_a_spec_that_can_not_be_narrowed_keeps_what_it_must():
 
 def test_packing_leaves_the_modes_and_gradients_of_the_model_as_they_were():
     model = model_of({"block.dropout": 0.1, "loss.z": 1e-3}).train()
-    # As a run has it; what it checks needs the logits.
-    model.return_logits = False
     model.decoder.blocks[0].eval().requires_grad_(False)
     model.head.weight.grad = torch.ones_like(model.head.weight)
     modes = [module.training for module in model.modules()]
     assert packing(model, documents=2).passed
-    assert not model.return_logits
     assert [module.training for module in model.modules()] == modes
     assert [name for name, p in model.named_parameters() if p.grad is not None] == ["head.weight"]
     assert torch.equal(model.head.weight.grad, torch.ones_like(model.head.weight))

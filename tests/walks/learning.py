@@ -310,7 +310,6 @@ def _gone_on(world: World, rng: random.Random, label: str, made: Model) -> None:
         module.training = modes[name]
     for name, p in world.twin.model.named_parameters():
         p.requires_grad_(named[name].requires_grad)
-    made.return_logits = world.twin.model.return_logits
     world.adopt(made)
     if any(getattr(module, "way", None) is not None for module in world.twin.model.modules()):
         world.set_ways("none", "none")
@@ -444,7 +443,6 @@ def surgery(world: World, rng: random.Random) -> None:
             twin.load_state_dict(plain.state_dict())
             for a, b in zip(made.parameters(), twin.parameters(), strict=True):
                 require(same(a.detach(), b.detach()), "values", f"{each} gives other weights")
-            made.return_logits = twin.return_logits = world.twin.model.return_logits
             world.kept = []
             world.adopt(made, twin)
         return

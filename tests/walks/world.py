@@ -171,7 +171,6 @@ class Picture:
     buffers: dict[str, Tensor]
     ways: list[Any]
     spec: ModelSpec
-    return_logits: bool
 
     @classmethod
     def of(cls, model: Model) -> "Picture":
@@ -187,7 +186,6 @@ class Picture:
             buffers={name: b.detach().clone() for name, b in model.named_buffers()},
             ways=[getattr(module, "way", None) for module in modules.values()],
             spec=model.spec,
-            return_logits=model.return_logits,
         )  # fmt: skip
 
 
@@ -224,7 +222,6 @@ class World:
         made = [randomise(af.build(spec, dtype=self.dtype, seed=seed), seed).to(self.device) for _ in range(2)]
         for model in made:
             model.train()
-            model.return_logits = bool(seed % 2)
         self.live, self.twin = (Side(model=model, optim=Optim(leaf=leaf)) for model in made)
         self.felt: dict[str, Tensor] = {}
         """The largest number of each gradient of the twin's last backward pass."""
@@ -463,8 +460,6 @@ class World:
             for name, buffer in model.named_buffers():
                 if "objects" not in changed and not same(buffer, before.buffers[name]):
                     yield Violation("buffers", f"{name} is not what it was")
-        if model.return_logits != before.return_logits and "modules" not in changed:
-            yield Violation("attributes", "return_logits is not what it was")
 
     def _twins(self) -> Iterator[Violation]:
         """Where the walked model is not what its twin is."""

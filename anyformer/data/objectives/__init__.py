@@ -125,15 +125,15 @@ class Objective(OpenAxis, axis="objective", leaves="anyformer.data.objectives"):
         """The answer of a row that holds nothing; None where labels are cells."""
         return np.int64(IGNORE) if self.classes == "label" else None
 
-    def answer(self, model: Model, inputs: dict[str, Tensor]) -> tuple[LossTerms, Output]:
-        """One pass and its loss, for who wants to judge as well."""
+    def answer(self, model: Model, inputs: dict[str, Tensor], **how: Any) -> tuple[LossTerms, Output]:
+        """One pass and its loss, for who wants to judge as well; `how` is said to the model beside its inputs."""
         from anyformer.kernels.loss import LossTerms
 
-        out = model(**inputs)
+        out = model(**inputs, **how)
         return LossTerms(out.loss, out.losses, out.label_count), out
 
     def loss(self, model: Model, inputs: dict[str, Tensor]) -> LossTerms:
-        return self.answer(model, inputs)[0]
+        return self.answer(model, inputs, return_logits=False)[0]
 
     def judge(self, out: Output, inputs: dict[str, Tensor]) -> dict[str, tuple[float, float]]:
         """Figures of quality as (sum, count): the fraction of counted labels for which the model's first choice is right."""

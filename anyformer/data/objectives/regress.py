@@ -61,10 +61,10 @@ class Regress(Objective, kind="regress"):
     def no_answer(self, setting: Setting) -> Any:
         return np.zeros(_sizes(setting.spec)[1], np.float32)
 
-    def answer(self, model: Model, inputs: dict[str, Tensor]) -> tuple[LossTerms, Output]:
+    def answer(self, model: Model, inputs: dict[str, Tensor], **how: Any) -> tuple[LossTerms, Output]:
         from anyformer.kernels.loss import LossTerms
 
-        out = model(**inputs)
+        out = model(**inputs, **how)
         squares, count = _squares(out, inputs)
         error = squares / count.clamp(min=1)
         # Whatever else the model adds to its loss stays.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from anyformer.data.dataset import Examples, Piece, Pieces
 from anyformer.data.objectives import Made, Setting, label_of
@@ -43,18 +43,20 @@ class Triplet(TwoTexts, kind="triplet"):
         rows = tuple(self.row(examples, piece.example, other, setting) for other in ("b", "c"))
         return Made(rows, label_of(examples, piece.example))
 
-    def answer(self, model: Model, inputs: dict[str, Tensor]) -> tuple[LossTerms, Output]:
+    def answer(self, model: Model, inputs: dict[str, Tensor], **how: Any) -> tuple[LossTerms, Output]:
         from anyformer.errors import InputError
         from anyformer.kernels.loss import LossTerms, cross_entropy
 
         labels_U = inputs["labels"]
         # Of one class the model is always right, so all that its own loss holds is what it adds (balance of experts).
-        out = model(**{**inputs, "labels": labels_U.new_zeros(2 * len(labels_U))})
+        out = model(**{**inputs, "labels": labels_U.new_zeros(2 * len(labels_U))}, **how)
         if out.logits is None or out.loss is None:
             raise InputError("a triplet is judged by its logits, and this model answered none")
         loss = model.spec.loss
         added = out.loss - loss.z * out.losses["z"] if loss.z else out.loss
-        found = cross_entropy(out.logits.reshape(-1, 2), labels_U, smoothing=loss.label_smoothing, z=loss.z)
+        found = cross_entropy(
+            out.logits.reshape(-1, 2), labels_U, smoothing=how.get("label_smoothing", loss.label_smoothing), z=loss.z
+        )
         return LossTerms(found.total + added, {**out.losses, **found.terms}, found.label_count), out
 
     def judge(self, out: Output, inputs: dict[str, Tensor]) -> dict[str, tuple[float, float]]:

@@ -18,7 +18,7 @@ from typing import Any
 
 from anyformer.errors import CapabilityError, InputError
 
-PROGRAM = Path(__file__).with_name("rendering.py")
+PROGRAM = Path(__file__).with_name("render_worker.py")
 PATIENCE = 2.0
 """Seconds after which a rendering is given up. Endless loops end much earlier, by their count of instructions."""
 

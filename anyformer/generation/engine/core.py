@@ -22,6 +22,8 @@ from anyformer.generation.engine.proposers import Proposer
 from anyformer.generation.engine.request import Event, FinishReason, Request, Sequence, TopLogprobs
 from anyformer.generation.engine.sampler import NONE, Sampled, Sampler, SamplingState, top_logprobs
 from anyformer.generation.engine.scheduler import Chunk, Limits, Scheduler
+from anyformer.generation.engine.search_groups import advance_searches
+from anyformer.generation.engine.speculative import verify
 from anyformer.generation.engine.stats import Stats
 from anyformer.generation.outputs import own_logprobs
 from anyformer.generation.samplers.token_history import why_not
@@ -41,39 +43,39 @@ class EngineCore:
         self.scheduler = Scheduler(self.pool, limits, self.stats, speculative=proposer is not None)
         self.sampler = Sampler(self.pool.device)
         self._modules = list(self.model.modules())
-        self._requests: dict[Hashable, Request] = {}
+        self.requests: dict[Hashable, Request] = {}
         """Those that have not ended."""
-        self._events: list[Event] = []
+        self.events: list[Event] = []
         """What the next step reports."""
         self._ahead: tuple[DecodeStream, list[Sequence]] | None = None
         """Decode steps under way on the device, and whose they are."""
 
     def add(self, request: Request) -> None:
         """Let a request wait for its first step."""
-        self._requests[request.id] = request
+        self.requests[request.id] = request
         self.scheduler.queue(request.sequences[0])
 
     def cancel(self, request: Request | Hashable) -> bool:
         """End a request now; the next step tells. False: it has ended before, or was never there."""
         name = request.id if isinstance(request, Request) else request
-        found = self._requests.get(name)
+        found = self.requests.get(name)
         if found is None or (isinstance(request, Request) and found is not request):
             return False
         for sequence in list(found.sequences):
             if sequence.finish_reason is None:
-                self._end(sequence, "cancelled")
+                self.end(sequence, "cancelled")
         return True
 
     def close(self) -> None:
         """Cancel all that is under way, and give back what it holds."""
-        for request in list(self._requests.values()):
+        for request in list(self.requests.values()):
             self.cancel(request)
         self._ahead = None
 
     @property
     def idle(self) -> bool:
         """Whether there is nothing to do and nothing to tell."""
-        return not self._requests and not self._events
+        return not self.requests and not self.events
 
     def step(self) -> list[Event]:
         """Read what is scheduled, sample the next tokens, and tell what happened."""
@@ -87,7 +89,7 @@ class EngineCore:
             raise
         self.stats.seconds += time.perf_counter() - began
         self.stats.steps += 1
-        events, self._events = self._events, []
+        events, self.events = self.events, []
         return events
 
     def _eval(self) -> Any:
@@ -139,7 +141,7 @@ class EngineCore:
         ids, finite = stream.read()
         for sequence, token, fine in zip(rows, ids, finite, strict=True):
             if sequence.finish_reason is None:
-                self._take(sequence, Sampled(token) if fine else Sampled(NONE, InputError(NOT_FINITE)))
+                self.take(sequence, Sampled(token) if fine else Sampled(NONE, InputError(NOT_FINITE)))
                 if sequence.finish_reason is not None:
                     self.scheduler.remove(sequence, wipe=sequence.finish_reason == "failed")
                 else:
@@ -151,7 +153,7 @@ class EngineCore:
     def _decode(self, sequences: list[Sequence]) -> None:
         """Read the last token of each sequence, and sample the next."""
         if self.proposer is not None:
-            self._verify(self.proposer, sequences)
+            verify(self, self.proposer, sequences)
             return
         self.stats.decode_tokens += len(sequences)
         for rows in _passes(sequences):
@@ -229,7 +231,7 @@ class EngineCore:
                 continue
             if alone and isinstance(error, Exception):
                 for each in (*sequence.group, *sequence.forks):
-                    self._end(each, "failed", error)
+                    self.end(each, "failed", error)
             else:
                 sequence.isolated = True
                 self.stats.retries += 1
@@ -256,7 +258,7 @@ class EngineCore:
         for i, fine in zip(partial, logits_BV[partial].amax(-1).isfinite().tolist(), strict=True):
             if not fine:
                 for each in (*rows[i].group, *rows[i].forks):
-                    self._end(each, "failed", InputError(why_not(logits_BV[i], logits_BV[i]) or NOT_FINITE))
+                    self.end(each, "failed", InputError(why_not(logits_BV[i], logits_BV[i]) or NOT_FINITE))
 
     def _register(self, sequence: Sequence, taken: int) -> None:
         """Let others share the blocks that a pass has filled."""
@@ -280,57 +282,15 @@ class EngineCore:
             told += zip(chosen, top, strict=True)
         request.prompt_logprobs = told
 
-    # Speculative decoding
-
-    def _verify(self, proposer: Proposer, rows: list[Sequence]) -> None:
-        """Read several proposed tokens in one pass, and keep those that the model samples itself."""
-        blocks = self.scheduler.blocks
-        if blocks is None:
-            raise TypeError("proposals are verified with a pool of blocks, which can go back")
-        # The last token of a sequence is never read.
-        room = [s.request.max_new_tokens - (len(s.tokens) - s.prompt_length) - 1 for s in rows]
-        proposed = proposer.propose(rows, [max(0, min(n, proposer.most)) for n in room])
-        before, ids = [], []
-        for sequence, guesses in zip(rows, proposed, strict=True):
-            before.append(blocks.snapshot(sequence.held))
-            # A state that went back reads once more what was right after its snapshot.
-            ids.append([*sequence.tokens[sequence.held.count :], *guesses])
-            blocks.grow(sequence.held, len(ids[-1]))
-        self.stats.passes += 1
-        self.stats.decode_tokens += len(rows)
-        self.stats.proposed_tokens += sum(map(len, proposed))
-        hidden_BTD = self.runner.forward([each.held for each in rows], ids)
-        logits = [
-            self.runner.logits(hidden_TD[len(new) - len(guesses) - 1 : len(new)])
-            for hidden_TD, new, guesses in zip(hidden_BTD, ids, proposed, strict=True)
-        ]
-        alive, accepted = list(range(len(rows))), [0] * len(rows)
-        for step in range(max(map(len, proposed)) + 1):
-            sampled = self.sampler.sample(torch.stack([logits[i][step] for i in alive]), [rows[i] for i in alive])
-            for i, each in zip(list(alive), sampled, strict=True):
-                self._take(rows[i], each)
-                right = step < len(proposed[i]) and proposed[i][step] == each.id
-                accepted[i] += right
-                if not right or rows[i].finish_reason is not None:
-                    alive.remove(i)
-            if not alive:
-                break
-        self.stats.accepted_tokens += sum(accepted)
-        for i, sequence in enumerate(rows):
-            if sequence.finish_reason is not None:
-                self.scheduler.remove(sequence, wipe=sequence.finish_reason == "failed")
-                proposer.forget(sequence)
-            elif accepted[i] < len(proposed[i]):
-                known = len(ids[i]) - len(proposed[i])
-                blocks.rewind(sequence.held, before[i], keep=0 if blocks.stateful else known + accepted[i])
-
     # Sampling
 
     def _sample(self, rows: list[Sequence], logits_BV: Tensor, hidden: Rows[Tensor] | None = None) -> None:
         """The next token of each sequence; those that stand behind one whose prompt was read begin here too."""
         if any([each.request.search is not None for each in rows]):
             searches = [i for i, each in enumerate(rows) if each.request.search is not None]
-            self._search([rows[i] for i in searches], logits_BV[searches], hidden and [hidden[i] for i in searches])
+            advance_searches(
+                self, [rows[i] for i in searches], logits_BV[searches], hidden and [hidden[i] for i in searches]
+            )
             others = [i for i in range(len(rows)) if i not in searches]
             rows, logits_BV = [rows[i] for i in others], logits_BV[others]
             if not rows:
@@ -342,7 +302,7 @@ class EngineCore:
         else:
             everyone = rows
         for sequence, sampled in zip(everyone, self.sampler.sample(logits_BV, everyone), strict=True):
-            self._take(sequence, sampled)
+            self.take(sequence, sampled)
         for sequence in rows:
             if sequence.forks:
                 self._fork(sequence)
@@ -363,76 +323,7 @@ class EngineCore:
                 self.stats.forked_tokens += fork.cached.count
                 self.scheduler.start(fork)
 
-    def _search(self, rows: list[Sequence], logits_BV: Tensor, hidden: Rows[Tensor] | None) -> None:
-        """The next sequences of each search, forked from those before."""
-        for request in dict.fromkeys(each.request for each in rows):
-            index = [i for i, each in enumerate(rows) if each.request is request]
-            search, mine = request.search, [rows[i] for i in index]
-            if search is None:
-                raise TypeError("a search and plain sequences are read in passes of their own")
-            states = None
-            if search.reads_hidden and hidden is not None:
-                states = torch.stack([hidden[i][-1] for i in index])
-            try:
-                if len(mine[0].tokens) == mine[0].prompt_length:
-                    search.begin(None if hidden is None else hidden[index[0]])
-                moves = search.advance(
-                    logits_BV[index], lambda logits, mine=mine: self.sampler.filtered(logits, mine), states
-                )
-            except Exception as error:
-                for each in mine:
-                    self._end(each, "failed", error)
-                continue
-            if moves:
-                self._move(request, mine, moves)
-            else:
-                self._answer(request, mine)
-
-    def _move(self, request: Request, old: list[Sequence], moves: list[tuple[int, int]]) -> None:
-        """Sequences with one more token each, in place of those before."""
-        made = [
-            Sequence(request, i, old[parent].key, [*old[parent].tokens, token], old[parent].prompt_length)
-            for i, (parent, token) in enumerate(moves)
-        ]
-        parents = [parent for parent, _ in moves]
-        for i, sequence in enumerate(old):
-            self.scheduler.running.remove(sequence)
-            if i not in parents:
-                self.pool.free(sequence.held)
-                sequence.cached = None
-        request.sequences = made
-        for i, sequence in enumerate(made):
-            parent = old[parents[i]]
-            # The last one that goes on from a sequence has what it held.
-            last = parents[i] not in parents[i + 1 :]
-            sequence.isolated = parent.isolated
-            sequence.cached = parent.held if last else self.scheduler.fork(parent)
-            if sequence.cached is not None:
-                self.scheduler.start(sequence)
-        if any(each.cached is None for each in made):
-            self.scheduler.preempt(made[0])
-
-    def _answer(self, request: Request, old: list[Sequence]) -> None:
-        """What a search has found, in place of its sequences."""
-        for sequence in old:
-            self.scheduler.remove(sequence)
-        found = [] if request.search is None else request.search.results
-        request.sequences = [
-            Sequence(
-                request, i, 0, [*old[0].tokens[: old[0].prompt_length], *each.ids], old[0].prompt_length,
-                finish_reason="stop" if each.stopped else "length", logprobs=list(each.logprobs),
-            )
-            for i, each in enumerate(found)
-        ]  # fmt: skip
-        for sequence, each in zip(request.sequences, found, strict=True):
-            self.stats.new_tokens += len(each.ids)
-            self.stats.finished += 1
-            self._events.append(
-                Event(request.id, sequence.index, each.ids, each.logprobs, finish_reason=sequence.finish_reason)
-            )
-        del self._requests[request.id]
-
-    def _take(self, sequence: Sequence, sampled: Sampled) -> None:
+    def take(self, sequence: Sequence, sampled: Sampled) -> None:
         """Write down what was sampled, and whether the sequence ends with it."""
         if sampled.error is not None:
             self._tell(sequence, "failed", sampled.error)
@@ -454,7 +345,7 @@ class EngineCore:
             prompt = tuple(request.prompt_logprobs)
         if reason is not None:
             self._close(sequence, reason)
-        self._events.append(Event(request.id, sequence.index, (token,), logprobs, top, prompt, reason))
+        self.events.append(Event(request.id, sequence.index, (token,), logprobs, top, prompt, reason))
 
     def _finish_reason(self, sequence: Sequence, token: int) -> FinishReason | None:
         """Why a sequence ends with this token; None: it doesn't."""
@@ -467,7 +358,7 @@ class EngineCore:
                 return "stop"
         return "length" if len(sequence.tokens) - sequence.prompt_length >= request.max_new_tokens else None
 
-    def _end(self, sequence: Sequence, reason: FinishReason, error: Exception | None = None) -> None:
+    def end(self, sequence: Sequence, reason: FinishReason, error: Exception | None = None) -> None:
         """End a sequence outside of a choice."""
         if sequence.finish_reason is not None:
             return
@@ -479,20 +370,20 @@ class EngineCore:
 
     def _tell(self, sequence: Sequence, reason: FinishReason, error: Exception | None = None) -> None:
         self._close(sequence, reason, error)
-        self._events.append(Event(sequence.request.id, sequence.index, finish_reason=reason, error=error))
+        self.events.append(Event(sequence.request.id, sequence.index, finish_reason=reason, error=error))
 
     def _close(self, sequence: Sequence, reason: FinishReason, error: Exception | None = None) -> None:
         sequence.finish_reason, sequence.error = reason, error
         self.stats.finished += 1
         if sequence.request.done:
-            del self._requests[sequence.request.id]
+            del self.requests[sequence.request.id]
 
     def check(self) -> None:
         """Raise if a block, a slot or a request was lost, or counted twice."""
         if self.scheduler.blocks is not None:
             self.scheduler.blocks.check()
         wrong = self.scheduler.problems()
-        alive = [s for request in self._requests.values() for s in request.sequences if s.finish_reason is None]
+        alive = [s for request in self.requests.values() for s in request.sequences if s.finish_reason is None]
         behind = [fork for sequence in alive for fork in sequence.forks]
         waiting = [each for first in self.scheduler.waiting for each in first.group]
         placed = [*waiting, *self.scheduler.running, *behind]

@@ -127,7 +127,7 @@ class Engine(EngineCore):
             raise TypeError(f"add_request(...): params are given, so leave out {', '.join(sorted(named))}")
         options = read_params(named, others=OWN, caller="add_request") if params is None else params
         name = self._arrivals if id is None else id
-        if name in self._requests:
+        if name in self.requests:
             raise InputError(f"id: {name!r} is that of a request that has not ended; give another one")
         asked = request(
             self.model, one_row("input_ids", input_ids), options, attention_mask=None,
@@ -142,7 +142,7 @@ class Engine(EngineCore):
             made.max_new_tokens = max(1, min(asked.new, self.pool.length - asked.begun_BT.shape[1] + 1))
         if made.rope_length is not None and asked.declared is None:
             made.rope_length = asked.begun_BT.shape[1] + made.max_new_tokens
-        if not self._requests:
+        if not self.requests:
             self._see_weights()
         self._arrivals += 1
         self.add(made)

@@ -79,7 +79,7 @@ def assembled(model: Model, spec: ModelSpec, device: torch.device, *, keep: bool
     return plain
 
 
-KEPT = {"training", "return_logits", "way"}
+KEPT = {"training", "way"}
 """What belongs to the run and not to the spec."""
 
 

@@ -31,8 +31,7 @@ def both(model, **inputs):
     """The pass with logits and the one without, and the gradients of both."""
     found = []
     for keeps in (True, False):
-        model.return_logits = keeps
-        out = model(**inputs)
+        out = model(**inputs, return_logits=keeps)
         found.append((out, torch.autograd.grad(out.loss, list(model.parameters()))))
     (kept, wanted), (bare, grads) = found
     assert kept.logits is not None
@@ -68,18 +67,15 @@ def test_encoder_decoder_without_logits_learns_the_same():
 def test_model_without_logits_still_answers_them_where_no_loss_is_asked():
     model = build(HEADS["own"])
     wanted = model(IDS).logits
-    model.return_logits = False
-    assert torch.equal(model(IDS).logits, wanted)
+    assert torch.equal(model(IDS, return_logits=False).logits, wanted)
 
 
 def test_model_without_logits_keeps_the_few_of_a_head_that_is_no_vocabulary():
     model = build({"kind": "sequence", "labels": 3}, topology="encoder", loss={})
-    model.return_logits = False
-    assert model(IDS, labels=torch.tensor([0, 2])).logits.shape == (2, 3)
+    assert model(IDS, labels=torch.tensor([0, 2]), return_logits=False).logits.shape == (2, 3)
 
 
 def test_model_without_logits_names_labels_of_another_shape():
     model = build(HEADS["own"])
-    model.return_logits = False
     with pytest.raises(InputError, match=r"labels: expected \(2, 12\), got \(2, 11\)"):
-        model(IDS, labels=IDS[:, 1:])
+        model(IDS, labels=IDS[:, 1:], return_logits=False)
