@@ -15,9 +15,9 @@ import time
 from typing import Any
 
 import torch
-from anyformer.generation.running.standby import dismiss, runner_for
 
 import anyformer as af
+from anyformer.generation.engine.runner_cache import dismiss, runner_for
 
 BUS = 4.43e12
 """Bytes a second of a matrix-vector product (measured on an H200)."""
@@ -135,27 +135,26 @@ def window() -> None:
     full = spec.vary({"attention.pattern": "causal"})
     for length in (8192, 131072):
         runner = runner_for(model, 1, length)
-        tenant = runner.pool.add()
-        runner.pool.reserve(tenant, length - 512)
+        sequence = runner.pool.add()
+        runner.pool.reserve(sequence, length - 512)
         # What the ring holds does not matter for the time of a step.
-        tenant.count = length - 512
-        runner.pool.reserve(tenant, 512)
-        ids = torch.zeros(1, dtype=torch.long, device="cuda")
+        sequence.count = length - 512
+        runner.pool.reserve(sequence, 512)
         for _ in range(20):
-            runner.step([tenant], ids)
-        steps = timed(lambda runner=runner, tenant=tenant, ids=ids: [runner.step([tenant], ids) for _ in range(100)], 4)
+            runner.decode([sequence], [0])
+        steps = timed(lambda runner=runner, sequence=sequence: [runner.decode([sequence], [0]) for _ in range(100)], 4)
         held = runner.pool.nbytes
         least = full.count().kv_bytes(4096, "bfloat16", 1)
         say(
             f"  window 4096 at {length}: step {10 * min(steps):.3f} ms; KV {held / 2**20:.0f} MiB, {held / least:.3f} of the window's"
         )
-        runner.pool.free(tenant)
+        runner.pool.free(sequence)
         dismiss(model)
 
 
 def rate() -> None:
     """How often bf16 answers differ alone and in a batch, and what it costs that they never do."""
-    from anyformer.generation.running.runner import Runner
+    from anyformer.generation.engine import Engine
 
     model = built("1b")
     torch.manual_seed(1)
@@ -164,34 +163,26 @@ def rate() -> None:
         answers: dict[str, list[list[int]]] = {}
         times: dict[str, float] = {}
         for way in ("alone", "together"):
-            runner = Runner(model, model.new_pool(32, 512, block_size=64), same_shapes=same)
+            engine = Engine(
+                model, max_num_seqs=32, max_model_len=512, batch_invariant=same, enable_prefix_caching=False
+            )
             groups = [[i] for i in range(32)] if way == "alone" else [list(range(32))]
             found: list[list[int]] = [[] for _ in prompts]
-            with torch.inference_mode():
-                for group in groups:
-                    tenants = [runner.pool.add() for _ in group]
-                    for tenant, i in zip(tenants, group, strict=True):
-                        runner.pool.reserve(tenant, len(prompts[i]) + 128)
-                    logits = runner.read_prompts(tenants, [prompts[i] for i in group])
-                    torch.cuda.synchronize()
-                    began = time.perf_counter()
-                    for _ in range(128):
-                        ids = logits.argmax(-1)
-                        for i, token in zip(group, ids.tolist(), strict=True):
-                            found[i].append(token)
-                        logits = runner.step(tenants, ids)
-                    times[way] = times.get(way, 0) + time.perf_counter() - began
-                    for tenant in tenants:
-                        runner.pool.free(tenant)
+            began = time.perf_counter()
+            for group in groups:
+                added = engine.run([{"input_ids": prompts[i], "max_new_tokens": 128, "stop": ()} for i in group])
+                for i, each in zip(group, added, strict=True):
+                    found[i] = each.sequences[0].new
+            times[way] = time.perf_counter() - began
             answers[way] = found
-            del runner
+            del engine
         differing = sum(a != b for a, b in zip(answers["alone"], answers["together"], strict=True))
         tokens = sum(
             next((k for k, (x, y) in enumerate(zip(a, b, strict=True)) if x != y), 128)
             for a, b in zip(answers["alone"], answers["together"], strict=True)
         )
         say(
-            f"  same_shapes={same}: {differing} of 32 answers of 128 tokens differ (agreeing tokens before: {tokens} of {32 * 128}); "
+            f"  batch_invariant={same}: {differing} of 32 answers of 128 tokens differ (agreeing tokens before: {tokens} of {32 * 128}); "
             f"alone {32 * 128 / times['alone']:.0f} tok/s, together {32 * 128 / times['together']:.0f} tok/s"
         )
 

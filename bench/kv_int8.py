@@ -14,9 +14,9 @@ import math
 from pathlib import Path
 
 import torch
-from anyformer.generation.running.runner import Runner
 
 import anyformer as af
+from anyformer.generation.engine.model_runner import ModelRunner
 from anyformer.model.eval_mode import eval_mode
 
 ROWS = 8
@@ -50,15 +50,15 @@ def logprobs(model, rows_BW, storage, step):
     """Log-probabilities (B,W,V) read through a pool, and the pool."""
     rows, window = rows_BW.shape
     pool = model.new_pool(rows, window, block_size=16, kv_cache_dtype=storage)
-    runner = Runner(model, pool)
-    tenants = [pool.add() for _ in range(rows)]
+    runner = ModelRunner(model, pool)
+    sequences = [pool.add() for _ in range(rows)]
     found = []
     with eval_mode(model):
         # A first pass of many tokens would see them as they were before they were stored.
         for begin, end in [(0, 1), *((i, min(i + step, window)) for i in range(1, window, step))]:
-            for tenant in tenants:
-                pool.reserve(tenant, end - begin)
-            found.append(runner.logits(runner.states(tenants, rows_BW[:, begin:end].tolist())).log_softmax(-1))
+            for sequence in sequences:
+                pool.reserve(sequence, end - begin)
+            found.append(runner.logits(runner.forward(sequences, rows_BW[:, begin:end].tolist())).log_softmax(-1))
     return torch.cat(found, 1), pool
 
 

@@ -15,7 +15,6 @@ import time
 import torch
 
 import anyformer as af
-from anyformer.train.compile import compiled
 
 LIMIT = 775e12
 SHAPES = {
@@ -66,6 +65,8 @@ def stepper(parameters, loss, *, autocast):
 
 
 def ours(shape, kind):
+    from anyformer.train.compile import compiled
+
     torch.manual_seed(0)
     pure = shape == "llama"
     model = af.build(af.spec(SHAPES[shape])).to("cuda", torch.bfloat16 if pure else torch.float32).train()
