@@ -112,7 +112,7 @@ def _train(config: Config, given: argparse.Namespace) -> int:
 
 def _summarize(made: Trainer, end: dict[str, Any], given: argparse.Namespace) -> None:
     """How it ended, and what to do next."""
-    from anyformer.train.metrics import sound
+    from anyformer.train.loggers import sound
     from anyformer.train.report import FILE
 
     changes = [part for name, value in given.changes for part in ("--set", change_text(name, value))]

@@ -36,7 +36,7 @@ def fixed_shapes(device: str) -> bool:
     """
     if torch.compiler.is_compiling() or getattr(_now, "held", None) is not None:
         return True
-    return device == "cuda" and torch.cuda.is_current_stream_capturing()
+    return device == "cuda" and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def hold(value: Value) -> Value:

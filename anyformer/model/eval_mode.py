@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import threading
-from collections.abc import Generator
-from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 from torch import nn
 
 from anyformer.model.model import Model
-
-T = TypeVar("T")
 
 _readers: WeakKeyDictionary[nn.Module, int] = WeakKeyDictionary()
 """How many read a module that was in training mode before: streams may overlap, and threads too."""
@@ -21,11 +16,7 @@ _counting = threading.Lock()
 
 
 class eval_mode:
-    """Eval mode, so that nothing is dropped; when the last reader is done every module has its own mode again.
-
-    Whoever hands something out before the end gives the model back for as long, so that its mode is the user's:
-    `for each in mode.handing(steps)`.
-    """
+    """Eval mode, so that nothing is dropped; when the last reader is done every module has its own mode again."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -48,21 +39,10 @@ class eval_mode:
                     module.training = True
             self._held = []
 
-    def handing(self, steps: Generator[T]) -> Generator[T]:
-        """The same steps, each made in eval mode and looked at in the mode that the user gave the model."""
-        with contextlib.closing(steps):
-            held = True
-            while True:
-                # To look at one flag is cheap, at those of all modules it is not: a model that serves is in eval mode.
-                if held or self.model.training:
-                    with self:
-                        held = bool(self._held)
-                        step = next(steps, None)
-                else:
-                    step = next(steps, None)
-                if step is None:
-                    return
-                yield step
+    @property
+    def holds(self) -> bool:
+        """Whether a module was in training mode, or is read by others who will put it back."""
+        return bool(self._held)
 
 
 def without_head(model: Model) -> Model:

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from anyformer.generation.batching import Batcher
 
 from anyformer.explain.groups import groups
 from anyformer.explain.kernels import kernel_table, requests
+from anyformer.generation.engine import Engine
 from anyformer.kernels.attention import KERNELS, flex
 from anyformer.model import stack
 from tests.contract.contracts import keeps_a_cache, length_of, model_of, prefix_of, step
@@ -85,8 +85,8 @@ def test_kernels_of_paged_decoding_are_those_that_continuous_batching_asks_for(a
     spec = make(*given)
     if spec.topology != "decoder" or spec.head.kind != "lm" or prefix_of(spec) or spec.embed.kind != "tokens":
         pytest.skip("requests are texts for a decoder")
-    engine = Batcher(model_of(spec), seats=2, length=LENGTH, size=4, budget=64)
-    engine.submit(torch.arange(9) % spec.vocab, max_new_tokens=3, stop=())
+    engine = Engine(model_of(spec), max_num_seqs=2, max_model_len=LENGTH, block_size=4, max_num_batched_tokens=64)
+    engine.add_request(torch.arange(9) % spec.vocab, max_new_tokens=3, stop=())
     engine.step()
     asked.clear()
     engine.step()

@@ -256,7 +256,7 @@ def test_reversible_mixture_has_the_gradient_of_the_plain_loop():
     x = model.embed(ids, None)
     found = torch.autograd.grad(model(ids, labels=ids).loss, list(model.parameters()))
     streams = [x, x]
-    scene = model.decoder.scene(model.decoder.kinds[0], 0, x, place(2, 12, x.device), None)
+    scene = model.decoder.self_metadata(model.decoder.kinds[0], 0, x, place(2, 12, x.device), None)
     for block in model.decoder.blocks:
         streams = block(streams, scene)
     states = model.decoder.final_norm((streams[0] + streams[1]) / 2)

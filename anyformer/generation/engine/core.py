@@ -6,11 +6,9 @@ global. Whoever else is there, a request gets the tokens that it gets alone.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Hashable, Iterator
 from collections.abc import Sequence as Rows
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,7 +40,7 @@ class EngineCore:
         self.stats = Stats()
         self.scheduler = Scheduler(self.pool, limits, self.stats, speculative=proposer is not None)
         self.sampler = Sampler(self.pool.device)
-        self._modules = list(self.model.modules())
+        self._modules, self._eval_mode, self._in_training = list(self.model.modules()), eval_mode(self.model), True
         self.requests: dict[Hashable, Request] = {}
         """Those that have not ended."""
         self.events: list[Event] = []
@@ -81,9 +79,13 @@ class EngineCore:
         """Read what is scheduled, sample the next tokens, and tell what happened."""
         began = time.perf_counter()
         try:
-            with self._eval() if any([module.training for module in self._modules]) else contextlib.nullcontext():
-                if self._ahead is None or not self._run_ahead():
-                    self._step()
+            if self._in_training or any([module.training for module in self._modules]):
+                with self._eval_mode as mode:
+                    # Another thread may have put the model into eval mode, and takes it out again when it likes.
+                    self._in_training = mode.holds
+                    self._advance()
+            else:
+                self._advance()
         except BaseException:
             self._recover()
             raise
@@ -92,11 +94,10 @@ class EngineCore:
         events, self.events = self.events, []
         return events
 
-    def _eval(self) -> Any:
-        return eval_mode(self.model)
-
-    def _step(self) -> None:
-        """One step in which the host samples."""
+    def _advance(self) -> None:
+        """One step: of the device, which samples by itself, or one in which the host does."""
+        if self._ahead is not None and self._run_ahead():
+            return
         scheduled = self.scheduler.schedule()
         if scheduled.decode:
             self._decode(scheduled.decode)

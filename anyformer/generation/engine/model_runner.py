@@ -69,7 +69,8 @@ class ModelRunner:
         self.name = "decoder_input_ids" if self.seq2seq else "input_ids"
         if batch_invariant and self.seq2seq:
             raise InputError("batch_invariant: an encoder-decoder reads sources of all rows at once; leave it out")
-        self.cuda_graphs = pool.device.type == "cuda" if cuda_graphs is None else cuda_graphs
+        captures = pool.device.type == "cuda" and isinstance(pool, KVBlockPool)
+        self.cuda_graphs = captures if cuda_graphs is None else cuda_graphs
         self.batch_invariant, self.compiled = batch_invariant, compiled
         self._graphs: dict[tuple[int, SamplingKind, int], DecodeGraph] = {}
         """By rows, what is sampled, and room for source tokens."""
