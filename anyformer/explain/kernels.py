@@ -84,22 +84,28 @@ def requests(
     for phase, queries, cache in _passes(spec, stack):
         given: dict[str, Any] = {"device": device, "dtype": dtype, "training": phase == "training"}
         given |= {"cached": cache is not None}
+
+        def asks(*what: Any, given: dict[str, Any] = given, **more: Any) -> KernelRequest:
+            # Only a pass of training has gradients.
+            with torch.set_grad_enabled(given["training"]):
+                return kernel_request(kind, *what, **given, **more)
+
         keys = queries if cache is None or kind.attention.mixer.stateful else kept_places(cache, first, queries)
         mask = attention_mask(
             kind.pattern if phase == "training" else kind.evaluated, queries, keys, heads=heads, layer=number
         )
-        request, asked = kernel_request(kind, mask, kind.position, None, **given), None
+        request, asked = asks(mask, kind.position, None), None
         if phase == "paged decoding" and len(rooms(spec, stack)[first].streams) == 2:
             mask = attention_mask(kind.pattern, queries, queries, heads=heads, layer=number)
             mask.shape = "pattern"
-            asked = kernel_request(kind, mask, kind.position, None, **given, paged=True)
+            asked = asks(mask, kind.position, None, paged=True)
             request = asked if choice(asked).kernel.reads_pages else request
         yield "self", phase, request, asked
         if stack.cross:
             mask = attention_mask(FULL, queries, place(1, spec.context, META), heads=heads)
             position = kind.position if kind.attention.cross_position else NoPosition()
             mixer = mixer_of(kind.attention, cross=True)
-            yield "cross", phase, kernel_request(kind, mask, position, mixer, **given), None
+            yield "cross", phase, asks(mask, position, mixer), None
 
 
 def _passes(spec: ModelSpec, stack: Stack) -> Iterator[tuple[str, TokenLayout, StaticKVCache | None]]:
