@@ -71,6 +71,7 @@ class Trapezoid(Decaying, kind="wsd"):
     """Warm up, stay, and decay linearly (WSD: warm-up, stable, decay; Hu et al. 2024)."""
 
     decay: float = 0.5
+    """The span of the decay."""
 
     def shape(self, step: float, total: float) -> float:
         decay = span(self.decay, total)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.generation import engine
+import anyformer.generation.generate as generating
 from anyformer.model.model import Model
 from anyformer.train.optim import Optimizers
 from anyformer.train.train_step import TrainStep
@@ -21,7 +21,7 @@ from tests.walks.world import Settings, World
 
 CHUNKS, EACH = 8, 3
 """Walks of a run of the suite: so many tests of so many. They begin on every kind of topology."""
-COMPILED = (5, 11)
+COMPILED = (5, 17)
 """Walks that compile: one generates, one trains."""
 
 
@@ -56,7 +56,7 @@ def test_walks_have_sixty_specs_of_all_topologies():
 
 def after_generate(monkeypatch, fault):
     """Something goes wrong whenever somebody generates."""
-    plain = engine.generate
+    plain = generating.generate
 
     @functools.wraps(plain)
     def generate(model, *args, **options):
@@ -64,7 +64,7 @@ def after_generate(monkeypatch, fault):
         fault(model)
         return found
 
-    monkeypatch.setattr(engine, "generate", generate)
+    monkeypatch.setattr(generating, "generate", generate)
 
 
 def elsewhere(model):
@@ -143,8 +143,8 @@ def test_walks_find_a_parameter_that_no_step_moves(monkeypatch):
 
 
 def test_walks_find_a_step_that_takes_other_pieces_in_threads(monkeypatch):
-    by_crew = TrainStep._by_crew
-    monkeypatch.setattr(TrainStep, "_by_crew", lambda self, parts, *rest: by_crew(self, parts[:-1], *rest))
+    by_workers = TrainStep._by_workers
+    monkeypatch.setattr(TrainStep, "_by_workers", lambda self, parts, *rest: by_workers(self, parts[:-1], *rest))
     found = walk(SPEAKS, Settings(backend=None), taken=[("train_in_threads", 0)])
     assert found.kinds & {"values", "gradients", "loss", "step"}, found.told()
 
