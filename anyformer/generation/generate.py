@@ -106,8 +106,10 @@ class Batch:
         """One step of the engine. A row that fails ends the call."""
         events = self.engine.step()
         for event in events:
-            if event.error is not None:
+            if isinstance(event.error, InputError):
                 raise InputError(f"row {event.request}: {event.error}") from event.error
+            if event.error is not None:
+                raise event.error
         return events
 
     def close(self) -> None:

@@ -1,11 +1,13 @@
 """generate(): its options, its answers, what it leaves behind and what it refuses."""
 
+import copy
 import json
 
 import pytest
 import torch
 
 import anyformer as af
+from anyformer.generation.engine.model_runner import ModelRunner
 from anyformer.model.model import Model
 from tests.contract.contracts import model_of, randomise
 from tests.contract.draw import BASE
@@ -383,3 +385,23 @@ def test_generate_after_a_prompt_beyond_the_context_warns():
     model = af.build(af.spec(BASE, {"position.kind": "alibi", "context": 8}))
     with pytest.warns(UserWarning, match="a prompt of 9 tokens, and this model is made for 8"):
         af.generate(model, torch.zeros(1, 9, dtype=torch.long), max_new_tokens=2)
+
+
+def test_generate_whose_pass_fails_raises_that_error_and_gives_everything_back(monkeypatch):
+    # A copy: the model itself is kept for other tests.
+    model = copy.deepcopy(model_of(af.spec(BASE))).train()
+    calls = iter(range(100))
+    honest = ModelRunner.decode
+
+    def fails(self, *given):
+        if next(calls) == 2:
+            raise MemoryError("no room")
+        return honest(self, *given)
+
+    monkeypatch.setattr(ModelRunner, "decode", fails)
+    ids = torch.tensor([[5, 17, 3], [8, 8, 9]])
+    with pytest.raises(MemoryError, match="no room"):
+        af.generate(model, ids, max_new_tokens=8)
+    assert all(module.training for module in model.modules())
+    model.eval()
+    assert af.generate(model, ids, max_new_tokens=8).shape == (2, 11)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-THEIRS = ("CUDA_", "TRITON_", "TORCHINDUCTOR_", "TORCH_")
+THEIRS = ("CUDA_", "TRITON_", "TORCHINDUCTOR_", "_TORCHINDUCTOR_", "TORCH_")
 GLOBAL_HOOKS = (
     "_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks", "_global_backward_pre_hooks",
     "_global_module_registration_hooks", "_global_parameter_registration_hooks", "_global_buffer_registration_hooks",

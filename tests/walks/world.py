@@ -199,6 +199,12 @@ class Kept:
     modes: dict[str, bool]
 
 
+def _compiled(model: Model) -> list[bool]:
+    """Which modules go through compiled code, or are computed again in the backward pass."""
+    ways = [getattr(module, "way", None) is not None for module in model.modules()]
+    return [model._compiled_call_impl is not None, *ways]
+
+
 class World:
     """A walk's state."""
 
@@ -541,6 +547,9 @@ class World:
             [why_not(m.inputs()) for m in side.model.modules() if isinstance(m, FusedInputs)]
             for side in (self.live, self.twin)
         ]
+        if self.settings.backend == "inductor":
+            # Its kernels fuse sums too, and a copy of a compiled model is not compiled.
+            apart = [(each, _compiled(side.model)) for each, side in zip(apart, (self.live, self.twin), strict=True)]
         limit = 0.0 if apart[0] == apart[1] else TABLE["single" if self.dtype == torch.float32 else "causality"].limit
         for name in ("hidden", "logits", "loss"):
             mine, theirs = (getattr(out, name) for out in found)
