@@ -7,7 +7,7 @@ global. Whoever else is there, a request gets the tokens that it gets alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable
 from collections.abc import Sequence as Rows
 
 import torch
@@ -164,7 +164,8 @@ class EngineCore:
                 continue
             try:
                 self.stats.passes += 1
-                logits_BV = self.runner.decode([each.held for each in rows], [each.tokens[-1] for each in rows])
+                cached = [each.cached for each in rows if each.cached is not None]
+                logits_BV = self.runner.decode(cached, [each.tokens[-1] for each in rows])
             except BaseException as error:
                 self._failed(rows, error)
                 continue
@@ -394,17 +395,16 @@ class EngineCore:
             raise RuntimeError("an engine has lost count: " + "; ".join(wrong))
 
 
-def _passes(sequences: list[Sequence]) -> Iterator[list[Sequence]]:
+def _passes(sequences: list[Sequence]) -> Iterable[list[Sequence]]:
     """Sequences that are read together: searches that look at states apart from the others, and whoever failed alone."""
     if not any([each.isolated or each.request.search is not None for each in sequences]):
-        yield sequences
-        return
+        return [sequences]
     groups: dict[object, list[Sequence]] = {}
     for each in sequences:
         search = each.request.search
         key: object = search if each.isolated and search is not None else each if each.isolated else None
         groups.setdefault((key, search is not None, search is not None and search.reads_hidden), []).append(each)
-    yield from groups.values()
+    return groups.values()
 
 
 def _marks(global_T: Tensor | None, begin: int, count: int) -> Tensor:

@@ -129,7 +129,7 @@ class ModelRunner:
     @torch.inference_mode()
     def decode(self, sequences: Rows[CachedSequence], ids: Rows[int]) -> Tensor:
         """Read one more token of each sequence; logits (B,V) after it, which the next step may overwrite."""
-        graph = self._graph(sequences, "greedy")
+        graph = self._graph(sequences, "greedy") if self.cuda_graphs else None
         if graph is not None:
             graph.load(sequences, ids)
             graph.replay(sequences)

@@ -154,13 +154,16 @@ class Scheduler:
         for sequence in list(self.running):
             cached = sequence.cached
             # Those that were preempted for an older one hold nothing any more.
-            if cached is None or not self._decodes(sequence, cached):
+            if cached is None:
+                continue
+            plain = len(sequence.tokens) - cached.count == 1 and cached.count and sequence.request.global_T is None
+            if not plain and not self._decodes(sequence, cached):
                 continue
             if cached.count % every or self._reserve_one(sequence):
                 output.decode.append(sequence)
             else:
                 short = True
-        if len(output.decode) == len(self.running) and not self.can_admit:
+        if len(output.decode) == len(self.running) and (self._full or not self.waiting):
             return output
         if any(each.request.search is not None for each in output.decode):
             # A group that lost or lacks a member waits for it.

@@ -30,7 +30,7 @@ def norm_linear(x_ND: Tensor, norm: NormTerms | None, weight_OD: Tensor, bias_O:
         if done is not None:
             return done
     x_ND = x_ND if norm is None else norm.leaf.apply(x_ND, norm.own)
-    way = cpu.linear if cpu.serves(x_ND, weight_OD) else F.linear
+    way = cpu.linear if weight_OD.numel() >= cpu.LEAST and cpu.serves(x_ND, weight_OD) else F.linear
     return way(x_ND, weight_OD, bias_O)
 
 
@@ -56,7 +56,7 @@ def linear_add(
         done = launch.linear_add(x_NI, weight_OI, bias_O, residual_NO, over=over)
         if done is not None:
             return done
-    way = cpu.linear if cpu.serves(x_NI, weight_OI) else F.linear
+    way = cpu.linear if weight_OI.numel() >= cpu.LEAST and cpu.serves(x_NI, weight_OI) else F.linear
     return residual_NO + way(x_NI, weight_OI, bias_O)
 
 
