@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -56,7 +57,7 @@ def generate(
         attention_mask: (B,T), 1 is real; None: all are.
         global_mask: (B,T), 1 is a global token of the prompt (or source), where a pattern has `global_tokens`.
         tokenizer: The model's, needed where an option is a text: stop strings, choices, bad words.
-        stream: Yield a (B,) tensor of ids after each step instead; the model is in eval mode until the stream ends.
+        stream: Yield a (B,) tensor of ids after each step instead; between two steps the model has its own mode.
         details: Answer a `GenerationOutput` (each step of a stream: a `Step`), with log-probabilities and finish reasons.
         use_cache: False reads the whole row again in each step: slow, with the same tokens.
         rope_length: What length-dependent RoPE scalings read. None: the longest prompt and its new tokens.
@@ -127,8 +128,9 @@ class Batch:
 
     def ids(self) -> Iterator[Tensor]:
         """The ids (B,) of each step. Closing this stream closes the engine's too."""
-        for ids, _, _ in self._columns():
-            yield torch.tensor(ids, device=self.device)
+        with contextlib.closing(self._columns()) as columns:
+            for ids, _, _ in columns:
+                yield torch.tensor(ids, device=self.device)
 
     def steps(self) -> Generator[Step]:
         """The same with log-probabilities, and which rows have finished."""
@@ -144,7 +146,7 @@ class Batch:
                 torch.tensor([[p for _, p in row] for row in found], dtype=exact, device=self.device) if top else None,
             )  # fmt: skip
 
-    def _columns(self) -> Iterator[tuple[list[int], list[bool], list[bool]]]:
+    def _columns(self) -> Generator[tuple[list[int], list[bool], list[bool]]]:
         """For each new token: the ids of all rows, which had finished before it, and which have met a stop by then."""
         rows, pad = self.rows, self.asked.pad
         try:

@@ -108,3 +108,10 @@ def test_contrastive_search_needs_a_position_for_its_last_token():
         af.InputError, match=r"reads its last token too, so 9 of them need 13 positions, .* has 12; ask"
     ):
         af.generate(model, PROMPT, max_new_tokens=9, **given)
+
+
+def test_contrastive_search_without_a_cache_keeps_the_global_tokens_of_its_prompt():
+    model = model_of(af.spec(BASE, {"attention.pattern": "causal & (window(2) | global_tokens)"}))
+    ids, marks = torch.tensor([[5, 6, 7, 8, 9, 10]]), torch.tensor([[1, 0, 0, 1, 0, 0]])
+    given = {"max_new_tokens": 6, "penalty_alpha": 0.5, "top_k": 3, "global_mask": marks}
+    assert torch.equal(af.generate(model, ids, use_cache=False, **given), af.generate(model, ids, **given))

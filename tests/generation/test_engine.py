@@ -294,3 +294,54 @@ def test_engine_with_proposals_gives_each_request_the_tokens_it_gets_alone(seed,
     engine = Engine(model, max_num_seqs=3, max_model_len=40, block_size=4, **given)
     assert [each.sequences[0].new for each in serve(engine, asked, rng)] == want
     assert engine.stats.accepted_tokens <= engine.stats.proposed_tokens
+
+
+@pytest.mark.parametrize("slots", [8, 12])
+def test_engine_with_slots_for_few_beams_preempts_younger_searches_and_gives_each_its_answer(slots):
+    model = small()
+    asked = [{"input_ids": [i, 2, 3, 4], "max_new_tokens": 5, "num_beams": 4} for i in range(1, 6)]
+    asked += [{"input_ids": PROMPT, "max_new_tokens": 6}]
+    engine = Engine(model, max_num_seqs=slots, max_model_len=20, block_size=2)
+    added = serve(engine, [{**each} for each in asked], random.Random(0))
+    assert [each.sequences[0].new for each in added] == [
+        alone(model, list(one.pop("input_ids")), **one) for one in asked
+    ]
+
+
+def test_engine_reads_the_prompt_of_a_contrastive_search_at_once():
+    model, ids = small(), [1 + i % 30 for i in range(17)]
+    given = {"max_new_tokens": 5, "penalty_alpha": 0.6, "top_k": 4}
+    for chunk in (4, 16):
+        (found,) = Engine(model, max_model_len=40, prefill_chunk=chunk).run([{"input_ids": ids, **given}])
+        assert found.sequences[0].new == alone(model, ids, **given)
+
+
+@pytest.mark.parametrize("search", [{"num_beams": 3}, {"penalty_alpha": 0.6, "top_k": 3}])
+def test_engine_gives_a_search_as_many_tokens_as_it_has_room_for(search):
+    engine = Engine(small(), max_model_len=18, block_size=4)
+    (found,) = engine.run([{"input_ids": PROMPT, "stop": (), **search}])
+    assert len(found.sequences[0].new) == 18 - len(PROMPT) + ("num_beams" in search)
+    engine.check()
+
+
+@pytest.mark.parametrize("way", [{"lookup": True}, {"draft": None}], ids=["lookup", "draft"])
+def test_engine_with_proposals_and_few_blocks_serves_several_answers_of_one_prompt(way):
+    model, ids = small(), [5, 6, 5, 6, 5, 6, 5, 6, 5]
+    given = {"max_new_tokens": 8, "temperature": 0.7, "seed": 3, "n": 3}
+    want = af.generate(model, torch.tensor([ids]), **given)[:, len(ids) :].tolist()
+    engine = Engine(
+        model, max_num_seqs=4, max_model_len=20, num_blocks=14, block_size=2, prefill_chunk=8, guesses=3,
+        **(way | ({"draft": model} if "draft" in way else {})),
+    )  # fmt: skip
+    (found,) = engine.run([{"input_ids": ids, **given}])
+    assert [each.new for each in found.sequences] == want
+    engine.check()
+
+
+def test_engine_run_keeps_the_events_of_requests_that_came_before_it():
+    engine = Engine(small(), max_model_len=20)
+    first = engine.add_request(PROMPT, max_new_tokens=2, id=1)
+    second = engine.add_request(PROMPT, max_new_tokens=2)
+    engine.run([{"input_ids": [1, 2], "max_new_tokens": 6}])
+    told = [event.request for event in engine]
+    assert told.count(first.id) == told.count(second.id) == 2

@@ -114,7 +114,7 @@ class EngineCore:
         rows = self.scheduler.running
         if not rows or self.proposer is not None or self.scheduler.can_admit:
             return
-        if not all(s.request.sampled_on_device and not s.isolated and s.pending == 1 for s in rows):
+        if not all(s.request.sampled_on_device and not s.isolated and self.scheduler.decodes(s) for s in rows):
             return
         rows = list(rows)
         stream = self.runner.decode_stream([s.held for s in rows], [s.tokens[-1] for s in rows], SamplingState.of(rows))
@@ -153,11 +153,15 @@ class EngineCore:
 
     def _decode(self, sequences: list[Sequence]) -> None:
         """Read the last token of each sequence, and sample the next."""
-        if self.proposer is not None:
-            verify(self, self.proposer, sequences)
-            return
         self.stats.decode_tokens += len(sequences)
-        for rows in _passes(sequences):
+        for scheduled in _passes(sequences):
+            # Who was preempted for a search of an earlier pass has nothing to read with.
+            rows = [each for each in scheduled if each.cached is not None]
+            if not rows:
+                continue
+            if self.proposer is not None:
+                verify(self, self.proposer, rows)
+                continue
             search = rows[0].request.search
             if search is not None and search.reads_hidden:
                 self._read([(each, 1) for each in rows])
@@ -167,7 +171,7 @@ class EngineCore:
                 cached = [each.cached for each in rows if each.cached is not None]
                 logits_BV = self.runner.decode(cached, [each.tokens[-1] for each in rows])
             except BaseException as error:
-                self._failed(rows, error)
+                self.failed(rows, error)
                 continue
             if self.scheduler.limits.enable_prefix_caching:
                 for each in rows:
@@ -192,7 +196,7 @@ class EngineCore:
             hidden_BTD = self._forward(chunks)
             logits_BV = self.runner.logits(self.runner.last(hidden_BTD, lengths))
         except BaseException as error:
-            self._failed(rows, error)
+            self.failed(rows, error)
             return
         for i, (sequence, taken) in enumerate(chunks):
             self._register(sequence, taken)
@@ -221,7 +225,7 @@ class EngineCore:
             marks = []
         return self.runner.forward(cached, ids, sources=sources or None, global_tokens=marks or None)
 
-    def _failed(self, rows: list[Sequence], error: BaseException) -> None:
+    def failed(self, rows: list[Sequence], error: BaseException) -> None:
         """Nobody knows whose fault it was, or what had been written: all rows of a pass begin again, each alone, and one
         that fails alone ends.
         """
@@ -252,6 +256,8 @@ class EngineCore:
         for sequence in list(self.scheduler.running):
             if sequence.finish_reason is not None:
                 self.scheduler.remove(sequence)
+                if self.proposer is not None:
+                    self.proposer.forget(sequence)
             elif sequence.cached is not None and sequence.pending <= 0:
                 self.scheduler.preempt(sequence)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Rows
 from typing import Any
@@ -126,7 +127,8 @@ class Engine(EngineCore):
         if params is not None and named:
             raise TypeError(f"add_request(...): params are given, so leave out {', '.join(sorted(named))}")
         options = read_params(named, others=OWN, caller="add_request") if params is None else params
-        name = self._arrivals if id is None else id
+        free = (number for number in itertools.count(self._arrivals) if number not in self.requests)
+        name = next(free) if id is None else id
         if name in self.requests:
             raise InputError(f"id: {name!r} is that of a request that has not ended; give another one")
         asked = request(
@@ -136,10 +138,9 @@ class Engine(EngineCore):
         )  # fmt: skip
         self._check_room(asked)
         (made,) = requests(self.model, asked, first=self._arrivals)
-        made.id, made.logprobs = name, options.logprobs
-        if asked.params.new is None and asked.params.choices is None:
-            # Nobody asked for so many: they are what the context has room for.
-            made.max_new_tokens = max(1, min(asked.new, self.pool.length - asked.begun_BT.shape[1] + 1))
+        made.id, made.logprobs, made.max_new_tokens = name, options.logprobs, self._new_tokens(asked)
+        if made.search is not None:
+            made.search = SEARCHES[asked.params.way](asked.params, made.max_new_tokens)
         if made.rope_length is not None and asked.declared is None:
             made.rope_length = asked.begun_BT.shape[1] + made.max_new_tokens
         if not self.requests:
@@ -147,6 +148,14 @@ class Engine(EngineCore):
         self._arrivals += 1
         self.add(made)
         return made
+
+    def _new_tokens(self, asked: GenerationRequest) -> int:
+        """New tokens at most: as many as were asked for, or as this engine has room for."""
+        if asked.params.new is not None or asked.params.choices is not None:
+            return asked.new
+        # The last new token is never read, but for the candidates of contrastive search.
+        unread = asked.params.way != "contrastive"
+        return max(1, min(asked.new, self.pool.length - asked.begun_BT.shape[1] + unread))
 
     def _check_room(self, asked: GenerationRequest) -> None:
         """Refuse what this engine can never hold."""
@@ -159,9 +168,7 @@ class Engine(EngineCore):
                 + ("it to" if seq2seq else "a longer one, or recompute with")
                 + " generate and use_cache=False"
             )
-        new, search = asked.new, asked.params.way
-        if asked.params.new is None and asked.params.choices is None:
-            new = max(1, min(new, self.pool.length - begun + 1))
+        new, search = self._new_tokens(asked), asked.params.way
         width = {"beam": asked.params.options.num_beams, "contrastive": asked.params.options.top_k or 1}.get(search, 1)
         # The last new token is never read, but for the candidates of contrastive search.
         why = self.scheduler.too_much(begun + new - (search != "contrastive"), width)
@@ -189,8 +196,11 @@ class Engine(EngineCore):
         try:
             for each in requests:
                 added.append(self.add_request(**each))
+            others: list[Event] = []
+            mine = {each.id for each in added}
             while not all(each.done for each in added):
-                self.step()
+                others += [event for event in self.step() if event.request not in mine]
+            self.events = others + self.events
         except BaseException:
             for each in added:
                 self.cancel(each)

@@ -134,10 +134,11 @@ class DraftModel:
             if not left:
                 return
             some, cached, ids = [some[k] for k in left], [cached[k] for k in left], [ids[k] for k in left]
-            for i, each in zip(some, cached, strict=True):
+            for each in cached:
                 self.pool.grow(each, 1)
-                self._fed[sequences[i]].append(found[i][-1])
             logits_BV = self.runner.decode(cached, ids)
+            for i in some:
+                self._fed[sequences[i]].append(found[i][-1])
 
     def _rewound(self, sequence: Sequence) -> CachedSequence:
         """What is kept of a sequence, gone back to where its tokens are still the same, and at least one is left to read."""
@@ -160,10 +161,13 @@ class DraftModel:
 
     def _prefill(self, rows: list[Sequence], cached: list[CachedSequence]) -> Tensor:
         new = [row.tokens[each.count :] for row, each in zip(rows, cached, strict=True)]
-        for row, each, ids in zip(rows, cached, new, strict=True):
+        for each, ids in zip(cached, new, strict=True):
             self.pool.grow(each, len(ids))
+        hidden_BTD = self.runner.forward(cached, new)
+        # Only what was read counts: a pass that fails may be made again.
+        for row, ids in zip(rows, new, strict=True):
             self._fed[row] += ids
-        return self.runner.logits(self.runner.last(self.runner.forward(cached, new), [len(ids) for ids in new]))
+        return self.runner.logits(self.runner.last(hidden_BTD, [len(ids) for ids in new]))
 
 
 def check_draft(model: Model, draft: Model) -> None:

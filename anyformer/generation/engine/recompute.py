@@ -78,7 +78,8 @@ class RecomputeRunner(ModelRunner):
             pool.tokens[sequence.serial] += new
             sequence.count += len(new)
             if global_tokens is not None and sources is None:
-                pool.global_T[sequence.serial] = global_tokens[i]
+                # Of the first pass: no token after the prompt is global.
+                pool.global_T.setdefault(sequence.serial, global_tokens[i])
         if sources is not None:
             self._encode(sequences, sources, global_tokens)
         rows = [pool.tokens[serial] for serial in serials]

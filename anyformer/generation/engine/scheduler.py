@@ -157,7 +157,7 @@ class Scheduler:
             if cached is None:
                 continue
             plain = len(sequence.tokens) - cached.count == 1 and cached.count and sequence.request.global_T is None
-            if not plain and not self._decodes(sequence, cached):
+            if (self.speculative or not plain) and not self.decodes(sequence):
                 continue
             if cached.count % every or self._reserve_one(sequence):
                 output.decode.append(sequence)
@@ -181,8 +181,12 @@ class Scheduler:
         output.prefill = list(self._passes(picked))
         return output
 
-    def _decodes(self, sequence: Sequence, cached: CachedSequence) -> bool:
+    def decodes(self, sequence: Sequence) -> bool:
         """Whether nothing but its last token is to be read, and without anything beside it."""
+        cached = sequence.cached
+        if cached is None or (self.speculative and sequence.forks):
+            # Further answers begin where a prompt has been read.
+            return False
         pending = len(sequence.tokens) - cached.count
         if not cached.count or (
             pending != 1 and not (self.speculative and len(sequence.tokens) > sequence.prompt_length)
@@ -199,9 +203,9 @@ class Scheduler:
     def _make_room(self, sequence: Sequence, attempt: Any) -> bool:
         """Try until it works, each time at the cost of the youngest; whether it did."""
         while not (done := attempt()):
-            youngest = self.running[-1]
-            if youngest in sequence.group:
+            if not self.running or self.running[-1].age < sequence.age or self.running[-1] in sequence.group:
                 return False
+            youngest = self.running[-1]
             self.preempt(youngest)
             self.stats.preemptions += 1
             self._full = True
@@ -220,7 +224,7 @@ class Scheduler:
     def _reading(self, *, admit: bool) -> Iterator[Sequence]:
         """Sequences that have tokens to read, the oldest first; those that wait are admitted as they are asked for."""
         for each in list(self.running):
-            if each.cached is not None and not self._decodes(each, each.cached):
+            if each.cached is not None and not self.decodes(each):
                 yield each
         while admit and self.can_admit:
             group = self.waiting[0].group
@@ -230,7 +234,7 @@ class Scheduler:
             self.waiting.popleft()
             for sequence in group:
                 self.start(sequence)
-            yield from [each for each in group if not self._decodes(each, each.held)]
+            yield from [each for each in group if not self.decodes(each)]
 
     def _admit(self, group: list[Sequence]) -> bool:
         """Let the pool hold sequences with room for all of their tokens; those who run keep some blocks to grow into."""
@@ -273,6 +277,9 @@ class Scheduler:
         prefix, whole = 0 if self.blocks is None else self.blocks.prefix, 0
         if sequence.request.source_S is not None and not sequence.held.count:
             # The decoder's tokens are read with the source.
+            whole = pending
+        elif sequence.request.search is not None and sequence.request.search.reads_hidden and not sequence.held.count:
+            # It looks at the states of the whole prompt.
             whole = pending
         elif sequence.held.count < prefix:
             whole = min(pending, prefix)

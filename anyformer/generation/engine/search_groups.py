@@ -19,6 +19,9 @@ def advance_searches(engine: EngineCore, rows: list[Sequence], logits_BV: Tensor
     for request in dict.fromkeys(each.request for each in rows):
         index = [i for i, each in enumerate(rows) if each.request is request]
         search, mine = request.search, [rows[i] for i in index]
+        if any(each.cached is None for each in mine):
+            # An older search has taken its blocks meanwhile; it reads its tokens again, and is asked then.
+            continue
         if search is None:
             raise TypeError("a search and plain sequences are read in passes of their own")
         states = None

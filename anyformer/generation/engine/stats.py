@@ -1,4 +1,4 @@
-"""What a batcher has done so far, in numbers."""
+"""What an engine has done so far, in numbers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass
 class Stats:
-    """Counts since a batcher was made."""
+    """Counts since an engine was made."""
 
     seconds: float = 0.0
     """Spent in steps."""
