@@ -127,8 +127,8 @@ class Block(nn.Module):
     def forward(
         self,
         x_BTD: Any,
-        scene: AttentionMetadata,
-        cross_scene: AttentionMetadata | None = None,
+        metadata: AttentionMetadata,
+        cross_metadata: AttentionMetadata | None = None,
         memory_BSD: Tensor | None = None,
         listen: bool = False,
     ) -> Any:
@@ -136,41 +136,41 @@ class Block(nn.Module):
         the router said: its logits and the experts that it chose.
         """
         if self.way is not None and self.training:
-            return self.way(self, x_BTD, scene, cross_scene, memory_BSD, listen)
-        return self.compute(x_BTD, scene, cross_scene, memory_BSD, listen)
+            return self.way(self, x_BTD, metadata, cross_metadata, memory_BSD, listen)
+        return self.compute(x_BTD, metadata, cross_metadata, memory_BSD, listen)
 
     def compute(
         self,
         x_BTD: Any,
-        scene: AttentionMetadata,
-        cross_scene: AttentionMetadata | None = None,
+        metadata: AttentionMetadata,
+        cross_metadata: AttentionMetadata | None = None,
         memory_BSD: Tensor | None = None,
         listen: bool = False,
     ) -> Any:
         """The block itself."""
         heard: RouterOutput = []
-        told = (scene, heard) if self.routes else ()
+        told = (metadata, heard) if self.routes else ()
         if self.serial:
             branches: Any = self._modules  # See Attention.attend.
-            x_BTD = branches["attention"].onto(x_BTD, scene)
+            x_BTD = branches["attention"].onto(x_BTD, metadata)
             if self.cross is not None:
-                x_BTD = self.cross.onto(x_BTD, cross_scene, memory_BSD)
+                x_BTD = self.cross.onto(x_BTD, cross_metadata, memory_BSD)
             # What the first branch made is nobody else's.
             x_BTD = branches["ffn"].onto(x_BTD, *told, inplace=True)
         elif self.wiring == "reversible":
             if isinstance(x_BTD, Tensor):
                 raise TypeError("a reversible block runs two streams: give both")
-            x_BTD = couple(self.couplings(scene, cross_scene, memory_BSD), x_BTD)
+            x_BTD = couple(self.couplings(metadata, cross_metadata, memory_BSD), x_BTD)
         else:
-            x_BTD = self.parallel(x_BTD, scene, cross_scene, memory_BSD, told)
+            x_BTD = self.parallel(x_BTD, metadata, cross_metadata, memory_BSD, told)
         # As values and not left in a list that was given: what is recomputed or compiled may change nothing else.
         return (x_BTD, *heard[0]) if listen else x_BTD
 
     def parallel(
         self,
         x_BTD: Tensor,
-        scene: AttentionMetadata,
-        cross_scene: AttentionMetadata | None,
+        metadata: AttentionMetadata,
+        cross_metadata: AttentionMetadata | None,
         memory_BSD: Tensor | None,
         told: tuple[Any, ...],
     ) -> Tensor:
@@ -178,22 +178,25 @@ class Block(nn.Module):
         mix, ffn = self.attention, self.ffn
         # In parallel the attention branch owns what is shared: the norm on the input and the one after the add.
         seen = x_BTD if mix.inner is None else mix.inner(x_BTD)
-        total = mix.add(x_BTD, seen, scene)
+        total = mix.add(x_BTD, seen, metadata)
         if self.cross is not None:
             read = seen if self.cross.inner is None else x_BTD
-            total = self.cross.add(total, read, cross_scene, memory_BSD, norm=self.cross.inner)
+            total = self.cross.add(total, read, cross_metadata, memory_BSD, norm=self.cross.inner)
         read = seen if ffn.inner is None else x_BTD
         total = ffn.add(total, read, *told, norm=ffn.inner, inplace=True)
         return total if mix.after is None else mix.after(total)
 
     def couplings(
-        self, scene: AttentionMetadata, cross_scene: AttentionMetadata | None = None, memory_BSD: Tensor | None = None
+        self,
+        metadata: AttentionMetadata,
+        cross_metadata: AttentionMetadata | None = None,
+        memory_BSD: Tensor | None = None,
     ) -> list[Coupling]:
         """The branches of a reversible block in their order: the first is added to stream 0, the next to 1, and so on."""
-        reads: list[tuple[Branch, tuple[Any, ...]]] = [(self.attention, (scene,))]
+        reads: list[tuple[Branch, tuple[Any, ...]]] = [(self.attention, (metadata,))]
         if self.cross is not None:
-            reads.append((self.cross, (cross_scene, memory_BSD)))
-        reads.append((self.ffn, (scene, None) if self.routes else ()))
+            reads.append((self.cross, (cross_metadata, memory_BSD)))
+        reads.append((self.ffn, (metadata, None) if self.routes else ()))
         return [Coupling(i % 2, branch, args) for i, (branch, args) in enumerate(reads)]
 
     def __getstate__(self) -> Any:

@@ -20,12 +20,12 @@ from anyformer.generation.samplers import (
     First,
     FrequencyPenalty,
     LogitBias,
+    LogitsProcessor,
     MinNewTokens,
     MinP,
     NoRepeatNgram,
     PresencePenalty,
     RepetitionPenalty,
-    Sampler,
     Temperature,
     TopK,
     TopP,
@@ -158,7 +158,7 @@ def check_params(
         return None
     for note in notes:
         warnings.warn(note, stacklevel=stacklevel)
-    filters: list[Sampler] = []
+    filters: list[LogitsProcessor] = []
     if heat > 0:
         filters += [Temperature(heat)] if heat != 1 else []
         filters += [TopK(top_k)] if top_k else []
@@ -192,9 +192,9 @@ def _temperature(o: SamplingParams, bad: list[str]) -> tuple[float, list[str]]:
     return heat, []
 
 
-def _processors(o: SamplingParams, vocab: int, tokenizer: Tokenizer | None, bad: list[str]) -> list[Sampler]:
+def _processors(o: SamplingParams, vocab: int, tokenizer: Tokenizer | None, bad: list[str]) -> list[LogitsProcessor]:
     """Penalties, biases and bans, in the order of transformers' own."""
-    found: list[Sampler] = []
+    found: list[LogitsProcessor] = []
     bound = {"least": -FAR, "most": FAR, "wrong": bad}
     rule = f"a number between -{FAR:,.0f} and {FAR:,.0f}"
     if o.logit_bias is not None:

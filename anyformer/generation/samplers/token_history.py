@@ -41,7 +41,7 @@ class TokenHistory:
         return self.ids_BL.gather(1, place_BN.clamp(min=0)).masked_fill(place_BN < 0, -1)
 
 
-class Sampler(Protocol):
+class LogitsProcessor(Protocol):
     """One step of a chain."""
 
     reads_history: ClassVar[bool]
@@ -52,7 +52,7 @@ class Sampler(Protocol):
         ...
 
 
-Chain = tuple[Sampler, ...]
+Chain = tuple[LogitsProcessor, ...]
 
 
 NO_HISTORY = TokenHistory(torch.empty(0, 0), torch.empty(0), torch.empty(0))
