@@ -489,6 +489,7 @@ def test_block_takes_the_static_way_while_a_stream_is_captured(monkeypatch):
     given, _ = work(bias=False, on_input=False, dtype=torch.float64)
     on_gpu = types.SimpleNamespace(device=types.SimpleNamespace(type="cuda"), dtype=torch.float64)
     there = given._replace(x_ND=on_gpu)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     for capturing, wanted in ((True, ways.everywhere), (False, ways.slices)):
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
         assert ways.way_for(there) is wanted
