@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer.cli.model import DTYPES, Bar, clock, device_of, working
-from anyformer.cli.parser import Command, add_ignore_keys, add_set, flag, option, subcommands, whole
+from anyformer.cli.parser import Command, add_ignore_keys, add_set, flag, group, option, whole
 from anyformer.cli.terminal import console, grid, show, text
 from anyformer.errors import InputError
 
@@ -163,8 +164,8 @@ def _generation_page(table: generation.Table, new: int) -> Iterator[Any]:
 
 
 def _attention_arguments(parser: argparse.ArgumentParser) -> None:
-    words = "tokens of a row (512 to 4096 on a CPU, 1024 to 16384 on CUDA)"
-    option(parser, "--lengths", words, whole(1), nargs="+", metavar="T")
+    lengths = "tokens of a row (512 to 4096 on a CPU, 1024 to 16384 on CUDA)"
+    option(parser, "--lengths", lengths, whole(1), nargs="+", metavar="T")
     option(parser, "--heads", "query heads", whole(1), default=4)
     words = "key and value heads of GQA (about a quarter of the heads); MHA and MQA are measured besides"
     option(parser, "--kv-heads", words, whole(1))
@@ -179,9 +180,21 @@ def _attention_arguments(parser: argparse.ArgumentParser) -> None:
 def _run_attention(given: argparse.Namespace) -> int:
     """Measure, print, and draw if there is a file to draw into."""
     with working("loading torch"):
-        setting = _setting(given)
-        from anyformer.evals.attention import measure
+        from anyformer.evals.attention import Setting, measure
         from anyformer.evals.plot import check_path, save_attention
+
+        device, heads = device_of(given.device), given.heads
+        fitting = [n for n in range(1, heads + 1) if heads % n == 0]
+        # About a quarter, and otherwise than in MHA and MQA where that can be.
+        grouped = given.kv_heads or min(fitting, key=lambda n: (n in (1, heads), abs(n - heads / 4)))
+        if heads % grouped:
+            choices = ", ".join(map(str, fitting))
+            raise InputError(f"--kv-heads: {grouped} does not divide --heads {heads}; pick one of {choices}")
+        setting = Setting(
+            heads=heads, kv_heads=grouped, head_dim=given.head_dim, window=given.window, batch=given.batch,
+            lengths=tuple(sorted(set(given.lengths or LENGTHS[device.split(":")[0]]))), backward=given.backward,
+            repeats=given.repeats, device=device, dtype=_dtype(given, device),
+        )  # fmt: skip
     if given.plot:
         check_path(given.plot)
     with Bar("measuring attention") as bar:
@@ -189,24 +202,6 @@ def _run_attention(given: argparse.Namespace) -> int:
     if given.plot:
         save_attention(table, given.plot)
     return _shown(given, lambda: _attention_data(table), _attention_page(table))
-
-
-def _setting(given: argparse.Namespace) -> attention.Setting:
-    from anyformer.evals.attention import Setting
-
-    device, heads = device_of(given.device), given.heads
-    fitting = [n for n in range(1, heads + 1) if heads % n == 0]
-    # About a quarter, and otherwise than in MHA and MQA where that can be.
-    grouped = given.kv_heads or min(fitting, key=lambda n: (n in (1, heads), abs(n - heads / 4)))
-    if heads % grouped:
-        choices = ", ".join(map(str, fitting))
-        raise InputError(f"--kv-heads: {grouped} does not divide --heads {heads}; pick one of {choices}")
-    lengths = given.lengths or LENGTHS[device.split(":")[0]]
-    return Setting(
-        heads=heads, kv_heads=grouped, head_dim=given.head_dim, window=given.window, batch=given.batch,
-        lengths=tuple(sorted(set(lengths))), backward=given.backward, repeats=given.repeats, device=device,
-        dtype=_dtype(given, device),
-    )  # fmt: skip
 
 
 def _attention_data(table: attention.Table) -> dict[str, Any]:
@@ -230,10 +225,11 @@ def _attention_page(table: attention.Table) -> Iterator[Any]:
     setting = table.setting
     what = "forward and backward" if setting.backward else "forward"
     yield text(f"The attention step alone, {what}, {str(setting.dtype).removeprefix('torch.')}, {table.machine}")
+    names = ("tokens", "kernel", "time", "against sdpa", "allocated", "peak")
     for name, kv_heads in setting.attentions().items():
         heads = f"{setting.heads} heads of {setting.head_dim}, {kv_heads} of keys and values"
         yield text(f"\n{name}: {heads}", "bold")
-        yield _attention_rows([row for row in table.rows if row.attention == name])
+        yield grid(names, "rlrrrr", _attention_rows([row for row in table.rows if row.attention == name]), gap=3)
     skips: dict[tuple[str, str], attention.Row] = {}
     for row in table.rows:
         if row.skipped:
@@ -253,22 +249,19 @@ def _attention_page(table: attention.Table) -> Iterator[Any]:
     )
 
 
-def _attention_rows(rows: list[attention.Row]) -> Any:
-    from anyformer.specs import number_format
+def _attention_rows(rows: list[attention.Row]) -> Iterator[Any]:
+    from anyformer.specs.number_format import data
 
-    table = grid(("tokens", "kernel", "time", "against sdpa", "allocated", "peak"), "rlrrrr", gap=3)
-    plain = {row.length: row.seconds for row in rows if row.case == "sdpa" and row.seconds}
-    before = 0
-    for row in rows:
-        shown, before = f"{row.length:,}" if row.length != before else "", row.length
-        if row.seconds is None or row.left is None or row.peak is None:
-            table.add_row(shown, text(row.case), text("-", "yellow"), "", "", "")
-            continue
-        base = plain.get(row.length)
-        against = "" if base is None or row.case == "sdpa" else f"x {row.seconds / base:.3g}"
-        sizes = number_format.data(row.left), number_format.data(row.peak)
-        table.add_row(shown, text(row.case), clock(row.seconds), against, *sizes)
-    return table
+    for length, alike in groupby(rows, key=lambda row: row.length):
+        shown, same = f"{length:,}", list(alike)
+        base = next((row.seconds for row in same if row.case == "sdpa"), None)
+        for row in same:
+            if row.seconds is None or row.left is None or row.peak is None:
+                yield shown, text(row.case), text("-", "yellow"), "", "", ""
+            else:
+                against = f"x {row.seconds / base:.3g}" if base and row.case != "sdpa" else ""
+                yield shown, text(row.case), clock(row.seconds), against, data(row.left), data(row.peak)
+            shown = ""
 
 
 BENCHES = (
@@ -281,7 +274,4 @@ BENCHES = (
         _attention_arguments, _run_attention,
     ),
 )  # fmt: skip
-COMMAND = Command(
-    "bench", "what generating and attention cost on this machine", __doc__, subcommands("measurements", "WHAT", BENCHES),
-    lambda given: given.run(given),
-)  # fmt: skip
+COMMAND = group("bench", "what generating and attention cost on this machine", __doc__, "measurements", "WHAT", BENCHES)

@@ -17,9 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from anyformer.cli.generate import add_sampling, sampling
 from anyformer.cli.model import FOLDER, check_folder, working
 from anyformer.cli.parser import Command, add_ignore_keys, flag, option
-from anyformer.cli.sampling import add_sampling, sampling
 from anyformer.cli.terminal import errors, say
 from anyformer.errors import AnyformerError, InputError, file_fault, nearest
 
@@ -39,8 +39,9 @@ HELP = """\
 def _arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "model", FOLDER, "MODEL")
     option(parser, "--system", "what the model is told before the conversation", "TEXT")
-    words = "write the conversation as 'User: ...' and 'Assistant: ...', for a base model without a chat template"
-    flag(parser, "--plain", words)
+    flag(
+        parser, "--plain", "a transcript of 'User: ...' and 'Assistant: ...', for a base model without a chat template"
+    )
     add_ignore_keys(parser)
     add_sampling(parser, new=512)
 
@@ -49,14 +50,11 @@ def _run(given: argparse.Namespace) -> int:
     """Read lines and answer them until there are no more."""
     if given.system is not None and not given.system.strip():
         raise InputError("--system: is empty; give a text, or leave it out")
-    chat = _open(given)
-    interactive = sys.stdin.isatty() and sys.stdout.isatty()
-    if interactive:
+    session = Session(_open(given), given)
+    if session.interactive:
         errors().print(f"{given.model}: /help for commands, Ctrl-D to leave", style="dim", markup=False)
-    session = Session(chat, given, interactive=interactive)
-    while (line := session.read()) is not None:
-        if not session.handle(line):
-            break
+    while (line := session.read()) is not None and line.split()[:1] != ["/quit"]:
+        session.handle(line)
     return 0
 
 
@@ -78,14 +76,15 @@ def _open(given: argparse.Namespace) -> Chat:
 class Session:
     """A conversation at a terminal, or with lines from a pipe."""
 
-    def __init__(self, chat: Chat, given: argparse.Namespace, *, interactive: bool) -> None:
-        self.chat, self.given, self.interactive = chat, given, interactive
+    def __init__(self, chat: Chat, given: argparse.Namespace) -> None:
+        self.chat, self.given = chat, given
+        self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
         self.answered = 0
-        self.commands: dict[str, Callable[[str], bool]] = {
-            "/reset": self._reset, "/system": self._system, "/save": self._save, "/help": self._help,
-            "/quit": lambda _: False,
+        self.commands: dict[str, Callable[[str], object]] = {
+            "/reset": self._reset, "/system": self._system, "/save": self._save, "/help": lambda _: sys.stderr.write(HELP),
+            "/quit": lambda _: None,
         }  # fmt: skip
-        if interactive:
+        if self.interactive:
             # Arrow keys and earlier lines, where the system offers them.
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401
@@ -109,25 +108,20 @@ class Session:
                 say("\n")
                 self._notify("Ctrl-D or /quit leaves")
 
-    def handle(self, line: str) -> bool:
-        """Answer one line; whether to go on."""
-        if not line.strip():
-            return True
+    def handle(self, line: str) -> None:
+        """Answer one line, or do what it commands."""
         name, _, rest = line.strip().partition(" ")
         if name.startswith("/"):
-            command = self.commands.get(name)
-            if command is None:
-                self._notify(f"{name!r} is no command{nearest(name, self.commands)}")
-                return True
-            return command(rest.strip())
-        try:
-            self._answer(line)
-        except AnyformerError as error:
-            # In a pipe nobody is there to try again.
-            if not self.interactive:
-                raise
-            self._notify(str(error))
-        return True
+            unknown = f"{name!r} is no command{nearest(name, self.commands)}"
+            self.commands.get(name, lambda _: self._notify(unknown))(rest.strip())
+        elif name:
+            try:
+                self._answer(line)
+            except AnyformerError as error:
+                # In a pipe nobody is there to try again.
+                if not self.interactive:
+                    raise
+                self._notify(str(error))
 
     def _answer(self, line: str) -> None:
         began = time.perf_counter()
@@ -156,38 +150,28 @@ class Session:
             seconds = time.perf_counter() - began
             self._notify(f"{self.chat.count} tokens, {self.chat.count / seconds:.1f} tokens/s")
 
-    def _reset(self, _: str) -> bool:
+    def _reset(self, _: str) -> None:
         self.chat.reset()
         self._notify("forgot what was said")
-        return True
 
-    def _system(self, text: str) -> bool:
+    def _system(self, text: str) -> None:
         self.chat.system = text or None
         self.chat.reset()
         self._notify("set the system's message" if text else "there is no system's message now")
-        return True
 
-    def _save(self, name: str) -> bool:
+    def _save(self, name: str) -> None:
         if not name:
-            self._notify("/save: give the name of a file, e.g. /save chat.json")
-            return True
-        place = Path(name).expanduser()
-        text = json.dumps(self.chat.messages, indent=2, ensure_ascii=False) + "\n"
+            return self._notify("/save: give the name of a file, e.g. /save chat.json")
+        said = f"wrote {len(self.chat.messages)} messages into {name}"
         try:
             # Nothing that is there is overwritten.
-            with place.open("x", encoding="utf-8") as file:
-                file.write(text)
+            with Path(name).expanduser().open("x", encoding="utf-8") as file:
+                file.write(json.dumps(self.chat.messages, indent=2, ensure_ascii=False) + "\n")
         except FileExistsError:
-            self._notify(f"/save: {name} is there already; give another name")
+            said = f"/save: {name} is there already; give another name"
         except OSError as error:
-            self._notify(f"/save: {file_fault(error, name)}")
-        else:
-            self._notify(f"wrote {len(self.chat.messages)} messages into {name}")
-        return True
-
-    def _help(self, _: str) -> bool:
-        sys.stderr.write(HELP)
-        return True
+            said = f"/save: {file_fault(error, name)}"
+        return self._notify(said)
 
     def _notify(self, text: str) -> None:
         """A word of ours, apart from what the model says."""

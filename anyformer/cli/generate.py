@@ -11,11 +11,11 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from anyformer.cli.model import FOLDER, open_model, open_reader, stdin_text, working
-from anyformer.cli.parser import Command, add_ignore_keys, flag, option, whole
-from anyformer.cli.sampling import add_more_sampling, add_sampling, sampling
+from anyformer.cli.parser import Command, add_ignore_keys, flag, number, option, whole
 from anyformer.cli.terminal import errors, print_json, say
 from anyformer.errors import InputError
 
@@ -26,6 +26,13 @@ if TYPE_CHECKING:
 
 BETWEEN = "---"
 """The line between two texts."""
+TEMPERATURE, TOP_P = 0.8, 0.95
+"""Defaults."""
+NAMES = (
+    "seed", "top_k", "top_p", "min_p", "repetition_penalty", "typical_p", "presence_penalty", "frequency_penalty", "no_repeat_ngram_size",
+    "min_new_tokens",
+)  # fmt: skip
+"""Options that `generate` has under the same names."""
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,7 +40,13 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     words = "the text to continue, or - to read it from standard input; without one the model begins by itself"
     option(parser, "prompt", words, "PROMPT", nargs="?")
     add_sampling(parser, new=200)
-    add_more_sampling(parser)
+    words = "draw from the tokens with this probability together whose surprise is nearest to the expected one"
+    option(parser, "--typical-p", words, number(above=0, most=1), metavar="P")
+    option(parser, "--presence-penalty", "subtracted from tokens that were generated", number(), metavar="X")
+    option(parser, "--frequency-penalty", "the same, as many times as they were generated", number(), metavar="X")
+    option(parser, "--no-repeat-ngram-size", "no run of N tokens occurs twice", whole(1))
+    option(parser, "--min-new-tokens", "do not end before", whole(1))
+    option(parser, "--stop", "end before this text; may be given several times", "TEXT", action="append")
     words = "search with N hypotheses beside each other, instead of drawing; shown when it is done"
     option(parser, "--num-beams", words, whole(1), default=1)
     option(parser, "--n", "so many texts, shown when they are done", whole(1), default=1)
@@ -41,45 +54,90 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     flag(parser, "--json", "the text and its figures as one JSON document, at the end")
 
 
+def add_sampling(parser: argparse.ArgumentParser, *, new: int) -> None:
+    """How tokens are chosen, and when a text ends."""
+    option(parser, "--max-new-tokens", "at most so many", whole(1), default=new)
+    temperature = parser.add_mutually_exclusive_group()
+    words = "below 1 the likely tokens gain, above 1 the others; 0 is --greedy (0.8)"
+    option(temperature, "--temperature", words, number(least=0), metavar="T")
+    flag(temperature, "--greedy", "always the likeliest token")
+    option(parser, "--top-k", "draw from the K likeliest tokens", whole(1), metavar="K")
+    words = "draw from the fewest tokens that together have this probability (0.95)"
+    option(parser, "--top-p", words, number(above=0, most=1), metavar="P")
+    words = "draw from tokens that are at least P times as likely as the likeliest"
+    option(parser, "--min-p", words, number(least=0, most=1), metavar="P")
+    words = "above 1: tokens that occurred become less likely"
+    option(parser, "--repetition-penalty", words, number(above=0), metavar="R")
+    option(parser, "--seed", "the same seed draws the same text", whole(0), metavar="S")
+
+
+def sampling(given: argparse.Namespace, *, draws: bool = True) -> dict[str, Any]:
+    """The options that were given, by the names of `generate`. Without a draw they are those of a search."""
+    temperature = TEMPERATURE if given.temperature is None else given.temperature
+    drawn = draws and temperature > 0 and not given.greedy
+    # Without a temperature nothing is drawn, and `generate` says which options then have no effect.
+    named = {"temperature": temperature if drawn else None} | {name: getattr(given, name, None) for name in NAMES}
+    if drawn and given.top_p is None:
+        named["top_p"] = TOP_P
+    return {name: value for name, value in named.items() if value is not None}
+
+
 def _run(given: argparse.Namespace) -> int:
     """Generate."""
     if given.prompt == "":
         raise InputError("PROMPT: is empty; give a text to continue, or leave it out to let the model begin by itself")
     prompt = None if given.prompt is None else stdin_text(given.prompt)
-    options = _options(given)
+    if given.num_beams > 1 and given.temperature is not None:
+        raise InputError("--num-beams: a search draws nothing, so it has no --temperature; leave one of them out")
+    options = sampling(given, draws=given.num_beams == 1)
     model, tokenizer = open_model(given.model, ignore_keys=given.ignore_keys)
+    import torch
+
+    from anyformer.generation.generate import generate
     from anyformer.generation.params.generation_request import check_model
     from anyformer.generation.text.prompt import read_prompt
 
     check_model(model.spec)
     read = read_prompt(model.spec, open_reader(given.model, model, tokenizer), prompt)
-    room = room_for(model, len(read.ids))
+    room = _room(model, len(read.ids))
     if room < given.max_new_tokens:
         sys.stderr.write(
             f"anyformer: up to {given.max_new_tokens} tokens, but the model has room for {room} after {len(read.ids)}: it is made "
             f"for {model.spec.context}\n"
         )
-    options |= {"max_new_tokens": min(room, given.max_new_tokens), "first": read.first}
+    ask = partial(
+        generate, model, torch.tensor([read.ids]), tokenizer=tokenizer, first=read.first, n=given.n, stop=given.stop or None,
+        max_new_tokens=min(room, given.max_new_tokens), num_beams=given.num_beams, **options,
+    )  # fmt: skip
     writers = [_Writer(model, tokenizer, read, prompt, given) for _ in range(given.n)]
     clock = _Clock(len(read.ids))
     if given.n == 1 and given.num_beams == 1:
-        _stream(model, tokenizer, read, options, writers[0], clock)
+        steps = ask(stream=True)
+        # Nothing was wrong with what was asked.
+        writers[0].begin()
+        try:
+            for step_B in steps:
+                clock.tick()
+                writers[0].take(int(step_B))
+        finally:
+            writers[0].end()
     else:
-        _at_once(model, tokenizer, read, options, writers, clock)
+        with working("generating"):
+            made = ask(details=True)
+        clock.tick(sum(made.lengths))
+        begun = made.ids.shape[1] - made.logprobs.shape[1]
+        for i, (writer, length) in enumerate(zip(writers, made.lengths, strict=True)):
+            if i and writer.shows:
+                say(f"{BETWEEN}\n")
+            for token in made.ids[i, begun : begun + length].tolist():
+                writer.take(token)
+            writer.end()
     if given.json:
         own = [writer.answer() for writer in writers]
         print_json({"prompt": prompt or ""} | (own[0] if len(own) == 1 else {"answers": own}) | clock.figures())
     elif sys.stderr.isatty():
         errors().print(clock.line(), style="dim", markup=False)
     return 0
-
-
-def _options(given: argparse.Namespace) -> dict[str, Any]:
-    """Options of `generate`."""
-    if given.num_beams > 1 and given.temperature is not None:
-        raise InputError("--num-beams: a search draws nothing, so it has no --temperature; leave one of them out")
-    options = sampling(given, draws=given.num_beams == 1)
-    return options | {"num_beams": given.num_beams, "n": given.n, "stop": given.stop or None}
 
 
 class _Clock:
@@ -96,63 +154,23 @@ class _Clock:
         self.count += tokens
 
     def figures(self) -> dict[str, Any]:
-        """What a program wants to know; the first token comes with the reading of the prompt."""
+        """What a program wants to know; the first token comes with the prefill."""
         seconds, waited = self.last - self.began, self.first - self.began
-        after = self.count - 1
         return {
             "seconds": round(seconds, 3), "tokens_per_second": round(self.count / max(seconds, 1e-9), 1),
             "prompt_tokens": self.prompt, "first_token_seconds": round(waited, 4),
-            "decode_tokens_per_second": round(after / (seconds - waited), 1) if seconds > waited else None,
+            "decode_tokens_per_second": round((self.count - 1) / (seconds - waited), 1) if seconds > waited else None,
         }  # fmt: skip
 
     def line(self) -> str:
         found = self.figures()
-        rate, decode = found["tokens_per_second"], found["decode_tokens_per_second"]
+        decode = found["decode_tokens_per_second"]
         after = f"; after the first, {decode} tokens/s" if decode is not None else ""
-        return (
-            f"{self.count} tokens, {rate} tokens/s: {self.prompt} of the prompt read in {found['first_token_seconds']:.3g} s"
-            + after
-        )
+        read = f"{self.prompt} of the prompt read in {found['first_token_seconds']:.3g} s"
+        return f"{self.count} tokens, {found['tokens_per_second']} tokens/s: {read}{after}"
 
 
-def _stream(model: Model, tokenizer: Tokenizer, read: Prompt, options: Any, writer: _Writer, clock: _Clock) -> None:
-    """One text, as it comes."""
-    import torch
-
-    from anyformer.generation.generate import generate
-
-    steps = generate(model, torch.tensor([read.ids]), tokenizer=tokenizer, stream=True, **options)
-    # Nothing was wrong with what was asked.
-    writer.begin()
-    try:
-        for step_B in steps:
-            clock.tick()
-            writer.take(int(step_B))
-    finally:
-        writer.end()
-
-
-def _at_once(
-    model: Model, tokenizer: Tokenizer, read: Prompt, options: Any, writers: list[_Writer], clock: _Clock
-) -> None:
-    """Texts that are there only when all are."""
-    import torch
-
-    from anyformer.generation.generate import generate
-
-    with working("generating"):
-        made = generate(model, torch.tensor([read.ids]), tokenizer=tokenizer, details=True, **options)
-    clock.tick(sum(made.lengths))
-    begun = made.ids.shape[1] - made.logprobs.shape[1]
-    for i, (writer, length) in enumerate(zip(writers, made.lengths, strict=True)):
-        if i and writer.shows:
-            say(f"{BETWEEN}\n")
-        for token in made.ids[i, begun : begun + length].tolist():
-            writer.take(token)
-        writer.end()
-
-
-def room_for(model: Model, prompt: int) -> int:
+def _room(model: Model, prompt: int) -> int:
     """How many tokens can follow a prompt of so many."""
     from anyformer.generation.params.generation_request import room
 
@@ -174,16 +192,20 @@ class _Writer:
         from anyformer.generation.params.stop import StopText
         from anyformer.generation.text.detokenizer import Detokenizer
 
-        two = model.spec.topology == "encoder-decoder"
-        text = Detokenizer(tokenizer, () if two else read.ids, repeated=read.repeated)
+        seq2seq = model.spec.topology == "encoder-decoder"
+        text = Detokenizer(tokenizer, () if seq2seq else read.ids, repeated=read.repeated)
         self.stream = StopText(text, given.stop or (), least=given.min_new_tokens or 0)
-        self.stops = model.spec.ids.eos
-        self.shows = not given.json
-        self.before = "" if prompt is None or two else prompt
+        self.stops, self.shows = model.spec.ids.eos, not given.json
+        self.before = "" if prompt is None or seq2seq else prompt
         self.pieces: list[str] = []
         self.tail = ""
         """The last character on the screen."""
         self.count, self.stopped = 0, False
+
+    def begin(self) -> None:
+        """Show the prompt, once."""
+        before, self.before = self.before, ""
+        self._show(before)
 
     def take(self, token: int) -> None:
         self.begin()
@@ -201,20 +223,14 @@ class _Writer:
         reason = "stop" if self.stopped else "length"
         return {"text": "".join(self.pieces), "tokens": self.count, "reason": reason}
 
-    def begin(self) -> None:
-        """Show the prompt, once."""
-        before, self.before = self.before, ""
-        self._show(before)
-
     def _keep(self, piece: str) -> None:
         self.pieces.append(piece)
         self._show(piece)
 
     def _show(self, text: str) -> None:
-        if not text or not self.shows:
-            return
-        self.tail = text[-1]
-        say(text)
+        if text and self.shows:
+            self.tail = text[-1]
+            say(text)
 
 
 COMMAND = Command("generate", "stream text from a trained model", __doc__, _arguments, _run)

@@ -23,7 +23,7 @@ from anyformer.cli import (
     verify,
     zoo,
 )
-from anyformer.cli.parser import BAD_INPUT, Command, Parser, add_command
+from anyformer.cli.parser import BAD_INPUT, Command, Parser
 from anyformer.errors import AnyformerError, file_fault
 
 MODULES = (quickstart, tokenize, train, generate, chat, evaluate, zoo, explain, diff, convert, verify, bench)
@@ -38,7 +38,7 @@ def parser() -> Parser:
     made.set_defaults(parser=made)
     commands = made.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=Parser)
     for command in COMMANDS:
-        add_command(commands, command)
+        command.add_to(commands)
     return made
 
 
@@ -74,10 +74,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _warned(message: Warning | str, *_: object, **__: object) -> None:
     """A warning in one line, without the place in our source that raised it."""
-    print(f"anyformer: {message}", file=sys.stderr)  # noqa: T201
+    sys.stderr.write(f"anyformer: {message}\n")
 
 
 def _failed(message: str, status: int) -> int:
     sys.stdout.flush()
-    print(f"anyformer: {message}", file=sys.stderr)  # noqa: T201
+    sys.stderr.write(f"anyformer: {message}\n")
     return status

@@ -19,11 +19,8 @@ BAD_INPUT = (SpecError, InputError, DataError)
 """Errors of the input, which the user can correct."""
 
 
-class Wrong(tuple[()]):
-    """In place of a value that is wrong; options that gather values take it for none."""
-
-
-WRONG = Wrong()
+WRONG = ()
+"""In place of a value that is wrong; options that gather values take it for none."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +36,13 @@ class Command:
     run: Callable[[Any], int]
     """Does the work; the exit status."""
 
-    @property
-    def example(self) -> str:
-        """Commands to try, one on a line."""
-        return "\n".join(f"  {line.strip()}" for line in (self.doc or "").splitlines()[1:] if line.strip())
+    def add_to(self, commands: Any) -> None:
+        """Make its parser."""
+        lines = (f"  {line.strip()}" for line in (self.doc or "").splitlines()[1:] if line.strip())
+        epilog = "\n".join(("examples:", *lines))
+        made: Parser = commands.add_parser(self.name, help=self.summary, description=self.summary, epilog=epilog)
+        self.arguments(made)
+        made.set_defaults(run=self.run, parser=made)
 
 
 class Parser(argparse.ArgumentParser):
@@ -62,7 +62,7 @@ class Parser(argparse.ArgumentParser):
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         try:
-            if value is not WRONG:
+            if value != WRONG:
                 super()._check_value(action, value)
         except argparse.ArgumentError as error:
             # The list of commands is another parser's, which can't be chosen without one.
@@ -80,21 +80,18 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         known = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
-        wrong = re.match(r"unrecognized arguments: (--[\w-]+)", message)
-        if wrong:
+        if wrong := re.match(r"unrecognized arguments: (--[\w-]+)", message):
             message = f"{wrong[1]} is no option of this command{nearest(wrong[1], known)}"
-        choice = re.match(r"argument COMMAND: invalid choice: '([^']*)'", message)
-        if choice:
+        if choice := re.match(r"argument COMMAND: invalid choice: '([^']*)'", message):
             commands = [name for action in self._actions if action.dest == "command" for name in action.choices or ()]
             message = f"{choice[1]!r} is no command{nearest(choice[1], commands)}"
-        lines = "\n  ".join([*self.wrong, *([message] if message else [])])
+        lines = "\n  ".join(filter(None, [*self.wrong, message]))
         self.exit(2, f"{self.prog}: {lines}\n  see {self.prog} --help\n")
 
 
 def together(*tries: Callable[[], Any]) -> list[Any]:
     """What each of these gives. Where the input of several is bad, one error tells all of it."""
-    found: list[Any] = []
-    wrong: list[Exception] = []
+    found, wrong = list[Any](), list[Exception]()
     for each in tries:
         try:
             found.append(each())
@@ -107,23 +104,16 @@ def together(*tries: Callable[[], Any]) -> list[Any]:
     return found
 
 
-def add_command(commands: Any, command: Command) -> None:
-    """Make a command's parser."""
-    epilog = f"examples:\n{command.example}"
-    made: Parser = commands.add_parser(command.name, help=command.summary, description=command.summary, epilog=epilog)
-    command.arguments(made)
-    made.set_defaults(run=command.run, parser=made)
-
-
-def subcommands(title: str, metavar: str, commands: Sequence[Command]) -> Callable[[argparse.ArgumentParser], None]:
-    """The arguments of a command that consists of others."""
+def group(name: str, summary: str, doc: str | None, title: str, metavar: str, commands: Sequence[Command]) -> Command:
+    """A command that consists of others."""
 
     def arguments(parser: argparse.ArgumentParser) -> None:
         parts = parser.add_subparsers(title=title, metavar=metavar, dest=title, required=True, parser_class=Parser)
         for command in commands:
-            add_command(parts, command)
+            command.add_to(parts)
 
-    return arguments
+    # Whichever of them was chosen sets what is run.
+    return Command(name, summary, doc, arguments, run=lambda given: 2)
 
 
 def option(where: Container, name: str, help: str, kind: Kind = None, **more: Any) -> None:

@@ -217,10 +217,12 @@ def _left(record: StepRecord) -> str:
 def _show_result(screen: Console, result: Result, rule: str, budget: Budget) -> None:
     gain = 1 - result.bits_per_byte / result.gzip_bits_per_byte
     beside = f"{abs(gain):.1%} {'below' if gain >= 0 else 'above'} gzip"
-    table = ruled("held out", "bits per byte", "")
-    table.add_row("unigram model", f"{result.unigram_bits_per_byte:.3f}", "tokens by their frequency")
-    table.add_row("gzip -9", f"{result.gzip_bits_per_byte:.3f}", "")
-    table.add_row("[bold]this model[/]", f"[bold]{result.bits_per_byte:.3f}[/]", f"[bold]{beside}[/]")
+    rows = [
+        ("unigram model", f"{result.unigram_bits_per_byte:.3f}", "tokens by their frequency"),
+        ("gzip -9", f"{result.gzip_bits_per_byte:.3f}", ""),
+        ("[bold]this model[/]", f"[bold]{result.bits_per_byte:.3f}[/]", f"[bold]{beside}[/]"),
+    ]
+    table = ruled(("held out", "bits per byte", ""), rows)
     spent = f"{result.steps:,} steps, {result.tokens / 1e6:.2f}M tokens, {result.seconds:.0f} s"
     line = f"loss {result.loss:.3f} nats per token, perplexity {result.perplexity:.1f}, after {spent}"
     print_all(screen, ["", table, line, *_after(result, budget), text(rule, "dim")])
@@ -244,16 +246,12 @@ def _show_comparison(screen: Console, compared: Comparison) -> None:
     before, after = compared.before, compared.after
     changed = ", ".join(f"{a.name}: {a.value} -> {b.value}" for a, b in compared.difference.axes)
     axes = f"{compared.difference.headline}{f' ({changed})' if changed else ''}"
-    table = ruled("", "before", "this run")
-    for name, show in {
-        "parameters": lambda run: f"{run.params:,}",
-        "budget": lambda run: run.budget,
-        "steps": lambda run: f"{run.steps:,}",
-        "tokens/s": lambda run: f"{run.tokens / run.seconds:,.0f}",
-        "loss": lambda run: f"{run.loss:.3f}",
-    }.items():
-        table.add_row(name, show(before), show(after))
-    table.add_row("[bold]bits per byte[/]", f"{before.bits_per_byte:.3f}", f"[bold]{after.bits_per_byte:.3f}[/]")
+    names = ("parameters", "budget", "steps", "tokens/s", "loss", "[bold]bits per byte[/]")
+    columns = [
+        (f"{run.params:,}", run.budget, f"{run.steps:,}", f"{run.tokens / run.seconds:,.0f}", f"{run.loss:.3f}", bits)
+        for run, bits in ((before, f"{before.bits_per_byte:.3f}"), (after, f"[bold]{after.bits_per_byte:.3f}[/]"))
+    ]
+    table = ruled(("", "before", "this run"), zip(names, *columns, strict=True))
     verdict = "The two had different budgets or machines, so the figures don't say which model is better."
     if compared.fair:
         word = "better" if compared.gain > 0 else "worse"

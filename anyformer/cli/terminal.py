@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import naming
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
     from rich.text import Text
+
+    Rows = Iterable[Iterable[RenderableType]]
 
 STDOUT = "standard output"
 PIPE_WIDTH = 100
@@ -50,18 +54,19 @@ def verdict(*, same: bool, otherwise: str = "differs") -> Text:
     return text("same", "green") if same else text(otherwise, "red")
 
 
-def grid(names: Sequence[str], align: str, *, gap: int = 2) -> Table:
+def grid(names: Sequence[str], align: str, rows: Rows = (), *, gap: int = 2) -> Table:
     """A table without lines below faint names; `align` has an l or an r for each column."""
     from rich.table import Table
 
     table = Table.grid(padding=(0, gap, 0, 0))
     for side in align:
         table.add_column(justify="right" if side == "r" else "left", no_wrap=True)
-    table.add_row(*(text(name, "dim") for name in names))
+    for row in ([text(name, "dim") for name in names], *rows):
+        table.add_row(*row)
     return table
 
 
-def ruled(*columns: str) -> Table:
+def ruled(columns: Sequence[str], rows: Rows) -> Table:
     """A table with a line below its names; the first column is of words, as is one without a name."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -69,6 +74,8 @@ def ruled(*columns: str) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for i, column in enumerate(columns):
         table.add_column(column, justify="right" if i and column else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
@@ -82,21 +89,27 @@ def live_bar(screen: Console) -> Progress:
 
 def print_all(out: Console, parts: Iterable[RenderableType]) -> None:
     """Print parts one below the other; in a pipe without the blanks that fill up lines."""
-    if out.is_terminal:
+    with nullcontext() if out.is_terminal else out.capture() as caught:
         for part in parts:
             out.print(part)
-        return
-    with out.capture() as caught:
-        for part in parts:
-            out.print(part)
-    with naming(STDOUT):
-        sys.stdout.write("".join(f"{line.rstrip()}\n" for line in caught.get().splitlines()))
+    if caught is not None:
+        with naming(STDOUT):
+            sys.stdout.write("".join(f"{line.rstrip()}\n" for line in caught.get().splitlines()))
 
 
 def print_json(answer: Any) -> None:
     """One JSON document."""
     with naming(STDOUT):
-        sys.stdout.write(json.dumps(answer, indent=2, allow_nan=False) + "\n")
+        sys.stdout.write(json.dumps(_finite(answer), indent=2, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    """The same, with None for every number that is not finite, as JSON has no other."""
+    if isinstance(value, dict):
+        return {name: _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def show(as_json: bool, data: Callable[[], Any], page: Iterable[RenderableType]) -> None:
@@ -105,11 +118,6 @@ def show(as_json: bool, data: Callable[[], Any], page: Iterable[RenderableType])
         print_json(data())
     else:
         print_all(console(), page)
-
-
-def finite(value: float) -> float | None:
-    """A number as JSON can hold it."""
-    return value if value < float("inf") else None
 
 
 def say(text: str) -> None:

@@ -42,17 +42,19 @@ def _page(setup: Components, found: Forecast, device: str, room: int) -> list[An
 
     count = setup.spec.count()
     tokens = sum(each.tokens for each in found.stretches)
-    stages = ruled("stage", "steps", "tokens", "epochs", "rows", "padding", "FLOPs/token")
-    for each in found.stretches:
-        stages.add_row(
+    rows = [
+        (
             each.words, f"{each.steps:,}", number_format.short(each.tokens), f"{each.epochs:.3g}", f"{each.rows:,}",
             f"{each.waste:.2%}", number_format.flops(each.flops_per_token),
-        )  # fmt: skip
-    held = ruled("memory", "", "")
-    for name, size in sorted(found.memory.parts().items(), key=lambda part: -part[1]):
-        held.add_row(name, number_format.data(size), "")
+        )
+        for each in found.stretches
+    ]  # fmt: skip
+    stages = ruled(("stage", "steps", "tokens", "epochs", "rows", "padding", "FLOPs/token"), rows)
     fits = "" if found.memory.total <= room else f"more than the {number_format.data(room)} that are free"
-    held.add_row("[bold]at most at once[/]", f"[bold]{number_format.data(found.memory.total)}[/]", f"[bold]{fits}[/]")
+    parts = sorted(found.memory.parts().items(), key=lambda part: -part[1])
+    sizes = [(name, number_format.data(size), "") for name, size in parts]
+    sizes += [("[bold]at most at once[/]", f"[bold]{number_format.data(found.memory.total)}[/]", f"[bold]{fits}[/]")]
+    held = ruled(("memory", "", ""), sizes)
     speed = found.rate * found.efficiency
     lines = [
         summary(setup.spec), "", stages, "",

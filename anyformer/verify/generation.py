@@ -29,7 +29,7 @@ TEMPERATURES = (0.0, 1.0)
 """The likeliest token, and draws."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Row:
     """One mode, over all prompts, greedy and drawn."""
 
@@ -106,17 +106,17 @@ def equality(
     rows = {mode.name: Row(mode=mode.name) for mode in modes}
     progress = Progress(report, len(temperatures) * len(modes))
     for temperature in temperatures:
-        task = _task(model, made, new, temperature, seed)
+        seeds = tuple(97 * seed + i for i in range(prompts))
+        task = Task(model=model, prompts=made, new=new, temperature=temperature, seeds=seeds)
         known = alone(task)
         for number, mode in enumerate(modes):
-            row, why = rows[mode.name], mode.absent(task)
-            if why is not None:
-                rows[mode.name] = replace(row, absent=why)
-            elif mode.copies == 1 or temperature > 0:
-                # The likeliest tokens are the same in all copies.
-                found = mode.run(task, known, random.Random(1000 * seed + number))
+            row = rows[mode.name]
+            row.absent = mode.absent(task)
+            # The likeliest tokens are the same in all copies.
+            if row.absent is None and (mode.copies == 1 or temperature > 0):
                 want = known if mode.copies == 1 else alone(task, mode.copies)
-                rows[mode.name] = _compared(task, row, found, want, mode.copies, strict=dtype == "float64")
+                found = _shuffled(task, mode, known, random.Random(1000 * seed + number))
+                _compare(task, row, found, want, mode.copies, strict=dtype == "float64")
             progress.tick()
     return Equality(
         lengths=tuple(map(len, made)), new=new, dtype=dtype, exact=is_exact(model.spec), rows=tuple(rows.values()),
@@ -124,13 +124,14 @@ def equality(
     )  # fmt: skip
 
 
-def _task(model: Model, prompts: tuple[Tensor, ...], new: int, temperature: float, seed: int) -> Task:
-    two = model.spec.topology == "encoder-decoder"
-    most = (1 if two else max(map(len, prompts))) + new
-    return Task(
-        model=model, prompts=prompts, new=new, temperature=temperature, seeds=tuple(97 * seed + i for i in range(len(prompts))),
-        declared=max(most, *map(len, prompts)) if model.reads_length else None,
-    )  # fmt: skip
+def _shuffled(task: Task, mode: DecodingMode, known: list[Completion], rng: random.Random) -> list[Completion]:
+    """What a mode answers to the prompts in random order, in their own order."""
+    count = len(task.prompts)
+    order = rng.sample(range(count), count)
+    prompts, seeds = tuple(task.prompts[i] for i in order), tuple(task.seeds[i] for i in order)
+    found = mode.run(replace(task, prompts=prompts, seeds=seeds), [known[i] for i in order], rng)
+    places = [order.index(i) * mode.copies for i in range(count)]
+    return [each for place in places for each in found[place : place + mode.copies]]
 
 
 def _prompts(
@@ -158,34 +159,26 @@ def _prompts(
     return made, () if seen > reach else (f"patterns span {reach} tokens, more than any row has here",)
 
 
-def _compared(
+def _compare(
     task: Task, row: Row, found: list[Completion], known: list[Completion], copies: int, *, strict: bool
-) -> Row:
-    """A row of the table with these answers added."""
-    tokens, mismatches, ties, worst, first = row.tokens, row.mismatches, row.ties, row.difference, row.first
+) -> None:
+    """Add these answers to a row of the table."""
+    row.cases += len(found)
     for i, (each, want) in enumerate(zip(found, known, strict=True)):
         shortest = min(len(each.ids), len(want.ids))
         same = next((n for n in range(shortest) if each.ids[n] != want.ids[n]), shortest)
-        tokens += same
+        row.tokens += same
         if same and each.logprobs_N is not None and want.logprobs_N is not None:
-            worst = max(worst or 0.0, difference(each.logprobs_N[:same], want.logprobs_N[:same]))
+            apart = difference(each.logprobs_N[:same], want.logprobs_N[:same])
+            row.difference = max(row.difference or 0.0, apart)
         if same == len(want.ids) == len(each.ids):
             continue
         if not strict and same < shortest and _tied(task, i, copies, want, each.ids[same], same):
-            ties += 1
+            row.ties += 1
             continue
-        mismatches += 1
+        row.mismatches += 1
         kind = f"temperature {task.temperature:g}" if task.temperature else "greedy"
-        first = first or f"prompt {i // copies}, {kind}, new token {same}"
-    return replace(
-        row,
-        cases=row.cases + len(found),
-        tokens=tokens,
-        mismatches=mismatches,
-        ties=ties,
-        difference=worst,
-        first=first,
-    )
+        row.first = row.first or f"prompt {i // copies}, {kind}, new token {same}"
 
 
 def is_tie(logits_V: Tensor, want: int, other: int, *, temperature: float, point: float | None) -> bool:
@@ -205,6 +198,6 @@ def is_tie(logits_V: Tensor, want: int, other: int, *, temperature: float, point
 
 def _tied(task: Task, answer: int, copies: int, want: Completion, other: int, step: int) -> bool:
     row, stream = divmod(answer, copies)
-    logits_V = decision(task, row, want.ids[:step])
-    point = task.point(row, step, stream)
+    point_B, logits_V = task.point(row, step, stream), decision(task, row, want.ids[:step])
+    point = None if point_B is None else float(point_B)
     return is_tie(logits_V, want.ids[step], other, temperature=task.temperature, point=point)

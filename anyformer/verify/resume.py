@@ -7,7 +7,6 @@ folder is only read.
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import warnings
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import CheckpointError, InputError, file_fault
+from anyformer.files import share_file
 from anyformer.train.checkpoint import FOLDER, Checkpoint, name_of, steps_in, verify
 from anyformer.train.components import device_of
 from anyformer.train.config import Config
@@ -42,12 +42,12 @@ class Row:
     """How many numbers, or names of batches."""
     difference: float
     """The largest one; 0: the same to the bit."""
-    first: str = ""
+    first: str | None = None
     """Where it first differs."""
 
     @property
     def same(self) -> bool:
-        return not self.first
+        return self.first is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,10 @@ def resume(
     if steps < 2:
         raise InputError(f"steps: {steps} can't be interrupted halfway; give at least 2")
     place = Path(run)
-    config = _config(place)
+    if not (place / CONFIG).is_file():
+        what = f"holds no {CONFIG}, so it is no folder of a run; give the one that anyformer train made"
+        raise InputError(f"{place}: {what}")
+    config = Config.from_file(place / CONFIG)
     found = _start(place, config.steps)
     begin, end = found.step, min(found.step + steps, config.steps)
     middle = (begin + end) // 2
@@ -128,7 +131,9 @@ def resume(
         with tempfile.TemporaryDirectory(prefix="anyformer-resume-", dir=scratch) as room:
             copies = [Path(room) / name for name in ("straight", "halves")]
             for copy in copies:
-                _copy(found.folder, copy / FOLDER / name_of(begin))
+                # By second names where that can be: what a run writes never changes a file that is there.
+                target = copy / FOLDER / name_of(begin)
+                shutil.copytree(found.folder, target, copy_function=lambda a, b: share_file(Path(a), Path(b)))
             straight = _train(config, copies[0], [end], notes, progress)
             halves = _train(config, copies[1], [middle, end], notes, progress)
             rows = _compared(straight, halves)
@@ -152,40 +157,19 @@ def resume(
     )  # fmt: skip
 
 
-def _config(run: Path) -> Config:
-    if not (run / CONFIG).is_file():
-        raise InputError(
-            f"{run}: holds no {CONFIG}, so it is no folder of a run; give the one that anyformer train made"
-        )
-    return Config.from_file(run / CONFIG)
-
-
 def _start(run: Path, total: int) -> Checkpoint:
     """The newest whole checkpoint with two steps or more to go."""
     faults: list[str] = []
     for step, folder in steps_in(run).items():
-        if total - step < 2:
-            continue
         try:
-            return verify(folder, step)
+            if total - step >= 2:
+                return verify(folder, step)
         except CheckpointError as error:
             faults.append(str(error))
     raise CheckpointError(
         "\n  ".join([f"{run}: has no whole checkpoint with two steps or more to go", *faults])
         + f"\nIts {total} steps may all be behind it: a run that saves more often leaves one before its end"
     )
-
-
-def _copy(source: Path, target: Path) -> None:
-    """By second names where that can be: what a run writes never changes a file that is there."""
-
-    def link(a: str, b: str) -> None:
-        try:
-            os.link(a, b)
-        except OSError:
-            shutil.copyfile(a, b)
-
-    shutil.copytree(source, target, copy_function=link)
 
 
 def _train(config: Config, folder: Path, ends: list[int], notes: list[str], progress: Progress) -> dict[int, Step]:
@@ -215,7 +199,7 @@ def _train(config: Config, folder: Path, ends: list[int], notes: list[str], prog
 def _compared(straight: Mapping[int, Step], halves: Mapping[int, Step]) -> list[Row]:
     """What both measured in the same steps."""
     batches = [step for step in straight if straight[step].batch != halves[step].batch]
-    first = f"step {batches[0]}" if batches else ""
+    first = f"step {batches[0]}" if batches else None
     return [
         Row(name="batches", compared=len(straight), difference=float(len(batches)), first=first),
         _numbers("losses", {step: (event.loss, halves[step].loss) for step, event in straight.items()}),
@@ -236,25 +220,21 @@ def _held(a: Checkpoint, b: Checkpoint) -> list[Row]:
     """Everything that two checkpoints hold."""
     rows: list[Row] = []
     for name in sorted(set(a.files) | set(b.files)):
-        if not name.endswith(".safetensors"):
-            continue
-        one, two = a.read(name).tensors, b.read(name).tensors
-        if one.keys() != two.keys():
-            rows.append(Row(name=name, compared=0, difference=float("inf"), first="the names of its tensors"))
-            continue
-        rows.append(_row(name.removesuffix(".safetensors"), {each: (one[each], two[each]) for each in one}))
+        if name.endswith(".safetensors"):
+            one, two = a.read(name).tensors, b.read(name).tensors
+            if one.keys() == two.keys():
+                rows.append(_row(name.removesuffix(".safetensors"), {each: (one[each], two[each]) for each in one}))
+            else:
+                rows.append(Row(name=name, compared=0, difference=float("inf"), first="the names of its tensors"))
     keys = [key for key in ("step", "tokens", "guard", "digest") if a.state.get(key) != b.state.get(key)]
-    rows.append(Row(name="state", compared=4, difference=float(len(keys)), first=keys[0] if keys else ""))
-    return rows
+    return [*rows, Row(name="state", compared=4, difference=float(len(keys)), first=next(iter(keys), None))]
 
 
 def _row(name: str, pairs: Mapping[str, tuple[Tensor, Tensor]]) -> Row:
-    worst, first, count = 0.0, "", 0
+    worst, first = 0.0, None
     for each, (one, two) in pairs.items():
-        count += one.numel()
-        if torch.equal(one.nan_to_num(), two.nan_to_num()) and torch.equal(one.isnan(), two.isnan()):
-            continue
-        first = first or each
-        gap = (one.double() - two.double()).abs().nan_to_num(nan=float("inf"))
-        worst = max(worst, float(gap.max()))
-    return Row(name=name, compared=count, difference=worst, first=first)
+        if not torch.equal(one.nan_to_num(), two.nan_to_num()) or not torch.equal(one.isnan(), two.isnan()):
+            first = first or each
+            gap = (one.double() - two.double()).abs().nan_to_num(nan=float("inf"))
+            worst = max(worst, float(gap.max()))
+    return Row(name=name, compared=sum(one.numel() for one, _ in pairs.values()), difference=worst, first=first)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 from anyformer.errors import SpecError
@@ -21,17 +22,11 @@ WIDTH, HEADS, HEAD_DIM, FFN, VOCAB, CONTEXT = 64, 4, 16, 96, 101, 128
 NEAR = 12
 """The most that a pattern spans, so that short documents reach past it."""
 
-DETAILS: tuple[tuple[tuple[str, ...], str, int], ...] = (
-    (("position",), "max_distance", 20),
-    (("position",), "buckets", 8),
-    (("position",), "clip", 5),
-    (("position", "scaling"), "original", NEAR),
-    (("attention", "temperature"), "length", 8),
-    (("attention", "mixer"), "chunk", 8),
-    (("attention", "mixer"), "buckets", 4),
-    (("ffn",), "chunk", 5),
-)
-"""Lengths inside a layer's nodes, as path, field and a value that short documents reach past."""
+DETAILS = {
+    "position.max_distance": 20, "position.buckets": 8, "position.clip": 5, "position.scaling.original": NEAR,
+    "attention.temperature.length": 8, "attention.mixer.chunk": 8, "attention.mixer.buckets": 4, "ffn.chunk": 5,
+}  # fmt: skip
+"""Lengths inside a layer's nodes, with a value that short documents reach past."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +37,9 @@ class Draft:
     shared: dict[str, Any]
     layers: tuple[tuple[Layer, ...], ...]
 
-    def map(self, change: Callable[[Layer], Layer]) -> Draft:
-        return dataclasses.replace(self, layers=tuple(tuple(map(change, stack)) for stack in self.layers))
+    def map(self, change: Callable[[Layer], Layer] = lambda layer: layer, shared: Mapping[str, Any] = {}) -> Draft:
+        """With every layer changed, and fields that all layers share."""
+        return Draft(self.spec, {**self.shared, **shared}, tuple(tuple(map(change, stack)) for stack in self.layers))
 
     def made(self) -> ModelSpec:
         """The spec; a SpecError if the pieces don't fit."""
@@ -78,27 +74,25 @@ def is_large(spec: ModelSpec) -> bool:
 
 def small(spec: ModelSpec) -> ModelSpec:
     """The same choices in small. A size that can't be reduced, as something else in the spec depends on it, stays."""
-    draft = Draft(spec, {}, tuple(_kinds(stack.layers) for stack in spec.stacks))
+    kinds = [tuple(dict.fromkeys(stack.layers)) for stack in spec.stacks]
+    # One layer of each kind in order; two if all are alike and there were two.
+    layers = [found if len(found) > 1 else stack.layers[:2] for found, stack in zip(kinds, spec.stacks, strict=True)]
+    draft = Draft(spec, {}, tuple(layers))
     # Of the special ids only a decoder's start is something that a model can't do without.
     ids = SpecialIds(start=None if spec.ids.start is None else 0)
     vocab: dict[str, Any] = {} if spec.vocab <= VOCAB else {"vocab": VOCAB, "ids": ids}
     if (spec.source_vocab or 0) > VOCAB:
         # Still another size than the target's, so that the one can't pass for the other.
         vocab |= {"source_vocab": VOCAB - 7, "ids": ids}
-    draft = _first(draft, [dataclasses.replace(draft, shared=vocab)])
+    draft = _first(draft, draft.map(shared=vocab))
     # Patterns may tie their sizes to the context, so that comes before them.
-    draft = _first(draft, [_shorter(draft)])
-    draft = _first(draft, _narrower(draft))
-    draft = _first(
-        draft,
-        [
-            draft.map(lambda layer: _detail(layer, ("ffn",), "width", FFN)),
-            draft.map(lambda layer: _replaced(layer, ("ffn",), width=None)),
-        ],
-    )
-    draft = _first(draft, [draft.map(_near)])
-    for path, name, value in DETAILS:
-        draft = _first(draft, [draft.map(partial(_detail, path=path, name=name, value=value))])
+    draft = _first(draft, draft.map(_on_grid, {"context": min(spec.context, CONTEXT)}))
+    draft = _first(draft, *_narrower(draft))
+    narrow = partial(_detail, path="ffn.width", value=FFN)
+    draft = _first(draft, draft.map(narrow), draft.map(partial(_replaced, path="ffn", width=None)))
+    draft = _first(draft, draft.map(_near))
+    for path, value in DETAILS.items():
+        draft = _first(draft, draft.map(partial(_detail, path=path, value=value)))
     return draft.made()
 
 
@@ -114,21 +108,12 @@ def size_of(spec: ModelSpec) -> str:
     return ", ".join([*sizes, *(["patterns " + ", ".join(patterns)] if patterns else [])])
 
 
-def _kinds(layers: Iterable[Layer]) -> tuple[Layer, ...]:
-    """One layer of each kind in order; two if all are alike and there were two."""
-    every = tuple(layers)
-    kinds = tuple(dict.fromkeys(every))
-    return every[:2] if len(kinds) == 1 else kinds
-
-
-def _first(draft: Draft, choices: Iterable[Draft]) -> Draft:
+def _first(draft: Draft, *choices: Draft) -> Draft:
     """The first of the choices that is a valid spec, or else the draft as it was."""
     for choice in choices:
-        try:
+        with contextlib.suppress(SpecError):
             choice.made()
-        except SpecError:
-            continue
-        return choice
+            return choice
     return draft
 
 
@@ -139,27 +124,24 @@ def _narrower(draft: Draft) -> list[Draft]:
     if isinstance(spec.embed, TokenEmbed) and spec.embed.width:
         shared["embed"] = dataclasses.replace(spec.embed, width=max(1, spec.embed.width * width // spec.width))
     choices = ((HEADS, HEAD_DIM), (None, HEAD_DIM), (HEADS, None))
-    narrowed = [draft.map(partial(_heads, before=spec.width, width=width, most=n, narrow=dim)) for n, dim in choices]
-    return [dataclasses.replace(each, shared=draft.shared | shared) for each in narrowed]
+    return [draft.map(partial(_heads, before=spec.width, width=width, most=n, narrow=d), shared) for n, d in choices]
 
 
 def _heads(layer: Layer, *, before: int, width: int, most: int | None, narrow: int | None) -> Layer:
     a = layer.attention
     dim = a.head_dim or before // a.heads
-    heads = a.heads if most is None else min(a.heads, most)
-    wide = dim if narrow is None else min(dim, narrow)
+    heads, wide = min(a.heads, most or a.heads), min(dim, narrow or dim)
     groups = a.kv_heads if a.kv_heads in (None, 1) else heads if a.kv_heads == a.heads else max(1, heads // 2)
-    layer = _replaced(layer, ("attention",), heads=heads, kv_heads=groups, head_dim=wide)
+    layer = _replaced(layer, "attention", heads=heads, kv_heads=groups, head_dim=wide)
     position: Any = layer.position
-    names = {field.name for field in dataclasses.fields(position)}
-    if "dims" in names and position.dims:
-        layer = _replaced(layer, ("position",), dims=max(2, position.dims * wide // dim // 2 * 2))
-    if "row_width" in names and position.row_width:
-        layer = _replaced(layer, ("position",), row_width=max(1, position.row_width * width // before))
-    scaling: Any = position.scaling if "scaling" in names else None
-    if scaling is not None and "short" in {field.name for field in dataclasses.fields(scaling)}:
-        turned = len(scaling.short) * wide // dim
-        layer = _replaced(layer, ("position", "scaling"), short=scaling.short[:turned], long=scaling.long[:turned])
+    if rotated := getattr(position, "dims", None):
+        layer = _replaced(layer, "position", dims=max(2, rotated * wide // dim // 2 * 2))
+    if row_width := getattr(position, "row_width", None):
+        layer = _replaced(layer, "position", row_width=max(1, row_width * width // before))
+    scaling = getattr(position, "scaling", None)
+    if short := getattr(scaling, "short", None):
+        turned = len(short) * wide // dim
+        layer = _replaced(layer, "position.scaling", short=short[:turned], long=position.scaling.long[:turned])
     return layer
 
 
@@ -169,35 +151,26 @@ def _near(layer: Layer) -> Layer:
     widest = max(pattern.sizes(), default=0) if pattern is not None else 0
     if pattern is None or widest <= NEAR:
         return layer
-    return _replaced(layer, ("attention",), pattern=pattern.shrunk(widest / NEAR))
+    return _replaced(layer, "attention", pattern=pattern.shrunk(widest / NEAR))
 
 
-def _detail(layer: Layer, path: tuple[str, ...], name: str, value: int) -> Layer:
-    node: Any = layer
-    for step in path:
-        node = getattr(node, step, None)
-    now = getattr(node, name, None)
-    return _replaced(layer, path, **{name: value}) if isinstance(now, tuple) or (now or 0) > value else layer
+def _on_grid(layer: Layer) -> Layer:
+    """A grid of positions that fits the shorter context."""
+    position: Any = layer.position
+    grid = {"rows", "columns"} <= {field.name for field in dataclasses.fields(position)}
+    return _replaced(layer, "position", rows=8, columns=CONTEXT // 8) if grid else layer
 
 
-def _shorter(draft: Draft) -> Draft:
-    """A shorter context, and a grid of positions that fits it."""
-
-    def change(layer: Layer) -> Layer:
-        position: Any = layer.position
-        grid = {"rows", "columns"} <= {field.name for field in dataclasses.fields(position)}
-        return _replaced(layer, ("position",), rows=8, columns=CONTEXT // 8) if grid else layer
-
-    context = min(draft.spec.context, CONTEXT)
-    return dataclasses.replace(draft.map(change), shared=draft.shared | {"context": context})
+def _detail(layer: Layer, path: str, value: int) -> Layer:
+    """With a field that is no larger than this, where there is such a field."""
+    parent, _, name = path.rpartition(".")
+    now = getattr(reduce(lambda node, step: getattr(node, step, None), parent.split("."), layer), name, None)
+    return _replaced(layer, parent, **{name: value}) if isinstance(now, tuple) or (now or 0) > value else layer
 
 
-def _replaced(layer: Layer, path: tuple[str, ...], **values: Any) -> Layer:
+def _replaced(node: Any, path: str, **values: Any) -> Any:
     """A layer with fields of an inner node set."""
-    nodes: list[Any] = [layer]
-    for step in path:
-        nodes.append(getattr(nodes[-1], step))
-    made = dataclasses.replace(nodes[-1], **values)
-    for step, outer in zip(reversed(path), reversed(nodes[:-1]), strict=True):
-        made = dataclasses.replace(outer, **{step: made})
-    return made
+    name, _, rest = path.partition(".")
+    inner = getattr(node, name)
+    made = _replaced(inner, rest, **values) if rest else dataclasses.replace(inner, **values)
+    return dataclasses.replace(node, **{name: made})
