@@ -50,9 +50,8 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     option(texts, "--stride", "tokens by which a window moves on (half of the context)", whole(1))
     option(texts, "--context", "tokens that are read at once (the model's context)", whole(1))
     option(texts, "--quantize", "say also what it loses with weights of 8 or 4 bits", ("int8", "int4"))
-    part = parser.add_argument_group(
-        "a part of its data", "what the model was trained for, by the objective of its run"
-    )
+    words = "what the model was trained for, by the objective of its run"
+    part = parser.add_argument_group("a part of its data", words)
     option(part, "--part", "train, valid or test, instead of a text", "NAME")
     option(part, "--data", "a folder of anyformer tokenize (that of the run's config)", "DIR")
     option(part, "--length", "tokens of a row (those of the run); again for more", whole(1), action="append")
@@ -95,20 +94,17 @@ def _run_texts(given: argparse.Namespace) -> int:
     from anyformer.evals.quality import compare
     from anyformer.train.perplexity import score
 
-    def each(what: str, measure: Callable[..., Any]) -> list[Any]:
-        found = []
+    def each(what: str, measure: Callable[..., Any]) -> Iterator[Any]:
         for path, content in zip(given.texts, texts, strict=True):
             with Bar(f"{path}{what}") as bar:
-                found.append(measure(tokenizer, content, stride=given.stride, context=given.context, report=bar))
-        return found
+                yield measure(tokenizer, content, stride=given.stride, context=given.context, report=bar)
 
     began = time.perf_counter()
-    scores: list[Score] = each("", partial(score, model))
-    seconds = time.perf_counter() - began
-    total, loss = reduce(add, scores), None
+    named: list[tuple[str, Score]] = list(zip(given.texts, each("", partial(score, model)), strict=True))
+    seconds, loss = time.perf_counter() - began, None
+    total = reduce(add, (found for _, found in named))
     if changed is not None:
         loss = reduce(add, each(f", {given.quantize}", partial(compare, model, changed)))
-    named = list(zip(given.texts, scores, strict=True))
 
     def data() -> dict[str, Any]:
         found = _score_data(total) | {
@@ -150,11 +146,10 @@ def _run_part(given: argparse.Namespace) -> int:
     beams = _beams(given, setup)
     if any(beams):
         judge()
-    measured: list[Measured] = []
+    measured, translated = list["Measured"](), list["Translated"]()
     for length in dict.fromkeys(given.length or [None]):
         with Bar(given.part) as bar:
             measured.append(measure(setup, length=length, report=bar))
-    translated: list[Translated] = []
     for each in filter(None, beams):
         with Bar(f"{given.part}, {each} beams") as bar:
             translated.append(translate(setup, beams=each, limit=given.limit, report=bar))
@@ -177,32 +172,25 @@ def _beams(given: argparse.Namespace, setup: EvalSetup) -> list[int]:
 
 def _part_data(setup: EvalSetup, measured: list[Measured], translated: list[Translated]) -> dict[str, Any]:
     first = next(setup.model.parameters())
-    found: dict[str, Any] = {
+    translations = [each.data() | {"samples": list(_samples(each))} for each in translated]
+    return {
         "part": setup.part, "data": str(setup.data), "objective": setup.objective.kind,
         "examples": len(setup.examples), "device": str(first.device), "dtype": str(first.dtype).removeprefix("torch."),
         "measured": [each.data() for each in measured],
-    }  # fmt: skip
-    if translated:
-        found["translations"] = [each.data() | {"samples": list(_samples(each))} for each in translated]
-    return found
+    } | ({"translations": translations} if translations else {})  # fmt: skip
 
 
 def _samples(found: Translated) -> Iterator[dict[str, Any]]:
     """A few sentences, spread over all."""
     count = min(SHOWN, len(found.sources))
     for i in (k * len(found.sources) // count for k in range(count)):
-        yield {
-            "source": found.sources[i], "translation": found.translations[i], "references": list(found.references[i]),
-        }  # fmt: skip
+        yield {"source": found.sources[i], "translation": found.translations[i], "references": found.references[i]}
 
 
 def _part_page(setup: EvalSetup, measured: list[Measured], translated: list[Translated]) -> Iterator[Any]:
     yield text(f"{setup.part} of {setup.data}: {len(setup.examples):,} examples, objective {setup.objective.kind}")
     rows = [_row(each) for each in measured]
-    table = grid([*rows[0]], "r" * len(rows[0]))
-    for row in rows:
-        table.add_row(*row.values())
-    yield table
+    yield grid([*rows[0]], "r" * len(rows[0]), (row.values() for row in rows))
     for line in dict.fromkeys(line for each in measured for line in _notes(each)):
         yield text(line, "dim")
     for each in translated:
@@ -253,16 +241,12 @@ def _search(found: Translated) -> str:
 
 
 def _line(found: Translated) -> str:
-    references = sum(map(len, found.references))
-    words = [
-        f"{_search(found)}: BLEU {found.bleu.bleu:.2f}", f"chrF {found.bleu.chrf:.2f}",
-        f"{len(found.sources):,} sentences with {references:,} references", f"{found.seconds:.1f} s",
-    ]  # fmt: skip
-    if found.unfinished:
-        words.append(f"{found.unfinished:,} did not end and were cut")
-    if found.left_out:
-        words.append(f"{found.left_out:,} too long for the model")
-    return ", ".join(words)
+    sentences = f"{len(found.sources):,} sentences with {sum(map(len, found.references)):,} references"
+    words = (
+        f"{_search(found)}: BLEU {found.bleu.bleu:.2f}, chrF {found.bleu.chrf:.2f}, {sentences}, {found.seconds:.1f} s"
+    )
+    words += f", {found.unfinished:,} did not end and were cut" if found.unfinished else ""
+    return words + (f", {found.left_out:,} too long for the model" if found.left_out else "")
 
 
 COMMAND = Command("eval", "perplexity on a text, or figures on a part of the data", __doc__, _arguments, _run)

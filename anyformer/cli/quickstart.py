@@ -13,8 +13,8 @@ import contextlib
 import shlex
 import sys
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from anyformer.cli.parser import Command, add_set, flag, number, option, whole
 from anyformer.cli.terminal import console, errors, live_bar, print_all, print_json, ruled, say, text
@@ -73,11 +73,10 @@ def _run(given: argparse.Namespace) -> int:
     try:
         with made.folder:
             _prepare(screen, made, replaced, quiet=given.json)
-            for _ in _progress(screen, made, quiet=given.json):
-                pass
+            _train(screen, made, quiet=given.json)
             if made.late and not given.json:
-                why = "getting ready and measuring take most of it"
-                _line(screen, "time", f"longer than the budget: {why}; give more --minutes")
+                why = "longer than the budget: getting ready and measuring take most of it; give more --minutes"
+                _line(screen, "time", why)
             with contextlib.nullcontext() if given.json else screen.status("measuring on the held-out text"):
                 result = made.measure()
                 place = made.keep()
@@ -87,22 +86,22 @@ def _run(given: argparse.Namespace) -> int:
     before = earlier(plan.base, place)
     compared = None if before is None else compare(before, place)
     if given.json:
-        print_json(_data(result, str(place), compared) | {"rule": made.rule})
+        beside = None if compared is None else {
+            "difference": compared.difference.data(), "before": asdict(compared.before), "gain": compared.gain,
+        }  # fmt: skip
+        print_json({"folder": str(place), **asdict(result), "compared": beside, "rule": made.rule})
         return 0
     _show_result(screen, result, made.rule, made.allotted)
     for piece in ("\n", *made.sample(), "\n\n"):
         say(piece)
     if compared is not None:
         _show_comparison(screen, compared)
-    quoted = shlex.quote(str(place))
+    begin, again = ("", f" --text {shlex.quote(plan.text)}") if plan.text else (' "def "', "")
     hints = [f"Kept in {place}: spec, tokenizer, weights, metrics and loss.png."]
-    begin = "" if plan.text else ' "def "'
-    hints.append(f"Go on: anyformer generate {quoted}{begin}")
+    hints.append(f"Go on: anyformer generate {shlex.quote(str(place))}{begin}")
     if not plan.changes and plan.out is None:
-        again = f" --text {shlex.quote(plan.text)}" if plan.text else ""
         hints.append(f"   or: anyformer quickstart{again} --position alibi    (compares itself with this run)")
-    for hint in hints:
-        screen.print(hint, markup=False, soft_wrap=True)
+    screen.print("\n".join(hints), markup=False, soft_wrap=True)
     return 0
 
 
@@ -112,12 +111,9 @@ def _plan(given: argparse.Namespace) -> Plan:
 
     named = {path: getattr(given, name) for name, (path, _, _) in SHORTCUTS.items()}
     changes = {path: value for path, value in named.items() if value is not None} | dict(given.changes)
-    if given.steps:
-        budget = Budget(steps=given.steps)
-    elif given.minutes is not None:
-        budget = Budget(seconds=60 * given.minutes)
-    else:
-        budget = Budget(seconds=60 * MINUTES, least_steps=LEAST_STEPS, most_seconds=60 * MOST_MINUTES)
+    budget = Budget(seconds=60 * MINUTES, least_steps=LEAST_STEPS, most_seconds=60 * MOST_MINUTES)
+    if given.steps or given.minutes is not None:
+        budget = Budget(steps=given.steps) if given.steps else Budget(seconds=60 * given.minutes)
     return Plan(text=given.text, budget=budget, changes=changes, out=given.out, device=given.device, seed=given.seed)
 
 
@@ -152,49 +148,36 @@ def _line(screen: Console, label: str, words: str) -> None:
     print_all(screen, [grid])
 
 
-def _progress(screen: Console, made: Quickstart, *, quiet: bool) -> Iterator[StepRecord]:
+def _train(screen: Console, made: Quickstart, *, quiet: bool) -> None:
     """Train behind a bar on a terminal, with a line for each tenth of the run in a pipe."""
-    if quiet:
-        # Whoever watches sees the bar; whoever reads standard output gets JSON alone.
-        screen = errors()
-        if not screen.is_terminal:
-            yield from made.train()
-            return
-    if not screen.is_terminal:
-        tenths = 0
-        for record in _warning_if_slow(screen, made):
-            if int(record.progress * 10) > tenths:
+    # Whoever watches sees the bar; whoever reads standard output gets JSON alone.
+    screen = errors() if quiet else screen
+    bar = live_bar(screen) if screen.is_terminal else None
+    slow, tenths = "", 0
+    with contextlib.nullcontext() if bar is None else bar:
+        task = None if bar is None else bar.add_task("training", total=1.0, left="")
+        for record in made.train():
+            if quiet and bar is None:
+                continue
+            if not slow and (slow := _slow(record, made.allotted)):
+                screen.print(slow, markup=False, soft_wrap=True)
+            numbers, left = _numbers(record, screen.width), _left(record)
+            if bar is not None and task is not None:
+                bar.update(task, completed=record.progress, description=numbers, left=left)
+            elif int(record.progress * 10) > tenths:
                 tenths = int(record.progress * 10)
-                screen.print(f"  {_numbers(record, screen.width)}  {_left(record)}")
-            yield record
-        return
-    with live_bar(screen) as bar:
-        task = bar.add_task("training", total=1.0, left="")
-        for record in _warning_if_slow(screen, made):
-            bar.update(task, completed=record.progress, description=_numbers(record, screen.width), left=_left(record))
-            yield record
+                screen.print(f"  {numbers}  {left}")
 
 
-def _warning_if_slow(screen: Console, made: Quickstart) -> Iterator[StepRecord]:
-    """The steps of a run; as soon as it is clear that they are slow, say what is done about it."""
-    warned = False
-    for record in made.train():
-        budget = made.allotted
-        usual = budget.seconds or 0.0
-        if budget.least_steps and not warned and record.seconds >= NOTICE_AFTER * usual:
-            expected = budget.expected(record.step, record.seconds)
-            if expected > 1.1 * usual:
-                warned = True
-                screen.print(_slow(record, budget, expected), markup=False, soft_wrap=True)
-        yield record
-
-
-def _slow(record: StepRecord, budget: Budget, expected: float) -> str:
-    needed = f"{budget.least_steps / (budget.seconds or 1):.2g}"
-    pace = f"{record.step / record.seconds:.2g} steps/s where {needed} are needed"
+def _slow(record: StepRecord, budget: Budget) -> str:
+    """As soon as it is clear that steps are slow: what is done about it."""
+    usual, expected = budget.seconds or 0.0, budget.expected(record.step, record.seconds)
+    if not budget.least_steps or record.seconds < NOTICE_AFTER * usual or expected <= 1.1 * usual:
+        return ""
+    pace = f"{record.step / record.seconds:.2g} steps/s where {budget.least_steps / (usual or 1):.2g} are needed"
     return (
         f"slow: the machine is busy or small, or the model large: {pace}. Training takes about {_clock(expected)} instead of "
-        f"{_clock(budget.seconds or 0)}, so that it makes {budget.least_steps} steps, and at most "
+        f"{_clock(usual)}, so that it makes {budget.least_steps} steps, and at most "
         f"{_clock(budget.most_seconds or 0)}; --minutes sets another time"
     )
 
@@ -204,14 +187,13 @@ def _clock(seconds: float) -> str:
 
 
 def _numbers(record: StepRecord, width: int) -> str:
-    speed = record.tokens / record.seconds
-    steps = f"step {record.step:4}"
-    return f"{steps}  loss {record.loss:.3f}  {speed:,.0f} tokens/s" if width >= 60 else f"{steps} {record.loss:.2f}"
+    if width < 60:
+        return f"step {record.step:4} {record.loss:.2f}"
+    return f"step {record.step:4}  loss {record.loss:.3f}  {record.tokens / record.seconds:,.0f} tokens/s"
 
 
 def _left(record: StepRecord) -> str:
-    left = record.seconds * (1 - record.progress) / max(record.progress, 1e-6)
-    return f"{_clock(left)} left"
+    return f"{_clock(record.seconds * (1 - record.progress) / max(record.progress, 1e-6))} left"
 
 
 def _show_result(screen: Console, result: Result, rule: str, budget: Budget) -> None:
@@ -225,19 +207,15 @@ def _show_result(screen: Console, result: Result, rule: str, budget: Budget) -> 
     table = ruled(("held out", "bits per byte", ""), rows)
     spent = f"{result.steps:,} steps, {result.tokens / 1e6:.2f}M tokens, {result.seconds:.0f} s"
     line = f"loss {result.loss:.3f} nats per token, perplexity {result.perplexity:.1f}, after {spent}"
-    print_all(screen, ["", table, line, *_after(result, budget), text(rule, "dim")])
-
-
-def _after(result: Result, budget: Budget) -> list[str]:
-    """What a run that was given more time has made of it."""
-    if not budget.least_steps or result.seconds <= 1.1 * (budget.seconds or 0):
-        return []
-    if result.steps >= budget.least_steps:
-        return [f"The machine was slow or busy: it took {result.seconds:.0f} s instead of {budget.seconds:.0f} s."]
-    return [
-        f"The machine was slow or busy: {result.steps} of {budget.least_steps} steps were made in {result.seconds:.0f} s, the "
-        "most that is given. Expect a worse model than on an idle one; more time: --minutes 15"
-    ]
+    said = ["", table, line]
+    if budget.least_steps and result.seconds > 1.1 * (budget.seconds or 0):
+        # What a run that was given more time has made of it.
+        made = f"it took {result.seconds:.0f} s instead of {budget.seconds:.0f} s."
+        if result.steps < budget.least_steps:
+            made = f"{result.steps} of {budget.least_steps} steps were made in {result.seconds:.0f} s, the most that is given. "
+            made += "Expect a worse model than on an idle one; more time: --minutes 15"
+        said.append(f"The machine was slow or busy: {made}")
+    print_all(screen, [*said, text(rule, "dim")])
 
 
 def _show_comparison(screen: Console, compared: Comparison) -> None:
@@ -257,15 +235,6 @@ def _show_comparison(screen: Console, compared: Comparison) -> None:
         word = "better" if compared.gain > 0 else "worse"
         verdict = f"{abs(compared.gain):.1%} {word}. One run each: differences of about 1% may be chance."
     print_all(screen, [f"[bold]Beside {escape(compared.difference.names[0])}[/]: {escape(axes)}", table, verdict, ""])
-
-
-def _data(result: Result, place: str, compared: Comparison | None) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    beside = None
-    if compared is not None:
-        beside = {"difference": compared.difference.data(), "before": asdict(compared.before), "gain": compared.gain}
-    return {"folder": place, **asdict(result), "compared": beside}
 
 
 COMMAND = Command(

@@ -40,9 +40,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "--shard-tokens", "tokens that fill a shard (16,777,216)", whole(1))
     option(parser, "--workers", "threads that encode (one for each core)", whole(1))
 
-    made = parser.add_argument_group(
-        "tokenizer", "one that is trained on the examples to learn from, or one that is there"
-    )
+    words = "one that is trained on the examples to learn from, or one that is there"
+    made = parser.add_argument_group("tokenizer", words)
     option(made, "--train", f"train one: {', '.join(KINDS)}", KINDS, metavar="KIND")
     option(made, "--vocab", "how many tokens it is to have (none for chars)", whole(1))
     flag(made, "--lowercase", "wordpiece: letters lose their case and their accents")
@@ -116,12 +115,12 @@ def _plan(given: argparse.Namespace) -> Plan:
         raise InputError(
             "give files to learn from, or one for each class (--label neg=FILE --label pos=FILE), not both"
         )
-    trained = given.train is not None or given.source_train is not None
-    if (given.train is None and given.vocab) or (not trained and (given.special or given.sentinels or given.lowercase)):
+    trained = given.train or given.source_train
+    if (given.vocab and not given.train) or (not trained and (given.special or given.sentinels or given.lowercase)):
         raise InputError(
             "--vocab, --special, --sentinels and --lowercase are for a tokenizer to train; add --train KIND"
         )
-    if given.source_vocab and not (given.source_train or given.train):
+    if given.source_vocab and not trained:
         raise InputError("--source-vocab is for a tokenizer to train; add --source-train KIND")
     if given.label and (given.valid or given.test):
         raise InputError("--label: files of one class have no other parts; hold out a share with --hold-out")
@@ -131,13 +130,9 @@ def _plan(given: argparse.Namespace) -> Plan:
     for folder in [*given.inputs, *given.valid, *given.test, *(path for _, path in given.label)]:
         if Path(folder).is_dir() and out.resolve().is_relative_to(Path(folder).resolve()):
             raise InputError(f"--out: {out} is in {folder}, all files of which are read; pick a folder outside of it")
-    files: dict[str, tuple[RawFile, ...]] = {
-        "train": tuple(find_files(given.inputs))
-        + tuple(file for name, path in given.label for file in find_files([path], label=name))
-    }
-    for part in ("valid", "test"):
-        if getattr(given, part):
-            files[part] = tuple(find_files(getattr(given, part)))
+    labelled = [file for name, path in given.label for file in find_files([path], label=name)]
+    files: dict[str, tuple[RawFile, ...]] = {"train": (*find_files(given.inputs), *labelled)}
+    files |= {part: tuple(find_files(paths)) for part in ("valid", "test") if (paths := getattr(given, part))}
 
     def training(kind: str | None, vocab: int | None) -> Training | None:
         return None if kind is None else Training(
@@ -164,20 +159,17 @@ def _format(given: argparse.Namespace, files: dict[str, tuple[RawFile, ...]]) ->
 
     kind = given.format or guess_format(file for part in files.values() for file in part)
     leaf = format_named(kind)
-    options: dict[str, tuple[str, Any]] = {}
-    if given.lines:
-        options["split"] = "--lines", "lines"
-    if given.blank_lines:
-        options["split"] = "--blank-lines", "blank_lines"
-    if given.start is not None:
-        options["split"], options["start"] = ("--start", "start"), ("--start", given.start)
-    if given.header:
-        options["header"] = "--header", True
+    options: dict[str, dict[str, Any]] = {
+        "--lines": {"split": "lines"} if given.lines else {},
+        "--blank-lines": {"split": "blank_lines"} if given.blank_lines else {},
+        "--start": {"split": "start", "start": given.start} if given.start is not None else {},
+        "--header": {"header": True} if given.header else {},
+    }
     known = {field.name for field in fields(leaf)}
-    wrong = [option for name, (option, _) in options.items() if name not in known]
+    wrong = sorted(option for option, values in options.items() if not values.keys() <= known)
     if wrong:
-        raise InputError(f"{', '.join(sorted(set(wrong)))}: files of the format {kind} have no such option")
-    return leaf(**{name: value for name, (_, value) in options.items()})
+        raise InputError(f"{', '.join(wrong)}: files of the format {kind} have no such option")
+    return leaf(**{name: value for values in options.values() for name, value in values.items()})
 
 
 def _summary(index: Index, kept: int, seconds: float) -> dict[str, Any]:
@@ -202,11 +194,17 @@ def _page(index: Index, kept: int, seconds: float) -> Iterator[Any]:
     known = f"vocabularies {index.source_vocab:,} and {index.vocab:,}" if index.source_vocab else known
     yield text(f"{index.folder}: {index.format}, {known}, {seconds:.1f} s")
     columns = list(index.columns)
-    table = grid(("", "examples", *columns, "bytes", "shards"), "l" + "r" * (len(columns) + 3))
-    for name, part in index.parts.items():
-        values = [f"{part.values[column]:,}" for column in columns]
-        table.add_row(name, f"{part.examples:,}", *values, f"{part.bytes:,}", f"{len(part.shards)}")
-    yield table
+    rows = (
+        (
+            name,
+            f"{part.examples:,}",
+            *(f"{part.values[c]:,}" for c in columns),
+            f"{part.bytes:,}",
+            f"{len(part.shards)}",
+        )
+        for name, part in index.parts.items()
+    )
+    yield grid(("", "examples", *columns, "bytes", "shards"), "l" + "r" * (len(columns) + 3), rows)
     for label, ids in (("special ids", index.ids), ("of the source", index.source_ids)):
         if ids:
             yield text(f"{label}  " + "  ".join(f"{role} {i}" for role, i in ids.items()))

@@ -11,17 +11,22 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext, redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer.cli import tokenize
+from anyformer.cli.model import working
 from anyformer.cli.parser import Command, Parser, add_set, change_text, flag, option
-from anyformer.cli.terminal import console, print_json
+from anyformer.cli.terminal import console, print_json, ruled, show
 from anyformer.errors import InputError
 
 if TYPE_CHECKING:
+    from anyformer.train.components import Components
     from anyformer.train.config import Config
+    from anyformer.train.dry_run import Forecast
     from anyformer.train.trainer import Trainer
 
 
@@ -47,9 +52,7 @@ def _run(given: argparse.Namespace) -> int:
     needs(config).settle()
     _make_data(config, given)
     if given.dry_run:
-        from anyformer.cli.train_dry_run import dry_run
-
-        return dry_run(config, json=given.json, rows=given.rows_png)
+        return _dry_run(config, given)
     return _train(config, given)
 
 
@@ -112,7 +115,6 @@ def _train(config: Config, given: argparse.Namespace) -> int:
 
 def _summarize(made: Trainer, end: dict[str, Any], given: argparse.Namespace) -> None:
     """How it ended, and what to do next."""
-    from anyformer.train.loggers import sound
     from anyformer.train.report import FILE
 
     changes = [part for name, value in given.changes for part in ("--set", change_text(name, value))]
@@ -120,26 +122,22 @@ def _summarize(made: Trainer, end: dict[str, Any], given: argparse.Namespace) ->
     if end["status"] == "was finished":
         end |= _before(made)
     if given.json:
-        figures = sound({name: value for name, value in end.items() if name != "exit"})
+        figures = {name: value for name, value in end.items() if name != "exit"}
         print_json({"folder": str(made.folder), "params": made.setup.spec.count().params, **figures})
-        return
-    if end["status"] == "stopped":
-        sys.stderr.write(
-            f"anyformer: stopped after step {end['step']:,} of {made.total:,}, and saved. Go on: {again}\n"
-        )
-        return
-    lines: list[str] = []
-    if end["status"] == "was finished":
-        held = end.get("held_out", {}).get("loss")
-        result = "" if held is None else f", with a held-out loss of {held:.4f}"
-        more, last = made.config.stages[-1].steps + made.total, len(made.config.stages) - 1
-        lines.append(f"{made.folder} is finished: {made.total:,} steps{result}. Nothing was done.")
-        lines.append(f"Give it more steps: {again} --set stages.{last}.steps={more}")
-    lines.append(f"Look at it: {made.folder / FILE}")
-    if made.setup.spec.head.predicts_tokens and made.setup.spec.topology != "encoder":
-        lines.append(f"Go on: anyformer generate {shlex.quote(str(made.folder))}")
-    for line in lines:
-        console().print(line, markup=False, soft_wrap=True)
+    elif end["status"] == "stopped":
+        said = f"stopped after step {end['step']:,} of {made.total:,}, and saved. Go on: {again}"
+        sys.stderr.write(f"anyformer: {said}\n")
+    else:
+        lines = [f"Look at it: {made.folder / FILE}"]
+        if end["status"] == "was finished":
+            held = end.get("held_out", {}).get("loss")
+            result = "" if held is None else f", with a held-out loss of {held:.4f}"
+            more = f"stages.{len(made.config.stages) - 1}.steps={made.config.stages[-1].steps + made.total}"
+            lines.insert(0, f"Give it more steps: {again} --set {more}")
+            lines.insert(0, f"{made.folder} is finished: {made.total:,} steps{result}. Nothing was done.")
+        if made.setup.spec.head.predicts_tokens and made.setup.spec.topology != "encoder":
+            lines.append(f"Go on: anyformer generate {shlex.quote(str(made.folder))}")
+        console().print("\n".join(lines), markup=False, soft_wrap=True)
 
 
 def _before(made: Trainer) -> dict[str, Any]:
@@ -153,6 +151,74 @@ def _before(made: Trainer) -> dict[str, Any]:
         figures = final.get("figures") or {}
         found["held_out"] = {"loss": final.get("loss"), "bits_per_byte": final.get("bits_per_byte"), **figures}
     return found
+
+
+def _dry_run(config: Config, given: argparse.Namespace) -> int:
+    """What a run would be, from its config and its data; nothing is written but a picture of rows."""
+    from anyformer.kernels.memory import free
+    from anyformer.train.components import Components, device_of
+    from anyformer.train.dry_run import forecast
+
+    device, setup = device_of(config.compute.device), Components(config)
+    with working("looking ahead"):
+        setup.read()
+        found, room = forecast(setup, device), free(device)
+        if given.rows_png is not None:
+            from anyformer.data.packing import save_figure
+
+            save_figure(given.rows_png, *setup.loader(len(config.stages) - 1).every_packing())
+    named = (setup, found, str(device), room)
+    show(given.json, lambda: _forecast_data(*named), _forecast_page(*named))
+    return 0
+
+
+def _forecast_page(setup: Components, found: Forecast, device: str, room: int) -> Iterator[Any]:
+    from anyformer.explain.summary import summary
+    from anyformer.specs.number_format import data, flops, short
+    from anyformer.train.dry_run import advice
+    from anyformer.train.report.page import duration
+
+    yield summary(setup.spec)
+    names = ("stage", "steps", "tokens", "epochs", "rows", "padding", "FLOPs/token")
+    rows = [
+        (
+            each.words, f"{each.steps:,}", short(each.tokens), f"{each.epochs:.3g}", f"{each.rows:,}", f"{each.waste:.2%}",
+            flops(each.flops_per_token),
+        )
+        for each in found.stretches
+    ]  # fmt: skip
+    yield from ("", ruled(names, rows), "")
+    tokens = short(sum(each.tokens for each in found.stretches))
+    yield f"{setup.spec.count().params:,} parameters, {setup.config.steps:,} steps, {tokens} tokens, {flops(found.flops)} in all."
+    fits = "" if found.memory.total <= room else f"more than the {data(room)} that are free"
+    parts = sorted(found.memory.parts().items(), key=lambda part: -part[1])
+    most = ("[bold]at most at once[/]", f"[bold]{data(found.memory.total)}[/]", f"[bold]{fits}[/]")
+    yield from ("", ruled(("memory", "", ""), [*((name, data(size), "") for name, size in parts), most]), "")
+    times = ", ".join(f"{name} {duration(seconds)}" for name, seconds in found.parts().items())
+    yield (
+        f"About {duration(found.seconds)} on {device}: products run at {short(found.rate, 'FLOP/s')}, of which a step is "
+        f"expected to reach {found.efficiency:.0%} ({short(found.rate * found.efficiency, 'FLOP/s')}). Of these: {times}."
+    )
+    if found.looks.count:
+        sample = f"{found.looks.rows:,} of {found.looks.all_rows:,} held-out rows {found.looks.count:,} times"
+        whole = ", and on all of them at the end" if found.looks.rows < found.looks.all_rows else ""
+        yield f"Measured on {sample}{whole}."
+    for i, each in enumerate(found.stretches):
+        if each.repeated:
+            yield f"Stage {i + 1}: every token is read in each epoch, {each.repeated:,} twice to fill the last row."
+        if each.left_out or each.shortened:
+            yield f"Stage {i + 1}: {each.left_out:,} examples are left out, {each.shortened:,} lose their end."
+    if fits:
+        yield from ("", *advice(found.cures()))
+
+
+def _forecast_data(setup: Components, found: Forecast, device: str, room: int) -> dict[str, Any]:
+    stages = [asdict(each) | {"flops_per_token": each.flops_per_token} for each in found.stretches]
+    return {
+        "params": setup.spec.count().params, "steps": setup.config.steps, "stages": stages, "flops": found.flops,
+        "memory": {"total": found.memory.total, "free": room, "stage": found.stage, **found.memory.parts()},
+        "seconds": found.seconds, "seconds_by_part": found.parts(), "held_out": asdict(found.looks), "rate": found.rate, "efficiency": found.efficiency, "device": device,
+    }  # fmt: skip
 
 
 COMMAND = Command("train", "train a model by a config, or go on with its run", __doc__, _arguments, _run)

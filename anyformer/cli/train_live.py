@@ -26,13 +26,9 @@ class Live:
     """Shows events as they come. A quiet one shows a line on standard error if that is a terminal, and else nothing."""
 
     def __init__(self, made: Trainer, stretches: Sequence[Stretch], peak: float | None, *, quiet: bool) -> None:
-        self.made, self.stretches, self.peak = made, stretches, peak
-        self.total = made.total
-        self.screen = console()
-        self.silent = quiet
-        if quiet:
-            self.screen = errors()
-            self.silent = not (self.screen.is_terminal and made.setup.team.is_rank0)
+        self.made, self.stretches, self.peak, self.total = made, stretches, peak, made.total
+        self.screen = errors() if quiet else console()
+        self.silent = quiet and not (self.screen.is_terminal and made.setup.team.is_rank0)
         self.lively = self.screen.is_terminal and not self.silent
         self.bar: Any = None
         self.evaluating: Any = None
@@ -53,11 +49,9 @@ class Live:
 
     def begin(self) -> None:
         made = self.made.setup
-        part = made.index.parts[made.config.data.train]
+        part, params = made.index.parts[made.config.data.train], number_format.params(made.spec.count().params)
         size = f", {number_format.data(part.bytes)} of text" if part.bytes else ""
-        self.say(
-            f"model  {number_format.params(made.spec.count().params)} parameters, {made.spec.topology}, {made.objective.kind}"
-        )
+        self.say(f"model  {params} parameters, {made.spec.topology}, {made.objective.kind}")
         self.say(f"data   {made.config.data.folder}: {part.examples:,} examples{size}")
         for each in self.stretches:
             waste = f", {each.waste:.1%} padding" if each.waste else ""
@@ -90,7 +84,11 @@ class Live:
             self.loss = event.loss if self.loss is None else KEPT * self.loss + (1 - KEPT) * event.loss
         self.spent.append((event.step, event.tokens, event.seconds))
         if self.bar is not None:
-            line = fitting(self.figures(event), self.screen.width)
+            shown = self.figures(event)
+            # As many pieces as leave room for a bar.
+            while len(shown) > 1 and len("  ".join(shown)) > self.screen.width - 30:
+                shown.pop()
+            line = "  ".join(shown)
             self.bar.update(self.task, completed=event.step, description=line, left=self.left(event))
         tenths = event.step * 10 // self.total
         if not self.lively and tenths > self.tenths:
@@ -125,10 +123,9 @@ class Live:
     def figures(self, event: Step) -> list[str]:
         """The line in pieces, the most wanted first."""
         loss = event.loss if self.loss is None else self.loss
+        bits, speed = self.made.setup.bits_per_byte(loss), self.speed()
         parts = [f"step {event.step:,}/{self.total:,}", f"loss {loss:.3f}"]
-        bits = self.made.setup.bits_per_byte(loss)
         parts += [] if bits is None else [f"{bits:.3f} bits/B"]
-        speed = self.speed()
         parts += [] if speed is None else [f"{number_format.short(speed[0])} tok/s"]
         parts += [f"lr x {event.rate:.2f}", f"grad {event.gradient_norm:.2f}"]
         if speed is not None and self.peak:
@@ -144,11 +141,3 @@ class Live:
         rest = (now.first + now.steps - event.step) * float(now.flops)
         rest += sum(float(each.flops) * each.steps for each in self.stretches[event.stage + 1 :])
         return f"{duration(rest / now.flops / speed[1])} left"
-
-
-def fitting(parts: Sequence[str], width: int) -> str:
-    """As many pieces as leave room for a bar."""
-    shown = list(parts)
-    while len(shown) > 1 and len("  ".join(shown)) > width - 30:
-        shown.pop()
-    return "  ".join(shown)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
+from anyformer.errors import InputError
 from anyformer.model.model import Model
 from anyformer.specs.model import ModelSpec
 
@@ -34,10 +35,13 @@ def difference(a: Tensor, b: Tensor, scale: float | None = None) -> float:
     return apart / max(float(b.abs().max()) if scale is None else scale, 1e-300) if apart else 0.0
 
 
-def positions_of(model: Model) -> int | None:
-    """How many positions all stacks of a model have; None: there is no end of them."""
+def positions_for(model: Model, wanted: int | None) -> int | None:
+    """How many positions all stacks of a model have, if they are enough; None: there is no end of them."""
     limits = [getattr(model, stack.name).limit for stack in model.spec.stacks]
-    return min((limit for limit in limits if limit is not None), default=None)
+    room = min((limit for limit in limits if limit is not None), default=None)
+    if wanted is not None and room is not None and wanted > room:
+        raise InputError(f"length: {wanted} is more than the {room} positions that this model has")
+    return room
 
 
 def is_exact(spec: ModelSpec) -> bool:

@@ -18,7 +18,7 @@ from anyformer.model.model import Model
 from anyformer.model.output import Output
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.parameters import silent
-from anyformer.verify.differences import Progress, Report, difference, is_exact, positions_of
+from anyformer.verify.differences import Progress, Report, difference, is_exact, positions_for
 from anyformer.verify.shrink import span
 
 SAME = 1e-9
@@ -130,30 +130,24 @@ def packing(
     longest, notes = _longest(model, length)
     lengths = [max(1, round(SHARES[i % len(SHARES)] * longest)) for i in range(documents)]
     made = [_document(model, n, seed * 1000 + i) for i, n in enumerate(lengths)]
-    others = [_changed(model, each, seed * 1000 + 500 + i) for i, each in enumerate(made)]
+    progress = Progress(report, 2 * documents + 3)
     with eval_mode(model):
-        return _packing(model, made, others, seed, notes, Progress(report, 2 * documents + 3))
-
-
-def _packing(
-    model: Model, made: list[Document], others: list[Document], seed: int, notes: tuple[str, ...], progress: Progress
-) -> Packing:
-    alone, loss, gradients = list[Tensor](), 0.0, list[Tensor]()
-    for each in made:
-        found, its_loss, its_gradients = _trained(model, [each], seed)
-        alone += found
-        loss += its_loss
-        gradients = [a + b for a, b in zip(gradients, its_gradients, strict=True)] if gradients else its_gradients
-        progress.tick()
-    together, row_loss, row_gradients = _trained(model, made, seed)
-    # A pass without gradients may add in another order than one with them, so it is repeated as it is.
-    before, again = _answers(model, made, seed), _answers(model, made, seed)
-    progress.tick(3)
-    moved: list[tuple[float, ...]] = []
-    for i, other in enumerate(others):
-        after = _answers(model, [other if i == j else each for j, each in enumerate(made)], seed)
-        moved.append(tuple(map(difference, after, before)))
-        progress.tick()
+        alone, loss, gradients = list[Tensor](), 0.0, [torch.zeros_like(p) for p in model.parameters()]
+        for each in made:
+            found, its_loss, its_gradients = _trained(model, [each], seed)
+            alone, loss = alone + found, loss + its_loss
+            gradients = [a + b for a, b in zip(gradients, its_gradients, strict=True)]
+            progress.tick()
+        together, row_loss, row_gradients = _trained(model, made, seed)
+        # A pass without gradients may add in another order than one with them, so it is repeated as it is.
+        before, again = _answers(model, made, seed), _answers(model, made, seed)
+        progress.tick(3)
+        moved: list[tuple[float, ...]] = []
+        for i, each in enumerate(made):
+            other = _changed(model, each, seed * 1000 + 500 + i)
+            after = _answers(model, [*made[:i], other, *made[i + 1 :]], seed)
+            moved.append(tuple(map(difference, after, before)))
+            progress.tick()
     gradient, worst = _worst(model, row_gradients, gradients)
     return Packing(
         lengths=tuple(each.lengths for each in made), exact=is_exact(model.spec),
@@ -163,10 +157,7 @@ def _packing(
 
 
 def _longest(model: Model, wanted: int | None) -> tuple[int, tuple[str, ...]]:
-    spec, room = model.spec, positions_of(model)
-    if wanted is not None and room is not None and wanted > room:
-        raise InputError(f"length: {wanted} is more than the {room} positions that this model has")
-    reach = span(spec)
+    spec, room, reach = model.spec, positions_for(model, wanted), span(model.spec)
     found = wanted or min(max(SHORTEST, 2 * reach + 5), LONGEST, spec.context if room is None else room)
     if found > reach:
         return found, ()
@@ -201,12 +192,14 @@ def _changed(model: Model, document: Document, seed: int) -> Document:
     """Another document of the same lengths, whose every token is another one."""
     other, spec = _document(model, len(document.source), seed), model.spec
 
-    def apart(now: Tensor, drawn: Tensor, vocab: int) -> Tensor:
-        return drawn if now.is_floating_point() else (now + 1 + drawn % max(1, vocab - 1)) % vocab
+    def apart(now: Any, drawn: Any, vocab: int) -> Any:
+        whole = now is not None and not now.is_floating_point()
+        return (now + 1 + drawn % max(1, vocab - 1)) % vocab if whole else drawn
 
-    source, target = apart(document.source, other.source, spec.input_vocab), document.target
-    if target is not None and other.target is not None:
-        target = apart(target, other.target, spec.vocab)
+    source, target = (
+        apart(document.source, other.source, spec.input_vocab),
+        apart(document.target, other.target, spec.vocab),
+    )
     return dataclasses.replace(document, source=source, target=target)
 
 
@@ -254,9 +247,8 @@ def _trained(model: Model, documents: list[Document], seed: int) -> tuple[list[T
     else:
         total = out.losses["cross_entropy"] * out.label_count
     learned = [p for p in model.parameters() if p.requires_grad]
-    found = torch.autograd.grad(total, learned, allow_unused=True) if learned else ()
-    by_parameter = {id(p): g for p, g in zip(learned, found, strict=True) if g is not None}
-    gradients = [by_parameter.get(id(p), torch.zeros_like(p)) for p in model.parameters()]
+    found = iter(torch.autograd.grad(total, learned, allow_unused=True, materialize_grads=True) if learned else ())
+    gradients = [next(found) if p.requires_grad else torch.zeros_like(p) for p in model.parameters()]
     return _split(out, documents), float(total.detach()), gradients
 
 

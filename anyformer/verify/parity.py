@@ -7,14 +7,16 @@ a difference means another computation. In fp32 rounding grows with depth, and t
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from anyformer.data.tokenizer import Tokenizer, source_ids
 from anyformer.errors import CheckpointError, DataError, InputError
@@ -23,11 +25,11 @@ from anyformer.families.hf_bridge import library, public_class, to_hf
 from anyformer.families.io import is_published, load
 from anyformer.model.model import Model
 from anyformer.specs.embed_head import PatchEmbed
-from anyformer.verify.differences import difference, positions_of
-from anyformer.verify.fp64_reference import lifted
+from anyformer.verify.differences import difference, positions_for
 
 LIMITS = {torch.float64: 1e-7, torch.float32: 1e-3}
 """The largest difference, max|a - b| / max|b|, that passes. A few classes keep tables of fp32: 3e-8 with Marian's sines."""
+NARROW = (torch.float32, torch.bfloat16, torch.float16)
 ROWS, LENGTH = 2, 128
 LIFTED = "what the class computes in float32 whatever its weights are (norms, softmax, angles) is lifted to float64"
 
@@ -117,7 +119,8 @@ def parity(
         raise InputError(f"{folder}: reads {reads}, so it can't be given a text")
     with quiet():
         theirs = public(folder if against is None else against, ours if against is None else None, dtype)
-    size = _length(ours, length)
+    room = positions_for(ours, length)
+    size = length or min(LENGTH, ours.spec.context, ours.spec.context if room is None else room)
     generator = torch.Generator().manual_seed(seed)
     inputs = [("random ids" if reads == "input_ids" else "random images", _random(ours, size, generator))]
     if text is not None:
@@ -125,14 +128,11 @@ def parity(
             raise DataError("a text needs the model's tokenizer")
         inputs.append(("text", _encoded(ours, tokenizer, text, size)))
     comparisons = tuple(compare(ours, theirs, given, ids, dtype) for given, ids in inputs)
+    reference = f"{type(theirs).__name__} of transformers {library().__version__}"
     return Parity(
-        title=str(folder),
-        reference=f"{type(theirs).__name__} of transformers {library().__version__}",
-        dtype=str(dtype).removeprefix("torch."),
-        limit=LIMITS[dtype],
-        settings=(LIFTED,) if dtype == torch.float64 else (),
-        comparisons=comparisons,
-    )
+        title=str(folder), reference=reference, dtype=str(dtype).removeprefix("torch."), limit=LIMITS[dtype],
+        settings=(LIFTED,) if dtype == torch.float64 else (), comparisons=comparisons,
+    )  # fmt: skip
 
 
 def public(folder: Path, ours: Model | None, dtype: torch.dtype) -> Any:
@@ -182,7 +182,10 @@ def compare(ours: Model, theirs: Any, given: str, inputs: dict[str, Tensor], dty
                 rows.append(_row(f"{stack} {place}", prefix + where, a, b, limit))
     if answer.logits is None:
         raise TypeError("a model with a head gave no logits")
-    hidden = _hidden(answer.hidden, reference)
+    # Whether the last hidden state is normed differs between public classes, so the nearest one counts.
+    states = [each for name in ("decoder_hidden_states", "hidden_states") for each in (reference.get(name) or ())[-2:]]
+    alike = [state for state in states if state.shape == answer.hidden.shape]
+    hidden = min(alike, key=lambda state: difference(answer.hidden, state), default=None)
     if hidden is None:
         notes.append("final hidden: the public class gives none of the same shape")
     else:
@@ -212,22 +215,19 @@ def watched(stacks: list[tuple[str, Any]]) -> Iterator[dict[str, dict[str, Tenso
     """What goes into the first block of each stack, and what comes out of every block, by place."""
     seen: dict[str, dict[str, Tensor]] = {name: {} for name, _ in stacks}
 
-    def note(stack: str, place: str, found: Any) -> None:
-        tensor = _residual(found)
+    def before(stack: str, _: nn.Module, args: Any, named: dict[str, Any]) -> None:
+        after(stack, "embedding", _, args, args[0] if args else list(named.values()))
+
+    def after(stack: str, place: str, _: nn.Module, args: Any, output: Any) -> None:
+        tensor = _residual(output)
         if tensor is not None:
             seen[stack][place] = tensor.detach().clone()
 
-    def before(stack: str) -> Callable[..., None]:
-        return lambda _, args, named: note(stack, "embedding", args[0] if args else list(named.values()))
-
-    def after(stack: str, place: str) -> Callable[..., None]:
-        return lambda _, args, output: note(stack, place, output)
-
     with ExitStack() as handles:
         for name, blocks in stacks:
-            handles.enter_context(blocks[0].register_forward_pre_hook(before(name), with_kwargs=True))
+            handles.enter_context(blocks[0].register_forward_pre_hook(partial(before, name), with_kwargs=True))
             for i, block in enumerate(blocks):
-                handles.enter_context(block.register_forward_hook(after(name, f"layer {i}")))
+                handles.enter_context(block.register_forward_hook(partial(after, name, f"layer {i}")))
         yield seen
 
 
@@ -243,27 +243,11 @@ def _residual(found: Any) -> Tensor | None:
     return tensors[0] if tensors else None
 
 
-def _hidden(ours: Tensor, reference: Any) -> Tensor | None:
-    """The public class's last hidden state. Whether it is normed differs between classes, so the nearest one counts."""
-    named = ("decoder_hidden_states", "hidden_states")
-    states = [state for name in named for state in (reference.get(name) or ())[-2:] if state.shape == ours.shape]
-    return min(states, key=lambda state: difference(ours, state), default=None)
-
-
 def _row(place: str, theirs: str, a: Tensor, b: Tensor, limit: float, top1: float | None = None) -> Row:
     largest = difference(a, b)
     gap, scale = (a.double() - b.double()).abs().mean(), b.double().abs().mean().clamp(min=1e-300)
     mean = float(gap / scale) if largest < float("inf") else largest
     return Row(place=place, theirs=theirs, max=largest, mean=mean, top1=top1, same=largest <= limit)
-
-
-def _length(model: Model, wanted: int | None) -> int:
-    room = positions_of(model)
-    if wanted is None:
-        return min(LENGTH, model.spec.context, model.spec.context if room is None else room)
-    if room is not None and wanted > room:
-        raise InputError(f"length: {wanted} is more than the {room} positions that this model has")
-    return wanted
 
 
 def _random(model: Model, length: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -301,6 +285,37 @@ def _encoded(model: Model, tokenizer: Tokenizer, text: str, length: int) -> dict
         start = model.spec.ids.start
         found["decoder_input_ids"] = torch.tensor([[ids[0] if start is None else start, *ids[:-1]]])
     return found
+
+
+class Lift(TorchFunctionMode):
+    """Whatever code asks to be narrower is fp64 instead: public classes keep norms, angles and softmax in fp32, whatever
+    their weights are.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16):
+            return args[0].double()
+        return func(*map(_lift, args), **{name: _lift(value) for name, value in (kwargs or {}).items()})
+
+
+def _lift(value: Any) -> Any:
+    # A tensor must not be compared with a dtype by ==.
+    return torch.float64 if isinstance(value, torch.dtype) and value in NARROW else value
+
+
+@contextmanager
+def lifted(dtype: torch.dtype) -> Iterator[None]:
+    """Everything in fp64, numbers that a class makes from whole ones too, if that is the dtype; else as it is."""
+    if dtype != torch.float64:
+        yield
+        return
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with Lift():
+            yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 @contextmanager
