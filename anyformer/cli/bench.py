@@ -1,8 +1,4 @@
-"""`anyformer bench`: what generation and attention cost on this machine.
-
-anyformer bench generate
-anyformer bench attention
-"""
+"""`anyformer bench`: what generation and attention cost on this machine."""
 
 from __future__ import annotations
 
@@ -164,11 +160,9 @@ def _generation_page(table: generation.Table, new: int) -> Iterator[Any]:
 
 
 def _attention_arguments(parser: argparse.ArgumentParser) -> None:
-    lengths = "tokens of a row (512 to 4096 on a CPU, 1024 to 16384 on CUDA)"
-    option(parser, "--lengths", lengths, whole(1), nargs="+", metavar="T")
+    option(parser, "--lengths", "tokens of a row (CPU: 512-4096, CUDA: 1024-16384)", whole(1), nargs="+", metavar="T")
     option(parser, "--heads", "query heads", whole(1), default=4)
-    words = "key and value heads of GQA (about a quarter of the heads); MHA and MQA are measured besides"
-    option(parser, "--kv-heads", words, whole(1))
+    option(parser, "--kv-heads", "kv heads of GQA, beside MHA and MQA (about a quarter of the heads)", whole(1))
     option(parser, "--head-dim", "width of a head", whole(1), default=64)
     option(parser, "--window", "tokens of the window", whole(1), default=256)
     option(parser, "--batch", "rows", whole(1), default=1)
@@ -274,4 +268,4 @@ BENCHES = (
         _attention_arguments, _run_attention,
     ),
 )  # fmt: skip
-COMMAND = group("bench", "what generating and attention cost on this machine", __doc__, "measurements", "WHAT", BENCHES)
+COMMAND = group("bench", "what generating and attention cost on this machine", "measurements", "WHAT", BENCHES)

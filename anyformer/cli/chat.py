@@ -81,8 +81,8 @@ class Session:
         self.interactive = sys.stdin.isatty() and sys.stdout.isatty()
         self.answered = 0
         self.commands: dict[str, Callable[[str], object]] = {
-            "/reset": self._reset, "/system": self._system, "/save": self._save, "/help": lambda _: sys.stderr.write(HELP),
-            "/quit": lambda _: None,
+            "/reset": self._reset, "/system": self._system, "/save": self._save,
+            "/help": lambda _: sys.stderr.write(HELP), "/quit": lambda _: None,
         }  # fmt: skip
         if self.interactive:
             # Arrow keys and earlier lines, where the system offers them.

@@ -25,17 +25,13 @@ if TYPE_CHECKING:
 def _arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "source", "a folder of anyformer's, a Hugging Face directory, or org/name", "SRC")
     option(parser, "place", "the new folder; one that anyformer did not write is left alone", "DST")
-    words = "our own, or that of the published class that can hold the model"
-    option(parser, "--format", words, ("anyformer", "hf"), default="anyformer")
-    words = "the published class to write for, e.g. mistral (that it was read from, or the first that fits)"
-    option(parser, "--family", words, "KIND")
+    option(parser, "--format", "our own, or that of a published class", ("anyformer", "hf"), default="anyformer")
+    option(parser, "--family", "the published class, e.g. mistral (that it came from, or the first that fits)", "KIND")
     option(parser, "--dtype", "of the new weights (that of the source)", DTYPES)
     integers = parser.add_mutually_exclusive_group()
     option(integers, "--quantize", "weights of large products in 8 or 4 bits, in our own format", ("int8", "int4"))
-    words = "of a quantised folder, the weights that its whole numbers stand for, e.g. for --format hf"
-    flag(integers, "--dequantize", words)
-    words = "read .bin or .pt weights, in a process of its own; only from somebody whom you trust"
-    flag(parser, "--unsafe-pickle", words)
+    flag(integers, "--dequantize", "the weights that a quantised folder stands for, e.g. for --format hf")
+    flag(parser, "--unsafe-pickle", "read .bin or .pt weights, in their own process; only from somebody whom you trust")
     add_ignore_keys(parser)
     flag(parser, "--json", "what was done as one JSON document")
     surgery = parser.add_argument_group("surgery", "each changes the model; train it a little more afterwards")
@@ -45,7 +41,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     option(surgery, "--rope-theta", "another base of RoPE, in every layer that has it", number(above=0), metavar="X")
     option(surgery, "--rope-scaling", "linear, dynamic, yarn or llama3; or none", _scaling, metavar="KIND:FACTOR")
     option(surgery, "--positions", "a longer context; learned tables get more rows", whole(1))
-    words = "with --positions: new rows repeat the old ones, which stay exact; or all are interpolated (repeat)"
+    words = "with --positions: repeat the learned rows, which stay exact, or interpolate all (repeat)"
     option(surgery, "--extend", words, ("repeat", "interpolate"))
     option(surgery, "--window", "full causal attention sees the last W tokens only", whole(1), metavar="W")
     option(surgery, "--seed", "of random heads, --pool random (0)", whole(0), metavar="S")
@@ -107,7 +103,7 @@ def _page(done: Converted) -> Iterator[Any]:
     if done.before is None:
         return
     table = grid(("", "tokens", "perplexity", "bits per byte"), "lrrr")
-    for name, found in (("before", done.before), ("after", done.after), ("as written", done.written)):
+    for name, found in {"before": done.before, "after": done.after, "as written": done.written}.items():
         if found is not None:
             bits = "-" if found.bits_per_byte is None else f"{found.bits_per_byte:.4f}"
             table.add_row(name, f"{found.tokens:,}", f"{found.perplexity:,.3f}", bits)

@@ -9,7 +9,7 @@ anyformer diff llama-3-8b qwen3-8b --all
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,10 +71,9 @@ def _ignored(names: Sequence[str], keys: Sequence[str]) -> dict[str, Sequence[st
         return dict.fromkeys(names, keys)
     configs = {name: read_json(file, CONFIG_BYTES) for name, file in files.items()}
     if lost := [key for key in keys if not any(has(config, key) for config in configs.values())]:
-        where = " nor ".join(str(file) for file in files.values())
+        where, what = " nor ".join(map(str, files.values())), f"key {', '.join(map(repr, lost))}"
         raise InputError(
-            f"ignore_keys: {'neither ' if len(files) > 1 else ''}{where} has {'' if len(files) > 1 else 'no '}"
-            f"key {', '.join(map(repr, lost))}"
+            f"ignore_keys: neither {where} has {what}" if len(files) > 1 else f"ignore_keys: {where} has no {what}"
         )
     return {name: [key for key in keys if has(configs.get(name, {}), key)] for name in names}
 
@@ -93,7 +92,9 @@ def _page(found: Difference, idle: list[str], changes: dict[str, Any], *, everyt
         yield _axes(found.names, found.same)
         fields, equal = some(len(found.fields), "field"), sum(field.same for field in found.fields)
         yield text(f"\n{fields}, {equal} of them the same (none: unset, and derived if it is a size)", "bold")
-        yield _fields(found)
+        shown = [["-" if value is None else str(value) for value in (f.before, f.after)] for f in found.fields]
+        pairs = zip(found.fields, shown, strict=True)
+        yield _wide((2, 2, 2, 0), ((f.name, *map(text, values), "same" if f.same else "") for f, values in pairs))
     elif found.same:
         yield text(f"\n{same}: {', '.join(a.name for a, _ in found.same)} (--all shows them)", "dim")
     tokens = " and ".join(f"{n:,}" for n in dict.fromkeys(found.contexts))
@@ -105,31 +106,22 @@ def _page(found: Difference, idle: list[str], changes: dict[str, Any], *, everyt
     yield table
 
 
-def _wide(*ratios: int) -> Table:
+def _wide(ratios: Sequence[int], rows: Iterable[Iterable[RenderableType]]) -> Table:
     """A table without lines as wide as the terminal; a column without a ratio takes what it needs."""
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2), expand=True)
     for ratio in ratios:
         table.add_column(ratio=ratio or None, no_wrap=not ratio, overflow="fold")
-    return table
-
-
-def _fields(found: Difference) -> Table:
-    table = _wide(2, 2, 2, 0)
-    for field in found.fields:
-        values = (text("-" if value is None else str(value)) for value in (field.before, field.after))
-        table.add_row(field.name, *values, "same" if field.same else "")
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
 def _axes(names: tuple[str, str], pairs: Sequence[tuple[Axis, Axis]]) -> Table:
-    table = _wide(0, 1, 1)
-    table.add_row("", *(text(name, "bold") for name in names))
-    for pair in pairs:
-        # Layers that differ stand below each other.
-        table.add_row(pair[0].name, *(text(axis.value.replace("; ", "\n")) for axis in pair))
-    return table
+    # Layers that differ stand below each other.
+    rows = ((pair[0].name, *(text(axis.value.replace("; ", "\n")) for axis in pair)) for pair in pairs)
+    return _wide((0, 1, 1), [("", *(text(name, "bold") for name in names)), *rows])
 
 
 def _cells(change: Change) -> tuple[str, str, str, str]:

@@ -40,8 +40,7 @@ PAIR = ("source", "target")
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "model", FOLDER, "MODEL")
-    words = "a file of UTF-8 text, also gzipped (.gz), or - for standard input"
-    option(parser, "texts", words, "TEXT", nargs="*", default=[])
+    option(parser, "texts", "a file of UTF-8 text, also .gz, or - for standard input", "TEXT", nargs="*", default=[])
     option(parser, "--device", "cpu, cuda, cuda:1 (cuda where there is one)", "NAME")
     option(parser, "--dtype", "of the weights (float32 on a CPU, else their own)", DTYPES)
     add_ignore_keys(parser)
@@ -50,13 +49,11 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     option(texts, "--stride", "tokens by which a window moves on (half of the context)", whole(1))
     option(texts, "--context", "tokens that are read at once (the model's context)", whole(1))
     option(texts, "--quantize", "say also what it loses with weights of 8 or 4 bits", ("int8", "int4"))
-    words = "what the model was trained for, by the objective of its run"
-    part = parser.add_argument_group("a part of its data", words)
+    part = parser.add_argument_group("a part of its data", "what the model was trained for: its run's objective")
     option(part, "--part", "train, valid or test, instead of a text", "NAME")
     option(part, "--data", "a folder of anyformer tokenize (that of the run's config)", "DIR")
     option(part, "--length", "tokens of a row (those of the run); again for more", whole(1), action="append")
-    words = "translations are searched with N hypotheses, 0: none are made (1, greedy); again for more"
-    option(part, "--num-beams", words, whole(0), action="append")
+    option(part, "--num-beams", "of translations; 0: none made (1, greedy); again for more", whole(0), action="append")
     option(part, "--limit", "sentences that are translated (all)", whole(1))
 
 
@@ -242,11 +239,10 @@ def _search(found: Translated) -> str:
 
 def _line(found: Translated) -> str:
     sentences = f"{len(found.sources):,} sentences with {sum(map(len, found.references)):,} references"
-    words = (
-        f"{_search(found)}: BLEU {found.bleu.bleu:.2f}, chrF {found.bleu.chrf:.2f}, {sentences}, {found.seconds:.1f} s"
-    )
-    words += f", {found.unfinished:,} did not end and were cut" if found.unfinished else ""
-    return words + (f", {found.left_out:,} too long for the model" if found.left_out else "")
+    cut = f", {found.unfinished:,} did not end and were cut" if found.unfinished else ""
+    left_out = f", {found.left_out:,} too long for the model" if found.left_out else ""
+    scores = f"{_search(found)}: BLEU {found.bleu.bleu:.2f}, chrF {found.bleu.chrf:.2f}"
+    return f"{scores}, {sentences}, {found.seconds:.1f} s{cut}{left_out}"
 
 
 COMMAND = Command("eval", "perplexity on a text, or figures on a part of the data", __doc__, _arguments, _run)

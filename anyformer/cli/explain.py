@@ -27,24 +27,21 @@ PAGE = "explain.html"
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    words = "the name of a preset, a .toml file or a directory; with --prompt a trained model"
-    option(parser, "spec", words, "SPEC")
+    option(parser, "spec", "the name of a preset, a .toml file or a directory; with --prompt a trained model", "SPEC")
     add_set(parser)
     add_ignore_keys(parser)
     words = "lengths in tokens to count at (default: a few up to the spec's own)"
     option(parser, "--context", words, whole(1), nargs="+", action="extend", default=[])
-    words = "only the layers that are like this one; with --prompt the layer that the page shows first, counted from 0"
-    option(parser, "--layer", f"{words} (of an encoder-decoder: of the decoder)", whole(0))
+    words = "only layers like this one, from 0 (of two stacks: the decoder's); with --prompt the one shown first"
+    option(parser, "--layer", words, whole(0))
     option(parser, "--head", "with --prompt: the attention head that the page shows first, from 0", whole(0))
     option(parser, "--machine", "whose speed says what sets the pace: a100, h100, h200 (h200)", "NAME")
     option(parser, "--device", "where attention kernels are chosen for (cuda if there is one here)", ("cpu", "cuda"))
     option(parser, "--dtype", "in which they compute (float32 on a CPU, bfloat16 on CUDA)", DTYPES)
     option(parser, "--png", "also draw block, patterns and costs into this file", "FILE")
     flag(parser, "--json", "everything as one JSON document")
-    words = (
-        "write a page: what the model in this folder expects after each token, layer by layer, and what its attention"
-    )
-    option(parser, "--prompt", f"{words} heads look at; - reads the text from standard input", "TEXT")
+    words = "write a page: what the model expects after each token by layer, and where attention heads look; - is stdin"
+    option(parser, "--prompt", words, "TEXT")
     option(parser, "--html", f"where that page goes ({PAGE})", "FILE")
 
 
@@ -98,9 +95,8 @@ def _kernels(given: argparse.Namespace, spec: ModelSpec) -> KernelTable:
 
 def _refuse_idle(given: argparse.Namespace) -> None:
     """Refuse what is for the page about a prompt only."""
-    wrong = ["--html: a page is about a prompt"] if given.html is not None else []
-    wrong += ["--head: it is chosen on the page about a prompt"] if given.head is not None else []
-    if wrong:
+    words = {"html": "--html: a page is about a prompt", "head": "--head: it is chosen on the page about a prompt"}
+    if wrong := [why for name, why in words.items() if getattr(given, name) is not None]:
         raise InputError(f"{'; '.join(wrong)}; add --prompt TEXT")
 
 

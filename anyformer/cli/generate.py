@@ -37,8 +37,7 @@ NAMES = (
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "model", FOLDER, "MODEL")
-    words = "the text to continue, or - to read it from standard input; without one the model begins by itself"
-    option(parser, "prompt", words, "PROMPT", nargs="?")
+    option(parser, "prompt", "the text to continue, or - for stdin; without one the model begins", "PROMPT", nargs="?")
     add_sampling(parser, new=200)
     words = "draw from the tokens with this probability together whose surprise is nearest to the expected one"
     option(parser, "--typical-p", words, number(above=0, most=1), metavar="P")
@@ -47,8 +46,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "--no-repeat-ngram-size", "no run of N tokens occurs twice", whole(1))
     option(parser, "--min-new-tokens", "do not end before", whole(1))
     option(parser, "--stop", "end before this text; may be given several times", "TEXT", action="append")
-    words = "search with N hypotheses beside each other, instead of drawing; shown when it is done"
-    option(parser, "--num-beams", words, whole(1), default=1)
+    option(parser, "--num-beams", "beam search with N hypotheses, shown when it is done", whole(1), default=1)
     option(parser, "--n", "so many texts, shown when they are done", whole(1), default=1)
     add_ignore_keys(parser)
     flag(parser, "--json", "the text and its figures as one JSON document, at the end")
@@ -58,16 +56,19 @@ def add_sampling(parser: argparse.ArgumentParser, *, new: int) -> None:
     """How tokens are chosen, and when a text ends."""
     option(parser, "--max-new-tokens", "at most so many", whole(1), default=new)
     temperature = parser.add_mutually_exclusive_group()
-    words = "below 1 the likely tokens gain, above 1 the others; 0 is --greedy (0.8)"
-    option(temperature, "--temperature", words, number(least=0), metavar="T")
+    least, share = number(least=0), number(above=0, most=1)
+    option(
+        temperature,
+        "--temperature",
+        "above 1 rare tokens gain, below 1 likely ones; 0: greedy (0.8)",
+        least,
+        metavar="T",
+    )
     flag(temperature, "--greedy", "always the likeliest token")
     option(parser, "--top-k", "draw from the K likeliest tokens", whole(1), metavar="K")
-    words = "draw from the fewest tokens that together have this probability (0.95)"
-    option(parser, "--top-p", words, number(above=0, most=1), metavar="P")
-    words = "draw from tokens that are at least P times as likely as the likeliest"
-    option(parser, "--min-p", words, number(least=0, most=1), metavar="P")
-    words = "above 1: tokens that occurred become less likely"
-    option(parser, "--repetition-penalty", words, number(above=0), metavar="R")
+    option(parser, "--top-p", "draw from the fewest tokens with this probability together (0.95)", share, metavar="P")
+    option(parser, "--min-p", "drop tokens below P times the top probability", number(least=0, most=1), metavar="P")
+    option(parser, "--repetition-penalty", "above 1 makes earlier tokens less likely", number(above=0), metavar="R")
     option(parser, "--seed", "the same seed draws the same text", whole(0), metavar="S")
 
 
@@ -106,8 +107,8 @@ def _run(given: argparse.Namespace) -> int:
             f"for {model.spec.context}\n"
         )
     ask = partial(
-        generate, model, torch.tensor([read.ids]), tokenizer=tokenizer, first=read.first, n=given.n, stop=given.stop or None,
-        max_new_tokens=min(room, given.max_new_tokens), num_beams=given.num_beams, **options,
+        generate, model, torch.tensor([read.ids]), tokenizer=tokenizer, first=read.first, n=given.n,
+        stop=given.stop or None, max_new_tokens=min(room, given.max_new_tokens), num_beams=given.num_beams, **options,
     )  # fmt: skip
     writers = [_Writer(model, tokenizer, read, prompt, given) for _ in range(given.n)]
     clock = _Clock(len(read.ids))
@@ -129,6 +130,7 @@ def _run(given: argparse.Namespace) -> int:
         for i, (writer, length) in enumerate(zip(writers, made.lengths, strict=True)):
             if i and writer.shows:
                 say(f"{BETWEEN}\n")
+            writer.begin()
             for token in made.ids[i, begun : begun + length].tolist():
                 writer.take(token)
             writer.end()
@@ -203,12 +205,9 @@ class _Writer:
         self.count, self.stopped = 0, False
 
     def begin(self) -> None:
-        """Show the prompt, once."""
-        before, self.before = self.before, ""
-        self._show(before)
+        self._show(self.before)
 
     def take(self, token: int) -> None:
-        self.begin()
         self.count += 1
         self._keep(self.stream.push(token))
         self.stopped = token in self.stops or self.stream.met is not None

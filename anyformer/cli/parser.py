@@ -17,8 +17,6 @@ Container = argparse._ActionsContainer
 Kind = Callable[[str], Any] | tuple[str, ...] | str | None
 BAD_INPUT = (SpecError, InputError, DataError)
 """Errors of the input, which the user can correct."""
-
-
 WRONG = ()
 """In place of a value that is wrong; options that gather values take it for none."""
 
@@ -104,16 +102,17 @@ def together(*tries: Callable[[], Any]) -> list[Any]:
     return found
 
 
-def group(name: str, summary: str, doc: str | None, title: str, metavar: str, commands: Sequence[Command]) -> Command:
-    """A command that consists of others."""
+def group(name: str, summary: str, title: str, metavar: str, commands: Sequence[Command]) -> Command:
+    """A command that consists of others, with the first example of each."""
 
     def arguments(parser: argparse.ArgumentParser) -> None:
         parts = parser.add_subparsers(title=title, metavar=metavar, dest=title, required=True, parser_class=Parser)
         for command in commands:
             command.add_to(parts)
 
+    examples = "\n".join((command.doc or "").splitlines()[1] for command in commands)
     # Whichever of them was chosen sets what is run.
-    return Command(name, summary, doc, arguments, run=lambda given: 2)
+    return Command(name, summary, f"\n{examples}", arguments, run=lambda given: 2)
 
 
 def option(where: Container, name: str, help: str, kind: Kind = None, **more: Any) -> None:

@@ -42,8 +42,7 @@ SHORTCUTS = {
 
 
 def _arguments(parser: argparse.ArgumentParser) -> None:
-    words = "learn from this text (- is standard input, .gz is read) instead of the source of Python's standard library"
-    option(parser, "--text", words, "FILE")
+    option(parser, "--text", "learn from this text (also .gz; - is stdin), not from Python's standard library", "FILE")
     length = parser.add_mutually_exclusive_group()
     words = f"(default {MINUTES:g}; where the machine is slow or busy, up to {MOST_MINUTES:g} until {LEAST_STEPS} steps are made)"
     words = f"how long it may take, getting ready and measuring included {words}"
@@ -54,7 +53,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
     add_set(parser)
     option(parser, "--out", "the run folder (default: runs/quickstart, and one for each set of changes)", "DIR")
     option(parser, "--device", "cpu or cuda (default: cuda if there is one)", "NAME")
-    parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="of weights, batches and sample")
+    option(parser, "--seed", "of weights, batches and sample", whole(0), default=0)
     flag(parser, "--json", "print nothing but the result, as JSON")
 
 
@@ -212,8 +211,10 @@ def _show_result(screen: Console, result: Result, rule: str, budget: Budget) -> 
         # What a run that was given more time has made of it.
         made = f"it took {result.seconds:.0f} s instead of {budget.seconds:.0f} s."
         if result.steps < budget.least_steps:
-            made = f"{result.steps} of {budget.least_steps} steps were made in {result.seconds:.0f} s, the most that is given. "
-            made += "Expect a worse model than on an idle one; more time: --minutes 15"
+            made = (
+                f"{result.steps} of {budget.least_steps} steps were made in {result.seconds:.0f} s, the most that is "
+            )
+            made += "given. Expect a worse model than on an idle one; more time: --minutes 15"
         said.append(f"The machine was slow or busy: {made}")
     print_all(screen, [*said, text(rule, "dim")])
 

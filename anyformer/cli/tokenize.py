@@ -33,15 +33,13 @@ KINDS = ("bpe", "wordpiece", "unigram", "chars")
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     """What the command takes, as does `data.make` of a training config."""
-    words = "files to learn from, plain or .gz, folders of them, or archive.zip/name"
-    option(parser, "inputs", words, "INPUT", nargs="*")
+    option(parser, "inputs", "files to learn from, also .gz, folders of them, or archive.zip/name", "INPUT", nargs="*")
     option(parser, "--out", "the folder to write, or to finish", "DIR", required=True)
     flag(parser, "--json", "what was made as one JSON document")
     option(parser, "--shard-tokens", "tokens that fill a shard (16,777,216)", whole(1))
     option(parser, "--workers", "threads that encode (one for each core)", whole(1))
 
-    words = "one that is trained on the examples to learn from, or one that is there"
-    made = parser.add_argument_group("tokenizer", words)
+    made = parser.add_argument_group("tokenizer", "trained on the examples to learn from, or one that is there")
     option(made, "--train", f"train one: {', '.join(KINDS)}", KINDS, metavar="KIND")
     option(made, "--vocab", "how many tokens it is to have (none for chars)", whole(1))
     flag(made, "--lowercase", "wordpiece: letters lose their case and their accents")
@@ -68,8 +66,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parts = parser.add_argument_group("parts")
     option(parts, "--valid", "files to watch the training with", "FILE", nargs="+", default=[])
     option(parts, "--test", "files to judge the result on", "FILE", nargs="+", default=[])
-    words = "this share for validation: the end of plain text, and drawn by a hash otherwise"
-    option(parts, "--hold-out", words, number(above=0, most=0.9), metavar="SHARE")
+    share = number(above=0, most=0.9)
+    option(parts, "--hold-out", "for validation: the end of plain text, else drawn by a hash", share, metavar="SHARE")
     option(parts, "--split", "hold out the last examples, or draw them", ("last", "drawn"))
     option(parts, "--dedupe", "draw by this column: equal values are all on one side", "NAME")
 
@@ -112,14 +110,12 @@ def _plan(given: argparse.Namespace) -> Plan:
     from anyformer.data.tokenizer_training import Training
 
     if bool(given.inputs) == bool(given.label):
-        raise InputError(
-            "give files to learn from, or one for each class (--label neg=FILE --label pos=FILE), not both"
-        )
+        what = "give files to learn from, or one for each class (--label neg=FILE --label pos=FILE), not both"
+        raise InputError(what)
     trained = given.train or given.source_train
     if (given.vocab and not given.train) or (not trained and (given.special or given.sentinels or given.lowercase)):
-        raise InputError(
-            "--vocab, --special, --sentinels and --lowercase are for a tokenizer to train; add --train KIND"
-        )
+        what = "--vocab, --special, --sentinels and --lowercase are for a tokenizer to train; add --train KIND"
+        raise InputError(what)
     if given.source_vocab and not trained:
         raise InputError("--source-vocab is for a tokenizer to train; add --source-train KIND")
     if given.label and (given.valid or given.test):

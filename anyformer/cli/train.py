@@ -182,22 +182,23 @@ def _forecast_page(setup: Components, found: Forecast, device: str, room: int) -
     names = ("stage", "steps", "tokens", "epochs", "rows", "padding", "FLOPs/token")
     rows = [
         (
-            each.words, f"{each.steps:,}", short(each.tokens), f"{each.epochs:.3g}", f"{each.rows:,}", f"{each.waste:.2%}",
-            flops(each.flops_per_token),
+            each.words, f"{each.steps:,}", short(each.tokens), f"{each.epochs:.3g}", f"{each.rows:,}",
+            f"{each.waste:.2%}", flops(each.flops_per_token),
         )
         for each in found.stretches
     ]  # fmt: skip
     yield from ("", ruled(names, rows), "")
-    tokens = short(sum(each.tokens for each in found.stretches))
-    yield f"{setup.spec.count().params:,} parameters, {setup.config.steps:,} steps, {tokens} tokens, {flops(found.flops)} in all."
+    tokens, params = short(sum(each.tokens for each in found.stretches)), setup.spec.count().params
+    yield f"{params:,} parameters, {setup.config.steps:,} steps, {tokens} tokens, {flops(found.flops)} in all."
     fits = "" if found.memory.total <= room else f"more than the {data(room)} that are free"
     parts = sorted(found.memory.parts().items(), key=lambda part: -part[1])
     most = ("[bold]at most at once[/]", f"[bold]{data(found.memory.total)}[/]", f"[bold]{fits}[/]")
     yield from ("", ruled(("memory", "", ""), [*((name, data(size), "") for name, size in parts), most]), "")
     times = ", ".join(f"{name} {duration(seconds)}" for name, seconds in found.parts().items())
+    rate, speed = (short(each, "FLOP/s") for each in (found.rate, found.rate * found.efficiency))
     yield (
-        f"About {duration(found.seconds)} on {device}: products run at {short(found.rate, 'FLOP/s')}, of which a step is "
-        f"expected to reach {found.efficiency:.0%} ({short(found.rate * found.efficiency, 'FLOP/s')}). Of these: {times}."
+        f"About {duration(found.seconds)} on {device}: products run at {rate}, of which a step is expected to reach "
+        f"{found.efficiency:.0%} ({speed}). Of these: {times}."
     )
     if found.looks.count:
         sample = f"{found.looks.rows:,} of {found.looks.all_rows:,} held-out rows {found.looks.count:,} times"
@@ -217,7 +218,8 @@ def _forecast_data(setup: Components, found: Forecast, device: str, room: int) -
     return {
         "params": setup.spec.count().params, "steps": setup.config.steps, "stages": stages, "flops": found.flops,
         "memory": {"total": found.memory.total, "free": room, "stage": found.stage, **found.memory.parts()},
-        "seconds": found.seconds, "seconds_by_part": found.parts(), "held_out": asdict(found.looks), "rate": found.rate, "efficiency": found.efficiency, "device": device,
+        "seconds": found.seconds, "seconds_by_part": found.parts(), "held_out": asdict(found.looks),
+        "rate": found.rate, "efficiency": found.efficiency, "device": device,
     }  # fmt: skip
 
 

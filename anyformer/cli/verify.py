@@ -1,10 +1,4 @@
-"""`anyformer verify`: checks that a person can run on a model of their own.
-
-anyformer verify parity path/to/llama
-anyformer verify packing llama-3-8b
-anyformer verify generation runs/quickstart
-anyformer verify resume runs/shakespeare
-"""
+"""`anyformer verify`: checks that a person can run on a model of their own."""
 
 from __future__ import annotations
 
@@ -104,11 +98,11 @@ def _parity_page(found: Parity) -> Iterator[Any]:
     yield text("; ".join(("the reference is in eval mode, as from_pretrained gives it", *found.settings)), "dim")
     for each in found.comparisons:
         yield text(f"\n{each.given}, {each.tokens} tokens", "bold")
-        top1 = ["" if row.top1 is None else f"{row.top1:.1%}" for row in each.rows]
-        yield grid(
-            ("place", "max", "mean", "top-1", ""), "lrrrl",
-            ((r.place, f"{r.max:.1e}", f"{r.mean:.1e}", top, verdict(same=r.same)) for r, top in zip(each.rows, top1, strict=True)),
-        )  # fmt: skip
+        table = grid(("place", "max", "mean", "top-1", ""), "lrrrl")
+        for row in each.rows:
+            top1 = "" if row.top1 is None else f"{row.top1:.1%}"
+            table.add_row(row.place, f"{row.max:.1e}", f"{row.mean:.1e}", top1, verdict(same=row.same))
+        yield table
         for note in each.notes:
             yield text(f"not compared: {note}", "dim")
     for each in found.comparisons:
@@ -383,4 +377,4 @@ CHECKS = (
         _run_resume,
     ),
 )  # fmt: skip
-COMMAND = group("verify", "checks: parity, packing, generation, exact resume", __doc__, "checks", "CHECK", CHECKS)
+COMMAND = group("verify", "checks: parity, packing, generation, exact resume", "checks", "CHECK", CHECKS)

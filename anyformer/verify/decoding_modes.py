@@ -64,7 +64,7 @@ class Task:
 
     @property
     def rope_length(self) -> dict[str, Any]:
-        """The length that length-dependent positions read: one for all modes, as rows of a batch have different ones."""
+        """What length-dependent positions read: one length for all modes, as rows of a batch have different ones."""
         return {"rope_length": max(self.most, *map(len, self.prompts))} if self.model.reads_length else {}
 
     def options(self, seed: int | list[int]) -> dict[str, Any]:

@@ -192,14 +192,12 @@ def _changed(model: Model, document: Document, seed: int) -> Document:
     """Another document of the same lengths, whose every token is another one."""
     other, spec = _document(model, len(document.source), seed), model.spec
 
-    def apart(now: Any, drawn: Any, vocab: int) -> Any:
-        whole = now is not None and not now.is_floating_point()
-        return (now + 1 + drawn % max(1, vocab - 1)) % vocab if whole else drawn
+    def apart(now: Tensor, drawn: Tensor, vocab: int) -> Tensor:
+        return drawn if now.is_floating_point() else (now + 1 + drawn % max(1, vocab - 1)) % vocab
 
-    source, target = (
-        apart(document.source, other.source, spec.input_vocab),
-        apart(document.target, other.target, spec.vocab),
-    )
+    source, target = apart(document.source, other.source, spec.input_vocab), document.target
+    if target is not None and other.target is not None:
+        target = apart(target, other.target, spec.vocab)
     return dataclasses.replace(document, source=source, target=target)
 
 

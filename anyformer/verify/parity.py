@@ -288,9 +288,7 @@ def _encoded(model: Model, tokenizer: Tokenizer, text: str, length: int) -> dict
 
 
 class Lift(TorchFunctionMode):
-    """Whatever code asks to be narrower is fp64 instead: public classes keep norms, angles and softmax in fp32, whatever
-    their weights are.
-    """
+    """Whatever code asks to be narrower is fp64 instead: public classes keep norms, angles and softmax in fp32."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16):
