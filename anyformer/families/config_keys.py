@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from anyformer.errors import nearest
-from anyformer.families.config_values import Values
+from anyformer.families.config_values import DERIVED, Values
 from anyformer.specs.axes import Dims
 from anyformer.specs.codec import fields_of
 from anyformer.specs.formulas import evaluate
@@ -240,14 +240,55 @@ def table() -> Key:
     return Key(what="a table", fits=lambda value: isinstance(value, Mapping), default=None, null=True)
 
 
-def ids(default: int | list[int] | None) -> Key:
-    """A token id, several, or none."""
-    return Key(what="a token id or a list of them", fits=are_whole, default=default, null=True)
+FIELDS: dict[str, Paths] = {
+    name: field
+    for field, names in {
+        "vocab": "vocab_size tgt_vocab_size",
+        "width": "hidden_size n_embd n_embed d_model",
+        "depth": "num_hidden_layers num_layers n_layers n_layer encoder_layers",
+        "attention.heads": "num_attention_heads num_heads n_heads n_head encoder_attention_heads",
+        "attention.kv_heads": "num_key_value_heads",
+        "attention.head_dim": "head_dim d_kv attention_head_size",
+        "attention.bias": "attention_bias",
+        "attention.dropout": "attention_dropout attention_probs_dropout_prob attention_dropout_prob attn_pdrop",
+        "ffn.width": "intermediate_size ffn_dim encoder_ffn_dim ffn_hidden_size feed_forward_size n_inner d_ff",
+        "ffn.bias": "mlp_bias",
+        "ffn.dropout": "mlp_dropout ffn_dropout_prob",
+        "block.dropout": "resid_pdrop resid_dropout residual_dropout hidden_dropout",
+        "embed.dropout": "embd_pdrop embed_dropout embedding_dropout embedding_dropout_prob",
+        ("block.dropout", "embed.dropout"): "dropout hidden_dropout_prob",
+        "context": "max_position_embeddings n_positions max_seq_len",
+        "norm.eps": "layer_norm_eps layer_norm_epsilon norm_eps norm_epsilon rms_norm_eps",
+        "init.std": "initializer_range init_std",
+        "head.tied": "tie_word_embeddings",
+    }.items()
+    for name in names.split()
+}
+"""What published names mean for a spec, nearly everywhere."""
 
 
-def special_ids(**defaults: int | list[int] | None) -> dict[str, Key]:
-    """The keys of special ids, by what comes before `_token_id`."""
-    return {f"{name}_token_id": ids(default) for name, default in defaults.items()}
+def usual(**defaults: float | list[int] | None) -> dict[str, Key]:
+    """Keys with their usual meaning, or of special ids, by the defaults of one public class.
+
+    A size that a spec derives is left unset; of a feed-forward's width that is so if the class derives it too.
+    """
+    made: dict[str, Key] = {}
+    for name, default in defaults.items():
+        if name.endswith("_token_id") or isinstance(default, list):
+            made[name] = Key(what="a token id or a list of them", fits=are_whole, default=default, null=True)
+        elif isinstance(default, bool):
+            made[name] = flag(default, FIELDS[name])
+        elif isinstance(default, float):
+            made[name] = number(default, FIELDS[name])
+        else:
+            field = FIELDS[name]
+            made[name] = whole(default, field, derived=field in DERIVED and (default is None or field != "ffn.width"))
+    return made
+
+
+def each(key: Key, *names: str) -> dict[str, Key]:
+    """Several keys that hold the same."""
+    return dict.fromkeys(names, key)
 
 
 def must(*values: Any) -> Key:
@@ -292,9 +333,7 @@ COMMON: dict[str, Key] = {
     "tie_encoder_decoder": must(False, None),
     "pruned_heads": must(None, {}),
     "quantization_config": must(None),
-    "bos_token_id": ids(None),
-    "eos_token_id": ids(None),
-    "pad_token_id": ids(None),
+    **usual(bos_token_id=None, eos_token_id=None, pad_token_id=None),
     "decoder_start_token_id": whole(None),
 }
 """What every config may hold and may change what a model computes. A family's own keys come before these."""
