@@ -9,7 +9,7 @@ from anyformer.families.config_keys import SpecView, activation, each, flag, mus
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset, sizes
 from anyformer.families.llama_like import BASE
-from anyformer.families.rope_keys import ROPE_KEYS, read_rope, write_rope
+from anyformer.families.rope_keys import RopeKeys
 from anyformer.families.statemap import PerHead, StateMap, decoder_map
 from anyformer.parts.positions.alibi import Alibi
 from anyformer.specs.model import ModelSpec
@@ -61,7 +61,6 @@ class Falcon(Family, kind="falcon"):
     architectures = ("FalconForCausalLM", "RWForCausalLM")
     also_types = ("RefinedWeb", "RefinedWebModel")
     keys = {
-        **ROPE_KEYS,
         **usual(vocab_size=65024, hidden_size=4544, n_embed=None, num_hidden_layers=32, n_layer=None),
         **usual(num_attention_heads=71, n_head=None, layer_norm_epsilon=1e-5, initializer_range=0.02),
         **usual(hidden_dropout=0.0, attention_dropout=0.0, max_position_embeddings=2048, ffn_hidden_size=None),
@@ -75,6 +74,7 @@ class Falcon(Family, kind="falcon"):
         "activation": activation("gelu"),
         "apply_residual_connection_post_layernorm": must(False),
     }
+    groups = (RopeKeys(),)
     small = {
         "vocab_size": 61, "hidden_size": 36, "num_hidden_layers": 3, "num_attention_heads": 6, "num_kv_heads": 2,
         "new_decoder_architecture": True, "max_position_embeddings": 64, "rope_theta": 500.0,
@@ -88,10 +88,10 @@ class Falcon(Family, kind="falcon"):
             if c[old] is not None and new in c.given:
                 c.refuse(old, f"stands beside {new}; keep one of them")
         found, kv_heads = super().read(c), cls._kv_heads(c)
-        place = read_rope(c, context=c["max_position_embeddings"])
         if c["alibi"]:
-            place = {"position.kind": "alibi", "position.before_scale": True}
-        return found | place | {
+            found = {path: value for path, value in found.items() if not path.startswith("position.")}
+            found |= {"position.kind": "alibi", "position.before_scale": True}
+        return found | {
             "attention.kv_heads": None if kv_heads == found["attention.heads"] else kv_heads,
             "block.wiring": cls._wiring(c),
         }  # fmt: skip
@@ -125,7 +125,7 @@ class Falcon(Family, kind="falcon"):
         dims, wiring, position = view.dims, view.layer.block.wiring, view.layer.position
         # Blocks in series have one key or as many as heads; reading back names what that leaves out.
         new = wiring == "parallel2" or (wiring == "parallel" and 1 < dims.kv_heads < dims.heads)
-        return super().write(spec) | write_rope(position) | {
+        return super().write(spec) | {
             "num_kv_heads": dims.kv_heads if new else None,
             "num_ln_in_parallel_attn": {"parallel": 1, "parallel2": 2}.get(wiring),
             "new_decoder_architecture": new,

@@ -7,7 +7,7 @@ from anyformer.families.family import Family, Preset, sizes
 from anyformer.families.gpt2 import BASE, CONVOLUTIONS, size_keys
 from anyformer.families.statemap import decoder_map
 
-ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
+NAMES = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 """This family's 'gelu' is the one by tanh."""
 
 
@@ -25,7 +25,9 @@ class GPT(Family, kind="gpt"):
     model_type = "openai-gpt"
     before_types = True
     keys = size_keys(40478, 512) | {
-        "afn": activation("gelu", prefer="gelu", known=ACTIVATIONS, more={"ffn.bias": True}),
+        "afn": activation(
+            "gelu", known={name: {"kind": kind} for name, kind in NAMES.items()}, more={"ffn.bias": True}
+        ),
         "n_special": whole(0),
     }
     tensors = decoder_map(

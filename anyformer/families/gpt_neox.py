@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.bloom import MEGATRON
-from anyformer.families.config_keys import SpecView, activation, each, flag, number, usual
+from anyformer.families.config_keys import activation, each, flag, number, usual
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset, series, sizes
 from anyformer.families.gpt2 import BASE
-from anyformer.families.rope_keys import ROPE_KEYS, read_rope, rotary_fraction, write_rope
+from anyformer.families.rope_keys import RopeKeys
 from anyformer.families.statemap import PerHead, decoder_map
-from anyformer.parts.positions.rope import Rope
-from anyformer.specs.model import ModelSpec
 
 
 class GPTNeoX(Family, kind="gpt_neox"):
@@ -53,7 +51,6 @@ class GPTNeoX(Family, kind="gpt_neox"):
     )  # fmt: skip
     architectures = ("GPTNeoXForCausalLM",)
     keys = {
-        **ROPE_KEYS,
         **usual(vocab_size=50432, hidden_size=6144, num_hidden_layers=44, num_attention_heads=64),
         **usual(intermediate_size=24576, max_position_embeddings=2048, initializer_range=0.02, layer_norm_eps=1e-5),
         **usual(attention_dropout=0.0, attention_bias=True, tie_word_embeddings=False, bos_token_id=0, eos_token_id=2),
@@ -62,8 +59,10 @@ class GPTNeoX(Family, kind="gpt_neox"):
         **each(number(0.0), "attention_probs_dropout_prob", "hidden_dropout_prob"),
         "hidden_dropout": number(0.0, ("block.dropout", "embed.dropout")),
         "use_parallel_residual": flag(True, "block.wiring", on="parallel2", off="serial"),
-        **each(number(None), "rotary_pct", "rotary_emb_base"),
     }
+    groups = (
+        RopeKeys(fraction=0.25, spelled={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}),
+    )
     tensors = decoder_map(
         "gpt_neox",
         "layers",
@@ -86,15 +85,4 @@ class GPTNeoX(Family, kind="gpt_neox"):
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:
-        # This family has spelled two keys in its own way.
-        theta = 10000.0 if c["rotary_emb_base"] is None else c["rotary_emb_base"]
-        share = 0.25 if c["rotary_pct"] is None else c["rotary_pct"]
-        rope = read_rope(c, context=c["max_position_embeddings"], theta=theta, fraction=share)
-        return super().read(c) | rope | {"init.kind": "normal"}
-
-    @classmethod
-    def write(cls, spec: ModelSpec) -> dict[str, Any]:
-        view = SpecView.of(spec)
-        position, share = view.layer.position, rotary_fraction(view.layer.position, view.dims.head_dim)
-        own = {"rotary_pct": share, "rotary_emb_base": position.theta} if isinstance(position, Rope) else {}
-        return super().write(spec) | write_rope(position, fraction=share) | own
+        return super().read(c) | {"init.kind": "normal"}

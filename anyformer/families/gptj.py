@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from anyformer.families.config_keys import each, flag, whole
+from anyformer.families.config_keys import SpecView, each, flag, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset, sizes
 from anyformer.families.gpt2 import BASE, ffn_keys, size_keys, small
 from anyformer.families.statemap import decoder_map
 from anyformer.parts.positions.rope import Rope
-from anyformer.specs.axes import Position
 
 
-def rotated(position: Position, head_dim: int) -> int:
+def _rotated(view: SpecView) -> int:
     """How many dimensions of a head turn; all where the position is no RoPE, which reading back will then name."""
+    position, head_dim = view.layer.position, view.dims.head_dim
     return position.rotated(head_dim) if isinstance(position, Rope) else head_dim
 
 
@@ -40,9 +40,7 @@ class GPTJ(Family, kind="gptj"):
     keys = {
         **size_keys(50400, 2048, 4096, 28, 16, dropout=0.0, tied=False, bos_token_id=50256, eos_token_id=50256),
         **ffn_keys(),
-        "rotary_dim": replace(
-            whole(64, "position.dims"), write=lambda view: rotated(view.layer.position, view.dims.head_dim)
-        ),
+        "rotary_dim": replace(whole(64, "position.dims"), write=_rotated),
         **each(flag(True), "rotary", "scale_attn_weights"),
     }
     tensors = decoder_map(

@@ -8,7 +8,7 @@ from anyformer.families.config_keys import activation, must, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import series, sizes
 from anyformer.families.longformer import global_rules, local, read_windows, windows_key, write_windows
-from anyformer.families.statemap import Row, Rule, StateMap, block_rules
+from anyformer.families.statemap import Rule, Shaped, StateMap, block_rules
 from anyformer.families.transformer import STACK_KEYS, TwoStacks, layer_rules
 from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec
@@ -103,7 +103,7 @@ class LED(TwoStacks, kind="led"):
         ends = [
             Rule("led.shared.weight", "embed.tokens.weight"),
             Rule("lm_head.weight", "head.weight"),
-            Rule("final_logits_bias", "head.bias", Row()),
+            Rule("final_logits_bias", "head.bias", Shaped((1, spec.vocab))),
         ]
         for stack in ("encoder", "decoder"):
             ends.append(Rule(f"led.{stack}.embed_positions.weight", f"{stack}.positions.0.table"))

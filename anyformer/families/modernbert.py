@@ -14,7 +14,6 @@ from anyformer.families.config_keys import (
     flag,
     must,
     number,
-    plain_ffn,
     text,
     texts,
     usual,
@@ -62,7 +61,7 @@ KEYS: dict[str, Key] = {
     "classifier_activation": replace(
         text("gelu"),
         sets=("head.activation",),
-        read=lambda c, name: {"head.activation": plain_ffn(c, name)},
+        read=lambda c, name: {"head.activation": activation("gelu").read(c, name)["ffn.kind"]},
         write=lambda view: published_name(view.get("head.activation")),
     ),
     # No logit depends on these.
@@ -77,7 +76,7 @@ KEYS: dict[str, Key] = {
 
 def published_name(kind: str) -> str:
     """The published name of an ungated activation; GELU if there is none, which reading back will then name."""
-    return next((name for name, ours in ACTIVATIONS.items() if ours == kind), "gelu")
+    return next((name for name, ours in ACTIVATIONS.items() if ours == {"kind": kind}), "gelu")
 
 
 def layers(names: list[str], window: str, thetas: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -109,7 +108,7 @@ class ModernBertLike(Family):
             if key in c.given and c[key] is None:
                 c.problems.add(key, "None is not a finite number")
         types = c["layer_types"] or each_layer(c, lambda i: LOCAL if i % max(every, 1) else FULL)
-        ropes = read_ropes(c, context=c["max_position_embeddings"], thetas=THETAS)
+        ropes = read_ropes(c, THETAS)
         names = checked(c, types, c["local_attention"])
         pattern = cls.window.format(c["local_attention"] // 2)
         return super().read(c) | (layers(names, pattern, ropes) if ropes else {})
@@ -122,13 +121,7 @@ class ModernBertLike(Family):
         return super().write(spec) | ropes | own
 
 
-PARTS = {
-    "o": "attn.Wo",
-    "gate_up": "mlp.Wi",
-    "down": "mlp.Wo",
-    "attention_inner": "attn_norm",
-    "ffn_inner": "mlp_norm",
-}
+PARTS = {"o": "attn.Wo", "gate_up": "mlp.Wi", "down": "mlp.Wo", "attention_inner": "attn_norm", "ffn_inner": "mlp_norm"}
 
 
 def weights(spec: ModelSpec, head: str, attention: Mapping[str, str]) -> StateMap:

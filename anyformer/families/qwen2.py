@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import Key, KeyGroup, flag, texts, whole
-from anyformer.families.config_values import Values
+from anyformer.families.config_keys import SpecView, whole
 from anyformer.families.family import series, sizes
 from anyformer.families.rope_keys import RopeKeys
-from anyformer.families.window_keys import FULL, LOCAL, each_layer, read_windows, window_of
-from anyformer.specs.model import ModelSpec
+from anyformer.families.window_keys import LOCAL, WindowKeys, window_of
 
 QWEN: dict[str, Any] = like.BASE | {"attention": {"heads": 1, "bias": "qkv"}}
 """What Qwen 1 and 2 share."""
@@ -21,32 +19,14 @@ WIDE = {"norm.eps": 1e-5}
 SHARED: dict[str, Any] = {"position.theta": 1e6, "norm.eps": 1e-6}
 
 
-class LateWindows(KeyGroup):
-    """Windows from some layer on, if they are switched on at all."""
+def _first_window(view: SpecView) -> int:
+    types = window_of(view.spec)[1]
+    return types.index(LOCAL) if LOCAL in types else view.stack.depth
 
-    @property
-    def keys(self) -> Mapping[str, Key]:
-        return {
-            "use_sliding_window": flag(False),
-            "sliding_window": whole(4096, null=True),
-            "max_window_layers": whole(28),
-            "layer_types": texts(),
-        }
 
-    def read(self, c: Values) -> Mapping[str, Any]:
-        window, types = c["sliding_window"] if c["use_sliding_window"] else None, c["layer_types"]
-        if types is None:
-            types = each_layer(c, lambda i: LOCAL if window is not None and i >= c["max_window_layers"] else FULL)
-        return read_windows(c, types, window)
-
-    def write(self, spec: ModelSpec) -> Mapping[str, Any]:
-        window, types = window_of(spec)
-        return {
-            "use_sliding_window": window is not None,
-            "sliding_window": window,
-            "max_window_layers": types.index(LOCAL) if window is not None else spec.stacks[-1].depth,
-            "layer_types": types,
-        }
+LAST = {"max_window_layers": replace(whole(28), write=_first_window)}
+WINDOWS = WindowKeys(window=4096, switched=True, is_local=lambda c, i: i >= c["max_window_layers"])
+"""Windows from some layer on, if they are switched on at all."""
 
 
 class Qwen2(like.LlamaLike, kind="qwen2"):
@@ -77,6 +57,6 @@ class Qwen2(like.LlamaLike, kind="qwen2"):
             evidence="configs in two training codes and one for analysis, of three other projects"),
     )  # fmt: skip
     architectures = ("Qwen2ForCausalLM",)
-    keys = like.keys(4096, 32, 32, 32, 22016, 151936, 32768)
-    groups = (RopeKeys(), LateWindows())
+    keys = like.keys(4096, 32, 32, 32, 22016, 151936, 32768) | LAST
+    groups = (RopeKeys(), WINDOWS)
     small = like.small(use_sliding_window=True, sliding_window=6, max_window_layers=1, tie_word_embeddings=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 from anyformer.families import llama_like as like
 from anyformer.families.family import series, sizes
-from anyformer.families.qwen2 import LateWindows
+from anyformer.families.qwen2 import LAST, WINDOWS
 from anyformer.families.rope_keys import RopeKeys
 
 NORM: dict[str, Any] = {"kind": "rmsnorm", "eps": 1e-6}
@@ -31,7 +31,7 @@ class Qwen3(like.LlamaLike, kind="qwen3"):
         evidence="configs in two training codes and one for analysis, of three other projects, which agree",
     )  # fmt: skip
     architectures = ("Qwen3ForCausalLM",)
-    keys = like.keys(4096, 32, 32, 32, 22016, 151936, 32768, qk_norm=True, head_dim=128, attention_bias=False)
-    groups = (RopeKeys(), LateWindows())
+    keys = like.keys(4096, 32, 32, 32, 22016, 151936, 32768, qk_norm=True, head_dim=128, attention_bias=False) | LAST
+    groups = (RopeKeys(), WINDOWS)
     tensors = like.tensors(like.LLAMA | like.HEAD_NORMS)
     small = like.small(head_dim=12, use_sliding_window=True, sliding_window=6, max_window_layers=1)

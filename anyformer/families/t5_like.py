@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from anyformer.errors import nearest
 from anyformer.families import family
 from anyformer.families.config_keys import (
     ACTIVATIONS,
     GATED,
     Key,
-    SpecView,
-    activation_of,
+    activation,
     flag,
     must,
     number,
@@ -43,6 +39,10 @@ def sizes(width: int, depth: int, heads: int, head_dim: int, ffn: int) -> dict[s
     return family.sizes(width, depth, heads) | {"attention.head_dim": head_dim, "ffn.width": ffn}
 
 
+FFNS = ACTIVATIONS | {f"gated-{gate}": kind for gate, kind in GATED.items()} | {"gated-gelu": GATED["gelu_new"]}
+"""Names of feed-forwards; the gated GELU is the one by tanh."""
+
+
 def keys(*, vocab: int, ffn: int, depth: int, heads: int, projection: str) -> dict[str, Key]:
     """The keys that all of them have, with the defaults of one public class."""
     dropped = ("block.dropout", "embed.dropout", "attention.dropout", "ffn.dropout")
@@ -54,7 +54,7 @@ def keys(*, vocab: int, ffn: int, depth: int, heads: int, projection: str) -> di
         "relative_attention_max_distance": whole(128, "position.max_distance"),
         "dropout_rate": number(0.1, dropped),
         "initializer_factor": number(1.0, "init.factor"),
-        "feed_forward_proj": replace(text(projection), sets=("ffn.kind",), read=read_ffn, write=write_ffn),
+        "feed_forward_proj": activation(projection, known=FFNS, what="a feed-forward"),
         # What feed_forward_proj says in other words.
         "dense_act_fn": text(None),
         "is_gated_act": flag(False, null=True),
@@ -62,28 +62,6 @@ def keys(*, vocab: int, ffn: int, depth: int, heads: int, projection: str) -> di
         "is_decoder": must(False),
         "output_past": flag(True),
     }
-
-
-def read_ffn(c: Values, key: str) -> dict[str, Any]:
-    """`relu`, or `gated-` and the activation of the gate; the gated GELU is the one by tanh."""
-    name = c[key]
-    gated, _, activation = name.rpartition("-")
-    known: Mapping[str, Any] = GATED if gated else ACTIVATIONS
-    if gated not in ("", "gated") or activation not in known:
-        names = [*ACTIVATIONS, *(f"gated-{gate}" for gate in GATED)]
-        c.refuse(key, f"{name!r} is a feed-forward that we don't have{nearest(name, names)}")
-        return {}
-    if name == "gated-gelu":
-        return {"ffn.kind": "geglu", "ffn.form": "tanh"}
-    kind = GATED[activation] if gated else {"kind": ACTIVATIONS[activation]}
-    return {f"ffn.{field}": value for field, value in kind.items()}
-
-
-def write_ffn(view: SpecView) -> str:
-    """The name of a feed-forward."""
-    gated = len(view.layer.ffn.inputs) > 1
-    name = activation_of(view.layer.ffn, gated=gated)
-    return name if not gated else "gated-gelu" if name == "gelu_pytorch_tanh" else f"gated-{name}"
 
 
 class T5Like(family.Family):

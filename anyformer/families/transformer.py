@@ -11,7 +11,7 @@ from typing import Any
 from anyformer.families.config_keys import Key, SpecView, activation, each, flag, must, number, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, series
-from anyformer.families.statemap import Row, Rule, Sines, StateMap, block_rules
+from anyformer.families.statemap import Rule, Shaped, Sines, StateMap, block_rules
 from anyformer.specs.embed_head import TokenEmbed, TokenHead
 from anyformer.specs.model import ModelSpec
 
@@ -166,7 +166,7 @@ class Transformer(TwoStacks, kind="transformer"):
         ends |= {"lm_head.weight": "head.weight"}
         return StateMap(
             rules=(
-                Rule("final_logits_bias", "head.bias", Row()),
+                Rule("final_logits_bias", "head.bias", Shaped((1, spec.vocab))),
                 *(Rule(*end) for end in ends.items()),
                 *layer_rules(),
             ),
