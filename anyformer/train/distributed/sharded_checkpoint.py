@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,13 +24,10 @@ from torch import Tensor
 from anyformer.errors import CheckpointError, file_fault
 from anyformer.files import Written, write_new
 from anyformer.model.safetensors_file import DTYPES, TensorFile
-from anyformer.optim.clip import as_dtensor
+from anyformer.optim.rule import as_dtensor
 from anyformer.optim.rule import local as local_part
 from anyformer.train.checkpoint import FOLDER, NAMES, Checkpoint, Contents, Table, name_of, write
 from anyformer.train.ranks import Ranks
-
-if TYPE_CHECKING:
-    pass
 
 
 class Stretch(NamedTuple):
