@@ -89,8 +89,8 @@ def _train(config: Config, given: argparse.Namespace) -> int:
     with ExitStack() as stack:
         with working("getting ready"):
             stack.enter_context(made)
-        first = made.setup.team.is_rank0
-        live = Live(made, stretches(made.setup), peak(made.setup), quiet=given.json or not first)
+        first = made.components.ranks.is_rank0
+        live = Live(made, stretches(made.components), peak(made.components), quiet=given.json or not first)
         stack.enter_context(live)
         made.on_eval_rows = live.on_eval_rows
         live.begin()
@@ -121,7 +121,7 @@ def _summarize(made: Trainer, end: dict[str, Any], given: argparse.Namespace) ->
         end |= _before(made)
     if given.json:
         figures = sound({name: value for name, value in end.items() if name != "exit"})
-        print_json({"folder": str(made.folder), "params": made.setup.spec.count().params, **figures})
+        print_json({"folder": str(made.folder), "params": made.components.spec.count().params, **figures})
         return
     if end["status"] == "stopped":
         sys.stderr.write(
@@ -136,7 +136,7 @@ def _summarize(made: Trainer, end: dict[str, Any], given: argparse.Namespace) ->
         lines.append(f"{made.folder} is finished: {made.total:,} steps{result}. Nothing was done.")
         lines.append(f"Give it more steps: {again} --set stages.{last}.steps={more}")
     lines.append(f"Look at it: {made.folder / FILE}")
-    if made.setup.spec.head.predicts_tokens and made.setup.spec.topology != "encoder":
+    if made.components.spec.head.predicts_tokens and made.components.spec.topology != "encoder":
         lines.append(f"Go on: anyformer generate {shlex.quote(str(made.folder))}")
     for line in lines:
         console().print(line, markup=False, soft_wrap=True)

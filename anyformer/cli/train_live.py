@@ -32,7 +32,7 @@ class Live:
         self.silent = quiet
         if quiet:
             self.screen = errors()
-            self.silent = not (self.screen.is_terminal and made.setup.team.is_rank0)
+            self.silent = not (self.screen.is_terminal and made.components.ranks.is_rank0)
         self.lively = self.screen.is_terminal and not self.silent
         self.bar: Any = None
         self.evaluating: Any = None
@@ -52,7 +52,7 @@ class Live:
             self.bar.stop()
 
     def begin(self) -> None:
-        made = self.made.setup
+        made = self.made.components
         part = made.index.parts[made.config.data.train]
         size = f", {number_format.data(part.bytes)} of text" if part.bytes else ""
         self.say(
@@ -126,7 +126,7 @@ class Live:
         """The line in pieces, the most wanted first."""
         loss = event.loss if self.loss is None else self.loss
         parts = [f"step {event.step:,}/{self.total:,}", f"loss {loss:.3f}"]
-        bits = self.made.setup.bits_per_byte(loss)
+        bits = self.made.components.bits_per_byte(loss)
         parts += [] if bits is None else [f"{bits:.3f} bits/B"]
         speed = self.speed()
         parts += [] if speed is None else [f"{number_format.short(speed[0])} tok/s"]

@@ -16,8 +16,8 @@ from anyformer.kernels.activations import ACTIVATIONS
 from anyformer.parts.fused_linear import Fused, FusedInputs, FusedLinear, why_not
 from anyformer.parts.linear import Linear
 from anyformer.parts.norm import Norm
+from anyformer.train.components import restaged
 from anyformer.train.optim import Optimizers
-from anyformer.train.stages import restaged
 from tests.contract import contracts
 from tests.contract.contracts import answers, keeps_a_cache, length_of, randomise
 from tests.contract.draw import BASE, draw
