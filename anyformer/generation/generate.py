@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from typing import Any
 
 import torch
@@ -13,11 +12,11 @@ from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
 from anyformer.generation.decode_options import DecodeOptions
 from anyformer.generation.engine.core import EngineCore
-from anyformer.generation.engine.engine import requests
-from anyformer.generation.engine.request import Event, Sequence
+from anyformer.generation.engine.engine import make_requests
+from anyformer.generation.engine.request import Sequence
 from anyformer.generation.engine.runner_cache import give_back
 from anyformer.generation.outputs import GenerationOutput, Step, Top
-from anyformer.generation.params.generation_request import GenerationRequest, request
+from anyformer.generation.params.generation_request import GenerationRequest, check_request
 from anyformer.generation.params.sampling_params import read_params
 from anyformer.model.model import Model
 
@@ -72,30 +71,31 @@ def generate(
             prompt_logprobs, num_beams, length_penalty, num_beam_groups, diversity_penalty, early_stopping,
             penalty_alpha. Any other name is refused, with the right one. By default the likeliest token is taken.
     """
-    asked = request(
+    inputs = check_request(
         model, input_ids, read_params(options, others=OWN), attention_mask=attention_mask, global_mask=global_mask,
-        rope_length=rope_length, tokenizer=tokenizer, stream=stream, details=details, cached=use_cache, stacklevel=3,
+        rope_length=rope_length, tokenizer=tokenizer, stream=stream, details=details, use_cache=use_cache, stacklevel=3,
     )  # fmt: skip
     decode = DecodeOptions(use_cache=use_cache, draft=draft, lookup=lookup, guesses=guesses, compile=compile)
-    decode.check(model, asked)
-    batch = Batch(model, asked, decode, details=details)
+    decode.check(model, inputs)
+    batch = Batch(model, inputs, decode, details=details)
     if stream:
-        return batch.steps() if details else batch.ids()
+        return batch.stream()
     batch.run()
-    return batch.output() if details else batch.tokens()
+    return batch.output() if details else batch.ids()
 
 
 class Batch:
     """The rows of one call, served by an engine of their own until all have finished."""
 
-    def __init__(self, model: Model, asked: GenerationRequest, decode: DecodeOptions, *, details: bool) -> None:
-        self.model, self.asked, self.details = model, asked, details
-        self.device = asked.begun_BT.device
-        self.engine: EngineCore = decode.engine(model, asked, self)
-        self.requests = requests(model, asked)
+    def __init__(self, model: Model, inputs: GenerationRequest, decode: DecodeOptions, *, details: bool) -> None:
+        self.inputs, self.details = inputs, details
+        self.device = inputs.decoder_BT.device
+        self.exact = torch.promote_types(next(model.parameters()).dtype, torch.float32)
+        self.engine: EngineCore = decode.engine(model, inputs, self)
+        self.requests = make_requests(model, inputs)
         for each in self.requests:
-            if details and asked.params.way == "one":
-                each.logprobs = asked.params.options.logprobs or 0
+            if details and inputs.params.mode == "sample":
+                each.logprobs = inputs.params.options.logprobs or 0
             self.engine.add(each)
 
     @property
@@ -103,15 +103,13 @@ class Batch:
         """All answers, those of one prompt beside each other."""
         return [sequence for each in self.requests for sequence in each.sequences]
 
-    def advance(self) -> list[Event]:
+    def step(self) -> None:
         """One step of the engine. A row that fails ends the call."""
-        events = self.engine.step()
-        for event in events:
-            if isinstance(event.error, InputError):
-                raise InputError(f"row {event.request}: {event.error}") from event.error
-            if event.error is not None:
-                raise event.error
-        return events
+        for output in self.engine.step():
+            if isinstance(output.error, InputError):
+                raise InputError(f"row {output.request}: {output.error}") from output.error
+            if output.error is not None:
+                raise output.error
 
     def close(self) -> None:
         """Give back what the rows hold."""
@@ -122,92 +120,74 @@ class Batch:
         """All steps."""
         try:
             while not self.engine.idle:
-                self.advance()
+                self.step()
         finally:
             self.close()
 
-    def ids(self) -> Iterator[Tensor]:
-        """The ids (B,) of each step. Closing this stream closes the engine's too."""
-        with contextlib.closing(self._columns()) as columns:
-            for ids, _, _ in columns:
-                yield torch.tensor(ids, device=self.device)
-
-    def steps(self) -> Generator[Step]:
-        """The same with log-probabilities, and which rows have finished."""
-        rows, exact = self.rows, self._exact
-        top = self.asked.params.options.logprobs or 0
-        for i, (ids, done, finished) in enumerate(self._columns()):
-            logprobs = [0.0 if over else row.logprobs[i] for row, over in zip(rows, done, strict=True)]
-            found = [[(0, 0.0)] * top if over else row.top[i] for row, over in zip(rows, done, strict=True)]
-            yield Step(
-                torch.tensor(ids, device=self.device), torch.tensor(logprobs, dtype=exact, device=self.device),
-                torch.tensor(finished, device=self.device),
-                torch.tensor([[each for each, _ in row] for row in found], device=self.device) if top else None,
-                torch.tensor([[p for _, p in row] for row in found], dtype=exact, device=self.device) if top else None,
-            )  # fmt: skip
-
-    def _columns(self) -> Generator[tuple[list[int], list[bool], list[bool]]]:
-        """For each new token: the ids of all rows, which had finished before it, and which have met a stop by then."""
-        rows, pad = self.rows, self.asked.pad
+    def stream(self) -> Generator[Tensor | Step]:
+        """The ids (B,) of each step; with details a `Step`. Closing this stream closes the engine too."""
+        rows, pad, top = self.rows, self.inputs.pad_id, self.inputs.params.options.logprobs or 0
         try:
-            for i in range(self.asked.new):
+            for i in range(self.inputs.max_new_tokens):
                 # A proposal may bring a row several tokens at once.
                 while any([row.finish_reason is None and len(row.tokens) - row.prompt_length <= i for row in rows]):
-                    self.advance()
-                done = [len(row.tokens) - row.prompt_length <= i for row in rows]
-                if all(done):
+                    self.step()
+                # None: a row that had finished before.
+                now = [row if len(row.tokens) - row.prompt_length > i else None for row in rows]
+                if not any(now):
                     return
-                ids = [pad if over else row.tokens[row.prompt_length + i] for row, over in zip(rows, done, strict=True)]
-                finished = [
-                    row.finish_reason == "stop" and len(row.tokens) - row.prompt_length <= i + 1 for row in rows
-                ]
-                yield ids, done, finished
+                ids = [pad if row is None else row.tokens[row.prompt_length + i] for row in now]
+                ids_B = torch.tensor(ids, device=self.device)
+                if not self.details:
+                    yield ids_B
+                    continue
+                logprobs_B = self._tensor([0.0 if row is None else row.logprobs[i] for row in now])
+                stopped = [row.finish_reason == "stop" and row.num_new_tokens <= i + 1 for row in rows]
+                found = self._top([[() if row is None else row.top[i]] for row in now], 1, top)
+                best = (None, None) if found is None else (found.ids[:, 0], found.logprobs[:, 0])
+                yield Step(ids_B, logprobs_B, torch.tensor(stopped, device=self.device), *best)
         finally:
             self.close()
 
-    def tokens(self) -> Tensor:
+    def ids(self) -> Tensor:
         """Prompts and new tokens, filled up where a row has fewer."""
         rows = self.rows
         longest = max(len(row.new) for row in rows)
-        new = [row.new + [self.asked.pad] * (longest - len(row.new)) for row in rows]
-        begun_BT = self.asked.begun_BT.repeat_interleave(len(rows) // len(self.requests), 0)
-        return torch.cat((begun_BT, torch.tensor(new, device=self.device)), 1)
+        new = [row.new + [self.inputs.pad_id] * (longest - len(row.new)) for row in rows]
+        prompts_BT = self.inputs.decoder_BT.repeat_interleave(len(rows) // len(self.requests), 0)
+        return torch.cat((prompts_BT, torch.tensor(new, device=self.device)), 1)
 
     def output(self) -> GenerationOutput:
         """All that is known of the rows."""
-        rows, plan = self.rows, self.asked.params
+        rows, options = self.rows, self.inputs.params.options
         lengths = tuple(len(row.new) for row in rows)
         searches = [found for each in self.requests if each.search is not None for found in each.search.results]
         scores = [found.score for found in searches if found.score is not None]
         width = max(lengths)
         return GenerationOutput(
-            ids=self.tokens(),
+            ids=self.ids(),
             logprobs=self._tensor([row.logprobs + [0.0] * (width - len(row.logprobs)) for row in rows]),
             lengths=lengths,
             reasons=tuple(str(row.finish_reason) for row in rows),
             met=tuple(self._stop_reason(row) for row in rows),
-            top=self._top([row.top for row in rows], width, plan.options.logprobs),
+            top=self._top([row.top for row in rows], width, options.logprobs),
             scores=self._tensor(scores) if scores else None,
-            **self._prompt(),
+            **self._prompt_logprobs(options.prompt_logprobs),
         )
 
-    def _prompt(self) -> dict[str, Any]:
+    def _prompt_logprobs(self, count: int | None) -> dict[str, Any]:
         """Log-probabilities of the prompts' own tokens, where they stand."""
-        if not self.asked.reads_prompt:
+        if count is None:
             return {}
-        width, mask_BT, told = self.asked.prompt_BT.shape[1], self.asked.mask_BT, []
+        width, mask_BT = self.inputs.prompt_BT.shape[1], self.inputs.mask_BT
+        values: list[Any] = [[0.0] * width for _ in self.requests]
+        tops: list[Any] = [[()] * width for _ in self.requests]
         for row, each in enumerate(self.requests):
             places = range(width) if mask_BT is None else mask_BT[row].nonzero().flatten().tolist()
-            line: list[Any] = [None] * width
             for place, found in zip(places, each.prompt_logprobs or [], strict=True):
-                line[place] = found
-            told.append(line)
-        values = self._tensor([[0.0 if each is None else each[0] for each in row] for row in told])
-        tops = [[() if each is None else each[1] for each in row] for row in told]
-        return {
-            "prompt_logprobs": values,
-            "prompt_top": self._top(tops, width, self.asked.params.options.prompt_logprobs),
-        }
+                if found is not None:
+                    values[row][place], tops[row][place] = found
+        return {"prompt_logprobs": self._tensor(values), "prompt_top": self._top(tops, width, count)}
 
     def _top(self, rows: list[list[Any]], width: int, count: int | None) -> Top | None:
         """The likeliest tokens of each place; zeros where there are none."""
@@ -220,15 +200,11 @@ class Batch:
 
     def _stop_reason(self, row: Sequence) -> str | None:
         """The stop string or choice with which a row ended."""
-        plan = self.asked.params
+        params = self.inputs.params
         if row.stop_text is not None:
             return row.stop_text.met
-        which = None if plan.choices is None else plan.choices.which(row.new)
-        return None if which is None else list(plan.options.choices or ())[which]
-
-    @property
-    def _exact(self) -> torch.dtype:
-        return torch.promote_types(next(self.model.parameters()).dtype, torch.float32)
+        which = None if params.choices is None else params.choices.which(row.new)
+        return None if which is None else list(params.options.choices or ())[which]
 
     def _tensor(self, values: list[Any]) -> Tensor:
-        return torch.tensor(values, dtype=self._exact, device=self.device)
+        return torch.tensor(values, dtype=self.exact, device=self.device)

@@ -154,7 +154,7 @@ class PagedKVCache(KVCache):
 
     def load(self, sequences: Sequence[CachedSequence]) -> None:
         """Let these sequences be the first rows; others are nobody's."""
-        spare, counts, pool = self.batch - len(sequences), [each.count for each in sequences], self.pool
+        spare, counts, pool = self.batch - len(sequences), [each.num_computed_tokens for each in sequences], self.pool
         _fill(self.slot_B, [each.slot for each in sequences] + [pool.max_num_seqs] * spare)
         _fill(self.seen_B, counts + [0] * spare)
         if isinstance(self.rope_length, Tensor):
@@ -285,10 +285,14 @@ class PagedKVCache(KVCache):
         if not self.sequences:
             return
         for sequence, length in zip(self.sequences, self.lengths, strict=True):
-            sequence.count += length
+            sequence.num_computed_tokens += length
         if not self.has_source and self.cross[0]:
             self._split_sources()
-        self.used, self.right_padded, self.ragged = min(each.count for each in self.sequences), False, True
+        self.used, self.right_padded, self.ragged = (
+            min(each.num_computed_tokens for each in self.sequences),
+            False,
+            True,
+        )
 
     def _split_sources(self) -> None:
         """Give each sequence what was kept of its source, without padding where that stands behind."""

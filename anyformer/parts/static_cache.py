@@ -175,7 +175,7 @@ class StaticPool:
     def fork(self, sequence: CachedSequence) -> CachedSequence:
         """Another sequence that has read the same."""
         self.alive += 1
-        return CachedSequence(sequence.slot, [], count=sequence.count)
+        return CachedSequence(sequence.slot, [], num_computed_tokens=sequence.num_computed_tokens)
 
     def free(self, sequence: CachedSequence, *, wipe: bool = False) -> None:
         """The next batch is without it."""

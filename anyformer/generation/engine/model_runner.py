@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import warnings
 from collections.abc import Sequence as Rows
 from typing import Any, Protocol
@@ -13,6 +12,7 @@ from torch.nn import functional as F
 
 from anyformer.errors import InputError
 from anyformer.generation.engine.cuda_graph import DecodeGraph, DecodeStream
+from anyformer.generation.engine.request import Sequence
 from anyformer.generation.engine.sampler import SamplingState
 from anyformer.generation.samplers.batched import SamplingKind
 from anyformer.kernels.cuda_graph import CaptureError, Recorder, attempt
@@ -47,7 +47,7 @@ class Pool(Protocol):
 
 
 class ModelRunner:
-    """Reads tokens of sequences. Room for them must be reserved in the pool; the model is in eval mode.
+    """Computes tokens of sequences. Room for them must be reserved in the pool; the model is in eval mode.
 
     On CUDA a decode step is captured once for each bucket of batches. `batch_invariant` gives every pass one shape,
     whoever is in it: a product of matrices may round otherwise when more rows are in it. `compiled` is called instead of
@@ -85,9 +85,9 @@ class ModelRunner:
         sources: Rows[Tensor] | None = None,
         global_tokens: Rows[Tensor] | None = None,
     ) -> Tensor:
-        """Read the next tokens of each sequence; the states (B,T,D) that the head reads, of rows padded behind.
+        """Compute the next tokens of each sequence; the states (B,T,D) that the head reads, of rows padded behind.
 
-        An encoder-decoder's first pass reads the `sources` (S,) too. `global_tokens` says which tokens of each row, or of
+        An encoder-decoder's first pass encodes the `sources` (S,) too. `global_tokens` says which tokens of each row, or of
         its source, are global.
         """
         lengths = [len(row) for row in ids]
@@ -104,15 +104,15 @@ class ModelRunner:
                 given["attention_mask"] = self._mask([len(source) for source in sources])
         if global_tokens is not None:
             given["global_mask"] = self._padded(global_tokens)
-        return self.run(sequences, lengths, given)
+        return self._run(self.body, sequences, lengths, given).hidden
 
-    def run(self, sequences: Rows[CachedSequence], lengths: Rows[int], given: dict[str, Any]) -> Tensor:
+    def _run(self, call: Any, sequences: Rows[CachedSequence], lengths: Rows[int], given: dict[str, Any]) -> Any:
         """One pass with a cache."""
-        hidden_BTD = self.body(cache=self.pool.batch(sequences, lengths), **given).hidden
+        out = call(cache=self.pool.batch(sequences, lengths), **given)
         if not self.pool.restartable:
             for sequence, length in zip(sequences, lengths, strict=True):
-                sequence.count += length
-        return hidden_BTD
+                sequence.num_computed_tokens += length
+        return out
 
     def last(self, hidden_BTD: Tensor, lengths: Rows[int]) -> Tensor:
         """States (B,D) of the last real token of each row."""
@@ -128,75 +128,60 @@ class ModelRunner:
 
     @torch.inference_mode()
     def decode(self, sequences: Rows[CachedSequence], ids: Rows[int]) -> Tensor:
-        """Read one more token of each sequence; logits (B,V) after it, which the next step may overwrite."""
+        """Compute one more token of each sequence; logits (B,V) after it, which the next step may overwrite."""
         graph = self._graph(sequences, "greedy") if self.cuda_graphs else None
         if graph is not None:
             graph.load(sequences, ids)
             graph.replay(sequences)
             return graph.logits_BV[: len(sequences)]
-        if self.batch_invariant:
-            return self._decode_all_slots(sequences, ids)
         ids_B1 = torch.tensor(ids, device=self.pool.device)[:, None]
-        if self.compiled is None:
-            return self.head(self.run(sequences, [1] * len(ids), {self.name: ids_B1})[:, -1])
-        out = self.compiled(**{self.name: ids_B1}, cache=self.pool.batch(sequences, [1] * len(ids)))
-        for sequence in sequences:
-            sequence.count += 1
-        return out.logits[:, -1]
+        if self.batch_invariant and isinstance(self.pool, KVBlockPool):
+            # A row for every slot of the pool.
+            cache = PagedKVCache.for_decode(self.pool, self.pool.max_num_seqs)
+            cache.load(sequences)
+            given: Any = {self.name: F.pad(ids_B1, (0, 0, 0, cache.batch - len(ids)))}
+            logits_BV = self.head(self.body(cache=cache, **given).hidden[:, -1])
+            for sequence in sequences:
+                sequence.num_computed_tokens += 1
+            return logits_BV[: len(ids)]
+        if self.compiled is not None:
+            return self._run(self.compiled, sequences, [1] * len(ids), {self.name: ids_B1}).logits[:, -1]
+        return self.head(self._run(self.body, sequences, [1] * len(ids), {self.name: ids_B1}).hidden[:, -1])
 
-    def _decode_all_slots(self, sequences: Rows[CachedSequence], ids: Rows[int]) -> Tensor:
-        """The same with a row for every slot of the pool."""
-        pool = self._blocks()
-        cache = PagedKVCache.for_decode(pool, pool.max_num_seqs)
-        cache.load(sequences)
-        ids_B = F.pad(torch.tensor(ids, device=pool.device), (0, pool.max_num_seqs - len(ids)))
-        given: Any = {self.name: ids_B[:, None]}
-        logits_BV = self.head(self.body(cache=cache, **given).hidden[:, -1])
-        for sequence in sequences:
-            sequence.count += 1
-        return logits_BV[: len(ids)]
-
-    def decode_stream(
-        self, sequences: Rows[CachedSequence], ids: Rows[int], state: SamplingState
-    ) -> DecodeStream | None:
-        """Decode steps that run ahead of the host, from these tokens on; None where steps are not captured."""
-        with torch.inference_mode():
-            graph = self._graph(sequences, state.kind)
-            return None if graph is None else DecodeStream(graph, sequences, ids, state)
+    @torch.inference_mode()
+    def decode_stream(self, rows: list[Sequence]) -> DecodeStream | None:
+        """Decode steps that run ahead of the host, from the last tokens of these rows on; None: steps are not captured."""
+        graph = self._graph([each.kv for each in rows], SamplingState.of(rows).kind)
+        return None if graph is None else DecodeStream(graph, rows)
 
     def _graph(self, sequences: Rows[CachedSequence], kind: SamplingKind) -> DecodeGraph | None:
         """The captured step for so many rows. None: kernels are launched one by one."""
-        if not self.cuda_graphs:
+        pool, size, source, source_length = self.pool, len(sequences), None, 0
+        if not self.cuda_graphs or not isinstance(pool, KVBlockPool):
             return None
-        pool, rows, source, room = self._blocks(), _bucket(len(sequences)), None, 0
         if self.seq2seq:
             source = sequences[0]
-            room = -(-max(each.cross[0][0].shape[1] for each in sequences) // SOURCE) * SOURCE
+            source_length = -(-max(each.cross[0][0].shape[1] for each in sequences) // SOURCE) * SOURCE
+        rows = next((bucket for bucket in BUCKETS if bucket >= size), size)
         if self.batch_invariant:
             rows = pool.max_num_seqs
-        else:
-            fits = [k[0] for k in self._graphs if rows <= k[0] <= SLACK * rows and k[1:] == (kind, room)]
-            rows = min(fits, default=rows) if rows > FEW else rows
-        key = rows, kind, room
+        elif rows > FEW:
+            fits = [k[0] for k in self._graphs if rows <= k[0] <= SLACK * rows and k[1:] == (kind, source_length)]
+            rows = min(fits, default=rows)
+        key = rows, kind, source_length
         if key not in self._graphs:
             try:
                 with attempt("generate: a step of this model"):
                     if self._recorder is None or not self._graphs:
                         # A pool whose last graph is gone is gone too, and its handle can't be used again.
                         self._recorder = Recorder(pool.device)
-                    self._graphs[key] = DecodeGraph(
-                        self.body, self.head, pool, rows, kind, self._recorder, source, room
-                    )
+                    cache = PagedKVCache.for_decode(pool, rows, source, source_length)
+                    self._graphs[key] = DecodeGraph(self.body, self.head, cache, kind, self._recorder)
             except CaptureError as error:
                 self.cuda_graphs, self._graphs, self._recorder = False, {}, None
                 warnings.warn(f"{error}; its kernels are launched one by one, which is slower", stacklevel=2)
                 return None
         return self._graphs[key]
-
-    def _blocks(self) -> KVBlockPool:
-        if not isinstance(self.pool, KVBlockPool):
-            raise TypeError("captured and batch-invariant steps need a pool of blocks")
-        return self.pool
 
     def _padded(self, rows: Rows[Tensor]) -> Tensor:
         """(B,T) from rows of different lengths, with zeros behind."""
@@ -206,8 +191,3 @@ class ModelRunner:
     def _mask(self, lengths: Rows[int]) -> Tensor:
         column_T = torch.arange(max(lengths), device=self.pool.device)
         return (column_T < torch.tensor(lengths, device=self.pool.device)[:, None]).long()
-
-
-def _bucket(rows: int) -> int:
-    place = bisect.bisect_left(BUCKETS, rows)
-    return BUCKETS[place] if place < len(BUCKETS) else rows

@@ -8,9 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from anyformer.generation.samplers.filters import at_least, divided, nucleus
+from anyformer.generation.samplers.logits_processors import NEVER, at_least, divided, nucleus
 from anyformer.generation.samplers.rng import pick, uniform
-from anyformer.generation.samplers.token_history import NEVER
 
 SamplingKind = Literal["greedy", "plain", "filtered"]
 """All rows take the likeliest token; some draw; some filter first."""
@@ -35,7 +34,7 @@ def sample(
     *,
     kind: SamplingKind = "filtered",
 ) -> Tensor:
-    """Ids (B,), each what the chain temperature, top k, top p, min p gives its row.
+    """Ids (B,), each what the processors temperature, top k, top p, min p gives its row.
 
     Temperature 0 takes the likeliest token; top_k 0, top_p 1 and min_p 0 are off. `seed_B` are keys (`rng.keys`),
     `step_B` the number of the new token. `top_p_B` and `min_p_B` are float64, so that they mean the number that was
@@ -61,5 +60,5 @@ def _filtered(logits_BV: Tensor, top_k_B: Tensor, top_p_B: Tensor, min_p_B: Tens
     probs_BV = logits_BV.softmax(-1)
     nucleus_BV = nucleus(probs_BV, probs_BV.gather(-1, order_BV), top_p_B[:, None])
     logits_BV = logits_BV.masked_fill(~(nucleus_BV | (top_p_B >= 1)[:, None]), NEVER)
-    # In the logits' own dtype, where the chain adds it too.
+    # In the logits' own dtype, where `MinP` adds it too.
     return at_least(logits_BV, min_p_B.log()[:, None].to(logits_BV.dtype))

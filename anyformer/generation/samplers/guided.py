@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from anyformer.generation.samplers.token_history import NEVER, TokenHistory, counts_BV, tensor_of
+from anyformer.generation.samplers.logits_processors import NEVER, LogitsProcessor, TokenHistory, counts_BV, tensor_of
 
 
 @dataclass(frozen=True)
-class Choices:
+class Choices(LogitsProcessor):
     """In each step only tokens that go on with a sequence whose beginning was generated.
 
     A sequence that is the beginning of another ends with one of the `stop` ids, any other with its own last id. The
@@ -22,7 +21,6 @@ class Choices:
 
     answers: tuple[tuple[int, ...], ...]
     stop: tuple[int, ...]
-    reads_history: ClassVar[bool] = True
 
     def apply(self, logits_BV: Tensor, history: TokenHistory) -> Tensor:
         alive_BC, next_BC = self._next(history)
@@ -49,7 +47,8 @@ class Choices:
         """(B,C): which answers begin with the new tokens of a row, and the id that comes next in them; else -1."""
         longest, device = self.longest, history.ids_BL.device
         # One column more than the longest, in which every answer has ended.
-        ids_CM = _padded(self.answers, longest + 1, device)
+        flat = tuple(i for answer in self.answers for i in (*answer, *([-1] * (longest + 1 - len(answer)))))
+        ids_CM = tensor_of(flat, device).view(len(self.answers), longest + 1)
         column_M = torch.arange(longest, device=device)
         place_BM = (history.prompt_B[:, None] + column_M).clamp(max=history.ids_BL.shape[1] - 1)
         later_BM = column_M >= history.new_B[:, None]
@@ -70,9 +69,3 @@ class Choices:
         if said and said not in self.answers and said[-1] in self.stop:
             said = said[:-1]
         return self.answers.index(said) if said in self.answers else None
-
-
-def _padded(answers: tuple[tuple[int, ...], ...], width: int, device: torch.device) -> Tensor:
-    """(C, width), -1 behind each answer."""
-    flat = tuple(i for answer in answers for i in (*answer, *([-1] * (width - len(answer)))))
-    return tensor_of(flat, device).view(len(answers), width)

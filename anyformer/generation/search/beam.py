@@ -8,7 +8,6 @@ within a step: a token costs `diversity_penalty` for each beam of an earlier gro
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -16,42 +15,31 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.generation.outputs import own_logprobs
 from anyformer.generation.params.validate import ResolvedParams
-from anyformer.generation.samplers import NEVER
-from anyformer.generation.samplers.token_history import counts_BV
-from anyformer.generation.search.search import Found, check_finite
+from anyformer.generation.samplers.logits_processors import NEVER, counts_BV
+from anyformer.generation.search.search import Hypothesis, Moves, Search, check_finite
 
 SMALL, LARGE = 1e-30, 1e30
 """What a length to some power is kept between, so that a score stays finite."""
 
 
-class BeamSearch:
-    """The best `n` hypotheses of a request. Its rows are ordered by group, then beam."""
-
-    reads_hidden: ClassVar[bool] = False
+class BeamSearch(Search):
+    """The best `n` hypotheses of a request. Its rows are ordered by group, then beam; one prefill serves all beams."""
 
     def __init__(self, params: ResolvedParams, max_new_tokens: int) -> None:
-        self.params, self.max_new_tokens, self.width = params, max_new_tokens, params.options.num_beams
+        super().__init__(params, max_new_tokens)
         self.groups: list[Group] = []
         self.step = 0
-        self.results: list[Found] = []
 
-    def begin(self, hidden_TD: Tensor | None) -> None:
-        """One reading of the prompt serves all beams."""
-
-    def advance(
-        self, logits_RV: Tensor, samplers: Callable[[Tensor], Tensor], hidden_RD: Tensor | None
-    ) -> list[tuple[int, int]]:
+    def advance(self, logits_RV: Tensor, process: Callable[[Tensor], Tensor], hidden: list[Tensor]) -> Moves:
         """Take one more token in every beam."""
         options, own_RV = self.params.options, own_logprobs(logits_RV)
         check_finite(logits_RV, own_RV)
-        left_RV, first = samplers(own_RV), not self.groups
-        beams = self.width // options.num_beam_groups
+        left_RV, first = process(own_RV), not self.groups
+        groups, beams = options.num_beam_groups, options.num_beams // options.num_beam_groups
         if first:
-            own_RV, left_RV = (each.expand(self.width, -1) for each in (own_RV, left_RV))
-            self.groups = [
-                Group(self.params, self.max_new_tokens, beams, own_RV) for _ in range(options.num_beam_groups)
-            ]
-        own_GWV, left_GWV = (each.view(len(self.groups), beams, -1) for each in (own_RV, left_RV))
+            own_RV, left_RV = (each.expand(options.num_beams, -1) for each in (own_RV, left_RV))
+            self.groups = [Group(self.params, self.max_new_tokens, beams, own_RV) for _ in range(groups)]
+        own_GWV, left_GWV = (each.view(groups, beams, -1) for each in (own_RV, left_RV))
         taken_V = torch.zeros_like(own_RV[:1])
         for group, own_WV, left_WV in zip(self.groups, own_GWV, left_GWV, strict=True):
             searching = group.open
@@ -81,7 +69,7 @@ class BeamSearch:
         own_AN = torch.cat([group.ended_own_WN for group in self.groups])[which_A].tolist()
         length_A = torch.cat([group.length_W for group in self.groups])[which_A].tolist()
         self.results = [
-            Found(tuple(ids[:n]), tuple(own[:n]), ids[n - 1] in self.params.stop, score)
+            Hypothesis(tuple(ids[:n]), tuple(own[:n]), ids[n - 1] in self.params.stop, score)
             for ids, own, n, score in zip(ids_AN, own_AN, length_A, score_A.tolist(), strict=True)
         ]
 
@@ -123,13 +111,17 @@ class Group:
         said_KN[:, step] = ids_K
         own_KN[:, step] = own_WV.flatten()[at_K]
         stops_K = torch.isin(ids_K, self.stop_S)
-        self._end(step, sum_K, stops_K | (step == self.new - 1), said_KN, own_KN)
+        self._keep_ended(step, sum_K, stops_K | (step == self.new - 1), said_KN, own_KN)
         self.score_W, which_W = sum_K.masked_fill(stops_K, NEVER).topk(self.width)
         self.said_WN, self.own_WN = said_KN[which_W], own_KN[which_W]
         self.parent_W, self.ids_W = beam_K[which_W], ids_K[which_W]
-        self._close(step)
+        worst = self.best_W[-1]
+        # Log-probabilities only add up, so at most a greater length makes a score better.
+        ahead = self.new if self.early == "never" and self.power > 0 else step + 1
+        better = self.score_W[0] / self._length(ahead) > worst
+        self.open = self.open and bool(better) and not (self.early is True and bool(worst > NEVER))
 
-    def _end(self, step: int, sum_K: Tensor, ends_K: Tensor, said_KN: Tensor, own_KN: Tensor) -> None:
+    def _keep_ended(self, step: int, sum_K: Tensor, ends_K: Tensor, said_KN: Tensor, own_KN: Tensor) -> None:
         """Keep the best of the hypotheses that have ended. The spare candidates only see to it that beams go on."""
         new_K = (sum_K / self._length(step + 1)).masked_fill(~ends_K, NEVER)
         new_K[self.width :] = NEVER
@@ -139,14 +131,6 @@ class Group:
         self.ended_WN = torch.cat((self.ended_WN, said_KN))[which_W]
         self.ended_own_WN = torch.cat((self.ended_own_WN, own_KN))[which_W]
         self.length_W = torch.cat((self.length_W, torch.full_like(said_KN[:, 0], step + 1)))[which_W]
-
-    def _close(self, step: int) -> None:
-        """Stop looking where nothing better is to be expected."""
-        worst = self.best_W[-1]
-        # Log-probabilities only add up, so at most a greater length makes a score better.
-        ahead = self.new if self.early == "never" and self.power > 0 else step + 1
-        better = self.score_W[0] / self._length(ahead) > worst
-        self.open = self.open and bool(better) and not (self.early is True and bool(worst > NEVER))
 
     def _length(self, tokens: int) -> Tensor:
         """What a sum is divided by."""

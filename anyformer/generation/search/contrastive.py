@@ -7,7 +7,6 @@ between its state and those of the tokens so far, prompt included. States are th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -15,17 +14,17 @@ from torch.nn.functional import normalize
 
 from anyformer.generation.outputs import own_logprobs
 from anyformer.generation.params.validate import ResolvedParams
-from anyformer.generation.samplers import NEVER
-from anyformer.generation.search.search import Found, check_finite
+from anyformer.generation.samplers.logits_processors import NEVER
+from anyformer.generation.search.search import Hypothesis, Moves, Search, check_finite
 
 
-class ContrastiveSearch:
+class ContrastiveSearch(Search):
     """One answer to a request. Its rows are the candidates of a step."""
 
-    reads_hidden: ClassVar[bool] = True
+    reads_hidden = True
 
     def __init__(self, params: ResolvedParams, max_new_tokens: int) -> None:
-        self.params, self.max_new_tokens = params, max_new_tokens
+        super().__init__(params, max_new_tokens)
         self.width, self.alpha = params.options.top_k or 1, float(params.options.penalty_alpha or 0)
         self.unit_ND = torch.empty(0)
         """The directions of the states of all tokens so far."""
@@ -34,31 +33,24 @@ class ContrastiveSearch:
         """Of the candidates: what they weigh, and the model's own log-probabilities."""
         self.ids: list[int] = []
         self.logprobs: list[float] = []
-        self.results: list[Found] = []
 
-    def begin(self, hidden_TD: Tensor | None) -> None:
-        """Note the states of the prompt."""
-        if hidden_TD is None:
-            raise TypeError("contrastive search reads the states of its prompt")
-        self.unit_ND = _directions(hidden_TD)
-
-    def advance(
-        self, logits_RV: Tensor, samplers: Callable[[Tensor], Tensor], hidden_RD: Tensor | None
-    ) -> list[tuple[int, int]]:
+    def advance(self, logits_RV: Tensor, process: Callable[[Tensor], Tensor], hidden: list[Tensor]) -> Moves:
         """Keep the best candidate, and read those that may follow it."""
         best = 0
-        if self.candidates and hidden_RD is not None:
-            best = self._keep(_directions(hidden_RD))
-            if self.ids[-1] in self.params.stop or len(self.ids) == self.max_new_tokens:
-                stopped = self.ids[-1] in self.params.stop
-                self.results = [Found(tuple(self.ids), tuple(self.logprobs), stopped)]
+        if not self.candidates:
+            self.unit_ND = _directions(hidden[0])
+        else:
+            best = self._keep(_directions(torch.stack([hidden_TD[-1] for hidden_TD in hidden])))
+            stopped = self.ids[-1] in self.params.stop
+            if stopped or len(self.ids) == self.max_new_tokens:
+                self.results = [Hypothesis(tuple(self.ids), tuple(self.logprobs), stopped)]
                 return []
-        logits_1V, left_1V = logits_RV[best : best + 1], samplers(logits_RV)[best : best + 1]
+        logits_1V, left_1V = logits_RV[best : best + 1], process(logits_RV)[best : best + 1]
         check_finite(logits_1V, left_1V)
         width = min(self.width, logits_1V.shape[-1])
         logit_K, ids_K = left_1V[0].topk(width)
         probs_K = (logit_K - left_1V[0].logsumexp(-1)).exp()
-        # What the samplers ruled out fills up, and is never the best.
+        # What the processors ruled out fills up, and is never the best.
         self.probs_K = probs_K.masked_fill(logit_K == NEVER, NEVER)
         self.own_K, self.candidates = own_logprobs(logits_1V)[0, ids_K], ids_K.tolist()
         return [(best, token) for token in self.candidates]

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.generation.samplers.token_history import why_not
+from anyformer.generation.params.validate import ResolvedParams
+from anyformer.generation.samplers.logits_processors import why_not
+
+Moves = list[tuple[int, int]]
+"""Of each next sequence: the number of the one that it goes on from, and its new token."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Hypothesis:
     """One answer of a search."""
 
     ids: tuple[int, ...]
@@ -25,28 +30,24 @@ class Found:
     """By what answers were ranked."""
 
 
-class Search(Protocol):
+class Search(abc.ABC):
     """A policy over the sequences of one request, which are forked and dropped as it says."""
 
-    reads_hidden: ClassVar[bool]
+    reads_hidden: ClassVar[bool] = False
     """Whether it looks at the states that the head reads, those of the prompt included."""
-    width: int
-    """Sequences at once at most."""
-    results: list[Found]
-    """When it has ended: its answers, the best first."""
 
-    def begin(self, hidden_TD: Tensor | None) -> None:
-        """The prompt has been read."""
-        ...
+    def __init__(self, params: ResolvedParams, max_new_tokens: int) -> None:
+        self.params, self.max_new_tokens = params, max_new_tokens
+        self.results: list[Hypothesis] = []
+        """When it has ended: its answers, the best first."""
 
-    def advance(
-        self, logits_RV: Tensor, samplers: Callable[[Tensor], Tensor], hidden_RD: Tensor | None
-    ) -> list[tuple[int, int]]:
+    @abc.abstractmethod
+    def advance(self, logits_RV: Tensor, process: Callable[[Tensor], Tensor], hidden: list[Tensor]) -> Moves:
         """The next sequences: each goes on from one of those before, with a token; none: the search has ended.
 
-        `samplers` are those of the request: what they leave of logits (R,V).
+        `process` applies the request's logits processors to logits (R,V). `hidden` are the states of what was computed
+        of each sequence (T,D): first of the prompt, then of one token; empty unless the search reads them.
         """
-        ...
 
 
 def check_finite(logits_RV: Tensor, left_RV: Tensor) -> None:
