@@ -2,29 +2,40 @@
 
 from __future__ import annotations
 
+import functools
+import weakref
 from collections.abc import Generator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
-from anyformer.generation.decode_options import DecodeOptions
 from anyformer.generation.engine.core import EngineCore
 from anyformer.generation.engine.engine import make_requests
+from anyformer.generation.engine.model_runner import ModelRunner, RecomputeRunner, TokenPool
 from anyformer.generation.engine.request import Sequence
-from anyformer.generation.engine.runner_cache import give_back
-from anyformer.generation.outputs import GenerationOutput, Step, Top
+from anyformer.generation.engine.runner_cache import give_back, runner_for
+from anyformer.generation.engine.scheduler import PADDING, Limits
+from anyformer.generation.engine.speculative import make_proposer
+from anyformer.generation.params.checks import shown, whole
 from anyformer.generation.params.generation_request import GenerationRequest, check_request
 from anyformer.generation.params.sampling_params import read_params
+from anyformer.generation.params.validate import problems
 from anyformer.model.model import Model
+from anyformer.parts.static_cache import StaticPool
 
 OWN = (
     "input_ids", "attention_mask", "global_mask", "tokenizer", "stream", "details", "use_cache", "rope_length", "draft",
     "lookup", "guesses", "compile",
 )  # fmt: skip
 """What `generate` reads beside `SamplingParams`."""
+MOST = 64
+"""Tokens proposed at once at most."""
+PASS = 8192
+"""Tokens of prompts in one prefill pass of a device."""
 
 
 def generate(
@@ -82,6 +93,124 @@ def generate(
         return batch.stream()
     batch.run()
     return batch.output() if details else batch.ids()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeOptions:
+    """What a user may say about how tokens are computed (see `generate`)."""
+
+    use_cache: bool = True
+    draft: Model | None = None
+    lookup: bool = False
+    guesses: int = 8
+    compile: bool | str = False
+
+    @property
+    def speculative(self) -> bool:
+        """Whether tokens are proposed."""
+        return self.draft is not None or self.lookup
+
+    def check(self, model: Model, inputs: GenerationRequest) -> None:
+        """Refuse options that don't go together, or not with what is asked for."""
+        wrong: list[str] = []
+        whole("guesses", self.guesses, 1, wrong, most=MOST)
+        if self.draft is not None and self.lookup:
+            wrong.append("draft: tokens are proposed by a draft model or by look-up; leave one out")
+        if self.speculative and not self.use_cache:
+            wrong.append("use_cache: proposals are verified with a cache; leave use_cache=False out")
+        if self.speculative and inputs.params.mode != "sample":
+            wrong.append("draft and lookup: a search reads other rows at each step; leave them out")
+        if self.compile and (self.speculative or not self.use_cache):
+            wrong.append("compile: compiled steps read one token with the static cache; leave the other option out")
+        if self.compile and inputs.params.mode != "sample":
+            wrong.append("compile: a search reads other rows at each step; leave one of them out")
+        if not isinstance(self.compile, bool | str):
+            wrong.append(f"compile: expected True, False or the name of a backend, got {shown(self.compile)}")
+        if self.draft is not None and not isinstance(self.draft, Model):
+            wrong.append(f"draft: expected a model, got {type(self.draft).__name__}")
+        if wrong:
+            raise problems("generate", wrong)
+        decoder: Any = model.decoder
+        if self.use_cache and decoder.prefix and model.spec.topology == "decoder":
+            shortest = min(len(row) for row in inputs.decoder_prompts())
+            if shortest < decoder.prefix:
+                # A cache is fed a prefix at once.
+                raise InputError(
+                    f"the first {decoder.prefix} tokens of this prefix-LM see each other both ways, but a prompt has "
+                    f"{shortest}; give longer prompts, or recompute each step with use_cache=False"
+                )
+
+    def engine(self, model: Model, inputs: GenerationRequest, user: object) -> EngineCore:
+        """An engine for all rows of a request, which `user` has to itself."""
+        params, length, device = inputs.params, inputs.max_length, inputs.decoder_BT.device
+        rows = len(inputs.decoder_BT) * max(params.options.n, params.search_width)
+        if not self.use_cache:
+            return EngineCore(RecomputeRunner(model, TokenPool(model, length)), Limits(lockstep=True))
+        if self.speculative:
+            # A state computes again what was right, so a pass has up to twice as many tokens.
+            pool = model.new_pool(rows, length, chunk=2 * self.guesses + 2)
+            proposer = make_proposer(model, rows, length, draft=self.draft, lookup=self.lookup, guesses=self.guesses)
+            return EngineCore(ModelRunner(model, pool, cuda_graphs=False), Limits(), proposer=proposer)
+        if device.type == "cuda" and not self.compile:
+            limits = Limits(max_pass_tokens=PASS, prefill_chunk=PASS, max_padding=PADDING["cuda"])
+            return EngineCore(runner_for(model, rows, length, user), limits)
+        # A length that was not given is the cache's own, which padding must not change.
+        own = inputs.rope_length is None and model.reads_length and model.spec.topology != "encoder-decoder"
+        cache = model.new_cache(len(inputs.decoder_BT), length, rope_length=length if own else inputs.rope_length)
+        step = compiled(model, self.compile) if self.compile else None
+        return EngineCore(
+            ModelRunner(model, StaticPool(cache), cuda_graphs=False, compiled=step), Limits(lockstep=True)
+        )
+
+
+class Step(NamedTuple):
+    """One step of a stream with details."""
+
+    ids_B: Tensor
+    logprobs_B: Tensor
+    """Natural logarithms of the model's own probabilities, before temperature and samplers; 0 in finished rows."""
+    finished_B: Tensor
+    """Rows that met a stop, in this step or before."""
+    top_ids_BK: Tensor | None = None
+    """The likeliest tokens by the model itself, the likeliest first, if `logprobs` asks for some."""
+    top_logprobs_BK: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Top:
+    """The likeliest tokens at each place of each row, by the model itself, the likeliest first."""
+
+    ids: Tensor
+    """(B, places, k)."""
+    logprobs: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationOutput:
+    """What `generate` gives with details. Answers to one row of the prompt are beside each other."""
+
+    ids: Tensor
+    """What it gives without them."""
+    logprobs: Tensor
+    """(B, steps): natural logarithms of the model's own probabilities of the new tokens, before temperature and
+    samplers; 0 in finished rows.
+    """
+    lengths: tuple[int, ...]
+    """New tokens of each row, its stop token included."""
+    reasons: tuple[str, ...]
+    """Why each row ended: `length` or `stop`."""
+    met: tuple[str | None, ...] = ()
+    """The stop string or the choice with which each row ended, if it was one."""
+    top: Top | None = None
+    """Of the new tokens, if `logprobs` asks for some."""
+    prompt_logprobs: Tensor | None = None
+    """(rows of the prompt, T): of the prompt's own tokens, if asked for; 0 in padding and for the first token, which
+    nothing predicts.
+    """
+    prompt_top: Top | None = None
+    """Of the prompt's tokens: at each place, what the tokens before it predict."""
+    scores: Tensor | None = None
+    """Of a search with beams: by what the answers were ranked."""
 
 
 class Batch:
@@ -208,3 +337,23 @@ class Batch:
 
     def _tensor(self, values: list[Any]) -> Tensor:
         return torch.tensor(values, dtype=self.exact, device=self.device)
+
+
+_compiled: weakref.WeakKeyDictionary[Model, dict[str, Any]] = weakref.WeakKeyDictionary()
+
+
+def compiled(model: Model, backend: bool | str) -> Any:
+    """The model's pass through torch.compile, made once for each model and backend."""
+    name = backend if isinstance(backend, str) else "inductor"
+    kept = _compiled.setdefault(model, {})
+    if name not in kept:
+        # A weak reference, or the model would live as long as its entry, and its entry as long as the model.
+        kept[name] = torch.compile(functools.partial(_pass, weakref.ref(model)), backend=name)
+    return kept[name]
+
+
+def _pass(model: weakref.ref[Model], **given: Any) -> Any:
+    alive = model()
+    if alive is None:
+        raise InputError("the model of this compiled pass is gone")
+    return alive(**given)

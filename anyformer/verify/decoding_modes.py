@@ -21,10 +21,9 @@ from anyformer.generation.engine.request import Sequence
 from anyformer.generation.engine.scheduler import Limits
 from anyformer.generation.engine.speculative import PromptLookup, Proposer
 from anyformer.generation.generate import generate
-from anyformer.generation.outputs import own_logprobs
 from anyformer.generation.params.generation_request import check_request
 from anyformer.generation.params.sampling_params import read_params
-from anyformer.generation.samplers.logits_processors import divided
+from anyformer.generation.samplers.logits_processors import divided, own_logprobs
 from anyformer.generation.samplers.rng import keys, pick, uniform
 from anyformer.model.eval_mode import eval_mode, without_head
 from anyformer.model.model import Model

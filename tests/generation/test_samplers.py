@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from anyformer.generation.samplers.batched import sample, sampling_kind
-from anyformer.generation.samplers.guided import Choices
 from anyformer.generation.samplers.logits_processors import (
     BadWords,
+    Choices,
     First,
     FrequencyPenalty,
     LogitBias,

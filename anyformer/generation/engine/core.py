@@ -23,8 +23,7 @@ from anyformer.generation.engine.sampler import NONE, Sampled, Sampler, top_logp
 from anyformer.generation.engine.scheduler import Chunk, Limits, Scheduler, Stats
 from anyformer.generation.engine.search_groups import advance_searches
 from anyformer.generation.engine.speculative import Proposer, verify
-from anyformer.generation.outputs import own_logprobs
-from anyformer.generation.samplers.logits_processors import why_not
+from anyformer.generation.samplers.logits_processors import own_logprobs, why_not
 from anyformer.model.eval_mode import eval_mode
 
 PROMPT_CHUNK = 256
@@ -83,9 +82,9 @@ class EngineCore:
                 # Another thread may have put the model into eval mode, and takes it out again when it likes.
                 self._in_training = mode is not None and mode.holds
                 if self._stream is None or not self._step_in_flight(self._stream):
-                    scheduled = self.scheduler.schedule()
-                    self._decode(scheduled.decode)
-                    for chunks in scheduled.prefill:
+                    decode, prefill = self.scheduler.schedule()
+                    self._decode(decode)
+                    for chunks in prefill:
                         self._prefill(chunks)
                     if self.runner.cuda_graphs:
                         self._start_stream(self.scheduler.running)

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from anyformer.generation.engine.request import Sequence
-from anyformer.generation.engine.sampler import SamplingState
-from anyformer.generation.samplers.batched import SamplingKind, sample
+from anyformer.generation.samplers.batched import SamplingKind, sample, sampling_tensors
 from anyformer.kernels.argmax import largest
 from anyformer.kernels.cuda_graph import Recorder
 from anyformer.model.model import Model
@@ -36,8 +35,7 @@ class DecodeGraph:
         rows, device = cache.batch, cache.device
         self.ids_B = torch.zeros(rows, dtype=torch.long, device=device)
         """What is read; then what was sampled."""
-        blank = SamplingState(((0.0, 0, 1.0, 0.0),) * rows, (0,) * rows, (0,) * rows)
-        self.sampling = blank.tensors(device)
+        self.sampling = sampling_tensors([(0.0, 0, 1.0, 0.0, 0, 0)] * rows, device)
         """Temperature, top_k, top_p, min_p, keys and steps of each row."""
         self.finite_B = torch.ones(rows, dtype=torch.bool, device=device)
         """Rows whose logits have all been finite."""
@@ -80,7 +78,7 @@ class DecodeStream:
         self.graph, self.rows, self.kv = graph, rows, [each.kv for each in rows]
         self._ids: list[int] | None = [each.tokens[-1] for each in rows]
         self._in_flight: deque[tuple[Tensor, Tensor, torch.cuda.Event | None]] = deque()
-        state = SamplingState.of(rows).tensors(torch.device("cpu"))
+        state = sampling_tensors([each.sampling for each in rows], torch.device("cpu"))
         for mine, its in zip(graph.sampling, state, strict=True):
             mine[: len(its)].copy_(its, non_blocking=True)
         graph.finite_B.fill_(True)

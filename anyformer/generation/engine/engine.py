@@ -27,8 +27,7 @@ from anyformer.generation.params.generation_request import (
 from anyformer.generation.params.sampling_params import SamplingParams, read_params
 from anyformer.generation.params.stop import StopText
 from anyformer.generation.samplers.rng import keys
-from anyformer.generation.search.beam import BeamSearch
-from anyformer.generation.search.contrastive import ContrastiveSearch
+from anyformer.generation.search import BeamSearch, ContrastiveSearch
 from anyformer.generation.text.detokenizer import Detokenizer
 from anyformer.model.model import Model
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anyformer.generation.params.stop import StopText
 from anyformer.generation.params.validate import ResolvedParams
-from anyformer.generation.search.search import Search
+from anyformer.generation.search import Search
 from anyformer.parts.kv_pool import CachedSequence
 
 FinishReason = Literal["length", "stop", "abort", "failed"]
@@ -78,6 +78,12 @@ class Sequence:
     def num_new_tokens(self) -> int:
         """How many tokens were sampled so far."""
         return len(self.tokens) - self.prompt_length
+
+    @property
+    def sampling(self) -> tuple[float, ...]:
+        """The arguments of `samplers.batched.sample` for its next token."""
+        params = self.request.params
+        return params.temperature, params.top_k, params.top_p, params.min_p, self.key, self.num_new_tokens
 
     @property
     def kv(self) -> CachedSequence:

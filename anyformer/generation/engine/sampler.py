@@ -10,9 +10,8 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.generation.engine.request import Sequence, TopLogprobs
-from anyformer.generation.outputs import own_logprobs
-from anyformer.generation.samplers.batched import SamplingKind, sample, sampling_kind
-from anyformer.generation.samplers.logits_processors import TokenHistory, process_rows, why_not
+from anyformer.generation.samplers.batched import SamplingKind, sample, sampling_kind, sampling_tensors
+from anyformer.generation.samplers.logits_processors import TokenHistory, own_logprobs, process_rows, why_not
 from anyformer.generation.samplers.rng import pick, uniform
 
 NONE = -1
@@ -27,41 +26,6 @@ class Sampled:
     error: Exception | None = None
     logprob: float | None = None
     top: TopLogprobs | None = None
-
-
-@dataclass(frozen=True)
-class SamplingState:
-    """How the next token of each row is sampled (see `samplers.batched.sample`)."""
-
-    rows: tuple[tuple[float, int, float, float], ...]
-    """Temperature, top_k, top_p and min_p."""
-    keys: tuple[int, ...]
-    """What the draws depend on (see `rng.keys`)."""
-    steps: tuple[int, ...]
-    """The number of each row's next new token."""
-
-    @classmethod
-    def of(cls, sequences: Rows[Sequence]) -> SamplingState:
-        """Of some sequences as they are."""
-        params = [each.request.params for each in sequences]
-        return cls(
-            tuple((p.temperature, p.top_k, p.top_p, p.min_p) for p in params),
-            tuple(each.key for each in sequences),
-            tuple(each.num_new_tokens for each in sequences),
-        )
-
-    @property
-    def kind(self) -> SamplingKind:
-        """The least that serves all rows."""
-        return sampling_kind(self.rows)
-
-    def tensors(self, device: torch.device) -> tuple[Tensor, ...]:
-        """Temperature, top_k, top_p, min_p, keys and steps, each (B,)."""
-        columns = (*zip(*self.rows, strict=True), self.keys, self.steps)
-        return tuple(
-            torch.tensor(values, device=device, dtype=torch.float64 if i in (0, 2, 3) else torch.long)
-            for i, values in enumerate(columns)
-        )
 
 
 class Sampler:
@@ -120,10 +84,9 @@ class Sampler:
 
     def _prepare(self, sequences: list[Sequence]) -> None:
         """Remember what these rows ask for."""
-        state = SamplingState.of(sequences)
-        self._rows, self._kind, self._tensors = list(sequences), state.kind, []
-        if self._kind != "greedy":
-            self._tensors = list(state.tensors(self.device)[:-1])
+        rows = [each.sampling for each in sequences]
+        self._rows, self._kind = list(sequences), sampling_kind(rows)
+        self._tensors = [] if self._kind == "greedy" else sampling_tensors(rows, self.device)[:-1]
         # To sort a vocabulary on the host costs more than the processors, which look at the likeliest tokens only.
         sorts = self.device.type == "cpu" and self._kind == "filtered"
         params = [each.request.params for each in sequences]

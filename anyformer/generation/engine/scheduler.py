@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from anyformer.generation.engine.model_runner import Pool
 from anyformer.generation.engine.request import Sequence
@@ -81,16 +81,6 @@ class Limits:
     """Whether a prompt has prefill passes of its own, of sizes that depend on nobody else."""
     lockstep: bool = False
     """Whether all prompts share one pass, as the rows of a static cache must."""
-
-
-@dataclass
-class SchedulerOutput:
-    """What a step computes."""
-
-    decode: list[Sequence] = field(default_factory=list)
-    """Sequences of which only the last token is not computed, in one pass."""
-    prefill: list[list[Chunk]] = field(default_factory=list)
-    """Passes over prompts."""
 
 
 class Scheduler:
@@ -167,9 +157,10 @@ class Scheduler:
         if all(each not in self.waiting for each in group):
             self.queue(group[0])
 
-    def schedule(self) -> SchedulerOutput:
-        """What the next step computes; room for it is allocated."""
-        output, short, every = SchedulerOutput(), False, self._every
+    def schedule(self) -> tuple[list[Sequence], list[list[Chunk]]]:
+        """What the next step computes: sequences that decode, and passes over prompts. Room for it is allocated."""
+        decode: list[Sequence] = []
+        short, every = False, self._every
         for sequence in list(self.running):
             kv = sequence.allocation
             # Those that were preempted for an older one hold nothing any more.
@@ -180,15 +171,15 @@ class Scheduler:
             if (self.speculative or not plain) and not self.decodes(sequence):
                 continue
             if computed % every or self._reserve_one(sequence):
-                output.decode.append(sequence)
+                decode.append(sequence)
             else:
                 short = True
-        if len(output.decode) == len(self.running) and (self._full or not self.waiting):
-            return output
-        if any(each.request.search is not None for each in output.decode):
+        if len(decode) == len(self.running) and (self._full or not self.waiting):
+            return decode, []
+        if any(each.request.search is not None for each in decode):
             # A group that lost or lacks a member waits for it.
-            output.decode = [s for s in output.decode if all(each in output.decode for each in s.group)]
-        left = self.limits.max_num_batched_tokens - len(output.decode)
+            decode = [sequence for sequence in decode if all(each in decode for each in sequence.group)]
+        left = self.limits.max_num_batched_tokens - len(decode)
         chunks: list[Chunk] = []
         prefilling = self._prefilling(admit=not short)
         while left > 0 and (sequence := next(prefilling, None)) is not None:
@@ -198,8 +189,7 @@ class Scheduler:
                 break
             chunks.append((sequence, size))
             left -= size + source
-        output.prefill = list(self._passes(chunks))
-        return output
+        return decode, list(self._passes(chunks))
 
     def decodes(self, sequence: Sequence) -> bool:
         """Whether nothing but its last token is to be computed, and without anything beside it."""

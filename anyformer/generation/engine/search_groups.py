@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from anyformer.generation.engine.request import Request, RequestOutput, Sequence
-from anyformer.generation.search.search import Hypothesis, Moves
+from anyformer.generation.search import Hypothesis, Moves
 
 if TYPE_CHECKING:
     from anyformer.generation.engine.core import EngineCore

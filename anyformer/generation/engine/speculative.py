@@ -11,8 +11,7 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.generation.engine.model_runner import ModelRunner
 from anyformer.generation.engine.request import Sequence
-from anyformer.generation.engine.sampler import SamplingState
-from anyformer.generation.samplers.batched import sample
+from anyformer.generation.samplers.batched import sample, sampling_kind, sampling_tensors
 from anyformer.model.eval_mode import eval_mode
 from anyformer.model.model import Model
 from anyformer.parts.kv_pool import CachedSequence, KVBlockPool
@@ -110,10 +109,9 @@ class DraftModel:
         with eval_mode(self.model):
             kv, logits_BV = self._prefill([sequences[i] for i in some])
             while True:
-                state = SamplingState.of([sequences[i] for i in some])
-                *given, steps_B = state.tensors(self.pool.device)
-                ahead_B = torch.tensor([len(found[i]) for i in some], device=self.pool.device)
-                ids = sample(logits_BV, *given, steps_B + ahead_B, kind=state.kind).tolist()
+                arguments = [(*sequences[i].sampling[:-1], sequences[i].num_new_tokens + len(found[i])) for i in some]
+                given = sampling_tensors(arguments, self.pool.device)
+                ids = sample(logits_BV, *given, kind=sampling_kind(arguments)).tolist()
                 for i, token in zip(some, ids, strict=True):
                     found[i].append(token)
                 # A sequence that has its proposals computes no further: it may have no room for more.
@@ -147,7 +145,9 @@ class DraftModel:
             else:
                 self.pool.rewind(kv, same)
         if kv is None:
-            kv, same = self.pool.allocate(0), 0
+            kv, same = self.pool.add(), 0
+        if kv is None:
+            raise InputError(f"all {self.pool.max_num_seqs} slots of the draft's pool are taken")
         del computed[same:]
         self._kv[sequence] = kv
         return kv

@@ -14,8 +14,7 @@ from anyformer.generation.params.guided_choice import read_choices
 from anyformer.generation.params.sampling_params import SamplingParams
 from anyformer.generation.params.stop import read_stop
 from anyformer.generation.samplers import logits_processors as processors
-from anyformer.generation.samplers.guided import Choices
-from anyformer.generation.samplers.logits_processors import LogitsProcessor
+from anyformer.generation.samplers.logits_processors import Choices, LogitsProcessor
 from anyformer.specs.model import ModelSpec
 
 WORDS, TOP = 1024, 1000

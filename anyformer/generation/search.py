@@ -1,29 +1,77 @@
-"""Beam search: several hypotheses of each row beside each other, the likeliest of which are answered.
+"""Searches that compare whole continuations: beam search and contrastive search.
 
-Hypotheses are ranked by the sum of their tokens' log-probabilities, after the samplers, divided by their length to the
-power of `length_penalty`. Groups of beams (Vijayakumar et al. 2018, algorithm 1 with Hamming diversity) take their turns
-within a step: a token costs `diversity_penalty` for each beam of an earlier group that went on with it in this step.
+An engine asks a search with which tokens which sequences of a request go on, and forks and frees them accordingly.
 """
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from anyformer.errors import InputError
-from anyformer.generation.outputs import own_logprobs
 from anyformer.generation.params.validate import ResolvedParams
-from anyformer.generation.samplers.logits_processors import NEVER, counts_BV
-from anyformer.generation.search.search import Hypothesis, Moves, Search, check_finite
+from anyformer.generation.samplers.logits_processors import NEVER, counts_BV, own_logprobs, why_not
+
+Moves = list[tuple[int, int]]
+"""Of each next sequence: the number of the one that it goes on from, and its new token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """One answer of a search."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    """The model's own log-probabilities of its tokens."""
+    stopped: bool
+    """Whether it ended with a stop token."""
+    score: float | None = None
+    """By what answers were ranked."""
+
+
+class Search(abc.ABC):
+    """A policy over the sequences of one request, which are forked and dropped as it says."""
+
+    reads_hidden: ClassVar[bool] = False
+    """Whether it looks at the states that the head reads, those of the prompt included."""
+
+    def __init__(self, params: ResolvedParams, max_new_tokens: int) -> None:
+        self.params, self.max_new_tokens = params, max_new_tokens
+        self.results: list[Hypothesis] = []
+        """When it has ended: its answers, the best first."""
+
+    @abc.abstractmethod
+    def advance(self, logits_RV: Tensor, process: Callable[[Tensor], Tensor], hidden: list[Tensor]) -> Moves:
+        """The next sequences: each goes on from one of those before, with a token; none: the search has ended.
+
+        `process` applies the request's logits processors to logits (R,V). `hidden` are the states of what was computed
+        of each sequence (T,D): first of the prompt, then of one token; empty unless the search reads them.
+        """
+
+
+def check_finite(logits_RV: Tensor, left_RV: Tensor) -> None:
+    """Refuse rows that leave nothing to choose from."""
+    for row in (~left_RV.amax(-1).isfinite()).nonzero().flatten().tolist():
+        raise InputError(why_not(logits_RV[row], left_RV[row]) or "no token can be chosen")
+
 
 SMALL, LARGE = 1e-30, 1e30
 """What a length to some power is kept between, so that a score stays finite."""
 
 
 class BeamSearch(Search):
-    """The best `n` hypotheses of a request. Its rows are ordered by group, then beam; one prefill serves all beams."""
+    """The best `n` hypotheses of a request. Its rows are ordered by group, then beam; one prefill serves all beams.
+
+    Hypotheses are ranked by the sum of their tokens' log-probabilities, after the processors, divided by their length to
+    the power of `length_penalty`. Groups of beams (Vijayakumar et al. 2018, algorithm 1 with Hamming diversity) take their
+    turns within a step: a token costs `diversity_penalty` for each beam of an earlier group that went on with it.
+    """
 
     def __init__(self, params: ResolvedParams, max_new_tokens: int) -> None:
         super().__init__(params, max_new_tokens)
@@ -136,3 +184,60 @@ class Group:
         """What a sum is divided by."""
         power = torch.tensor(float(tokens), dtype=torch.float64) ** self.power
         return power.clamp(SMALL, LARGE)
+
+
+class ContrastiveSearch(Search):
+    """A likely token whose state is unlike those of all tokens before it (Su et al. 2022, equation 5).
+
+    Each of the `top_k` likeliest tokens is computed: they are the rows of a step. The score of one is (1 - alpha) * its
+    probability - alpha * the largest cosine between its state and those of the tokens so far, prompt included. States are
+    those that the head reads.
+    """
+
+    reads_hidden = True
+
+    def __init__(self, params: ResolvedParams, max_new_tokens: int) -> None:
+        super().__init__(params, max_new_tokens)
+        self.width, self.alpha = params.options.top_k or 1, float(params.options.penalty_alpha or 0)
+        self.unit_ND = torch.empty(0)
+        """The directions of the states of all tokens so far."""
+        self.candidates: list[int] = []
+        self.probs_K = self.own_K = torch.empty(0)
+        """Of the candidates: what they weigh, and the model's own log-probabilities."""
+        self.ids: list[int] = []
+        self.logprobs: list[float] = []
+
+    def advance(self, logits_RV: Tensor, process: Callable[[Tensor], Tensor], hidden: list[Tensor]) -> Moves:
+        """Keep the best candidate, and read those that may follow it."""
+        best = 0
+        if not self.candidates:
+            self.unit_ND = _directions(hidden[0])
+        else:
+            best = self._keep(_directions(torch.stack([hidden_TD[-1] for hidden_TD in hidden])))
+            stopped = self.ids[-1] in self.params.stop
+            if stopped or len(self.ids) == self.max_new_tokens:
+                self.results = [Hypothesis(tuple(self.ids), tuple(self.logprobs), stopped)]
+                return []
+        logits_1V, left_1V = logits_RV[best : best + 1], process(logits_RV)[best : best + 1]
+        check_finite(logits_1V, left_1V)
+        width = min(self.width, logits_1V.shape[-1])
+        logit_K, ids_K = left_1V[0].topk(width)
+        probs_K = (logit_K - left_1V[0].logsumexp(-1)).exp()
+        # What the processors ruled out fills up, and is never the best.
+        self.probs_K = probs_K.masked_fill(logit_K == NEVER, NEVER)
+        self.own_K, self.candidates = own_logprobs(logits_1V)[0, ids_K], ids_K.tolist()
+        return [(best, token) for token in self.candidates]
+
+    def _keep(self, unit_KD: Tensor) -> int:
+        """Which candidate is the best; it is said."""
+        likeness_K = (unit_KD @ self.unit_ND.T).amax(-1)
+        score_K = torch.where(self.probs_K == NEVER, NEVER, (1 - self.alpha) * self.probs_K - self.alpha * likeness_K)
+        best = int(score_K.argmax())
+        self.ids.append(self.candidates[best])
+        self.logprobs.append(float(self.own_K[best]))
+        self.unit_ND = torch.cat((self.unit_ND, unit_KD[best : best + 1]))
+        return best
+
+
+def _directions(states_ND: Tensor) -> Tensor:
+    return normalize(states_ND.to(torch.promote_types(states_ND.dtype, torch.float32)), dim=-1)
