@@ -15,7 +15,7 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.evals.memory import machine, now
 from anyformer.generation.generate import generate
-from anyformer.generation.params.generation_request import check_model, room
+from anyformer.generation.params.generation_request import check_model, context_length
 from anyformer.model.model import Model
 
 READ = 2**30
@@ -112,7 +112,7 @@ def measure(model: Model, setting: Setting, report: Report | None = None) -> Tab
     check_model(model.spec)
     if model.spec.topology != "decoder":
         raise InputError(f"bench generate measures decoders, and this model is an {model.spec.topology}")
-    like, (size, hard) = next(model.parameters()), room(model)
+    like, (size, hard) = next(model.parameters()), context_length(model)
     longest = max(setting.lengths) + setting.new - 1
     if hard and longest > size:
         wanted = f"a prompt of {max(setting.lengths)} and {setting.new} tokens need {longest} positions"

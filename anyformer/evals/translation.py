@@ -14,7 +14,7 @@ from anyformer.data.objectives import source_eos
 from anyformer.errors import CapabilityError, DataError, InputError
 from anyformer.evals.eval_setup import EvalSetup
 from anyformer.generation.generate import generate
-from anyformer.generation.params.generation_request import room
+from anyformer.generation.params.generation_request import context_length
 from anyformer.model.model import Model
 from anyformer.registry import installed
 
@@ -157,7 +157,7 @@ def decode(
     """Ids of each translation without the one that ends it, and how many did not end by themselves."""
     end, device = source_eos(model.spec), next(model.parameters()).device
     tail = [] if end is None else [end]
-    most = room(model)[0] - 1
+    most = context_length(model)[0] - 1
     cells = max(1, CELLS.get(device.type, MANY) // beams)
     made: list[list[int]] = [[] for _ in sources]
     by_length: dict[int, list[int]] = {}

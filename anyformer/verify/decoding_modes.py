@@ -15,16 +15,15 @@ from torch import Tensor
 
 from anyformer.generation.engine import Engine
 from anyformer.generation.engine.core import EngineCore
-from anyformer.generation.engine.engine import requests
+from anyformer.generation.engine.engine import make_requests
 from anyformer.generation.engine.model_runner import ModelRunner
-from anyformer.generation.engine.proposers import PromptLookup, Proposer
 from anyformer.generation.engine.request import Sequence
 from anyformer.generation.engine.scheduler import Limits
+from anyformer.generation.engine.speculative import PromptLookup, Proposer
 from anyformer.generation.generate import generate
-from anyformer.generation.outputs import own_logprobs
-from anyformer.generation.params.generation_request import request
+from anyformer.generation.params.generation_request import check_request
 from anyformer.generation.params.sampling_params import read_params
-from anyformer.generation.samplers.filters import divided
+from anyformer.generation.samplers.logits_processors import divided, own_logprobs
 from anyformer.generation.samplers.rng import keys, pick, uniform
 from anyformer.model.eval_mode import eval_mode, without_head
 from anyformer.model.model import Model
@@ -215,11 +214,9 @@ def _served(task: Task, rows: list[int], *, chunk: int, proposer: Proposer | Non
     added = []
     for row in rows:
         options = {name: value for name, value in _seeded(task, [task.seeds[row]]).items() if name != "rope_length"}
-        asked = request(
-            task.model, task.prompts[row][None], read_params(options), attention_mask=None, global_mask=None,
-            rope_length=task.declared, tokenizer=None, stream=False, details=True, cached=True, stacklevel=1,
-        )  # fmt: skip
-        added += requests(task.model, asked, first=row)
+        prompt_1T = task.prompts[row][None]
+        inputs = check_request(task.model, prompt_1T, read_params(options), rope_length=task.declared)
+        added += make_requests(task.model, inputs, first=row)
         added[-1].logprobs = 0
         engine.add(added[-1])
     while not engine.idle:
@@ -258,7 +255,7 @@ def batching(task: Task, known: Completions, rng: random.Random) -> Completions:
                 strangers.append(engine.add_request(task.prompts[row], **other))
         engine.step()
         if strangers and rng.random() < 0.3:
-            engine.cancel(strangers.pop())
+            engine.abort(strangers.pop())
     engine.check()
     return _completions([added[row].sequences[0] for row in range(len(task.prompts))])
 

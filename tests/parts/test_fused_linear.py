@@ -13,7 +13,7 @@ import anyformer as af
 from anyformer.convert.surgery import Surgery, operate
 from anyformer.families.family import Family
 from anyformer.kernels.activations import ACTIVATIONS
-from anyformer.parts.fused_linear import Fused, FusedInputs, FusedLinear, why_not
+from anyformer.parts.fused_linear import Fused, FusedInputs, side_by_side, why_not
 from anyformer.parts.linear import Linear
 from anyformer.parts.norm import Norm
 from anyformer.train.components import restaged
@@ -139,7 +139,7 @@ def test_fused_biases_leave_zeros_where_a_map_has_none():
     model = small()
     body = model.decoder.blocks[0].attention.body
     assert body.k.bias is None
-    q, k, v = FusedLinear(body.inputs()).bias_O.split([m.weight.shape[0] for m in (body.q, body.k, body.v)])
+    q, k, v = side_by_side(body.inputs()).bias_O.split([m.weight.shape[0] for m in (body.q, body.k, body.v)])
     assert torch.equal(q, body.q.bias)
     assert torch.equal(v, body.v.bias)
     assert not k.any()
