@@ -51,29 +51,35 @@ class Branch(nn.Module):
         y_BTD = parts["body"](x_BTD if inner is None else inner(x_BTD), *args)
         return y_BTD if self.bare else self.answer(y_BTD)
 
-    def onto(self, x_BTD: Tensor, *args: Any, inplace: bool = False) -> Tensor:
-        """The residual after this branch was added to it, in a serial block."""
-        parts: Any = self._modules  # See Attention.attend.
-        after = parts.get("after")
-        x_BTD = self.add(x_BTD, x_BTD, *args, norm=parts.get("inner"), inplace=inplace)
-        return x_BTD if after is None else after(x_BTD)
-
-    def add(
-        self, residual_BTD: Tensor, x_BTD: Tensor, *args: Any, norm: Norm | None = None, inplace: bool = False
+    def residual_add(
+        self,
+        x_BTD: Tensor,
+        *args: Any,
+        residual_BTD: Tensor | None = None,
+        normed: bool = False,
+        inplace: bool = False,
     ) -> Tensor:
-        """The residual, and on it what the body makes of `norm(x)`; `inplace`: nobody reads the residual again.
+        """The residual after this branch was added to it; `inplace`: nobody reads the residual as it was again.
+
+        In a serial block x is the residual. Of branches in parallel, which are added to another one, the block owns what
+        follows the last add; `normed`: x went through the norm on the input already.
 
         The body gets norm and residual, so that it may fuse them with its products; not one that somebody else put
-        there, or listens to: it reads and answers what it always did.
+        there, or hooked: it reads and answers what it always did.
         """
-        body: Any = self._modules["body"]
-        listens = body._forward_hooks or body._forward_pre_hooks or GLOBAL_HOOKS or GLOBAL_PRE_HOOKS
-        if listens or not isinstance(body, FusedInputs):
+        parts: Any = self._modules  # See Attention.attend.
+        body, norm = parts["body"], None if normed else parts.get("inner")
+        after = parts.get("after") if residual_BTD is None else None
+        residual_BTD = x_BTD if residual_BTD is None else residual_BTD
+        hooked = body._forward_hooks or body._forward_pre_hooks or GLOBAL_HOOKS or GLOBAL_PRE_HOOKS
+        if hooked or not isinstance(body, FusedInputs):
             y_BTD = body(x_BTD if norm is None else norm(x_BTD), *args)
-            return residual_BTD + (y_BTD if self.bare else self.answer(y_BTD))
-        if self.bare:
-            return body(x_BTD, *args, norm=norm, residual_BTD=residual_BTD, inplace=inplace)
-        return residual_BTD + self.answer(body(x_BTD, *args, norm=norm))
+            x_BTD = residual_BTD + (y_BTD if self.bare else self.answer(y_BTD))
+        elif self.bare:
+            x_BTD = body(x_BTD, *args, norm=norm, residual_BTD=residual_BTD, inplace=inplace)
+        else:
+            x_BTD = residual_BTD + self.answer(body(x_BTD, *args, norm=norm))
+        return x_BTD if after is None else after(x_BTD)
 
     def answer(self, y_BTD: Tensor) -> Tensor:
         """What the body's result adds to the residual."""
@@ -152,11 +158,11 @@ class Block(nn.Module):
         told = (metadata, heard) if self.routes else ()
         if self.serial:
             branches: Any = self._modules  # See Attention.attend.
-            x_BTD = branches["attention"].onto(x_BTD, metadata)
+            x_BTD = branches["attention"].residual_add(x_BTD, metadata)
             if self.cross is not None:
-                x_BTD = self.cross.onto(x_BTD, cross_metadata, memory_BSD)
+                x_BTD = self.cross.residual_add(x_BTD, cross_metadata, memory_BSD)
             # What the first branch made is nobody else's.
-            x_BTD = branches["ffn"].onto(x_BTD, *told, inplace=True)
+            x_BTD = branches["ffn"].residual_add(x_BTD, *told, inplace=True)
         elif self.wiring == "reversible":
             if isinstance(x_BTD, Tensor):
                 raise TypeError("a reversible block runs two streams: give both")
@@ -178,12 +184,12 @@ class Block(nn.Module):
         mix, ffn = self.attention, self.ffn
         # In parallel the attention branch owns what is shared: the norm on the input and the one after the add.
         seen = x_BTD if mix.inner is None else mix.inner(x_BTD)
-        total = mix.add(x_BTD, seen, metadata)
+        total = mix.residual_add(seen, metadata, residual_BTD=x_BTD, normed=True)
         if self.cross is not None:
             read = seen if self.cross.inner is None else x_BTD
-            total = self.cross.add(total, read, cross_metadata, memory_BSD, norm=self.cross.inner)
+            total = self.cross.residual_add(read, cross_metadata, memory_BSD, residual_BTD=total)
         read = seen if ffn.inner is None else x_BTD
-        total = ffn.add(total, read, *told, norm=ffn.inner, inplace=True)
+        total = ffn.residual_add(read, *told, residual_BTD=total, inplace=True)
         return total if mix.after is None else mix.after(total)
 
     def couplings(

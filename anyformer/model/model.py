@@ -322,11 +322,12 @@ class Model(nn.Module):
         self, states: Tensor, places: TokenLayout, given: Arguments, *, shift: bool, source: TokenLayout | None = None
     ) -> Output:
         """The head's answer, and the loss if there are labels."""
-        hidden = pool_hidden(self.spec.head, states, places.valid_BT, given.token_types)
+        head = self.spec.head
+        hidden = pool_hidden(head, states, places.valid_BT, given.token_types) if head.pools else states
         out = Output(hidden=hidden, cache=given.cache)
         if self.head is None:
             return out
-        if given.labels is None or given.return_logits or not isinstance(self.spec.head, TokenHead):
+        if given.labels is None or given.return_logits or not isinstance(head, TokenHead):
             out.logits = self.head(hidden)
         if given.labels is not None:
             terms = self._routed(self._loss(out, given, given.labels, places, shift=shift), source, places)

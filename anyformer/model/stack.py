@@ -76,6 +76,8 @@ class Stack(nn.Module):
         dims = [spec.dims(layer, stack) for layer in stack.layers]
         shared, _ = shared_positions(spec, stack)
         self.positions = nn.ModuleList(LeafModule(p, p.weights(d), p.constants(d)) for p, d in shared)
+        self.added_positions = [i for i, (p, _) in enumerate(shared) if p.overrides("embed")]
+        """Which of them are added to the embeddings."""
         last = isinstance(spec.embed, TokenEmbed) and spec.embed.project == "last" and projects(spec)
         width = spec.embed_width if last else spec.width
         self.embedding_norm = Norm(stack.norm.leaf, (width,)) if stack.embedding_norm else None
@@ -155,11 +157,10 @@ class Stack(nn.Module):
 
     def enter(self, x_BTD: Tensor, places: TokenLayout) -> Tensor:
         """From embeddings to the residual: added positions, norm, projection, dropout."""
-        held: Any
-        for held in self.positions:
+        for i in self.added_positions:
+            held: Any = self.positions[i]
             added = held.leaf.embed(held.tensors(), places.pos_BT, x_BTD)
-            if added is not None:
-                x_BTD = x_BTD + added
+            x_BTD = x_BTD if added is None else x_BTD + added
         if self.embedding_norm is not None:
             x_BTD = self.embedding_norm(x_BTD)
         if self.project is not None:
@@ -238,13 +239,9 @@ class Stack(nn.Module):
             elif kept is not None and cache is not None and cache.positions_are_counts:
                 angles = tuple([part[0][places.pos_BT] for part in kept])
             else:
-                angles = position.angles(self.own(kind.owner), places.pos_BT, places.declared_BT, like)
+                held: Any = self.positions[kind.owner]
+                angles = position.angles(held.tensors(), places.pos_BT, places.declared_BT, like)
         return RotaryTables(places.pos_BT, places.declared_BT, angles)
-
-    def own(self, owner: int) -> dict[str, Tensor]:
-        """Tensors of a position module that the stack owns."""
-        held: Any = self.positions[owner]
-        return held.tensors()
 
     def precompute_rotary(self, cache: StaticKVCache | KVBlockPool, like: Tensor) -> None:
         """Rotations of all positions that a cache has room for."""
@@ -296,7 +293,8 @@ class Stack(nn.Module):
             cache=cache,
         )
         if uses and kind.owner is not None and (kind.biases or kind.reads_probs):
-            metadata.own = own = self.own(kind.owner)
+            held: Any = self.positions[kind.owner]
+            metadata.own = own = held.tensors()
             if kind.biases and not position.reads_content and not self.reversible:
                 # Such terms may know how many heads there are and in what dtype they come, and nothing of what is in
                 # them. A reversible block makes its own: what it recomputes must lead back to the parameters.

@@ -116,7 +116,8 @@ def attention_mask(
     pattern: Pattern, queries: TokenLayout, keys: TokenLayout, *, heads: int, layer: int = 0
 ) -> AttentionMask:
     """Who sees whom."""
-    q, k = tokens_of(queries), tokens_of(keys)
+    q = tokens_of(queries)
+    k = q if keys is queries else tokens_of(keys)
     plain = queries.plain and keys.plain
     shape = shape_of(pattern, queries, keys)
     return AttentionMask(pattern, q, k, keys.valid_BT, plain=plain, heads=heads, layer=layer, shape=shape)

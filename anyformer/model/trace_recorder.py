@@ -91,14 +91,14 @@ class Watch:
         branches = {name: child for name, child in block.named_children() if isinstance(child, Branch)}
         for order, (name, branch) in enumerate(branches.items()):
             if block.serial:
-                vars(branch)["onto"] = _Onto(self, branch, f"{at}.{name}.residual")
+                vars(branch)["residual_add"] = _Onto(self, branch, f"{at}.{name}.residual")
             elif reversible:
                 branch.register_forward_hook(_Added(self, streams, order % 2, f"{at}.{name}.residual"))
             heads = self.heads.get(f"{at}.{name}{PROBS}")
             if heads is not None:
                 body = cast(Attention, branch.body)
                 look = _Look(self.found, f"{at}.{name}{PROBS}", body, heads)
-                vars(body).update(mix=look.mix, attend_custom=look.attend_custom)
+                vars(body)["mix"] = look.mix
 
 
 @dataclasses.dataclass
@@ -111,7 +111,7 @@ class _Onto:
 
     def __call__(self, x_BTD: Tensor, *args: Any, inplace: bool = False) -> Tensor:
         # Not in place, whoever asks for it: what was kept before must stay.
-        out = Branch.onto(self.branch, x_BTD, *args)
+        out = Branch.residual_add(self.branch, x_BTD, *args)
         self.watch.keep(self.name, out)
         return out
 
@@ -146,9 +146,12 @@ class _Look:
         v_BSGK: Tensor,
         metadata: AttentionMetadata,
         mask: AttentionMask,
-        kernel: Kernel,
+        kernel: Kernel | None,
         *rest: Any,
     ) -> Tensor:
+        if kernel is None:
+            return self.attend_custom(q_BTHK, k_BSGK, v_BSGK, metadata)
+
         def run(q: Tensor, k: Tensor, v: Tensor, terms: AttentionArgs) -> Tensor:
             probs, rows = probabilities(q, k, terms, self.heads), metadata.globals_
             if rows is not None and mask is rows.mask:

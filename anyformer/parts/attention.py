@@ -87,7 +87,8 @@ class Attention(FusedInputs):
         if metadata.pages is not None and self.stores:
             out_BTHK = self.attend_stored(qkv_BTO, metadata)
         else:
-            out_BTHK = self.attend_heads(*(self.split if self.together else self.parted)(qkv_BTO, metadata), metadata)
+            split = self.split if self.together else self.parted
+            out_BTHK = self.attend_heads(x_BTD, metadata, *split(qkv_BTO, metadata))
         return fused.output(out_BTHK, residual_BTD, x_BTD.shape, inplace=inplace)
 
     def attend(self, x_BTD: Tensor, metadata: AttentionMetadata, memory_BSD: Tensor | None) -> Tensor:
@@ -97,35 +98,30 @@ class Attention(FusedInputs):
         q_BTHK = self.split_heads(maps["q"](x_BTD), self.q_norm, metadata.q_rope if self.rope_before_cache else None)
         if self.cross:
             k_BSGK, v_BSGK = self.cross_kv(memory_BSD, metadata)
-            return self.attend_kept(self.tempered(q_BTHK, metadata.mask), k_BSGK, v_BSGK, metadata)
-        # Keys that are the queries themselves are those with their temperature.
-        q_BTHK = self.tempered(q_BTHK, metadata.mask)
-        k_BSGK, v_BSGK, *own = self.project_kv(x_BTD, metadata, q_BTHK)
-        if metadata.cache is not None and self.rope_before_cache:
-            k_BSGK, v_BSGK, *own = metadata.cache.update(
-                self.layer, k_BSGK, v_BSGK, *own, paged=metadata.pages is not None
-            )
-        return self.completed(x_BTD, self.attend_kept(q_BTHK, k_BSGK, v_BSGK, metadata, own), own, metadata)
+            q_BTHK = self.tempered(q_BTHK, metadata.mask)
+            return self.mix(q_BTHK, k_BSGK, v_BSGK, metadata, metadata.mask, metadata.kernel)
+        return self.attend_heads(x_BTD, metadata, q_BTHK, *self.project_kv(x_BTD, metadata))
 
     def attend_heads(
-        self, q_BTHK: Tensor, k_BTGK: Tensor | None, v_BTGK: Tensor, metadata: AttentionMetadata
+        self,
+        x_BTD: Tensor,
+        metadata: AttentionMetadata,
+        q_BTHK: Tensor,
+        k_BTGK: Tensor | None,
+        v_BTGK: Tensor,
+        *further: Tensor,
     ) -> Tensor:
         """The same from heads of all three; without keys the queries are their own."""
         if self.spec.temperature is not None:
             q_BTHK = self.tempered(q_BTHK, metadata.mask)
+        # Keys that are the queries themselves are those with their temperature.
         k_BTGK = q_BTHK if k_BTGK is None else k_BTGK
-        own: Sequence[Tensor] = ()
+        kept: Sequence[Tensor] = further
         if metadata.cache is not None and self.rope_before_cache:
-            k_BTGK, v_BTGK, *own = metadata.cache.update(self.layer, k_BTGK, v_BTGK, paged=metadata.pages is not None)
-        return self.attend_kept(q_BTHK, k_BTGK, v_BTGK, metadata, own)
-
-    def attend_kept(
-        self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, metadata: AttentionMetadata, own: Sequence[Tensor] = ()
-    ) -> Tensor:
-        """The same from queries and all that they may see."""
-        if metadata.kernel is None:
-            return self.attend_custom(q_BTHK, k_BSGK, v_BSGK, metadata)
-        return self.mix(q_BTHK, k_BSGK, v_BSGK, metadata, metadata.mask, metadata.kernel, own)
+            paged = metadata.pages is not None
+            k_BTGK, v_BTGK, *kept = metadata.cache.update(self.layer, k_BTGK, v_BTGK, *further, paged=paged)
+        out_BTHK = self.mix(q_BTHK, k_BTGK, v_BTGK, metadata, metadata.mask, metadata.kernel, kept)
+        return out_BTHK if metadata.globals_ is None else self.with_global_rows(x_BTD, out_BTHK, kept, metadata)
 
     def attend_stored(self, qkv_BTO: Tensor, metadata: AttentionMetadata) -> Tensor:
         """The same where one kernel norms and rotates queries and keys, and stores keys and values in their pages."""
@@ -167,7 +163,8 @@ class Attention(FusedInputs):
             q, k, v = y.split_with_sizes(self.sizes, 2)
             return q, k if keys else None, v
         qk, v = y.split_with_sizes((heads + keys, values), 2)
-        qk = self.apply_rotary(qk, metadata.q_rope)
+        angles = metadata.q_rope.angles
+        qk = self.leaf.rotate(qk, angles) if self.position is None else self.apply_rotary(qk, metadata.q_rope)
         if not keys:
             return qk, None, v
         q, k = qk.split_with_sizes((heads, keys), 2)
@@ -208,31 +205,20 @@ class Attention(FusedInputs):
             angles = self.leaf.angles(self.position.tensors(), turn.pos_BT, turn.length_BT, y_BTHK)
         return self.leaf.rotate(y_BTHK, angles)
 
-    def project_kv(
-        self, x_BSD: Tensor, metadata: AttentionMetadata, q_BTHK: Tensor | None = None
-    ) -> tuple[Tensor, ...]:
-        """Keys and values as they are cached; then those of global queries, if they have their own."""
+    def project_kv(self, x_BSD: Tensor, metadata: AttentionMetadata, prefix: str = "") -> tuple[Any, ...]:
+        """Keys (None: the queries) and values as they are cached; `prefix`: of which projections."""
         maps: Any = self._modules
         k_rope = metadata.k_rope if self.rope_before_cache else None
-        v_turn = metadata.k_rope if self.rotates_values else None
-        if q_BTHK is not None and self.mixing.shares_keys:
-            k_BSGK = q_BTHK
-        else:
-            k_BSGK = self.split_heads(maps["k"](x_BSD), self.k_norm, k_rope)
-        v_BSGK = self.split_heads(maps["v"](x_BSD), self.v_norm, v_turn)
-        return k_BSGK, v_BSGK, *self.further_kv(x_BSD, metadata, k_rope, v_turn)
+        v_rope = metadata.k_rope if self.rotates_values else None
+        shares = self.mixing.shares_keys
+        k_BSGK = None if shares else self.split_heads(maps[f"{prefix}k"](x_BSD), self.k_norm, k_rope)
+        return k_BSGK, self.split_heads(maps[f"{prefix}v"](x_BSD), self.v_norm, v_rope)
 
-    def further_kv(
-        self, x_BSD: Tensor, metadata: AttentionMetadata, k_rope: RotaryTables | None, v_rope: RotaryTables | None
-    ) -> tuple[Tensor, ...]:
-        """What else is cached of a token (see `parts.global_attention`)."""
-        return ()
-
-    def completed(
+    def with_global_rows(
         self, x_BTD: Tensor, out_BTHK: Tensor, further: Sequence[Tensor], metadata: AttentionMetadata
     ) -> Tensor:
-        """Weighted values, after what else some tokens do with what is cached."""
-        return out_BTHK
+        """Weighted values with the rows of global tokens as their own projections give them."""
+        raise TypeError("only an attention with global_projections has global rows")
 
     def cross_kv(self, memory_BSD: Tensor | None, metadata: AttentionMetadata) -> tuple[Tensor, ...]:
         """Keys and values of the encoder's states, computed once for a cache."""
@@ -252,10 +238,12 @@ class Attention(FusedInputs):
         v_BSGK: Tensor,
         metadata: AttentionMetadata,
         mask: AttentionMask,
-        kernel: Kernel,
+        kernel: Kernel | None,
         scales: Sequence[Tensor] = (),
     ) -> Tensor:
-        """Weighted values of every head."""
+        """Weighted values of every head; without a kernel by the mixer's own way."""
+        if kernel is None:
+            return self.attend_custom(q_BTHK, k_BSGK, v_BSGK, metadata)
         scores, values = metadata.scores, None
         if self.biases or self.reads_probs:
             own = self.position.tensors() if self.position is not None else metadata.own or {}

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from anyformer.parts.attention import Attention
-from anyformer.parts.attention_metadata import AttentionMetadata, GlobalQueries, RotaryTables
+from anyformer.parts.attention_metadata import AttentionMetadata, GlobalQueries
 from anyformer.parts.linear import Linear
 from anyformer.specs.axes import Dims, Position
 from anyformer.specs.layer import Attention as AttentionSpec
@@ -28,23 +28,10 @@ class GlobalAttention(Attention):
         self.apart = "its global tokens have projections of their own"
         self.stores = False
 
-    def further_kv(
-        self, x_BSD: Tensor, metadata: AttentionMetadata, k_rope: RotaryTables | None, v_rope: RotaryTables | None
-    ) -> tuple[Tensor, ...]:
-        """Keys and values for global queries, where they are made of all tokens."""
-        if not self.needs_global_keys(metadata):
-            return ()
-        return (
-            self.split_heads(self.global_k(x_BSD), self.k_norm, k_rope),
-            self.split_heads(self.global_v(x_BSD), self.v_norm, v_rope),
-        )
-
-    def completed(
-        self, x_BTD: Tensor, out_BTHK: Tensor, further: Sequence[Tensor], metadata: AttentionMetadata
-    ) -> Tensor:
-        """The output with the rows of global tokens as their own projections give them."""
-        rows = metadata.globals_
-        return out_BTHK if rows is None else self.with_global_rows(x_BTD, out_BTHK, further, rows, metadata)
+    def project_kv(self, x_BSD: Tensor, metadata: AttentionMetadata, prefix: str = "") -> tuple[Any, ...]:
+        """Keys and values; then those for global queries, where they are made of all tokens."""
+        found = super().project_kv(x_BSD, metadata)
+        return (*found, *super().project_kv(x_BSD, metadata, "global_")) if self.needs_global_keys(metadata) else found
 
     def needs_global_keys(self, metadata: AttentionMetadata) -> bool:
         """Whether keys and values for global queries are made of all tokens: for a cache, or for many such queries."""
@@ -56,15 +43,11 @@ class GlobalAttention(Attention):
         return few is None or drops or not absorbs(self.spec, self.leaf, self.dims, few)
 
     def with_global_rows(
-        self,
-        x_BTD: Tensor,
-        out_BTHK: Tensor,
-        further: Sequence[Tensor],
-        rows: GlobalQueries,
-        metadata: AttentionMetadata,
+        self, x_BTD: Tensor, out_BTHK: Tensor, further: Sequence[Tensor], metadata: AttentionMetadata
     ) -> Tensor:
         """The output with the rows of global tokens as their own projections give them."""
         maps: Any = self._modules
+        rows: Any = metadata.globals_
         index_BN, x_BND = rows.index_BN, x_BTD
         if index_BN is not None:
             index_BN = index_BN.expand(x_BTD.shape[0], -1)
