@@ -30,7 +30,7 @@ NOTHING: dict[str, Tensor] = {}
 
 
 class Attention(FusedInputs):
-    """Self-attention, or cross-attention if it is called with a memory.
+    """Self-attention, or cross-attention if it is given what an encoder made.
 
     Queries, keys and values are one product where that can be (see `parts.fused_linear`), and few tokens whose keys lie
     in pages are then normed, rotated and stored by one kernel.
@@ -71,7 +71,7 @@ class Attention(FusedInputs):
         self,
         x_BTD: Tensor,
         metadata: AttentionMetadata,
-        memory_BSD: Tensor | None = None,
+        encoder_BSD: Tensor | None = None,
         *,
         norm: Norm | None = None,
         residual_BTD: Tensor | None = None,
@@ -80,7 +80,7 @@ class Attention(FusedInputs):
         """What attention makes of `norm(x)`, added to the residual if there is one, which may then be written over."""
         fused = self.fused(x_BTD, norm)
         if fused is None:
-            out_BTHK = self.attend(x_BTD if norm is None else norm(x_BTD), metadata, memory_BSD)
+            out_BTHK = self.attend(x_BTD if norm is None else norm(x_BTD), metadata, encoder_BSD)
             y_BTD = self.output()(out_BTHK.flatten(2))
             return y_BTD if residual_BTD is None else residual_BTD + y_BTD
         qkv_BTO = fused.project(x_BTD, norm)
@@ -91,13 +91,13 @@ class Attention(FusedInputs):
             out_BTHK = self.attend_heads(x_BTD, metadata, *split(qkv_BTO, metadata))
         return fused.output(out_BTHK, residual_BTD, x_BTD.shape, inplace=inplace)
 
-    def attend(self, x_BTD: Tensor, metadata: AttentionMetadata, memory_BSD: Tensor | None) -> Tensor:
+    def attend(self, x_BTD: Tensor, metadata: AttentionMetadata, encoder_BSD: Tensor | None) -> Tensor:
         """Weighted values (B,T,H,K), each projection by itself."""
         # Past nn.Module.__getattr__: a token of a small model takes microseconds, and look-ups were a thirtieth of them.
         maps: Any = self._modules
         q_BTHK = self.split_heads(maps["q"](x_BTD), self.q_norm, metadata.q_rope if self.rope_before_cache else None)
         if self.cross:
-            k_BSGK, v_BSGK = self.cross_kv(memory_BSD, metadata)
+            k_BSGK, v_BSGK = self.cross_kv(encoder_BSD, metadata)
             q_BTHK = self.tempered(q_BTHK, metadata.mask)
             return self.mix(q_BTHK, k_BSGK, v_BSGK, metadata, metadata.mask, metadata.kernel)
         return self.attend_heads(x_BTD, metadata, q_BTHK, *self.project_kv(x_BTD, metadata))
@@ -220,13 +220,13 @@ class Attention(FusedInputs):
         """Weighted values with the rows of global tokens as their own projections give them."""
         raise TypeError("only an attention with global_projections has global rows")
 
-    def cross_kv(self, memory_BSD: Tensor | None, metadata: AttentionMetadata) -> tuple[Tensor, ...]:
+    def cross_kv(self, encoder_BSD: Tensor | None, metadata: AttentionMetadata) -> tuple[Tensor, ...]:
         """Keys and values of the encoder's states, computed once for a cache."""
         cache = metadata.cache
-        if memory_BSD is None:
+        if encoder_BSD is None:
             assert cache is not None, "the model gives either a memory or a cache that holds one"
             return cache.cross[self.layer]
-        kept = self.project_kv(memory_BSD, metadata)
+        kept = self.project_kv(encoder_BSD, metadata)
         if cache is not None:
             cache.cross[self.layer] = kept
         return kept

@@ -232,7 +232,9 @@ def ids_of(model, tokens=9):
 def products(monkeypatch):
     """How many fused products were made."""
     made, project = [], Fused.project
-    monkeypatch.setattr(Fused, "project", lambda *given: (made.append("ffn" if len(given) > 3 else "attention"), project(*given))[1])
+    monkeypatch.setattr(
+        Fused, "project", lambda *given: (made.append("ffn" if len(given) > 3 else "attention"), project(*given))[1]
+    )
     return made
 
 
