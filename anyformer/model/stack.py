@@ -18,11 +18,11 @@ from anyformer.kernels.cuda_graph import fixed_shapes
 from anyformer.kernels.dispatch import Kernel, KernelRequest, Phase, must_repeat
 from anyformer.kernels.router_losses import Routed
 from anyformer.model.block import Block
-from anyformer.model.global_queries import global_rows
 from anyformer.model.reversible import run_reversible
 from anyformer.model.token_layout import TokenLayout, attention_mask
 from anyformer.parts.attention_metadata import AttentionMetadata, RotaryTables
 from anyformer.parts.ffns.moe import Moe
+from anyformer.parts.global_attention import global_queries
 from anyformer.parts.kv_cache import KVCache
 from anyformer.parts.kv_pool import KVBlockPool
 from anyformer.parts.leaf_module import LeafModule
@@ -187,7 +187,7 @@ class Stack(nn.Module):
         # New keys sit where the queries sit; those in the cache are turned already.
         metadata.k_rope = metadata.q_rope
         if kind.attention.global_projections:
-            metadata.globals_ = global_rows(
+            metadata.globals_ = global_queries(
                 pattern,
                 mask,
                 metadata.q_rope,

@@ -19,14 +19,14 @@ from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.dispatch import AttentionArgs, Kernel
 from anyformer.kernels.precision import no_autocast
 from anyformer.model.block import Block, Branch
-from anyformer.model.global_queries import at
 from anyformer.model.model import Model
 from anyformer.model.stack import Stack
 from anyformer.model.token_layout import TokenLayout
 from anyformer.model.trace_names import EMBED, PROBS
 from anyformer.parts.attention import Attention
-from anyformer.parts.attention_metadata import AttentionMetadata, GlobalQueries
+from anyformer.parts.attention_metadata import AttentionMetadata, GlobalQueries, gather_tokens
 from anyformer.parts.replay import ReplayLog
+from anyformer.specs.patterns import Tokens
 
 Made = TypeVar("Made", bound=nn.Module)
 ROOM = 1 << 24
@@ -172,7 +172,7 @@ def some_queries(terms: AttentionArgs, rows: slice) -> AttentionArgs:
     mask, added = terms.mask, terms.scores
     index = torch.arange(rows.start, rows.stop, device=mask.q.pos.device)[None]
     part = AttentionMask(
-        mask.pattern, at(mask.q, index), mask.k, mask.valid_BS, heads=mask.heads, layer=mask.layer,
+        mask.pattern, Tokens(*(gather_tokens(value, index) for value in mask.q)), mask.k, mask.valid_BS, heads=mask.heads, layer=mask.layer,
         shape="none" if mask.shape == "none" else "pattern",
     )  # fmt: skip
     if added is not None:

@@ -8,14 +8,13 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.model.arguments import check_per_token, check_tokens
-from anyformer.model.global_queries import global_rows
 from anyformer.model.stack import FULL, LayerGroup, choose_kernel, kernel_for
 from anyformer.model.token_layout import TokenLayout, attention_mask, declared_length, document_length, place
 from anyformer.nn.checks import check_rows, mask_problems, spread
 from anyformer.nn.part import as_pattern
 from anyformer.parts.attention import Attention
 from anyformer.parts.attention_metadata import AttentionMetadata, RotaryTables
-from anyformer.parts.global_attention import GlobalAttention
+from anyformer.parts.global_attention import GlobalAttention, global_queries
 from anyformer.parts.patterns.full import Full
 from anyformer.specs.patterns import Pattern
 
@@ -125,7 +124,7 @@ def _metadata(
     )  # fmt: skip
     choose_kernel(metadata, kind, x, training=body.training)
     if isinstance(body, GlobalAttention):
-        metadata.globals_ = global_rows(
+        metadata.globals_ = global_queries(
             pattern, mask, q_rope, lambda some: kernel_for(kind, some, x, training=body.training)
         )
     return metadata

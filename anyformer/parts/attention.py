@@ -87,8 +87,7 @@ class Attention(FusedInputs):
         if metadata.pages is not None and self.stores:
             out_BTHK = self.attend_stored(qkv_BTO, metadata)
         else:
-            split = self.split if self.together else self.parted
-            out_BTHK = self.attend_heads(x_BTD, metadata, *split(qkv_BTO, metadata))
+            out_BTHK = self.attend_heads(x_BTD, metadata, *self.split(qkv_BTO, metadata))
         return fused.output(out_BTHK, residual_BTD, x_BTD.shape, inplace=inplace)
 
     def attend(self, x_BTD: Tensor, metadata: AttentionMetadata, encoder_BSD: Tensor | None) -> Tensor:
@@ -154,32 +153,24 @@ class Attention(FusedInputs):
         return maps["o"]
 
     def split(self, qkv_BTO: Tensor, metadata: AttentionMetadata) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Queries, keys (None: the queries) and values of one product, rotated in one go."""
+        """Queries, keys (None: the queries) and values of one product, rotated in one go if nothing else is done to them."""
         heads, keys, values = self.sizes
+        rope = metadata.q_rope if self.rope_before_cache else None
+        if not self.together:
+            q, k, v = qkv_BTO.split_with_sizes([n * self.dims.head_dim for n in self.sizes], -1)
+            v = self.split_heads(v, self.v_norm, metadata.k_rope if self.rotates_values else None)
+            k = self.split_heads(k, self.k_norm, rope) if keys else None
+            return self.split_heads(q, self.q_norm, rope), k, v
         if self.spec.clip_qkv is not None:
             qkv_BTO = qkv_BTO.clamp(-self.spec.clip_qkv, self.spec.clip_qkv)
         y = qkv_BTO.view(*qkv_BTO.shape[:2], -1, self.dims.head_dim)
-        if not (self.rotates and self.rope_before_cache) or metadata.q_rope is None:
+        if self.rotates and rope is not None:
+            y, v = y.split_with_sizes((heads + keys, values), 2)
+            y = self.leaf.rotate(y, rope.angles) if self.position is None else self.apply_rotary(y, rope)
+            q, k = y.split_with_sizes((heads, keys), 2)
+        else:
             q, k, v = y.split_with_sizes(self.sizes, 2)
-            return q, k if keys else None, v
-        qk, v = y.split_with_sizes((heads + keys, values), 2)
-        angles = metadata.q_rope.angles
-        qk = self.leaf.rotate(qk, angles) if self.position is None else self.apply_rotary(qk, metadata.q_rope)
-        if not keys:
-            return qk, None, v
-        q, k = qk.split_with_sizes((heads, keys), 2)
-        return q, k, v
-
-    def parted(self, qkv_BTO: Tensor, metadata: AttentionMetadata) -> tuple[Tensor, Tensor | None, Tensor]:
-        """The same where norms or rotated values come between."""
-        turn = metadata.q_rope if self.rope_before_cache else None
-        q, k, v = qkv_BTO.split_with_sizes([n * self.dims.head_dim for n in self.sizes], -1)
-        v = self.split_heads(v, self.v_norm, metadata.k_rope if self.rotates_values else None)
-        return (
-            self.split_heads(q, self.q_norm, turn),
-            self.split_heads(k, self.k_norm, turn) if self.sizes[1] else None,
-            v,
-        )
+        return q, k if keys else None, v
 
     def tempered(self, q_BTHK: Tensor, mask: AttentionMask) -> Tensor:
         """Queries with the factor that grows with their position, if there is one."""
@@ -262,14 +253,10 @@ class Attention(FusedInputs):
     def attend_custom(self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, metadata: AttentionMetadata) -> Tensor:
         """The output of a mixer with a way of its own."""
         turn, cache, decisions = metadata.q_rope, metadata.cache, metadata.decisions
-        late = (
-            None
-            if turn is None or self.rope_before_cache or not self.rotates
-            else functools.partial(self.apply_rotary, turn=turn)
-        )
+        late = self.rotates and not self.rope_before_cache
         work = MixerInput(
             q_BTHK=q_BTHK, k_BSGK=k_BSGK, v_BSGK=v_BSGK,
-            turn=late or (lambda x: x),
+            turn=functools.partial(self.apply_rotary, turn=turn) if late and turn is not None else (lambda x: x),
             mask=metadata.mask, scale=self.scale, dropout=self.spec.dropout if self.training else 0.0,
             state=cache.state(self.layer) if cache is not None and self.mixing.stateful else None,
             decide=(lambda make: make()) if decisions is None else decisions.decide,

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from anyformer.kernels.attention_mask import AttentionMask
+from anyformer.kernels.cuda_graph import fixed_shapes
+from anyformer.kernels.dispatch import Kernel
 from anyformer.parts.attention import Attention
-from anyformer.parts.attention_metadata import AttentionMetadata, GlobalQueries
+from anyformer.parts.attention_metadata import AttentionMetadata, GlobalQueries, RotaryTables, gather_tokens
 from anyformer.parts.linear import Linear
 from anyformer.specs.axes import Dims, Position
 from anyformer.specs.layer import Attention as AttentionSpec
 from anyformer.specs.layer import absorbs
+from anyformer.specs.patterns import Pattern, Tokens
 
 
 class GlobalAttention(Attention):
@@ -88,3 +92,23 @@ def attention_body(
     if spec.global_projections and not cross:
         return GlobalAttention(spec, dims, position, layer=layer)
     return Attention(spec, dims, position, layer=layer, cross=cross)
+
+
+def global_queries(
+    pattern: Pattern, mask: AttentionMask, rope: RotaryTables | None, kernel_for: Callable[[AttentionMask], Kernel]
+) -> GlobalQueries | None:
+    """The global queries of every row, gathered so that few are computed; None if there is none."""
+    chosen_BT: Tensor | None = pattern.is_global(mask.q)
+    if chosen_BT is None:
+        return None
+    if fixed_shapes(chosen_BT.device.type):
+        # How many there are can't be looked at: every query is computed, and the others are dropped.
+        return GlobalQueries(None, chosen_BT, mask, kernel_for(mask), rope)
+    most = int(chosen_BT.sum(1).max())
+    if most == 0:
+        return None
+    index_BN = (~chosen_BT).to(torch.uint8).argsort(dim=1, stable=True)[:, :most]
+    q = Tokens(*(gather_tokens(value, index_BN) for value in mask.q))
+    some = AttentionMask(pattern, q, mask.k, mask.valid_BS, heads=mask.heads, layer=mask.layer)
+    chosen_BN = chosen_BT.gather(1, index_BN)
+    return GlobalQueries(index_BN, chosen_BN, some, kernel_for(some), None if rope is None else rope.at(index_BN))
