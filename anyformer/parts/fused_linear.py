@@ -10,7 +10,7 @@ everything that was replaced or has a hook, runs map by map.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -48,8 +48,16 @@ class FusedInputs(nn.Module):
         """The fused products, if this pass may run them on `norm(x)`; None: it runs map by map."""
         if self.training or self.apart is not None or torch.compiler.is_compiling():
             return None
-        found = self._fused
-        if found is None or not found.holds(self._modules):
+        found, modules = self._fused, self._modules
+        if found is not None:
+            # They hold as long as the same projections are there, and their parameters where they were.
+            for name, m in found.named:
+                if modules.get(name) is not m:
+                    found = None
+            for own, key, p, place in () if found is None else found.places:
+                if own.get(key) is not p or (place and p is not None and p.data_ptr() != place):
+                    found = None
+        if found is None:
             found = self._fused = Fused(self)
         if found.why_not is not None or (torch.is_grad_enabled() and not found.quantised):
             return None
@@ -147,32 +155,18 @@ class Fused:
             self.read, self.back = _product(inputs), _product([output])
             self.quantised = isinstance(self.read, QuantizedLinear)
 
-    def holds(self, modules: Mapping[str, nn.Module | None]) -> bool:
-        """Whether the same projections are there, and their parameters where they were."""
-        for name, m in self.named:
-            if modules.get(name) is not m:
-                return False
-        for own, key, p, place in self.places:
-            if own.get(key) is not p or (place and p is not None and p.data_ptr() != place):
-                return False
-        return True
-
-    def project(self, x_BTD: Tensor, norm: Norm | None) -> Tensor:
-        """What all input projections give for the normed input, side by side."""
-        own: Any = None if norm is None else norm._parameters
-        terms = None if norm is None else NormTerms(norm.leaf, own)
-        x_ND, read = x_BTD.reshape(-1, x_BTD.shape[-1]), self.read
-        y_NO = small_gemm.norm_linear(x_ND, terms, *read) if isinstance(read, FusedLinear) else read.read(x_ND, terms)
-        return y_NO.view(*x_BTD.shape[:-1], -1)
-
-    def combine(self, x_BTD: Tensor, norm: Norm | None, leaf: FeedForward) -> Tensor:
-        """The inner activations of a feed-forward."""
+    def project(self, x_BTD: Tensor, norm: Norm | None, ffn: FeedForward | None = None) -> Tensor:
+        """What all input projections give for the normed input, side by side; with `ffn` its inner activations (N,F)."""
         own: Any = None if norm is None else norm._parameters
         terms = None if norm is None else NormTerms(norm.leaf, own)
         x_ND, read = x_BTD.reshape(-1, x_BTD.shape[-1]), self.read
         if isinstance(read, FusedLinear):
-            return small_gemm.norm_linear_combine(x_ND, terms, *read, leaf)
-        return leaf.combine(*read.read(x_ND, terms).chunk(len(leaf.inputs), -1))
+            if ffn is not None:
+                return small_gemm.norm_linear_combine(x_ND, terms, *read, ffn)
+            y_NO = small_gemm.norm_linear(x_ND, terms, *read)
+        else:
+            y_NO = read.read(x_ND, terms)
+        return y_NO.view(*x_BTD.shape[:-1], -1) if ffn is None else ffn.combine(*y_NO.chunk(len(ffn.inputs), -1))
 
     def output(self, x: Tensor, residual_BTD: Tensor | None, shape: Sequence[int], *, inplace: bool = False) -> Tensor:
         """What the projection back gives (shape), added to the residual if there is one, which may be written over."""

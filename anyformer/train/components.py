@@ -24,7 +24,7 @@ from anyformer.data.tokenizer import SOURCE, Tokenizer
 from anyformer.errors import CapabilityError, DataError, InputError
 from anyformer.families.io import load
 from anyformer.files import replace_file
-from anyformer.model.build import First, build
+from anyformer.model.build import Initializer, build
 from anyformer.model.model import Model
 from anyformer.model.native_checkpoint import SPEC, empty_model
 from anyformer.parts.quantized import is_quantized
@@ -225,7 +225,7 @@ class Components:
             check_fit(found, self.spec, self.config.model.weights)
             held = dict(found.named_parameters())
             return lambda name: held[name].detach(), found.family
-        first = First(self.spec, weights(self.spec), self.config.run.seed)
+        first = Initializer(self.spec, weights(self.spec), self.config.run.seed)
         return lambda name: first.value(name, self.device), None
 
     def enter(self, stage: int) -> None:
