@@ -14,7 +14,7 @@ from anyformer.kernels.attention import repeats
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.dispatch import AttentionArgs, Kernel
 from anyformer.kernels.precision import no_autocast
-from anyformer.kernels.small_gemm.rope_store import rope_and_store_kv
+from anyformer.kernels.small_gemm.rope_store import RopeStoreArgs, rope_and_store_kv
 from anyformer.parts.attention_metadata import AttentionMetadata, RotaryTables
 from anyformer.parts.fused_linear import FusedInputs, terms_of
 from anyformer.parts.leaf_module import LeafModule
@@ -140,13 +140,14 @@ class Attention(FusedInputs):
                 part.expand(batch, -1, -1, -1).reshape(batch * tokens, -1) for part in metadata.q_rope.angles
             )
         norms, leaf, d = (self.q_norm, self.k_norm, self.v_norm), self.leaf, self.dims
-        q_NHK = rope_and_store_kv(
+        given = RopeStoreArgs(
             qkv_BTO.view(-1, width), slot_N=slot_N, k_PsGK=k_PsGK, v_PsGK=v_PsGK,
             scales=(scales[0], scales[1]) if scales else None, cos_ND=cos_ND, sin_ND=sin_ND,
             q_norm=terms_of(norms[0]), k_norm=terms_of(norms[1]), v_norm=terms_of(norms[2]),
             norm_last=any(norm is not None and norm.last for norm in norms[:2]), clip=self.spec.clip_qkv,
             layout=leaf.layout if isinstance(leaf, Rope) else "half", heads=d.heads, kv_heads=d.kv_heads, dim=d.head_dim,
         )  # fmt: skip
+        q_NHK = rope_and_store_kv(given)
         q_BTHK = self.tempered(q_NHK.view(batch, tokens, *q_NHK.shape[1:]), metadata.mask)
         return self.mix(q_BTHK, k_PsGK, v_PsGK, metadata, metadata.mask, metadata.kernel, scales)
 

@@ -6,7 +6,6 @@ are served beside the band: as keys in front of every block's stretch, and as qu
 
 from __future__ import annotations
 
-import functools
 import operator
 from typing import Any, NamedTuple, cast
 
@@ -19,7 +18,7 @@ from anyformer.kernels.attention.score_bias import score_bias
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.cuda_graph import fixed_shapes
 from anyformer.kernels.dispatch import AttentionArgs, Kernel, KernelRequest
-from anyformer.kernels.trace_constants import constant, constant_table, read, written
+from anyformer.kernels.trace_constants import ask, constant_table
 from anyformer.specs.axes import QKPositions
 from anyformer.specs.patterns import Pattern, Tokens
 
@@ -255,38 +254,27 @@ def _alike(mask: AttentionMask, piece: Piece, far: tuple[int, ...]) -> bool:
     if pattern.shift_invariant and not far:
         return True
     before = operator.index(mask.keys) - operator.index(mask.queries)
-    if torch.compiler.is_compiling():
-        return _alike_while_tracing(written(pattern), tuple(piece), far, before, mask.heads, mask.layer)
-    return _compared(pattern, piece, far, before, mask.heads, mask.layer)
+    return ask(_compared, pattern, tuple(piece), far, before, mask.heads, mask.layer)
 
 
-@constant
-def _alike_while_tracing(
-    pattern: tuple[Any, ...], piece: tuple[int, ...], far: tuple[int, ...], before: int, heads: int, layer: int
+def _compared(
+    pattern: Pattern, piece: tuple[int, ...], far: tuple[int, ...], before: int, heads: int, layer: int
 ) -> bool:
-    return _compared(read(pattern), Piece(*piece), far, before, heads, layer)
-
-
-@functools.lru_cache(maxsize=256)
-def _compared(pattern: Pattern, piece: Piece, far: tuple[int, ...], before: int, heads: int, layer: int) -> bool:
     """The same, from the pattern alone: on the host, and once for a length."""
     import numpy as np
 
+    row, rows, blocks, key, keys = piece
     head: Any = np.arange(heads)[:, None, None] if pattern.per_head else 0
-    first: Any = None
-    for block in range(piece.blocks):
-        rows: Any = piece.row + before + block * piece.rows + np.arange(piece.rows)[:, None]
-        begin = piece.key + block * piece.rows
-        stretch = begin + np.arange(piece.keys)
-        columns: Any = np.concatenate([np.asarray(far, dtype=np.int64), stretch])[None]
-        inside = (columns >= begin) & (columns < begin + piece.keys)
+
+    def seen(block: int) -> Any:
+        q_pos, begin = row + before + block * rows + np.arange(rows)[:, None], key + block * rows
+        k_pos = np.concatenate([np.asarray(far, dtype=np.int64), begin + np.arange(keys)])[None]
+        inside = (k_pos >= begin) & (k_pos < begin + keys)
         inside[:, len(far) :] = False
-        seen = pattern.allows(Tokens(rows, 0, None, head, layer), Tokens(columns, 0, None, head, layer)) & ~inside
-        if first is None:
-            first = seen
-        elif not np.array_equal(first, seen):
-            return False
-    return True
+        return pattern.allows(Tokens(q_pos, 0, None, head, layer), Tokens(k_pos, 0, None, head, layer)) & ~inside
+
+    first = seen(0)
+    return all(np.array_equal(first, seen(block)) for block in range(1, blocks))
 
 
 def _dense_rows(q_BNHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs, index: Tensor) -> Tensor:

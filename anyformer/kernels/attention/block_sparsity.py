@@ -6,7 +6,6 @@ code is being compiled or recorded, which must serve rows that it has not seen.
 
 from __future__ import annotations
 
-import functools
 import operator
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.cuda_graph import fixed_shapes
-from anyformer.kernels.trace_constants import constant, read, written
+from anyformer.kernels.trace_constants import ask
 from anyformer.specs.patterns import Pattern, Tokens
 
 
@@ -80,20 +79,10 @@ def _looked_up(mask: AttentionMask, rows: int, columns: int) -> Plan:
 def planned(pattern: Pattern, queries: int, keys: int, rows: int, columns: int, heads: int, layer: int) -> Plan:
     """The tiles of plain rows: queries are the last of the keys, and positions count from 0."""
     heads, layer = heads if pattern.per_head else 1, layer if pattern.per_layer else 0
-    if torch.compiler.is_compiling():
-        return _while_tracing(written(pattern), queries, keys, rows, columns, heads, layer)
-    return _cached(pattern, queries, keys, rows, columns, heads, layer)
+    return ask(_planned, pattern, queries, keys, rows, columns, heads, layer)
 
 
-@constant
-def _while_tracing(
-    pattern: tuple[Any, ...], queries: int, keys: int, rows: int, columns: int, heads: int, layer: int
-) -> Plan:
-    return _cached(read(pattern), queries, keys, rows, columns, heads, layer)
-
-
-@functools.lru_cache(maxsize=256)
-def _cached(pattern: Pattern, queries: int, keys: int, rows: int, columns: int, heads: int, layer: int) -> Plan:
+def _planned(pattern: Pattern, queries: int, keys: int, rows: int, columns: int, heads: int, layer: int) -> Plan:
     import numpy as np
 
     edges: Any = np.arange(0, keys, columns)

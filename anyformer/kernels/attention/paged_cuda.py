@@ -8,7 +8,6 @@ batches of one of the two kinds a row gives the same bits in any company.
 from __future__ import annotations
 
 import functools
-import importlib.util
 from typing import Any, NamedTuple
 
 import torch
@@ -20,6 +19,7 @@ from anyformer.kernels.attention.score_bias import picked
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.block_table import BlockTable
 from anyformer.kernels.dispatch import AttentionArgs, Kernel, KernelRequest
+from anyformer.kernels.triton_launch import has_triton
 from anyformer.specs.axes import ScoreBias
 from anyformer.specs.patterns import Both, Either, Pattern, Tokens
 
@@ -28,12 +28,6 @@ WIDEST = 512
 """Wider heads don't fit a program's registers."""
 ENDLESS = 2**30
 """A length beyond every token, for patterns that ask for one."""
-
-
-@functools.cache
-def has_triton() -> bool:
-    """Whether Triton is installed; it comes with torch for CUDA on Linux."""
-    return importlib.util.find_spec("triton") is not None
 
 
 class Span(NamedTuple):

@@ -1,4 +1,4 @@
-"""The Triton kernels of attention to pages. Imported only where Triton is: see `paged`, which starts them.
+"""The Triton kernels of attention to pages. Imported only where Triton is: see `paged_cuda`, which starts them.
 
 A program takes one row, one key head and a stretch of the row's slots. All queries of the row and all heads of the group
 are rows of its matrix products, so that a key is read once for all of them. It leaves (highest score, sum of weights,
@@ -8,13 +8,11 @@ are fp32 and in powers of two. Where the device can, a kernel is started while t
 # Triton is not installed where there is no CUDA device, and its kernels are no Python that a type checker could follow.
 # pyright: reportMissingImports=false, reportIndexIssue=false, reportPossiblyUnboundVariable=false
 
-import functools
-
 import torch
 import triton
 import triton.language as tl
 
-from anyformer.kernels.triton_launch import one_at_a_time
+from anyformer.kernels.triton_launch import one_at_a_time, pdl_options
 
 LOG2E = tl.constexpr(1.4426950408889634)
 TILE = 4096
@@ -268,12 +266,6 @@ def merge_parts(
            heads, DIM, SINK)  # fmt: skip
 
 
-@functools.cache
-def overlaps(device):
-    """Whether a kernel may be started while the one before it ends."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
-
-
 def most_programs(room, plan):
     """For rows of up to so many slots; see `shared_out`."""
     found = 1
@@ -310,13 +302,12 @@ def launch(q, k, v, terms, pages, seen, slope, bias, ranges, plan):
     begins, ends = (pos, pos) if ranges is None else ranges
     pos_row, range_row = (0 if x.shape[0] == 1 else x.stride(0) for x in (pos, begins))
     sink = out if sink is None else sink
+    early = pdl_options(q.device)
     seen_by = {
         "T": queries, "REP": rep, "DIM": dim, "WIDE": wide, "M": m, "KEPT": kept, "BLOCK": plan.block,
         "RING": keep.recent is not None, "HELD_FIRST": keep.first, "WINDOW": seen.window is not None,
-        "FIRST": seen.first, "RANGED": seen.ranged, "SINK": sink is not out, "PDL": overlaps(q.device),
+        "FIRST": seen.first, "RANGED": seen.ranged, "SINK": sink is not out, "PDL": bool(early),
     }  # fmt: skip
-    # Only where it can be: the interpreter knows no such option.
-    early = {"launch_pdl": True} if overlaps(q.device) else {}
     recent, window = keep.recent or 1, seen.window or 0
     attend_pages[(tiles, splits, batch)](
         q, k, v, k_scale, v_scale, pages.table_BN, pages.count_B, pos, begins, ends,
