@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyformer.kernels.attention import repeats
+from anyformer.kernels.attention import run_repeated
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.dispatch import AttentionArgs, Kernel
 from anyformer.kernels.precision import no_autocast
@@ -269,7 +269,7 @@ class Attention(FusedInputs):
             self.spec.softcap, self.spec.dropout if self.training else 0.0, metadata.cache is not None, None if metadata.pages is None else metadata.pages.scaled(scales),
         )  # fmt: skip
         if mask.pattern.repeats:
-            return repeats.attend(kernel, q_BTHK, k_BSGK, v_BSGK, terms)
+            return run_repeated(kernel, q_BTHK, k_BSGK, v_BSGK, terms)
         return kernel.run(q_BTHK, k_BSGK, v_BSGK, terms)
 
     def attend_custom(self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, metadata: AttentionMetadata) -> Tensor:

@@ -136,28 +136,20 @@ def attend_pages(
         if SIZE % BLOCK == 0:
             # One page holds them all: an address for the block, and steps that stay the same.
             page = tl.load(table + b * table_row + start // SIZE).to(tl.int64)
-            k_at = (
-                k_pool
-                + (page * k_page + start % SIZE * k_slot + g * k_head)
-                + (lines[:, None] * k_slot + dims[None, :])
-            )
-            v_at = (
-                v_pool
-                + (page * v_page + start % SIZE * v_slot + g * v_head)
-                + (lines[:, None] * v_slot + dims[None, :])
-            )
-            s_off = (page * SIZE + start % SIZE) * kv_heads + g + lines * kv_heads
+            here = start % SIZE
+            k_at = k_pool + (page * k_page + here * k_slot + g * k_head) + (lines[:, None] * k_slot + dims[None, :])
+            v_at = v_pool + (page * v_page + here * v_slot + g * v_head) + (lines[:, None] * v_slot + dims[None, :])
+            s_off = (page * SIZE + here) * kv_heads + g + lines * kv_heads
         else:
             pages = tl.load(table + b * table_row + slot // SIZE, mask=live, other=0).to(tl.int64)
             k_at = k_pool + (pages * k_page + (slot % SIZE * k_slot + g * k_head))[:, None] + dims[None, :]
             v_at = v_pool + (pages * v_page + (slot % SIZE * v_slot + g * v_head))[:, None] + dims[None, :]
             s_off = (pages * SIZE + slot % SIZE) * kv_heads + g
-        if WIDE == DIM:
-            k = tl.load(k_at, mask=live[:, None], other=0)
-            v = tl.load(v_at, mask=live[:, None], other=0)
-        else:
-            k = tl.load(k_at, mask=live[:, None] & fits_dim[None, :], other=0)
-            v = tl.load(v_at, mask=live[:, None] & fits_dim[None, :], other=0)
+        inside = live[:, None]
+        if WIDE != DIM:
+            inside = inside & fits_dim[None, :]
+        k = tl.load(k_at, mask=inside, other=0)
+        v = tl.load(v_at, mask=inside, other=0)
         if SCALED:
             k_factor = tl.load(k_scale + s_off, mask=live, other=0.0)
             v_factor = tl.load(v_scale + s_off, mask=live, other=0.0)

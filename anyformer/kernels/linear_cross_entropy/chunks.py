@@ -150,7 +150,7 @@ def _add_product(sum_VD: Tensor, y_CV: Tensor, x_CD: Tensor, *, first: bool) -> 
 
 
 @linear_loss.register_fake
-def _shapes(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, *rest: Any) -> tuple[Tensor, ...]:
+def _shapes(hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, *rest: object) -> tuple[Tensor, ...]:
     hidden_learns, weight_learns, bias_learns = rest[-3:]
     exact = torch.promote_types(hidden_ND.dtype, torch.float32)
     loss = hidden_ND.new_empty((), dtype=exact)
