@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.errors import InputError
-from anyformer.kernels.loss import IGNORE, LossTerms, cross_entropy, squared_error
-from anyformer.kernels.router_losses import balance, router_z
+from anyformer.kernels.loss import IGNORE, LossTerms, balance, cross_entropy, router_z, squared_error
 from anyformer.model.arguments import (
     Arguments,
     check,

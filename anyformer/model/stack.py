@@ -16,7 +16,7 @@ from anyformer.kernels.attention import choice
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.cuda_graph import fixed_shapes
 from anyformer.kernels.dispatch import Kernel, KernelRequest, Phase, must_repeat
-from anyformer.kernels.router_losses import Routed
+from anyformer.kernels.loss import Routed
 from anyformer.model.block import Block
 from anyformer.model.reversible import run_reversible
 from anyformer.model.token_layout import TokenLayout, attention_mask

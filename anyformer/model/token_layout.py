@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.kernels.attention_mask import AttentionMask, Shape
-from anyformer.kernels.router_losses import Routed
+from anyformer.kernels.loss import Routed
 from anyformer.parts.patterns.causal import Causal
 from anyformer.parts.patterns.full import Full
 from anyformer.parts.patterns.window import Window

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyformer.kernels.attention import repeats
+from anyformer.kernels.attention import run_repeated
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.dispatch import AttentionArgs, Kernel
 from anyformer.kernels.precision import no_autocast
-from anyformer.kernels.small_gemm.rope_store import rope_and_store_kv
+from anyformer.kernels.small_gemm.rope_store import RopeStoreArgs, rope_and_store_kv
 from anyformer.parts.attention_metadata import AttentionMetadata, RotaryTables
 from anyformer.parts.fused_linear import FusedInputs, terms_of
 from anyformer.parts.leaf_module import LeafModule
@@ -135,13 +135,14 @@ class Attention(FusedInputs):
                 part.expand(batch, -1, -1, -1).reshape(batch * tokens, -1) for part in metadata.q_rope.angles
             )
         norms, leaf, d = (self.q_norm, self.k_norm, self.v_norm), self.leaf, self.dims
-        q_NHK = rope_and_store_kv(
+        given = RopeStoreArgs(
             qkv_BTO.view(-1, width), slot_N=slot_N, k_PsGK=k_PsGK, v_PsGK=v_PsGK,
             scales=(scales[0], scales[1]) if scales else None, cos_ND=cos_ND, sin_ND=sin_ND,
             q_norm=terms_of(norms[0]), k_norm=terms_of(norms[1]), v_norm=terms_of(norms[2]),
             norm_last=any(norm is not None and norm.last for norm in norms[:2]), clip=self.spec.clip_qkv,
             layout=leaf.layout if isinstance(leaf, Rope) else "half", heads=d.heads, kv_heads=d.kv_heads, dim=d.head_dim,
         )  # fmt: skip
+        q_NHK = rope_and_store_kv(given)
         q_BTHK = self.tempered(q_NHK.view(batch, tokens, *q_NHK.shape[1:]), metadata.mask)
         return self.mix(q_BTHK, k_PsGK, v_PsGK, metadata, metadata.mask, metadata.kernel, scales)
 
@@ -247,7 +248,7 @@ class Attention(FusedInputs):
             self.spec.softcap, self.spec.dropout if self.training else 0.0, metadata.cache is not None, None if metadata.pages is None else metadata.pages.scaled(scales),
         )  # fmt: skip
         if mask.pattern.repeats:
-            return repeats.attend(kernel, q_BTHK, k_BSGK, v_BSGK, terms)
+            return run_repeated(kernel, q_BTHK, k_BSGK, v_BSGK, terms)
         return kernel.run(q_BTHK, k_BSGK, v_BSGK, terms)
 
     def attend_custom(self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, metadata: AttentionMetadata) -> Tensor:
