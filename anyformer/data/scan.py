@@ -64,9 +64,10 @@ class Layout:
         roles = tuple(self.fields)
         return (*roles, "label") if roles == ("a", "b", "c") else roles
 
-    @property
-    def has_text(self) -> bool:
-        return any(kind in ("tokens", "words") for kind in self.kinds.values())
+    @cached_property
+    def texts(self) -> list[str]:
+        """Roles that a tokenizer reads."""
+        return [role for role, kind in self.kinds.items() if kind in ("tokens", "words")]
 
     def dtypes(self, vocab: int) -> dict[str, str]:
         """Columns as they are stored, and their types."""
@@ -92,13 +93,12 @@ class Layout:
             values.setdefault("label", TRIPLET)
         return values
 
-    def texts(self, values: Mapping[str, Any], roles: Iterable[str] | None = None) -> Iterator[str]:
-        """What a tokenizer reads of the values of a record; of some roles only, if they are given."""
-        for role in self.roles if roles is None else roles:
-            if self.kinds[role] == "tokens":
-                yield values[role]
-            elif self.kinds[role] == "words":
-                yield " ".join(values[role])
+    def text(self, values: Mapping[str, Any], role: str) -> str:
+        """What a tokenizer reads of the values of a record."""
+        return values[role] if self.kinds[role] == "tokens" else " ".join(values[role])
+
+    def characters(self, values: Mapping[str, Any]) -> int:
+        return sum(len(self.text(values, role)) for role in self.texts)
 
 
 def find_layout(available: Iterable[str], asked: Mapping[str, str]) -> Layout:
@@ -317,7 +317,7 @@ def take_survey(plan: Plan, report: Report = lambda done, total: None) -> Survey
                 if layout is None:
                     layout = find_layout(record.fields, plan.columns)
                 values = layout.values(record)
-                characters[part] += sum(map(len, layout.texts(values)))
+                characters[part] += layout.characters(values)
                 documents[part] += not record.more
                 for role in (role for role, kind in layout.kinds.items() if kind in ("class", "tags")):
                     names = seen.setdefault(role, set())
@@ -355,7 +355,7 @@ def find_held_out(plan: Plan, survey: Survey) -> HeldOut | None:
     # numbers have no characters: each counts as much as any other.
     first, number, seen, total = 1, 0, 0, characters or documents
     for record in plan.records("train"):
-        seen += sum(map(len, layout.texts(layout.values(record)))) if characters else 1
+        seen += layout.characters(layout.values(record)) if characters else 1
         if not record.more:
             if number and total - seen < share * total:
                 first = number

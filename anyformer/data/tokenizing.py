@@ -114,11 +114,11 @@ class _Job:
                 count = f"{self.survey.documents['train']} to learn from"
                 raise DataError(f"the part {part!r} has no example ({count}); {advice}")
         given = plan.training is not None or plan.tokenizer is not None
-        if layout.has_text and not given:
+        if layout.texts and not given:
             raise InputError(
                 "texts need a tokenizer: train one (--train bpe --vocab 8192) or give one (--tokenizer PATH)"
             )
-        if given and not layout.has_text:
+        if given and not layout.texts:
             raise InputError("series of numbers have no tokenizer; leave out --train and --tokenizer")
         if plan.two and set(layout.roles) != {"source", "target"}:
             raise InputError(
@@ -129,7 +129,7 @@ class _Job:
     def find_tokenizers(self, journal: Journal, progress: Progress) -> None:
         """Those of an interrupted run, those that are given, or new ones."""
         plan, layout = self.plan, self.survey.layout
-        roles = [role for role in layout.roles if not (plan.two and role == "source")]
+        roles = [role for role in layout.texts if not (plan.two and role == "source")]
         for name, whose, training, path, read in (
             (TOKENIZER, "", plan.training, plan.tokenizer, roles),
             (SOURCE, " of the source", plan.source_training, plan.source_tokenizer, ["source"]),
@@ -142,9 +142,10 @@ class _Job:
 
     def texts(self, roles: list[str], report: Report) -> Iterator[str]:
         """What a tokenizer is trained on: the columns of some roles."""
-        seen = told = 0
+        layout, seen, told = self.survey.layout, 0, 0
         for record in self.records("train"):
-            for text in self.survey.layout.texts(self.survey.layout.values(record), roles):
+            values = layout.values(record)
+            for text in (layout.text(values, role) for role in roles):
                 yield text
                 seen += len(text)
             if seen >= told + STEP:
