@@ -12,8 +12,8 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,9 +130,8 @@ def open_index(folder: str | Path) -> Index:
             inputs=tuple(found["inputs"]), options=dict(found["options"]), source_vocab=int(own["vocab"]),
             source_ids={r: int(i) for r, i in own["ids"].items()}, source_sha256=own["sha256"],
         )  # fmt: skip
-        for dtype in index.columns.values():
-            if dtype not in ("uint16", "uint32", "int32", "float32"):
-                raise ValueError(f"a column of {dtype!r}")
+        for dtype in set(index.columns.values()) - {"uint16", "uint32", "int32", "float32"}:
+            raise ValueError(f"a column of {dtype!r}")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, DataError):
             raise
@@ -206,6 +205,7 @@ def _mapped(place: Path, dtype: str) -> Any:
     return array
 
 
+Shards = list[dict[str, Any]]
 HEADER = 128
 """Bytes of the header of an array: always the same, so that the length can be filled in at the end."""
 
@@ -224,22 +224,19 @@ class GrowingArray:
     def __init__(self, place: Path, dtype: str) -> None:
         self.place, self.dtype, self.length = place, dtype, 0
         self._beside = place.with_name(f".{place.name}.tmp-{os.getpid()}")
+        # Errors name the file that is being made.
+        self._naming = partial(naming, place, instead=self._beside)
         files.DISK.remove(self._beside)
         with self._naming():
             self._handle = files.DISK.create(self._beside)
         os.lseek(self._handle, HEADER, os.SEEK_SET)
 
-    def _naming(self) -> AbstractContextManager[None]:
-        """Errors name the file that is being made."""
-        return naming(self.place, instead=self._beside)
-
     def add(self, values_N: Any) -> None:
         self.length += len(values_N)
-        if len(values_N):
+        stored_N = np.ascontiguousarray(values_N, np.dtype(self.dtype).newbyteorder("<"))
+        if len(stored_N):
             with self._naming():
-                files.DISK.write(
-                    self._handle, np.ascontiguousarray(values_N, np.dtype(self.dtype).newbyteorder("<")).data
-                )
+                files.DISK.write(self._handle, stored_N.data)
 
     def finish(self) -> dict[str, Any]:
         """Take the place: what an index says of the file."""
@@ -269,7 +266,7 @@ class ShardWriter:
         dtypes: Mapping[str, str],
         *,
         size: int,
-        finished: list[dict[str, Any]],
+        finished: Shards,
         done: Callable[[], None],
     ) -> None:
         """`size` is how many values fill a shard; `finished` grows by each shard, and then `done` is called."""

@@ -18,7 +18,7 @@ from anyformer import files
 from anyformer.data import shards as stored
 from anyformer.data.encoding import Encoder, ids_of, most_ids
 from anyformer.data.scan import HeldOut, Plan, Progress, Report, Survey, find_held_out, take_survey
-from anyformer.data.shards import INDEX, JOURNAL, PARTS, SOURCE, TOKENIZER, VERSION, Index, ShardWriter, file_sha256
+from anyformer.data.shards import INDEX, JOURNAL, PARTS, SOURCE, TOKENIZER, VERSION, Index, Shards, file_sha256
 from anyformer.data.sources import Record
 from anyformer.data.tokenizer import Tokenizer, tokenizer
 from anyformer.data.tokenizer_training import sentinel_ids, special_ids, train_tokenizer
@@ -28,7 +28,6 @@ STEP = 2**18
 """Characters between two reports of progress."""
 LEFT = re.compile(r"\..+\.tmp-\d+")
 """Names of files that a killed process had not finished."""
-Shards = list[dict[str, Any]]
 Tokenizers = dict[str, Tokenizer | None]
 """By the names of their files: TOKENIZER, and SOURCE where the source has one of its own."""
 
@@ -155,7 +154,7 @@ class _Job:
         """Encode a part, after what its whole shards hold."""
         survey, made = self.survey, self.tokenizers
         dtypes = survey.layout.dtypes(most_ids(*made.values()))
-        writer = ShardWriter(self.plan.out, part, dtypes, size=self.plan.shard, finished=shards, done=note)
+        writer = stored.ShardWriter(self.plan.out, part, dtypes, size=self.plan.shard, finished=shards, done=note)
         rest, documents = iter(self.records(part)), sum(shard["examples"] for shard in shards)
         while documents and (record := next(rest, None)) is not None:
             documents -= not record.more
