@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from anyformer.explain.closed_axes import heads_name
+from anyformer.explain.axes import heads_name
 from anyformer.explain.groups import Group
 from anyformer.explain.words import number
 from anyformer.specs.layer import Attention
