@@ -14,7 +14,7 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.kernels.block_table import BlockTable
 from anyformer.parts.cache_positions import KeyPositions
-from anyformer.specs.cache_spec import LayerCacheSpec
+from anyformer.specs.cache_policy import LayerCacheSpec
 
 
 class KVCache(abc.ABC):

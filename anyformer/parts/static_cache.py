@@ -17,8 +17,7 @@ from anyformer.parts.cache_layers import FullCache, RingCache, StateOnly
 from anyformer.parts.cache_positions import CachePositions, KeyPositions, picked
 from anyformer.parts.kv_cache import KVCache
 from anyformer.parts.kv_pool import CachedSequence
-from anyformer.specs.cache_policy import Keep
-from anyformer.specs.cache_spec import LayerCacheSpec
+from anyformer.specs.cache_policy import Keep, LayerCacheSpec
 
 
 class StaticKVCache(KVCache):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from anyformer.errors import nearest
+from anyformer.specs.cache_policy import LayerCacheSpec
 from anyformer.specs.codec import MISSING, Problems, Table, join, read, write
 from anyformer.specs.layer import Layer, NormPlacement
 from anyformer.specs.overrides import NUMBER, Layers, Overrides, merge
@@ -61,6 +62,20 @@ def pattern_of(stack: Stack, layer: Layer) -> Pattern:
     """A layer's pattern, with the stack's default where it is unset."""
     pattern = layer.attention.pattern
     return Pattern.of_kind("causal" if stack.causal else "full") if pattern is None else pattern
+
+
+def cache_specs(spec: ModelSpec, stack: Stack) -> tuple[LayerCacheSpec, ...]:
+    """What a cache keeps for the self-attention of each layer."""
+    found: list[LayerCacheSpec] = []
+    for layer in stack.layers:
+        dims, mixer = spec.dims(layer, stack), layer.attention.mixer
+        if mixer.stateful:
+            found.append(LayerCacheSpec(state=mixer.state(dims)))
+            continue
+        # Global queries with projections of their own meet keys and values of their own.
+        streams = mixer.streams(dims) * (2 if layer.attention.global_projections else 1)
+        found.append(LayerCacheSpec(streams=streams, keep=pattern_of(stack, layer).keeps()))
+    return tuple(found)
 
 
 Origin = tuple[tuple[str, Overrides], ...]
