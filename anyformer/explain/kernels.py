@@ -16,9 +16,8 @@ from anyformer.kernels.dispatch import KernelRequest
 from anyformer.model.stack import LayerGroup, cached_layout, cross_group, kernel_request, layer_groups
 from anyformer.model.token_layout import TokenLayout, attention_mask, place
 from anyformer.parts.static_cache import StaticKVCache
-from anyformer.specs.cache_spec import rooms
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.stacks import Stack
+from anyformer.specs.stacks import Stack, cache_specs
 
 META = torch.device("meta")
 """Kernels are chosen by shapes and settings alone, so nothing is allocated."""
@@ -94,7 +93,7 @@ def requests(
             kind.pattern if phase == "training" else kind.evaluated, queries, keys, heads=heads, layer=number
         )
         request, asked = asks(kind, mask), None
-        if phase == "paged decoding" and len(rooms(spec, stack)[first].streams) == 2:
+        if phase == "paged decoding" and len(cache_specs(spec, stack)[first].streams) == 2:
             mask = attention_mask(kind.pattern, queries, queries, heads=heads, layer=number)
             mask.shape = "pattern"
             asked = asks(kind, mask, paged=True)
@@ -112,7 +111,7 @@ def _passes(spec: ModelSpec, stack: Stack) -> Iterator[tuple[str, TokenLayout, S
     if not (stack.causal and decodes(spec)):
         yield "inference", place(1, spec.context, META), None
         return
-    cache = StaticKVCache(rooms(spec, stack), batch=1, length=spec.context, device=META, dtype=torch.float32)
+    cache = StaticKVCache(cache_specs(spec, stack), batch=1, length=spec.context, device=META, dtype=torch.float32)
     prompt = max(1, spec.context - 1)
     one = place(1, 1, META, before=prompt)
     for phase, queries in (("prefill", place(1, prompt, META)), ("decoding", one)):

@@ -27,10 +27,10 @@ from anyformer.parts.kv_cache import KVCache
 from anyformer.parts.kv_pool import KVBlockPool
 from anyformer.parts.static_cache import StaticKVCache
 from anyformer.specs.axes import ParamSpec
-from anyformer.specs.cache_spec import rooms
 from anyformer.specs.embed_head import RegressionHead, TokenEmbed, TokenHead
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.parameters import weights
+from anyformer.specs.stacks import cache_specs
 
 if TYPE_CHECKING:
     from anyformer.model.trace import Trace
@@ -55,7 +55,7 @@ class Model(nn.Module):
         self.head = head_module(spec, embed.tokens if isinstance(embed, TokenEmbedding) else None)
         layers = [layer for stack in spec.stacks for layer in stack.layers]
         self.reads_length = any(layer.position.needs_length for layer in layers)
-        self.cache_specs = rooms(spec, spec.stacks[-1]) if spec.stacks[-1].causal else ()
+        self.cache_specs = cache_specs(spec, spec.stacks[-1]) if spec.stacks[-1].causal else ()
         """What a cache keeps of a row, by layer of the decoder."""
 
     def forward(

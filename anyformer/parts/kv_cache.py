@@ -13,7 +13,7 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.kernels.block_table import BlockTable
-from anyformer.specs.cache_spec import LayerCacheSpec
+from anyformer.specs.cache_policy import LayerCacheSpec
 
 KeyPositions = tuple[Tensor, Tensor | None, Tensor | None]
 """Positions, validity (None: all real) and global marks (None: no token is global) of some keys."""

@@ -19,8 +19,7 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.kernels.block_table import NULL_BLOCK
 from anyformer.parts.block_manager import BlockManager
-from anyformer.specs.cache_policy import Keep
-from anyformer.specs.cache_spec import LayerCacheSpec
+from anyformer.specs.cache_policy import Keep, LayerCacheSpec
 
 if TYPE_CHECKING:
     from anyformer.parts.paged_cache import PagedKVCache

@@ -17,8 +17,7 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.parts.kv_cache import KeyPositions, KVCache
 from anyformer.parts.kv_pool import CachedSequence
-from anyformer.specs.cache_policy import Keep
-from anyformer.specs.cache_spec import LayerCacheSpec
+from anyformer.specs.cache_policy import Keep, LayerCacheSpec
 
 
 class CachePositions:

@@ -26,10 +26,9 @@ from anyformer.data.packing import Packing
 from anyformer.errors import InputError
 from anyformer.optim.schedule import Schedule, at_least
 from anyformer.specs.axes import Problem
-from anyformer.specs.codec import MISSING, Problems, draft, read_fields, write
+from anyformer.specs.codec import MISSING, Problems, Table, draft, read_fields, write
 from anyformer.specs.layer import default
 from anyformer.specs.overrides import Overrides, merge
-from anyformer.specs.paths import Table
 from anyformer.train.loggers import unknown_services
 from anyformer.train.optim_config import Optim
 
