@@ -138,7 +138,7 @@ def window() -> None:
         sequence = runner.pool.add()
         runner.pool.reserve(sequence, length - 512)
         # What the ring holds does not matter for the time of a step.
-        sequence.count = length - 512
+        sequence.num_computed_tokens = length - 512
         runner.pool.reserve(sequence, 512)
         for _ in range(20):
             runner.decode([sequence], [0])

@@ -105,7 +105,7 @@ def run(config, looks):
 
 def held_out(made):
     """The loss on 384 held-out documents, always the same, each in a row of its own from position 0."""
-    setup, config = made.setup, made.config
+    setup, config = made.components, made.config
     examples = open_examples(config.data.folder, "valid")
     sizes = {"length": config.stages[0].length, "batch": 64, "seed": 0}
     feed = BatchLoader(examples, setup.objective, spec=setup.spec, rows="padded", **sizes)

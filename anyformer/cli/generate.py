@@ -174,9 +174,9 @@ class _Clock:
 
 def _room(model: Model, prompt: int) -> int:
     """How many tokens can follow a prompt of so many."""
-    from anyformer.generation.params.generation_request import room
+    from anyformer.generation.params.generation_request import context_length
 
-    size, hard = room(model)
+    size, hard = context_length(model)
     begun = 1 if model.spec.topology == "encoder-decoder" else prompt
     # The last token is not fed back, so it needs no position.
     left = min(size - begun + 1, model.spec.context - begun) if hard else size - begun

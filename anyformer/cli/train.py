@@ -92,8 +92,8 @@ def _train(config: Config, given: argparse.Namespace) -> int:
     with ExitStack() as stack:
         with working("getting ready"):
             stack.enter_context(made)
-        first = made.setup.team.is_rank0
-        live = Live(made, stretches(made.setup), peak(made.setup), quiet=given.json or not first)
+        first = made.components.ranks.is_rank0
+        live = Live(made, stretches(made.components), peak(made.components), quiet=given.json or not first)
         stack.enter_context(live)
         made.on_eval_rows = live.on_eval_rows
         live.begin()
@@ -123,7 +123,7 @@ def _summarize(made: Trainer, end: dict[str, Any], given: argparse.Namespace) ->
         end |= _before(made)
     if given.json:
         figures = {name: value for name, value in end.items() if name != "exit"}
-        print_json({"folder": str(made.folder), "params": made.setup.spec.count().params, **figures})
+        print_json({"folder": str(made.folder), "params": made.components.spec.count().params, **figures})
     elif end["status"] == "stopped":
         said = f"stopped after step {end['step']:,} of {made.total:,}, and saved. Go on: {again}"
         sys.stderr.write(f"anyformer: {said}\n")
@@ -135,7 +135,7 @@ def _summarize(made: Trainer, end: dict[str, Any], given: argparse.Namespace) ->
             more = f"stages.{len(made.config.stages) - 1}.steps={made.config.stages[-1].steps + made.total}"
             lines.insert(0, f"Give it more steps: {again} --set {more}")
             lines.insert(0, f"{made.folder} is finished: {made.total:,} steps{result}. Nothing was done.")
-        if made.setup.spec.head.predicts_tokens and made.setup.spec.topology != "encoder":
+        if made.components.spec.head.predicts_tokens and made.components.spec.topology != "encoder":
             lines.append(f"Go on: anyformer generate {shlex.quote(str(made.folder))}")
         console().print("\n".join(lines), markup=False, soft_wrap=True)
 

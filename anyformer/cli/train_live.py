@@ -28,7 +28,7 @@ class Live:
     def __init__(self, made: Trainer, stretches: Sequence[Stretch], peak: float | None, *, quiet: bool) -> None:
         self.made, self.stretches, self.peak, self.total = made, stretches, peak, made.total
         self.screen = errors() if quiet else console()
-        self.silent = quiet and not (self.screen.is_terminal and made.setup.team.is_rank0)
+        self.silent = quiet and not (self.screen.is_terminal and made.components.ranks.is_rank0)
         self.lively = self.screen.is_terminal and not self.silent
         self.bar: Any = None
         self.evaluating: Any = None
@@ -48,7 +48,7 @@ class Live:
             self.bar.stop()
 
     def begin(self) -> None:
-        made = self.made.setup
+        made = self.made.components
         part, params = made.index.parts[made.config.data.train], number_format.params(made.spec.count().params)
         size = f", {number_format.data(part.bytes)} of text" if part.bytes else ""
         self.say(f"model  {params} parameters, {made.spec.topology}, {made.objective.kind}")
@@ -123,7 +123,7 @@ class Live:
     def figures(self, event: Step) -> list[str]:
         """The line in pieces, the most wanted first."""
         loss = event.loss if self.loss is None else self.loss
-        bits, speed = self.made.setup.bits_per_byte(loss), self.speed()
+        bits, speed = self.made.components.bits_per_byte(loss), self.speed()
         parts = [f"step {event.step:,}/{self.total:,}", f"loss {loss:.3f}"]
         parts += [] if bits is None else [f"{bits:.3f} bits/B"]
         parts += [] if speed is None else [f"{number_format.short(speed[0])} tok/s"]

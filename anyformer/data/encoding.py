@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import accumulate, chain
+from itertools import accumulate, chain, product
 from typing import Any
 
 import numpy as np
@@ -59,15 +59,15 @@ class Encoder:
 
     def __init__(self, layout: Layout, made: Tokenizer | None, names: Names, source: Tokenizer | None = None) -> None:
         """`source` encodes the column of that name, where it has a tokenizer of its own."""
-        self.layout, self.tokenizer, self.source = layout, made, source
+        self.layout = layout
+        chosen = {role: source or made if role == "source" else made for role in layout.texts}
+        self._made = {role: tokenizer for role, tokenizer in chosen.items() if tokenizer is not None}
         self._numbers = {role: {name: i for i, name in enumerate(known)} for role, known in names.items()}
         self._dtypes = layout.dtypes(most_ids(made, source))
-        self._texts = [role for role, kind in layout.kinds.items() if kind in ("tokens", "words")]
-        self._aligned = "words" in layout.fields
 
     def encode(self, records: Iterable[Record]) -> Iterator[Encoded]:
         """Columns of the records, in order, a batch at a time."""
-        waiting: deque[tuple[list[Item], Future[list[Any]]]] = deque()
+        waiting: deque[tuple[list[Item], Future[dict[str, list[Any]]]]] = deque()
         # The library lets go of the interpreter while it encodes, so arrays are made and written meanwhile. Two batches
         # are under way: no core waits for the last text of the other's.
         with ThreadPoolExecutor(AHEAD) as encoding:
@@ -102,7 +102,7 @@ class Encoder:
         context = before[-CONTEXT:]
         context = context[context.find("\n", 0, -1) + 1 :]
         try:
-            alone, both = (self._of("text").encode(text) for text in (context, context + after[:CONTEXT]))
+            alone, both = (self._made["text"].encode(text) for text in (context, context + after[:CONTEXT]))
         except DataError:
             # Whoever encodes the whole text says which character of which line has no token.
             return None
@@ -112,79 +112,65 @@ class Encoder:
         batch, size = list[Item](), 0
         for item in items:
             batch.append(item)
-            size += sum(len(item.values[role]) for role in self._texts) + 1
+            size += sum(len(item.values[role]) for role in self._made) + 1
             if size >= BATCH:
                 yield batch
                 batch, size = [], 0
         if batch:
             yield batch
 
-    def _encodings(self, batch: list[Item]) -> list[Any]:
-        """The library's answers for all texts of a batch, one after the other."""
-        if self.tokenizer is None:
-            return []
+    def _encodings(self, batch: list[Item]) -> dict[str, list[Any]]:
+        """The library's answers for the texts of a batch, by role."""
+        found: dict[str, list[Any]] = {}
         try:
             with guarded("the texts can't be encoded"):
-                if self.source is None:
-                    texts = [item.context + text for item in batch for text in self.layout.texts(item.values)]
-                    return self._encode(self.tokenizer, texts)
-                each = [self._encode(self._of(role), [item.values[role] for item in batch]) for role in self._texts]
-                return [one for row in zip(*each, strict=True) for one in row]
+                for role, made in self._made.items():
+                    # Offsets cost time, and only tags need them.
+                    encode = made.literal.encode_batch if role == "words" else made.literal.encode_batch_fast
+                    texts = [item.context + self.layout.text(item.values, role) for item in batch]
+                    found[role] = encode(texts, add_special_tokens=False)
         except DataError as error:
             raise self._blame(batch, error) from error
-
-    def _encode(self, made: Tokenizer, texts: list[str]) -> list[Any]:
-        # Offsets cost time, and only tags need them.
-        encode = made.literal.encode_batch if self._aligned else made.literal.encode_batch_fast
-        return encode(texts, add_special_tokens=False)
-
-    def _of(self, role: str) -> Tokenizer:
-        made = self.source if role == "source" and self.source is not None else self.tokenizer
-        if made is None:
-            raise DataError("there is no tokenizer to encode texts with")
-        return made
+        return found
 
     def _blame(self, batch: list[Item], error: DataError) -> DataError:
-        for item in batch:
-            for role, text in zip(self._texts, self.layout.texts(item.values), strict=True):
-                for character in dict.fromkeys(text):
-                    try:
-                        self._of(role).encode(character)
-                    except DataError:
-                        where = item.record.after(text[: text.index(character)])
-                        return DataError(
-                            f"{where}: {character!r} (U+{ord(character):04X}) has no token in this tokenizer; give "
-                            "it a token for unknown characters with --special '<unk>', or train it on texts that have it"
-                        )
+        for item, (role, made) in product(batch, self._made.items()):
+            text = self.layout.text(item.values, role)
+            for character in dict.fromkeys(text):
+                try:
+                    made.encode(character)
+                except DataError:
+                    where = item.record.after(text[: text.index(character)])
+                    return DataError(
+                        f"{where}: {character!r} (U+{ord(character):04X}) has no token in this tokenizer; give "
+                        "it a token for unknown characters with --special '<unk>', or train it on texts that have it"
+                    )
         return error
 
-    def _columns(self, batch: list[Item], encodings: Future[list[Any]]) -> Encoded:
-        answers, each, columns = encodings.result(), len(self._texts), {}
+    def _columns(self, batch: list[Item], encodings: Future[dict[str, list[Any]]]) -> Encoded:
+        answers, columns = encodings.result(), dict[str, Ragged]()
         sizes = np.zeros(len(batch), np.int64)
         characters = 0
         for role, kind in self.layout.kinds.items():
             values, column = [item.values[role] for item in batch], STORED.get(role, role)
             if kind in ("tokens", "words"):
-                texts = values if kind == "tokens" else [" ".join(words) for words in values]
+                texts = [self.layout.text(item.values, role) for item in batch]
                 sizes += [len(text.encode()) for text in texts]
                 characters += sum(map(len, texts))
-                found = answers[self._texts.index(role) :: each]
-                lists = [one.ids[item.drop :] for one, item in zip(found, batch, strict=True)]
-                if kind == "words":
-                    tags = [self._tags(item.values, one.offsets) for one, item in zip(found, batch, strict=True)]
-                    columns["tags"] = _laid(tags, "int32")
+                lists = [one.ids[item.drop :] for one, item in zip(answers[role], batch, strict=True)]
+            elif kind == "tags":
+                lists = [
+                    self._tags(item.values, one.offsets) for one, item in zip(answers["words"], batch, strict=True)
+                ]
             elif kind == "class":
                 # Of a text in pieces the last one brings the class along.
                 numbers = self._numbers[role]
                 lists = [[] if item.more else [numbers[item.values[role]]] for item in batch]
-            elif kind == "numbers":
+            else:
                 lists = values
                 characters += sum(map(len, values))
-            else:
-                continue
             columns[column] = _laid(lists, self._dtypes[column])
-        ordered = {column: columns[column] for column in self._dtypes}
-        return Encoded(ordered, sizes, np.array([item.more for item in batch], bool), characters)
+        return Encoded(columns, sizes, np.array([item.more for item in batch], bool), characters)
 
     def _tags(self, values: Mapping[str, Any], offsets: list[tuple[int, int]]) -> list[int]:
         """The tag of each word on the first token that has a character of it, and nothing on all others."""

@@ -186,8 +186,7 @@ class BatchLoader:
             raise DataError(f"none of {len(self.examples)} examples can be used: they are empty, or too long for a row")
         if self.way == "packed":
             packed = self._packed = self.packing.pack(pieces.widest_P(), self.length)
-            self.rows = len(packed)
-            starts = packed.starts[:-1]
+            self.rows, starts = len(packed), packed.starts[:-1]
             filled = {lane: np.add.reduceat(cells[packed.items_P], starts) for lane, cells in pieces.cells.items()}
             # What the model reads is as wide as was asked for; another lane as wide as its fullest row.
             widths = {lane: min(self.length, self._rounded(int(cells_R.max()))) for lane, cells_R in filled.items()}
@@ -259,18 +258,24 @@ class BatchLoader:
         inputs: dict[str, Any] = {}
         tokens_U = np.zeros(len(units), np.int64)
         lines = [[made.rows[i] for made in unit] for unit in units for i in range(objective.fan)]
+        lanes = {
+            lane: [[len(cells[names[0]]) for cells in line] for line in lines]
+            for lane, names in objective.lanes.items()
+        }
         # Rows of a stream are full, but for the one that ends it where every token is measured on once.
-        masked = self.way != "stream" or any(len(unit) and self._short(unit[0]) for unit in units)
-        for lane, names in objective.lanes.items():
-            counts = [[len(cells[names[0]]) for cells in line] for line in lines]
-            width = self._width(lane, max(map(sum, counts)))
-            for name in names:
+        short = any(0 < sum(line) < self._widths[lane] for lane, counts in lanes.items() for line in counts)
+        for lane, counts in lanes.items():
+            # Streams and packed rows are always equally wide.
+            width, widest = self._widths[lane], max(map(sum, counts))
+            if self.way == "padded":
+                width = min(max(self.length, widest), self._rounded(max(widest, 1)))
+            for name in objective.lanes[lane]:
                 like = next((cells[name] for line in lines for cells in line if name in cells), None)
                 if like is not None:
                     inputs[name] = self._laid(name, lines, width, like)
             filled = np.array([sum(count) for count in counts])
             tokens_U += filled.reshape(len(units), -1).sum(1)
-            if masked:
+            if short or self.way != "stream":
                 inputs[f"{lane}attention_mask"] = (np.arange(width) < filled[:, None]).astype(np.int64)
             if self.way == "packed":
                 inputs[f"{lane}segments"] = _segments(counts, width)
@@ -282,25 +287,14 @@ class BatchLoader:
         check_values(inputs, self.spec, classes=objective.answers(self.spec))
         return Batch(inputs, step, tokens_U, self._counted(inputs["labels"], tokens_U))
 
-    def _short(self, made: Made) -> bool:
-        """Whether a row of a stream has cells that hold nothing."""
-        return any(len(made.rows[0][names[0]]) < self._widths[lane] for lane, names in self.objective.lanes.items())
-
-    def _width(self, lane: str, widest: int) -> int:
-        """Cells of a row. Streams and packed rows are always equally wide."""
-        if self.way != "padded":
-            return self._widths[lane]
-        return min(max(self.length, widest), self._rounded(max(widest, 1)))
-
     def _laid(self, name: str, lines: list[list[dict[str, Any]]], width: int, like: Any) -> Any:
         """The cells of all rows beside each other, and what stands where there are none."""
         pad = {"input_ids": self.spec.input_pad or 0, "labels": IGNORE}.get(name, 0)
         laid = np.full((len(lines), width, *like.shape[1:]), pad, like.dtype)
         for row, line in zip(laid, lines, strict=True):
-            place = 0
-            for cells in line:
-                row[place : place + len(cells[name])] = cells[name]
-                place += len(cells[name])
+            if line:
+                cells = np.concatenate([cells[name] for cells in line])
+                row[: len(cells)] = cells
         return laid
 
     def _counted(self, labels: Any, tokens_U: Any) -> Any:
@@ -317,23 +311,6 @@ class BatchLoader:
         cells_P = self._pieces.widest_P()
         leaves = {kind: leaf for kind in Packing.kinds() if (leaf := Packing.named(kind)) is not None}
         return {kind: leaf().pack(cells_P, self.length) for kind, leaf in leaves.items()}, cells_P
-
-    def describe(self) -> dict[str, Any]:
-        """What a person or a log wants to know."""
-        return {
-            "objective": self.objective.kind,
-            "rows": self.way,
-            "packing": self.packing.kind if self.way == "packed" else None,
-            "length": self.length,
-            "batch": self.batch_size,
-            "examples": len(self.examples),
-            "rows_per_epoch": self.rows,
-            "steps_per_epoch": self.rows / self.batch_size,
-            "waste": self.waste,
-            "left_out": self.left_out,
-            "shortened": self.shortened,
-            "repeated": self.repeated,
-        }
 
 
 def _segments(counts: list[list[int]], width: int) -> Any:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,9 +64,10 @@ class Layout:
         roles = tuple(self.fields)
         return (*roles, "label") if roles == ("a", "b", "c") else roles
 
-    @property
-    def has_text(self) -> bool:
-        return any(kind in ("tokens", "words") for kind in self.kinds.values())
+    @cached_property
+    def texts(self) -> list[str]:
+        """Roles that a tokenizer reads."""
+        return [role for role, kind in self.kinds.items() if kind in ("tokens", "words")]
 
     def dtypes(self, vocab: int) -> dict[str, str]:
         """Columns as they are stored, and their types."""
@@ -91,13 +93,12 @@ class Layout:
             values.setdefault("label", TRIPLET)
         return values
 
-    def texts(self, values: Mapping[str, Any], roles: Iterable[str] | None = None) -> Iterator[str]:
-        """What a tokenizer reads of the values of a record; of some roles only, if they are given."""
-        for role in self.roles if roles is None else roles:
-            if self.kinds[role] == "tokens":
-                yield values[role]
-            elif self.kinds[role] == "words":
-                yield " ".join(values[role])
+    def text(self, values: Mapping[str, Any], role: str) -> str:
+        """What a tokenizer reads of the values of a record."""
+        return values[role] if self.kinds[role] == "tokens" else " ".join(values[role])
+
+    def characters(self, values: Mapping[str, Any]) -> int:
+        return sum(len(self.text(values, role)) for role in self.texts)
 
 
 def find_layout(available: Iterable[str], asked: Mapping[str, str]) -> Layout:
@@ -121,11 +122,10 @@ def find_layout(available: Iterable[str], asked: Mapping[str, str]) -> Layout:
     raise InputError(f"which fields are to be read? A record has {listed}; say e.g. --column text={available[0]}")
 
 
-def class_names(seen: Iterable[str]) -> tuple[str, ...]:
+def class_names(names: set[str]) -> list[str]:
     """Names of classes in a fixed order: numbers by size, others by spelling."""
-    names = set(seen)
     whole = all(name.removeprefix("-").isdecimal() and name.isascii() for name in names)
-    return tuple(sorted(names, key=int) if whole else sorted(names))
+    return sorted(names, key=int if whole else None)
 
 
 def _text(value: Any) -> str:
@@ -175,9 +175,8 @@ Way = Literal["last", "drawn"]
 class HeldOut:
     """The last characters of one text, the last documents of several, or examples drawn by a hash of what they hold."""
 
-    share: Fraction
-    way: Way
     layout: Layout
+    share: Fraction
     key: str | None = None
     """The role whose value is hashed, so that equal values are on one side; unless given, the whole example."""
     cut: int | None = None
@@ -200,17 +199,15 @@ class HeldOut:
                 yield record
 
     def _drawn(self, record: Record) -> bool:
-        values: Any = self.layout.values(record)
-        told = values if self.key is None else values[self.key]
-        digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).digest()
-        return int.from_bytes(digest[:8], "big") < int(self.share * 2**64)
+        values = self.layout.values(record)
+        told = json.dumps(values if self.key is None else values[self.key], sort_keys=True)
+        return int.from_bytes(hashlib.sha256(told.encode()).digest()[:8], "big") < int(self.share * 2**64)
 
 
 def _divided(records: Iterable[Record], field: str, cut: int, *, held: bool) -> Iterator[Record]:
     """One side of a long text that is cut at a character."""
-    seen = 0
     for record in records:
-        text, at = record.fields[field], max(cut - seen, 0)
+        text, at = record.fields[field], max(cut, 0)
         if held and at < len(text):
             yield replace(record, fields={**record.fields, field: text[at:]}, where=record.after(text[:at]))
         elif not held and at > len(text):
@@ -219,7 +216,7 @@ def _divided(records: Iterable[Record], field: str, cut: int, *, held: bool) -> 
             if at:
                 yield replace(record, fields={**record.fields, field: text[:at]}, more=False)
             return
-        seen += len(text)
+        cut -= len(text)
 
 
 SHARD = 2**24
@@ -278,25 +275,34 @@ class Plan:
         return [part for part in PARTS if part in self.files or (part == "valid" and self.hold_out)]
 
     def records(self, part: str) -> Iterator[Record]:
-        for file in self.files[part]:
-            for record in self.format.read(file.lines(), file.name):
-                yield record if file.label is None else replace(record, fields={**record.fields, "label": file.label})
+        return chain.from_iterable(map(self.read, self.files[part]))
+
+    def read(self, file: RawFile) -> Iterator[Record]:
+        """The records of one file."""
+        for record in self.format.read(file.lines(), file.name):
+            yield record if file.label is None else replace(record, fields={**record.fields, "label": file.label})
 
     @property
-    def labels(self) -> tuple[str, ...]:
+    def labels(self) -> list[str]:
         """Classes that files stand for, in the order in which they were given."""
-        labels = (file.label for part in self.files.values() for file in part)
-        return tuple(dict.fromkeys(label for label in labels if label is not None))
+        labels = dict.fromkeys(file.label for part in self.files.values() for file in part)
+        return [label for label in labels if label is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
     """What is known once everything was read once: nothing is written before."""
 
-    layout: Layout
-    names: dict[str, tuple[str, ...]]
+    fields: dict[str, str]
+    """The field of a record for each role."""
+    names: dict[str, list[str]]
+    """Names of the classes of each role that has some."""
     documents: dict[str, int]
     characters: dict[str, int]
+
+    @cached_property
+    def layout(self) -> Layout:
+        return Layout(fields=self.fields)
 
 
 def take_survey(plan: Plan, report: Report = lambda done, total: None) -> Survey:
@@ -307,15 +313,15 @@ def take_survey(plan: Plan, report: Report = lambda done, total: None) -> Survey
     total, done = sum(map(len, plan.files.values())), 0
     for part, some in plan.files.items():
         for file in some:
-            for record in Plan(out=plan.out, files={part: (file,)}, format=plan.format).records(part):
+            for record in plan.read(file):
                 if layout is None:
                     layout = find_layout(record.fields, plan.columns)
                 values = layout.values(record)
-                characters[part] += sum(map(len, layout.texts(values)))
+                characters[part] += layout.characters(values)
                 documents[part] += not record.more
-                for role in [role for role, kind in layout.kinds.items() if kind in ("class", "tags")]:
+                for role in (role for role, kind in layout.kinds.items() if kind in ("class", "tags")):
                     names = seen.setdefault(role, set())
-                    names.update(values[role] if isinstance(values[role], list) else (values[role],))
+                    names.update(values[role] if isinstance(values[role], list) else [values[role]])
                     if len(names) > CLASSES:
                         many = f"column {role!r} has more than {CLASSES:,} different values"
                         raise DataError(f"{record.where}: {many}; is it a class?")
@@ -324,10 +330,12 @@ def take_survey(plan: Plan, report: Report = lambda done, total: None) -> Survey
     if layout is None:
         some = ", ".join(str(file.path) for file in plan.files["train"][:3])
         raise DataError(f"{some}: there is no example in it; give a file that has some")
-    known = {role: plan.labels if role == "label" and plan.labels else class_names(n) for role, n in seen.items()}
-    if layout.roles[:3] == ("a", "b", "c") and known["label"] == ("b",):
-        known["label"] = ("b", "c")
-    return Survey(layout=layout, names=known, documents=documents, characters=characters)
+    known = {role: class_names(some) for role, some in seen.items()}
+    if "label" in known and plan.labels:
+        known["label"] = plan.labels
+    if layout.roles[:3] == ("a", "b", "c") and known["label"] == ["b"]:
+        known["label"] = ["b", "c"]
+    return Survey(fields=dict(layout.fields), names=known, documents=documents, characters=characters)
 
 
 def find_held_out(plan: Plan, survey: Survey) -> HeldOut | None:
@@ -340,17 +348,17 @@ def find_held_out(plan: Plan, survey: Survey) -> HeldOut | None:
         raise InputError(f"there is no column {key!r} to keep on one side; columns are {', '.join(layout.fields)}")
     way = plan.way or ("last" if plan.format.ordered and not plan.labels and key is None else "drawn")
     if way == "drawn":
-        return HeldOut(share=share, way=way, layout=layout, key=key)
+        return HeldOut(layout=layout, share=share, key=key)
     if documents == 1 and "text" in layout.fields:
-        return HeldOut(share=share, way=way, layout=layout, cut=int(characters * (1 - share)))
+        return HeldOut(layout=layout, share=share, cut=int(characters * (1 - share)))
     # From the end, documents are held out until they are the share; the first one is always learned from. Series of
     # numbers have no characters: each counts as much as any other.
     first, number, seen, total = 1, 0, 0, characters or documents
     for record in plan.records("train"):
-        seen += sum(map(len, layout.texts(layout.values(record)))) if characters else 1
+        seen += layout.characters(layout.values(record)) if characters else 1
         if not record.more:
             if number and total - seen < share * total:
                 first = number
                 break
             number += 1
-    return HeldOut(share=share, way=way, layout=layout, first=first)
+    return HeldOut(layout=layout, share=share, first=first)

@@ -1,21 +1,29 @@
-"""A folder of shards: examples as memory-mapped arrays, and an index that says what they are and how to check them."""
+"""A folder of shards: examples as memory-mapped arrays, and an index that says what they are and how to check them.
+
+Arrays grow on the disk and appear whole, one shard after the other.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from anyformer import files
 from anyformer.data.dataset import Examples, Ragged
 from anyformer.data.tokenizer import FILE as TOKENIZER
 from anyformer.data.tokenizer import SOURCE, Tokenizer, tokenizer
-from anyformer.errors import DataError, nearest
+from anyformer.errors import DataError, naming, nearest
 
 INDEX = "index.json"
 JOURNAL = "journal.json"
@@ -122,9 +130,8 @@ def open_index(folder: str | Path) -> Index:
             inputs=tuple(found["inputs"]), options=dict(found["options"]), source_vocab=int(own["vocab"]),
             source_ids={r: int(i) for r, i in own["ids"].items()}, source_sha256=own["sha256"],
         )  # fmt: skip
-        for dtype in index.columns.values():
-            if dtype not in ("uint16", "uint32", "int32", "float32"):
-                raise ValueError(f"a column of {dtype!r}")
+        for dtype in set(index.columns.values()) - {"uint16", "uint32", "int32", "float32"}:
+            raise ValueError(f"a column of {dtype!r}")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, DataError):
             raise
@@ -150,10 +157,10 @@ def open_examples(folder: str | Path, part: str, *, verify: bool | None = None) 
     if part not in index.parts:
         raise DataError(f"{folder}: has no part {part!r}{nearest(part, index.parts)}")
     chosen = index.parts[part]
-    files = arrays_of(chosen.shards)
+    arrays = arrays_of(chosen.shards)
     if verify is None:
-        verify = sum(int(array["size"]) for array in files) <= CHECKED
-    for array in files:
+        verify = sum(int(array["size"]) for array in arrays) <= CHECKED
+    for array in arrays:
         check_array(index.folder, array, verify=verify)
     pieces = {
         column: [_ragged(index.folder, shard, column, dtype) for shard in chosen.shards]
@@ -196,3 +203,121 @@ def _mapped(place: Path, dtype: str) -> Any:
     if array.dtype != np.dtype(dtype) or array.ndim != 1:
         raise DataError(f"{place}: is damaged: it holds {array.ndim}-dimensional {array.dtype}, not {dtype}")
     return array
+
+
+Shards = list[dict[str, Any]]
+HEADER = 128
+"""Bytes of the header of an array: always the same, so that the length can be filled in at the end."""
+
+
+def npy_header(dtype: str, length: int) -> bytes:
+    """The header of a one-dimensional .npy file, which numpy pads to a fixed size."""
+    header = io.BytesIO()
+    told = {"descr": np.dtype(dtype).newbyteorder("<").str, "fortran_order": False, "shape": (length,)}
+    np.lib.format.write_array_header_1_0(header, told)
+    return header.getvalue()
+
+
+class GrowingArray:
+    """A .npy file that is written piece by piece under another name, and takes its own when it is whole."""
+
+    def __init__(self, place: Path, dtype: str) -> None:
+        self.place, self.dtype, self.length = place, dtype, 0
+        self._beside = place.with_name(f".{place.name}.tmp-{os.getpid()}")
+        # Errors name the file that is being made.
+        self._naming = partial(naming, place, instead=self._beside)
+        files.DISK.remove(self._beside)
+        with self._naming():
+            self._handle = files.DISK.create(self._beside)
+        os.lseek(self._handle, HEADER, os.SEEK_SET)
+
+    def add(self, values_N: Any) -> None:
+        self.length += len(values_N)
+        stored_N = np.ascontiguousarray(values_N, np.dtype(self.dtype).newbyteorder("<"))
+        if len(stored_N):
+            with self._naming():
+                files.DISK.write(self._handle, stored_N.data)
+
+    def finish(self) -> dict[str, Any]:
+        """Take the place: what an index says of the file."""
+        with self._naming():
+            os.lseek(self._handle, 0, os.SEEK_SET)
+            files.DISK.write(self._handle, npy_header(self.dtype, self.length))
+            files.DISK.sync(self._beside)
+            told = {"file": self.place.name, "size": self._beside.stat().st_size, "sha256": file_sha256(self._beside)}
+            files.DISK.rename(self._beside, self.place)
+        return told
+
+    def close(self) -> None:
+        """Forget what is not finished."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+        files.DISK.remove(self._beside)
+
+
+class ShardWriter:
+    """The shards of one part. A shard ends with the example that fills it, so an example is never in two shards."""
+
+    def __init__(
+        self,
+        folder: Path,
+        part: str,
+        dtypes: Mapping[str, str],
+        *,
+        size: int,
+        finished: Shards,
+        done: Callable[[], None],
+    ) -> None:
+        """`size` is how many values fill a shard; `finished` grows by each shard, and then `done` is called."""
+        self.folder, self.part, self.dtypes, self.size = folder, part, dict(dtypes), size
+        self.finished, self.done = finished, done
+        self._arrays: dict[str, GrowingArray] = {}
+        self._bounds: dict[str, list[Any]] = {}
+        self._bytes = 0
+
+    def add(self, columns: Mapping[str, Ragged], *, bytes: Any, more: Any) -> None:
+        """Examples in order, with the bytes of each; one that goes on (`more`) is finished by the next."""
+        totals, start = np.sum([np.diff(columns[column].bounds) for column in self.dtypes], axis=0), 0
+        while start < len(bytes):
+            if not self._arrays:
+                self._bounds = {c: [np.zeros(1, np.int64)] for c in self.dtypes}
+                for column, dtype in self.dtypes.items():
+                    self._arrays[column] = GrowingArray(self._place(column), dtype)
+            before = sum(array.length for array in self._arrays.values())
+            full = np.flatnonzero((before + np.cumsum(totals[start:]) >= self.size) & ~more[start:])
+            stop = start + int(full[0]) + 1 if len(full) else len(bytes)
+            ends = ~more[start:stop]
+            for column, array in self._arrays.items():
+                bounds = columns[column].bounds[start : stop + 1]
+                self._bounds[column].append((array.length + bounds[1:] - bounds[0])[ends])
+                array.add(columns[column].values_N[bounds[0] : bounds[-1]])
+            self._bytes += int(bytes[start:stop].sum())
+            if len(full):
+                self.finish()
+            start = stop
+
+    def _place(self, column: str, what: str = "") -> Path:
+        return self.folder / f"{self.part}-{len(self.finished):05d}.{column}{what}.npy"
+
+    def finish(self) -> None:
+        """End the shard, if one has begun."""
+        if not self._arrays:
+            return
+        examples = sum(map(len, next(iter(self._bounds.values())))) - 1
+        values = {c: array.length for c, array in self._arrays.items()}
+        told: dict[str, Any] = {"examples": examples, "bytes": self._bytes, "values": values, "files": {}}
+        for column, array in self._arrays.items():
+            with contextlib.closing(GrowingArray(self._place(column, ".bounds"), "int64")) as bounds:
+                bounds.add(np.concatenate(self._bounds[column]))
+                told["files"][column] = {"values": array.finish(), "bounds": bounds.finish()}
+        files.DISK.sync(self.folder)
+        self.close()
+        self.finished.append(told)
+        self.done()
+
+    def close(self) -> None:
+        """Forget the shard that has begun."""
+        for array in self._arrays.values():
+            array.close()
+        self._arrays, self._bounds, self._bytes = {}, {}, 0

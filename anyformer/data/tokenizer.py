@@ -56,7 +56,9 @@ class Tokenizer:
         """`published`: its files say what a text becomes, otherwise the spec of the run does; `named`: special tokens
         by name (bos_token, ...); `splits`: those that are spelled out in a text are text for `text_ids` too.
         """
-        self._inner, self.published = inner, published
+        self.published = published
+        self.inner = inner
+        """The library's own, for what it knows besides ids: offsets, pairs of texts, names of tokens."""
         with guarded("it can't be used"):
             # Either kind of text may come; the more usual one needs no copy.
             inner.encode_special_tokens = splits or not published
@@ -90,18 +92,18 @@ class Tokenizer:
     def text_ids(self, text: str, *, specials: bool = True) -> list[int]:
         """Ids as the files give them: in the template (if `specials`), and special tokens spelled out are tokens."""
         with guarded("the text can't be encoded"):
-            return self._inner.encode(_whole(text), add_special_tokens=specials).ids
+            return self.inner.encode(_whole(text), add_special_tokens=specials).ids
 
     def many_text_ids(self, texts: Sequence[str]) -> list[tuple[list[int], int]]:
         """The same of each text, on all cores, and how many of the first ids are none of the text itself."""
         with guarded("the texts can't be encoded"):
-            found = self._inner.encode_batch([*map(_whole, texts)], add_special_tokens=True)
+            found = self.inner.encode_batch([*map(_whole, texts)], add_special_tokens=True)
         return [(e.ids, next((i for i, s in enumerate(e.special_tokens_mask) if not s), len(e.ids))) for e in found]
 
     def decode(self, ids: Iterable[int], *, specials: bool = False) -> str:
         """Text of ids. Special tokens appear only if asked for; an id beyond the vocabulary has no text."""
         with guarded("the ids can't be decoded"):
-            return self._inner.decode(list(ids), skip_special_tokens=not specials)
+            return self.inner.decode(list(ids), skip_special_tokens=not specials)
 
     def bytes_of(self, token: int) -> int:
         """How many bytes of UTF-8 one token stands for at the beginning of a text."""
@@ -109,39 +111,34 @@ class Tokenizer:
             return 1
         with guarded("the token can't be looked up"):
             if self._spells_bytes:
-                return len(self._inner.id_to_token(token) or "")
+                return len(self.inner.id_to_token(token) or "")
         return len(self.decode([token]).encode())
 
     def beginning_with(self, token: int) -> tuple[int, ...]:
         """Ids of all tokens whose text begins with that of a token, itself included; only itself unless tokens are bytes."""
         with guarded("the token can't be looked up"):
-            spelled = self._inner.id_to_token(token)
+            spelled = self.inner.id_to_token(token)
             if not self._spells_bytes or not spelled:
                 return (token,)
-            known = self._inner.get_vocab(with_added_tokens=False)
+            known = self.inner.get_vocab(with_added_tokens=False)
         return tuple(sorted({token, *(i for name, i in known.items() if name.startswith(spelled))}))
 
     def id_of(self, token: str) -> int | None:
         """The id of one token, spelled as in the vocabulary."""
         with guarded("the token can't be looked up"):
-            return self._inner.token_to_id(token)
+            return self.inner.token_to_id(token)
 
     def ending_with(self, token: int) -> Tokenizer:
         """A copy whose template puts a token after a text; itself, if its own template adds something already."""
         if self.encode("a", specials=True) != self.encode("a"):
             return self
         with guarded("it can't be copied"):
-            name = self._inner.id_to_token(token)
-            copy = tokenizers.Tokenizer.from_str(self._inner.to_str())
+            name = self.inner.id_to_token(token)
+            copy = tokenizers.Tokenizer.from_str(self.inner.to_str())
             template = processors.TemplateProcessing(single=f"$A {name}", special_tokens=[(name, token)])
             own = copy.post_processor
             copy.post_processor = template if own is None else processors.Sequence([own, template])
         return Tokenizer(copy)
-
-    @property
-    def inner(self) -> tokenizers.Tokenizer:
-        """The library's own, for what it knows besides ids: offsets, pairs of texts, names of tokens."""
-        return self._inner
 
     @cached_property
     def literal(self) -> tokenizers.Tokenizer:
@@ -154,10 +151,10 @@ class Tokenizer:
         return self._with(splits=False)
 
     def _with(self, *, splits: bool) -> tokenizers.Tokenizer:
-        if self._inner.encode_special_tokens == splits:
-            return self._inner
+        if self.inner.encode_special_tokens == splits:
+            return self.inner
         with guarded("it can't be copied"):
-            copy = tokenizers.Tokenizer.from_str(self._inner.to_str())
+            copy = tokenizers.Tokenizer.from_str(self.inner.to_str())
             copy.encode_special_tokens = splits
         return copy
 
@@ -167,13 +164,11 @@ class Tokenizer:
 
     def to_json(self) -> str:
         with guarded("it can't be written"):
-            return self._inner.to_str(pretty=True)
+            return self.inner.to_str(pretty=True)
 
     def save(self, path: str | Path) -> None:
         """Write tokenizer.json into a directory, which is made if need be, or the file if the path ends in .json."""
-        place = Path(path)
-        if place.suffix != ".json":
-            place = place / FILE
+        place = Path(path) if Path(path).suffix == ".json" else Path(path) / FILE
         place.parent.mkdir(parents=True, exist_ok=True)
         replace_file(place, lambda beside: beside.write_text(self.to_json(), encoding="utf-8"))
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -44,34 +43,19 @@ LISTED, EXTRA, ADDITIONAL = "added_tokens_decoder", "extra_special_tokens", "add
 FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Specials:
-    """The special tokens of a folder."""
-
-    named: dict[str, Any] = field(default_factory=dict)
-    """By name: a text, or a table with its flags. Those of NAMED come first."""
-    more: list[Any] = field(default_factory=list)
-    """Those without a name."""
-
-    @property
-    def names(self) -> dict[str, str]:
-        return special_tokens(self.named)
-
-    @property
-    def texts(self) -> list[str]:
-        found = (content(token) for token in (*self.named.values(), *self.more))
-        return list(dict.fromkeys(text for text in found if text is not None))
-
-    def added(self) -> list[AddedToken]:
-        """All of them as the library takes them: one with a name is special, whatever its flags say."""
-        found = [flagged(token, special=True) for token in self.named.values() if content(token) is not None]
-        return found + [flagged(token) for token in self.more if content(token) is not None]
-
-
 def content(value: Any) -> str | None:
     """The text of a token, which may be a table with flags."""
     found = value.get("content") if isinstance(value, dict) else value
     return found if isinstance(found, str) else None
+
+
+def special_tokens(settings: Settings) -> dict[str, str]:
+    """Special tokens by name, from a tokenizer_config.json."""
+    return {name: found for name in NAMED if (found := content(settings.get(name))) is not None}
+
+
+def _is_token(value: Any) -> bool:
+    return content(value) is not None
 
 
 def flagged(token: Any, **more: bool) -> AddedToken:
@@ -82,10 +66,8 @@ def flagged(token: Any, **more: bool) -> AddedToken:
     return AddedToken(content(token) or "", **(kept | more))
 
 
-def read_specials(
-    settings: Settings, older: Settings, defaults: Mapping[str, Any], sentinels: Sequence[str] | None = None
-) -> Specials:
-    """Special tokens of both files, else a class's `defaults`; `sentinels` are added where the files list none."""
+def _specials(settings: Settings, older: Settings, built: Class) -> tuple[dict[str, AddedToken], list[AddedToken]]:
+    """Special tokens by name and those without one, of both files, else a class's own."""
     held = dict(settings)
     if ADDITIONAL in held and not held.get(EXTRA):
         held[EXTRA] = held.pop(ADDITIONAL)
@@ -93,29 +75,34 @@ def read_specials(
     if isinstance(held.get(EXTRA), dict):
         own |= held.pop(EXTRA)
     if LISTED not in settings:
-        for key, value in older.items():
-            if isinstance(value, dict) and key != EXTRA:
-                held[key] = value | {"special": True}
-            elif key == EXTRA and isinstance(value, list):
-                before = list(held.get(EXTRA) or [])
-                held[EXTRA] = before + [token for token in value if token not in before]
-            else:
-                held[key] = value
-        if isinstance(held.get(EXTRA), dict):
+        before = held.get(EXTRA) or []
+        held |= older
+        if isinstance(older.get(EXTRA), list):
+            held[EXTRA] = [*before, *(token for token in older[EXTRA] if token not in before)]
+        elif isinstance(held.get(EXTRA), dict):
             own |= held.pop(EXTRA)
-    if sentinels is not None and EXTRA not in held:
-        given = list(held.get(ADDITIONAL) or [])
-        numbered = [text for token in given if "<extra_id_" in (text := content(token) or "")]
-        if numbered and sentinels and len(numbered) != len(sentinels):
-            lists = f"{ADDITIONAL} lists {len(numbered)} <extra_id_...>"
-            raise DataError(f"extra_ids: is {len(sentinels)}, but {lists}; make them agree")
-        held[ADDITIONAL] = given if numbered else [*given, *sentinels]
-    more = held[EXTRA] if EXTRA in held else held.get(ADDITIONAL)
+    if built.sentinels:
+        count = settings.get("extra_ids", 100)
+        if not isinstance(count, int) or not 0 <= count <= MOST_SENTINELS:
+            raise DataError(f"extra_ids: {count!r} is no number of tokens, which is 0 to {MOST_SENTINELS}")
+        if EXTRA not in held:
+            given = list(held.get(ADDITIONAL) or [])
+            numbered = sum("<extra_id_" in (content(token) or "") for token in given)
+            if numbered and count and numbered != count:
+                lists = f"{ADDITIONAL} lists {numbered} <extra_id_...>"
+                raise DataError(f"extra_ids: is {count}, but {lists}; make them agree")
+            held[ADDITIONAL] = given if numbered else [*given, *(f"<extra_id_{i}>" for i in range(count))]
+    more = held.get(EXTRA, held.get(ADDITIONAL))
     if more is not None and not isinstance(more, list):
         raise DataError(f"{EXTRA}: is {type(more).__name__}; it must be a list of tokens, or a table of named ones")
-    own = {key: value for key, value in (dict(defaults) | held).items() if _is_own(key) and _is_token(value)} | own
-    named = {key: value for key in NAMED if (value := held.get(key, defaults.get(key))) is not None}
-    return Specials(named=named | own, more=[token for token in more or [] if _is_token(token)])
+    known = {**built.named, **held}
+    named = {key: known.get(key) for key in NAMED} | {key: known[key] for key in known if _is_own(key)} | own
+    # One with a name is special, whatever its flags say.
+    flags = {
+        key: {"special": True, **(built.flags.get(key, {}) if isinstance(named[key], str) else {})} for key in named
+    }
+    found = {key: flagged(token, **flags[key]) for key, token in named.items() if _is_token(token)}
+    return found, [flagged(token) for token in more or [] if _is_token(token)]
 
 
 def _is_own(key: str) -> bool:
@@ -123,28 +110,15 @@ def _is_own(key: str) -> bool:
     return key.endswith("_token") and key not in NAMED
 
 
-def _is_token(value: Any) -> bool:
-    return content(value) is not None
-
-
-def listed_tokens(settings: Settings, older: Settings, special: Sequence[str]) -> list[AddedToken]:
+def _listed(folder: Path, settings: Settings, special: Collection[str]) -> list[AddedToken]:
     """Tokens that the settings list by id, or an older added_tokens.json does."""
     listed = settings.get(LISTED)
     if isinstance(listed, dict):
         tokens = [listed[key] for key in sorted(listed, key=int) if _is_token(listed[key])]
         return [flagged(token) if isinstance(token, dict) else AddedToken(token) for token in tokens]
-    names = [name for name, _ in sorted(older.items(), key=lambda item: item[1])]
+    older = {} if LISTED in settings else _table(folder, ADDED, SETTINGS_BYTES)
+    names = sorted(older, key=older.__getitem__)
     return [AddedToken(name, normalized=name not in special, special=name in special) for name in names]
-
-
-def add_tokens(inner: tokenizers.Tokenizer, listed: Sequence[AddedToken], specials: Specials, *, plain: bool) -> None:
-    """Add tokens that are never split: one without an id gets the next. `plain`: special ones have no flags."""
-    there = {token.content for token in inner.get_added_tokens_decoder().values()} | {token.content for token in listed}
-    new: list[AddedToken] = [*listed, *(token for token in specials.added() if token.content not in there)]
-    if new:
-        inner.add_tokens(new)
-    if plain:
-        inner.add_tokens([AddedToken(text, special=True) for text in specials.texts])
 
 
 @cache
@@ -185,26 +159,34 @@ def read_published(folder: Path) -> dict[str, Any]:
     known = CLASSES.get(name)
     inner = parsed(text, folder / FILE) if whole else _from_older(folder, name, known)
     # A class that expects another model can't be built from this vocabulary; the file stands as it is.
-    rebuilt = known if known is not None and type(inner.model).__name__ == known.model else None
-    if rebuilt is None and name in {*CLASSES, *public_tokenizers()["own steps"]}:
+    built = known if known is not None and type(inner.model).__name__ == known.model else Class()
+    if built is not known and name in {*CLASSES, *public_tokenizers()["own steps"]}:
         _say_unknown(folder, name, known, inner)
-    older = _table(folder, NAMES, SETTINGS_BYTES)
     with guarded(f"{folder}: the steps of {name} can't be set"):
-        specials = _specials(settings, older, rebuilt)
-        named = specials.names
-        known_by = {key: text for key, token in (rebuilt.named if rebuilt else {}).items() if (text := content(token))}
-        if rebuilt is not None:
-            rebuilt.steps(inner, settings, known_by | named)
-        around = None if rebuilt is None or rebuilt.around is None else rebuilt.around(known_by | named)
-        added = {} if LISTED in settings else _table(folder, ADDED, SETTINGS_BYTES)
-        listed = listed_tokens(settings, added, specials.texts)
-        if around is not None:
-            _check_around(inner, around[0], [token.content for token in listed])
-        add_tokens(inner, listed, specials, plain=rebuilt is not None and rebuilt.plain)
-        if around is not None:
-            _set_around(inner, *around)
-        elif not whole or (rebuilt is not None and rebuilt.forgets):
-            _set_around(inner, *_flagged({} if whole else settings, named))
+        special, more = _specials(settings, _table(folder, NAMES, SETTINGS_BYTES), built)
+        named = {key: special[key].content for key in NAMED if key in special}
+        known_by = {**built.named, **named}
+        if built.steps is not None:
+            steps: Any = inner
+            steps.normalizer, steps.pre_tokenizer, steps.decoder = built.steps(inner, settings, known_by)
+        specials = [*special.values(), *more]
+        texts = dict.fromkeys(token.content for token in specials)
+        listed = _listed(folder, settings, texts)
+        there = {token.content for token in (*inner.get_added_tokens_decoder().values(), *listed)}
+        single, pair = (template.format(**known_by) for template in built.around)
+        # AutoTokenizer would give tokens of a template that the model can't know ids beyond the vocabulary.
+        lost = [each for each in _names_in(single) if inner.token_to_id(each) is None and each not in there]
+        if lost:
+            raise DataError(f"the vocabulary has no {', '.join(map(repr, lost))}, which stands around each text")
+        # Tokens that are never split; one without an id gets the next.
+        inner.add_tokens([*listed, *(token for token in specials if token.content not in there)])
+        if built.plain:
+            inner.add_tokens([AddedToken(text, special=True) for text in texts])
+        if not single and (not whole or built.forgets):
+            single, pair = _flagged({} if whole else settings, named)
+        if single:
+            ids = [(each, inner.token_to_id(each)) for each in _names_in(single)]
+            inner.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
     return {"inner": inner, "named": named, "splits": bool(settings.get("split_special_tokens") or False)}
 
 
@@ -220,25 +202,16 @@ def _say_unknown(folder: Path, name: str, known: Class | None, inner: tokenizers
     )
 
 
-def _specials(settings: Settings, older: Settings, rebuilt: Class | None) -> Specials:
-    sentinels = None
-    if rebuilt is not None and rebuilt.sentinels:
-        count = settings.get("extra_ids", 100)
-        if not isinstance(count, int) or not 0 <= count <= MOST_SENTINELS:
-            raise DataError(f"extra_ids: {count!r} is no number of tokens, which is 0 to {MOST_SENTINELS}")
-        sentinels = [f"<extra_id_{i}>" for i in range(count)]
-    found = read_specials(settings, older, {} if rebuilt is None else rebuilt.named, sentinels)
-    for name, flags in ({} if rebuilt is None else rebuilt.flags).items():
-        if isinstance(found.named.get(name), str):
-            found.named[name] = {"content": found.named[name], **flags}
-    return found
-
-
 def _flagged(settings: Settings, named: Mapping[str, str]) -> tuple[str, str]:
     """The templates that `add_bos_token` and `add_eos_token` ask for."""
     bos = f"{named['bos_token']}:0 " if settings.get("add_bos_token") and "bos_token" in named else ""
     eos = f" {named['eos_token']}:0" if settings.get("add_eos_token") and "eos_token" in named else ""
     return f"{bos}$A:0{eos}", f"{bos}$A:0{eos} {bos.replace(':0 ', ':1 ')}$B:1{eos.replace(':0', ':1')}"
+
+
+def _names_in(single: str) -> list[str]:
+    """The tokens of a template."""
+    return list(dict.fromkeys(re.sub(r":[01]$", "", each) for each in single.split() if not each.startswith("$")))
 
 
 def class_name(declared: str, model_type: Any, *, byte_level: bool) -> str:
@@ -300,27 +273,6 @@ def missing(folder: Path, name: str = "") -> str:
         f"{folder}: there is no {FILE} in it, only {', '.join(older)}; {why}. Write one with transformers: "
         f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
     )
-
-
-def special_tokens(settings: Settings) -> dict[str, str]:
-    """Special tokens by name, from a tokenizer_config.json."""
-    return {name: found for name in NAMED if (found := content(settings.get(name))) is not None}
-
-
-def _check_around(inner: tokenizers.Tokenizer, single: str, listed: list[str]) -> None:
-    """Refuse a template whose tokens the model can't know: AutoTokenizer would give them ids beyond the vocabulary."""
-    lost = [name for name in _names_in(single) if inner.token_to_id(name) is None and name not in listed]
-    if lost:
-        raise DataError(f"the vocabulary has no {', '.join(map(repr, lost))}, which stands around each text")
-
-
-def _names_in(single: str) -> list[str]:
-    return list(dict.fromkeys(re.sub(r":[01]$", "", each) for each in single.split() if not each.startswith("$")))
-
-
-def _set_around(inner: tokenizers.Tokenizer, single: str, pair: str) -> None:
-    ids = {name: inner.token_to_id(name) for name in _names_in(single)}
-    inner.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=list(ids.items()))
 
 
 def _table(folder: Path, name: str, most: int) -> dict[str, Any]:

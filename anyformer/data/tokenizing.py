@@ -1,18 +1,24 @@
-"""From raw files to a folder of shards: scan, tokenizer, shards, index, and resuming after a kill."""
+"""From raw files to a folder of shards: scan, tokenizers, shards, index, and resuming after a kill."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import json
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+from anyformer import files
+from anyformer.data import shards as stored
 from anyformer.data.encoding import Encoder, ids_of, most_ids
 from anyformer.data.scan import HeldOut, Plan, Progress, Report, Survey, find_held_out, take_survey
-from anyformer.data.shard_writer import Journal, ShardWriter
-from anyformer.data.shards import PARTS, SOURCE, TOKENIZER, TWO, VERSION, Index
+from anyformer.data.shards import INDEX, JOURNAL, PARTS, SOURCE, TOKENIZER, VERSION, Index, Shards, file_sha256
 from anyformer.data.sources import Record
 from anyformer.data.tokenizer import Tokenizer, tokenizer
 from anyformer.data.tokenizer_training import sentinel_ids, special_ids, train_tokenizer
@@ -20,15 +26,21 @@ from anyformer.errors import DataError, InputError
 
 STEP = 2**18
 """Characters between two reports of progress."""
+LEFT = re.compile(r"\..+\.tmp-\d+")
+"""Names of files that a killed process had not finished."""
+Tokenizers = dict[str, Tokenizer | None]
+"""By the names of their files: TOKENIZER, and SOURCE where the source has one of its own."""
 
 
-def tokenize(plan: Plan, progress: Progress = lambda _: nullcontext(lambda done, total: None)) -> tuple[Index, int]:
+def tokenize(
+    plan: Plan, progress: Progress = lambda _: contextlib.nullcontext(lambda done, total: None)
+) -> tuple[Index, int]:
     """Make the folder, or finish it; its index, and how many shards were there. `progress` reports each stage."""
-    journal, asked = Journal(plan.out), _asked(plan, progress)
-    made = journal.finished(asked)
+    journal = Journal(plan.out, _asked(plan, progress))
+    made = journal.finished()
     if made is not None:
         return made, sum(len(part.shards) for part in made.parts.values())
-    survey = journal.survey(asked)
+    survey = journal.survey()
     if survey is None:
         with progress("reading") as report:
             survey = take_survey(plan, report)
@@ -36,12 +48,12 @@ def tokenize(plan: Plan, progress: Progress = lambda _: nullcontext(lambda done,
     job.check()
     job.find_tokenizers(journal, progress)
     try:
-        with journal.begun(asked, survey, job.tokenizer, job.source, plan.parts) as shards:
+        with journal.begun(survey, job.tokenizers, plan.parts) as shards:
             done = sum(map(len, shards.values()))
             for part in plan.parts:
                 with progress(f"encoding {part}") as report:
                     job.write(part, shards[part], journal.note, report)
-            return journal.finish(job.index(asked, shards)), done
+            return journal.finish(job.index(shards)), done
     except OSError as error:
         whole = sum(map(len, journal.shards.values()))
         after = f"{whole} whole shards are kept, and the same command goes on after them"
@@ -57,14 +69,13 @@ def _asked(plan: Plan, progress: Progress) -> dict[str, Any]:
             size, digest = file.sha256()
             inputs.append({"part": part, "name": file.name, "label": file.label, "size": size, "sha256": digest})
             report(len(inputs), len(every))
-    given, own = (None if one is None else _sha256(tokenizer(one)) for one in (plan.tokenizer, plan.source_tokenizer))
     options = {
         "format": {"kind": plan.format.kind, **asdict(plan.format)},
         "columns": dict(plan.columns),
         "train": plan.training and asdict(plan.training),
-        "tokenizer": given,
+        "tokenizer": plan.tokenizer and _sha256(tokenizer(plan.tokenizer)),
         "source_train": plan.source_training and asdict(plan.source_training),
-        "source_tokenizer": own,
+        "source_tokenizer": plan.source_tokenizer and _sha256(tokenizer(plan.source_tokenizer)),
         "hold_out": str(plan.hold_out),
         "split": plan.way,
         "dedupe": plan.key,
@@ -74,8 +85,8 @@ def _asked(plan: Plan, progress: Progress) -> dict[str, Any]:
     return json.loads(json.dumps({"inputs": inputs, "options": options}))
 
 
-def _sha256(made: Tokenizer) -> str:
-    return hashlib.sha256(made.to_json().encode()).hexdigest()
+def _sha256(made: Tokenizer | None) -> str | None:
+    return made and hashlib.sha256(made.to_json().encode()).hexdigest()
 
 
 @dataclass
@@ -85,9 +96,7 @@ class _Job:
     plan: Plan
     survey: Survey
     held: HeldOut | None
-    tokenizer: Tokenizer | None = None
-    source: Tokenizer | None = None
-    """The tokenizer of the source, where it has one of its own."""
+    tokenizers: Tokenizers = field(default_factory=lambda: {TOKENIZER: None, SOURCE: None})
 
     def records(self, part: str) -> Iterable[Record]:
         if self.held is None or part == "test":
@@ -99,16 +108,16 @@ class _Job:
         plan, layout = self.plan, self.survey.layout
         for part in plan.parts:
             if next(iter(self.records(part)), None) is None:
-                advice = (
-                    "give a file that has some" if self.held is None else "hold out another share, or give --valid FILE"
-                )
+                share = "hold out another share, or give --valid FILE"
+                advice = "give a file that has some" if self.held is None else share
                 count = f"{self.survey.documents['train']} to learn from"
                 raise DataError(f"the part {part!r} has no example ({count}); {advice}")
-        if layout.has_text and plan.training is None and plan.tokenizer is None:
+        given = plan.training is not None or plan.tokenizer is not None
+        if layout.texts and not given:
             raise InputError(
                 "texts need a tokenizer: train one (--train bpe --vocab 8192) or give one (--tokenizer PATH)"
             )
-        if not layout.has_text and (plan.training or plan.tokenizer):
+        if given and not layout.texts:
             raise InputError("series of numbers have no tokenizer; leave out --train and --tokenizer")
         if plan.two and set(layout.roles) != {"source", "target"}:
             raise InputError(
@@ -119,51 +128,48 @@ class _Job:
     def find_tokenizers(self, journal: Journal, progress: Progress) -> None:
         """Those of an interrupted run, those that are given, or new ones."""
         plan, layout = self.plan, self.survey.layout
-        if not layout.has_text:
-            return
-        self.tokenizer = journal.tokenizer(TOKENIZER) or (plan.tokenizer and tokenizer(plan.tokenizer))
-        if plan.two:
-            self.source = journal.tokenizer(SOURCE) or (plan.source_tokenizer and tokenizer(plan.source_tokenizer))
-        if self.tokenizer is None and plan.training is not None:
-            with progress(f"training {plan.training.kind}") as report:
-                roles = [role for role in layout.roles if not (plan.two and role == "source")]
-                self.tokenizer = train_tokenizer(lambda: self.texts(roles, report), plan.training)
-        if self.source is None and plan.source_training is not None:
-            with progress(f"training {plan.source_training.kind} of the source") as report:
-                self.source = train_tokenizer(lambda: self.texts(["source"], report), plan.source_training)
+        roles = [role for role in layout.texts if not (plan.two and role == "source")]
+        for name, whose, training, path, read in (
+            (TOKENIZER, "", plan.training, plan.tokenizer, roles),
+            (SOURCE, " of the source", plan.source_training, plan.source_tokenizer, ["source"]),
+        ):
+            made = journal.tokenizer(name) or (path and tokenizer(path))
+            if made is None and training is not None:
+                with progress(f"training {training.kind}{whose}") as report:
+                    made = train_tokenizer(partial(self.texts, read, report), training)
+            self.tokenizers[name] = made
 
     def texts(self, roles: list[str], report: Report) -> Iterator[str]:
         """What a tokenizer is trained on: the columns of some roles."""
-        seen = told = 0
+        layout, seen, told = self.survey.layout, 0, 0
         for record in self.records("train"):
-            for text in self.survey.layout.texts(self.survey.layout.values(record), roles):
+            values = layout.values(record)
+            for text in (layout.text(values, role) for role in roles):
                 yield text
                 seen += len(text)
             if seen >= told + STEP:
                 report(told := seen, self.survey.characters["train"])
 
-    def write(self, part: str, shards: list[dict[str, Any]], note: Callable[[], None], report: Report) -> None:
+    def write(self, part: str, shards: Shards, note: Callable[[], None], report: Report) -> None:
         """Encode a part, after what its whole shards hold."""
-        survey = self.survey
-        dtypes = survey.layout.dtypes(most_ids(self.tokenizer, self.source))
-        writer = ShardWriter(self.plan.out, part, dtypes, size=self.plan.shard, finished=shards, done=note)
+        survey, made = self.survey, self.tokenizers
+        dtypes = survey.layout.dtypes(most_ids(*made.values()))
+        writer = stored.ShardWriter(self.plan.out, part, dtypes, size=self.plan.shard, finished=shards, done=note)
         rest, documents = iter(self.records(part)), sum(shard["examples"] for shard in shards)
         while documents and (record := next(rest, None)) is not None:
             documents -= not record.more
         total, seen = survey.characters[part if self.held is None or part == "test" else "train"], 0
-        try:
-            for one in Encoder(survey.layout, self.tokenizer, survey.names, self.source).encode(rest):
+        with contextlib.closing(writer):
+            for one in Encoder(survey.layout, made[TOKENIZER], survey.names, made[SOURCE]).encode(rest):
                 writer.add(one.columns, bytes=one.bytes, more=one.more)
                 seen += one.characters
                 report(seen, total)
             writer.finish()
-        finally:
-            writer.drop()
 
-    def index(self, asked: Mapping[str, Any], shards: Mapping[str, list[Any]]) -> dict[str, Any]:
-        """What index.json says."""
-        made, source, names = self.tokenizer, self.source, self.survey.names
-        sha256, own = (None if one is None else _sha256(one) for one in (made, source))
+    def index(self, shards: Mapping[str, Shards]) -> dict[str, Any]:
+        """What index.json says, but for what was asked."""
+        made, source = self.tokenizers.values()
+        sha256, own, names = _sha256(made), _sha256(source), self.survey.names
         columns = self.survey.layout.dtypes(most_ids(made, source))
         parts: dict[str, Any] = {}
         for part, some in shards.items():
@@ -177,8 +183,147 @@ class _Job:
         if source is not None:
             two["source_tokenizer"] = {"sha256": own, "vocab": ids_of(source), "ids": special_ids(source)}
         return {
-            "version": TWO if two else VERSION, "format": self.plan.format.kind, "columns": columns, "names": names,
+            "version": stored.TWO if two else VERSION, "format": self.plan.format.kind, "columns": columns, "names": names,
             "tokenizer": None if made is None else {"sha256": sha256, "vocab": ids_of(made)},
             "ids": {} if made is None else special_ids(made), "sentinels": [] if made is None else sentinel_ids(made),
-            **two, "parts": parts, **asked,
+            **two, "parts": parts,
         }  # fmt: skip
+
+
+class Journal:
+    """What is done so far, in the folder itself: whole shards, and what they were made of."""
+
+    def __init__(self, folder: Path, asked: dict[str, Any]) -> None:
+        self.folder, self.asked = folder, asked
+        self.shards: dict[str, Shards] = {}
+        self._told: dict[str, Any] = {}
+        _check_ours(folder)
+        place, self._found = folder / JOURNAL, _state(folder)
+        if place.is_file():
+            try:
+                found = json.loads(place.read_bytes())
+                self._told = {key: found[key] for key in ("asked", "survey", "tokenizer", "shards")}
+                self._told["source_tokenizer"] = found.get("source_tokenizer")
+            except (ValueError, KeyError, TypeError) as error:
+                raise DataError(f"{place}: is damaged; remove the folder {folder} and begin anew") from error
+
+    def finished(self) -> Index | None:
+        """The index of a folder that is complete already."""
+        if not (self.folder / INDEX).is_file():
+            return None
+        index = stored.open_index(self.folder)
+        self._compare({"inputs": list(index.inputs), "options": index.options})
+        files.DISK.remove(self.folder / JOURNAL)
+        return index
+
+    def survey(self) -> Survey | None:
+        """What an interrupted run found, if the files and what is asked for are still the same."""
+        if not self._told:
+            return None
+        try:
+            self._compare(self._told["asked"])
+        except InputError:
+            if any(self._told["shards"].values()):
+                raise
+            # Nothing is lost: no shard was finished, as when the first try had an option wrong.
+            self._told = {}
+            return None
+        return Survey(**self._told["survey"])
+
+    def _compare(self, old: Mapping[str, Any]) -> None:
+        was, now = old["options"], self.asked["options"]
+        differs = [f"{key} was {was.get(key)!r} and is {now[key]!r}" for key in now if was.get(key) != now[key]]
+        before, given = (
+            {(i["part"], i["name"], i["label"], i["sha256"]) for i in one["inputs"]} for one in (old, self.asked)
+        )
+        differs += [f"the {part} file {name} is another" for part, name, *_ in sorted(given - before, key=str)]
+        differs += [f"the {part} file {name} was there" for part, name, *_ in sorted(before - given, key=str)]
+        if not differs and old["inputs"] != self.asked["inputs"]:
+            differs.append("the order of the files is another")
+        if differs:
+            what = "; ".join(differs)
+            raise InputError(f"{self.folder}: was made of something else: {what}; pick another folder, or remove it")
+
+    def tokenizer(self, name: str) -> Tokenizer | None:
+        """A tokenizer of an interrupted run, by the name of its file."""
+        place = self.folder / name
+        whole = self._told and place.is_file() and file_sha256(place) == self._told[place.stem]
+        return tokenizer(place) if whole else None
+
+    @contextlib.contextmanager
+    def begun(self, survey: Survey, tokenizers: Tokenizers, parts: Iterable[str]) -> Iterator[dict[str, Shards]]:
+        """The shards of each part so far, in a folder that nobody else writes to meanwhile."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise InputError(f"{self.folder}: another process writes to it; wait, or pick another") from error
+            if _state(self.folder) != self._found:
+                # Going on from what was read before would remove shards that were finished since.
+                raise InputError(f"{self.folder}: another process wrote to it meanwhile; run the command again")
+            sha256: dict[str, str | None] = {}
+            for place, one in ((self.folder / name, one) for name, one in tokenizers.items()):
+                if one is not None:
+                    one.save(place)
+                sha256[place.stem] = None if one is None else file_sha256(place)
+            same = all(self._told.get(name) == digest for name, digest in sha256.items())
+            told = self._told.get("shards", {}) if same else {}
+            self.shards = {part: self._whole(told.get(part, [])) for part in parts}
+            self._told = {"asked": self.asked, "survey": asdict(survey), **sha256, "shards": self.shards}
+            # What a killed process left: arrays that no journal speaks of.
+            known = {array["file"] for some in self.shards.values() for array in stored.arrays_of(some)}
+            for file in self.folder.iterdir():
+                if (stored.NAMED.fullmatch(file.name) and file.name not in known) or LEFT.fullmatch(file.name):
+                    files.DISK.remove(file)
+            self.note()
+            yield self.shards
+        finally:
+            os.close(handle)
+
+    def _whole(self, shards: Shards) -> Shards:
+        """The shards up to the first that is damaged."""
+        for i, shard in enumerate(shards):
+            try:
+                for array in stored.arrays_of([shard]):
+                    stored.check_array(self.folder, array, verify=True)
+            except DataError:
+                return shards[:i]
+        return list(shards)
+
+    def note(self) -> None:
+        _write_json(self.folder / JOURNAL, {"version": VERSION, **self._told})
+
+    def finish(self, index: dict[str, Any]) -> Index:
+        """The index, last of all."""
+        _write_json(self.folder / INDEX, index | self.asked)
+        files.DISK.remove(self.folder / JOURNAL)
+        return stored.open_index(self.folder)
+
+
+def _state(folder: Path) -> list[Any]:
+    """What tells one state of a folder from another: every note of progress is a new file."""
+    state: list[Any] = []
+    for name in (INDEX, JOURNAL):
+        with contextlib.suppress(FileNotFoundError):
+            found = (folder / name).stat()
+            state.append((name, found.st_ino, found.st_mtime_ns, found.st_size))
+    return state
+
+
+def _check_ours(folder: Path) -> None:
+    """Refuse a folder that holds what is not ours, or nothing of ours."""
+    if not folder.is_dir():
+        if os.path.lexists(folder):
+            raise InputError(f"{folder}: is a file; give the name of a folder")
+        return
+    names = sorted({file.name for file in folder.iterdir()} - {INDEX, JOURNAL, TOKENIZER, SOURCE})
+    strange = [name for name in names if not stored.NAMED.fullmatch(name) and not LEFT.fullmatch(name)]
+    if strange:
+        raise InputError(f"{folder}: holds {', '.join(strange[:3])}, which is not ours; pick another folder")
+
+
+def _write_json(place: Path, value: Any) -> None:
+    text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    files.replace_file(place, lambda beside: beside.write_text(text, encoding="utf-8"))

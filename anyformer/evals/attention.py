@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import statistics
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,7 +11,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.evals.memory import Used, machine, now, used
+from anyformer.evals.memory import Report, Used, machine, now, rounds, typical, used
 from anyformer.kernels.attention import KERNELS, attend
 from anyformer.kernels.attention_mask import AttentionMask, Shape
 from anyformer.kernels.dispatch import Kernel, KernelRequest, choose
@@ -27,10 +25,8 @@ FIRST = 512
 """From this length on a kernel's bytes are followed in doublings, so that the next step can be foreseen."""
 SHARE = 0.5
 """Of the free memory, what a step may be expected to take."""
-ROUNDS, PATIENCE = 5, 1.0
-"""Unless told otherwise: the most rounds of timing, and the seconds after which no further one begins."""
-
-Report = Callable[[int, int], None]
+PATIENCE = 1.0
+"""Seconds after which no further round of timing begins, unless told otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,25 +129,18 @@ class Step:
     """Attention on tensors of one size."""
 
     def __init__(self, setting: Setting, kv_heads: int, length: int) -> None:
-        self.setting, self.length = setting, length
-        generator = torch.Generator(setting.device).manual_seed(0)
-
-        def draw(heads: int) -> Tensor:
-            shape = (setting.batch, length, heads, setting.head_dim)
-            made = torch.randn(shape, generator=generator, device=setting.device, dtype=torch.float32)
-            return made.to(setting.dtype)
-
-        self.inputs = [draw(setting.heads), draw(kv_heads), draw(kv_heads)]
-        self.coming = draw(setting.heads) if setting.backward else None
-        for x in self.inputs:
-            x.requires_grad_(setting.backward)
-        self.places = Tokens(torch.arange(length, device=setting.device)[None])
+        self.setting, device = setting, setting.device
+        generator = torch.Generator(device).manual_seed(0)
+        heads = (setting.heads, kv_heads, kv_heads, *([setting.heads] if setting.backward else []))
+        sizes = [(setting.batch, length, count, setting.head_dim) for count in heads]
+        drawn = [torch.randn(size, generator=generator, device=device).to(setting.dtype) for size in sizes]
+        self.inputs, self.coming = [x.requires_grad_(setting.backward) for x in drawn[:3]], drawn[3:]
+        self.places = Tokens(torch.arange(length, device=device)[None])
 
     def mask(self, case: Case) -> AttentionMask:
         """A new one, from which no kernel has derived anything yet."""
-        return AttentionMask(
-            case.pattern, self.places, self.places, plain=True, heads=self.setting.heads, shape=case.shape
-        )
+        heads, places = self.setting.heads, self.places
+        return AttentionMask(case.pattern, places, places, plain=True, heads=heads, shape=case.shape)
 
     def forward(self, case: Case, mask: AttentionMask | None = None) -> Tensor:
         q, k, v = self.inputs
@@ -161,18 +150,27 @@ class Step:
     def whole(self, case: Case, mask: AttentionMask | None = None) -> Any:
         """The same, and the backward pass if it is asked for."""
         out = self.forward(case, mask)
-        return out if self.coming is None else torch.autograd.grad(out, self.inputs, self.coming)
+        return torch.autograd.grad(out, self.inputs, self.coming) if self.coming else out
 
     def bytes(self, case: Case) -> Used:
         """What is left after the forward pass, and the peak of the whole step; masks are made anew."""
         device = self.setting.device
         found = used(lambda: self.forward(case), device)
-        return found if self.coming is None else Used(found.left, used(lambda: self.whole(case), device).peak)
+        return Used(found.left, used(lambda: self.whole(case), device).peak) if self.coming else found
 
-    def seconds(self, case: Case, mask: AttentionMask) -> float:
-        began = now(self.setting.device)
-        self.whole(case, mask)
-        return now(self.setting.device) - began
+    def seconds(self, served: Sequence[Case]) -> dict[Case, float]:
+        """The time of each, measured in turn so that whatever else the machine does meets all alike."""
+        device, masks = self.setting.device, {case: self.mask(case) for case in served}
+        for case in served:
+            # This makes the masks, and is not counted.
+            self.whole(case, masks[case])
+        found: dict[Case, list[float]] = {case: [] for case in served}
+        for _ in rounds(self.setting.repeats, PATIENCE):
+            for case in served:
+                began = now(device)
+                self.whole(case, masks[case])
+                found[case].append(now(device) - began)
+        return {case: typical(seconds, device) for case, seconds in found.items()}
 
 
 class MemoryGrowth:
@@ -200,16 +198,16 @@ def measure(setting: Setting, report: Report | None = None) -> Table:
     the minimum on a CPU and the median on CUDA. Bytes are those of a step that makes its masks itself.
     """
     served, refused = cases(setting)
-    attentions = setting.attentions()
+    attentions, lengths = setting.attentions(), steps(setting.lengths)
+    rows, done = list[Row](), 0
     with torch.set_grad_enabled(setting.backward):
-        lengths = steps(setting.lengths)
-        total, rows = len(attentions) * len(lengths), list[Row]()
-        for i, (attention, kv_heads) in enumerate(attentions.items()):
-            growths = [MemoryGrowth() for _ in served]
-            for j, length in enumerate(lengths):
-                rows += _at(setting, attention, kv_heads, length, list(zip(served, growths, strict=True)))
+        for attention, kv_heads in attentions.items():
+            growths = [(case, MemoryGrowth()) for case in served]
+            for length in lengths:
+                rows += _at(setting, attention, kv_heads, length, growths)
+                done += 1
                 if report is not None:
-                    report(i * len(lengths) + j + 1, total)
+                    report(done, len(attentions) * len(lengths))
     return Table(
         setting=setting, rows=tuple(rows), refusals=tuple(refused), threads=torch.get_num_threads(),
         machine=machine(setting.device),
@@ -225,7 +223,6 @@ def steps(lengths: Sequence[int]) -> list[int]:
 def _at(
     setting: Setting, attention: str, kv_heads: int, length: int, growths: list[tuple[Case, MemoryGrowth]]
 ) -> Iterator[Row]:
-    asked = length in setting.lengths
     step = Step(setting, kv_heads, length)
     bytes_: dict[Case, Used] = {}
     for case, growth in growths:
@@ -241,35 +238,15 @@ def _at(
                 # What is compiled or kept for this size is there before anything is counted.
                 step.whole(case)
             bytes_[case] = step.bytes(case)
+            growth.known.append((length, bytes_[case].peak))
         except torch.OutOfMemoryError:
             growth.stopped = "there is not enough memory on the device"
-        else:
-            growth.known.append((length, bytes_[case].peak))
-    if not asked:
+    if length not in setting.lengths:
         return
-    times = _times(step, list(bytes_))
+    times = step.seconds(list(bytes_))
     for case, growth in growths:
-        found = bytes_.get(case)
-        named = {"attention": attention, "kv_heads": kv_heads, "length": length, "case": case.name}
-        if found is None:
-            yield Row(**named, skipped=growth.stopped)
-        else:
-            yield Row(**named, seconds=times[case], left=found.left, peak=found.peak)
-
-
-def _times(step: Step, served: Sequence[Case]) -> dict[Case, float]:
-    """Seconds of each, measured in turn so that whatever else the machine does meets all alike."""
-    masks = {case: step.mask(case) for case in served}
-    found: dict[Case, list[float]] = {case: [] for case in served}
-    began, rounds = time.perf_counter(), step.setting.repeats or ROUNDS
-    # The first round makes the masks and is not counted.
-    for turn in range(rounds + 1):
-        if turn > 1 and step.setting.repeats is None and time.perf_counter() - began > PATIENCE:
-            break
-        for case in served:
-            seconds = step.seconds(case, masks[case])
-            if turn:
-                found[case].append(seconds)
-    # Other programs can only slow a CPU down; a GPU is ours, but its clock moves both cases.
-    typical = statistics.median if torch.device(step.setting.device).type == "cuda" else min
-    return {case: typical(seconds) for case, seconds in found.items()}
+        found, seconds = bytes_.get(case), times.get(case)
+        yield Row(
+            attention=attention, kv_heads=kv_heads, length=length, case=case.name, seconds=seconds,
+            left=found and found.left, peak=found and found.peak, skipped="" if found else growth.stopped,
+        )  # fmt: skip

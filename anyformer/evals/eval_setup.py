@@ -18,10 +18,9 @@ from anyformer.data.tokenizer import SOURCE, Tokenizer, tokenizer
 from anyformer.errors import DataError, InputError, nearest
 from anyformer.families.io import load
 from anyformer.specs.model import ModelSpec
-from anyformer.train.components import STAGE
+from anyformer.train.components import STAGE, restaged
 from anyformer.train.config import ROWS, Config
 from anyformer.train.resolve import specs_of
-from anyformer.train.stages import restaged
 
 if TYPE_CHECKING:
     import torch

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -13,21 +12,19 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.evals.memory import machine, now
+from anyformer.evals.memory import Report, machine, now, rounds, typical
 from anyformer.generation.generate import generate
-from anyformer.generation.params.generation_request import check_model, room
+from anyformer.generation.params.generation_request import check_model, context_length
 from anyformer.model.model import Model
 
 READ = 2**30
 """Bytes of the largest buffer with which memory is timed."""
 TURNS = 5
 """How often memory is timed."""
-ROUNDS, PATIENCE = 5, 2.0
-"""Unless told otherwise: the most rounds of timing, and the seconds after which no further one begins."""
+PATIENCE = 2.0
+"""Seconds after which no further round of timing begins, unless told otherwise."""
 WARM = 3
 """Steps that are taken before anything is timed: kernels are chosen and memory is taken for the first time."""
-
-Report = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +109,7 @@ def measure(model: Model, setting: Setting, report: Report | None = None) -> Tab
     check_model(model.spec)
     if model.spec.topology != "decoder":
         raise InputError(f"bench generate measures decoders, and this model is an {model.spec.topology}")
-    like, (size, hard) = next(model.parameters()), room(model)
+    like, (size, hard) = next(model.parameters()), context_length(model)
     longest = max(setting.lengths) + setting.new - 1
     if hard and longest > size:
         wanted = f"a prompt of {max(setting.lengths)} and {setting.new} tokens need {longest} positions"
@@ -126,10 +123,10 @@ def measure(model: Model, setting: Setting, report: Report | None = None) -> Tab
         if mode == CACHED or (setting.uncached and batch == 1)
     ]
     rows: list[Row] = []
-    for i, case in enumerate(cases):
+    for case in cases:
         rows.append(_row(model, *case, setting, bandwidth))
         if report is not None:
-            report(i + 1, len(cases))
+            report(len(rows), len(cases))
     return Table(
         rows=tuple(rows), bandwidth=bandwidth, params=sum(p.numel() for p in model.parameters()), device=str(like.device),
         dtype=str(like.dtype).removeprefix("torch."), machine=machine(like.device),
@@ -141,13 +138,8 @@ def _row(model: Model, mode: str, batch: int, prompt: int, setting: Setting, ban
     generator = torch.Generator().manual_seed(0)
     ids_BT = torch.randint(model.spec.input_vocab, (batch, prompt), generator=generator).to(like.device)
     list(times(model, ids_BT, min(WARM, setting.new), cached=mode == CACHED))
-    began, rounds = time.perf_counter(), list[list[float]]()
-    while len(rounds) < (setting.repeats or ROUNDS):
-        if rounds and setting.repeats is None and time.perf_counter() - began > PATIENCE:
-            break
-        rounds.append(list(times(model, ids_BT, setting.new, cached=mode == CACHED)))
-    typical = statistics.median if like.device.type == "cuda" else min
-    first, *steps = [typical(each) for each in zip(*rounds, strict=True)]
+    found = [list(times(model, ids_BT, setting.new, cached=mode == CACHED)) for _ in rounds(setting.repeats, PATIENCE)]
+    first, *steps = [typical(each, like.device) for each in zip(*found, strict=True)]
     middle = prompt + setting.new // 2
     moved = model.spec.count().bytes_moved("decode", middle, like.dtype, batch) if mode == CACHED else None
     return Row(
@@ -173,9 +165,9 @@ def read_speed(size: int, device: torch.device) -> float:
     rows = max(min(size, READ) // (4 * width), 1)
     matrix_RD, vector_D = torch.ones(rows, width, device=device), torch.ones(width, device=device)
     turns: list[float] = []
+    # The first turn is not counted.
     for _ in range(TURNS + 1):
         began = now(device)
         torch.mv(matrix_RD, vector_D)
         turns.append(now(device) - began)
-    # The first turn is not counted.
     return rows * width * 4 / min(turns[1:])

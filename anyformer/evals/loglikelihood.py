@@ -6,19 +6,18 @@ say, unless the text begins with the bos token itself; where there is nothing be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
+from anyformer.evals.memory import Report
 from anyformer.generation.generate import generate
 from anyformer.model.eval_mode import eval_mode
 from anyformer.model.model import Model
 from anyformer.train.perplexity import MANY, TOKENS, Reader, Window, batches, unpredicted, window_sizes
-
-Report = Callable[[int, int], None]
 
 
 class LoglikelihoodModel:
@@ -67,8 +66,7 @@ class LoglikelihoodModel:
         before = self.ids(context) if context or (blank and self.words.published) else []
         if before:
             return before, self.ids(context + continuation)[len(before) :]
-        after = self._bare(continuation)
-        first = self._nothing()
+        after, first = self._bare(continuation), self._nothing()
         # A text that begins with it needs no other.
         return (after[:1], after[1:]) if self.words.published and after[:1] == first else (first, after)
 
@@ -96,13 +94,11 @@ class LoglikelihoodModel:
             before, after = self.split(context, continuation)
             if not after:
                 raise InputError(f"pair {i}: the continuation {continuation!r} has no tokens")
-            if len(after) > self.room:
-                raise InputError(
-                    f"pair {i}: its continuation has {len(after)} tokens, and {self.room} are read at once"
-                )
+            if (count := len(after)) > self.room:
+                raise InputError(f"pair {i}: its continuation has {count} tokens, and {self.room} are read at once")
             ids = (before + after)[-(self.room + 1) :]
             rows.append(ids)
-            windows.append(Window(i, 0, len(ids) - len(after), len(ids)))
+            windows.append(Window(i, 0, len(ids) - count, len(ids)))
         found = self._read(rows, windows, report)
         return [(-nats, greedy) for nats, greedy in (found[window] for window in windows)]
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._C._autograd import _disable_profiler_legacy, _enable_profiler_legacy
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
+
+Report = Callable[[int, int], None]
+"""Called with how much is done, and with all that there is to do."""
+ROUNDS = 5
+"""Rounds of timing at most, unless told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,20 @@ def now(device: str | torch.device) -> float:
     if torch.device(device).type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
+
+
+def rounds(repeats: int | None, patience: float) -> Iterator[None]:
+    """So many rounds of timing; unset: a few, of which none begins after `patience` seconds but the first."""
+    began = time.perf_counter()
+    for turn in range(repeats or ROUNDS):
+        if turn and repeats is None and time.perf_counter() - began > patience:
+            return
+        yield
+
+
+def typical(seconds: Sequence[float], device: str | torch.device) -> float:
+    """The least on a CPU, which other programs can only slow down; the median on CUDA, whose clock moves both ways."""
+    return statistics.median(seconds) if torch.device(device).type == "cuda" else min(seconds)
 
 
 def machine(device: str | torch.device) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,11 +21,8 @@ MARKS = "osD^vP"
 
 def check_path(path: str | Path) -> None:
     """Refuse a file that could not be written, before hours of measuring and not after them."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
     file = Path(path)
-    known = sorted(FigureCanvasAgg.get_supported_filetypes())
-    if file.suffix.removeprefix(".").lower() not in known:
+    if file.suffix.removeprefix(".").lower() not in _figure(1, 1).canvas.get_supported_filetypes():
         raise InputError(f"{str(path)!r} ends in no picture format; write e.g. {file.stem or 'attention'}.png")
     if not file.parent.is_dir():
         raise InputError(f"{path}: there is no directory {str(file.parent)!r}")
@@ -48,13 +44,13 @@ def _save(figure: Figure, path: str | Path) -> None:
         figure.savefig(path, dpi=150, facecolor=PAPER)
 
 
-def _style(axes: Axes, show: Callable[..., str], subs: tuple[float, ...]) -> None:
+def _style(axes: Axes, unit: str, subs: tuple[float, ...]) -> None:
     """A logarithmic axis of values that people can read, and a faint grid."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import EngFormatter, LogLocator, NullFormatter
 
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(base=10, subs=subs, numticks=12))
-    axes.yaxis.set_major_formatter(FuncFormatter(show))
+    axes.yaxis.set_major_formatter(EngFormatter(unit))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.tick_params(labelsize=9, labelcolor=INK)
     axes.grid(which="major", color=FAINT, linewidth=0.6)
@@ -96,7 +92,7 @@ def _panel(axes: Axes, rows: list[attention.Row], names: list[str], lengths: tup
         )  # fmt: skip
     axes.set_xticks(list(lengths), [f"{length:,}" for length in lengths], fontsize=9, color=INK)
     axes.xaxis.set_minor_locator(NullLocator())
-    _style(axes, shown_seconds if seconds else _bytes, (1.0, 3.0))
+    _style(axes, "s" if seconds else "B", (1.0, 3.0))
 
 
 def save_generation(table: generation.Table, path: str | Path) -> None:
@@ -115,7 +111,7 @@ def save_generation(table: generation.Table, path: str | Path) -> None:
         limits = [row.limit for row in rows if row.limit is not None]
         if limits:
             axes.plot(middle, limits, color=colour, linestyle=":", linewidth=1.2)
-    _style(axes, shown_seconds, (1.0, 2.0, 5.0))
+    _style(axes, "s", (1.0, 2.0, 5.0))
     axes.set_xlabel("tokens before the step", color=INK)
     axes.set_ylabel("time of a step (dotted: reading its bytes once)", color=INK)
     axes.legend(frameon=False, fontsize=9)
@@ -123,18 +119,3 @@ def save_generation(table: generation.Table, path: str | Path) -> None:
     size = f"{table.params / 1e6:.3g} M parameters, {table.dtype}, {table.machine}"
     axes.set_title(f"Generating {every + 1:.0f} tokens, {size}", fontsize=11, color=INK)
     _save(figure, path)
-
-
-def shown_seconds(value: float, _: int | None = None) -> str:
-    """10 ms."""
-    return _shown(value, {"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9})
-
-
-def _bytes(value: float, _: int | None = None) -> str:
-    return _shown(value, {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0})
-
-
-def _shown(value: float, units: dict[str, float]) -> str:
-    """A value in the largest unit that it has one of."""
-    name = next((name for name, unit in units.items() if value >= unit * 0.999), [*units][-1])
-    return f"{value / units[name]:g} {name}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import DataError, InputError
+from anyformer.evals.memory import Report
 from anyformer.model.eval_mode import eval_mode, without_head
 from anyformer.model.model import Model
 from anyformer.train.perplexity import Window, cut, head_of, perplexity, read_documents, unpredicted, window_sizes
@@ -55,19 +56,16 @@ class Quality:
     @property
     def bits_per_byte(self) -> tuple[float, float] | None:
         """Before and after; None if only ids were given."""
-        if not self.bytes:
-            return None
         scale = math.log(2) * self.bytes
-        return self.before / scale, self.after / scale
+        return (self.before / scale, self.after / scale) if self.bytes else None
 
     def line(self) -> str:
         old, new = self.perplexity
-        bits = self.bits_per_byte
-        words = [f"perplexity {old:,.3f} -> {new:,.3f} ({100 * (new / old - 1):+.2f}%)"]
-        if bits is not None:
-            words.append(f"bits per byte {bits[0]:.4f} -> {bits[1]:.4f}")
-        words += [f"KL {self.mean_kl:.5f} nats", f"same first choice {100 * self.agreement:.1f}%"]
-        return ", ".join(words)
+        bits = "bits per byte {:.4f} -> {:.4f}, ".format(*self.bits_per_byte) if self.bits_per_byte else ""
+        return (
+            f"perplexity {old:,.3f} -> {new:,.3f} ({100 * (new / old - 1):+.2f}%), {bits}"
+            f"KL {self.mean_kl:.5f} nats, same first choice {100 * self.agreement:.1f}%"
+        )
 
     def data(self) -> dict[str, Any]:
         names, bits = ("before", "after"), self.bits_per_byte
@@ -95,17 +93,15 @@ def compare_ids(
     bytes: int = 0,
     stride: int | None = None,
     context: int | None = None,
-    report: Callable[[int, int], None] | None = None,
+    report: Report | None = None,
 ) -> Quality:
     """The same for documents of token ids."""
     if model.spec.vocab != changed.spec.vocab:
         raise InputError(f"the two models have vocabularies of {model.spec.vocab} and {changed.spec.vocab}")
     (size, step), _ = window_sizes(model, context, stride), window_sizes(changed, context, stride)
-    skipped = unpredicted(model)
-    if unpredicted(changed) != skipped:
-        raise InputError(
-            f"the two models have prefixes of {skipped} and {unpredicted(changed)}, and predict other tokens"
-        )
+    skipped, other = unpredicted(model), unpredicted(changed)
+    if other != skipped:
+        raise InputError(f"the two models have prefixes of {skipped} and {other}, and predict other tokens")
     windows = [w for i, row in enumerate(documents) for w in cut(len(row), size, step, i, skipped)]
     total = sum(w.end - w.first for w in windows)
     if not total:
@@ -133,12 +129,10 @@ def _window(model: Model, changed: Model, row: Sequence[int], window: Window) ->
     for at in range(0, len(wanted), few):
         some = slice(at, at + few)
         old, new = (_logs(m, hidden[some]) for m, hidden in zip((model, changed), states, strict=True))
-        total += torch.stack([
-            F.nll_loss(old, wanted[some], reduction="sum").double(),
-            F.nll_loss(new, wanted[some], reduction="sum").double(),
-            F.kl_div(new, old, reduction="sum", log_target=True).double(),
-            (old.argmax(-1) == new.argmax(-1)).sum().double(),
-        ]).cpu()  # fmt: skip
+        nats = (F.nll_loss(logs, wanted[some], reduction="sum") for logs in (old, new))
+        agreed = (old.argmax(-1) == new.argmax(-1)).sum()
+        figures = *nats, F.kl_div(new, old, reduction="sum", log_target=True), agreed
+        total += torch.stack([figure.double() for figure in figures]).cpu()
     return total
 
 

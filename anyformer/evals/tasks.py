@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +17,7 @@ from anyformer.data.dataset import Examples
 from anyformer.data.objectives.causal import NextToken, ends_of
 from anyformer.errors import InputError
 from anyformer.evals.eval_setup import EvalSetup
+from anyformer.evals.memory import Report
 from anyformer.model.output import Output
 from anyformer.train.evaluation import evaluate
 from anyformer.train.perplexity import perplexity
@@ -112,9 +112,7 @@ class Measured:
         return found | ({} if classes is None else classes.data())
 
 
-def measure(
-    setup: EvalSetup, *, length: int | None = None, report: Callable[[int, int], None] | None = None
-) -> Measured:
+def measure(setup: EvalSetup, *, length: int | None = None, report: Report | None = None) -> Measured:
     """Every row of the part once, with nothing dropped and, where something is hidden, always the same of it.
 
     `report` is called after each batch with the number of rows that were read, and of all.

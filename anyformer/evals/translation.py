@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,17 +13,16 @@ from anyformer.data.dataset import Examples
 from anyformer.data.objectives import source_eos
 from anyformer.errors import CapabilityError, DataError, InputError
 from anyformer.evals.eval_setup import EvalSetup
+from anyformer.evals.memory import Report
 from anyformer.generation.generate import generate
-from anyformer.generation.params.generation_request import room
+from anyformer.generation.params.generation_request import context_length
 from anyformer.model.model import Model
 from anyformer.registry import installed
 
 LONGER = 50
 """A translation has at most so many tokens more than its source (Vaswani et al. 2017, section 6.1)."""
-CELLS = {"cpu": 1024}
-"""Source tokens that are decoded beside each other, times hypotheses."""
-MANY = 16_384
-"""The same on an accelerator."""
+CELLS, MANY = {"cpu": 1024}, 16_384
+"""Source tokens that are decoded beside each other, times hypotheses; and the same on an accelerator."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,8 +68,7 @@ def bleu(translations: Sequence[str], references: Sequence[Sequence[str]]) -> Bl
     )  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sentence:
+class Sentence(NamedTuple):
     """A source and all that the data give as its translation."""
 
     ids: tuple[int, ...]
@@ -114,7 +112,7 @@ def sentences(examples: Examples, limit: int | None = None) -> list[Sentence]:
         source, target = (tuple(examples.read(column, i).tolist()) for column in ("source", "target"))
         if source and target:
             found.setdefault(source, {})[target] = None
-    whole = [Sentence(ids=source, references=tuple(targets)) for source, targets in found.items()]
+    whole = [Sentence(source, tuple(targets)) for source, targets in found.items()]
     if not whole:
         raise DataError("there is no pair with a source and a target; nothing can be translated")
     if limit is None or limit >= len(whole):
@@ -124,7 +122,7 @@ def sentences(examples: Examples, limit: int | None = None) -> list[Sentence]:
 
 
 def translate(
-    setup: EvalSetup, *, beams: int = 1, limit: int | None = None, report: Callable[[int, int], None] | None = None
+    setup: EvalSetup, *, beams: int = 1, limit: int | None = None, report: Report | None = None
 ) -> Translated:
     """Translate the sources of a part and compare with its references.
 
@@ -152,12 +150,12 @@ def translate(
 
 
 def decode(
-    model: Model, sources: Sequence[Sequence[int]], *, beams: int = 1, report: Callable[[int, int], None] | None = None
+    model: Model, sources: Sequence[Sequence[int]], *, beams: int = 1, report: Report | None = None
 ) -> tuple[list[list[int]], int]:
     """Ids of each translation without the one that ends it, and how many did not end by themselves."""
     end, device = source_eos(model.spec), next(model.parameters()).device
     tail = [] if end is None else [end]
-    most = room(model)[0] - 1
+    most = context_length(model)[0] - 1
     cells = max(1, CELLS.get(device.type, MANY) // beams)
     made: list[list[int]] = [[] for _ in sources]
     by_length: dict[int, list[int]] = {}

@@ -10,10 +10,9 @@ from anyformer.errors import InputError, SpecError
 from anyformer.explain.axes import Axis, axes_of
 from anyformer.explain.costs import DTYPE, STORED, check_contexts, decodes, usual_contexts
 from anyformer.explain.words import some
-from anyformer.specs.codec import write
+from anyformer.specs.codec import listed, write
 from anyformer.specs.count import Count, dtype_bytes
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.paths import listed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from typing import NamedTuple
 
-from anyformer.explain.closed_axes import heads_name
+from anyformer.explain.axes import heads_name
 from anyformer.explain.groups import Group
 from anyformer.explain.words import number
 from anyformer.specs.layer import Attention
 from anyformer.specs.parameters import slots
 
-# Box-drawing characters: lines, corners, and where lines meet.
-ACROSS, DOWN = "\u2500", "\u2502"
-TOP_LEFT, TOP_RIGHT, LOW_LEFT, LOW_RIGHT = "\u250c", "\u2510", "\u2514", "\u2518"
-TO_RIGHT, FROM_BELOW, FROM_ABOVE = "\u251c", "\u252c", "\u2534"
-PLAIN = str.maketrans(
-    {
-        ACROSS: "-",
-        DOWN: "|",
-        **dict.fromkeys((TOP_LEFT, TOP_RIGHT, LOW_LEFT, LOW_RIGHT, TO_RIGHT, FROM_BELOW, FROM_ABOVE), "+"),
-        "\u2588": "#",
-        "\u2580": '"',
-        "\u2584": "_",
-    }
-)
+JOINTS = " \u2575\u2577\u2502\u2574\u2518\u2510\u2524\u2576\u2514\u250c\u251c\u2500\u2534\u252c\u253c"
+"""Box-drawing characters by the sides on which they meet others."""
+UP, DOWN, LEFT, RIGHT = 1, 2, 4, 8
+PLAIN = str.maketrans(JOINTS + "\u2588\u2580\u2584", ' ++|++++++++-+++#"_')
 """For a terminal that knows ASCII only."""
-
 STREAM = 2
 """Column of the residual."""
-LEFT = 7
+INDENT = 7
 """Column where boxes begin."""
 GAP = 3
 """Between boxes side by side."""
@@ -117,103 +108,93 @@ def body_lines(group: Group, name: str) -> tuple[str, ...]:
     return (*lines, *([", ".join(extras)] if extras else []))
 
 
+class Box(NamedTuple):
+    """A box on a grid of characters: its upper left corner, room for letters, its lines, and what it stands for."""
+
+    x: int
+    y: int
+    inner: int
+    lines: list[str]
+    part: str
+
+
+class Layout(NamedTuple):
+    """Where the boxes of a block are, and the wires (x, y, x, y) that join them."""
+
+    boxes: list[Box]
+    wires: list[tuple[int, int, int, int]]
+    adds: list[int]
+    """Rows in which a branch is added to the residual."""
+    width: int
+    height: int
+
+
+def layout(made: Sketch, room: int) -> Layout:
+    """Boxes and wires of a block, with at most `room` letters in a line of a box."""
+    boxes, wires, adds = list[Box](), list[tuple[int, int, int, int]](), list[int]()
+    labels = [[*branch.boxes, (made.shared,)] for branch in made.branches]
+    inners = [max(len(line) for box in column for line in broken(box, room)) for column in labels]
+    steps = [(made.branches, inners, made.after)]
+    if made.serial:
+        steps = [((branch,), [max(inners)], branch.after) for branch in made.branches]
+    y, begin = 2, 0
+    for branches, inners, after in steps:
+        lefts = [INDENT + sum(inners[:i]) + (4 + GAP) * i for i in range(len(branches))]
+        middles = [left + (inner + 4) // 2 for left, inner in zip(lefts, inners, strict=True)]
+        fork = STREAM
+        if made.shared:
+            boxes.append(Box(INDENT, y + 1, inners[0], [made.shared], "norm"))
+            wires += [(STREAM, y, middles[0], y), (middles[0], y, middles[0], y + 1)]
+            wires.append((middles[0], y + 3, middles[0], y + 4))
+            y, fork = y + 4, middles[0]
+        wires.append((fork, y, middles[-1], y))
+        ends: list[int] = []
+        for branch, left, inner, middle in zip(branches, lefts, inners, middles, strict=True):
+            end = y
+            for i, box in enumerate(branch.boxes):
+                part = branch.name if i == branch.body else "other" if "times" in box[0] else "norm"
+                boxes.append(Box(left, end + 1, inner, broken(box, room), part))
+                wires.append((middle, end, middle, end + 1))
+                end += len(boxes[-1].lines) + 2
+            ends.append(end)
+        y = max(ends) + 1
+        adds.append(y)
+        wires += [(middle, end, middle, y) for middle, end in zip(middles, ends, strict=True)]
+        wires.append((STREAM, y, middles[-1], y))
+        if after:
+            # A norm that stands in the residual itself.
+            boxes.append(Box(0, y + 2, len(after), [after], "norm"))
+            wires.append((STREAM, begin, STREAM, y + 2))
+            y, begin = y + 4, y + 4
+        y += 2
+    wires.append((STREAM, begin, STREAM, y))
+    return Layout(boxes, wires, adds, max(box.x + box.inner + 4 for box in boxes), y + 1)
+
+
 def draw(made: Sketch, width: int = 80) -> list[str]:
     """The block in lines of at most `width` characters (labels are broken to fit, down to a few letters)."""
     columns = 1 if made.serial else len(made.branches)
-    room = max((width - LEFT - GAP * (columns - 1)) // columns - 4, 12)
-    lines = [" " * STREAM + "x", _stream()]
-    if made.serial:
-        inner = _inner([box for branch in made.branches for box in branch.boxes], room)
-        for branch in made.branches:
-            lines += _fork([_middle(inner)])
-            lines += [_stream() + " " * (LEFT - STREAM - 1) + line for line in _column(branch, inner, room)]
-            lines += [_add([_middle(inner)]), *_after(branch.after), _stream()]
-    else:
-        lines += _parallel(made, room)
-    return [*lines, " " * STREAM + "y"]
+    laid = layout(made, max((width - INDENT - GAP * (columns - 1)) // columns - 4, 12))
+    rows = [[" "] * laid.width for _ in range(laid.height)]
+    for box in laid.boxes:
+        for i, line in enumerate(framed([f" {line.center(box.inner)} " for line in box.lines])):
+            rows[box.y + i][box.x : box.x + len(line)] = line
+    for x0, y0, x1, y1 in laid.wires:
+        for x, y in itertools.product(range(x0, x1 + 1), range(y0, y1 + 1)):
+            sides = UP * (y > y0) | DOWN * (y < y1) | LEFT * (x > x0) | RIGHT * (x < x1)
+            rows[y][x] = JOINTS[JOINTS.index(rows[y][x]) | sides]
+    for y, mark in {0: " x ", laid.height - 1: " y ", **dict.fromkeys(laid.adds, "(+)")}.items():
+        rows[y][STREAM - 1 : STREAM + 2] = mark
+    return ["".join(row).rstrip() for row in rows]
 
 
-def _parallel(made: Sketch, room: int) -> list[str]:
-    inners = [_inner([*branch.boxes, (made.shared,)], room) for branch in made.branches]
-    lefts = [LEFT + sum(inner + 4 + GAP for inner in inners[:i]) for i in range(len(inners))]
-    middles = [left - LEFT + _middle(inner) for left, inner in zip(lefts, inners, strict=True)]
-    lines: list[str] = []
-    if made.shared:
-        lines += _fork(middles[:1])
-        indent = _stream() + " " * (LEFT - STREAM - 1)
-        lines += [indent + line for line in _box((made.shared,), inners[0])]
-        lines.append(indent + _row(middles, TO_RIGHT, FROM_BELOW, TOP_RIGHT))
-    else:
-        lines += _fork(middles)
-    columns = [_column(branch, inner, room) for branch, inner in zip(made.branches, inners, strict=True)]
-    wires = [" " * _middle(inner) + DOWN for inner in inners]
-    for row in zip_longest(*columns):
-        cells = [wire if cell is None else cell for cell, wire in zip(row, wires, strict=True)]
-        placed = "".join(cell.ljust(inner + 4 + GAP) for cell, inner in zip(cells, inners, strict=True))
-        lines.append((_stream() + " " * (LEFT - STREAM - 1) + placed).rstrip())
-    return [*lines, _add(middles), *_after(made.after), _stream()]
-
-
-def _stream() -> str:
-    return " " * STREAM + DOWN
-
-
-def _inner(boxes: list[tuple[str, ...]], room: int) -> int:
-    """Width inside of boxes that stand in one column."""
-    return max(len(line) for box in boxes for line in broken(box, room))
+def framed(lines: Sequence[str]) -> list[str]:
+    """Lines of one length in a frame."""
+    across, side = JOINTS[LEFT | RIGHT] * len(lines[0]), JOINTS[UP | DOWN]
+    top = f"{JOINTS[DOWN | RIGHT]}{across}{JOINTS[DOWN | LEFT]}"
+    return [top, *(f"{side}{line}{side}" for line in lines), f"{JOINTS[UP | RIGHT]}{across}{JOINTS[UP | LEFT]}"]
 
 
 def broken(box: tuple[str, ...], room: int) -> list[str]:
     """The lines of a box, broken to fit."""
     return [piece for line in box for piece in textwrap.wrap(line, room) or [""]]
-
-
-def _middle(inner: int) -> int:
-    return (inner + 4) // 2
-
-
-def _column(branch: Branch, inner: int, room: int) -> list[str]:
-    return [line for box in branch.boxes for line in _box(tuple(broken(box, room)), inner)]
-
-
-def _box(lines: tuple[str, ...], inner: int) -> list[str]:
-    middle = _middle(inner)
-    left, right = ACROSS * (middle - 1), ACROSS * (inner + 2 - middle)
-    return [
-        f"{TOP_LEFT}{left}{FROM_ABOVE}{right}{TOP_RIGHT}",
-        *(f"{DOWN} {line.center(inner)} {DOWN}" for line in lines),
-        f"{LOW_LEFT}{left}{FROM_BELOW}{right}{LOW_RIGHT}",
-    ]
-
-
-def _row(middles: list[int], first: str, between: str, last: str) -> str:
-    """A line from the first of these columns to the last, which it joins."""
-    marks = [first, *[between] * (len(middles) - 2), last]
-    line, at = "", 0
-    for middle, mark in zip(middles, marks, strict=False):
-        line += (ACROSS if line else " ") * (middle - at) + mark
-        at = middle + 1
-    return line
-
-
-def _fork(middles: list[int]) -> list[str]:
-    row = _row(middles, FROM_BELOW, FROM_BELOW, TOP_RIGHT) if len(middles) > 1 else " " * middles[0] + TOP_RIGHT
-    return [" " * STREAM + TO_RIGHT + ACROSS * (LEFT - STREAM - 1) + row.replace(" ", ACROSS)]
-
-
-def _add(middles: list[int]) -> str:
-    row = _row(middles, FROM_ABOVE, FROM_ABOVE, LOW_RIGHT) if len(middles) > 1 else " " * middles[0] + LOW_RIGHT
-    return " " * (STREAM - 1) + "(+)" + ACROSS * (LEFT - STREAM - 2) + row.replace(" ", ACROSS)
-
-
-def _after(norm: str) -> list[str]:
-    """A norm that stands in the residual itself."""
-    if not norm:
-        return []
-    right = ACROSS * (len(norm) + 2 - STREAM)
-    return [
-        _stream(),
-        f"{TOP_LEFT}{ACROSS * (STREAM - 1)}{FROM_ABOVE}{right}{TOP_RIGHT}",
-        f"{DOWN} {norm} {DOWN}",
-        f"{LOW_LEFT}{ACROSS * (STREAM - 1)}{FROM_BELOW}{right}{LOW_RIGHT}",
-    ]

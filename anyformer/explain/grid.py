@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from anyformer.explain.drawing import ACROSS, DOWN, LOW_LEFT, LOW_RIGHT, TOP_LEFT, TOP_RIGHT
+from anyformer.explain.drawing import framed
+from anyformer.explain.groups import Group
 from anyformer.explain.words import number
 from anyformer.specs.patterns import Pattern, Tokens
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 TOKENS = 32
 HEADS, PANELS = 8, 2
 """Heads that are looked at where a pattern differs by head, and how many that look different are drawn."""
-UPPER, LOWER, BOTH = "\u2580", "\u2584", "\u2588"
-"""Half of a character, the other half, all of it."""
+HALVES = " \u2584\u2580\u2588"
+"""A character by its filled halves: none, the lower one, the upper one, both."""
 
 Cells: TypeAlias = "NDArray[np.bool_]"
 
@@ -98,6 +99,11 @@ def picture(
     return Picture(pattern=pattern, drawn=drawn, divided=by, panels=panels, marked=marked)
 
 
+def picture_of(group: Group) -> Picture:
+    """The pattern of a group of layers, as the first of them has it."""
+    return picture(group.pattern, heads=group.dims.heads, layer=group.indices[0])
+
+
 def draw_picture(drawn: Picture) -> list[str]:
     """All panels as lines of text, one below the other."""
     lines: list[str] = []
@@ -108,11 +114,7 @@ def draw_picture(drawn: Picture) -> list[str]:
 
 def draw_grid(cells: Cells) -> list[str]:
     """Lines of text in a frame: a character is one key wide and two queries high, which makes cells square."""
-    rows, keys = cells.shape
-    lines = [f"{TOP_LEFT}{ACROSS * keys}{TOP_RIGHT}"]
-    for i in range(0, rows, 2):
-        lower = cells[i + 1] if i + 1 < rows else [False] * keys
-        marks = {(True, True): BOTH, (True, False): UPPER, (False, True): LOWER, (False, False): " "}
-        row = "".join(marks[bool(a), bool(b)] for a, b in zip(cells[i], lower, strict=True))
-        lines.append(f"{DOWN}{row}{DOWN}")
-    return [*lines, f"{LOW_LEFT}{ACROSS * keys}{LOW_RIGHT}"]
+    rows = cells.astype(int).tolist()
+    below = [*rows[1::2], [0] * len(rows[0])]
+    pairs = [zip(*two, strict=True) for two in zip(rows[::2], below, strict=False)]
+    return framed(["".join(HALVES[2 * a + b] for a, b in pair) for pair in pairs])

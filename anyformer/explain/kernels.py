@@ -11,15 +11,13 @@ import torch
 from anyformer.explain.costs import decodes
 from anyformer.explain.groups import Group, groups, place_of
 from anyformer.kernels.attention import KERNELS, choice
+from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.dispatch import KernelRequest
-from anyformer.model.stack import FULL, kept_places, kernel_request, layer_groups
+from anyformer.model.stack import LayerGroup, cached_layout, cross_group, kernel_request, layer_groups
 from anyformer.model.token_layout import TokenLayout, attention_mask, place
-from anyformer.parts.positions.none import NoPosition
 from anyformer.parts.static_cache import StaticKVCache
-from anyformer.specs.cache_spec import rooms
-from anyformer.specs.layer import mixer_of
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.stacks import Stack
+from anyformer.specs.stacks import Stack, cache_specs
 
 META = torch.device("meta")
 """Kernels are chosen by shapes and settings alone, so nothing is allocated."""
@@ -85,27 +83,26 @@ def requests(
         given: dict[str, Any] = {"device": device, "dtype": dtype, "training": phase == "training"}
         given |= {"cached": cache is not None}
 
-        def asks(*what: Any, given: dict[str, Any] = given, **more: Any) -> KernelRequest:
+        def asks(kind: LayerGroup, mask: AttentionMask, given: dict[str, Any] = given, **more: Any) -> KernelRequest:
             # Only a pass of training has gradients.
             with torch.set_grad_enabled(given["training"]):
-                return kernel_request(kind, *what, **given, **more)
+                return kernel_request(kind, mask, **given, **more)
 
-        keys = queries if cache is None or kind.attention.mixer.stateful else kept_places(cache, first, queries)
+        keys = queries if cache is None or kind.mixer.stateful else cached_layout(cache, first, queries)
         mask = attention_mask(
             kind.pattern if phase == "training" else kind.evaluated, queries, keys, heads=heads, layer=number
         )
-        request, asked = asks(mask, kind.position, None), None
-        if phase == "paged decoding" and len(rooms(spec, stack)[first].streams) == 2:
+        request, asked = asks(kind, mask), None
+        if phase == "paged decoding" and len(cache_specs(spec, stack)[first].streams) == 2:
             mask = attention_mask(kind.pattern, queries, queries, heads=heads, layer=number)
             mask.shape = "pattern"
-            asked = asks(mask, kind.position, None, paged=True)
+            asked = asks(kind, mask, paged=True)
             request = asked if choice(asked).kernel.reads_pages else request
         yield "self", phase, request, asked
         if stack.cross:
-            mask = attention_mask(FULL, queries, place(1, spec.context, META), heads=heads)
-            position = kind.position if kind.attention.cross_position else NoPosition()
-            mixer = mixer_of(kind.attention, cross=True)
-            yield "cross", phase, asks(mask, position, mixer), None
+            cross = cross_group(kind)
+            mask = attention_mask(cross.pattern, queries, place(1, spec.context, META), heads=heads)
+            yield "cross", phase, asks(cross, mask), None
 
 
 def _passes(spec: ModelSpec, stack: Stack) -> Iterator[tuple[str, TokenLayout, StaticKVCache | None]]:
@@ -114,7 +111,7 @@ def _passes(spec: ModelSpec, stack: Stack) -> Iterator[tuple[str, TokenLayout, S
     if not (stack.causal and decodes(spec)):
         yield "inference", place(1, spec.context, META), None
         return
-    cache = StaticKVCache(rooms(spec, stack), batch=1, length=spec.context, device=META, dtype=torch.float32)
+    cache = StaticKVCache(cache_specs(spec, stack), batch=1, length=spec.context, device=META, dtype=torch.float32)
     prompt = max(1, spec.context - 1)
     one = place(1, 1, META, before=prompt)
     for phase, queries in (("prefill", place(1, prompt, META)), ("decoding", one)):

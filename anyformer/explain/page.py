@@ -14,7 +14,7 @@ from rich.text import Text
 from anyformer.explain.axes import Placed
 from anyformer.explain.costs import DTYPE, Cost
 from anyformer.explain.drawing import PLAIN, draw, sketch
-from anyformer.explain.grid import TOKENS, draw_picture, picture
+from anyformer.explain.grid import TOKENS, draw_picture, picture_of
 from anyformer.explain.groups import Group
 from anyformer.explain.report import Report
 from anyformer.explain.words import join, some
@@ -179,8 +179,7 @@ def _drawings(report: Report, width: int, *, ascii_only: bool) -> Iterator[Text]
 
 def _side_by_side(group: Group, width: int) -> list[str]:
     """The block, and the pattern beside it or below."""
-    drawn = picture(group.pattern, heads=group.dims.heads, layer=group.indices[0])
-    side = TOKENS + 2
+    drawn, side = picture_of(group), TOKENS + 2
     right = ["keys across, queries down", *draw_picture(drawn), *textwrap.wrap(drawn.caption, side)]
     left = draw(sketch(group), width)
     room = max(map(len, left))

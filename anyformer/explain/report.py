@@ -10,7 +10,7 @@ from typing import Any
 from anyformer.explain.axes import Axis, axes_of
 from anyformer.explain.costs import Cost, Sizes, check_contexts, cost, sizes, usual_contexts
 from anyformer.explain.drawing import sketch
-from anyformer.explain.grid import picture
+from anyformer.explain.grid import picture_of
 from anyformer.explain.groups import Group, groups
 from anyformer.explain.hardware import Machine
 from anyformer.explain.summary import exemptions, summary
@@ -122,7 +122,7 @@ def _axis(axis: Axis) -> dict[str, Any]:
 
 
 def _group(group: Group) -> dict[str, Any]:
-    drawn = picture(group.pattern, heads=group.dims.heads, layer=group.indices[0])
+    drawn = picture_of(group)
     return {
         "stack": group.stack.name,
         "layers": list(group.indices),

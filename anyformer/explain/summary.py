@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyformer.explain.closed_axes import PLACEMENTS
+from anyformer.explain.axes import PLACEMENTS
 from anyformer.explain.groups import Group, groups
 from anyformer.explain.words import join, some, text_of
 from anyformer.specs.model import ModelSpec

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from anyformer.errors import InputError, nearest
-from anyformer.explain.closed_axes import heads_name
+from anyformer.explain.axes import heads_name
 from anyformer.explain.groups import groups
 from anyformer.families.family import Family, Preset
 from anyformer.families.zoo import UNDISCLOSED, known, presets

@@ -15,8 +15,7 @@ from typing import Any
 from anyformer.families import bert_like as like
 from anyformer.families.config_keys import flag, must, text, whole
 from anyformer.families.config_values import Values
-from anyformer.families.family import Family, Preset
-from anyformer.families.statemap import StateMap
+from anyformer.families.family import Preset, sizes
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.stacks import pattern_of
 
@@ -34,7 +33,7 @@ def blocks(size: int, drawn: int, heads: int, context: int) -> str:
     return f"{known} | bigbird_random({size}, {drawn}, {heads}, {context}, 'training')"
 
 
-class BigBird(Family, kind="big_bird"):
+class BigBird(like.BertLike, kind="big_bird"):
     """BigBird with its masked-LM head. Its pooler and its next-sentence head are left out."""
 
     base = like.BASE | {
@@ -46,16 +45,14 @@ class BigBird(Family, kind="big_bird"):
     }
     presets = (
         Preset("bigbird-base", "BigBird base (2020)",
-               {"width": 768, "depth": 12, "attention.heads": 12, "attention.pattern": blocks(64, 3, 12, 4096)},
-               127_520_694, also=("bigbird-roberta-base",),
+               sizes(768, 12, 12) | {"attention.pattern": blocks(64, 3, 12, 4096)}, 127_520_694, also=("bigbird-roberta-base",),
                published="about 128M, as is generally known; 128,111,286 in the public class",
                evidence="the defaults of the public class, and the flags of the publisher's code",
                note="with the masked-LM head and without the pooler, which the public class holds (590,592) and no "
                "logit reads. The publisher's flags begin with blocks of 16; the released configuration has 64"),
     )  # fmt: skip
     architectures = ("BigBirdForMaskedLM", "BigBirdForPreTraining")
-    model_type = "big_bird"
-    keys = like.keys(vocab=50358, context=4096, act="gelu_new", bos=1, eos=2) | {
+    keys = like.keys(vocab=50358, context=4096, act="gelu_new", bos_token_id=1, eos_token_id=2) | {
         "attention_type": text(SPARSE),
         "block_size": whole(64),
         "num_random_blocks": whole(3),
@@ -68,6 +65,7 @@ class BigBird(Family, kind="big_bird"):
         block_size=10, num_random_blocks=1, hidden_act="gelu_new", bos_token_id=1, eos_token_id=2,
         hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
     )  # fmt: skip
+    unread = (r"cls\.seq_relationship\.(weight|bias)", r"(bert\.)?pooler\.(weight|bias)")
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:
@@ -91,8 +89,3 @@ class BigBird(Family, kind="big_bird"):
             "block_size": int(size[1]) if size else 64,
             "num_random_blocks": int(drawn[1]) if drawn else 0,
         }
-
-    @classmethod
-    def weights(cls, spec: ModelSpec) -> StateMap:
-        unused = (r"cls\.seq_relationship\.(weight|bias)", r"(bert\.)?pooler\.(weight|bias)")
-        return like.weights(spec, "bert", ignored=unused)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,10 +36,8 @@ TYING = ("tie_word_embeddings", "share_encoder_decoder_embeddings")
 
 def described(folder: Path, ignore_keys: Sequence[str] = ()) -> tuple[type[Family], ModelSpec]:
     """The family and the spec of a published checkpoint, from its config.json."""
-    file = folder / CONFIG
-    config = read_json(file, CONFIG_BYTES)
-    family = family_in(folder, ignore_keys)
-    return family, family.spec_from(config, str(file), ignore_keys)
+    config, family = read_json(folder / CONFIG, CONFIG_BYTES), family_in(folder, ignore_keys)
+    return family, family.spec_from(config, str(folder / CONFIG), ignore_keys)
 
 
 def family_in(folder: Path, ignore_keys: Sequence[str] = ()) -> type[Family]:
@@ -68,8 +67,7 @@ def recognised(config: Mapping[str, Any], folder: Path, ignore_keys: Sequence[st
         try:
             spec = family.varied(read.changes)
             if stored:
-                table = family.weights(spec)
-                matched(table, table.entries(spec), stored, stored.__getitem__, folder, spec)
+                matched(family, spec, stored, folder)
         except (SpecError, CheckpointError):
             continue
         fitting[family] = spec
@@ -103,78 +101,63 @@ def load_published(
     family, spec = described(folder, ignore_keys)
     place = torch.device(device or "cpu")
     with opened(folder) as shards:
-        table = family.weights(spec)
-        entries = table.entries(spec)
-        placed = matched(table, entries, shards.files, shards.shape, folder, spec)
-        first = shards.tensor(placed[entries[0].theirs]).dtype
-        model = empty_model(spec, place, dtype or default_dtype(place, first))
+        placed = matched(family, spec, shards.shapes, folder)
+        entries = family.weights(spec).entries(spec)
+        model = empty_model(spec, place, dtype or default_dtype(place, shards[placed[entries[0].theirs]].dtype))
         if place.type != "meta":
-            fill(
-                model,
-                entries,
-                lambda name: shards.tensor(placed[name]) if name in placed else None,
-                str(folder),
-                read_into=lambda name, tensor: shards.read_into(placed[name], tensor),
-            )
-            check_copies(family, table, entries, shards)
-            check_computed(table, shards.files, shards.tensor, str(folder))
+            fill(model, entries, placed, shards, str(folder))
+            check_copies(family, spec, shards)
+            check_computed(family.weights(spec), shards, str(folder))
     model.family = family.kind
     return model
 
 
 def matched(
-    table: StateMap,
-    entries: list[Entry],
-    stored: Iterable[str],
-    shape: Callable[[str], tuple[int, ...]],
-    where: Path,
-    spec: ModelSpec,
+    family: type[Family], spec: ModelSpec, stored: Mapping[str, tuple[int, ...]], where: Path
 ) -> dict[str, str]:
     """Name in the table -> stored name. Every tensor that is missing, left over or of another shape is named."""
     from anyformer.model.native_checkpoint import check_shapes
 
+    table = family.weights(spec)
+    entries = table.entries(spec)
     if missing := uncovered(spec, entries):
         raise CheckpointError(f"{where}: the family's table has no place for {', '.join(missing)}")
     wanted = {entry.theirs: entry.shape for entry in entries}
     placed = table.placed(stored, wanted)
     needed = {name: size for name, size in wanted.items() if name in placed or name not in table.zeros}
-    check_shapes(where, needed, {name: shape(held) for name, held in placed.items()})
+    check_shapes(where, needed, {name: stored[held] for name, held in placed.items()})
     return placed
 
 
 def fill(
     model: Model,
     entries: Iterable[Entry],
-    read: Callable[[str], Tensor | None],
+    placed: Mapping[str, str],
+    stored: Mapping[str, Tensor],
     where: str,
     *,
     copy: bool = False,
-    read_into: Callable[[str, Tensor], None] | None = None,
 ) -> None:
     """Put every tensor of a checkpoint where it belongs: as it is where it fits, unless copies are asked for.
 
-    One that may be left out, and is, has zeros. `read_into` reads one past the view that `read` gives: the pages of a view
-    that is copied would stay in memory beside the copy.
+    `placed` says how each is stored; one that may be left out, and is, has zeros.
     """
     from anyformer.model.native_checkpoint import adopt, lies_alone
 
     parameters = dict(model.named_parameters())
     for entry in entries:
-        theirs = read(entry.theirs)
-        if theirs is None:
+        if entry.theirs not in placed:
             for name in entry.ours:
                 parameters[name].detach().zero_()
             continue
+        held, first = placed[entry.theirs], parameters[entry.ours[0]]
+        theirs = stored[held]
         if not theirs.is_floating_point():
             raise CheckpointError(f"{where}: {entry.theirs}: holds {theirs.dtype}; quantised weights can't be read")
-        first = parameters[entry.ours[0]]
-        if (
-            read_into is not None
-            and entry.op.keeps(entry.shapes)
-            and theirs.dtype == first.dtype
-            and not lies_alone(first)
-        ):
-            read_into(entry.theirs, first.detach())
+        whole = theirs.dtype == first.dtype and entry.op.keeps(entry.shapes) and not lies_alone(first)
+        if whole and isinstance(stored, Shards):
+            # Past the view of the file, whose pages would stay in memory beside the copy.
+            stored.files[held].read_into(held, first.detach())
             continue
         for name, part in zip(entry.ours, entry.op.split(theirs, entry.shapes), strict=True):
             place = entry.op.place(parameters[name])
@@ -184,29 +167,25 @@ def fill(
                 place.copy_(part)
 
 
-def differing(
-    table: StateMap, entries: list[Entry], stored: Iterable[str], read: Callable[[str], Tensor]
-) -> dict[str, str]:
+def differing(family: type[Family], spec: ModelSpec, stored: Mapping[str, Tensor]) -> dict[str, str]:
     """Stored copies of a tensor that are not equal to it -> the name under which it is stored itself."""
     import torch
 
-    names, known = list(stored), {entry.theirs for entry in entries}
-    placed = table.placed(names, known)
+    table = family.weights(spec)
+    known = {entry.theirs for entry in table.entries(spec)}
+    placed = table.placed(stored, known)
     found: dict[str, str] = {}
-    for copy, name in table.doubles(names, known):
+    for copy, name in table.doubles(stored, known):
         if copy == placed[name]:
             continue
-        first, second = read(placed[name]), read(copy)
+        first, second = stored[placed[name]], stored[copy]
         if first.shape != second.shape or not torch.equal(first, second.to(first)):
             found[copy] = placed[name]
     return found
 
 
-def untying(
-    family: type[Family], config: Mapping[str, Any], stored: Iterable[str], read: Callable[[str], Tensor]
-) -> dict[str, bool]:
+def untying(family: type[Family], config: Mapping[str, Any], stored: Mapping[str, Tensor]) -> dict[str, bool]:
     """Changes of a config by which all differing copies are tensors of their own; empty if the family has none."""
-    names = list(stored)
     for keys in (*((key,) for key in TYING), TYING):
         changes = {key: False for key in keys if key in family.keys}
         parsed = family.parse(dict(config) | changes)
@@ -216,19 +195,17 @@ def untying(
             spec = family.varied(parsed.changes)
         except SpecError:
             continue
-        table = family.weights(spec)
-        if not differing(table, table.entries(spec), names, read):
+        if not differing(family, spec, stored):
             return changes
     return {}
 
 
-def check_copies(family: type[Family], table: StateMap, entries: list[Entry], shards: Shards) -> None:
+def check_copies(family: type[Family], spec: ModelSpec, shards: Shards) -> None:
     """A tensor that is stored twice must be the same twice, or the model is not tied as its config says."""
-    if not (found := differing(table, entries, shards.files, shards.tensor)):
+    if not (found := differing(family, spec, shards)):
         return
     pairs = ", ".join(f"{copy} differs from {name}" for copy, name in found.items())
-    changes = untying(family, read_json(shards.folder / CONFIG, CONFIG_BYTES), shards.files, shards.tensor)
-    keys = " and ".join(changes)
+    keys = " and ".join(untying(family, read_json(shards.folder / CONFIG, CONFIG_BYTES), shards))
     advice = (
         f"if they are not, set {keys} to false there"
         if keys
@@ -237,12 +214,11 @@ def check_copies(family: type[Family], table: StateMap, entries: list[Entry], sh
     raise CheckpointError(f"{shards.folder}: {pairs}, but {CONFIG} says that they are one; {advice}")
 
 
-def check_computed(table: StateMap, stored: Iterable[str], read: Callable[[str], Tensor], where: str) -> None:
+def check_computed(table: StateMap, stored: Mapping[str, Tensor], where: str) -> None:
     """A table that is computed here and read from the file by the public class must be the one that is computed."""
-    names = list(stored)
     for pattern, sines in table.computed.items():
-        for name in names:
-            if re.fullmatch(pattern, name) and (why := sines.differs(read(name))) is not None:
+        for name in stored:
+            if re.fullmatch(pattern, name) and (why := sines.differs(stored[name])) is not None:
                 raise CheckpointError(
                     f"{where}: {name}: {why}. The public class would read it, and here positions are computed, so the "
                     "model would be another one; if the table is damaged, take it out of the file"
@@ -291,7 +267,12 @@ def family_for(
             continue
         if not uncovered(spec, family.weights(spec).entries(spec)):
             if kind is None and read_from not in (None, family.kind):
-                _say_other(read_from, family, found)
+                own = {other.kind: (other, error) for other, error in found}
+                why = f"a model of the family {read_from!r}, which is not known here"
+                if read_from in own:
+                    other, error = own[read_from]
+                    why = f"{other.architectures[0]}, whose files can't say it any more ({'; '.join(error.problems)})"
+                warnings.warn(f"model: was read from {why}; it is written as {family.architectures[0]}", stacklevel=3)
             return family, config
     if not found:
         known = ", ".join(family.kind for family in families())
@@ -299,17 +280,6 @@ def family_for(
     # A class of another topology has one problem only, and is further away than any number of others.
     nearest, error = min(found, key=lambda pair: (pair[1].problems[0].startswith("topology"), len(pair[1].problems)))
     raise SpecError(error.problems, f"for a published class; the nearest is {nearest.architectures[0]}") from error
-
-
-def _say_other(kind: str, chosen: type[Family], found: list[tuple[type[Family], SpecError]]) -> None:
-    """Warn that a model is written as another class than the one it was read from."""
-    own = [(family, error) for family, error in found if family.kind == kind]
-    if own:
-        family, error = own[0]
-        why = f"{family.architectures[0]}, whose files can't say it any more ({'; '.join(error.problems)})"
-    else:
-        why = f"a model of the family {kind!r}, which is not known here"
-    warnings.warn(f"model: was read from {why}; it is written as {chosen.architectures[0]}", stacklevel=4)
 
 
 def save_published(
@@ -333,20 +303,16 @@ def save_published(
     dtype = next(model.parameters()).dtype
     config |= {"dtype": str(dtype).removeprefix("torch.")}
     groups = grouped(chosen, model.spec, dtype.itemsize, shard_bytes)
-    names = (
-        [SINGLE]
-        if len(groups) == 1
-        else [f"model-{i:05}-of-{len(groups):05}.safetensors" for i in range(1, len(groups) + 1)]
-    )
+    count = len(groups)
+    names = [SINGLE] if count == 1 else [f"model-{i:05}-of-{count:05}.safetensors" for i in range(1, count + 1)]
     made = published(model, chosen)
     for name, group in zip(names, groups, strict=True):
         tensors = {theirs: tensor.cpu().contiguous() for theirs, tensor in (next(made) for _ in group)}
         write_tensors(folder / name, tensors, {"format": "pt", WRITER: "anyformer"})
-    if len(groups) > 1:
+    if count > 1:
         placed = {theirs: name for name, group in zip(names, groups, strict=True) for theirs in group}
-        total = sum(entry.size for entry in chosen.weights(model.spec).written(model.spec)) * dtype.itemsize
-        index = {"metadata": {"total_size": total}, "weight_map": placed}
-        write_json(folder / INDEX, index)
+        total = sum(size for group in groups for size in group.values())
+        write_json(folder / INDEX, {"metadata": {"total_size": total}, "weight_map": placed})
         names.append(INDEX)
     write_json(folder / CONFIG, config)
     for old in folder.iterdir():
@@ -367,17 +333,14 @@ def was_written_here(folder: Path) -> bool:
     return all(header.metadata.get(WRITER) == "anyformer" for header in headers.values())
 
 
-def grouped(family: type[Family], spec: ModelSpec, itemsize: int, most: int) -> list[list[str]]:
-    """Names of tensors for each file, in order; no file beyond `most` bytes unless one tensor is."""
-    groups: list[list[str]] = [[]]
-    room = most
+def grouped(family: type[Family], spec: ModelSpec, itemsize: int, most: int) -> list[dict[str, int]]:
+    """Tensors of each file, in order, and their bytes; no file beyond `most` bytes unless one tensor is."""
+    groups: list[dict[str, int]] = [{}]
     for entry in family.weights(spec).written(spec):
-        size = entry.size * itemsize
-        if groups[-1] and size > room:
-            groups.append([])
-            room = most
-        groups[-1].append(entry.theirs)
-        room -= size
+        size = math.prod(entry.shape) * itemsize
+        if groups[-1] and sum(groups[-1].values()) + size > most:
+            groups.append({})
+        groups[-1][entry.theirs] = size
     return groups
 
 

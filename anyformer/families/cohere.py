@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import Key, flag, number, special_ids, whole
-from anyformer.families.config_values import Values
-from anyformer.families.family import Family, Preset
-from anyformer.families.llama_like import sizes
+from anyformer.families.config_keys import Key, number, usual, whole
+from anyformer.families.family import Preset, sizes
 from anyformer.families.rope_keys import RopeKeys
-from anyformer.specs.model import ModelSpec
 
 BASE: dict[str, Any] = like.BASE | {
     "norm": {"kind": "layernorm", "eps": 1e-5, "bias": False},
@@ -23,8 +20,7 @@ BASE: dict[str, Any] = like.BASE | {
 
 KEYS: dict[str, Key] = {
     **like.keys(8192, 40, 64, None, 22528, 256000, 8192, eps=1e-5, eps_key="layer_norm_eps", tied=True),
-    **like.ATTENTION_BIAS,
-    **special_ids(pad=0, bos=5, eos=255001),
+    **usual(attention_bias=False, pad_token_id=0, bos_token_id=5, eos_token_id=255001),
     "logit_scale": number(0.0625, "head.scale"),
     # The length that a card promises, beside the one that the class reads.
     "model_max_length": whole(None),
@@ -34,7 +30,7 @@ HEAD_NORM: dict[str, Any] = {"kind": "layernorm", "eps": 1e-5, "bias": False, "s
 PARTS = like.ATTENTION | like.FFN | {"attention_inner": "input_layernorm"}
 
 
-class Cohere(Family, kind="cohere"):
+class Cohere(like.LlamaLike, kind="cohere"):
     """Command R and R+."""
 
     base = BASE
@@ -57,22 +53,8 @@ class Cohere(Family, kind="cohere"):
                note="that project leaves those norms out, which is wrong"),
     )  # fmt: skip
     architectures = ("CohereForCausalLM",)
-    model_type = "cohere"
     # No released file has head_dim; the public class takes it from one that does.
-    keys = {
-        **KEYS,
-        **like.head_dim(None),
-        "use_qk_norm": flag(False),
-    }
+    keys = {**KEYS, **usual(head_dim=None), "use_qk_norm": like.qk_norm_key(HEAD_NORM)}
     groups = (RopeKeys(theta=500000.0, layout="interleaved"),)
     tensors = like.tensors(PARTS | like.HEAD_NORMS)
     small = like.small(eps_key="layer_norm_eps", use_qk_norm=True, logit_scale=0.3, rope_theta=500.0)
-
-    @classmethod
-    def read(cls, c: Values) -> dict[str, Any]:
-        norms = HEAD_NORM | {"eps": float(c["layer_norm_eps"])}
-        return super().read(c) | {"attention.qk_norm": norms if c["use_qk_norm"] else None}
-
-    @classmethod
-    def write(cls, spec: ModelSpec) -> dict[str, Any]:
-        return super().write(spec) | {"use_qk_norm": spec.stacks[-1].layers[0].attention.qk_norm is not None}

@@ -6,10 +6,9 @@ from typing import Any
 
 from anyformer.families import llama_like as like
 from anyformer.families.cohere import BASE, KEYS, PARTS
-from anyformer.families.config_keys import must, whole
+from anyformer.families.config_keys import each, must, whole
 from anyformer.families.config_values import Values
-from anyformer.families.family import Family, Preset
-from anyformer.families.llama_like import sizes
+from anyformer.families.family import Family, Preset, sizes
 from anyformer.families.rope_keys import RopeKeys
 from anyformer.families.window_keys import WindowKeys, without_idle_rope
 
@@ -34,7 +33,6 @@ class Cohere2(Family, kind="cohere2"):
                evidence="the header of a converted file in a public issue"),
     )  # fmt: skip
     architectures = ("Cohere2ForCausalLM",)
-    model_type = "cohere2"
     keys = KEYS | {
         "head_dim": whole(None),
         "sliding_window_pattern": whole(4),
@@ -43,9 +41,7 @@ class Cohere2(Family, kind="cohere2"):
         "order_of_interleaved_layers": must("local_attn_first"),
         "position_embedding_type": must("rope_gptj"),
         "rotary_pct": must(1.0),
-        "use_embedding_sharing": must(True),
-        "use_gated_activation": must(True),
-        "use_parallel_block": must(True),
+        **each(must(True), "use_embedding_sharing", "use_gated_activation", "use_parallel_block"),
         "use_parallel_embedding": must(False, True),
         "use_qk_norm": must(False),
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from anyformer.errors import nearest
-from anyformer.families.config_values import Values
+from anyformer.families.config_values import DERIVED, Values
 from anyformer.specs.axes import Dims
 from anyformer.specs.codec import fields_of
 from anyformer.specs.formulas import evaluate
@@ -16,19 +16,18 @@ from anyformer.specs.layer import Layer
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.stacks import Stack
 
-ACTIVATIONS = {
-    "relu": "relu",
-    "relu2": "relu2",
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_python_tanh": "gelu_tanh",
-    # The same with a constant of ten digits.
-    "gelu_fast": "gelu_tanh",
-    "quick_gelu": "gelu_quick",
-    "silu": "silu",
-    "swish": "silu",
+ACTIVATIONS: dict[str, dict[str, str]] = {
+    name: {"kind": kind}
+    for kind, names in {
+        "relu": "relu",
+        "relu2": "relu2",
+        "gelu": "gelu gelu_python",
+        # The last of them with a constant of ten digits.
+        "gelu_tanh": "gelu_new gelu_pytorch_tanh gelu_python_tanh gelu_fast",
+        "gelu_quick": "quick_gelu",
+        "silu": "silu swish",
+    }.items()
+    for name in names.split()
 }
 """Published name -> our ungated kind."""
 
@@ -83,10 +82,6 @@ SIZES = {
 """Fields that may be unset -> the size that they have then too."""
 
 
-def _reads_nothing(c: Values, name: str) -> Mapping[str, Any]:
-    return {}
-
-
 @dataclass(frozen=True, kw_only=True)
 class Key:
     """What a key may hold, and the fields of a spec that it is read into and written from."""
@@ -103,7 +98,7 @@ class Key:
     sets: tuple[str, ...] = ()
     """Fields of a spec, by dotted names. The first of several keys that set a field is written, from the first of its
     fields; the others are older names of it, and count where they are given."""
-    read: Callable[[Values, str], Mapping[str, Any]] = _reads_nothing
+    read: Callable[[Values, str], Mapping[str, Any]] = lambda c, name: {}
     """The value as changes of a spec."""
     write: Callable[[SpecView], Any] | None = None
     derived: bool = False
@@ -143,14 +138,6 @@ def _is_number(value: object) -> bool:
 def are_whole(value: object) -> bool:
     """A whole number, or a list of them."""
     return is_whole(value) or (isinstance(value, list) and all(map(is_whole, value)))
-
-
-def _is_numbers(value: object) -> bool:
-    return isinstance(value, list) and all(map(_is_number, value))
-
-
-def _is_texts(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
 
 
 def whole(default: int | None, sets: Paths = (), *, null: bool = False, derived: bool = False) -> Key:
@@ -203,19 +190,29 @@ def activation(
     prefer: str = "gelu_pytorch_tanh",
     more: Mapping[str, Any] | None = None,
     also: str = "",
-    known: Mapping[str, str] = ACTIVATIONS,
+    known: Mapping[str, Mapping[str, str]] | None = None,
+    what: str = "an activation",
 ) -> Key:
     """The activation of a feed-forward, and `more` that a feed-forward of a new kind begins with.
 
-    `also` is another field that has the same activation.
+    `prefer` is how a family spells GELU by tanh, `also` another field that has the same activation, `known` what names mean
+    where a family has its own, and `what` such a name in words.
     """
+    meant = known or (GATED if gated else ACTIVATIONS)
 
     def read(c: Values, name: str) -> Mapping[str, Any]:
-        kind = gated_ffn(c, name) if gated else {"ffn.kind": plain_ffn(c, name, known=known)}
+        if c[name] not in meant:
+            gate = " of the gate" if gated else ""
+            c.refuse(name, f"{c[name]!r} is {what}{gate} that we don't have{nearest(c[name], meant)}")
+        kind = {f"ffn.{field}": value for field, value in meant.get(c[name], {"kind": "relu"}).items()}
         return kind | dict(more or {}) | ({also: kind["ffn.kind"]} if also else {})
 
     def write(view: SpecView) -> str:
-        return activation_of(view.layer.ffn, gated=gated, prefer=prefer, known=known)
+        form = getattr(view.layer.ffn, "form", None)
+        wanted = {"kind": view.layer.ffn.kind} | ({"form": form} if form else {})
+        # The nearest thing if there is no such name, which reading back shows.
+        names = [name for name, kind in meant.items() if kind == wanted] or ["silu"]
+        return prefer if prefer in names else names[0]
 
     return replace(text(default), sets=("ffn.kind",), read=read, write=write)
 
@@ -225,14 +222,18 @@ def text(default: str | None) -> Key:
     return Key(what="a text", fits=lambda value: isinstance(value, str), default=default, null=default is None)
 
 
+def _listed(what: str, fits: Callable[[Any], bool]) -> Key:
+    return Key(what=what, fits=lambda value: isinstance(value, list) and all(map(fits, value)), default=None, null=True)
+
+
 def texts() -> Key:
     """A list of texts, or nothing."""
-    return Key(what="a list of texts", fits=_is_texts, default=None, null=True)
+    return _listed("a list of texts", lambda value: isinstance(value, str))
 
 
 def numbers() -> Key:
     """A list of numbers, or nothing."""
-    return Key(what="a list of finite numbers", fits=_is_numbers, default=None, null=True)
+    return _listed("a list of finite numbers", _is_number)
 
 
 def table() -> Key:
@@ -240,14 +241,55 @@ def table() -> Key:
     return Key(what="a table", fits=lambda value: isinstance(value, Mapping), default=None, null=True)
 
 
-def ids(default: int | list[int] | None) -> Key:
-    """A token id, several, or none."""
-    return Key(what="a token id or a list of them", fits=are_whole, default=default, null=True)
+FIELDS: dict[str, Paths] = {
+    name: field
+    for field, names in {
+        "vocab": "vocab_size tgt_vocab_size",
+        "width": "hidden_size n_embd n_embed d_model",
+        "depth": "num_hidden_layers num_layers n_layers n_layer encoder_layers",
+        "attention.heads": "num_attention_heads num_heads n_heads n_head encoder_attention_heads",
+        "attention.kv_heads": "num_key_value_heads",
+        "attention.head_dim": "head_dim d_kv attention_head_size",
+        "attention.bias": "attention_bias",
+        "attention.dropout": "attention_dropout attention_probs_dropout_prob attention_dropout_prob attn_pdrop",
+        "ffn.width": "intermediate_size ffn_dim encoder_ffn_dim ffn_hidden_size feed_forward_size n_inner d_ff",
+        "ffn.bias": "mlp_bias",
+        "ffn.dropout": "mlp_dropout ffn_dropout_prob",
+        "block.dropout": "resid_pdrop resid_dropout residual_dropout hidden_dropout",
+        "embed.dropout": "embd_pdrop embed_dropout embedding_dropout embedding_dropout_prob",
+        ("block.dropout", "embed.dropout"): "dropout hidden_dropout_prob",
+        "context": "max_position_embeddings n_positions max_seq_len",
+        "norm.eps": "layer_norm_eps layer_norm_epsilon norm_eps norm_epsilon rms_norm_eps",
+        "init.std": "initializer_range init_std",
+        "head.tied": "tie_word_embeddings",
+    }.items()
+    for name in names.split()
+}
+"""What published names mean for a spec, nearly everywhere."""
 
 
-def special_ids(**defaults: int | list[int] | None) -> dict[str, Key]:
-    """The keys of special ids, by what comes before `_token_id`."""
-    return {f"{name}_token_id": ids(default) for name, default in defaults.items()}
+def usual(**defaults: float | list[int] | None) -> dict[str, Key]:
+    """Keys with their usual meaning, or of special ids, by the defaults of one public class.
+
+    A size that a spec derives is left unset; of a feed-forward's width that is so if the class derives it too.
+    """
+    made: dict[str, Key] = {}
+    for name, default in defaults.items():
+        if name.endswith("_token_id") or isinstance(default, list):
+            made[name] = Key(what="a token id or a list of them", fits=are_whole, default=default, null=True)
+        elif isinstance(default, bool):
+            made[name] = flag(default, FIELDS[name])
+        elif isinstance(default, float):
+            made[name] = number(default, FIELDS[name])
+        else:
+            field = FIELDS[name]
+            made[name] = whole(default, field, derived=field in DERIVED and (default is None or field != "ffn.width"))
+    return made
+
+
+def each(key: Key, *names: str) -> dict[str, Key]:
+    """Several keys that hold the same."""
+    return dict.fromkeys(names, key)
 
 
 def must(*values: Any) -> Key:
@@ -292,42 +334,10 @@ COMMON: dict[str, Key] = {
     "tie_encoder_decoder": must(False, None),
     "pruned_heads": must(None, {}),
     "quantization_config": must(None),
-    "bos_token_id": ids(None),
-    "eos_token_id": ids(None),
-    "pad_token_id": ids(None),
+    **usual(bos_token_id=None, eos_token_id=None, pad_token_id=None),
     "decoder_start_token_id": whole(None),
 }
 """What every config may hold and may change what a model computes. A family's own keys come before these."""
-
-
-def plain_ffn(c: Values, name: str, *, known: Mapping[str, str] = ACTIVATIONS) -> str:
-    """The ungated kind that a key names."""
-    if c[name] not in known:
-        c.refuse(name, f"{c[name]!r} is an activation that we don't have{nearest(c[name], known)}")
-    return known.get(c[name], "relu")
-
-
-def gated_ffn(c: Values, name: str) -> dict[str, Any]:
-    """The gated kind that a key names, as changes of a spec."""
-    if c[name] not in GATED:
-        c.refuse(name, f"{c[name]!r} is an activation of the gate that we don't have{nearest(c[name], GATED)}")
-    return {f"ffn.{field}": value for field, value in GATED.get(c[name], {"kind": "swiglu"}).items()}
-
-
-def activation_of(
-    ffn: Any, *, gated: bool, prefer: str = "gelu_pytorch_tanh", known: Mapping[str, str] = ACTIVATIONS
-) -> str:
-    """The published name of a feed-forward's activation; of the nearest thing if there is none.
-
-    `prefer` is how a family spells GELU by tanh.
-    """
-    if gated:
-        form = getattr(ffn, "form", None)
-        wanted: Any = {"kind": ffn.kind} | ({"form": form} if form else {})
-        names = [name for name, kind in GATED.items() if kind == wanted]
-    else:
-        names = [name for name, kind in known.items() if kind == ffn.kind]
-    return prefer if prefer in names else next(iter(names), "silu")
 
 
 def read_ids(c: Values, vocab: int) -> dict[str, Any]:

@@ -5,21 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families.bloom import MEGATRON
-from anyformer.families.config_keys import SpecView, activation, flag, must, number, special_ids, whole
+from anyformer.families.config_keys import SpecView, activation, each, flag, must, usual, whole
 from anyformer.families.config_values import Values
-from anyformer.families.family import Family, Preset
+from anyformer.families.family import Family, Preset, sizes
 from anyformer.families.llama_like import BASE
-from anyformer.families.rope_keys import ROPE_KEYS, read_rope, write_rope
+from anyformer.families.rope_keys import RopeKeys
 from anyformer.families.statemap import PerHead, StateMap, decoder_map
 from anyformer.parts.positions.alibi import Alibi
 from anyformer.specs.model import ModelSpec
 
-
-def _sizes(width: int, depth: int, heads: int, kv_heads: int) -> dict[str, Any]:
-    return {
-        "width": width, "depth": depth, "attention.heads": heads, "attention.kv_heads": kv_heads, "vocab": 65024,
-        "context": 2048, "ids.bos": 11, "ids.eos": [11], "loss.z": 1e-4,
-    }  # fmt: skip
+SHARED: dict[str, Any] = {"vocab": 65024, "context": 2048, "ids.bos": 11, "ids.eos": [11], "loss.z": 1e-4}
 
 
 def _is_new(c: Values) -> bool:
@@ -40,21 +35,21 @@ class Falcon(Family, kind="falcon"):
         "head": {"kind": "lm", "tied": True},
     }
     presets = (
-        Preset("falcon-7b", "Falcon 7B (2023)", _sizes(4544, 32, 71, 1), 6_921_720_704,
+        Preset("falcon-7b", "Falcon 7B (2023)", sizes(4544, 32, 71, 1) | SHARED, 6_921_720_704,
                published="7,217,189,760 in released files, which hold the table a second time as the head",
                evidence="configs of two other projects; that the head is tied is the public class's default",
                note="71 heads, one key; both branches read one norm; the z-loss of all sizes is general knowledge"),
-        Preset("falcon-40b", "Falcon 40B (2023)", _sizes(8192, 60, 128, 8) | {"block.wiring": "parallel2"},
+        Preset("falcon-40b", "Falcon 40B (2023)", sizes(8192, 60, 128, 8) | SHARED | {"block.wiring": "parallel2"},
                41_303_293_952,
                published="41,835,970,560 in released files, which hold the table a second time as the head",
                evidence="the config of one other project and the public class",
                note="each branch has a norm of its own"),
-        Preset("falcon-180b", "Falcon 180B (2023)", _sizes(14848, 80, 232, 8) | {"block.wiring": "parallel2"},
+        Preset("falcon-180b", "Falcon 180B (2023)", sizes(14848, 80, 232, 8) | SHARED | {"block.wiring": "parallel2"},
                178_557_088_768,
                published="179,522,565,120 in released files, which hold the table a second time as the head",
                evidence="the config of one other project and the public class"),
         Preset("falcon2-11b", "Falcon 2 11B (2024)",
-               _sizes(4096, 60, 32, 8) | {"context": 8192, "position.theta": 500042.0, "head.tied": False},
+               sizes(4096, 60, 32, 8) | SHARED | {"context": 8192, "position.theta": 500042.0, "head.tied": False},
                11_102_822_400, also=("falcon-11b", "falcon-2-11b"),
                published="only rounded, to 11.1B, as generally known",
                evidence="its config.json as quoted in a public issue; the depth follows from the count and general "
@@ -64,38 +59,22 @@ class Falcon(Family, kind="falcon"):
     )  # fmt: skip
     # As code beside the weights the class was called otherwise, and so were some of its keys.
     architectures = ("FalconForCausalLM", "RWForCausalLM")
-    model_type = "falcon"
     also_types = ("RefinedWeb", "RefinedWebModel")
     keys = {
-        **ROPE_KEYS,
-        **special_ids(bos=11, eos=11),
-        "vocab_size": whole(65024, "vocab"),
-        "hidden_size": whole(4544, "width"),
-        "n_embed": whole(None, "width"),
-        "num_hidden_layers": whole(32, "depth"),
-        "num_attention_heads": whole(71, "attention.heads"),
-        "num_ln_in_parallel_attn": whole(None),
-        "layer_norm_epsilon": number(1e-5, "norm.eps"),
-        "initializer_range": number(0.02, "init.std"),
-        "hidden_dropout": number(0.0, "block.dropout"),
-        "attention_dropout": number(0.0, "attention.dropout"),
-        "num_kv_heads": whole(None),
-        "n_layer": whole(None, "depth"),
-        "n_head": whole(None, "attention.heads"),
-        "n_head_kv": whole(None),
-        "alibi": flag(False),
-        "new_decoder_architecture": flag(False),
-        "multi_query": flag(True),
-        "parallel_attn": flag(True),
+        **usual(vocab_size=65024, hidden_size=4544, n_embed=None, num_hidden_layers=32, n_layer=None),
+        **usual(num_attention_heads=71, n_head=None, layer_norm_epsilon=1e-5, initializer_range=0.02),
+        **usual(hidden_dropout=0.0, attention_dropout=0.0, max_position_embeddings=2048, ffn_hidden_size=None),
+        **usual(tie_word_embeddings=True, bos_token_id=11, eos_token_id=11),
+        **each(whole(None), "num_ln_in_parallel_attn", "num_kv_heads", "n_head_kv"),
+        **each(flag(False), "alibi", "new_decoder_architecture"),
+        **each(flag(True), "multi_query", "parallel_attn"),
         "bias": flag(False, ("attention.bias", "ffn.bias")),
-        "max_position_embeddings": whole(2048, "context"),
-        "ffn_hidden_size": whole(None, "ffn.width", derived=True),
         # What ffn_hidden_size says in other words; the public class does not read it.
         "ff_factor": whole(None),
         "activation": activation("gelu"),
         "apply_residual_connection_post_layernorm": must(False),
-        "tie_word_embeddings": flag(True, "head.tied"),
     }
+    groups = (RopeKeys(),)
     small = {
         "vocab_size": 61, "hidden_size": 36, "num_hidden_layers": 3, "num_attention_heads": 6, "num_kv_heads": 2,
         "new_decoder_architecture": True, "max_position_embeddings": 64, "rope_theta": 500.0,
@@ -104,18 +83,15 @@ class Falcon(Family, kind="falcon"):
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:
-        for old, new in (
-            ("n_layer", "num_hidden_layers"),
-            ("n_head", "num_attention_heads"),
-            ("n_head_kv", "num_kv_heads"),
-        ):
+        renamed = {"n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_head_kv": "num_kv_heads"}
+        for old, new in renamed.items():
             if c[old] is not None and new in c.given:
                 c.refuse(old, f"stands beside {new}; keep one of them")
         found, kv_heads = super().read(c), cls._kv_heads(c)
-        place = read_rope(c, context=c["max_position_embeddings"])
         if c["alibi"]:
-            place = {"position.kind": "alibi", "position.before_scale": True}
-        return found | place | {
+            found = {path: value for path, value in found.items() if not path.startswith("position.")}
+            found |= {"position.kind": "alibi", "position.before_scale": True}
+        return found | {
             "attention.kv_heads": None if kv_heads == found["attention.heads"] else kv_heads,
             "block.wiring": cls._wiring(c),
         }  # fmt: skip
@@ -149,7 +125,7 @@ class Falcon(Family, kind="falcon"):
         dims, wiring, position = view.dims, view.layer.block.wiring, view.layer.position
         # Blocks in series have one key or as many as heads; reading back names what that leaves out.
         new = wiring == "parallel2" or (wiring == "parallel" and 1 < dims.kv_heads < dims.heads)
-        return super().write(spec) | write_rope(position) | {
+        return super().write(spec) | {
             "num_kv_heads": dims.kv_heads if new else None,
             "num_ln_in_parallel_attn": {"parallel": 1, "parallel2": 2}.get(wiring),
             "new_decoder_architecture": new,

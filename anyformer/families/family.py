@@ -64,6 +64,45 @@ class Preset:
             object.__setattr__(self, "published", f"{self.params:,} in released files")
 
 
+def series(
+    name: str,
+    title: str,
+    *rows: tuple[str, Mapping[str, Any], int, *tuple[str, ...]],
+    changes: Mapping[str, Any] | None = None,
+    also: tuple[str, ...] = (),
+    hub: tuple[str, ...] = (),
+    published: str = "",
+    note: str = "",
+    evidence: str = "",
+    released: bool = True,
+) -> tuple[Preset, ...]:
+    """Presets of one series. In names and in `published`, `{}` stands for the size and `{SIZE}` for the size in capitals.
+
+    A row is a size, its changes beyond those of all, its parameters, and what it has of its own of `published`, `note` and
+    `evidence`, in this order.
+    """
+
+    def preset(
+        size: str, own: Mapping[str, Any], params: int, said: str = "", noted: str = "", seen: str = ""
+    ) -> Preset:
+        def named(text: str) -> str:
+            return text.format(size, SIZE=size.upper(), params=params)
+
+        return Preset(
+            named(name), named(title), dict(changes or {}) | dict(own), params,
+            also=tuple(map(named, also)), hub=tuple(map(named, hub)), published=said or named(published),
+            evidence=seen or evidence, note=noted or note, released=released,
+        )  # fmt: skip
+
+    return tuple(preset(*row) for row in rows)
+
+
+def sizes(width: int, depth: int, heads: int, *more: int) -> dict[str, int]:
+    """Sizes as changes of a spec; after these three, if they are given: key heads, feed-forward, vocabulary and context."""
+    names = ("attention.kv_heads", "ffn.width", "vocab", "context")
+    return {"width": width, "depth": depth, "attention.heads": heads, **dict(zip(names, more, strict=False))}
+
+
 class ParsedConfig(NamedTuple):
     """What a family makes of a config."""
 
@@ -83,6 +122,7 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     architectures: ClassVar[tuple[str, ...]] = ()
     """Names of the public classes whose checkpoints it reads; it writes the first."""
     model_type: ClassVar[str] = ""
+    """Its kind, unless given."""
     also_types: ClassVar[tuple[str, ...]] = ()
     """What the type was called in older files."""
     before_types: ClassVar[bool] = False
@@ -101,7 +141,8 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
 
     def __init_subclass__(cls, **rest: Any) -> None:
         super().__init_subclass__(**rest)
-        if "keys" in vars(cls):
+        cls.model_type = cls.model_type or cls.kind
+        if "keys" in vars(cls) or "groups" in vars(cls):
             cls.keys = {name: key for group in cls.groups for name, key in group.keys.items()} | dict(cls.keys)
 
     @classmethod

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from anyformer.families.config_keys import activation, flag, special_ids, table, texts, whole
+from anyformer.families.config_keys import activation, flag, table, texts, usual, whole
 from anyformer.families.config_values import Values
-from anyformer.families.family import Preset
+from anyformer.families.family import series
 from anyformer.families.statemap import Rule, StateMap
 from anyformer.families.transformer import SINE_KEYS, SINES, TwoStacks, layer_rules, scaled_embedding, sines
 from anyformer.specs.embed_head import TokenEmbed
@@ -20,19 +19,6 @@ def read_offset(c: Values, vocab: int) -> int:
     if not 0 <= pad < vocab:
         c.refuse("pad_token_id", f"{pad} is not a token, and positions are counted from it")
     return pad + 1
-
-
-def _preset(pair: str, tables: Mapping[str, Any], params: int, evidence: str, note: str) -> Preset:
-    return Preset(
-        name=f"wmt19-{pair}", title=f"FAIR's WMT19 {pair} (2019)",
-        changes={
-            "width": 1024, "depth": 6, "context": 1024, "attention.heads": 16, "ffn.width": 8192, "decoder.ffn.width": 4096,
-            "ids.bos": 0, "ids.pad": 1, "ids.eos": [2], "ids.start": 2, **tables,
-        },
-        params=params, published="the paper gives no number",
-        evidence=evidence,
-        note=note,
-    )  # fmt: skip
 
 
 APART = (
@@ -66,22 +52,25 @@ class FSMT(TwoStacks, kind="fsmt"):
         "head": {"kind": "lm"},
         "init": {"kind": "normal"},
     }
-    presets = (
-        _preset("en-ru", {"vocab": 31232, "source_vocab": 31640, "embed.shared": False}, 323_076_096, SEEN,
-                APART.format("31,981,568")),
-        _preset("ru-en", {"vocab": 31640, "source_vocab": 31232, "embed.shared": False}, 323_493_888, SEEN,
-                APART.format("32,399,360")),
-        _preset("en-de", JOINED, 269_746_176, SHARED, ""),
-        _preset("de-en", JOINED, 269_746_176, SHARED, ""),
+    presets = series("wmt19-{}", "FAIR's WMT19 {} (2019)",
+        ("en-ru", {"vocab": 31232, "source_vocab": 31640, "embed.shared": False}, 323_076_096, "",
+         APART.format("31,981,568"), SEEN),
+        ("ru-en", {"vocab": 31640, "source_vocab": 31232, "embed.shared": False}, 323_493_888, "",
+         APART.format("32,399,360"), SEEN),
+        ("en-de", JOINED, 269_746_176, "", "", SHARED),
+        ("de-en", JOINED, 269_746_176, "", "", SHARED),
+        changes={
+            "width": 1024, "depth": 6, "context": 1024, "attention.heads": 16, "ffn.width": 8192, "decoder.ffn.width": 4096,
+            "ids.bos": 0, "ids.pad": 1, "ids.eos": [2], "ids.start": 2,
+        },
+        published="the paper gives no number",
     )  # fmt: skip
     architectures = ("FSMTForConditionalGeneration",)
-    model_type = "fsmt"
     keys = {
         **SINE_KEYS,
         **scaled_embedding(True),
-        **special_ids(bos=0, eos=2),
+        **usual(tgt_vocab_size=42024, bos_token_id=0, eos_token_id=2),
         "src_vocab_size": whole(42024),
-        "tgt_vocab_size": whole(42024, "vocab"),
         # Another name of tgt_vocab_size.
         "vocab_size": whole(None),
         "activation_function": activation("relu", more={"ffn.bias": True}),

@@ -6,11 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import SpecView, must, number, special_ids
+from anyformer.families.config_keys import SpecView, must, number, usual
 from anyformer.families.config_values import Values
-from anyformer.families.family import Family, Preset
-from anyformer.families.llama_like import sizes
-from anyformer.families.rope_keys import RopeKeys
+from anyformer.families.family import series, sizes
 from anyformer.specs.formulas import evaluate
 
 # A stored gain of 0 means 1, and it is multiplied in fp32.
@@ -23,11 +21,10 @@ BASE: dict[str, Any] = like.BASE | {
 }
 """What the first three generations share."""
 IDS: dict[str, Any] = {"ids.pad": 0, "ids.eos": [1], "ids.bos": 2}
+EVIDENCE = "the publisher's code and two other projects"
 TANH = "gelu_pytorch_tanh"
 KEYS = {
-    **like.head_dim(256),
-    **like.ATTENTION_BIAS,
-    **special_ids(pad=0, eos=1, bos=2),
+    **usual(head_dim=256, attention_bias=False, pad_token_id=0, eos_token_id=1, bos_token_id=2),
     "use_bidirectional_attention": must(None, False),
 }
 CAPPED = {
@@ -50,30 +47,24 @@ def scalar_of(view: SpecView) -> float:
     return int(scalar) if scalar.is_integer() else scalar
 
 
-class Gemma(Family, kind="gemma"):
+class Gemma(like.LlamaLike, kind="gemma"):
     """The first Gemma."""
 
     base = BASE
-    presets = (
-        Preset("gemma-2b", "Gemma 2B (2024)",
-               sizes(2048, 18, 8, 1, 16384, 256000, 8192) | IDS | {"attention.head_dim": 256}, 2_506_172_416,
-               hub=("google/gemma-2b",), evidence="the publisher's code and two other projects",
-               note="2.5B, with one head of keys and values; another project lists an eps of 1e-5 for every Gemma"),
-        Preset("gemma-7b", "Gemma 7B (2024)",
-               sizes(3072, 28, 16, 16, 24576, 256000, 8192) | IDS | {"attention.head_dim": 256}, 8_537_680_896,
-               hub=("google/gemma-7b",), evidence="the publisher's code and two other projects",
-               note="8.5B, not 7B; 16 heads of 256 are wider than the model"),
+    presets = series("gemma-{}", "Gemma {SIZE} (2024)",
+        ("2b", sizes(2048, 18, 8, 1, 16384, 256000, 8192), 2_506_172_416, "",
+         "2.5B, with one head of keys and values; another project lists an eps of 1e-5 for every Gemma"),
+        ("7b", sizes(3072, 28, 16, 16, 24576, 256000, 8192), 8_537_680_896, "",
+         "8.5B, not 7B; 16 heads of 256 are wider than the model"),
+        changes=IDS | {"attention.head_dim": 256}, hub=("google/gemma-{}",), evidence=EVIDENCE,
     )  # fmt: skip
     architectures = ("GemmaForCausalLM",)
-    model_type = "gemma"
     keys = {
         **KEYS,
         **like.keys(3072, 28, 16, 16, 24576, 256000, 8192, act=TANH, tied=True),
         # Some released files have it beside the other one; the public class does not read it.
         "hidden_activation": must(None, TANH),
     }
-    groups = (RopeKeys(),)
-    tensors = like.tensors(like.LLAMA)
     small = like.small(head_dim=12, rope_theta=500.0)
 
     @classmethod

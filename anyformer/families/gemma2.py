@@ -6,40 +6,35 @@ from typing import Any
 
 from anyformer.families import llama_like as like
 from anyformer.families.config_keys import text
-from anyformer.families.family import Family, Preset
-from anyformer.families.gemma import BASE, CAPPED, IDS, KEYS, NORM, TANH
-from anyformer.families.llama_like import sizes
+from anyformer.families.family import Family, series, sizes
+from anyformer.families.gemma import BASE, CAPPED, EVIDENCE, IDS, KEYS, NORM, TANH
 from anyformer.families.rope_keys import RopeKeys
 from anyformer.families.window_keys import WindowKeys
 
 TRAITS: dict[str, Any] = {
     "attention.softcap": 50.0,
+    "attention.head_dim": 256,
     "head.softcap": 30.0,
     "layers": {"order": "local, global", "local": {"attention": {"pattern": "window(4096)"}}, "global": {}},
 } | IDS
-"""What all sizes have."""
+"""What all sizes have, but for the heads of the largest."""
 
 
 class Gemma2(Family, kind="gemma2"):
     """Gemma 2."""
 
     base = BASE | {"norm": NORM | {"placement": "sandwich"}}
-    presets = (
-        Preset("gemma-2-2b", "Gemma 2 2B (2024)",
-               sizes(2304, 26, 8, 4, 9216, 256000, 8192) | TRAITS | {"attention.head_dim": 256}, 2_614_341_888,
-               hub=("google/gemma-2-2b",), evidence="the publisher's code and two other projects",
-               note="256 is the head's own width, by which scores are scaled; a copy for Japanese says 224"),
-        Preset("gemma-2-9b", "Gemma 2 9B (2024)",
-               sizes(3584, 42, 16, 8, 14336, 256000, 8192) | TRAITS | {"attention.head_dim": 256}, 9_241_705_984,
-               hub=("google/gemma-2-9b",), evidence="the publisher's code and two other projects",
-               note="scores are scaled by 256, the head's own width; one of the projects says 224 = width / heads"),
-        Preset("gemma-2-27b", "Gemma 2 27B (2024)", sizes(4608, 46, 32, 16, 36864, 256000, 8192) | TRAITS
-               | {"attention.head_dim": 128, "attention.scale": "1/sqrt(144)"}, 27_227_128_320,
-               hub=("google/gemma-2-27b",), evidence="the publisher's code and two other projects",
-               note="scores are scaled by 144 = width / heads, not by the head's own 128"),
+    presets = series("gemma-2-{}", "Gemma 2 {SIZE} (2024)",
+        ("2b", sizes(2304, 26, 8, 4, 9216, 256000, 8192), 2_614_341_888, "",
+         "256 is the head's own width, by which scores are scaled; a copy for Japanese says 224"),
+        ("9b", sizes(3584, 42, 16, 8, 14336, 256000, 8192), 9_241_705_984, "",
+         "scores are scaled by 256, the head's own width; one of the projects says 224 = width / heads"),
+        ("27b", sizes(4608, 46, 32, 16, 36864, 256000, 8192)
+         | {"attention.head_dim": 128, "attention.scale": "1/sqrt(144)"}, 27_227_128_320, "",
+         "scores are scaled by 144 = width / heads, not by the head's own 128"),
+        changes=TRAITS, hub=("google/gemma-2-{}",), evidence=EVIDENCE,
     )  # fmt: skip
     architectures = ("Gemma2ForCausalLM",)
-    model_type = "gemma2"
     keys = {
         **KEYS,
         **CAPPED,

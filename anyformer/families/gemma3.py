@@ -6,18 +6,18 @@ from typing import Any
 
 from anyformer.families import llama_like as like
 from anyformer.families.config_keys import must, number, whole
-from anyformer.families.family import Family, Preset
+from anyformer.families.family import Family, series, sizes
 from anyformer.families.gemma import BASE, CAPPED, IDS, KEYS, NORM, TANH
-from anyformer.families.llama_like import sizes
 from anyformer.families.window_keys import FULL, LOCAL, WindowKeys
 
 THETAS = {FULL: ("rope_theta", 1e6), LOCAL: ("rope_local_base_freq", 1e4)}
 
 
 def _traits(window: int, *, long: bool) -> dict[str, Any]:
-    """What depends on the size: the window, and whether the frequencies of global layers are stretched."""
+    """The window, whether the frequencies of global layers are stretched, and what all sizes have."""
     local = {"attention": {"pattern": f"window({window})"}, "position": {"kind": "rope", "theta": 1e4}}
     return {
+        "attention.head_dim": 256,
         "position.theta": 1e6,
         "position.scaling": {"kind": "linear", "factor": 8.0} if long else None,
         "layers": {"order": "5 local, 1 global", "local": local, "global": {}},
@@ -28,31 +28,21 @@ class Gemma3(Family, kind="gemma3"):
     """Gemma 3, text only."""
 
     base = BASE | {"attention": {"heads": 1, "qk_norm": NORM}, "norm": NORM | {"placement": "sandwich"}}
-    presets = (
-        Preset("gemma-3-270m", "Gemma 3 270M (2025)",
-               sizes(640, 18, 4, 1, 2048, 262144, 32768) | _traits(512, long=False) | {"attention.head_dim": 256},
-               268_098_176, evidence="the publisher's code and one other project",
-               note="168M of them are the embedding"),
-        Preset("gemma-3-1b", "Gemma 3 1B (2025)",
-               sizes(1152, 26, 4, 1, 6912, 262144, 32768) | _traits(512, long=False) | {"attention.head_dim": 256},
-               999_885_952, evidence="the publisher's code and two other projects",
-               note="one of the projects lists a context of 131072"),
-        Preset("gemma-3-4b", "Gemma 3 4B (2025)",
-               sizes(2560, 34, 8, 4, 10240, 262208, 131072) | _traits(1024, long=True) | {"attention.head_dim": 256},
-               3_880_263_168,
-               published="3,880,263,168 in a copy of the released files without the vision tower; 4.30B with it",
-               evidence="the publisher's code and three other projects",
-               note="the table has 262208 rows as released, 262144 in another library's copy (3,880,099,328)"),
-        Preset("gemma-3-12b", "Gemma 3 12B (2025)",
-               sizes(3840, 48, 16, 8, 15360, 262208, 131072) | _traits(1024, long=True) | {"attention.head_dim": 256},
-               11_766_034_176, published="12,187,325,040 in released files, 421,290,864 of them in the vision tower",
-               evidence="the publisher's code and three other projects"),
-        Preset("gemma-3-27b", "Gemma 3 27B (2025)", sizes(5376, 62, 32, 16, 21504, 262208, 131072)
-               | _traits(1024, long=True) | {"attention.head_dim": 128, "attention.scale": "1/sqrt(168)"},
-               27_009_346_304,
-               published="27,009,346,304 in a copy of the released files without the vision tower",
-               evidence="the publisher's code and three other projects",
-               note="scores are scaled by 168 = width / heads, which one of the projects misses"),
+    presets = series("gemma-3-{}", "Gemma 3 {SIZE} (2025)",
+        ("270m", sizes(640, 18, 4, 1, 2048, 262144, 32768) | _traits(512, long=False), 268_098_176, "",
+         "168M of them are the embedding", "the publisher's code and one other project"),
+        ("1b", sizes(1152, 26, 4, 1, 6912, 262144, 32768) | _traits(512, long=False), 999_885_952, "",
+         "one of the projects lists a context of 131072", "the publisher's code and two other projects"),
+        ("4b", sizes(2560, 34, 8, 4, 10240, 262208, 131072) | _traits(1024, long=True), 3_880_263_168,
+         "3,880,263,168 in a copy of the released files without the vision tower; 4.30B with it",
+         "the table has 262208 rows as released, 262144 in another library's copy (3,880,099,328)"),
+        ("12b", sizes(3840, 48, 16, 8, 15360, 262208, 131072) | _traits(1024, long=True), 11_766_034_176,
+         "12,187,325,040 in released files, 421,290,864 of them in the vision tower"),
+        ("27b", sizes(5376, 62, 32, 16, 21504, 262208, 131072) | _traits(1024, long=True)
+         | {"attention.head_dim": 128, "attention.scale": "1/sqrt(168)"}, 27_009_346_304,
+         "27,009,346,304 in a copy of the released files without the vision tower",
+         "scores are scaled by 168 = width / heads, which one of the projects misses"),
+        evidence="the publisher's code and three other projects",
     )  # fmt: skip
     architectures = ("Gemma3ForCausalLM",)
     model_type = "gemma3_text"

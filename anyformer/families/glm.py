@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import flag, special_ids
-from anyformer.families.family import Family, Preset
-from anyformer.families.llama_like import BASE, sizes
+from anyformer.families.config_keys import flag, usual
+from anyformer.families.family import Preset, sizes
 from anyformer.families.rope_keys import RopeKeys
 
-GLM: dict[str, Any] = BASE | {
+GLM: dict[str, Any] = like.BASE | {
     "attention": {"heads": 1, "bias": "qkv"},
     "norm": {"kind": "rmsnorm", "eps": 1.5625e-7},
     "position": {"kind": "rope", "theta": 1e4, "layout": "interleaved", "fraction": 0.5},
@@ -19,15 +18,14 @@ GLM: dict[str, Any] = BASE | {
 STOPS = [151329, 151336, 151338]
 IDS: dict[str, Any] = {"ids.pad": 151329, "ids.eos": STOPS}
 KEYS = {
-    **like.keys(4096, 40, 32, 2, 13696, 151552, 131072, eps=1.5625e-7),
-    **like.head_dim(128),
-    **special_ids(pad=151329, eos=STOPS),
+    **like.keys(4096, 40, 32, 2, 13696, 151552, 131072, eps=1.5625e-7, head_dim=128),
+    **usual(pad_token_id=151329, eos_token_id=STOPS),
     "attention_bias": flag(True, "attention.bias", on="qkv"),
 }
 ROPE = RopeKeys(fraction=0.5, layout="interleaved")
 
 
-class Glm(Family, kind="glm"):
+class Glm(like.LlamaLike, kind="glm"):
     """GLM-4 9B as first released."""
 
     base = GLM
@@ -40,7 +38,6 @@ class Glm(Family, kind="glm"):
                note="the base model; the chat model has a context of 131072 and, by general knowledge, a theta of 5e6"),
     )  # fmt: skip
     architectures = ("GlmForCausalLM",)
-    model_type = "glm"
     keys = KEYS
     groups = (ROPE,)
     tensors = like.tensors(like.ATTENTION | like.FUSED_FFN | like.PRE_NORMS)

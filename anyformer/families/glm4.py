@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from anyformer.families import glm
 from anyformer.families import llama_like as like
-from anyformer.families.family import Family, Preset
-from anyformer.families.llama_like import sizes
+from anyformer.families.family import Family, Preset, sizes
 
 
 class Glm4(Family, kind="glm4"):
@@ -19,7 +18,6 @@ class Glm4(Family, kind="glm4"):
                note="the 32B of the same series has no biases"),
     )  # fmt: skip
     architectures = ("Glm4ForCausalLM",)
-    model_type = "glm4"
     keys = glm.KEYS
     groups = (glm.ROPE,)
     tensors = like.tensors(

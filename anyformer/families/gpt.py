@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from anyformer.families.config_keys import activation, whole
-from anyformer.families.family import Family, Preset
+from anyformer.families.family import Family, Preset, sizes
 from anyformer.families.gpt2 import BASE, CONVOLUTIONS, size_keys
 from anyformer.families.statemap import decoder_map
 
-ACTIVATIONS = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
+NAMES = {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
 """This family's 'gelu' is the one by tanh."""
 
 
@@ -16,7 +16,7 @@ class GPT(Family, kind="gpt"):
 
     base = BASE | {"vocab": 40478, "context": 512, "norm": {"kind": "layernorm", "eps": 1e-5, "placement": "post"}}
     presets = (
-        Preset("gpt", "GPT (2018)", {"width": 768, "depth": 12, "attention.heads": 12}, 116_534_784,
+        Preset("gpt", "GPT (2018)", sizes(768, 12, 12), 116_534_784,
                published="paper and release say 117M",
                evidence="defaults of the publisher's training code; the vocabulary is the public class's default",
                note="released files hold 12 causal masks beside the weights: 119,680,512 numbers"),
@@ -24,8 +24,10 @@ class GPT(Family, kind="gpt"):
     architectures = ("OpenAIGPTLMHeadModel",)
     model_type = "openai-gpt"
     before_types = True
-    keys = size_keys(vocab=40478, context=512) | {
-        "afn": activation("gelu", prefer="gelu", known=ACTIVATIONS, more={"ffn.bias": True}),
+    keys = size_keys(40478, 512) | {
+        "afn": activation(
+            "gelu", known={name: {"kind": kind} for name, kind in NAMES.items()}, more={"ffn.bias": True}
+        ),
         "n_special": whole(0),
     }
     tensors = decoder_map(

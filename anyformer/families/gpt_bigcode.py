@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.config_keys import SpecView, flag, must, special_ids, whole
+from anyformer.families.config_keys import SpecView, each, flag, must, whole
 from anyformer.families.config_values import Values
-from anyformer.families.family import Family, Preset
+from anyformer.families.family import Family, Preset, sizes
 from anyformer.families.gpt2 import BASE, GPT2_INIT, MATRICES, NORMS, ffn_keys, size_keys, small
 from anyformer.families.statemap import PerHead, decoder_map
 from anyformer.specs.model import ModelSpec
@@ -18,30 +18,23 @@ class GPTBigCode(Family, kind="gpt_bigcode"):
     base = BASE | {"attention": {"heads": 1, "kv_heads": 1, "bias": "qkvo"}, "init": GPT2_INIT}
     presets = (
         Preset("starcoder-15b", "StarCoder 15.5B (2023)",
-               {"width": 6144, "depth": 40, "attention.heads": 48, "vocab": 49152, "context": 8192,
-                "ids.bos": 0, "ids.eos": [0]}, 15_517_456_384, also=("starcoder",),
+               sizes(6144, 40, 48)
+               | {"vocab": 49152, "context": 8192, "ids.bos": 0, "ids.eos": [0]}, 15_517_456_384, also=("starcoder",),
                published="only rounded, to 15.5B, in the paper as generally known",
                evidence="general knowledge of the paper, not read again; the count is of the public class"),
     )  # fmt: skip
     architectures = ("GPTBigCodeForCausalLM",)
-    model_type = "gpt_bigcode"
     keys = {
-        **size_keys(vocab=50257),
+        **size_keys(50257, bos_token_id=50256, eos_token_id=50256),
         **ffn_keys("gelu_pytorch_tanh"),
-        **special_ids(bos=50256, eos=50256),
         "scale_attn_weights": flag(True),
         "multi_query": flag(True),
         # What multi_query says in other words.
         "num_key_value_heads": whole(None),
         # In which precision scores are computed, and how the first release ran them.
-        "attention_softmax_in_fp32": flag(True),
-        "scale_attention_softmax_in_fp32": flag(True),
-        "inference_runner": whole(None),
-        "max_batch_size": whole(None),
-        "max_sequence_length": whole(None),
-        "pad_key_length": flag(True),
-        "pre_allocate_kv_cache": flag(False),
-        "validate_runner_input": flag(True),
+        **each(flag(True), "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "pad_key_length"),
+        **each(flag(False), "pre_allocate_kv_cache", "validate_runner_input"),
+        **each(whole(None), "inference_runner", "max_batch_size", "max_sequence_length"),
         "attention_type": must(None, 2),
     }
     tensors = decoder_map(

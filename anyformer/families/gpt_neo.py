@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.config_keys import Key, activation, flag, number, special_ids, texts, whole
+from anyformer.families.config_keys import Key, activation, texts, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family
 from anyformer.families.gpt2 import BASE, NORMS
@@ -32,12 +32,11 @@ class GPTNeo(Family, kind="gpt_neo"):
 
     base = BASE | {"attention": {"heads": 1, "bias": "o", "scale": 1.0}}
     architectures = ("GPTNeoForCausalLM",)
-    model_type = "gpt_neo"
-    keys = special_ids(bos=50256, eos=50256) | {
-        "vocab_size": whole(50257, "vocab"),
-        "max_position_embeddings": whole(2048, "context"),
-        "hidden_size": whole(2048, "width"),
-        "num_layers": whole(24, "depth"),
+    keys = {
+        **usual(vocab_size=50257, max_position_embeddings=2048, hidden_size=2048, num_layers=24, num_heads=16),
+        **usual(intermediate_size=None, resid_dropout=0.0, embed_dropout=0.0, attention_dropout=0.0),
+        **usual(layer_norm_epsilon=1e-5, initializer_range=0.02, tie_word_embeddings=True),
+        **usual(bos_token_id=50256, eos_token_id=50256),
         "attention_types": Key(
             what="a list of pairs: kinds of layers ('global' or 'local') and how often they are repeated",
             fits=_is_types,
@@ -45,16 +44,8 @@ class GPTNeo(Family, kind="gpt_neo"):
             null=True,
         ),
         "attention_layers": texts(),
-        "num_heads": whole(16, "attention.heads"),
-        "intermediate_size": whole(None, "ffn.width", derived=True),
         "window_size": whole(256),
         "activation_function": activation("gelu_new", prefer="gelu_new", more={"ffn.bias": True}),
-        "resid_dropout": number(0.0, "block.dropout"),
-        "embed_dropout": number(0.0, "embed.dropout"),
-        "attention_dropout": number(0.0, "attention.dropout"),
-        "layer_norm_epsilon": number(1e-5, "norm.eps"),
-        "initializer_range": number(0.02, "init.std"),
-        "tie_word_embeddings": flag(True, "head.tied"),
     }
     tensors = decoder_map(
         "transformer",

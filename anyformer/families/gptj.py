@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from anyformer.families.config_keys import flag, special_ids, whole
+from anyformer.families.config_keys import SpecView, each, flag, whole
 from anyformer.families.config_values import Values
-from anyformer.families.family import Family, Preset
+from anyformer.families.family import Family, Preset, sizes
 from anyformer.families.gpt2 import BASE, ffn_keys, size_keys, small
 from anyformer.families.statemap import decoder_map
 from anyformer.parts.positions.rope import Rope
-from anyformer.specs.axes import Position
 
 
-def rotated(position: Position, head_dim: int) -> int:
+def _rotated(view: SpecView) -> int:
     """How many dimensions of a head turn; all where the position is no RoPE, which reading back will then name."""
+    position, head_dim = view.layer.position, view.dims.head_dim
     return position.rotated(head_dim) if isinstance(position, Rope) else head_dim
 
 
@@ -30,23 +30,18 @@ class GPTJ(Family, kind="gptj"):
     }
     presets = (
         Preset("gpt-j-6b", "GPT-J 6B (2021)",
-               {"width": 4096, "depth": 28, "attention.heads": 16, "vocab": 50400, "context": 2048,
-                "ids.bos": 50256, "ids.eos": [50256]}, 6_050_882_784, hub=("EleutherAI/gpt-j-6b",),
+               sizes(4096, 28, 16)
+               | {"vocab": 50400, "context": 2048, "ids.bos": 50256, "ids.eos": [50256]}, 6_050_882_784, hub=("EleutherAI/gpt-j-6b",),
                published="6,053,381,344 on its card", evidence="the authors' training code and two other projects",
                note="the card counts what 8 shards each held again: 7 x (28 x 3 + 2) x 4096 for norms and output "
                "biases and 8 x 4096 for an input bias, which is the difference to the last number"),
     )  # fmt: skip
     architectures = ("GPTJForCausalLM",)
-    model_type = "gptj"
     keys = {
-        **size_keys(vocab=50400, context=2048, width=4096, depth=28, heads=16, dropout=0.0, tied=False),
+        **size_keys(50400, 2048, 4096, 28, 16, dropout=0.0, tied=False, bos_token_id=50256, eos_token_id=50256),
         **ffn_keys(),
-        **special_ids(bos=50256, eos=50256),
-        "rotary_dim": replace(
-            whole(64, "position.dims"), write=lambda view: rotated(view.layer.position, view.dims.head_dim)
-        ),
-        "rotary": flag(True),
-        "scale_attn_weights": flag(True),
+        "rotary_dim": replace(whole(64, "position.dims"), write=_rotated),
+        **each(flag(True), "rotary", "scale_attn_weights"),
     }
     tensors = decoder_map(
         "transformer",

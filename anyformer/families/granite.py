@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import divisor, number, special_ids
-from anyformer.families.family import Family, Preset
-from anyformer.families.llama_like import BASE, sizes
-from anyformer.families.rope_keys import RopeKeys
+from anyformer.families.config_keys import divisor, number, usual
+from anyformer.families.family import Preset, sizes
 
 
-class Granite(Family, kind="granite"):
+class Granite(like.LlamaLike, kind="granite"):
     """Granite 3."""
 
-    base = BASE | {
+    base = like.BASE | {
         # 0.015625 in the small model and 0.0078125 in the large: one over the head's width in both.
         "attention": {"heads": 1, "scale": "1/head_dim"},
         "block": {"branch_scale": 0.22},
@@ -39,19 +37,15 @@ class Granite(Family, kind="granite"):
                evidence="a copy of the config of Granite 3.3, and the publisher's code"),
     )  # fmt: skip
     architectures = ("GraniteForCausalLM",)
-    model_type = "granite"
     second = True
     keys = {
         **like.keys(4096, 32, 32, None, 11008, 32000, 2048),
-        **like.BIASES,
-        **special_ids(bos=1, eos=2),
+        **usual(attention_bias=False, mlp_bias=False, bos_token_id=1, eos_token_id=2),
         "embedding_multiplier": number(1.0, "embed.scale"),
         "logits_scaling": divisor(1.0, "head.scale"),
         "residual_multiplier": number(1.0, "block.branch_scale"),
         "attention_multiplier": number(1.0, "attention.scale"),
     }
-    groups = (RopeKeys(),)
-    tensors = like.tensors(like.LLAMA)
     small = like.small(
         embedding_multiplier=3.0, logits_scaling=7.0, residual_multiplier=0.22, attention_multiplier=0.2,
         rope_theta=500.0, tie_word_embeddings=True,

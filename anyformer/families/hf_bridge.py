@@ -11,6 +11,8 @@ from anyformer.families.config_values import REMOTE
 from anyformer.families.family import family_of
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from anyformer.model.model import Model
 
 
@@ -29,30 +31,26 @@ def from_hf(hf_model: Any) -> Model:
     first = next(hf_model.parameters())
     if first.is_meta:
         raise InputError("hf_model: it is on the meta device and has no weights to take")
-    tensors = hf_model.state_dict()
+    tensors: dict[str, Tensor] = hf_model.state_dict()
     if config.get("tie_word_embeddings") and not _is_tied(hf_model):
         # Some classes say that they are tied whatever they hold.
         config["tie_word_embeddings"] = False
     family = family_of(config, name)
     spec = family.spec_from(config, name)
-    table = family.weights(spec)
-    entries = table.entries(spec)
-    if differ := differing(table, entries, tensors, lambda held: tensors[held].detach()):
+    if differ := differing(family, spec, tensors):
         # What the model holds counts, where a spec can say it: the config may say that tables are one that are not.
-        changes = untying(family, config, tensors, lambda held: tensors[held].detach())
+        changes = untying(family, config, tensors)
         if not changes:
             pairs = ", ".join(f"{copy} differs from {first}" for copy, first in differ.items())
             raise CheckpointError(
                 f"{name}: {pairs}, and a spec of {family.kind} has one tensor for both; tie them, or train with them tied"
             )
-        config |= changes
-        spec = family.spec_from(config, name)
-        table = family.weights(spec)
-        entries = table.entries(spec)
-    placed = matched(table, entries, tensors, lambda held: tuple(tensors[held].shape), Path(name), spec)
-    check_computed(table, tensors, lambda name: tensors[name].detach(), name)
+        spec = family.spec_from(config | changes, name)
+    placed = matched(family, spec, {held: tuple(tensor.shape) for held, tensor in tensors.items()}, Path(name))
+    table = family.weights(spec)
+    check_computed(table, tensors, name)
     model = empty_model(spec, first.device, first.dtype)
-    fill(model, entries, lambda theirs: tensors[placed[theirs]] if theirs in placed else None, name, copy=True)
+    fill(model, table.entries(spec), placed, tensors, name, copy=True)
     model.family = family.kind
     return model.train(hf_model.training)
 

@@ -22,7 +22,7 @@ class Lamda(Family, kind="lamda"):
         "ids": {},
     }
     presets = (
-        Preset("lamda-137b", "LaMDA 137B (2022)", like.sizes(8192, 64, 128, 128, 65536, 32000), 137_702_158_336,
+        Preset("lamda-137b", "LaMDA 137B (2022)", like.sizes(8192, 64, 128, 128, 65536), 137_702_158_336,
                published="137B without the embedding, as the paper is generally known to say",
                evidence="sizes, relative bias and gated GELU from the paper as generally known and not read again",
                note="three matrices in the feed-forward give 137.4B, two would give 103B. Not published, and taken "

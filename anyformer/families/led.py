@@ -4,33 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.config_keys import activation, must, special_ids, whole
+from anyformer.families.config_keys import activation, must, usual, whole
 from anyformer.families.config_values import Values
-from anyformer.families.family import Preset
+from anyformer.families.family import series, sizes
 from anyformer.families.longformer import global_rules, local, read_windows, windows_key, write_windows
-from anyformer.families.statemap import Row, Rule, StateMap, block_rules
+from anyformer.families.statemap import Rule, Shaped, StateMap, block_rules
 from anyformer.families.transformer import STACK_KEYS, TwoStacks, layer_rules
 from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec
 
 ENCODER = "led.encoder.layers.{i}.self_attn"
 """Where the encoder's attention is in files; its names are Longformer's."""
-
-
-def _preset(size: str, width: int, depth: int, heads: int, params: int, published: str) -> Preset:
-    return Preset(
-        name=f"led-{size}", also=(f"led-{size}-16384",), hub=(f"allenai/led-{size}-16384",),
-        title=f"LED {size} (2020)",
-        changes={
-            "width": width, "depth": depth, "attention.heads": heads, "encoder.attention.pattern": local(1024),
-            "decoder.position.length": 1024,
-        },
-        params=params, published=published,
-        evidence="sizes from the public class and from BART, whose weights it began with; the window of 1024 is what the "
-        "released config is generally known to say (the public class's default is 512)",
-        note="the class adds a bias to the logits that it does not train and that files may leave out; it is no part of "
-        "the count, and a checkpoint that is loaded has it. Source tokens are global where global_mask says so",
-    )  # fmt: skip
 
 
 class LED(TwoStacks, kind="led"):
@@ -49,18 +33,22 @@ class LED(TwoStacks, kind="led"):
         "init": {"kind": "normal", "std": 0.02},
         "ids": {"pad": 1, "bos": 0, "eos": [2], "start": 2},
     }
-    presets = (
-        _preset("base", 768, 6, 12, 161_844_480, "about 162M, as is generally known"),
-        _preset("large", 1024, 12, 16, 459_801_600, "about 460M, as is generally known"),
-    )
+    presets = series("led-{}", "LED {} (2020)",
+        ("base", sizes(768, 6, 12), 161_844_480, "about 162M, as is generally known"),
+        ("large", sizes(1024, 12, 16), 459_801_600, "about 460M, as is generally known"),
+        changes={"encoder.attention.pattern": local(1024), "decoder.position.length": 1024},
+        also=("led-{}-16384",), hub=("allenai/led-{}-16384",),
+        evidence="sizes from the public class and from BART, whose weights it began with; the window of 1024 is what the "
+        "released config is generally known to say (the public class's default is 512)",
+        note="the class adds a bias to the logits that it does not train and that files may leave out; it is no part of "
+        "the count, and a checkpoint that is loaded has it. Source tokens are global where global_mask says so",
+    )  # fmt: skip
     architectures = ("LEDForConditionalGeneration",)
-    model_type = "led"
     keys = {
         **STACK_KEYS,
-        **special_ids(bos=0, pad=1, eos=2),
+        **usual(vocab_size=50265, bos_token_id=0, pad_token_id=1, eos_token_id=2),
         "activation_function": activation("gelu", more={"ffn.bias": True}),
         "attention_window": windows_key(),
-        "vocab_size": whole(50265, "vocab"),
         "max_encoder_position_embeddings": whole(16384),
         "max_decoder_position_embeddings": whole(1024),
         # The class has one name for three tables, or three tables of which one is never read.
@@ -115,7 +103,7 @@ class LED(TwoStacks, kind="led"):
         ends = [
             Rule("led.shared.weight", "embed.tokens.weight"),
             Rule("lm_head.weight", "head.weight"),
-            Rule("final_logits_bias", "head.bias", Row()),
+            Rule("final_logits_bias", "head.bias", Shaped((1, spec.vocab))),
         ]
         for stack in ("encoder", "decoder"):
             ends.append(Rule(f"led.{stack}.embed_positions.weight", f"{stack}.positions.0.table"))

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from anyformer.families.config_keys import Key, activation, flag, number, whole
+from anyformer.families.config_keys import Key, activation, flag, number, usual, whole
+from anyformer.families.config_values import Values
+from anyformer.families.family import Family
+from anyformer.families.rope_keys import RopeKeys
 from anyformer.families.statemap import Rule, StateMap, decoder_map
 
 BASE: dict[str, Any] = {
@@ -35,47 +39,36 @@ def tensors(parts: Mapping[str, str], *more: Rule, final: str = "norm") -> State
     return decoder_map("model", "layers", parts, *more, tokens="embed_tokens", final=final, ignored=(unread,))
 
 
-def sizes(width: int, depth: int, heads: int, kv_heads: int, ffn: int, vocab: int, context: int) -> dict[str, int]:
-    """The seven numbers in which these models differ most."""
-    return {
-        "width": width, "depth": depth, "attention.heads": heads, "attention.kv_heads": kv_heads, "ffn.width": ffn,
-        "vocab": vocab, "context": context,
-    }  # fmt: skip
-
-
 def keys(
     width: int, depth: int, heads: int, kv_heads: int | None, ffn: int, vocab: int, context: int, *,
     eps: float | None = 1e-6, eps_key: str = "rms_norm_eps", qk_norm: bool = False,
     act: str = "silu", act_key: str = "hidden_act", gated: bool = True, std: float = 0.02, tied: bool = False,
+    **more: float | list[int] | None,
 ) -> dict[str, Key]:  # fmt: skip
     """The keys that all of them have, with the defaults of one public class: first those of `sizes`, in its order.
 
     `eps` is None if it has no such key; `qk_norm` says that the norms of queries and keys have the eps of the others.
+    `more` are usual keys that it has besides.
     """
     normed = ("norm.eps", "attention.qk_norm.eps") if qk_norm else ("norm.eps",)
     return {
-        "vocab_size": whole(vocab, "vocab"),
-        "hidden_size": whole(width, "width"),
-        "intermediate_size": whole(ffn, "ffn.width"),
-        "num_hidden_layers": whole(depth, "depth"),
-        "num_attention_heads": whole(heads, "attention.heads"),
+        **usual(vocab_size=vocab, hidden_size=width, intermediate_size=ffn, num_hidden_layers=depth),
+        **usual(num_attention_heads=heads, max_position_embeddings=context, initializer_range=std),
         "num_key_value_heads": whole(kv_heads, "attention.kv_heads", null=True, derived=True),
         act_key: activation(act, gated=gated),
-        "max_position_embeddings": whole(context, "context"),
-        "initializer_range": number(std, "init.std"),
         **({} if eps is None else {eps_key: number(eps, normed)}),
-        "tie_word_embeddings": flag(tied, "head.tied"),
         "attention_dropout": number(0.0, "attention.dropout", null=True, empty=0.0),
+        **usual(tie_word_embeddings=tied, **more),
     }
 
 
-def head_dim(default: int | None) -> dict[str, Key]:
-    """The key of a head's width."""
-    return {"head_dim": whole(default, "attention.head_dim", derived=True)}
+def qk_norm_key(norm: Mapping[str, Any]) -> Key:
+    """Whether queries and keys have norms, with the eps of the others."""
 
+    def read(c: Values, name: str) -> dict[str, Any]:
+        return {"attention.qk_norm": {**norm, "eps": float(c["layer_norm_eps"])} if c[name] else None}
 
-ATTENTION_BIAS = {"attention_bias": flag(False, "attention.bias")}
-BIASES = ATTENTION_BIAS | {"mlp_bias": flag(False, "ffn.bias")}
+    return replace(flag(False), read=read, write=lambda view: view.get("attention.qk_norm") is not None)
 
 
 def small(*, eps_key: str | None = "rms_norm_eps", **more: Any) -> dict[str, Any]:
@@ -85,3 +78,12 @@ def small(*, eps_key: str | None = "rms_norm_eps", **more: Any) -> dict[str, Any
         "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
         "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
     } | ({} if eps_key is None else {eps_key: 1e-3}) | more  # fmt: skip
+
+
+class LlamaLike(Family):
+    """LLaMA's design and names, of which a family says what it has otherwise."""
+
+    base = BASE
+    groups = (RopeKeys(),)
+    tensors = tensors(LLAMA)
+    small = small(rope_theta=500.0)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Any
 
 from anyformer.families import bert_like as like
 from anyformer.families.config_keys import Key, are_whole, flag, must, whole
 from anyformer.families.config_values import Values
-from anyformer.families.family import Family, Preset
-from anyformer.families.roberta import HEAD, Roberta, read_offset_positions, write_offset_positions
-from anyformer.families.statemap import Rule, StateMap
+from anyformer.families.family import series, sizes
+from anyformer.families.roberta import Roberta, RobertaLike
+from anyformer.families.statemap import Rule
 from anyformer.families.window_keys import arranged
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.stacks import DEEPEST, Stack, pattern_of
@@ -48,38 +47,31 @@ def write_windows(stack: Stack) -> list[int]:
     return [2 * int(match[1]) if match else 512 for match in found]
 
 
-def global_rules(theirs: str, ours: str) -> Sequence[Rule]:
+def global_rules(theirs: str, ours: str) -> tuple[Rule, ...]:
     """The tensors of the projections of global tokens."""
-    return [Rule(f"{theirs}.{name}.{{p}}", f"{ours}.{own}.{{p}}") for name, own in GLOBAL.items()]
+    return tuple(Rule(f"{theirs}.{name}.{{p}}", f"{ours}.{own}.{{p}}") for name, own in GLOBAL.items())
 
 
-def _preset(size: str, width: int, depth: int, heads: int, params: int, published: str) -> Preset:
-    return Preset(
-        name=f"longformer-{size}", also=(f"longformer-{size}-4096",), hub=(f"allenai/longformer-{size}-4096",),
-        title=f"Longformer {size} (2020)",
-        changes={"width": width, "depth": depth, "attention.heads": heads, "attention.pattern": local(512)},
-        params=params, published=published,
-        evidence="the window from the public class, names from the publisher's notes; other sizes are those of RoBERTa, "
-        "from which it was trained on",
-        note="with the masked-LM head and without the pooler; the table of positions has 4098 rows; tokens are global "
-        "where global_mask says so",
-    )  # fmt: skip
-
-
-class Longformer(Family, kind="longformer"):
+class Longformer(RobertaLike, kind="longformer"):
     """Longformer with its masked-LM head: an encoder. The causal, dilated model of the paper was not released."""
 
     base = dict(Roberta.base) | {
         "context": 4096,
         "attention": {"heads": 1, "bias": "qkvo", "global_projections": True},
     }
-    presets = (
-        _preset("base", 768, 12, 12, 148_711_257, "about 149M, as is generally known; 148,659,456 without the head"),
-        _preset("large", 1024, 24, 16, 434_653_273, "about 435M, as is generally known; 434,600,960 without the head"),
-    )
+    presets = series("longformer-{}", "Longformer {} (2020)",
+        ("base", sizes(768, 12, 12), 148_711_257, "about 149M, as is generally known; 148,659,456 without the head"),
+        ("large", sizes(1024, 24, 16), 434_653_273, "about 435M, as is generally known; 434,600,960 without the head"),
+        changes={"attention.pattern": local(512)},
+        also=("longformer-{}-4096",), hub=("allenai/longformer-{}-4096",),
+        evidence="the window from the public class, names from the publisher's notes; other sizes are those of RoBERTa, "
+        "from which it was trained on",
+        note="with the masked-LM head and without the pooler; the table of positions has 4098 rows; tokens are global "
+        "where global_mask says so",
+    )  # fmt: skip
     architectures = ("LongformerForMaskedLM",)
-    model_type = "longformer"
-    keys = like.keys(vocab=30522, context=512, bos=0, eos=2) | {
+    body = "longformer"
+    keys = like.keys(vocab=30522, context=512, bos_token_id=0, eos_token_id=2) | {
         "attention_window": windows_key(),
         "pad_token_id": whole(1),
         # How chunks are cut for an export; what is computed stays the same.
@@ -92,17 +84,13 @@ class Longformer(Family, kind="longformer"):
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:
-        found = super().read(c) | read_offset_positions(c) | {"head.activation": "gelu"}
-        return found | read_windows(c, c["num_hidden_layers"])
+        return super().read(c) | read_windows(c, c["num_hidden_layers"])
 
     @classmethod
     def write(cls, spec: ModelSpec) -> dict[str, Any]:
-        windows = {"attention_window": write_windows(spec.stacks[-1])}
-        return super().write(spec) | write_offset_positions(spec) | windows
+        return super().write(spec) | {"attention_window": write_windows(spec.stacks[-1])}
 
     @classmethod
-    def weights(cls, spec: ModelSpec) -> StateMap:
+    def rules(cls, spec: ModelSpec) -> tuple[Rule, ...]:
         body = f"{spec.stacks[-1].name}.blocks.{{i}}.attention.body"
-        return like.weights(
-            spec, "longformer", *global_rules("longformer.encoder.layer.{i}.attention.self", body), **HEAD
-        )
+        return global_rules("longformer.encoder.layer.{i}.attention.self", body)

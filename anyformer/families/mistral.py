@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import special_ids
-from anyformer.families.family import Family, Preset
-from anyformer.families.llama_like import BASE, sizes
+from anyformer.families.family import Preset, sizes
 from anyformer.families.rope_keys import RopeKeys
 from anyformer.families.window_keys import WindowKeys
 
 
-class Mistral(Family, kind="mistral"):
+class Mistral(like.LlamaLike, kind="mistral"):
     """Mistral 7B and models released in its format."""
 
-    base = BASE
     presets = (
         Preset("mistral-7b-v0.1", "Mistral 7B v0.1 (2023)", sizes(4096, 32, 32, 8, 14336, 32000, 32768)
                | {"attention.pattern": "window(4096)", "ids.bos": 1, "ids.eos": [2]}, 7_241_732_096,
@@ -27,12 +24,6 @@ class Mistral(Family, kind="mistral"):
                note="no window; 768 tokens more than v0.1"),
     )  # fmt: skip
     architectures = ("MistralForCausalLM",)
-    model_type = "mistral"
-    keys = {
-        **like.keys(4096, 32, 32, 8, 14336, 32000, 131072),
-        **like.head_dim(None),
-        **special_ids(bos=1, eos=2),
-    }
+    keys = like.keys(4096, 32, 32, 8, 14336, 32000, 131072, head_dim=None, bos_token_id=1, eos_token_id=2)
     groups = (RopeKeys(), WindowKeys(window=4096, listed=False))
-    tensors = like.tensors(like.LLAMA)
     small = like.small(sliding_window=5, head_dim=12)

@@ -10,18 +10,17 @@ from anyformer.families.config_keys import (
     ACTIVATIONS,
     Key,
     activation,
+    each,
     flag,
-    ids,
     must,
     number,
-    plain_ffn,
-    special_ids,
     text,
     texts,
+    usual,
     whole,
 )
 from anyformer.families.config_values import Values
-from anyformer.families.family import Family, Preset
+from anyformer.families.family import Family, series, sizes
 from anyformer.families.rope_keys import ROPE_KEYS, read_ropes, write_ropes
 from anyformer.families.statemap import Rule, StateMap, block_rules
 from anyformer.families.window_keys import FULL, LOCAL, arranged, checked, each_layer, positions_of, window_of
@@ -42,49 +41,34 @@ BASE: dict[str, Any] = {
 }
 KEYS: dict[str, Key] = {
     **ROPE_KEYS,
-    **special_ids(pad=50283, eos=50282, bos=50281),
-    "vocab_size": whole(50368, "vocab"),
-    "hidden_size": whole(768, "width"),
-    "intermediate_size": whole(1152, "ffn.width"),
-    "num_hidden_layers": whole(22, "depth"),
-    "num_attention_heads": whole(12, "attention.heads"),
+    **usual(vocab_size=50368, hidden_size=768, intermediate_size=1152, num_hidden_layers=22, num_attention_heads=12),
+    **usual(max_position_embeddings=8192, initializer_range=0.02, norm_eps=1e-5, attention_bias=False, mlp_bias=False),
+    **usual(attention_dropout=0.0, embedding_dropout=0.0, mlp_dropout=0.0, tie_word_embeddings=True),
+    **usual(pad_token_id=50283, eos_token_id=50282, bos_token_id=50281, cls_token_id=50281),
     "hidden_activation": activation("gelu", gated=True),
-    "max_position_embeddings": whole(8192, "context"),
-    "initializer_range": number(0.02, "init.std"),
     "initializer_cutoff_factor": number(2.0, null=True),
-    "norm_eps": number(1e-5, "norm.eps"),
     "norm_bias": flag(False, "norm.bias"),
-    "attention_bias": flag(False, "attention.bias"),
-    "attention_dropout": number(0.0, "attention.dropout"),
     "layer_types": texts(),
     "global_attn_every_n_layers": whole(3),
-    "global_rope_theta": number(None),
-    "local_rope_theta": number(None),
+    **each(number(None), "global_rope_theta", "local_rope_theta"),
     # It would count for both kinds of layers; the tables in rope_parameters say more.
     "rope_scaling": must(None),
     "local_attention": whole(128),
     # What local_attention says, halved.
     "sliding_window": whole(None),
-    "embedding_dropout": number(0.0, "embed.dropout"),
-    "mlp_bias": flag(False, "ffn.bias"),
-    "mlp_dropout": number(0.0, "ffn.dropout"),
     "decoder_bias": flag(True, "head.bias"),
     "classifier_bias": flag(False, "head.transform_bias"),
     "classifier_activation": replace(
         text("gelu"),
         sets=("head.activation",),
-        read=lambda c, name: {"head.activation": plain_ffn(c, name)},
+        read=lambda c, name: {"head.activation": activation("gelu").read(c, name)["ffn.kind"]},
         write=lambda view: published_name(view.get("head.activation")),
     ),
-    "tie_word_embeddings": flag(True, "head.tied"),
-    "cls_token_id": ids(50281),
     # No logit depends on these.
     "classifier_pooling": text("cls"),
-    "deterministic_flash_attn": flag(False),
-    "sparse_prediction": flag(False),
+    **each(flag(False), "deterministic_flash_attn", "sparse_prediction", "repad_logits_with_grad"),
     "sparse_pred_ignore_index": whole(-100),
     "reference_compile": flag(False, null=True),
-    "repad_logits_with_grad": flag(False),
     "layer_norm_eps": number(1e-5),
     "position_embedding_type": must("absolute"),
 }
@@ -92,7 +76,7 @@ KEYS: dict[str, Key] = {
 
 def published_name(kind: str) -> str:
     """The published name of an ungated activation; GELU if there is none, which reading back will then name."""
-    return next((name for name, ours in ACTIVATIONS.items() if ours == kind), "gelu")
+    return next((name for name, ours in ACTIVATIONS.items() if ours == {"kind": kind}), "gelu")
 
 
 def layers(names: list[str], window: str, thetas: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -124,7 +108,7 @@ class ModernBertLike(Family):
             if key in c.given and c[key] is None:
                 c.problems.add(key, "None is not a finite number")
         types = c["layer_types"] or each_layer(c, lambda i: LOCAL if i % max(every, 1) else FULL)
-        ropes = read_ropes(c, context=c["max_position_embeddings"], thetas=THETAS)
+        ropes = read_ropes(c, THETAS)
         names = checked(c, types, c["local_attention"])
         pattern = cls.window.format(c["local_attention"] // 2)
         return super().read(c) | (layers(names, pattern, ropes) if ropes else {})
@@ -137,13 +121,7 @@ class ModernBertLike(Family):
         return super().write(spec) | ropes | own
 
 
-PARTS = {
-    "o": "attn.Wo",
-    "gate_up": "mlp.Wi",
-    "down": "mlp.Wo",
-    "attention_inner": "attn_norm",
-    "ffn_inner": "mlp_norm",
-}
+PARTS = {"o": "attn.Wo", "gate_up": "mlp.Wi", "down": "mlp.Wo", "attention_inner": "attn_norm", "ffn_inner": "mlp_norm"}
 
 
 def weights(spec: ModelSpec, head: str, attention: Mapping[str, str]) -> StateMap:
@@ -164,36 +142,26 @@ def weights(spec: ModelSpec, head: str, attention: Mapping[str, str]) -> StateMa
     )
 
 
-def _preset(
-    size: str, width: int, depth: int, heads: int, ffn: int, params: int, published: str, evidence: str
-) -> Preset:
+def _sizes(width: int, depth: int, heads: int, ffn: int) -> dict[str, Any]:
     kinds = {FULL: {"position.theta": 160000.0}, LOCAL: {"position.theta": 10000.0}}
     names = ["local" if i % 3 else "global" for i in range(depth)]
-    return Preset(
-        name=f"modernbert-{size}", hub=(f"answerdotai/ModernBERT-{size}",), title=f"ModernBERT {size} (2024)",
-        changes={
-            "width": width, "depth": depth, "attention.heads": heads, "ffn.width": ffn, "vocab": 50368, "context": 8192,
-            "ids.pad": 50283, "ids.eos": [50282], "ids.bos": 50281,
-        } | layers(names, "symmetric_window(64)", kinds),
-        params=params, published=published, evidence=evidence,
-        note="with the masked-LM head; a window of 128 means 64 tokens on either side",
-    )  # fmt: skip
+    return sizes(width, depth, heads) | {"ffn.width": ffn} | layers(names, "symmetric_window(64)", kinds)
 
 
 class ModernBert(ModernBertLike, kind="modernbert"):
     """ModernBERT with its masked-LM head."""
 
     base = {"topology": "encoder"} | BASE
-    presets = (
-        _preset("base", 768, 22, 12, 1152, 149_655_232,
-                "149,014,272 in a copy of the body; its card rounds to 149M",
-                "the defaults of the public class; the count of the body in a released copy"),
-        _preset("large", 1024, 28, 16, 2624, 395_881_664,
-                "its card is generally known to round to 395M, which was not read again",
-                "two copies of the released config"),
+    presets = series("modernbert-{}", "ModernBERT {} (2024)",
+        ("base", _sizes(768, 22, 12, 1152), 149_655_232, "149,014,272 in a copy of the body; its card rounds to 149M", "",
+         "the defaults of the public class; the count of the body in a released copy"),
+        ("large", _sizes(1024, 28, 16, 2624), 395_881_664, "its card is generally known to round to 395M, which was not "
+         "read again", "", "two copies of the released config"),
+        changes={"vocab": 50368, "context": 8192, "ids.pad": 50283, "ids.eos": [50282], "ids.bos": 50281},
+        hub=("answerdotai/ModernBERT-{}",),
+        note="with the masked-LM head; a window of 128 means 64 tokens on either side",
     )  # fmt: skip
     architectures = ("ModernBertForMaskedLM",)
-    model_type = "modernbert"
     window = "symmetric_window({})"
 
     @classmethod

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.config_keys import COMMON, SpecView, flag, must, number, table, text, whole
+from anyformer.families.config_keys import COMMON, SpecView, each, flag, must, number, table, text, usual, whole
 from anyformer.families.config_values import Values
-from anyformer.families.family import Family, Preset
+from anyformer.families.family import Family, Preset, sizes
 from anyformer.families.statemap import decoder_map
 from anyformer.specs.codec import Problems
 from anyformer.specs.formulas import evaluate
@@ -17,19 +17,12 @@ ATTENTION = COMMON | {
     "attn_type": must("multihead_attention"),
     "attn_pdrop": number(0.0),
     "attn_impl": text("torch"),
-    "clip_qkv": number(None),
-    "softmax_scale": number(None),
-    "prefix_lm": must(False),
-    "qk_ln": must(False),
-    "attn_uses_sequence_id": must(False),
+    **each(number(None), "clip_qkv", "softmax_scale"),
+    **each(must(False), "prefix_lm", "qk_ln", "attn_uses_sequence_id"),
     "alibi": must(True),
     "alibi_bias_max": number(8),
 }
 """The keys of `attn_config`."""
-
-
-def _sizes(width: int, depth: int, heads: int, context: int) -> dict[str, int]:
-    return {"width": width, "depth": depth, "attention.heads": heads, "vocab": 50432, "context": context}
 
 
 class MPT(Family, kind="mpt"):
@@ -44,36 +37,28 @@ class MPT(Family, kind="mpt"):
         "init": {"kind": "normal", "std": 0.02},
     }
     presets = (
-        Preset("mpt-7b", "MPT 7B (2023)", _sizes(4096, 32, 32, 2048), 6_649_286_656,
+        Preset("mpt-7b", "MPT 7B (2023)", sizes(4096, 32, 32) | {"vocab": 50432, "context": 2048}, 6_649_286_656,
                published="only rounded, to 6.7B, on its card",
                evidence="the table on its card and the publisher's training file",
                note="a vocabulary of 50432 in the release; the training file and the public class's default say 50368"),
-        Preset("mpt-30b", "MPT 30B (2023)", _sizes(7168, 48, 64, 8192), 29_957_200_896,
+        Preset("mpt-30b", "MPT 30B (2023)", sizes(7168, 48, 64) | {"vocab": 50432, "context": 8192},
+               29_957_200_896,
                published="only rounded, to 29.95B, on its card", evidence="the table on its card",
                note="64 heads of 112 by the card; a training file of the publisher has 56 of 128, which has the same "
                "count and other slopes"),
     )  # fmt: skip
     architectures = ("MptForCausalLM", "MPTForCausalLM")
-    model_type = "mpt"
     keys = {
-        "d_model": whole(2048, "width"),
-        "n_heads": whole(16, "attention.heads"),
-        "n_layers": whole(24, "depth"),
+        **usual(d_model=2048, n_heads=16, n_layers=24, max_seq_len=2048, vocab_size=50368, layer_norm_epsilon=1e-5),
+        **usual(initializer_range=0.02, tie_word_embeddings=True),
         "expansion_ratio": must(4),
-        "max_seq_len": whole(2048, "context"),
-        "vocab_size": whole(50368, "vocab"),
-        "layer_norm_epsilon": number(1e-5, "norm.eps"),
         "attn_config": table(),
         "logit_scale": must(None),
         "no_bias": must(True),
         "norm_type": must("low_precision_layernorm", "layernorm"),
-        "initializer_range": number(0.02, "init.std"),
-        "tie_word_embeddings": flag(True, "head.tied"),
         # Without effect in the public class: with ALiBi, in training, or ever.
         "learned_pos_emb": flag(True),
-        "resid_pdrop": number(0.0),
-        "emb_pdrop": number(0.0),
-        "embedding_fraction": number(1.0),
+        **each(number(0.0), "resid_pdrop", "emb_pdrop", "embedding_fraction"),
         "init_device": text("cpu"),
         "init_config": table(),
         "tokenizer_name": text(None),
@@ -82,14 +67,8 @@ class MPT(Family, kind="mpt"):
     tensors = decoder_map(
         "transformer",
         "blocks",
-        {
-            "qkv": "attn.Wqkv",
-            "o": "attn.out_proj",
-            "up": "ffn.up_proj",
-            "down": "ffn.down_proj",
-            "attention_inner": "norm_1",
-            "ffn_inner": "norm_2",
-        },
+        {"qkv": "attn.Wqkv", "o": "attn.out_proj", "up": "ffn.up_proj", "down": "ffn.down_proj"}
+        | {"attention_inner": "norm_1", "ffn_inner": "norm_2"},
         tokens="wte",
         final="norm_f",
     )

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import special_ids
-from anyformer.families.family import Family, Preset
-from anyformer.families.llama_like import BASE, sizes
+from anyformer.families.config_keys import usual
+from anyformer.families.family import Preset, sizes
 from anyformer.families.rope_keys import RopeKeys
 
 
-class Nemotron(Family, kind="nemotron"):
+class Nemotron(like.LlamaLike, kind="nemotron"):
     """Nemotron-4 and Minitron."""
 
-    base = BASE | {
+    base = like.BASE | {
         "norm": {"kind": "layernorm", "eps": 1e-5, "gain": "one_plus"},
         "position": {"kind": "rope", "theta": 1e4, "fraction": 0.5},
         "ffn": {"kind": "relu2"},
@@ -37,15 +36,11 @@ class Nemotron(Family, kind="nemotron"):
                note="48 heads of 128 are wider than the model: its width was pruned and its heads were not"),
     )  # fmt: skip
     architectures = ("NemotronForCausalLM",)
-    model_type = "nemotron"
     keys = {
-        **like.head_dim(None),
         **like.keys(
             6144, 32, 48, None, 24576, 256000, 4096, eps=1e-5, eps_key="norm_eps", act="relu2", gated=False, std=0.0134
         ),
-        **like.BIASES,
-        **special_ids(bos=2, eos=3),
+        **usual(head_dim=None, attention_bias=False, mlp_bias=False, bos_token_id=2, eos_token_id=3),
     }
     groups = (RopeKeys(fraction=0.5),)
-    tensors = like.tensors(like.LLAMA)
     small = like.small(eps_key="norm_eps", head_dim=12, rope_theta=500.0)

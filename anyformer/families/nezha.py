@@ -6,16 +6,7 @@ No public class is left, so no checkpoints are read; the scheme itself is tested
 from __future__ import annotations
 
 from anyformer.families import bert_like as like
-from anyformer.families.family import Family, Preset
-
-
-def _preset(size: str, width: int, depth: int, heads: int, params: int, evidence: str) -> Preset:
-    return Preset(
-        name=f"nezha-{size}-zh", title=f"NEZHA {size}, Chinese (2019)",
-        changes={"width": width, "depth": depth, "attention.heads": heads},
-        params=params, published="no count was found", evidence=evidence,
-        note="counted on BERT's class without its table of positions, as the relative vectors are fixed",
-    )  # fmt: skip
+from anyformer.families.family import Family, series, sizes
 
 
 class Nezha(Family, kind="nezha"):
@@ -27,8 +18,10 @@ class Nezha(Family, kind="nezha"):
         "position": {"kind": "shaw", "vectors": "sine", "clip": 64},
         "ids": {"pad": 0},
     }
-    presets = (
-        _preset("base", 768, 12, 12, 101_897_096,
-                "the publisher's config in its own code, and another library's table of pretrained models"),
-        _preset("large", 1024, 24, 16, 325_021_320, "another library's table of pretrained models"),
+    presets = series("nezha-{}-zh", "NEZHA {}, Chinese (2019)",
+        ("base", sizes(768, 12, 12), 101_897_096, "", "",
+         "the publisher's config in its own code, and another library's table of pretrained models"),
+        ("large", sizes(1024, 24, 16), 325_021_320, "", "", "another library's table of pretrained models"),
+        published="no count was found",
+        note="counted on BERT's class without its table of positions, as the relative vectors are fixed",
     )  # fmt: skip

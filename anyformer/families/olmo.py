@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import number, special_ids
-from anyformer.families.family import Family, Preset
-from anyformer.families.llama_like import BASE, sizes
-from anyformer.families.rope_keys import RopeKeys
+from anyformer.families.config_keys import number, usual
+from anyformer.families.family import Preset, sizes
 
 
-class Olmo(Family, kind="olmo"):
+class Olmo(like.LlamaLike, kind="olmo"):
     """The first OLMo."""
 
-    base = BASE | {"norm": {"kind": "layernorm", "eps": 1e-5, "gain": "none", "bias": False}}
+    base = like.BASE | {"norm": {"kind": "layernorm", "eps": 1e-5, "gain": "none", "bias": False}}
     presets = (
         Preset("olmo-1b", "OLMo 1B (2024)", sizes(2048, 16, 16, 16, 8192, 50304, 2048) | {"head.tied": True},
                1_176_764_416, evidence="the publisher's training file and two other projects",
@@ -27,15 +25,12 @@ class Olmo(Family, kind="olmo"):
                note="queries, keys and values clipped at 8, and twice the context of the first 7B"),
     )  # fmt: skip
     architectures = ("OlmoForCausalLM",)
-    model_type = "olmo"
     # The class has a constant for eps.
     keys = {
-        **like.keys(4096, 32, 32, None, 11008, 50304, 2048, eps=None),
-        **like.ATTENTION_BIAS,
-        **special_ids(pad=1, eos=50279),
+        **like.keys(4096, 32, 32, None, 11008, 50304, 2048, eps=None, attention_bias=False),
+        **usual(pad_token_id=1, eos_token_id=50279),
         "clip_qkv": number(None, "attention.clip_qkv"),
     }
-    groups = (RopeKeys(),)
     tensors = like.tensors(like.ATTENTION | like.FFN)
     # So low that it clips the numbers of a small model.
     small = like.small(eps_key=None, clip_qkv=0.7)

@@ -5,29 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import special_ids
-from anyformer.families.family import Family, Preset
-from anyformer.families.llama_like import BASE, sizes
-from anyformer.families.rope_keys import RopeKeys
+from anyformer.families.family import Preset, sizes
 
 # The gain is multiplied in fp32, before the cast back.
 NORM = {"kind": "rmsnorm", "eps": 1e-6, "gain_at": "before_cast"}
-OLMO: dict[str, Any] = BASE | {
+OLMO: dict[str, Any] = like.BASE | {
     "attention": {"heads": 1, "qk_norm": NORM | {"scope": "whole"}},
     "norm": NORM | {"placement": "output"},
     "init": {"kind": "normal", "std": 0.02, "cut": 3.0},
     "loss": {"z": 1e-5},
 }
 """What OLMo 2 and 3 share."""
-KEYS = {
-    **like.keys(4096, 32, 32, None, 11008, 50304, 2048, eps=1e-5, qk_norm=True),
-    **like.ATTENTION_BIAS,
-    **special_ids(pad=1, eos=50279),
-}
+KEYS = like.keys(
+    4096, 32, 32, None, 11008, 50304, 2048, eps=1e-5, qk_norm=True,
+    attention_bias=False, pad_token_id=1, eos_token_id=50279,
+)  # fmt: skip
 TENSORS = like.tensors(like.ATTENTION | like.FFN | like.HEAD_NORMS | like.OUTPUT_NORMS)
 
 
-class Olmo2(Family, kind="olmo2"):
+class Olmo2(like.LlamaLike, kind="olmo2"):
     """OLMo 2."""
 
     base = OLMO
@@ -46,8 +42,5 @@ class Olmo2(Family, kind="olmo2"):
                note="the only OLMo 2 with grouped heads"),
     )  # fmt: skip
     architectures = ("Olmo2ForCausalLM",)
-    model_type = "olmo2"
     keys = KEYS
-    groups = (RopeKeys(),)
     tensors = TENSORS
-    small = like.small(rope_theta=500.0)

@@ -6,8 +6,7 @@ from typing import Any
 
 from anyformer.families import llama_like as like
 from anyformer.families.config_keys import must
-from anyformer.families.family import Family, Preset
-from anyformer.families.llama_like import sizes
+from anyformer.families.family import Family, series, sizes
 from anyformer.families.olmo2 import KEYS, OLMO, TENSORS
 from anyformer.families.window_keys import FULL, LOCAL, WindowKeys
 
@@ -31,18 +30,14 @@ class Olmo3(Family, kind="olmo3"):
     """OLMo 3."""
 
     base = OLMO
-    presets = (
-        Preset("olmo-3-7b", "OLMo 3 7B (2025)", sizes(4096, 32, 32, 32, 11008, 100278, 65536) | TRAITS, 7_298_011_136,
-               evidence="the publisher's training code and two other projects; z-loss and init are taken over from "
-               "OLMo 2",
-               note="the vocabulary is not padded as in OLMo 2; only the global layers have stretched frequencies"),
-        Preset("olmo-3-32b", "OLMo 3 32B (2025)", sizes(5120, 64, 40, 8, 27648, 100278, 65536) | TRAITS, 32_233_522_176,
-               evidence="the publisher's training code and two other projects; z-loss and init are taken over from "
-               "OLMo 2",
-               note="grouped heads, as in OLMo 2 32B"),
+    presets = series("olmo-3-{}", "OLMo 3 {SIZE} (2025)",
+        ("7b", sizes(4096, 32, 32, 32, 11008, 100278, 65536), 7_298_011_136, "",
+         "the vocabulary is not padded as in OLMo 2; only the global layers have stretched frequencies"),
+        ("32b", sizes(5120, 64, 40, 8, 27648, 100278, 65536), 32_233_522_176, "", "grouped heads, as in OLMo 2 32B"),
+        changes=TRAITS, evidence="the publisher's training code and two other projects; z-loss and init are taken over "
+        "from OLMo 2",
     )  # fmt: skip
     architectures = ("Olmo3ForCausalLM",)
-    model_type = "olmo3"
     # Beside the tables the public class reads another theta for one kind of layer only, which nobody can mean.
     keys = KEYS | {"rope_theta": must(None, 500000.0)}
     groups = (WindowKeys(window=4096, is_local=lambda c, i: (i + 1) % 4, thetas=THETAS),)

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from anyformer.families.family import Family, Preset
-from anyformer.families.llama_like import sizes
+from anyformer.families.family import Family, series, sizes
 
 UNKNOWN = "eps and how RoPE pairs dimensions are not published; here our LayerNorm's 1e-5 and halves"
 
 
-def _preset(size: str, width: int, depth: int, heads: int, params: int, rounded: str, more: str, note: str) -> Preset:
-    return Preset(
-        name=f"palm-{size}",
-        title=f"PaLM {size.upper()} (2022)",
-        changes=sizes(width, depth, heads, 1, 4 * width, 256000, 2048) | {"attention.head_dim": 256},
-        params=params,
-        published=f"only rounded, to {rounded}, in the paper's table as generally known",
-        evidence=f"general knowledge of the paper, not read again{more}",
-        note=note,
-    )
+KNOWN = "general knowledge of the paper, not read again"
+ROUNDED = "only rounded, to {}, in the paper's table as generally known"
 
 
 class PaLM(Family, kind="palm"):
@@ -34,9 +25,10 @@ class PaLM(Family, kind="palm"):
         "init": {"kind": "fan_in"},
         "loss": {"z": 1e-4},
     }
-    presets = (
-        _preset("8b", 4096, 32, 16, 8_632_012_800, "8.63B", "", UNKNOWN),
-        _preset("62b", 8192, 64, 32, 62_495_662_080, "62.50B", "", UNKNOWN),
-        _preset("540b", 18432, 118, 48, 540_356_474_880, "540.35B", "; a page about it repeats the sizes",
-                f"heads times 256 is two thirds of the width; {UNKNOWN}"),
+    presets = series("palm-{}", "PaLM {SIZE} (2022)",
+        ("8b", sizes(4096, 32, 16, 1, 16384), 8_632_012_800, ROUNDED.format("8.63B")),
+        ("62b", sizes(8192, 64, 32, 1, 32768), 62_495_662_080, ROUNDED.format("62.50B")),
+        ("540b", sizes(18432, 118, 48, 1, 73728), 540_356_474_880, ROUNDED.format("540.35B"),
+         f"heads times 256 is two thirds of the width; {UNKNOWN}", f"{KNOWN}; a page about it repeats the sizes"),
+        changes={"vocab": 256000, "context": 2048, "attention.head_dim": 256}, evidence=KNOWN, note=UNKNOWN,
     )  # fmt: skip

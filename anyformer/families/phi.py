@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import activation, flag, number, special_ids
-from anyformer.families.config_values import Values
-from anyformer.families.family import Family, Preset
+from anyformer.families.config_keys import activation, usual
+from anyformer.families.family import Preset, sizes
 from anyformer.families.gpt2 import BASE
 from anyformer.families.rope_keys import RopeKeys
-from anyformer.specs.model import ModelSpec
 
 
-class Phi(Family, kind="phi"):
+class Phi(like.LlamaLike, kind="phi"):
     """Phi-1, Phi-1.5 and Phi-2."""
 
     base = BASE | {
@@ -24,37 +20,27 @@ class Phi(Family, kind="phi"):
         "head": {"kind": "lm", "bias": True},
     }
     presets = (
-        Preset("phi-1.5", "Phi-1.5 (2023)", {"width": 2048, "depth": 24, "attention.heads": 32}, 1_418_270_720,
+        Preset("phi-1.5", "Phi-1.5 (2023)", sizes(2048, 24, 32), 1_418_270_720,
                also=("phi-1_5",), hub=("microsoft/phi-1_5",),
                evidence="configs in training and serving code of two other projects",
                note="Phi-1 has the same shapes, as generally known"),
         Preset("phi-2", "Phi-2 (2023)",
-               {"width": 2560, "depth": 32, "attention.heads": 32, "position.fraction": 0.4,
-                "ids.bos": 50256, "ids.eos": [50256]}, 2_779_683_840, hub=("microsoft/phi-2",),
+               sizes(2560, 32, 32) | {"position.fraction": 0.4, "ids.bos": 50256, "ids.eos": [50256]}, 2_779_683_840, hub=("microsoft/phi-2",),
                evidence="configs in training, serving and analysis code of three other projects",
                note="32 of a head's 80 dimensions turn; ids as generally known"),
     )  # fmt: skip
     architectures = ("PhiForCausalLM",)
-    model_type = "phi"
     keys = {
         **like.keys(2048, 24, 32, None, 8192, 51200, 2048, eps=1e-5, eps_key="layer_norm_eps"),
-        **special_ids(bos=1, eos=2),
+        **usual(resid_pdrop=0.0, embd_pdrop=0.0, bos_token_id=1, eos_token_id=2),
         "hidden_act": activation("gelu_new", prefer="gelu_new", more={"ffn.bias": True}),
-        "resid_pdrop": number(0.0, "block.dropout"),
-        "embd_pdrop": number(0.0, "embed.dropout"),
-        "qk_layernorm": flag(False),
+        "qk_layernorm": like.qk_norm_key({"kind": "layernorm"}),
     }
     groups = (RopeKeys(fraction=0.5),)
     tensors = like.tensors(
         like.ATTENTION
-        | {
-            "o": "self_attn.dense",
-            "q_norm": "self_attn.q_layernorm",
-            "k_norm": "self_attn.k_layernorm",
-            "up": "mlp.fc1",
-            "down": "mlp.fc2",
-            "attention_inner": "input_layernorm",
-        },
+        | {"o": "self_attn.dense", "q_norm": "self_attn.q_layernorm", "k_norm": "self_attn.k_layernorm"}
+        | {"up": "mlp.fc1", "down": "mlp.fc2", "attention_inner": "input_layernorm"},
         final="final_layernorm",
     )
     small = {
@@ -62,12 +48,3 @@ class Phi(Family, kind="phi"):
         "num_attention_heads": 3, "max_position_embeddings": 64, "rope_theta": 500.0,
         "partial_rotary_factor": 0.5, "layer_norm_eps": 1e-3, "bos_token_id": 1, "eos_token_id": 2,
     }  # fmt: skip
-
-    @classmethod
-    def read(cls, c: Values) -> dict[str, Any]:
-        norm = {"kind": "layernorm", "eps": float(c["layer_norm_eps"])}
-        return super().read(c) | {"attention.qk_norm": norm if c["qk_layernorm"] else None}
-
-    @classmethod
-    def write(cls, spec: ModelSpec) -> dict[str, Any]:
-        return super().write(spec) | {"qk_layernorm": spec.stacks[-1].layers[0].attention.qk_norm is not None}

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import must, number, special_ids, whole
-from anyformer.families.family import Family, Preset
-from anyformer.families.llama_like import BASE, sizes
+from anyformer.families.config_keys import each, must, usual, whole
+from anyformer.families.family import Preset, sizes
 from anyformer.families.rope_keys import RopeKeys
 from anyformer.families.window_keys import WindowKeys
 from anyformer.parts.positions.rope_scaling import LongRope
@@ -40,10 +39,9 @@ LONG: dict[str, Any] = {
 IDS: dict[str, Any] = {"ids.bos": 1, "ids.eos": [32000], "ids.pad": 32000}
 
 
-class Phi3(Family, kind="phi3"):
+class Phi3(like.LlamaLike, kind="phi3"):
     """Phi-3 mini and medium, Phi-4."""
 
-    base = BASE
     presets = (
         Preset("phi-3-mini-4k", "Phi-3 mini 4k (2024)", sizes(3072, 32, 32, 32, 8192, 32064, 4096)
                | IDS | {"attention.pattern": "window(2047)"},
@@ -66,19 +64,13 @@ class Phi3(Family, kind="phi3"):
                evidence="the config in training code of one other project", note="no window"),
     )  # fmt: skip
     architectures = ("Phi3ForCausalLM",)
-    model_type = "phi3"
     keys = {
         **like.keys(3072, 32, 32, None, 8192, 32064, 4096, eps=1e-5),
-        **special_ids(pad=32000, bos=1, eos=32000),
-        "resid_pdrop": number(0.0, "block.dropout"),
-        "embd_pdrop": number(0.0, "embed.dropout"),
+        **usual(resid_pdrop=0.0, embd_pdrop=0.0, pad_token_id=32000, bos_token_id=1, eos_token_id=32000),
         "original_max_position_embeddings": whole(4096),
         # Choices that some files state and the public class does not have.
-        "attention_bias": must(False),
-        "mlp_bias": must(False),
-        "lm_head_bias": must(False),
-        "full_attn_mod": must(1),
-        "interpolate_factor": must(1),
+        **each(must(False), "attention_bias", "mlp_bias", "lm_head_bias"),
+        **each(must(1), "full_attn_mod", "interpolate_factor"),
     }
     groups = (
         RopeKeys(fraction=1.0, original="original_max_position_embeddings", kinds=("default", "longrope")),

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.config_keys import SpecView, divisor, flag, ids, must, number, whole
+from anyformer.families.config_keys import SpecView, divisor, flag, must, number, usual, whole
 from anyformer.families.config_values import Values
-from anyformer.families.family import Family, Preset
+from anyformer.families.family import Family, Preset, sizes
 from anyformer.families.llama_like import PRE_NORMS
 from anyformer.families.statemap import PerHead, StateMap, block_rules, decoder_map
 from anyformer.families.window_keys import arranged, each_layer
@@ -41,8 +41,8 @@ class Phi3Small(Family, kind="phi3small"):
     }
     presets = (
         Preset("phi-3-small-8k", "Phi-3 small 8k (2024)",
-               {"width": 4096, "depth": 32, "attention.heads": 32, "attention.kv_heads": 8, "ffn.width": 14336,
-                "layers.order": "sparse, dense", "layers.dense": {},
+               sizes(4096, 32, 32, 8, 14336)
+               | {"layers.order": "sparse, dense", "layers.dense": {},
                 "layers.sparse": {"attention.pattern": sparse(64, 16, 8)}}, 7_392_272_384, also=("phi-3-small",),
                published="7,392,274,432 in released files, which store 32 tables of 64 angles beside the weights",
                evidence="the released config as quoted in the tests and lists of three other projects; the maths from "
@@ -51,13 +51,11 @@ class Phi3Small(Family, kind="phi3small"):
                "here they are what the weights say"),
     )  # fmt: skip
     architectures = ("Phi3SmallForCausalLM",)
-    model_type = "phi3small"
     keys = {
-        "vocab_size": whole(100352, "vocab"),
-        "max_position_embeddings": whole(8192, "context"),
-        "hidden_size": whole(4096, "width"),
-        "num_hidden_layers": whole(32, "depth"),
-        "num_attention_heads": whole(32, "attention.heads"),
+        **usual(vocab_size=100352, max_position_embeddings=8192, hidden_size=4096, num_hidden_layers=32),
+        **usual(num_attention_heads=32, layer_norm_epsilon=1e-5, initializer_range=0.02, tie_word_embeddings=True),
+        **usual(embedding_dropout_prob=0.1, attention_dropout_prob=0.0, ffn_dropout_prob=0.1),
+        **usual(bos_token_id=100257, eos_token_id=100257),
         "num_key_value_heads": whole(8, "attention.kv_heads", null=True, derived=True),
         "hidden_act": must("gegelu"),
         "gegelu_limit": number(20.0, "ffn.clamp"),
@@ -76,22 +74,14 @@ class Phi3Small(Family, kind="phi3small"):
         "rope_embedding_base": number(1e6, "position.theta"),
         "rope_position_scale": must(1.0),
         "rope_scaling": must(None),
-        "layer_norm_epsilon": number(1e-5, "norm.eps"),
-        "initializer_range": number(0.02, "init.std"),
         "mup_use_scaling": flag(True),
         "mup_attn_multiplier": number(1.0),
         "mup_embedding_multiplier": number(10.0, "embed.scale"),
         "mup_width_multiplier": divisor(8.0, "head.scale"),
-        "embedding_dropout_prob": number(0.1, "embed.dropout"),
-        "attention_dropout_prob": number(0.0, "attention.dropout"),
-        "ffn_dropout_prob": number(0.1, "ffn.dropout"),
-        "tie_word_embeddings": flag(True, "head.tied"),
         # It says in which precision scores are computed.
         "reorder_and_upcast_attn": flag(False),
         # Some copies of the config have it; the code never read it, and its projections have biases.
         "attention_bias": flag(False),
-        "bos_token_id": ids(100257),
-        "eos_token_id": ids(100257),
     }
 
     small = {

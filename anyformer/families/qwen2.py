@@ -2,93 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import Key, KeyGroup, flag, texts, whole
-from anyformer.families.config_values import Values
-from anyformer.families.family import Family, Preset
-from anyformer.families.llama_like import BASE, sizes
+from anyformer.families.config_keys import SpecView, whole
+from anyformer.families.family import series, sizes
 from anyformer.families.rope_keys import RopeKeys
-from anyformer.families.window_keys import FULL, LOCAL, each_layer, read_windows, window_of
-from anyformer.specs.model import ModelSpec
+from anyformer.families.window_keys import LOCAL, WindowKeys, window_of
 
-QWEN: dict[str, Any] = BASE | {"attention": {"heads": 1, "bias": "qkv"}}
+QWEN: dict[str, Any] = like.BASE | {"attention": {"heads": 1, "bias": "qkv"}}
 """What Qwen 1 and 2 share."""
-SECOND = "configs in serving, training and analysis code of three other projects, which agree"
-LATER = "configs in two training codes and one for analysis, of three other projects"
 TIED = {"head.tied": True}
+WIDER = "eps 1e-5 is that of the base model; the instruct model has 1e-6"
+WIDE = {"norm.eps": 1e-5}
+SHARED: dict[str, Any] = {"position.theta": 1e6, "norm.eps": 1e-6}
 
 
-class LateWindows(KeyGroup):
-    """Windows from some layer on, if they are switched on at all."""
-
-    @property
-    def keys(self) -> Mapping[str, Key]:
-        return {
-            "use_sliding_window": flag(False),
-            "sliding_window": whole(4096, null=True),
-            "max_window_layers": whole(28),
-            "layer_types": texts(),
-        }
-
-    def read(self, c: Values) -> Mapping[str, Any]:
-        window, types = c["sliding_window"] if c["use_sliding_window"] else None, c["layer_types"]
-        if types is None:
-            types = each_layer(c, lambda i: LOCAL if window is not None and i >= c["max_window_layers"] else FULL)
-        return read_windows(c, types, window)
-
-    def write(self, spec: ModelSpec) -> Mapping[str, Any]:
-        window, types = window_of(spec)
-        return {
-            "use_sliding_window": window is not None,
-            "sliding_window": window,
-            "max_window_layers": types.index(LOCAL) if window is not None else spec.stacks[-1].depth,
-            "layer_types": types,
-        }
+def _first_window(view: SpecView) -> int:
+    types = window_of(view.spec)[1]
+    return types.index(LOCAL) if LOCAL in types else view.stack.depth
 
 
-def _preset(name: str, changes: Mapping[str, Any], params: int, evidence: str, note: str = "") -> Preset:
-    series, size = name.removeprefix("qwen").split("-")
-    return Preset(
-        name=name,
-        also=(f"qwen-{series}-{size}",),
-        title=f"Qwen{series} {size.upper()} (2024)",
-        changes={"position.theta": 1e6, "norm.eps": 1e-6} | dict(changes),
-        params=params,
-        evidence=evidence,
-        note=note,
-    )
+LAST = {"max_window_layers": replace(whole(28), write=_first_window)}
+WINDOWS = WindowKeys(window=4096, switched=True, is_local=lambda c, i: i >= c["max_window_layers"])
+"""Windows from some layer on, if they are switched on at all."""
 
 
-class Qwen2(Family, kind="qwen2"):
+class Qwen2(like.LlamaLike, kind="qwen2"):
     """Qwen2 and Qwen2.5."""
 
     base = QWEN
     presets = (
-        _preset("qwen2-0.5b", sizes(896, 24, 14, 2, 4864, 151936, 32768) | TIED, 494_032_768, SECOND),
-        _preset("qwen2-1.5b", sizes(1536, 28, 12, 2, 8960, 151936, 32768) | TIED, 1_543_714_304, SECOND),
-        _preset("qwen2-7b", sizes(3584, 28, 28, 4, 18944, 152064, 32768), 7_615_616_512, SECOND),
-        _preset("qwen2-72b", sizes(8192, 80, 64, 8, 29568, 152064, 32768) | {"norm.eps": 1e-5}, 72_706_203_648,
-                "configs in training and serving code of two other projects",
-                "eps 1e-5 is that of the base model by one of them; the instruct model has 1e-6"),
-        _preset("qwen2.5-0.5b", sizes(896, 24, 14, 2, 4864, 151936, 32768) | TIED, 494_032_768, LATER),
-        _preset("qwen2.5-1.5b", sizes(1536, 28, 12, 2, 8960, 151936, 131072) | TIED, 1_543_714_304, LATER,
-                "one library lists 1,543,434,240 for the coder model of the same shapes, which is wrong"),
-        _preset("qwen2.5-3b", sizes(2048, 36, 16, 2, 11008, 151936, 32768) | TIED, 3_085_938_688, LATER),
-        _preset("qwen2.5-7b", sizes(3584, 28, 28, 4, 18944, 152064, 131072), 7_615_616_512, LATER,
-                "one library lists 6,993,420,288, which is wrong"),
-        _preset("qwen2.5-14b", sizes(5120, 48, 40, 8, 13824, 152064, 131072) | {"norm.eps": 1e-5}, 14_770_033_664,
-                LATER, "eps 1e-5 is that of the base model; the instruct model has 1e-6"),
-        _preset("qwen2.5-32b", sizes(5120, 64, 40, 8, 27648, 152064, 131072) | {"norm.eps": 1e-5}, 32_763_876_352,
-                LATER, "eps 1e-5 is that of the base model; the instruct model has 1e-6"),
-        _preset("qwen2.5-72b", sizes(8192, 80, 64, 8, 29568, 152064, 131072) | {"norm.eps": 1e-5}, 72_706_203_648,
-                LATER, "eps 1e-5 is that of the base model; the instruct model has 1e-6"),
+        *series("qwen2-{}", "Qwen2 {SIZE} (2024)",
+            ("0.5b", sizes(896, 24, 14, 2, 4864, 151936, 32768) | TIED, 494_032_768),
+            ("1.5b", sizes(1536, 28, 12, 2, 8960, 151936, 32768) | TIED, 1_543_714_304),
+            ("7b", sizes(3584, 28, 28, 4, 18944, 152064, 32768), 7_615_616_512),
+            ("72b", sizes(8192, 80, 64, 8, 29568, 152064, 32768) | WIDE, 72_706_203_648, "",
+             "eps 1e-5 is that of the base model by one of them; the instruct model has 1e-6",
+             "configs in training and serving code of two other projects"),
+            changes=SHARED, also=("qwen-2-{}",),
+            evidence="configs in serving, training and analysis code of three other projects, which agree"),
+        *series("qwen2.5-{}", "Qwen2.5 {SIZE} (2024)",
+            ("0.5b", sizes(896, 24, 14, 2, 4864, 151936, 32768) | TIED, 494_032_768),
+            ("1.5b", sizes(1536, 28, 12, 2, 8960, 151936, 131072) | TIED, 1_543_714_304, "",
+             "one library lists 1,543,434,240 for the coder model of the same shapes, which is wrong"),
+            ("3b", sizes(2048, 36, 16, 2, 11008, 151936, 32768) | TIED, 3_085_938_688),
+            ("7b", sizes(3584, 28, 28, 4, 18944, 152064, 131072), 7_615_616_512, "",
+             "one library lists 6,993,420,288, which is wrong"),
+            ("14b", sizes(5120, 48, 40, 8, 13824, 152064, 131072) | WIDE, 14_770_033_664, "", WIDER),
+            ("32b", sizes(5120, 64, 40, 8, 27648, 152064, 131072) | WIDE, 32_763_876_352, "", WIDER),
+            ("72b", sizes(8192, 80, 64, 8, 29568, 152064, 131072) | WIDE, 72_706_203_648, "", WIDER),
+            changes=SHARED, also=("qwen-2.5-{}",),
+            evidence="configs in two training codes and one for analysis, of three other projects"),
     )  # fmt: skip
     architectures = ("Qwen2ForCausalLM",)
-    model_type = "qwen2"
-    keys = like.keys(4096, 32, 32, 32, 22016, 151936, 32768)
-    groups = (RopeKeys(), LateWindows())
-    tensors = like.tensors(like.LLAMA)
+    keys = like.keys(4096, 32, 32, 32, 22016, 151936, 32768) | LAST
+    groups = (RopeKeys(), WINDOWS)
     small = like.small(use_sliding_window=True, sliding_window=6, max_window_layers=1, tie_word_embeddings=True)

@@ -10,11 +10,12 @@ from anyformer.families.config_keys import (
     SpecView,
     activation,
     are_whole,
+    each,
     flag,
     must,
     number,
-    special_ids,
     texts,
+    usual,
     whole,
 )
 from anyformer.families.config_values import Values
@@ -49,31 +50,22 @@ def _pair(*default: int) -> Key:
     return Key(what="a list of two whole numbers", fits=fits, default=list(default))
 
 
-KEYS: dict[str, Key] = special_ids(pad=0, eos=2) | {
-    "vocab_size": whole(320, "vocab"),
-    "hidden_size": whole(256, "width"),
+KEYS: dict[str, Key] = {
+    **usual(vocab_size=320, hidden_size=256, num_attention_heads=12, feed_forward_size=512, layer_norm_eps=1e-12),
+    **usual(initializer_range=0.02, max_position_embeddings=4096, pad_token_id=0, eos_token_id=2),
     "attention_head_size": whole(64, "attention.head_dim"),
-    "num_attention_heads": whole(12, "attention.heads"),
     "attn_layers": texts(),
     # Always as many as attn_layers lists.
     "num_hidden_layers": whole(None),
-    "feed_forward_size": whole(512, "ffn.width"),
     "hidden_act": activation("relu", more={"ffn.bias": True}),
-    "layer_norm_eps": number(1e-12, "norm.eps"),
-    "initializer_range": number(0.02, "init.std"),
     "axial_norm_std": number(1.0),
     "axial_pos_embds": flag(True),
     "axial_pos_shape": _pair(64, 64),
     "axial_pos_embds_dim": _pair(64, 192),
-    "max_position_embeddings": whole(4096, "context"),
-    "local_attn_chunk_length": whole(64),
-    "local_num_chunks_before": whole(1),
-    "local_num_chunks_after": must(0),
-    "lsh_attn_chunk_length": whole(64),
-    "lsh_num_chunks_before": whole(1),
-    "lsh_num_chunks_after": must(0),
+    **each(whole(64), "local_attn_chunk_length", "lsh_attn_chunk_length"),
+    **each(whole(1), "local_num_chunks_before", "lsh_num_chunks_before", "num_hashes"),
+    **each(must(0), "local_num_chunks_after", "lsh_num_chunks_after"),
     "num_buckets": Key(what="a whole number, a list of them, or nothing", fits=_is_counts, default=None, null=True),
-    "num_hashes": whole(1),
     "hash_seed": whole(None),
     "local_attention_probs_dropout_prob": number(0.05),
     "lsh_attention_probs_dropout_prob": number(0.0),
@@ -83,11 +75,8 @@ KEYS: dict[str, Key] = special_ids(pad=0, eos=2) | {
     # Both streams side by side are twice as wide as the table.
     "tie_word_embeddings": must(False),
     # Without effect: the loss in pieces, and what the released files have from an earlier form of the class.
-    "chunk_size_lm_head": whole(0),
+    **each(whole(0), "chunk_size_lm_head", "intermediate_size", "num_chunks_before", "num_chunks_after"),
     "attention_probs_dropout_prob": number(0.1),
-    "intermediate_size": whole(3072),
-    "num_chunks_before": whole(1),
-    "num_chunks_after": whole(0),
     "output_past": flag(True),
     "sinusoidal_pos_embds": must(False),
 }
@@ -143,7 +132,6 @@ class Reformer(Family, kind="reformer"):
                evidence="four copies of its released config, which agree"),
     )  # fmt: skip
     architectures = ("ReformerModelWithLMHead",)
-    model_type = "reformer"
     keys = KEYS
     small = {
         "vocab_size": 61, "hidden_size": 24, "num_attention_heads": 3, "attention_head_size": 8,

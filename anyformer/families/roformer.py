@@ -8,7 +8,7 @@ from typing import Any
 from anyformer.families import bert_like as like
 from anyformer.families.config_keys import Key, SpecView, flag, whole
 from anyformer.families.config_values import Values
-from anyformer.families.family import Family, Preset
+from anyformer.families.family import Preset, sizes
 from anyformer.families.statemap import Rule, Sines, StateMap
 from anyformer.specs.model import ModelSpec
 
@@ -19,10 +19,11 @@ KEYS: dict[str, Key] = like.keys(vocab=50000, context=1536) | {
 }
 
 
-class RoFormerLike(Family):
+class RoFormerLike(like.BertLike):
     """What its encoder and its decoder share."""
 
-    model_type = "roformer"
+    model_type = body = "roformer"
+    unread = (r"(roformer\.)?encoder\.embed_positions\.weight",)
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:
@@ -41,21 +42,15 @@ class RoFormerLike(Family):
         return super().write(spec) | {"embedding_size": spec.embed_width}
 
     @classmethod
+    def rules(cls, spec: ModelSpec) -> tuple[Rule, ...]:
+        return (Rule("roformer.embeddings_project.{p}", f"{spec.stacks[-1].name}.project.{{p}}"),)
+
+    @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
-        view, table = SpecView.of(spec), r"(roformer\.)?encoder\.embed_positions\.weight"
-        project = Rule("roformer.embeddings_project.{p}", f"{view.stack.name}.project.{{p}}")
+        view = SpecView.of(spec)
         # The angles of its rotation, which the public class reads from the file.
         frequency = view.layer.position.constants(view.dims).get("frequency", ())
-        found = like.weights(spec, "roformer", project, ignored=(table,))
-        return dataclasses.replace(found, computed={table: Sines(tuple(frequency))})
-
-
-def _preset(name: str, title: str, vocab: int, context: int, params: int, evidence: str, note: str = "") -> Preset:
-    return Preset(
-        name=name, title=f"{title} (2021)",
-        changes={"width": 768, "depth": 12, "attention.heads": 12, "vocab": vocab, "context": context},
-        params=params, published="no count was found", evidence=evidence, note=note,
-    )  # fmt: skip
+        return dataclasses.replace(super().weights(spec), computed={cls.unread[0]: Sines(tuple(frequency))})
 
 
 class RoFormer(RoFormerLike, kind="roformer"):
@@ -63,11 +58,13 @@ class RoFormer(RoFormerLike, kind="roformer"):
 
     base = BASE
     presets = (
-        _preset("roformer-base-zh", "RoFormer base, Chinese words", 50000, 1536, 124_099_664,
-                "another library's table of pretrained models, the authors' notes, and the public class",
-                "a vocabulary of words, not characters"),
-        _preset("roformer-char-base-zh", "RoFormer base, Chinese characters", 12000, 512, 94_877_664,
-                "another library's table of pretrained models, and the public class"),
+        Preset("roformer-base-zh", "RoFormer base, Chinese words (2021)", sizes(768, 12, 12), 124_099_664,
+               published="no count was found",
+               evidence="another library's table of pretrained models, the authors' notes, and the public class",
+               note="a vocabulary of words, not characters"),
+        Preset("roformer-char-base-zh", "RoFormer base, Chinese characters (2021)",
+               sizes(768, 12, 12) | {"vocab": 12000, "context": 512}, 94_877_664, published="no count was found",
+               evidence="another library's table of pretrained models, and the public class"),
     )  # fmt: skip
     architectures = ("RoFormerForMaskedLM",)
     keys = KEYS

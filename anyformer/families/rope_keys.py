@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from anyformer.families.config_keys import Key, KeyGroup, SpecView, flag, number, numbers, table, text, whole
@@ -46,32 +46,7 @@ OTHER_TYPES = {ORIGINAL: whole(None), "truncate": flag(True), "short_factor": nu
 """Keys of a scaling that hold something else than a number."""
 
 
-def read_rope(
-    c: Values,
-    *,
-    context: int,
-    theta: float = 10000.0,
-    fraction: float | None = None,
-    original: int | None = None,
-    kinds: Sequence[str] = tuple(SCALINGS),
-) -> dict[str, Any]:
-    """RoPE as changes of a spec.
-
-    `theta` and `fraction` are what absent keys mean; a `fraction` of None says that the family always rotates
-    whole heads. `original` is the trained length where a family states it outside of the table, `kinds` the scalings that
-    its public class has.
-    """
-    forms = {name: c[name] for name in ("rope_parameters", "rope_scaling") if c[name]} or {"rope_theta": {}}
-    found: list[dict[str, Any]] = []
-    for name, given in forms.items():
-        if any(isinstance(value, Mapping) for value in given.values()):
-            c.refuse(name, "has a table for each kind of layer, which this family does not read")
-        else:
-            found.append(_read(c, name, given, context, theta, fraction or 1.0, original, kinds))
-    return _agreed(c, [read for read in found if read], whole_heads=fraction is None)
-
-
-def read_ropes(c: Values, *, context: int, thetas: Mapping[str, tuple[str, float]]) -> dict[str, dict[str, Any]]:
+def read_ropes(c: Values, thetas: Mapping[str, tuple[str, float]]) -> dict[str, dict[str, Any]]:
     """RoPE of each kind of layer, as changes of a spec, where a family has a table for each in `rope_parameters`.
 
     `thetas` gives for each kind the key that stood for its theta when there were no tables, and what an absent one
@@ -87,7 +62,7 @@ def read_ropes(c: Values, *, context: int, thetas: Mapping[str, tuple[str, float
         own, old = given.get(layer) or {}, (c["rope_scaling"] or {}) if i == 0 else {}
         forms = {f"rope_parameters.{layer}": own} if own or not old else {}
         forms |= {"rope_scaling": old} if old else {}
-        read = [_read(c, name, form, context, theta, 1.0, None, tuple(SCALINGS), key) for name, form in forms.items()]
+        read = [_read(c, name, form, theta, key=key) for name, form in forms.items()]
         found[layer] = _agreed(c, [made for made in read if made], only="position.scaling")
     return found
 
@@ -105,16 +80,9 @@ def _agreed(
 
 
 def _read(
-    c: Values,
-    where: str,
-    given: Mapping[str, Any],
-    context: int,
-    theta: float,
-    fraction: float,
-    original: int | None,
-    kinds: Sequence[str],
-    key: str = "rope_theta",
-) -> dict[str, Any]:
+    c: Values, where: str, given: Mapping[str, Any], theta: float, fraction: float = 1.0, original: int | None = None,
+    kinds: Sequence[str] = tuple(SCALINGS), key: str = "rope_theta",
+) -> dict[str, Any]:  # fmt: skip
     kind = given.get("rope_type", given.get("type", "default"))
     kind = "longrope" if kind == "su" else kind
     if kind not in kinds:
@@ -128,7 +96,7 @@ def _read(
             "position.kind": "rope",
             "position.theta": float(_one_of(c, key, values, "rope_theta", theta)),
             "position.fraction": float(_one_of(c, "partial_rotary_factor", values, "partial_rotary_factor", fraction)),
-            "position.scaling": _scaling(values, kind, context, original),
+            "position.scaling": _scaling(values, kind, c["max_position_embeddings"], original),
         }
     c.take(where, values)
     return made
@@ -171,25 +139,16 @@ def _mscale(factor: float, strength: float) -> float:
     return 1.0 if factor <= 1 else 0.1 * strength * math.log(factor) + 1.0
 
 
-def rotary_fraction(position: Position, head_dim: int) -> float:
-    """The share of a head that is rotated; all of it where the position is no RoPE, which reading back will then name."""
-    if not isinstance(position, Rope):
-        return 1.0
-    return position.fraction if position.dims is None else position.dims / head_dim
-
-
-def write_rope(position: Position, *, fraction: float | None = None) -> dict[str, Any]:
-    """The keys of a RoPE, in both forms; none for another position, which reading back will then name.
-
-    `fraction` is the share of a head that is rotated, where the family can say one.
-    """
+def write_rope(position: Position) -> dict[str, Any]:
+    """The keys of a RoPE, in both forms; none for another position, which reading back will then name."""
     if not isinstance(position, Rope):
         return {}
-    share = {} if fraction is None else {"partial_rotary_factor": fraction}
     scaling = _written(position.scaling)
-    parameters = {"rope_type": "default"} | scaling | {"rope_theta": position.theta} | share
-    old = scaling | {"type": scaling["rope_type"]} if scaling else None
-    return {"rope_theta": position.theta, "rope_scaling": old, "rope_parameters": parameters} | share
+    return {
+        "rope_theta": position.theta,
+        "rope_scaling": scaling | {"type": scaling["rope_type"]} if scaling else None,
+        "rope_parameters": {"rope_type": "default"} | scaling | {"rope_theta": position.theta},
+    }
 
 
 def write_ropes(positions: Mapping[str, Position], keys: Sequence[str]) -> dict[str, Any]:
@@ -213,27 +172,43 @@ class RopeKeys(KeyGroup):
     """RoPE of a family with the same in all layers, but for those that have none."""
 
     theta: float = 10000.0
+    """What an absent key means."""
     fraction: float | None = None
+    """The same of the share of a head that is rotated; None: the family always rotates whole heads."""
     layout: str | None = None
     original: str | None = None
     """The key of the trained length, if the family has one outside of the table."""
     kinds: Sequence[str] = tuple(SCALINGS)
+    """The scalings that the public class has."""
+    spelled: Mapping[str, str] = field(default_factory=dict)
+    """Keys of theta and of the share that the family has spelled in its own way."""
 
     @property
     def keys(self) -> Mapping[str, Key]:
-        return ROPE_KEYS
+        return ROPE_KEYS | {name: number(None) for name in self.spelled.values()}
 
     def read(self, c: Values) -> Mapping[str, Any]:
-        made = read_rope(
-            c, context=c["max_position_embeddings"], theta=self.theta, fraction=self.fraction, kinds=self.kinds,
-            original=None if self.original is None else c[self.original],
-        )  # fmt: skip
+        usual = {"rope_theta": self.theta, "partial_rotary_factor": self.fraction}
+        usual |= {name: c[own] for name, own in self.spelled.items() if c[own] is not None}
+        forms = {name: c[name] for name in ("rope_parameters", "rope_scaling") if c[name]} or {"rope_theta": {}}
+        found: list[dict[str, Any]] = []
+        for name, given in forms.items():
+            if any(isinstance(value, Mapping) for value in given.values()):
+                c.refuse(name, "has a table for each kind of layer, which this family does not read")
+            else:
+                theta, share = usual["rope_theta"], usual["partial_rotary_factor"] or 1.0
+                original = None if self.original is None else c[self.original]
+                found.append(_read(c, name, given, theta, share, original, self.kinds))
+        made = _agreed(c, [read for read in found if read], whole_heads=self.fraction is None)
         return made | ({} if self.layout is None else {"position.layout": self.layout})
 
     def write(self, spec: ModelSpec) -> Mapping[str, Any]:
         view = SpecView.of(spec)
         rotary = (layer.position for layer in view.stack.layers if isinstance(layer.position, Rope))
         position = next(rotary, view.layer.position)
-        return write_rope(
-            position, fraction=None if self.fraction is None else rotary_fraction(position, view.dims.head_dim)
-        )
+        written = write_rope(position)
+        if self.fraction is not None and isinstance(position, Rope):
+            share = position.fraction if position.dims is None else position.dims / view.dims.head_dim
+            written |= {"partial_rotary_factor": share}
+            written["rope_parameters"] |= {"partial_rotary_factor": share}
+        return written | {own: written[name] for name, own in self.spelled.items() if name in written}

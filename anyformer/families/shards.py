@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,41 +67,32 @@ def shard_names(folder: Path) -> list[str]:
     return names
 
 
-class Shards:
-    """Open files, and which of them holds each tensor."""
+class Shards(Mapping[str, "Tensor"]):
+    """The tensors of open files, on the CPU, as views."""
 
     def __init__(self, folder: Path, files: dict[str, TensorFile]) -> None:
         self.folder = folder
-        placed = located(folder, {name: file.header for name, file in files.items()})
-        self.files = {tensor: files[name] for tensor, name in placed.items()}
+        self.files: dict[str, TensorFile] = {}
+        """By the names of tensors."""
+        for name, file in files.items():
+            if twice := next((tensor for tensor in file.header.tensors if tensor in self.files), None):
+                raise CheckpointError(f"{folder}: {twice} stands in more than one file, among them {name}")
+            self.files |= dict.fromkeys(file.header.tensors, file)
+        self.shapes = {name: file.header.tensors[name].shape for name, file in self.files.items()}
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        """The shape of a tensor, without reading it."""
-        return self.files[name].header.tensors[name].shape
-
-    def tensor(self, name: str) -> Tensor:
-        """A tensor, on the CPU, as a view of its file."""
+    def __getitem__(self, name: str) -> Tensor:
         return self.files[name].view(name)
 
-    def read_into(self, name: str, tensor: Tensor) -> None:
-        """Give a tensor the values of a stored one."""
-        self.files[name].read_into(name, tensor)
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.files)
+
+    def __len__(self) -> int:
+        return len(self.files)
 
 
 def headers_of(folder: Path) -> dict[str, Header]:
     """What each file of a checkpoint says that it holds, checked."""
     return {name: read_header(inside(folder / name, folder)) for name in shard_names(folder)}
-
-
-def located(folder: Path, headers: dict[str, Header]) -> dict[str, str]:
-    """Tensor -> file. A tensor that stands in two files is refused."""
-    found: dict[str, str] = {}
-    for name, header in headers.items():
-        for tensor in header.tensors:
-            if tensor in found:
-                raise CheckpointError(f"{folder}: {tensor} stands in more than one file, among them {name}")
-            found[tensor] = name
-    return found
 
 
 @contextlib.contextmanager

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import flag, numbers, special_ids, texts, whole
+from anyformer.families.config_keys import flag, numbers, texts, usual, whole
 from anyformer.families.config_values import Values
-from anyformer.families.family import Family, Preset
-from anyformer.families.llama_like import BASE, sizes
+from anyformer.families.family import Preset, sizes
 from anyformer.families.rope_keys import RopeKeys
 from anyformer.families.window_keys import FULL, LOCAL, arranged, checked, each_layer, window_of, without_idle_rope
 from anyformer.parts.positions.rope import Rope
@@ -17,10 +16,10 @@ from anyformer.specs.model import ModelSpec
 NOPE = {"position.kind": "none"}
 
 
-class SmolLM3(Family, kind="smollm3"):
+class SmolLM3(like.LlamaLike, kind="smollm3"):
     """SmolLM3."""
 
-    base = BASE | {"norm": {"kind": "rmsnorm", "eps": 1e-6}}
+    base = like.BASE | {"norm": {"kind": "rmsnorm", "eps": 1e-6}}
     presets = (
         Preset("smollm3-3b", "SmolLM3 3B (2025)", sizes(2048, 36, 16, 4, 11008, 128256, 65536)
                | {"position.theta": 5e6, "head.tied": True, "ids.pad": 128004, "ids.bos": 128000, "ids.eos": [128001],
@@ -31,11 +30,9 @@ class SmolLM3(Family, kind="smollm3"):
                "64k"),
     )  # fmt: skip
     architectures = ("SmolLM3ForCausalLM",)
-    model_type = "smollm3"
     keys = {
         **like.keys(2048, 36, 16, 4, 11008, 128256, 32768, tied=True),
-        **like.BIASES,
-        **special_ids(pad=128004, bos=128000, eos=128001),
+        **usual(attention_bias=False, mlp_bias=False, pad_token_id=128004, bos_token_id=128000, eos_token_id=128001),
         "use_sliding_window": flag(False),
         "sliding_window": whole(None),
         # A 1 for each layer with RoPE; the name says the opposite.
@@ -46,7 +43,6 @@ class SmolLM3(Family, kind="smollm3"):
         "max_window_layers": whole(None),
     }
     groups = (RopeKeys(theta=2e6),)
-    tensors = like.tensors(like.LLAMA)
     small = like.small(num_hidden_layers=5, rope_theta=500.0)
 
     @classmethod

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from anyformer.families import llama_like as like
 from anyformer.families.cohere import HEAD_NORM
-from anyformer.families.config_keys import flag, must, special_ids, whole
-from anyformer.families.config_values import Values
-from anyformer.families.family import Family, Preset
-from anyformer.families.llama_like import BASE, sizes
+from anyformer.families.config_keys import flag, must, usual, whole
+from anyformer.families.family import Preset, sizes
 from anyformer.families.rope_keys import RopeKeys
 from anyformer.families.statemap import Rule, Slice, StateMap
 from anyformer.specs.model import ModelSpec
 
-EPS = "layer_norm_eps"
 
-
-class StableLM(Family, kind="stablelm"):
+class StableLM(like.LlamaLike, kind="stablelm"):
     """StableLM 3B 4E1T and StableLM 2."""
 
-    base = BASE | {
+    base = like.BASE | {
         "norm": {"kind": "layernorm", "eps": 1e-5},
         "position": {"kind": "rope", "theta": 1e4, "fraction": 0.25},
     }
@@ -37,12 +31,11 @@ class StableLM(Family, kind="stablelm"):
                note="norms have biases, as the count says; the training file says that they have none"),
     )  # fmt: skip
     architectures = ("StableLmForCausalLM",)
-    model_type = "stablelm"
     keys = {
-        **like.keys(2560, 32, 32, 32, 6912, 50304, 4096, eps=1e-5, eps_key=EPS),
-        **special_ids(bos=0, eos=0),
+        **like.keys(2560, 32, 32, 32, 6912, 50304, 4096, eps=1e-5, eps_key="layer_norm_eps"),
+        **usual(bos_token_id=0, eos_token_id=0),
         "use_qkv_bias": flag(False, "attention.bias", on="qkv"),
-        "qk_layernorm": flag(False),
+        "qk_layernorm": like.qk_norm_key(HEAD_NORM),
         "use_parallel_residual": flag(False, "block.wiring", on="parallel", off="serial"),
         # It would act on the feed-forward only, which a spec has no place for.
         "hidden_dropout": must(0.0),
@@ -51,18 +44,8 @@ class StableLM(Family, kind="stablelm"):
     }
     groups = (RopeKeys(fraction=0.25),)
     small = like.small(
-        eps_key=EPS, qk_layernorm=True, use_parallel_residual=True, rope_theta=500.0, partial_rotary_factor=0.25
+        eps_key="layer_norm_eps", qk_layernorm=True, use_parallel_residual=True, rope_theta=500.0, partial_rotary_factor=0.25
     )  # fmt: skip
-
-    @classmethod
-    def read(cls, c: Values) -> dict[str, Any]:
-        normed = HEAD_NORM | {"eps": float(c[EPS])} if c["qk_layernorm"] else None
-        return super().read(c) | {"attention.qk_norm": normed}
-
-    @classmethod
-    def write(cls, spec: ModelSpec) -> dict[str, Any]:
-        normed = spec.stacks[-1].layers[0].attention.qk_norm is not None
-        return super().write(spec) | {"qk_layernorm": normed}
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:

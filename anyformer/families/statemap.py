@@ -9,7 +9,6 @@ have and needs no condition: biases, untied heads and optional norms come and go
 from __future__ import annotations
 
 import itertools
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -25,20 +24,23 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 
 
-class Op:
-    """How tensors of ours lie in one of theirs."""
+@dataclass(frozen=True)
+class Joined:
+    """How tensors of ours lie in one of theirs: one after the other along the first dimension; a single one is itself."""
 
     def shape(self, ours: Sequence[Shape]) -> Shape:
         """The shape of theirs."""
-        raise TypeError(f"{type(self).__name__} defines no shape()")
+        return (sum(shape[0] for shape in ours), *ours[0][1:])
 
     def merge(self, ours: Sequence[Tensor]) -> Tensor:
         """Theirs from ours."""
-        raise TypeError(f"{type(self).__name__} defines no merge()")
+        import torch
+
+        return ours[0] if len(ours) == 1 else torch.cat(tuple(ours))
 
     def split(self, theirs: Tensor, ours: Sequence[Shape]) -> Sequence[Tensor]:
         """Ours, of these shapes, from theirs."""
-        raise TypeError(f"{type(self).__name__} defines no split()")
+        return theirs.split([shape[0] for shape in ours])
 
     def place(self, ours: Tensor) -> Tensor:
         """The part of one of ours that its part of theirs fills: all of it, unless there are several of theirs."""
@@ -46,50 +48,32 @@ class Op:
 
     def keeps(self, ours: Sequence[Shape]) -> bool:
         """Whether theirs is one of ours as it is."""
-        return False
+        return len(ours) == 1 and self == JOINED
 
-    def sized(self, dims: Dims) -> Op:
+    def sized(self, dims: Dims) -> Joined:
         """The op for layers of these sizes."""
         return self
 
 
+JOINED = Joined()
+
+
 @dataclass(frozen=True)
-class Joined(Op):
-    """One after the other along the first dimension; a single one is itself."""
+class Transposed(Joined):
+    """Joined, then stored (in, out), the way of GPT-2's convolutions."""
 
     def shape(self, ours: Sequence[Shape]) -> Shape:
-        return (sum(shape[0] for shape in ours), *ours[0][1:])
-
-    def keeps(self, ours: Sequence[Shape]) -> bool:
-        return len(ours) == 1
+        return super().shape(ours)[::-1]
 
     def merge(self, ours: Sequence[Tensor]) -> Tensor:
-        import torch
-
-        return ours[0] if len(ours) == 1 else torch.cat(tuple(ours))
+        return super().merge(ours).T
 
     def split(self, theirs: Tensor, ours: Sequence[Shape]) -> Sequence[Tensor]:
-        return theirs.split([shape[0] for shape in ours])
+        return super().split(theirs.T, ours)
 
 
 @dataclass(frozen=True)
-class Transposed(Op):
-    """As another op, then stored (in, out), the way of GPT-2's convolutions."""
-
-    inner: Op = Joined()
-
-    def shape(self, ours: Sequence[Shape]) -> Shape:
-        return self.inner.shape(ours)[::-1]
-
-    def merge(self, ours: Sequence[Tensor]) -> Tensor:
-        return self.inner.merge(ours).T
-
-    def split(self, theirs: Tensor, ours: Sequence[Shape]) -> Sequence[Tensor]:
-        return self.inner.split(theirs.T, ours)
-
-
-@dataclass(frozen=True)
-class PerHead(Op):
+class PerHead(Joined):
     """Queries, keys and values of the first head, then of the second, and so on (GPT-NeoX, BLOOM).
 
     Where several heads share a key, their queries stand before it (Falcon).
@@ -98,11 +82,8 @@ class PerHead(Op):
     heads: int | None = None
     """Of keys; unless given, as many as the spec has."""
 
-    def sized(self, dims: Dims) -> Op:
+    def sized(self, dims: Dims) -> Joined:
         return self if self.heads is not None else PerHead(dims.kv_heads)
-
-    def shape(self, ours: Sequence[Shape]) -> Shape:
-        return Joined().shape(ours)
 
     def merge(self, ours: Sequence[Tensor]) -> Tensor:
         import torch
@@ -116,7 +97,7 @@ class PerHead(Op):
 
 
 @dataclass(frozen=True)
-class Slice(Op):
+class Slice(Joined):
     """One row of ours; the others are in tensors of their own (StableLM's norm of each head)."""
 
     index: int
@@ -135,21 +116,7 @@ class Slice(Op):
 
 
 @dataclass(frozen=True)
-class Row(Op):
-    """A vector, stored as a matrix with one row (Marian's bias of the logits)."""
-
-    def shape(self, ours: Sequence[Shape]) -> Shape:
-        return (1, *ours[0])
-
-    def merge(self, ours: Sequence[Tensor]) -> Tensor:
-        return ours[0][None]
-
-    def split(self, theirs: Tensor, ours: Sequence[Shape]) -> Sequence[Tensor]:
-        return [theirs[0]]
-
-
-@dataclass(frozen=True)
-class Shaped(Op):
+class Shaped(Joined):
     """The same elements in the same order, in another shape (ViT's patches are a convolution)."""
 
     form: Shape
@@ -170,7 +137,7 @@ class Rule:
 
     theirs: str
     ours: str | tuple[str, ...]
-    op: Op = Joined()
+    op: Joined = JOINED
 
 
 PARTS: dict[str, tuple[str, ...]] = {
@@ -190,14 +157,14 @@ or after the addition.
 
 
 def block_rules(
-    theirs: str, parts: Mapping[str, str], ours: str = "decoder.blocks.{i}", *, op: Op | None = None
+    theirs: str, parts: Mapping[str, str], ours: str = "decoder.blocks.{i}", *, op: Joined = JOINED
 ) -> tuple[Rule, ...]:
     """The rules of a block of theirs: for each part, what it is called there. `op` is that of a part made of several."""
     return tuple(
         Rule(
             f"{theirs}.{name}.{{p}}",
             tuple(f"{ours}.{own}.{{p}}" for own in PARTS[part]),
-            op if op is not None and len(PARTS[part]) > 1 else Joined(),
+            op if len(PARTS[part]) > 1 else JOINED,
         )
         for part, name in parts.items()
     )
@@ -211,7 +178,7 @@ def decoder_map(
     tokens: str,
     final: str = "",
     positions: str = "",
-    op: Op | None = None,
+    op: Joined = JOINED,
     ignored: tuple[str, ...] = (),
     renamed: Mapping[str, str] | None = None,
 ) -> StateMap:
@@ -239,17 +206,12 @@ class Entry:
     theirs: str
     ours: tuple[str, ...]
     shapes: tuple[Shape, ...]
-    op: Op
+    op: Joined
 
     @property
     def shape(self) -> Shape:
         """The shape of theirs."""
         return self.op.shape(self.shapes)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
 
 
 @dataclass(frozen=True)
@@ -304,11 +266,12 @@ class StateMap:
         inventory, stack = weights(spec), spec.stacks[-1]
         dims = spec.dims(stack.layers[0], stack)
         found: dict[str, Entry] = {}
-        for rule, i, p in itertools.product(self.rules, range(_deepest(spec)), ("weight", "bias")):
+        deepest = max(stack.depth for stack in spec.stacks)
+        for rule, i, p in itertools.product(self.rules, range(deepest), ("weight", "bias")):
             names = (rule.ours,) if isinstance(rule.ours, str) else rule.ours
-            ours = tuple(_filled(name, i, p) for name in names)
-            if all(name in inventory for name in ours):
-                theirs = _filled(rule.theirs, i, p)
+            theirs, *own = (name.replace("{i}", str(i)).replace("{p}", p) for name in (rule.theirs, *names))
+            if all(name in inventory for name in own):
+                ours = tuple(own)
                 shapes = tuple(inventory[name].shape for name in ours)
                 found.setdefault(theirs, Entry(theirs, ours, shapes, rule.op.sized(dims)))
         order = {name: place for place, name in enumerate(inventory)}
@@ -349,14 +312,6 @@ class StateMap:
             if name.endswith(old):
                 name = name.removesuffix(old) + new
         return self.prefix + name if name not in known and self.prefix + name in known else name
-
-
-def _filled(name: str, i: int, p: str) -> str:
-    return name.replace("{i}", str(i)).replace("{p}", p)
-
-
-def _deepest(spec: ModelSpec) -> int:
-    return max(stack.depth for stack in spec.stacks)
 
 
 def uncovered(spec: ModelSpec, entries: Iterable[Entry]) -> list[str]:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from anyformer.errors import nearest
+from anyformer.families import family
 from anyformer.families.config_keys import (
     ACTIVATIONS,
     GATED,
     Key,
-    SpecView,
-    activation_of,
+    activation,
     flag,
     must,
     number,
     read_ids,
-    special_ids,
     text,
+    usual,
     whole,
 )
 from anyformer.families.config_values import Values
-from anyformer.families.family import Family
 from anyformer.families.statemap import Rule, StateMap
 from anyformer.specs.model import ModelSpec
 
@@ -38,69 +34,37 @@ BASE: dict[str, Any] = {
 }
 
 
-def sizes(width: int, depth: int, heads: int, head_dim: int, ffn: int, vocab: int) -> dict[str, Any]:
+def sizes(width: int, depth: int, heads: int, head_dim: int, ffn: int) -> dict[str, int]:
     """Sizes of a preset as changes; both stacks are equally deep."""
-    return {
-        "width": width,
-        "depth": depth,
-        "attention.heads": heads,
-        "attention.head_dim": head_dim,
-        "ffn.width": ffn,
-        "vocab": vocab,
-    }
+    return family.sizes(width, depth, heads) | {"attention.head_dim": head_dim, "ffn.width": ffn}
+
+
+FFNS = ACTIVATIONS | {f"gated-{gate}": kind for gate, kind in GATED.items()} | {"gated-gelu": GATED["gelu_new"]}
+"""Names of feed-forwards; the gated GELU is the one by tanh."""
 
 
 def keys(*, vocab: int, ffn: int, depth: int, heads: int, projection: str) -> dict[str, Key]:
     """The keys that all of them have, with the defaults of one public class."""
     dropped = ("block.dropout", "embed.dropout", "attention.dropout", "ffn.dropout")
-    return special_ids(pad=0, eos=1) | {
-        "vocab_size": whole(vocab, "vocab"),
-        "d_model": whole(512, "width"),
-        "d_kv": whole(64, "attention.head_dim", derived=True),
-        "d_ff": whole(ffn, "ffn.width"),
-        "num_layers": whole(depth, "depth"),
+    return {
+        **usual(vocab_size=vocab, d_model=512, d_kv=64, d_ff=ffn, num_layers=depth, num_heads=heads, n_positions=None),
+        **usual(layer_norm_epsilon=1e-6, tie_word_embeddings=True, pad_token_id=0, eos_token_id=1),
         "num_decoder_layers": whole(None),
-        "num_heads": whole(heads, "attention.heads"),
-        "n_positions": whole(None, "context"),
         "relative_attention_num_buckets": whole(32, "position.buckets"),
         "relative_attention_max_distance": whole(128, "position.max_distance"),
         "dropout_rate": number(0.1, dropped),
-        "layer_norm_epsilon": number(1e-6, "norm.eps"),
         "initializer_factor": number(1.0, "init.factor"),
-        "feed_forward_proj": replace(text(projection), sets=("ffn.kind",), read=read_ffn, write=write_ffn),
+        "feed_forward_proj": activation(projection, known=FFNS, what="a feed-forward"),
         # What feed_forward_proj says in other words.
         "dense_act_fn": text(None),
         "is_gated_act": flag(False, null=True),
-        "tie_word_embeddings": flag(True, "head.tied"),
         "is_encoder_decoder": must(True),
         "is_decoder": must(False),
         "output_past": flag(True),
     }
 
 
-def read_ffn(c: Values, key: str) -> dict[str, Any]:
-    """`relu`, or `gated-` and the activation of the gate; the gated GELU is the one by tanh."""
-    name = c[key]
-    gated, _, activation = name.rpartition("-")
-    known: Mapping[str, Any] = GATED if gated else ACTIVATIONS
-    if gated not in ("", "gated") or activation not in known:
-        names = [*ACTIVATIONS, *(f"gated-{gate}" for gate in GATED)]
-        c.refuse(key, f"{name!r} is a feed-forward that we don't have{nearest(name, names)}")
-        return {}
-    if name == "gated-gelu":
-        return {"ffn.kind": "geglu", "ffn.form": "tanh"}
-    kind = GATED[activation] if gated else {"kind": ACTIVATIONS[activation]}
-    return {f"ffn.{field}": value for field, value in kind.items()}
-
-
-def write_ffn(view: SpecView) -> str:
-    """The name of a feed-forward."""
-    gated = len(view.layer.ffn.inputs) > 1
-    name = activation_of(view.layer.ffn, gated=gated)
-    return name if not gated else "gated-gelu" if name == "gelu_pytorch_tanh" else f"gated-{name}"
-
-
-class T5Like(Family):
+class T5Like(family.Family):
     """What they share beyond their keys."""
 
     written_from = (0, 0)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyformer.families.config_keys import Key, SpecView, activation, flag, must, number, special_ids, whole
+from anyformer.families.config_keys import Key, SpecView, activation, each, flag, must, number, usual, whole
 from anyformer.families.config_values import Values
-from anyformer.families.family import Family, Preset
-from anyformer.families.statemap import Row, Rule, Sines, StateMap, block_rules
+from anyformer.families.family import Family, series
+from anyformer.families.statemap import Rule, Shaped, Sines, StateMap, block_rules
 from anyformer.specs.embed_head import TokenEmbed, TokenHead
 from anyformer.specs.model import ModelSpec
 
@@ -31,31 +31,24 @@ def sines(spec: ModelSpec) -> dict[str, Sines]:
 
 
 STACK_KEYS = {
-    "encoder_layers": whole(12, "depth"),
-    "encoder_ffn_dim": whole(4096, "ffn.width"),
-    "encoder_attention_heads": whole(16, "attention.heads"),
+    **usual(encoder_layers=12, encoder_ffn_dim=4096, encoder_attention_heads=16, d_model=1024),
+    **usual(dropout=0.1, attention_dropout=0.0, init_std=0.02),
     "decoder_layers": whole(12),
     "decoder_ffn_dim": whole(4096),
     "decoder_attention_heads": whole(16),
     "num_hidden_layers": whole(None),
-    "encoder_layerdrop": number(0.0),
-    "decoder_layerdrop": number(0.0),
-    "d_model": whole(1024, "width"),
-    "dropout": number(0.1, ("block.dropout", "embed.dropout")),
-    "attention_dropout": number(0.0, "attention.dropout"),
+    **each(number(0.0), "encoder_layerdrop", "decoder_layerdrop"),
     "activation_dropout": number(0.0, "ffn.dropout"),
-    "init_std": number(0.02, "init.std"),
     "is_encoder_decoder": must(True),
     "is_decoder": must(False),
 }
 """Keys of two stacks with norms last, as Marian, FSMT and LED have them."""
-SINE_KEYS = STACK_KEYS | {
-    "max_position_embeddings": whole(1024, "context"),
+SINE_KEYS = {
+    **STACK_KEYS,
+    **usual(max_position_embeddings=1024),
     # Choices of the class that these were cut from; they make them like this.
     "add_bias_logits": flag(False),
-    "add_final_layer_norm": must(False),
-    "normalize_before": must(False),
-    "normalize_embedding": must(False),
+    **each(must(False), "add_final_layer_norm", "normalize_before", "normalize_embedding"),
     "static_position_embeddings": must(True),
     "extra_pos_embeddings": whole(0),
 }
@@ -103,17 +96,6 @@ def layer_rules(body: str = "model") -> list[Rule]:
     ]
 
 
-def _preset(size: str, width: int, heads: int, ffn: int, params: int, published: str, note: str) -> Preset:
-    return Preset(
-        name=f"transformer-{size}", also=(f"transformer-2017-{size}",), title=f"Transformer {size} (2017)",
-        changes={"width": width, "depth": 6, "attention.heads": heads, "ffn.width": ffn},
-        params=params, published=published,
-        evidence="sizes, eps and length from the authors' code and another library's copy of it; the vocabulary of about "
-        "37000 is what the paper is generally known to say and was not read again",
-        note=note,
-    )  # fmt: skip
-
-
 class Transformer(TwoStacks, kind="transformer"):
     """The 2017 Transformer, and Marian's models."""
 
@@ -130,24 +112,26 @@ class Transformer(TwoStacks, kind="transformer"):
         "init": {"kind": "glorot"},
         "loss": {"label_smoothing": 0.1},
     }
-    presets = (
-        _preset("base", 512, 8, 2048, 63_082_496, "the paper rounds to 65M",
-                "biases on the attention's projections as in the public class: 36,864 of the count. No vocabulary "
-                "fits both of the paper's figures: base would need about 40,700 tokens, big about 35,800"),
-        _preset("big", 1024, 16, 4096, 214_245_376, "the paper rounds to 213M",
-                "biases on the attention's projections as in the public class: 73,728 of the count"),
+    presets = series("transformer-{}", "Transformer {} (2017)",
+        ("base", {"width": 512, "attention.heads": 8, "ffn.width": 2048}, 63_082_496, "the paper rounds to 65M",
+         "biases on the attention's projections as in the public class: 36,864 of the count. No vocabulary fits both of "
+         "the paper's figures: base would need about 40,700 tokens, big about 35,800"),
+        ("big", {"width": 1024, "attention.heads": 16, "ffn.width": 4096}, 214_245_376, "the paper rounds to 213M",
+         "biases on the attention's projections as in the public class: 73,728 of the count"),
+        changes={"depth": 6}, also=("transformer-2017-{}",),
+        evidence="sizes, eps and length from the authors' code and another library's copy of it; the vocabulary of about "
+        "37000 is what the paper is generally known to say and was not read again",
     )  # fmt: skip
     architectures = ("MarianMTModel",)
     model_type = "marian"
     keys = {
         **SINE_KEYS,
         **scaled_embedding(False),
-        **special_ids(pad=58100, eos=0),
+        **usual(tie_word_embeddings=True, pad_token_id=58100, eos_token_id=0),
         "vocab_size": whole(58101),
         "decoder_vocab_size": whole(None),
         "activation_function": activation("gelu", more={"ffn.bias": True}),
         "share_encoder_decoder_embeddings": flag(True, "embed.shared"),
-        "tie_word_embeddings": flag(True, "head.tied"),
         "decoder_start_token_id": whole(58100, null=True),
     }
     small = {
@@ -182,7 +166,7 @@ class Transformer(TwoStacks, kind="transformer"):
         ends |= {"lm_head.weight": "head.weight"}
         return StateMap(
             rules=(
-                Rule("final_logits_bias", "head.bias", Row()),
+                Rule("final_logits_bias", "head.bias", Shaped((1, spec.vocab))),
                 *(Rule(*end) for end in ends.items()),
                 *layer_rules(),
             ),

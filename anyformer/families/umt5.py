@@ -21,7 +21,6 @@ class UMT5(like.T5Like, kind="umt5"):
         "head": {"kind": "lm", "tied": False, "scale": "1/sqrt(width)"},
     }
     architectures = ("UMT5ForConditionalGeneration",)
-    model_type = "umt5"
     # The public class does not read scalable_attention.
     keys = KEYS | {"scalable_attention": flag(True)}
     small = like.small(tie_word_embeddings=False)

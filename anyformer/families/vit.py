@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from anyformer.families.config_keys import Key, activation, are_whole, flag, is_whole, number, table, text, whole
+from anyformer.families.config_keys import Key, activation, are_whole, flag, is_whole, table, text, usual, whole
 from anyformer.families.config_values import Values
-from anyformer.families.family import Family, Preset
+from anyformer.families.family import Family, series, sizes
 from anyformer.families.statemap import Rule, Shaped, StateMap
 from anyformer.specs.embed_head import PatchEmbed
 from anyformer.specs.model import ModelSpec
@@ -46,16 +46,6 @@ def _labels(c: Values) -> int:
     return len(named) if named is not None else 2 if count is None else count
 
 
-def _preset(size: str, width: int, depth: int, heads: int, params: int, published: str) -> Preset:
-    return Preset(
-        name=f"vit-{size.lower()}-16", also=(f"vit-{size.lower()}/16",), title=f"ViT-{size}/16 (2020)",
-        changes={"width": width, "depth": depth, "attention.heads": heads, "context": 197},
-        params=params, published=published,
-        evidence="the publisher's code; the count of the backbone was recorded by another library",
-        note="eps 1e-12 is that of the public class; the publisher's code has 1e-6",
-    )  # fmt: skip
-
-
 class ViT(Family, kind="vit"):
     """ViT with a linear classifier on its class token. Released files of the backbone alone have a pooler, left out."""
 
@@ -69,22 +59,20 @@ class ViT(Family, kind="vit"):
         "head": {"kind": "sequence", "labels": 1000},
         "init": {"kind": "normal", "std": 0.02},
     }
-    presets = (
-        _preset("B", 768, 12, 12, 86_567_656, "85,798,656 without the classifier, which adds 769,000"),
-        _preset("L", 1024, 24, 16, 304_326_632, "303,301,632 without the classifier, which adds 1,025,000"),
-    )
+    presets = series("vit-{}-16", "ViT-{SIZE}/16 (2020)",
+        ("b", sizes(768, 12, 12), 86_567_656, "85,798,656 without the classifier, which adds 769,000"),
+        ("l", sizes(1024, 24, 16), 304_326_632, "303,301,632 without the classifier, which adds 1,025,000"),
+        changes={"context": 197}, also=("vit-{}/16",),
+        evidence="the publisher's code; the count of the backbone was recorded by another library",
+        note="eps 1e-12 is that of the public class; the publisher's code has 1e-6",
+    )  # fmt: skip
     architectures = ("ViTForImageClassification",)
-    model_type = "vit"
     keys = {
-        "hidden_size": whole(768, "width"),
-        "num_hidden_layers": whole(12, "depth"),
-        "num_attention_heads": whole(12, "attention.heads"),
-        "intermediate_size": whole(3072, "ffn.width"),
+        **usual(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072),
+        **usual(
+            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.02, layer_norm_eps=1e-12
+        ),
         "hidden_act": activation("gelu", more={"ffn.bias": True}),
-        "hidden_dropout_prob": number(0.0, ("block.dropout", "embed.dropout")),
-        "attention_probs_dropout_prob": number(0.0, "attention.dropout"),
-        "initializer_range": number(0.02, "init.std"),
-        "layer_norm_eps": number(1e-12, "norm.eps"),
         "image_size": _side(224, "embed.image"),
         "patch_size": _side(16, "embed.patch"),
         "num_channels": whole(3, "embed.channels"),

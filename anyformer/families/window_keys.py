@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from anyformer.families.config_keys import Key, KeyGroup, texts, whole
+from anyformer.families.config_keys import Key, KeyGroup, flag, texts, whole
 from anyformer.families.config_values import Values
 from anyformer.families.rope_keys import ROPE_KEYS, read_ropes, write_ropes
 from anyformer.specs.axes import Position
@@ -60,14 +60,6 @@ def checked(c: Values, types: Sequence[str], window: int | None) -> list[str]:
     return ["local" if kind == LOCAL else "global" for kind in types]
 
 
-def read_windows(
-    c: Values, types: Sequence[str], window: int | None, local: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """Layer types as changes of a spec; `local` is what layers with a window have otherwise beside it."""
-    own = {"attention.pattern": f"window({window})"} | dict(local or {})
-    return arranged(checked(c, types, window), {"local": own, "global": {}})
-
-
 def window_of(spec: ModelSpec) -> tuple[int | None, list[str]]:
     """The width of a spec's windows, or their radius (None: no layer has one), and its layer types."""
     stack = spec.stacks[-1]
@@ -92,6 +84,8 @@ class WindowKeys(KeyGroup):
     """The rule, by the number of a layer."""
     listed: bool = True
     """Whether the family has the list."""
+    switched: bool = False
+    """Whether windows count only if `use_sliding_window` says so."""
     thetas: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     """Of a family with a RoPE for each type of layer (see `read_ropes`)."""
     everywhere: Mapping[str, Any] = field(default_factory=dict)
@@ -100,12 +94,17 @@ class WindowKeys(KeyGroup):
     @property
     def keys(self) -> Mapping[str, Key]:
         own = {"sliding_window": whole(self.window, null=True)}
+        own |= {"use_sliding_window": flag(False)} if self.switched else {}
         return own | ({"layer_types": texts()} if self.listed else {}) | (ROPE_KEYS if self.thetas else {})
 
     def read(self, c: Values) -> Mapping[str, Any]:
-        window, types = c["sliding_window"], c["layer_types"] if self.listed else None
-        ropes = read_ropes(c, context=c["max_position_embeddings"], thetas=self.thetas) if self.thetas else {}
-        names = checked(c, types or each_layer(c, lambda i: LOCAL if self.is_local(c, i) else FULL), window)
+        window = c["sliding_window"] if not self.switched or c["use_sliding_window"] else None
+        types = c["layer_types"] if self.listed else None
+        ropes = read_ropes(c, self.thetas) if self.thetas else {}
+        if types is None:
+            idle = self.switched and window is None
+            types = each_layer(c, lambda i: LOCAL if not idle and self.is_local(c, i) else FULL)
+        names = checked(c, types, window)
         own = {"attention.pattern": f"window({window})"} | ropes.get(LOCAL, {})
         return ropes.get(FULL, {}) | arranged(names, {"local": own, "global": self.everywhere})
 
@@ -114,4 +113,5 @@ class WindowKeys(KeyGroup):
         keys = [key for key, _ in self.thetas.values()]
         # One key for both types can't say two thetas.
         ropes = write_ropes(positions_of(spec), keys if len({*keys}) > 1 else []) if keys else {}
-        return ropes | {"sliding_window": window} | ({"layer_types": types} if self.listed else {})
+        own = {"sliding_window": window} | ({"use_sliding_window": window is not None} if self.switched else {})
+        return ropes | own | ({"layer_types": types} if self.listed else {})

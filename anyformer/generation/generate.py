@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Generator, Iterator
-from typing import Any
+import functools
+import weakref
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
-from anyformer.generation.decode_options import DecodeOptions
 from anyformer.generation.engine.core import EngineCore
-from anyformer.generation.engine.engine import requests
-from anyformer.generation.engine.request import Event, Sequence
-from anyformer.generation.engine.runner_cache import give_back
-from anyformer.generation.outputs import GenerationOutput, Step, Top
-from anyformer.generation.params.generation_request import GenerationRequest, request
+from anyformer.generation.engine.engine import make_requests
+from anyformer.generation.engine.model_runner import ModelRunner, RecomputeRunner, TokenPool
+from anyformer.generation.engine.request import Sequence
+from anyformer.generation.engine.runner_cache import give_back, runner_for
+from anyformer.generation.engine.scheduler import PADDING, Limits
+from anyformer.generation.engine.speculative import make_proposer
+from anyformer.generation.params.checks import shown, whole
+from anyformer.generation.params.generation_request import GenerationRequest, check_request
 from anyformer.generation.params.sampling_params import read_params
+from anyformer.generation.params.validate import problems
 from anyformer.model.model import Model
+from anyformer.parts.static_cache import StaticPool
 
 OWN = (
     "input_ids", "attention_mask", "global_mask", "tokenizer", "stream", "details", "use_cache", "rope_length", "draft",
     "lookup", "guesses", "compile",
 )  # fmt: skip
 """What `generate` reads beside `SamplingParams`."""
+MOST = 64
+"""Tokens proposed at once at most."""
+PASS = 8192
+"""Tokens of prompts in one prefill pass of a device."""
 
 
 def generate(
@@ -72,30 +82,149 @@ def generate(
             prompt_logprobs, num_beams, length_penalty, num_beam_groups, diversity_penalty, early_stopping,
             penalty_alpha. Any other name is refused, with the right one. By default the likeliest token is taken.
     """
-    asked = request(
+    inputs = check_request(
         model, input_ids, read_params(options, others=OWN), attention_mask=attention_mask, global_mask=global_mask,
-        rope_length=rope_length, tokenizer=tokenizer, stream=stream, details=details, cached=use_cache, stacklevel=3,
+        rope_length=rope_length, tokenizer=tokenizer, stream=stream, details=details, use_cache=use_cache, stacklevel=3,
     )  # fmt: skip
     decode = DecodeOptions(use_cache=use_cache, draft=draft, lookup=lookup, guesses=guesses, compile=compile)
-    decode.check(model, asked)
-    batch = Batch(model, asked, decode, details=details)
+    decode.check(model, inputs)
+    batch = Batch(model, inputs, decode, details=details)
     if stream:
-        return batch.steps() if details else batch.ids()
+        return batch.stream()
     batch.run()
-    return batch.output() if details else batch.tokens()
+    return batch.output() if details else batch.ids()
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodeOptions:
+    """What a user may say about how tokens are computed (see `generate`)."""
+
+    use_cache: bool = True
+    draft: Model | None = None
+    lookup: bool = False
+    guesses: int = 8
+    compile: bool | str = False
+
+    @property
+    def speculative(self) -> bool:
+        """Whether tokens are proposed."""
+        return self.draft is not None or self.lookup
+
+    def check(self, model: Model, inputs: GenerationRequest) -> None:
+        """Refuse options that don't go together, or not with what is asked for."""
+        wrong: list[str] = []
+        whole("guesses", self.guesses, 1, wrong, most=MOST)
+        if self.draft is not None and self.lookup:
+            wrong.append("draft: tokens are proposed by a draft model or by look-up; leave one out")
+        if self.speculative and not self.use_cache:
+            wrong.append("use_cache: proposals are verified with a cache; leave use_cache=False out")
+        if self.speculative and inputs.params.mode != "sample":
+            wrong.append("draft and lookup: a search reads other rows at each step; leave them out")
+        if self.compile and (self.speculative or not self.use_cache):
+            wrong.append("compile: compiled steps read one token with the static cache; leave the other option out")
+        if self.compile and inputs.params.mode != "sample":
+            wrong.append("compile: a search reads other rows at each step; leave one of them out")
+        if not isinstance(self.compile, bool | str):
+            wrong.append(f"compile: expected True, False or the name of a backend, got {shown(self.compile)}")
+        if self.draft is not None and not isinstance(self.draft, Model):
+            wrong.append(f"draft: expected a model, got {type(self.draft).__name__}")
+        if wrong:
+            raise problems("generate", wrong)
+        decoder: Any = model.decoder
+        if self.use_cache and decoder.prefix and model.spec.topology == "decoder":
+            shortest = min(len(row) for row in inputs.decoder_prompts())
+            if shortest < decoder.prefix:
+                # A cache is fed a prefix at once.
+                raise InputError(
+                    f"the first {decoder.prefix} tokens of this prefix-LM see each other both ways, but a prompt has "
+                    f"{shortest}; give longer prompts, or recompute each step with use_cache=False"
+                )
+
+    def engine(self, model: Model, inputs: GenerationRequest, user: object) -> EngineCore:
+        """An engine for all rows of a request, which `user` has to itself."""
+        params, length, device = inputs.params, inputs.max_length, inputs.decoder_BT.device
+        rows = len(inputs.decoder_BT) * max(params.options.n, params.search_width)
+        if not self.use_cache:
+            return EngineCore(RecomputeRunner(model, TokenPool(model, length)), Limits(lockstep=True))
+        if self.speculative:
+            # A state computes again what was right, so a pass has up to twice as many tokens.
+            pool = model.new_pool(rows, length, chunk=2 * self.guesses + 2)
+            proposer = make_proposer(model, rows, length, draft=self.draft, lookup=self.lookup, guesses=self.guesses)
+            return EngineCore(ModelRunner(model, pool, cuda_graphs=False), Limits(), proposer=proposer)
+        if device.type == "cuda" and not self.compile:
+            limits = Limits(max_pass_tokens=PASS, prefill_chunk=PASS, max_padding=PADDING["cuda"])
+            return EngineCore(runner_for(model, rows, length, user), limits)
+        # A length that was not given is the cache's own, which padding must not change.
+        own = inputs.rope_length is None and model.reads_length and model.spec.topology != "encoder-decoder"
+        cache = model.new_cache(len(inputs.decoder_BT), length, rope_length=length if own else inputs.rope_length)
+        step = compiled(model, self.compile) if self.compile else None
+        return EngineCore(
+            ModelRunner(model, StaticPool(cache), cuda_graphs=False, compiled=step), Limits(lockstep=True)
+        )
+
+
+class Step(NamedTuple):
+    """One step of a stream with details."""
+
+    ids_B: Tensor
+    logprobs_B: Tensor
+    """Natural logarithms of the model's own probabilities, before temperature and samplers; 0 in finished rows."""
+    finished_B: Tensor
+    """Rows that met a stop, in this step or before."""
+    top_ids_BK: Tensor | None = None
+    """The likeliest tokens by the model itself, the likeliest first, if `logprobs` asks for some."""
+    top_logprobs_BK: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Top:
+    """The likeliest tokens at each place of each row, by the model itself, the likeliest first."""
+
+    ids: Tensor
+    """(B, places, k)."""
+    logprobs: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationOutput:
+    """What `generate` gives with details. Answers to one row of the prompt are beside each other."""
+
+    ids: Tensor
+    """What it gives without them."""
+    logprobs: Tensor
+    """(B, steps): natural logarithms of the model's own probabilities of the new tokens, before temperature and
+    samplers; 0 in finished rows.
+    """
+    lengths: tuple[int, ...]
+    """New tokens of each row, its stop token included."""
+    reasons: tuple[str, ...]
+    """Why each row ended: `length` or `stop`."""
+    met: tuple[str | None, ...] = ()
+    """The stop string or the choice with which each row ended, if it was one."""
+    top: Top | None = None
+    """Of the new tokens, if `logprobs` asks for some."""
+    prompt_logprobs: Tensor | None = None
+    """(rows of the prompt, T): of the prompt's own tokens, if asked for; 0 in padding and for the first token, which
+    nothing predicts.
+    """
+    prompt_top: Top | None = None
+    """Of the prompt's tokens: at each place, what the tokens before it predict."""
+    scores: Tensor | None = None
+    """Of a search with beams: by what the answers were ranked."""
 
 
 class Batch:
     """The rows of one call, served by an engine of their own until all have finished."""
 
-    def __init__(self, model: Model, asked: GenerationRequest, decode: DecodeOptions, *, details: bool) -> None:
-        self.model, self.asked, self.details = model, asked, details
-        self.device = asked.begun_BT.device
-        self.engine: EngineCore = decode.engine(model, asked, self)
-        self.requests = requests(model, asked)
+    def __init__(self, model: Model, inputs: GenerationRequest, decode: DecodeOptions, *, details: bool) -> None:
+        self.inputs, self.details = inputs, details
+        self.device = inputs.decoder_BT.device
+        self.exact = torch.promote_types(next(model.parameters()).dtype, torch.float32)
+        self.engine: EngineCore = decode.engine(model, inputs, self)
+        self.requests = make_requests(model, inputs)
         for each in self.requests:
-            if details and asked.params.way == "one":
-                each.logprobs = asked.params.options.logprobs or 0
+            if details and inputs.params.mode == "sample":
+                each.logprobs = inputs.params.options.logprobs or 0
             self.engine.add(each)
 
     @property
@@ -103,15 +232,13 @@ class Batch:
         """All answers, those of one prompt beside each other."""
         return [sequence for each in self.requests for sequence in each.sequences]
 
-    def advance(self) -> list[Event]:
+    def step(self) -> None:
         """One step of the engine. A row that fails ends the call."""
-        events = self.engine.step()
-        for event in events:
-            if isinstance(event.error, InputError):
-                raise InputError(f"row {event.request}: {event.error}") from event.error
-            if event.error is not None:
-                raise event.error
-        return events
+        for output in self.engine.step():
+            if isinstance(output.error, InputError):
+                raise InputError(f"row {output.request}: {output.error}") from output.error
+            if output.error is not None:
+                raise output.error
 
     def close(self) -> None:
         """Give back what the rows hold."""
@@ -122,92 +249,74 @@ class Batch:
         """All steps."""
         try:
             while not self.engine.idle:
-                self.advance()
+                self.step()
         finally:
             self.close()
 
-    def ids(self) -> Iterator[Tensor]:
-        """The ids (B,) of each step. Closing this stream closes the engine's too."""
-        with contextlib.closing(self._columns()) as columns:
-            for ids, _, _ in columns:
-                yield torch.tensor(ids, device=self.device)
-
-    def steps(self) -> Generator[Step]:
-        """The same with log-probabilities, and which rows have finished."""
-        rows, exact = self.rows, self._exact
-        top = self.asked.params.options.logprobs or 0
-        for i, (ids, done, finished) in enumerate(self._columns()):
-            logprobs = [0.0 if over else row.logprobs[i] for row, over in zip(rows, done, strict=True)]
-            found = [[(0, 0.0)] * top if over else row.top[i] for row, over in zip(rows, done, strict=True)]
-            yield Step(
-                torch.tensor(ids, device=self.device), torch.tensor(logprobs, dtype=exact, device=self.device),
-                torch.tensor(finished, device=self.device),
-                torch.tensor([[each for each, _ in row] for row in found], device=self.device) if top else None,
-                torch.tensor([[p for _, p in row] for row in found], dtype=exact, device=self.device) if top else None,
-            )  # fmt: skip
-
-    def _columns(self) -> Generator[tuple[list[int], list[bool], list[bool]]]:
-        """For each new token: the ids of all rows, which had finished before it, and which have met a stop by then."""
-        rows, pad = self.rows, self.asked.pad
+    def stream(self) -> Generator[Tensor | Step]:
+        """The ids (B,) of each step; with details a `Step`. Closing this stream closes the engine too."""
+        rows, pad, top = self.rows, self.inputs.pad_id, self.inputs.params.options.logprobs or 0
         try:
-            for i in range(self.asked.new):
+            for i in range(self.inputs.max_new_tokens):
                 # A proposal may bring a row several tokens at once.
                 while any([row.finish_reason is None and len(row.tokens) - row.prompt_length <= i for row in rows]):
-                    self.advance()
-                done = [len(row.tokens) - row.prompt_length <= i for row in rows]
-                if all(done):
+                    self.step()
+                # None: a row that had finished before.
+                now = [row if len(row.tokens) - row.prompt_length > i else None for row in rows]
+                if not any(now):
                     return
-                ids = [pad if over else row.tokens[row.prompt_length + i] for row, over in zip(rows, done, strict=True)]
-                finished = [
-                    row.finish_reason == "stop" and len(row.tokens) - row.prompt_length <= i + 1 for row in rows
-                ]
-                yield ids, done, finished
+                ids = [pad if row is None else row.tokens[row.prompt_length + i] for row in now]
+                ids_B = torch.tensor(ids, device=self.device)
+                if not self.details:
+                    yield ids_B
+                    continue
+                logprobs_B = self._tensor([0.0 if row is None else row.logprobs[i] for row in now])
+                stopped = [row.finish_reason == "stop" and row.num_new_tokens <= i + 1 for row in rows]
+                found = self._top([[() if row is None else row.top[i]] for row in now], 1, top)
+                best = (None, None) if found is None else (found.ids[:, 0], found.logprobs[:, 0])
+                yield Step(ids_B, logprobs_B, torch.tensor(stopped, device=self.device), *best)
         finally:
             self.close()
 
-    def tokens(self) -> Tensor:
+    def ids(self) -> Tensor:
         """Prompts and new tokens, filled up where a row has fewer."""
         rows = self.rows
         longest = max(len(row.new) for row in rows)
-        new = [row.new + [self.asked.pad] * (longest - len(row.new)) for row in rows]
-        begun_BT = self.asked.begun_BT.repeat_interleave(len(rows) // len(self.requests), 0)
-        return torch.cat((begun_BT, torch.tensor(new, device=self.device)), 1)
+        new = [row.new + [self.inputs.pad_id] * (longest - len(row.new)) for row in rows]
+        prompts_BT = self.inputs.decoder_BT.repeat_interleave(len(rows) // len(self.requests), 0)
+        return torch.cat((prompts_BT, torch.tensor(new, device=self.device)), 1)
 
     def output(self) -> GenerationOutput:
         """All that is known of the rows."""
-        rows, plan = self.rows, self.asked.params
+        rows, options = self.rows, self.inputs.params.options
         lengths = tuple(len(row.new) for row in rows)
         searches = [found for each in self.requests if each.search is not None for found in each.search.results]
         scores = [found.score for found in searches if found.score is not None]
         width = max(lengths)
         return GenerationOutput(
-            ids=self.tokens(),
+            ids=self.ids(),
             logprobs=self._tensor([row.logprobs + [0.0] * (width - len(row.logprobs)) for row in rows]),
             lengths=lengths,
             reasons=tuple(str(row.finish_reason) for row in rows),
             met=tuple(self._stop_reason(row) for row in rows),
-            top=self._top([row.top for row in rows], width, plan.options.logprobs),
+            top=self._top([row.top for row in rows], width, options.logprobs),
             scores=self._tensor(scores) if scores else None,
-            **self._prompt(),
+            **self._prompt_logprobs(options.prompt_logprobs),
         )
 
-    def _prompt(self) -> dict[str, Any]:
+    def _prompt_logprobs(self, count: int | None) -> dict[str, Any]:
         """Log-probabilities of the prompts' own tokens, where they stand."""
-        if not self.asked.reads_prompt:
+        if count is None:
             return {}
-        width, mask_BT, told = self.asked.prompt_BT.shape[1], self.asked.mask_BT, []
+        width, mask_BT = self.inputs.prompt_BT.shape[1], self.inputs.mask_BT
+        values: list[Any] = [[0.0] * width for _ in self.requests]
+        tops: list[Any] = [[()] * width for _ in self.requests]
         for row, each in enumerate(self.requests):
             places = range(width) if mask_BT is None else mask_BT[row].nonzero().flatten().tolist()
-            line: list[Any] = [None] * width
             for place, found in zip(places, each.prompt_logprobs or [], strict=True):
-                line[place] = found
-            told.append(line)
-        values = self._tensor([[0.0 if each is None else each[0] for each in row] for row in told])
-        tops = [[() if each is None else each[1] for each in row] for row in told]
-        return {
-            "prompt_logprobs": values,
-            "prompt_top": self._top(tops, width, self.asked.params.options.prompt_logprobs),
-        }
+                if found is not None:
+                    values[row][place], tops[row][place] = found
+        return {"prompt_logprobs": self._tensor(values), "prompt_top": self._top(tops, width, count)}
 
     def _top(self, rows: list[list[Any]], width: int, count: int | None) -> Top | None:
         """The likeliest tokens of each place; zeros where there are none."""
@@ -220,15 +329,31 @@ class Batch:
 
     def _stop_reason(self, row: Sequence) -> str | None:
         """The stop string or choice with which a row ended."""
-        plan = self.asked.params
+        params = self.inputs.params
         if row.stop_text is not None:
             return row.stop_text.met
-        which = None if plan.choices is None else plan.choices.which(row.new)
-        return None if which is None else list(plan.options.choices or ())[which]
-
-    @property
-    def _exact(self) -> torch.dtype:
-        return torch.promote_types(next(self.model.parameters()).dtype, torch.float32)
+        which = None if params.choices is None else params.choices.which(row.new)
+        return None if which is None else list(params.options.choices or ())[which]
 
     def _tensor(self, values: list[Any]) -> Tensor:
-        return torch.tensor(values, dtype=self._exact, device=self.device)
+        return torch.tensor(values, dtype=self.exact, device=self.device)
+
+
+_compiled: weakref.WeakKeyDictionary[Model, dict[str, Any]] = weakref.WeakKeyDictionary()
+
+
+def compiled(model: Model, backend: bool | str) -> Any:
+    """The model's pass through torch.compile, made once for each model and backend."""
+    name = backend if isinstance(backend, str) else "inductor"
+    kept = _compiled.setdefault(model, {})
+    if name not in kept:
+        # A weak reference, or the model would live as long as its entry, and its entry as long as the model.
+        kept[name] = torch.compile(functools.partial(_pass, weakref.ref(model)), backend=name)
+    return kept[name]
+
+
+def _pass(model: weakref.ref[Model], **given: Any) -> Any:
+    alive = model()
+    if alive is None:
+        raise InputError("the model of this compiled pass is gone")
+    return alive(**given)

@@ -57,7 +57,7 @@ class AttentionMask:
         """(B or 1, H or 1, T, S), True where a query may see a key; None if it always may. Made once."""
         if self.shape == "none" or (self.added() is not None and self.valid_BS is None):
             return None
-        return self.once("mask", lambda: self.part(WHOLE, WHOLE))
+        return self.once("mask", lambda: self.pairs(WHOLE, WHOLE))
 
     def added(self) -> Tensor | None:
         """What the caller's own mask adds to scores, if it is one of numbers."""
@@ -81,13 +81,9 @@ class AttentionMask:
             self.notes[name] = made
         return made
 
-    def part(self, rows: slice, columns: slice) -> Tensor:
-        """The mask of some queries and some keys."""
-        return self.pairs(rows, columns)
-
     def pairs(self, rows: Any, columns: Any) -> Tensor:
-        """The same for slices, or for tensors of indices along the row: with indices (n, T) and (n, S), the masks
-        (B or 1, H or 1, n, T, S) of n pieces.
+        """The mask of some queries and some keys, slices or tensors of indices along the row: with indices (n, T) and
+        (n, S), the masks (B or 1, H or 1, n, T, S) of n pieces.
         """
         q, k = self._side(self.q, rows, -1), self._side(self.k, columns, -2)
         if self.given is not None and self.added() is None:

@@ -56,15 +56,12 @@ class KernelRequest:
     """A mask of the caller's own stands for the pattern."""
 
 
-Own = Mapping[str, Tensor]
-
-
 class AttentionArgs(NamedTuple):
     """What turns queries and keys into weights, beside the tensors themselves."""
 
     scale: float
     mixer: Mixer
-    own: Own
+    own: Mapping[str, Tensor]
     """The mixer's parameters."""
     mask: AttentionMask
     """Who may see whom."""
@@ -109,6 +106,19 @@ class Dispatch(NamedTuple):
 def must_repeat() -> bool:
     """Whether torch was told that gradients must have the same bits each time, and there may be gradients here."""
     return torch.are_deterministic_algorithms_enabled() and torch.is_grad_enabled()
+
+
+def why_no_fused_softmax(request: KernelRequest) -> str | None:
+    """What a fused kernel refuses that keeps softmax weights, in fp32, to itself."""
+    if request.dtype not in (torch.float16, torch.bfloat16, torch.float32):
+        return f"it computes in float32 at most, not {str(request.dtype).removeprefix('torch.')}"
+    if request.mixer.kind != "softmax":
+        return f"it computes softmax weights, not {request.mixer.kind}"
+    if request.dropout:
+        return "it has no dropout on the weights"
+    if request.reads_probs:
+        return "it does not expose the weights, which this position scheme adds to the values"
+    return None
 
 
 def choose(request: KernelRequest, kernels: Sequence[Kernel]) -> Dispatch:

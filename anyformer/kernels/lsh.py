@@ -54,7 +54,7 @@ def exact(
             own = own & (mine[:, None, rows, None] == theirs[:, None, None, :])
         own = own if valid is None else own & valid
         score = (q @ k).to(torch.promote_types(q.dtype, torch.float32))
-        score = score.masked_fill(~mask.part(rows, WHOLE), -math.inf).masked_fill(own, ALONE)
+        score = score.masked_fill(~mask.pairs(rows, WHOLE), -math.inf).masked_fill(own, ALONE)
         # A padded row may see nothing at all.
         weights = (score - score.amax(-1, keepdim=True).detach().clamp(min=2 * ALONE)).exp()
         weights = weights / weights.sum(-1, keepdim=True).clamp(min=1.0)
@@ -66,7 +66,7 @@ def attend(q_BTHK: Tensor, v_BTHK: Tensor, plan: Plan, *, scale: float, dropout:
     """(B,T,H,K): what every token finds in its chunks, all rounds together."""
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         # A compiler sees more in plain operations than in a function with a backward pass of its own.
-        return _forward(q_BTHK, v_BTHK, plan, scale, dropout).answer_BTHK
+        return _forward(q_BTHK, v_BTHK, plan, scale, dropout)[0]
     return cast("Tensor", _Attend.apply(q_BTHK, v_BTHK, plan, scale, dropout))
 
 
@@ -81,10 +81,6 @@ class _Rows(NamedTuple):
     low_PNC: Tensor | None
     high_PNC: Tensor | None
 
-    @property
-    def lead(self) -> int:
-        return -min(*self.plan.looks, 0)
-
     def tiles(self) -> Iterator[slice]:
         """Chunks whose scores are computed at once."""
         pairs, chunks, chunk, _ = self.x_PNCK.shape
@@ -97,13 +93,13 @@ class _Rows(NamedTuple):
         return torch.cat([ring[:, some.start + n : some.stop + n] for n in self.starts()], 2)
 
     def starts(self) -> list[int]:
-        return [look + self.lead for look in self.plan.looks]
+        return [look + self.plan.lead for look in self.plan.looks]
 
     def scores(self, k: Tensor, some: slice) -> Tensor:
         """(P,n,C,W) to base 2, far below all others where a token may not look or is the query itself."""
         score = (self.x_PNCK[:, some].flatten(0, 1) @ k.flatten(0, 1).transpose(1, 2)).unflatten(0, (k.shape[:2]))
         score = score.to(torch.promote_types(score.dtype, torch.float32))
-        own = self.code_ring[:, some.start + self.lead : some.stop + self.lead, :, None]
+        own = self.code_ring[:, some.start + self.plan.lead : some.stop + self.plan.lead, :, None]
         code = self.seen(self.code_ring, some)[:, :, None]
         # By how much a rule is broken, in whole numbers: several times faster on a CPU than comparing and filling.
         broken = (code - own + 1).clamp_(min=0) if self.plan.causal else 1 - (code - own).abs_().clamp_(max=1)
@@ -151,17 +147,14 @@ def _unsort(x: Tensor, place_PRT: Tensor) -> Tensor:
 
 def _ring(x: Tensor, plan: Plan) -> Tensor:
     """Chunks (P,N,...) with those at the end repeated before the first, and the other way round."""
-    lead, tail = -min(*plan.looks, 0), max(*plan.looks, 0)
-    if lead == tail == 0:
-        return x
-    return x.index_select(1, torch.arange(-lead, x.shape[1] + tail, device=x.device) % x.shape[1])
+    index = torch.arange(-plan.lead, x.shape[1] + plan.tail, device=x.device) % x.shape[1]
+    return x.index_select(1, index) if plan.lead or plan.tail else x
 
 
 def _unring(x: Tensor, plan: Plan) -> Tensor:
     """The way back for gradients: what neighbours got is added to the chunks that they are."""
-    lead, tail = -min(*plan.looks, 0), max(*plan.looks, 0)
-    chunks = x.shape[1] - lead - tail
-    index = torch.arange(-lead, chunks + tail, device=x.device) % chunks
+    chunks = x.shape[1] - plan.lead - plan.tail
+    index = torch.arange(-plan.lead, chunks + plan.tail, device=x.device) % chunks
     return torch.zeros_like(x[:, :chunks]).index_add_(1, index, x)
 
 
@@ -175,15 +168,8 @@ def _rows(q: Tensor, v: Tensor, plan: Plan, index_PL: Tensor, pairs: slice, scal
     return _Rows(plan, x, _ring(v, plan), keys, _ring(cut(plan.code_BHL), plan), low, high)
 
 
-class _Found(NamedTuple):
-    answer_BTHK: Tensor
-    log_PT: Tensor
-    """Of the sum of all weights of a token, to base 2."""
-    kept: list[Tensor]
-    """What dropout kept of each tile."""
-
-
-def _forward(q: Tensor, v: Tensor, plan: Plan, scale: float, dropout: float) -> _Found:
+def _forward(q: Tensor, v: Tensor, plan: Plan, scale: float, dropout: float) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """The answer (B,T,H,K), the log to base 2 of the sum of a token's weights (P,T), and what dropout kept of each tile."""
     batch, tokens, heads, dim = q.shape
     index, places = _indices(plan, tokens)
     out: list[Tensor] = []
@@ -222,7 +208,7 @@ def _forward(q: Tensor, v: Tensor, plan: Plan, scale: float, dropout: float) -> 
         answer[alone] = v[alone]
     else:
         answer = torch.where(alone[..., None], v, answer)
-    return _Found(answer, log_PT, kept)
+    return answer, log_PT, kept
 
 
 def _alone(log_PT: Tensor, q: Tensor) -> Tensor:
@@ -241,10 +227,10 @@ class _Attend(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, v: Tensor, plan: Plan, scale: float, dropout: float) -> Tensor:
-        found = _forward(q, v, plan, scale, dropout)
-        ctx.save_for_backward(q, v, found.answer_BTHK, found.log_PT, *found.kept)
+        answer, log_PT, kept = _forward(q, v, plan, scale, dropout)
+        ctx.save_for_backward(q, v, answer, log_PT, *kept)
         ctx.rest = plan, scale, dropout
-        return found.answer_BTHK
+        return answer
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:

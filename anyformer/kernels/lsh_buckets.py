@@ -88,6 +88,16 @@ class Plan(NamedTuple):
     looks: tuple[int, ...]
     """Which chunks a chunk sees: 0 is itself, -1 the one before."""
 
+    @property
+    def lead(self) -> int:
+        """How many chunks before itself a chunk sees."""
+        return -min(*self.looks, 0)
+
+    @property
+    def tail(self) -> int:
+        """How many chunks after itself a chunk sees."""
+        return max(*self.looks, 0)
+
 
 @torch.no_grad()
 def plan(

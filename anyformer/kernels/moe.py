@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.kernels.cuda_graph import fixed_shapes
+from anyformer.kernels.precision import product_dtype
 
 
 class Stacked(NamedTuple):
@@ -136,14 +137,6 @@ def everywhere(work: Work) -> Tensor:
 
     y_END = through(work.down, work.combine(*[through(maps, x_END) for maps in work.inputs]))
     return (y_END * share_EN1).sum(0).to(y_END.dtype)
-
-
-def product_dtype(x: Tensor) -> torch.dtype:
-    """The dtype in which torch would multiply this tensor with a weight."""
-    kind = x.device.type
-    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
-        return torch.get_autocast_dtype(kind)
-    return x.dtype
 
 
 def _each(maps: Stacked) -> list[tuple[Any, Any]]:

@@ -15,3 +15,10 @@ def no_autocast(like: Tensor) -> AbstractContextManager[object]:
     if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
     return contextlib.nullcontext()
+
+
+def product_dtype(x: Tensor) -> torch.dtype:
+    """The dtype in which torch would multiply this tensor with a weight."""
+    kind = x.device.type
+    autocast = kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind)
+    return torch.get_autocast_dtype(kind) if autocast else x.dtype

@@ -13,6 +13,7 @@ from anyformer.kernels.cuda_graph import hold
 from anyformer.specs.patterns import Both, Either, Pair, Pattern
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Answer = TypeVar("Answer")
 
 
 def constant(function: Function) -> Function:
@@ -38,6 +39,23 @@ def read(text: tuple[Any, ...]) -> Pattern:
         return (Both if kind == "&" else Either)(first=first, second=second)
     leaf: Any = Pattern.named(kind)
     return leaf(**dict(rest))
+
+
+def ask(function: Callable[..., Answer], pattern: Pattern, *rest: Any) -> Answer:
+    """`function(pattern, *rest)`, with plain values beside the pattern: asked once, and a constant of compiled code."""
+    if torch.compiler.is_compiling():
+        return _ask_while_tracing(function, written(pattern), *rest)
+    return _ask(function, pattern, *rest)
+
+
+@functools.lru_cache(maxsize=512)
+def _ask(function: Callable[..., Answer], pattern: Pattern, *rest: Any) -> Answer:
+    return function(pattern, *rest)
+
+
+@constant
+def _ask_while_tracing(function: Callable[..., Answer], pattern: tuple[Any, ...], *rest: Any) -> Answer:
+    return _ask(function, read(pattern), *rest)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -102,7 +102,7 @@ class Quickstart:
             )
         self.spec = self.wanted.vary({"vocab": self.tokenizer.vocab, "ids.bos": end, "ids.eos": [end]})
         rows = {"length": self.spec.context, "batch": plan.batch, "rows": "stream"}
-        self.feed = BatchLoader(examples, Causal(), spec=self.spec, seed=plan.seed, **rows)
+        self.loader = BatchLoader(examples, Causal(), spec=self.spec, seed=plan.seed, **rows)
         self.model = build(self.spec, device=self.device, seed=plan.seed)
         # The untrained weights take as much room as the trained ones will: a full disk shows now, not after training.
         self._write()
@@ -117,13 +117,13 @@ class Quickstart:
         # A flag, because an exception out of a signal handler can be lost in somebody else's code (numpy's modules lose
         # it while they are imported).
         with StopSignals(quiet=True) as stopping, Metrics(self.folder.path) as metrics, workers:
-            learner = TrainStep(
-                model=self.model, objective=self.feed.objective, optimizers=Optimizers(self.model, self.plan.optim),
+            train_step = TrainStep(
+                model=self.model, objective=self.loader.objective, optimizers=Optimizers(self.model, self.plan.optim),
                 precision=Precision(), guard=SpikeGuard(), workers=workers,
             )  # fmt: skip
             budget, clock = self._allotted()
             given = {"schedule": self.plan.schedule, "budget": budget, "seed": self.plan.seed, "clock": clock}
-            for record in train(learner, self.feed, **given):
+            for record in train(train_step, self.loader, **given):
                 self.records.append(record)
                 metrics.write("step", **asdict(record))
                 yield record

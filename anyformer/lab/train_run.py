@@ -28,35 +28,39 @@ def training(config: Config, loggers: Sequence[Logger] = ()) -> Trainer:
     return Trainer(config, sample=sample_text, about=about, loggers=loggers)
 
 
-def about(setup: Components) -> About:
+def about(components: Components) -> About:
     """What a run's report says about it."""
-    return about_of(setup, summary=summary(setup.spec), peak=peak(setup), picture=True)
+    return about_of(components, summary=summary(components.spec), peak=peak(components), picture=True)
 
 
-def peak(setup: Components) -> float | None:
+def peak(components: Components) -> float | None:
     """FLOP/s that all devices of a run could do at best in the dtype of its products; None where that is unknown."""
-    compute = setup.config.compute
+    compute = components.config.compute
     dtype = "bfloat16" if compute.autocast == "bfloat16" else compute.dtype
-    found = peak_of(str(machine(setup.device)["device"]), dtype)
-    return None if found is None else found * setup.team.world
+    found = peak_of(str(machine(components.device)["device"]), dtype)
+    return None if found is None else found * components.ranks.world
 
 
-def sample_text(setup: Components, step: int) -> str:
+def sample_text(components: Components, step: int) -> str:
     """A sample after a step, the prompt first; nothing from a model that answers no text. Equal weights say the same."""
-    if setup.tokenizer is None or not setup.spec.head.predicts_tokens or setup.spec.topology == "encoder":
+    if (
+        components.tokenizer is None
+        or not components.spec.head.predicts_tokens
+        or components.spec.topology == "encoder"
+    ):
         return ""
-    if setup.spec.topology == "encoder-decoder":
-        return _answered(setup, setup.tokenizer)
-    return _continued(setup, setup.tokenizer)
+    if components.spec.topology == "encoder-decoder":
+        return _answered(components, components.tokenizer)
+    return _continued(components, components.tokenizer)
 
 
-def _continued(setup: Components, tokenizer: Tokenizer) -> str:
-    run, spec = setup.config.run, setup.spec
+def _continued(components: Components, tokenizer: Tokenizer) -> str:
+    run, spec = components.config.run, components.spec
     if run.prompt or spec.ids.bos is not None:
         read = read_prompt(spec, tokenizer, run.prompt or None)
         ids, first, repeated = list(read.ids), read.first, read.repeated
     else:
-        examples = setup.examples if setup.valid is None else setup.held_out
+        examples = components.examples if components.valid is None else components.held_out
         column = examples.columns[0]
         # An empty text begins nothing.
         some = int((examples.lengths(column) > 0).argmax())
@@ -64,18 +68,18 @@ def _continued(setup: Components, tokenizer: Tokenizer) -> str:
     room = min(run.sample_tokens, spec.context - len(ids))
     if room < 1:
         return ""
-    said = _generated(setup, torch.tensor([ids]), room, first)[len(ids) :]
+    said = _generated(components, torch.tensor([ids]), room, first)[len(ids) :]
     begun = run.prompt if run.prompt or ids == [spec.ids.bos] else tokenizer.decode(ids)
     return begun + tokenizer.decode(said)[repeated:]
 
 
-def _answered(setup: Components, tokenizer: Tokenizer) -> str:
+def _answered(components: Components, tokenizer: Tokenizer) -> str:
     """A source and what the model makes of it: the prompt, or the first held-out example."""
-    reader = setup.reader or tokenizer
-    if setup.config.run.prompt:
-        source_S = torch.tensor([list(read_prompt(setup.spec, reader, setup.config.run.prompt).ids)])
+    reader = components.reader or tokenizer
+    if components.config.run.prompt:
+        source_S = torch.tensor([list(read_prompt(components.spec, reader, components.config.run.prompt).ids)])
     else:
-        inputs = (setup.valid or setup.loader(0)).batch(0).inputs
+        inputs = (components.valid or components.loader(0)).batch(0).inputs
         row = torch.from_numpy(inputs["input_ids"][:1])
         mask, segments = inputs.get("attention_mask"), inputs.get("segments")
         if segments is not None:
@@ -84,15 +88,15 @@ def _answered(setup: Components, tokenizer: Tokenizer) -> str:
         elif mask is not None:
             row = row[:, torch.from_numpy(mask[0]).bool()]
         source_S = row
-    room = min(setup.config.run.sample_tokens, setup.spec.context - 1)
-    said = _generated(setup, source_S, room, None)[1:]
+    room = min(components.config.run.sample_tokens, components.spec.context - 1)
+    said = _generated(components, source_S, room, None)[1:]
     # Marks of spans that were taken out are part of what is asked and answered.
-    shown = bool(setup.index.sentinels)
+    shown = bool(components.index.sentinels)
     return f"{reader.decode(source_S[0].tolist(), specials=shown)}\n-> {tokenizer.decode(said, specials=shown)}"
 
 
-def _generated(setup: Components, ids_BT: torch.Tensor, room: int, first: tuple[int, ...] | None) -> list[int]:
-    draws: dict[str, Any] = {} if setup.spec.topology == "encoder-decoder" else {"temperature": 0.9, "top_p": 0.95}
-    stop = setup.spec.ids.eos if setup.spec.topology == "encoder-decoder" else ()
-    draws |= {"first": first, "max_new_tokens": room, "seed": setup.config.run.seed, "stop": stop}
-    return generate(setup.model, ids_BT.to(setup.device), **draws)[0].tolist()
+def _generated(components: Components, ids_BT: torch.Tensor, room: int, first: tuple[int, ...] | None) -> list[int]:
+    draws: dict[str, Any] = {} if components.spec.topology == "encoder-decoder" else {"temperature": 0.9, "top_p": 0.95}
+    stop = components.spec.ids.eos if components.spec.topology == "encoder-decoder" else ()
+    draws |= {"first": first, "max_new_tokens": room, "seed": components.config.run.seed, "stop": stop}
+    return generate(components.model, ids_BT.to(components.device), **draws)[0].tolist()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -61,17 +60,15 @@ class Arguments:
         """What the embedding reads."""
         name = spec.embed.reads
         found = getattr(self, name)
-        extra = [
-            other
-            for other in ("input_ids", "pixel_values", "values")
-            if other != name and getattr(self, other) is not None
-        ]
+        inputs = ("input_ids", "pixel_values", "values")
+        extra = [other for other in inputs if other != name and getattr(self, other) is not None]
         if extra or found is None:
-            raise TypeError(
-                f"this model reads {name}" + (f", not {', '.join(extra)}" if extra else f"; {name} is missing")
-            )
+            why = f", not {', '.join(extra)}" if extra else f"; {name} is missing"
+            raise TypeError(f"this model reads {name}{why}")
         if name == "input_ids":
             check_ids(name, found)
+        if self.token_types is not None:
+            check_per_token("token_types", self.token_types, *found.shape[:2])
         return found
 
 
@@ -158,6 +155,21 @@ def check_per_token(name: str, tensor: Tensor | None, batch: int, tokens: int) -
         raise InputError(f"{name}: expected (batch, tokens) = {(batch, tokens)}, got {tuple(tensor.shape)}{advice}")
 
 
+def check_tokens(
+    batch: int,
+    tokens: int,
+    mask: Tensor | None,
+    positions: Tensor | None,
+    segments: Tensor | None,
+    prefix: str = "",
+) -> None:
+    """Refuse arguments about the tokens of an input that don't fit them."""
+    check_per_token(f"{prefix}attention_mask", mask, batch, tokens)
+    check_per_token(f"{prefix}segments", segments, batch, tokens)
+    check_whole(f"{prefix}segments", segments)
+    check_positions(positions, batch, tokens)
+
+
 def check_positions(positions: Tensor | None, batch: int, tokens: int) -> None:
     """Refuse positions that are neither (tokens,) nor (batch, tokens)."""
     if positions is None:
@@ -165,9 +177,3 @@ def check_positions(positions: Tensor | None, batch: int, tokens: int) -> None:
     check_whole("positions", positions)
     if tuple(positions.shape) not in ((tokens,), (1, tokens), (batch, tokens)):
         raise InputError(f"positions: expected ({batch}, {tokens}) or ({tokens},), got {tuple(positions.shape)}")
-
-
-def check_states(states: Any, width: int) -> None:
-    """Refuse encoder states of another shape."""
-    if states.dim() != 3 or states.shape[-1] != width:
-        raise InputError(f"encoder_states: expected (batch, tokens, {width}), got {tuple(states.shape)}")

@@ -20,7 +20,7 @@ from anyformer.parts.moe import MoE, RouterOutput
 from anyformer.parts.norm import Norm
 from anyformer.parts.positions.none import NoPosition
 from anyformer.specs.axes import Dims
-from anyformer.specs.layer import BlockWiring, Layer
+from anyformer.specs.layer import Layer
 from anyformer.specs.parameters import slots
 
 Streams = tuple[Tensor, Tensor]
@@ -37,11 +37,10 @@ class Branch(nn.Module):
         self.body = body
         self.outer = Norm(layer.norm.leaf, (width,)) if outer else None
         self.after = Norm(layer.norm.leaf, (width,)) if after else None
-        self.wires: BlockWiring = layer.block
-        self.bare = not outer and layer.block.dropout == 0 and layer.block.branch_scale == 1.0
+        self.dropout, self.scale = layer.block.dropout, layer.block.branch_scale
+        self.bare = not outer and self.dropout == 0 and self.scale == 1.0
         """Whether the body's result is added as it is."""
-        inside = layer.ffn.dropout if name == "ffn" else layer.attention.dropout
-        self.drops = inside > 0 or layer.block.dropout > 0
+        self.drops = self.dropout > 0 or (layer.ffn if name == "ffn" else layer.attention).dropout > 0
         """Whether it draws random numbers when it is trained."""
 
     def forward(self, x_BTD: Tensor, *args: Any) -> Tensor:
@@ -51,37 +50,43 @@ class Branch(nn.Module):
         y_BTD = parts["body"](x_BTD if inner is None else inner(x_BTD), *args)
         return y_BTD if self.bare else self.answer(y_BTD)
 
-    def onto(self, x_BTD: Tensor, *args: Any, inplace: bool = False) -> Tensor:
-        """The residual after this branch was added to it, in a serial block."""
-        parts: Any = self._modules  # See Attention.attend.
-        after = parts.get("after")
-        x_BTD = self.add(x_BTD, x_BTD, *args, norm=parts.get("inner"), inplace=inplace)
-        return x_BTD if after is None else after(x_BTD)
-
-    def add(
-        self, residual_BTD: Tensor, x_BTD: Tensor, *args: Any, norm: Norm | None = None, inplace: bool = False
+    def residual_add(
+        self,
+        x_BTD: Tensor,
+        *args: Any,
+        residual_BTD: Tensor | None = None,
+        normed: bool = False,
+        inplace: bool = False,
     ) -> Tensor:
-        """The residual, and on it what the body makes of `norm(x)`; `inplace`: nobody reads the residual again.
+        """The residual after this branch was added to it; `inplace`: nobody reads the residual as it was again.
+
+        In a serial block x is the residual. Of branches in parallel, which are added to another one, the block owns what
+        follows the last add; `normed`: x went through the norm on the input already.
 
         The body gets norm and residual, so that it may fuse them with its products; not one that somebody else put
-        there, or listens to: it reads and answers what it always did.
+        there, or hooked: it reads and answers what it always did.
         """
-        body: Any = self._modules["body"]
-        listens = body._forward_hooks or body._forward_pre_hooks or GLOBAL_HOOKS or GLOBAL_PRE_HOOKS
-        if listens or not isinstance(body, FusedInputs):
+        parts: Any = self._modules  # See Attention.attend.
+        body, norm = parts["body"], None if normed else parts.get("inner")
+        after = parts.get("after") if residual_BTD is None else None
+        residual_BTD = x_BTD if residual_BTD is None else residual_BTD
+        hooked = body._forward_hooks or body._forward_pre_hooks or GLOBAL_HOOKS or GLOBAL_PRE_HOOKS
+        if hooked or not isinstance(body, FusedInputs):
             y_BTD = body(x_BTD if norm is None else norm(x_BTD), *args)
-            return residual_BTD + (y_BTD if self.bare else self.answer(y_BTD))
-        if self.bare:
-            return body(x_BTD, *args, norm=norm, residual_BTD=residual_BTD, inplace=inplace)
-        return residual_BTD + self.answer(body(x_BTD, *args, norm=norm))
+            x_BTD = residual_BTD + (y_BTD if self.bare else self.answer(y_BTD))
+        elif self.bare:
+            x_BTD = body(x_BTD, *args, norm=norm, residual_BTD=residual_BTD, inplace=inplace)
+        else:
+            x_BTD = residual_BTD + self.answer(body(x_BTD, *args, norm=norm))
+        return x_BTD if after is None else after(x_BTD)
 
     def answer(self, y_BTD: Tensor) -> Tensor:
         """What the body's result adds to the residual."""
         if self.outer is not None:
             y_BTD = self.outer(y_BTD)
-        if self.wires.dropout > 0:
-            y_BTD = F.dropout(y_BTD, self.wires.dropout, self.training)
-        return y_BTD if self.wires.branch_scale == 1.0 else y_BTD * self.wires.branch_scale
+        if self.dropout > 0:
+            y_BTD = F.dropout(y_BTD, self.dropout, self.training)
+        return y_BTD if self.scale == 1.0 else y_BTD * self.scale
 
 
 class Coupling(NamedTuple):
@@ -124,78 +129,57 @@ class Block(nn.Module):
         has the way that it was compiled from as `plain`.
         """
 
-    def forward(
-        self,
-        x_BTD: Any,
-        metadata: AttentionMetadata,
-        cross_metadata: AttentionMetadata | None = None,
-        memory_BSD: Tensor | None = None,
-        listen: bool = False,
-    ) -> Any:
-        """The residual after this block; of a reversible block both streams, given and answered. To who listens also what
-        the router said: its logits and the experts that it chose.
-        """
+    def forward(self, x_BTD: Any, metadata: AttentionMetadata, *more: Any) -> Any:
+        """See `compute`."""
         if self.way is not None and self.training:
-            return self.way(self, x_BTD, metadata, cross_metadata, memory_BSD, listen)
-        return self.compute(x_BTD, metadata, cross_metadata, memory_BSD, listen)
+            return self.way(self, x_BTD, metadata, *more)
+        return self.compute(x_BTD, metadata, *more)
 
     def compute(
         self,
         x_BTD: Any,
         metadata: AttentionMetadata,
         cross_metadata: AttentionMetadata | None = None,
-        memory_BSD: Tensor | None = None,
-        listen: bool = False,
+        encoder_BSD: Tensor | None = None,
+        return_router: bool = False,
     ) -> Any:
-        """The block itself."""
-        heard: RouterOutput = []
-        told = (metadata, heard) if self.routes else ()
+        """The residual after this block; of a reversible block both streams, given and answered. With `return_router` also
+        the router's logits and the experts that it chose.
+        """
+        router_output: RouterOutput = []
+        ffn_args = (metadata, router_output) if self.routes else ()
         if self.serial:
             branches: Any = self._modules  # See Attention.attend.
-            x_BTD = branches["attention"].onto(x_BTD, metadata)
+            x_BTD = branches["attention"].residual_add(x_BTD, metadata)
             if self.cross is not None:
-                x_BTD = self.cross.onto(x_BTD, cross_metadata, memory_BSD)
+                x_BTD = self.cross.residual_add(x_BTD, cross_metadata, encoder_BSD)
             # What the first branch made is nobody else's.
-            x_BTD = branches["ffn"].onto(x_BTD, *told, inplace=True)
+            x_BTD = branches["ffn"].residual_add(x_BTD, *ffn_args, inplace=True)
         elif self.wiring == "reversible":
             if isinstance(x_BTD, Tensor):
                 raise TypeError("a reversible block runs two streams: give both")
-            x_BTD = couple(self.couplings(metadata, cross_metadata, memory_BSD), x_BTD)
+            x_BTD = couple(self.couplings(metadata, cross_metadata, encoder_BSD), x_BTD)
         else:
-            x_BTD = self.parallel(x_BTD, metadata, cross_metadata, memory_BSD, told)
+            # All read the residual as it came. The attention branch owns the norm on it and the one after the last add.
+            mix, ffn = self.attention, self.ffn
+            normed_BTD = x_BTD if mix.inner is None else mix.inner(x_BTD)
+            total = mix.residual_add(normed_BTD, metadata, residual_BTD=x_BTD, normed=True)
+            if self.cross is not None:
+                read = normed_BTD if self.cross.inner is None else x_BTD
+                total = self.cross.residual_add(read, cross_metadata, encoder_BSD, residual_BTD=total)
+            read = normed_BTD if ffn.inner is None else x_BTD
+            total = ffn.residual_add(read, *ffn_args, residual_BTD=total, inplace=True)
+            x_BTD = total if mix.after is None else mix.after(total)
         # As values and not left in a list that was given: what is recomputed or compiled may change nothing else.
-        return (x_BTD, *heard[0]) if listen else x_BTD
-
-    def parallel(
-        self,
-        x_BTD: Tensor,
-        metadata: AttentionMetadata,
-        cross_metadata: AttentionMetadata | None,
-        memory_BSD: Tensor | None,
-        told: tuple[Any, ...],
-    ) -> Tensor:
-        """The residual after branches that all read it as it came."""
-        mix, ffn = self.attention, self.ffn
-        # In parallel the attention branch owns what is shared: the norm on the input and the one after the add.
-        seen = x_BTD if mix.inner is None else mix.inner(x_BTD)
-        total = mix.add(x_BTD, seen, metadata)
-        if self.cross is not None:
-            read = seen if self.cross.inner is None else x_BTD
-            total = self.cross.add(total, read, cross_metadata, memory_BSD, norm=self.cross.inner)
-        read = seen if ffn.inner is None else x_BTD
-        total = ffn.add(total, read, *told, norm=ffn.inner, inplace=True)
-        return total if mix.after is None else mix.after(total)
+        return (x_BTD, *router_output[0]) if return_router else x_BTD
 
     def couplings(
-        self,
-        metadata: AttentionMetadata,
-        cross_metadata: AttentionMetadata | None = None,
-        memory_BSD: Tensor | None = None,
+        self, metadata: AttentionMetadata, cross_metadata: AttentionMetadata | None, encoder_BSD: Tensor | None
     ) -> list[Coupling]:
         """The branches of a reversible block in their order: the first is added to stream 0, the next to 1, and so on."""
         reads: list[tuple[Branch, tuple[Any, ...]]] = [(self.attention, (metadata,))]
         if self.cross is not None:
-            reads.append((self.cross, (cross_metadata, memory_BSD)))
+            reads.append((self.cross, (cross_metadata, encoder_BSD)))
         reads.append((self.ffn, (metadata, None) if self.routes else ()))
         return [Coupling(i % 2, branch, args) for i, (branch, args) in enumerate(reads)]
 

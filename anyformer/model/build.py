@@ -12,7 +12,7 @@ from anyformer.errors import InputError
 from anyformer.model.model import Model
 from anyformer.parts.fused_linear import allocating
 from anyformer.parts.linear import drawn
-from anyformer.specs.axes import Normal, ParamSpec
+from anyformer.specs.axes import ParamSpec
 from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.parameters import weights
@@ -42,7 +42,7 @@ def build(
     check_inventory(model, inventory)
     if torch.device(device).type != "meta":
         allocate(model, device)
-        first = First(spec, inventory, seed)
+        first = Initializer(spec, inventory, seed)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 parameter.copy_(first.value(name, parameter.device))
@@ -68,7 +68,7 @@ def check_inventory(model: nn.Module, inventory: dict[str, ParamSpec]) -> None:
         raise RuntimeError("\n  ".join(["a module and its inventory differ; see the leaf's weights():", *lines]))
 
 
-class First:
+class Initializer:
     """The first value of every parameter of a spec, one at a time."""
 
     def __init__(self, spec: ModelSpec, inventory: dict[str, ParamSpec], seed: int) -> None:
@@ -82,7 +82,7 @@ class First:
         self.elsewhere = self.sizes[f"{spec.stacks[-1].name}.blocks.0"]
 
     def value(self, name: str, device: torch.device) -> Tensor:
-        """In fp32."""
+        """In fp32, from the generator that belongs to (seed, name)."""
         weight = self.inventory[name]
         if weight.fill is not None:
             return torch.full(weight.shape, weight.fill, dtype=torch.float32, device=device)
@@ -90,10 +90,5 @@ class First:
         rule = self.spec.init.rule(
             weight, width=self.spec.width, depth=depth, tied=self.tied, heads=dims.heads, head_dim=dims.head_dim
         )
-        return draw(rule, weight, device, self.seed, name)
-
-
-def draw(rule: Normal, weight: ParamSpec, device: torch.device, seed: int, name: str) -> Tensor:
-    """A tensor from the generator that belongs to (seed, name)."""
-    generator = torch.Generator(device).manual_seed((seed * 1_000_003 + zlib.crc32(name.encode())) % 2**63)
-    return drawn(rule, weight.shape, device, generator)
+        generator = torch.Generator(device).manual_seed((self.seed * 1_000_003 + zlib.crc32(name.encode())) % 2**63)
+        return drawn(rule, weight.shape, device, generator)

@@ -8,15 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from anyformer.errors import InputError
-from anyformer.kernels.loss import IGNORE, LossTerms, cross_entropy, squared_error
-from anyformer.kernels.router_losses import Routed, balance, router_z
+from anyformer.kernels.loss import IGNORE, LossTerms, balance, cross_entropy, router_z, squared_error
 from anyformer.model.arguments import (
     Arguments,
     check,
     check_ids,
     check_per_token,
-    check_positions,
-    check_states,
+    check_tokens,
     check_whole,
     unknown_argument,
 )
@@ -29,10 +27,10 @@ from anyformer.parts.kv_cache import KVCache
 from anyformer.parts.kv_pool import KVBlockPool
 from anyformer.parts.static_cache import StaticKVCache
 from anyformer.specs.axes import ParamSpec
-from anyformer.specs.cache_spec import rooms
 from anyformer.specs.embed_head import RegressionHead, TokenEmbed, TokenHead
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.parameters import weights
+from anyformer.specs.stacks import cache_specs
 
 if TYPE_CHECKING:
     from anyformer.model.trace import Trace
@@ -57,7 +55,7 @@ class Model(nn.Module):
         self.head = head_module(spec, embed.tokens if isinstance(embed, TokenEmbedding) else None)
         layers = [layer for stack in spec.stacks for layer in stack.layers]
         self.reads_length = any(layer.position.needs_length for layer in layers)
-        self.cache_specs = rooms(spec, spec.stacks[-1]) if spec.stacks[-1].causal else ()
+        self.cache_specs = cache_specs(spec, spec.stacks[-1]) if spec.stacks[-1].causal else ()
         """What a cache keeps of a row, by layer of the decoder."""
 
     def forward(
@@ -94,7 +92,7 @@ class Model(nn.Module):
             return_logits, label_smoothing,
         )  # fmt: skip
         check(given, self.spec, reads_length=self.reads_length)
-        run = self._translate if self.spec.topology == "encoder-decoder" else self._read
+        run = self._forward_seq2seq if self.spec.topology == "encoder-decoder" else self._forward_single
         if cache is None or not torch.is_grad_enabled():
             return run(given)
         with torch.no_grad():
@@ -181,23 +179,15 @@ class Model(nn.Module):
         inputs = {"input_ids": input_ids, **given}
         return trace(self, inputs, residuals=residuals, attention=attention, logits=logits)
 
-    def _read(self, given: Arguments) -> Output:
+    def _forward_single(self, given: Arguments) -> Output:
         """A pass of a model with one stack."""
-        source = given.source(self.spec)
-        if given.token_types is not None:
-            check_per_token("token_types", given.token_types, *source.shape[:2])
-        x = self.embed(source, given.token_types)
+        x = self.embed(given.source(self.spec), given.token_types)
         decoder = self.spec.topology == "decoder"
         stack: Any = self.decoder if decoder else self.encoder
-        places = self._places(
-            stack, x, given.attention_mask, given.positions, given.segments, given.rope_length, given.cache,
-            marks=given.global_mask,
-        )  # fmt: skip
-        places.heard = self._ear(given)
-        states = stack(x, places, cache=given.cache)
-        return self._answer(states, places, given, shift=decoder)
+        layout = self._layout(stack, x, given)
+        return self._head_and_loss(stack(x, layout, cache=given.cache), layout, given, shift=decoder)
 
-    def _translate(self, given: Arguments) -> Output:
+    def _forward_seq2seq(self, given: Arguments) -> Output:
         """A pass of an encoder-decoder."""
         decoder: Any = self.decoder
         cache, states = given.cache, given.encoder_states
@@ -216,12 +206,9 @@ class Model(nn.Module):
         if states is not None and states.shape[0] != target.shape[0]:
             raise InputError(f"decoder_input_ids: {target.shape[0]} rows against {states.shape[0]} of the encoder")
         x = (self.embed if self.decoder_embed is None else self.decoder_embed)(target, None)
-        places = self._places(
-            decoder, x, given.decoder_attention_mask, None, given.decoder_segments, given.rope_length, cache, "decoder_"
-        )
-        places.heard = self._ear(given)
-        hidden = decoder(x, places, cache=cache, memory_BSD=states, source=source)
-        out = self._answer(hidden, places, given, shift=False, source=source)
+        layout = self._layout(decoder, x, given, "decoder_")
+        hidden = decoder(x, layout, cache=cache, encoder_BSD=states, source=source)
+        out = self._head_and_loss(hidden, layout, given, shift=False, source=source)
         out.encoder_states = states
         return out
 
@@ -232,44 +219,30 @@ class Model(nn.Module):
         if (given.input_ids is None) == (states is None):
             raise TypeError("an encoder-decoder needs input_ids or encoder_states, one of them")
         if states is None:
-            ids = given.source(self.spec)
-            check_per_token("token_types", given.token_types, *ids.shape)
-            x = self.embed(ids, given.token_types)
-        else:
-            check_states(states, self.spec.width)
-            x = states
-        # A length that was declared for the cache holds for the source too.
-        declared = given.rope_length if given.cache is None else given.cache.source_rope_length
-        places = self._places(
-            encoder, x, given.attention_mask, given.positions, given.segments, declared, None, marks=given.global_mask
-        )
-        places.heard = self._ear(given)
-        return (encoder(x, places) if states is None else states), places
+            x = self.embed(given.source(self.spec), given.token_types)
+            layout = self._layout(encoder, x, given)
+            return encoder(x, layout), layout
+        if states.dim() != 3 or states.shape[-1] != self.spec.width:
+            wanted = f"(batch, tokens, {self.spec.width})"
+            raise InputError(f"encoder_states: expected {wanted}, got {tuple(states.shape)}")
+        return states, self._layout(encoder, states, given)
 
-    def _places(
-        self,
-        stack: Any,
-        x: Tensor,
-        mask: Tensor | None,
-        positions: Tensor | None,
-        segments: Tensor | None,
-        declared: int | Tensor | None,
-        cache: KVCache | None,
-        prefix: str = "",
-        marks: Tensor | None = None,
-    ) -> TokenLayout:
-        """Where the tokens of an input are, after a look at the shapes."""
+    def _layout(self, stack: Any, x: Tensor, given: Arguments, prefix: str = "") -> TokenLayout:
+        """Where the tokens of an input are, after a look at the shapes; `prefix`: of the arguments that say so."""
         batch, tokens = x.shape[:2]
+        mask, positions, segments, marks = (
+            (given.decoder_attention_mask, None, given.decoder_segments, None)
+            if prefix
+            else (given.attention_mask, given.positions, given.segments, given.global_mask)
+        )
         if mask is not None or positions is not None or segments is not None or marks is not None:
-            check_per_token(f"{prefix}attention_mask", mask, batch, tokens)
-            check_per_token(f"{prefix}segments", segments, batch, tokens)
-            check_whole(f"{prefix}segments", segments)
-            check_positions(positions, batch, tokens)
+            check_tokens(batch, tokens, mask, positions, segments, prefix)
             check_per_token("global_mask", marks, batch, tokens)
             if marks is not None and not stack.reads_marks:
                 raise InputError("global_mask: no pattern of this model reads it; write one with global_tokens")
-        used, seen = 0, None
-        if cache is not None:
+        cache = given.cache
+        used, seen, declared = 0, None, given.rope_length
+        if cache is not None and stack.causal:
             cache.check(self.cache_specs, batch, x)
             used, seen, declared = cache.used, cache.seen_B if cache.ragged else None, cache.rope_length
             if 0 < used < stack.prefix:
@@ -277,32 +250,34 @@ class Model(nn.Module):
                     f"the first {stack.prefix} tokens see each other both ways, so a cache is fed them at once, but it "
                     f"was fed {used}; give a longer prompt, or recompute each step (use_cache=False)"
                 )
-        places = place(
+        elif cache is not None:
+            # A length that was declared for the cache holds for the source too.
+            declared = cache.source_rope_length
+        layout = place(
             batch, tokens, x.device, mask_BT=mask, positions=positions, segments_BT=segments, before=used, before_B=seen
         )
-        if stack.limit is not None and places.plain and used + tokens > stack.limit:
+        if stack.limit is not None and layout.plain and used + tokens > stack.limit:
             raise InputError(
                 f"{used + tokens} tokens are more than the {stack.limit} positions that this model has; shorten the input"
             )
-        places.trailing = cache is not None and cache.right_padded
+        layout.right_padded = cache is not None and stack.causal and cache.right_padded
         if marks is not None:
-            places.marked_BT = marks != 0
+            layout.marked_BT = marks != 0
         if stack.needs_rope_length:
-            places.declared_BT = declared_length(places, tokens, declared)
+            layout.declared_BT = declared_length(layout, tokens, declared)
         if stack.reads_document:
-            places.length_BT = document_length(places, tokens)
-        return places
+            layout.length_BT = document_length(layout, tokens)
+        if given.labels is not None and (self.spec.loss.balance or self.spec.loss.router_z):
+            layout.router_outputs = []
+        return layout
 
     def _teacher_forced(self, given: Arguments) -> Tensor:
         """Decoder inputs from labels: the label before, and the start id where a document begins."""
         labels = given.labels
         if labels is None or not self.spec.head.predicts_tokens:
-            why = (
-                "labels to make them from"
-                if labels is None
-                else f"as labels of a {self.spec.head.kind!r} head are no tokens"
-            )
-            raise TypeError(f"an encoder-decoder needs decoder_input_ids, {'or ' if labels is None else ''}{why}")
+            no_tokens = f"as labels of a {self.spec.head.kind!r} head are no tokens"
+            why = "or labels to make them from" if labels is None else no_tokens
+            raise TypeError(f"an encoder-decoder needs decoder_input_ids, {why}")
         start, pad = self.spec.ids.start, self.spec.ids.pad
         if start is None:
             raise InputError(
@@ -318,22 +293,23 @@ class Model(nn.Module):
         follow = follows(place(batch, tokens, labels.device, mask_BT=mask, segments_BT=segments))
         return before if follow is None else before.masked_fill(~follow, start)
 
-    def _answer(
-        self, states: Tensor, places: TokenLayout, given: Arguments, *, shift: bool, source: TokenLayout | None = None
+    def _head_and_loss(
+        self, states: Tensor, layout: TokenLayout, given: Arguments, *, shift: bool, source: TokenLayout | None = None
     ) -> Output:
         """The head's answer, and the loss if there are labels."""
-        hidden = pool_hidden(self.spec.head, states, places.valid_BT, given.token_types)
+        head = self.spec.head
+        hidden = pool_hidden(head, states, layout.valid_BT, given.token_types) if head.pools else states
         out = Output(hidden=hidden, cache=given.cache)
         if self.head is None:
             return out
-        if given.labels is None or given.return_logits or not isinstance(self.spec.head, TokenHead):
+        if given.labels is None or given.return_logits or not isinstance(head, TokenHead):
             out.logits = self.head(hidden)
         if given.labels is not None:
-            terms = self._routed(self._loss(out, given, given.labels, places, shift=shift), source, places)
+            terms = self._with_router_losses(self._loss(out, given, given.labels, layout, shift=shift), source, layout)
             out.loss, out.losses, out.label_count = terms.total, terms.terms, terms.label_count
         return out
 
-    def _loss(self, out: Output, given: Arguments, labels: Tensor, places: TokenLayout, *, shift: bool) -> LossTerms:
+    def _loss(self, out: Output, given: Arguments, labels: Tensor, layout: TokenLayout, *, shift: bool) -> LossTerms:
         """Of the logits; or, if they were not made, of what the head reads."""
         spec, logits, rows = self.spec, out.logits, out.hidden.shape[:-1]
         if isinstance(spec.head, RegressionHead) and logits is not None:
@@ -347,34 +323,24 @@ class Model(nn.Module):
         if not spec.head.pools:
             shift = shift and isinstance(spec.head, TokenHead)
             decoder: Any = self.decoder if shift else None
-            labels = counted_labels(labels, places, shift=shift, prefix=decoder.prefix if shift else 0)
-        smoothing, z = (
-            spec.loss.label_smoothing if given.label_smoothing is None else given.label_smoothing,
-            spec.loss.z,
-        )
+            labels = counted_labels(labels, layout, shift=shift, prefix=decoder.prefix if shift else 0)
+        smoothing = spec.loss.label_smoothing if given.label_smoothing is None else given.label_smoothing
+        z = spec.loss.z
         if logits is None:
             head: Any = self.head
             # Of a masked LM few tokens are predicted, of any other model nearly all.
             return head(out.hidden, LossRequest(labels, smoothing, z, few=spec.topology == "encoder"))
         return cross_entropy(logits, labels, smoothing=smoothing, z=z)
 
-    def _ear(self, given: Arguments) -> list[Routed] | None:
-        """Where routers leave what they said, if the loss reads it."""
-        loss = self.spec.loss
-        return [] if given.labels is not None and (loss.balance or loss.router_z) else None
-
-    def _routed(self, terms: LossTerms, *stacks: TokenLayout | None) -> LossTerms:
+    def _with_router_losses(self, terms: LossTerms, *stacks: TokenLayout | None) -> LossTerms:
         """The loss with what its routers add to it."""
-        heard = [(routed, places.valid_BT) for places in stacks if places is not None for routed in places.heard or ()]
-        if not heard:
+        routed = [(each, s.valid_BT) for s in stacks if s is not None for each in s.router_outputs or ()]
+        if not routed:
             return terms
-        total, found = terms.total, dict(terms.terms)
-        for name, weight, term in (
-            ("balance", self.spec.loss.balance, balance),
-            ("router_z", self.spec.loss.router_z, router_z),
-        ):
+        total, found, loss = terms.total, dict(terms.terms), self.spec.loss
+        for name, weight, term in (("balance", loss.balance, balance), ("router_z", loss.router_z, router_z)):
             if weight:
-                found[name] = term(heard)
+                found[name] = term(routed)
                 total = total + weight * found[name]
         return LossTerms(total, found, terms.label_count)
 
@@ -384,17 +350,17 @@ class Model(nn.Module):
         return show(self)
 
 
-def counted_labels(labels: Tensor, places: TokenLayout, *, shift: bool, prefix: int = 0) -> Tensor:
+def counted_labels(labels: Tensor, layout: TokenLayout, *, shift: bool, prefix: int = 0) -> Tensor:
     """Labels that stand where their prediction is made, -100 where no prediction counts.
 
     Shifted: the label of the next token, unless that token is padding or of another document, or this one is padding, or
     the token is of a prefix, which those before it see.
     """
     if not shift:
-        return labels if places.valid_BT is None else labels.masked_fill(~places.valid_BT, IGNORE)
-    follow = follows(places)
+        return labels if layout.valid_BT is None else labels.masked_fill(~layout.valid_BT, IGNORE)
+    follow = follows(layout)
     if follow is not None:
         labels = labels.masked_fill(~follow, IGNORE)
     if prefix > 1:
-        labels = labels.masked_fill(places.pos_BT < prefix, IGNORE)
+        labels = labels.masked_fill(layout.pos_BT < prefix, IGNORE)
     return torch.cat((labels[:, 1:], torch.full_like(labels[:, :1], IGNORE)), 1)

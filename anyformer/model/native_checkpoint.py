@@ -87,42 +87,30 @@ def load(
         raise CheckpointError(f"{folder}: there is no {WEIGHTS}; give a directory that anyformer.save wrote")
     place = torch.device(device or "cpu")
     with TensorFile(file) as stored:
-        spec = _spec_of(stored.header.metadata, file)
-        found = parsed(stored.header.metadata, file)
-        if found is not None:
-            _warn_of_another_spec(folder, spec)
-            model = _load_quantised(stored, spec, found, place, dtype, floats=dequantise)
-            model.family = stored.header.metadata.get("family")
-            return model
-        inventory = weights(spec)
-        shapes = {name: held.shape for name, held in stored.header.tensors.items()}
-        check_shapes(file, {name: w.shape for name, w in inventory.items()}, shapes)
-        if dtype is None:
-            dtype = default_dtype(place, stored.view(next(iter(inventory))).dtype)
-        model = empty_model(spec, place, dtype)
-        # Files that were written before families were kept have none.
-        model.family = stored.header.metadata.get("family")
-        if place.type != "meta":
+        metadata = stored.header.metadata
+        if "spec" not in metadata:
+            raise CheckpointError(f"{file}: carries no spec, so anyformer did not write it")
+        spec, quantization = ModelSpec.from_toml(metadata["spec"], f"in {file}"), parsed(metadata, file)
+        # Of a model that is not quantised, nothing is.
+        model, numbers = _read(stored, spec, quantization or recipe(KINDS[0], []), place, dtype)
+    if quantization is not None and not dequantise:
+        model = install(model, numbers)
+    elif numbers:
+        like = dict(model.named_parameters())
+        model = empty_model(spec, place, next(iter(like.values())).dtype)
+        with torch.no_grad():
             for name, parameter in model.named_parameters():
-                stored.read_into(name, parameter.detach())
-    _warn_of_another_spec(folder, spec)
-    return model
-
-
-def _warn_of_another_spec(folder: Path, spec: ModelSpec) -> None:
+                parameter.copy_(like[name] if name in like else numbers[name].floats(parameter.dtype))
+    # Files that were written before families were kept have none.
+    model.family = metadata.get("family")
     written = folder / SPEC
     if written.is_file() and written.read_bytes() != spec.to_toml().encode():
         warnings.warn(
             f"{written} is not the spec that {WEIGHTS} was saved with; the model is built from the latter. "
             "To change a spec, load it, vary it and build.",
-            stacklevel=3,
+            stacklevel=2,
         )
-
-
-def _spec_of(metadata: dict[str, str], file: Path) -> ModelSpec:
-    if "spec" not in metadata:
-        raise CheckpointError(f"{file}: carries no spec, so anyformer did not write it")
-    return ModelSpec.from_toml(metadata["spec"], f"in {file}")
+    return model
 
 
 def default_dtype(place: torch.device, stored: torch.dtype) -> torch.dtype:
@@ -273,21 +261,6 @@ def _quantised(model: Model) -> list[tuple[str, Numbers, Tensor | None]]:
         elif isinstance(module, QuantizedLinear) and not path.endswith((".whole", ".quantised")):
             found.append((path, module.numbers, module.bias))
     return found
-
-
-def _load_quantised(
-    stored: TensorFile, spec: ModelSpec, asked: Recipe, place: torch.device, dtype: torch.dtype | None, floats: bool
-) -> Model:
-    """The quantised model of an open file; or (`floats`) a plain one with the weights that its numbers stand for."""
-    shell, numbers = _read(stored, spec, asked, place, dtype)
-    if not floats:
-        return install(shell, numbers)
-    like = dict(shell.named_parameters())
-    model = empty_model(spec, place, next(iter(like.values())).dtype)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            parameter.copy_(like[name] if name in like else numbers[name].floats(parameter.dtype))
-    return model
 
 
 def _read(

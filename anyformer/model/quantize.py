@@ -9,11 +9,9 @@ import torch
 from torch import nn
 
 from anyformer.errors import CapabilityError
-from anyformer.model.block import Block
+from anyformer.model.block import Branch
 from anyformer.model.model import Model
-from anyformer.model.stack import Stack
-from anyformer.parts.attention import Attention
-from anyformer.parts.ffn import FeedForwardNet
+from anyformer.parts.fused_linear import FusedInputs
 from anyformer.parts.heads import LMHead
 from anyformer.parts.linear import Linear
 from anyformer.parts.moe import MoE
@@ -59,34 +57,19 @@ def quantize(model: Model, kind: str) -> Model:
 
 
 def products(model: Model) -> Iterator[Maps]:
-    """The large products of all blocks."""
-    for label, stack in model._modules.items():
-        if not isinstance(stack, Stack):
+    """The large products of all blocks. Maps that read the same input are one, where a block runs them so."""
+    for path, branch in model.named_modules():
+        body = branch.body if isinstance(branch, Branch) else None
+        if not isinstance(body, FusedInputs):
             continue
-        for i, block in enumerate(stack.blocks):
-            if not isinstance(block, Block):
-                continue
-            for part, branch in (("attention", block.attention), ("cross", block.cross), ("ffn", block.ffn)):
-                if branch is not None:
-                    yield from _of_body(branch.body, f"{label}.blocks.{i}.{part}.body", whole=not stack.reversible)
-
-
-def _of_body(body: nn.Module, path: str, *, whole: bool) -> Iterator[Maps]:
-    """`whole`: maps that read the same input become one, as the block runs them."""
-    if isinstance(body, Attention):
+        names = {id(m): name for name, m in body.named_children()}
+        inputs, back = ([names[id(m)] for m in ms if isinstance(m, Linear)] for ms in (body.inputs(), [body.output()]))
+        reversible = model.get_submodule(path.split(".")[0]).reversible
         # Global tokens have projections of their own, which are few; and then a block calls each of the others.
-        together, back = whole and not body.cross and not body.spec.global_projections, "o"
-    elif isinstance(body, FeedForwardNet):
-        together, back = whole, "down"
-    else:
-        return
-    names = {id(m): name for name, m in body.named_children()}
-    inputs = [names[id(m)] for m in body.inputs() if isinstance(m, Linear)]
-    groups = [inputs] if together else [[name] for name in inputs]
-    last = [back] if isinstance(body.get_submodule(back), Linear) else []
-    for group in (*groups, last):
-        if group:
-            yield Maps(body, group, [f"{path}.{name}.weight" for name in group])
+        groups = [inputs] if body.apart is None and not reversible else [[name] for name in inputs]
+        for group in (*groups, back):
+            if group:
+                yield Maps(body, group, [f"{path}.body.{name}.weight" for name in group])
 
 
 @torch.no_grad()

@@ -25,8 +25,8 @@ def run_reversible(
     blocks: Iterable[nn.Module],
     streams: Streams,
     metadata: Sequence[AttentionMetadata],
-    crossing: Sequence[AttentionMetadata | None],
-    memory_BSD: Tensor | None = None,
+    cross_metadata: Sequence[AttentionMetadata | None],
+    encoder_BSD: Tensor | None = None,
     extra: Sequence[Tensor] = (),
 ) -> Streams:
     """Both streams after the last block. There is one metadata for each block; `extra` holds the parameters outside of
@@ -34,32 +34,17 @@ def run_reversible(
 
     A compiled pass, and one without gradients, is the plain loop: a compiler decides by itself what it recomputes.
     """
-    each = list(zip(blocks, metadata, crossing, strict=True))
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-        return _plain(each, streams, memory_BSD)
-    couplings = [
-        coupling
-        for block, metadata, across in each
-        for coupling in cast(Block, block).couplings(metadata, across, memory_BSD)
-    ]
-    read = {id(tensor): tensor for tensor in extra}
-    for coupling in couplings:
-        found = (*coupling.branch.parameters(), *tensors(coupling.args))
-        read |= {id(tensor): tensor for tensor in found}
-    if not any(tensor.requires_grad for tensor in (*streams, *read.values())):
-        return _plain(each, streams, memory_BSD)
-    run: Any = Reversible.apply
-    return run(Work(couplings, list(read.values()), streams[0].device), *streams, *read.values())
-
-
-def _plain(
-    each: list[tuple[nn.Module, AttentionMetadata, AttentionMetadata | None]],
-    streams: Streams,
-    memory_BSD: Tensor | None,
-) -> Streams:
-    """One block after the other, as modules are called, so that hooks see them."""
-    for block, metadata, across in each:
-        streams = block(streams, metadata, across, memory_BSD)
+    each = [(cast(Block, b), (m, x, encoder_BSD)) for b, m, x in zip(blocks, metadata, cross_metadata, strict=True)]
+    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        couplings = [coupling for block, args in each for coupling in block.couplings(*args)]
+        found = (t for c in couplings for t in (*c.branch.parameters(), *tensors(c.args)))
+        read = list({id(tensor): tensor for tensor in (*extra, *found)}.values())
+        if any(tensor.requires_grad for tensor in (*streams, *read)):
+            run: Any = Reversible.apply
+            return run(Work(couplings, read, streams[0].device), *streams, *read)
+    for block, args in each:
+        # As modules are called, so that hooks see them.
+        streams = block(streams, *args)
     return streams
 
 

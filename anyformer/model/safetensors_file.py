@@ -8,8 +8,9 @@ begins where every new tensor does, so that a model which was saved and loaded c
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from anyformer.errors import CheckpointError
 from anyformer.files import inside
-from anyformer.model.safetensors_header import Header, Place, read_header
+from anyformer.model.safetensors_header import Header, read_header
 
 PIECE = 2**23
 """Bytes that one worker reads at once."""
@@ -41,7 +42,7 @@ class TensorFile:
         try:
             self._stored: Any = self._open.enter_context(safe_open(self.file, framework="pt"))
             self._raw = self._open.enter_context(self.file.open("rb", buffering=0))
-            self._crew = self._open.enter_context(ThreadPoolExecutor(min(4, os.cpu_count() or 1)))
+            self._workers = self._open.enter_context(ThreadPoolExecutor(min(4, os.cpu_count() or 1)))
         except (SafetensorError, OSError) as error:
             self._open.close()
             raise CheckpointError(f"{self.file}: is damaged or can't be read: {error}") from error
@@ -50,58 +51,43 @@ class TensorFile:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    def view(self, name: str) -> Tensor:
-        """A tensor, on the CPU, as a view of the file."""
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
         try:
-            return self._stored.get_tensor(name)
+            yield
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{self.file}: {name}: is damaged or can't be read: {error}") from error
+
+    def view(self, name: str) -> Tensor:
+        """A tensor, on the CPU, as a view of the file."""
+        with self._reading(name):
+            return self._stored.get_tensor(name)
 
     def read(self, name: str) -> Tensor:
         """A tensor, on the CPU, in memory of its own."""
         place = self.header.tensors[name]
         if place.dtype not in DTYPES:
             return self.view(name).clone()
-        try:
-            return self._read(place)
-        except OSError as error:
-            raise CheckpointError(f"{self.file}: {name}: is damaged or can't be read: {error}") from error
+        made = torch.empty(place.shape, dtype=DTYPES[place.dtype])
+        self.read_into(name, made)
+        return made
 
     def read_into(self, name: str, tensor: Tensor) -> None:
         """Give a tensor the values of a stored one of its shape: straight from the file where its dtype allows."""
         place = self.header.tensors[name]
         if DTYPES.get(place.dtype) is not tensor.dtype or not tensor.is_cpu or not tensor.is_contiguous():
             tensor.copy_(self.view(name))
-            return
-        try:
-            self._fill(place, tensor)
-        except OSError as error:
-            raise CheckpointError(f"{self.file}: {name}: is damaged or can't be read: {error}") from error
+        elif tensor.numel():
+            flat: Any = tensor.reshape(-1).view(torch.uint8).numpy()
+            room, first = memoryview(flat), self.header.start + place.begin
 
-    def _read(self, place: Place) -> Tensor:
-        made = torch.empty(place.shape, dtype=DTYPES[place.dtype])
-        self._fill(place, made)
-        return made
+            def fill(at: int) -> None:
+                end = min(at + PIECE, len(room))
+                while at < end:
+                    got = os.preadv(self._raw.fileno(), [room[at:end]], first + at)
+                    if not got:
+                        raise OSError("the file is shorter than it was")
+                    at += got
 
-    def _fill(self, place: Place, made: Tensor) -> None:
-        if not made.numel():
-            return
-        room = _bytes(made)
-        first = self.header.start + place.begin
-
-        def fill(at: int) -> None:
-            end = min(at + PIECE, len(room))
-            while at < end:
-                got = os.preadv(self._raw.fileno(), [room[at:end]], first + at)
-                if not got:
-                    raise OSError("the file is shorter than it was")
-                at += got
-
-        for _ in self._crew.map(fill, range(0, len(room), PIECE)):
-            pass
-
-
-def _bytes(tensor: Tensor) -> memoryview:
-    """The memory of a tensor."""
-    flat: Any = tensor.reshape(-1).view(torch.uint8).numpy()
-    return memoryview(flat)
+            with self._reading(name):
+                list(self._workers.map(fill, range(0, len(room), PIECE)))

@@ -4,7 +4,8 @@ prepares one metadata for each kind of layer before the first block runs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,13 +16,13 @@ from anyformer.kernels.attention import choice
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.cuda_graph import fixed_shapes
 from anyformer.kernels.dispatch import Kernel, KernelRequest, Phase, must_repeat
-from anyformer.kernels.router_losses import Routed
+from anyformer.kernels.loss import Routed
 from anyformer.model.block import Block
-from anyformer.model.global_queries import global_rows
 from anyformer.model.reversible import run_reversible
 from anyformer.model.token_layout import TokenLayout, attention_mask
 from anyformer.parts.attention_metadata import AttentionMetadata, RotaryTables
 from anyformer.parts.ffns.moe import Moe
+from anyformer.parts.global_attention import global_queries
 from anyformer.parts.kv_cache import KVCache
 from anyformer.parts.kv_pool import KVBlockPool
 from anyformer.parts.leaf_module import LeafModule
@@ -48,6 +49,7 @@ class LayerGroup:
 
     attention: AttentionSpec
     position: Position
+    mixer: Mixer
     pattern: Pattern
     """In training."""
     evaluated: Pattern
@@ -76,6 +78,8 @@ class Stack(nn.Module):
         dims = [spec.dims(layer, stack) for layer in stack.layers]
         shared, _ = shared_positions(spec, stack)
         self.positions = nn.ModuleList(LeafModule(p, p.weights(d), p.constants(d)) for p, d in shared)
+        self.added_positions = [i for i, (p, _) in enumerate(shared) if p.overrides("embed")]
+        """Which of them are added to the embeddings."""
         last = isinstance(spec.embed, TokenEmbed) and spec.embed.project == "last" and projects(spec)
         width = spec.embed_width if last else spec.width
         self.embedding_norm = Norm(stack.norm.leaf, (width,)) if stack.embedding_norm else None
@@ -91,6 +95,7 @@ class Stack(nn.Module):
         self.dropout = spec.embed.dropout
         kinds = layer_groups(spec, stack)
         self.kinds = list(dict.fromkeys(kinds))
+        self.cross_kinds = [cross_group(kind) for kind in self.kinds]
         self.kind_of = [self.kinds.index(kind) for kind in kinds]
         self.first_of = [kinds.index(kind) for kind in self.kinds]
         """The first layer of each kind."""
@@ -109,57 +114,56 @@ class Stack(nn.Module):
     def forward(
         self,
         x_BTD: Tensor,
-        places: TokenLayout,
+        layout: TokenLayout,
         *,
         cache: KVCache | None = None,
-        memory_BSD: Tensor | None = None,
+        encoder_BSD: Tensor | None = None,
         source: TokenLayout | None = None,
     ) -> Tensor:
-        x_BTD = self.enter(x_BTD, places)
+        x_BTD = self.add_positions(x_BTD, layout)
         new = x_BTD.shape[1]
         if cache is not None:
-            cache.begin(places.pos_BT, places.valid_BT, places.marked_BT, ragged=not places.plain)
+            cache.begin(layout.pos_BT, layout.valid_BT, layout.marked_BT, ragged=not layout.plain)
         by_group = [
-            self.self_metadata(kind, first, x_BTD, places, cache)
+            self.self_metadata(kind, first, x_BTD, layout, cache)
             for kind, first in zip(self.kinds, self.first_of, strict=True)
         ]
-        crossing: list[AttentionMetadata | None] = [None] * len(by_group)
+        cross: list[AttentionMetadata | None] = [None] * len(by_group)
         if source is not None:
-            crossing = [self.cross_metadata(kind, x_BTD, places, source, cache, memory_BSD) for kind in self.kinds]
+            cross = [self.cross_metadata(kind, x_BTD, layout, source, cache, encoder_BSD) for kind in self.cross_kinds]
+        streams = (x_BTD,)
         if self.reversible:
-            x_BTD = self.both_ways(x_BTD, by_group, crossing, memory_BSD)
+            each, across = [by_group[kind] for kind in self.kind_of], [cross[kind] for kind in self.kind_of]
+            shared = tuple(self.positions.parameters())
+            streams = run_reversible(self.blocks, (x_BTD, x_BTD), each, across, encoder_BSD, shared)
         else:
             for block, kind, score in zip(self.blocks, self.kind_of, self.scores, strict=True):
-                given = x_BTD, by_group[kind], crossing[kind], memory_BSD
-                if places.heard is None or score is None:
+                given = x_BTD, by_group[kind], cross[kind], encoder_BSD
+                if layout.router_outputs is None or score is None:
                     x_BTD = block(*given)
                 else:
                     x_BTD, logits_BTE, chosen_BTK = block(*given, True)
-                    places.heard.append(Routed(logits_BTE, chosen_BTK, score == "sigmoid"))
+                    layout.router_outputs.append(Routed(logits_BTE, chosen_BTK, score == "sigmoid"))
+            streams = (x_BTD,)
         if cache is not None:
             cache.advance(new)
+        return self.finish(streams)
+
+    def finish(self, streams: Sequence[Tensor]) -> Tensor:
+        """What the stack gives for its last residual, or for both streams of a reversible one: merged, and normed."""
+        x_BTD = streams[0]
+        if self.reversible:
+            # Both streams begin as the embeddings.
+            x_BTD, other_BTD = streams[0], streams[-1]
+            x_BTD = torch.cat((x_BTD, other_BTD), -1) if self.merge == "concat" else (x_BTD + other_BTD) / 2
         return x_BTD if self.final_norm is None else self.final_norm(x_BTD)
 
-    def both_ways(
-        self,
-        x_BTD: Tensor,
-        by_group: list[AttentionMetadata],
-        crossing: list[AttentionMetadata | None],
-        memory_BSD: Tensor | None,
-    ) -> Tensor:
-        """The two streams of a reversible stack, merged."""
-        each, across = [by_group[kind] for kind in self.kind_of], [crossing[kind] for kind in self.kind_of]
-        shared = tuple(self.positions.parameters())
-        streams = run_reversible(self.blocks, (x_BTD, x_BTD), each, across, memory_BSD, shared)
-        return torch.cat(streams, -1) if self.merge == "concat" else (streams[0] + streams[1]) / 2
-
-    def enter(self, x_BTD: Tensor, places: TokenLayout) -> Tensor:
+    def add_positions(self, x_BTD: Tensor, layout: TokenLayout) -> Tensor:
         """From embeddings to the residual: added positions, norm, projection, dropout."""
-        held: Any
-        for held in self.positions:
-            added = held.leaf.embed(held.tensors(), places.pos_BT, x_BTD)
-            if added is not None:
-                x_BTD = x_BTD + added
+        for i in self.added_positions:
+            held: Any = self.positions[i]
+            added = held.leaf.embed(held.tensors(), layout.pos_BT, x_BTD)
+            x_BTD = x_BTD if added is None else x_BTD + added
         if self.embedding_norm is not None:
             x_BTD = self.embedding_norm(x_BTD)
         if self.project is not None:
@@ -176,18 +180,18 @@ class Stack(nn.Module):
                 return metadata
         keys = queries
         if cache is not None:
-            keys = queries if kind.attention.mixer.stateful else kept_places(cache, first, queries)
+            keys = queries if kind.mixer.stateful else cached_layout(cache, first, queries)
         pattern = kind.pattern if self.training else kind.evaluated
         mask = attention_mask(pattern, queries, keys, heads=kind.attention.heads, layer=kind.layer or 0)
-        metadata = self.prepare(kind, kind.position, kind.attention.mixer, x_BTD, queries, mask, cache)
+        metadata = self.prepare(kind, x_BTD, queries, mask, cache)
         # New keys sit where the queries sit; those in the cache are turned already.
         metadata.k_rope = metadata.q_rope
         if kind.attention.global_projections:
-            metadata.globals_ = global_rows(
+            metadata.globals_ = global_queries(
                 pattern,
                 mask,
                 metadata.q_rope,
-                lambda some: self.kernel_for(kind, some, kind.position, x_BTD, cached=cache is not None),
+                lambda some: kernel_for(kind, some, x_BTD, training=self.training, cached=cache is not None),
             )
         return metadata
 
@@ -196,14 +200,14 @@ class Stack(nn.Module):
     ) -> AttentionMetadata | None:
         """The same where a kernel reads the keys of each row in their pages; None if none does."""
         pages = cache.block_table(first, x_BTD.shape[1])
-        if pages is None or not kind.attention.mixer.weighs:
+        if pages is None or not kind.mixer.weighs:
             return None
         # Such a kernel asks the pattern, and not who sees whom of the keys that a gather would give.
         mask = attention_mask(kind.pattern, queries, queries, heads=kind.attention.heads, layer=kind.layer or 0)
         mask.shape = "pattern"
-        if not self.kernel_for(kind, mask, kind.position, x_BTD, cached=True, paged=True).reads_pages:
+        if not kernel_for(kind, mask, x_BTD, training=self.training, cached=True, paged=True).reads_pages:
             return None
-        metadata = self.prepare(kind, kind.position, kind.attention.mixer, x_BTD, queries, mask, cache, paged=True)
+        metadata = self.prepare(kind, x_BTD, queries, mask, cache, paged=True)
         metadata.pages, metadata.k_rope = pages, metadata.q_rope
         return metadata
 
@@ -214,37 +218,29 @@ class Stack(nn.Module):
         queries: TokenLayout,
         source: TokenLayout,
         cache: KVCache | None,
-        memory_BSD: Tensor | None,
+        encoder_BSD: Tensor | None,
     ) -> AttentionMetadata:
         """What cross-attention layers of this kind share: every source token of the same document."""
-        mask = attention_mask(FULL, queries, source, heads=kind.attention.heads)
-        position = kind.position if kind.attention.cross_position else NoPosition()
-        mixer = mixer_of(kind.attention, cross=True)
-        metadata = self.prepare(kind, position, mixer, x_BTD, queries, mask, cache)
-        if memory_BSD is not None:
-            metadata.k_rope = self.turn(kind, position, source, memory_BSD)
+        mask = attention_mask(kind.pattern, queries, source, heads=kind.attention.heads)
+        metadata = self.prepare(kind, x_BTD, queries, mask, cache)
+        if encoder_BSD is not None:
+            metadata.k_rope = self.rotary(kind, source, encoder_BSD)
         return metadata
 
-    def turn(
-        self, kind: LayerGroup, position: Position, places: TokenLayout, like: Tensor, cache: KVCache | None = None
-    ) -> RotaryTables:
-        """What rotates tokens at these places; a layer with parameters of its own computes the angles itself."""
+    def rotary(self, kind: LayerGroup, layout: TokenLayout, like: Tensor, cache: KVCache | None = None) -> RotaryTables:
+        """What rotates these tokens; a layer with parameters of its own computes the angles itself."""
         angles = None
-        if kind.turns and kind.owner is not None and position is kind.position:
+        if kind.turns and kind.owner is not None:
             kept = cache.rotary[kind.owner] if cache is not None and cache.rotary else None
-            if kept is not None and cache is not None and places.plain:
+            if kept is not None and cache is not None and layout.plain:
                 begin = cache.used
                 angles = tuple([part[:, begin : begin + like.shape[1]] for part in kept])
             elif kept is not None and cache is not None and cache.positions_are_counts:
-                angles = tuple([part[0][places.pos_BT] for part in kept])
+                angles = tuple([part[0][layout.pos_BT] for part in kept])
             else:
-                angles = position.angles(self.own(kind.owner), places.pos_BT, places.declared_BT, like)
-        return RotaryTables(places.pos_BT, places.declared_BT, angles)
-
-    def own(self, owner: int) -> dict[str, Tensor]:
-        """Tensors of a position module that the stack owns."""
-        held: Any = self.positions[owner]
-        return held.tensors()
+                held: Any = self.positions[kind.owner]
+                angles = kind.position.angles(held.tensors(), layout.pos_BT, layout.declared_BT, like)
+        return RotaryTables(layout.pos_BT, layout.declared_BT, angles)
 
     def precompute_rotary(self, cache: StaticKVCache | KVBlockPool, like: Tensor) -> None:
         """Rotations of all positions that a cache has room for."""
@@ -255,29 +251,9 @@ class Stack(nn.Module):
             turns = held.leaf.overrides("angles")
             cache.rotary.append(held.leaf.angles(held.tensors(), pos, length, like) if turns else None)
 
-    def kernel_for(
-        self,
-        kind: LayerGroup,
-        mask: AttentionMask,
-        position: Position,
-        x_BTD: Tensor,
-        mixer: Mixer | None = None,
-        *,
-        cached: bool = False,
-        paged: bool = False,
-    ) -> Kernel:
-        """The kernel that serves this kind of attention."""
-        request = kernel_request(
-            kind, mask, position, mixer, device=x_BTD.device.type, dtype=x_BTD.dtype, training=self.training,
-            cached=cached, paged=paged,
-        )  # fmt: skip
-        return choice(request).kernel
-
     def prepare(
         self,
         kind: LayerGroup,
-        position: Position,
-        mixer: Mixer,
         x_BTD: Tensor,
         queries: TokenLayout,
         mask: AttentionMask,
@@ -286,57 +262,71 @@ class Stack(nn.Module):
         paged: bool = False,
     ) -> AttentionMetadata:
         """Positions, angles, score terms that no layer changes, and the kernel."""
-        a, uses = kind.attention, position is kind.position
-        metadata = AttentionMetadata(
-            mask=mask,
-            kernel=self.kernel_for(kind, mask, position, x_BTD, mixer, cached=cache is not None, paged=paged)
-            if mixer.weighs
-            else None,
-            q_rope=self.turn(kind, position, queries, x_BTD, cache),
-            cache=cache,
-        )
-        if uses and kind.owner is not None and (kind.biases or kind.reads_probs):
-            metadata.own = own = self.own(kind.owner)
-            if kind.biases and not position.reads_content and not self.reversible:
+        q_rope = self.rotary(kind, queries, x_BTD, cache)
+        metadata = AttentionMetadata(mask=mask, q_rope=q_rope, cache=cache)
+        if kind.owner is not None and (kind.biases or kind.reads_probs):
+            held: Any = self.positions[kind.owner]
+            metadata.own = own = held.tensors()
+            if kind.biases and not kind.position.reads_content and not self.reversible:
                 # Such terms may know how many heads there are and in what dtype they come, and nothing of what is in
                 # them. A reversible block makes its own: what it recomputes must lead back to the parameters.
-                batch, heads, kv_heads = x_BTD.shape[0], a.heads, a.kv_heads or a.heads
-                q, k = x_BTD.new_empty(batch, mask.queries, heads, 0), x_BTD.new_empty(batch, mask.keys, kv_heads, 0)
-                metadata.scores = position.scores(own, q, k, QKPositions(mask.q.pos, mask.k.pos), kind.scale)
-        if metadata.kernel is not None and metadata.kernel.prepare is not None:
-            metadata.kernel.prepare(mask, position.reach if uses and a.softcap is None else None)
-        mask.shut = not torch.compiler.is_compiling()
+                batch, heads = x_BTD.shape[0], kind.attention.heads
+                q = x_BTD.new_empty(batch, mask.queries, heads, 0)
+                k = x_BTD.new_empty(batch, mask.keys, kind.attention.kv_heads or heads, 0)
+                metadata.scores = kind.position.scores(own, q, k, QKPositions(mask.q.pos, mask.k.pos), kind.scale)
+        choose_kernel(metadata, kind, x_BTD, training=self.training, cached=cache is not None, paged=paged)
         return metadata
 
 
 def layer_groups(spec: ModelSpec, stack: StackSpec) -> list[LayerGroup]:
     """The group of each layer."""
     _, owners = shared_positions(spec, stack)
-    patterns = [pattern_of(stack, layer) for layer in stack.layers]
-    return [
-        LayerGroup(
-            attention=layer.attention,
-            position=layer.position,
-            pattern=pattern,
-            evaluated=pattern.evaluated(),
-            scale=evaluate(layer.attention.scale, spec.dims(layer, stack).names()),
-            owner=owner,
-            turns=layer.position.overrides("rotate"),
-            biases=layer.position.biases(),
-            learned_bias=layer.position.biases()
-            and (layer.position.reads_content or bool(layer.position.weights(spec.dims(layer, stack)))),
-            reads_probs=layer.position.reads_probs(),
-            layer=i if pattern.per_layer else None,
-        )
-        for i, (layer, pattern, owner) in enumerate(zip(stack.layers, patterns, owners, strict=True))
-    ]
+    found: list[LayerGroup] = []
+    for i, (layer, owner) in enumerate(zip(stack.layers, owners, strict=True)):
+        pattern, position, dims = pattern_of(stack, layer), layer.position, spec.dims(layer, stack)
+        biases = position.biases()
+        found.append(
+            LayerGroup(
+                attention=layer.attention, position=position, mixer=layer.attention.mixer, pattern=pattern,
+                evaluated=pattern.evaluated(), scale=evaluate(layer.attention.scale, dims.names()), owner=owner,
+                turns=position.overrides("rotate"), biases=biases,
+                learned_bias=biases and (position.reads_content or bool(position.weights(dims))),
+                reads_probs=position.reads_probs(), layer=i if pattern.per_layer else None,
+            )
+        )  # fmt: skip
+    return found
+
+
+FULL = Full()
+
+
+def cross_group(kind: LayerGroup) -> LayerGroup:
+    """The same of cross-attention, which sees every source token."""
+    kind = replace(kind, pattern=FULL, evaluated=FULL, mixer=mixer_of(kind.attention, cross=True), layer=None)
+    if kind.attention.cross_position:
+        return kind
+    unused = {"turns": False, "biases": False, "learned_bias": False, "reads_probs": False}
+    return replace(kind, position=NoPosition(), owner=None, **unused)
+
+
+def kernel_for(kind: LayerGroup, mask: AttentionMask, x_BTD: Tensor, **given: Any) -> Kernel:
+    """The kernel that serves this kind of attention."""
+    return choice(kernel_request(kind, mask, device=x_BTD.device.type, dtype=x_BTD.dtype, **given)).kernel
+
+
+def choose_kernel(metadata: AttentionMetadata, kind: LayerGroup, x_BTD: Tensor, **given: Any) -> None:
+    """Give the metadata the kernel that serves, if scores are weighed, and make its mask ready for all layers."""
+    mask = metadata.mask
+    if kind.mixer.weighs:
+        metadata.kernel = kernel = kernel_for(kind, mask, x_BTD, **given)
+        if kernel.prepare is not None:
+            kernel.prepare(mask, kind.position.reach if kind.attention.softcap is None else None)
+    mask.shut = not torch.compiler.is_compiling()
 
 
 def kernel_request(
     kind: LayerGroup,
     mask: AttentionMask,
-    position: Position,
-    mixer: Mixer | None,
     *,
     device: str,
     dtype: torch.dtype,
@@ -344,26 +334,23 @@ def kernel_request(
     cached: bool = False,
     paged: bool = False,
 ) -> KernelRequest:
-    """What attention of these layers asks a kernel for: the layers' own scheme, or another `position` and `mixer`."""
-    a, uses = kind.attention, position is kind.position
+    """What attention of these layers asks a kernel for."""
+    a, position, masked = kind.attention, kind.position, mask.given is not None
     phase: Phase = "train" if training else "decode" if mask.queries == 1 and mask.keys > 1 else "prefill"
     return KernelRequest(
-        device=device, dtype=dtype, phase=phase, shape=mask.shape, pattern=mask.pattern, mixer=mixer or a.mixer,
-        plain=mask.plain, bias=uses and kind.biases, reads_content=uses and position.reads_content,
-        products=uses and position.products, softcap=a.softcap is not None, reads_probs=uses and kind.reads_probs,
+        device=device, dtype=dtype, phase=phase, shape=mask.shape, pattern=mask.pattern, mixer=kind.mixer,
+        plain=mask.plain, bias=kind.biases or (masked and mask.adds_wider(dtype)), reads_content=position.reads_content,
+        products=position.products, softcap=a.softcap is not None, reads_probs=kind.reads_probs,
         dropout=training and a.dropout > 0, compiling=torch.compiler.is_compiling(), paged=paged, cached=cached,
-        recorded=fixed_shapes(device), learned_bias=uses and kind.learned_bias, deterministic=must_repeat(),
+        recorded=fixed_shapes(device), learned_bias=kind.learned_bias, deterministic=must_repeat(), masked=masked,
     )  # fmt: skip
 
 
-FULL = Full()
-
-
-def kept_places(cache: KVCache, layer: int, queries: TokenLayout) -> TokenLayout:
+def cached_layout(cache: KVCache, layer: int, queries: TokenLayout) -> TokenLayout:
     """Where the keys are that a layer sees: those that its cache kept, and the new ones."""
     pos_BS, valid_BS, marked_BS = cache.key_positions(layer)
     ordered = queries.plain and valid_BS is None and (cache.used == 0 or cache.is_append_only(layer))
     return TokenLayout(
         pos_BT=pos_BS, valid_BT=valid_BS, marked_BT=marked_BS, length_BT=queries.length_BT, plain=ordered,
-        trailing=queries.trailing,
+        right_padded=queries.right_padded,
     )  # fmt: skip

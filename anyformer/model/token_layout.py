@@ -1,4 +1,4 @@
-"""Places: where each token of a row is, in which document, and whether it is real."""
+"""Token layout: where each token of a row is, in which document, and whether it is real."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.kernels.attention_mask import AttentionMask, Shape
-from anyformer.kernels.router_losses import Routed
+from anyformer.kernels.loss import Routed
 from anyformer.parts.patterns.causal import Causal
 from anyformer.parts.patterns.full import Full
 from anyformer.parts.patterns.window import Window
@@ -31,10 +31,10 @@ class TokenLayout:
     """How many real tokens the document has; None unless a pattern asks for it."""
     marked_BT: Tensor | None = None
     """Which tokens are global; None: none of them was marked."""
-    trailing: bool = False
+    right_padded: bool = False
     """Padding stands behind the real tokens of each row, which are at 0, 1, 2 ...: nothing real sees it that looks back."""
-    heard: list[Routed] | None = None
-    """What the routers of all layers said; None unless a loss asks for it."""
+    router_outputs: list[Routed] | None = None
+    """Logits and choices of the routers of all layers; None unless a loss asks for them."""
     plain: bool = True
     """Positions are 0, 1, 2 ... (after what a cache holds) in every row, and nothing is padded or packed."""
 
@@ -79,30 +79,30 @@ def _edge(segments_BT: Tensor, *, right: bool) -> Tensor:
     return torch.searchsorted(ids, ids, right=right)
 
 
-def document_length(places: TokenLayout, tokens: int) -> Tensor:
+def document_length(layout: TokenLayout, tokens: int) -> Tensor:
     """Real tokens of each token's document, broadcastable to (B,T)."""
-    valid, segments = places.valid_BT, places.document_BT
+    valid, segments = layout.valid_BT, layout.document_BT
     if segments is None:
         if valid is None:
-            return torch.full((1, 1), tokens, device=places.pos_BT.device)
+            return torch.full((1, 1), tokens, device=layout.pos_BT.device)
         return valid.sum(-1, keepdim=True)
     real = torch.ones_like(segments) if valid is None else valid.long()
     total = F.pad(real.cumsum(-1), (1, 0))
     return total.gather(-1, _edge(segments, right=True)) - total.gather(-1, _edge(segments, right=False))
 
 
-def declared_length(places: TokenLayout, tokens: int, declared: int | Tensor | None) -> Tensor:
+def declared_length(layout: TokenLayout, tokens: int, declared: int | Tensor | None) -> Tensor:
     """The length that was declared, for all rows or for each; else the document's own."""
     if declared is None:
-        return document_length(places, tokens)
+        return document_length(layout, tokens)
     if isinstance(declared, int):
-        return torch.full((1, 1), declared, device=places.pos_BT.device)
+        return torch.full((1, 1), declared, device=layout.pos_BT.device)
     return declared.reshape(-1, 1)
 
 
-def follows(places: TokenLayout) -> Tensor | None:
+def follows(layout: TokenLayout) -> Tensor | None:
     """(B,T): whether the token before is a real one of the same document; None if only the first token lacks one."""
-    valid, document = places.valid_BT, places.document_BT
+    valid, document = layout.valid_BT, layout.document_BT
     before: Tensor | None = None
     if valid is not None:
         before = valid[:, :-1] & valid[:, 1:]
@@ -116,19 +116,20 @@ def attention_mask(
     pattern: Pattern, queries: TokenLayout, keys: TokenLayout, *, heads: int, layer: int = 0
 ) -> AttentionMask:
     """Who sees whom."""
-    q, k = tokens_of(queries), tokens_of(keys)
+    q = tokens_of(queries)
+    k = q if keys is queries else tokens_of(keys)
     plain = queries.plain and keys.plain
     shape = shape_of(pattern, queries, keys)
     return AttentionMask(pattern, q, k, keys.valid_BT, plain=plain, heads=heads, layer=layer, shape=shape)
 
 
-def tokens_of(places: TokenLayout) -> Tokens:
+def tokens_of(layout: TokenLayout) -> Tokens:
     """As patterns read them."""
     return Tokens(
-        places.pos_BT,
-        0 if places.document_BT is None else places.document_BT,
-        places.length_BT,
-        marked=False if places.marked_BT is None else places.marked_BT,
+        layout.pos_BT,
+        0 if layout.document_BT is None else layout.document_BT,
+        layout.length_BT,
+        marked=False if layout.marked_BT is None else layout.marked_BT,
     )
 
 
@@ -137,7 +138,7 @@ def shape_of(pattern: Pattern, queries: TokenLayout, keys: TokenLayout) -> Shape
     new, total = queries.pos_BT.shape[1], keys.pos_BT.shape[1]
     if isinstance(pattern, Full) and keys.valid_BT is None and queries.document_BT is None:
         return "none"
-    if isinstance(pattern, Causal) and queries.trailing and keys.trailing:
+    if isinstance(pattern, Causal) and queries.right_padded and keys.right_padded:
         return "causal"
     if not queries.plain or keys.valid_BT is not None:
         return "pattern"

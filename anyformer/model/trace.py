@@ -11,7 +11,6 @@ from torch import Tensor
 from anyformer.errors import InputError, nearest
 from anyformer.model.model import Model
 from anyformer.model.output import Output
-from anyformer.model.stack import Stack
 from anyformer.model.trace_names import ALL, EMBED, LOGITS, Sites, Wanted, refuse
 from anyformer.model.trace_recorder import Watch
 from anyformer.parts.heads import pool_hidden
@@ -108,17 +107,6 @@ def lens(watch: Watch, name: str, streams: list[Tensor], types_BT: Tensor | None
     streams, through the final norm if there is one, and through the head.
     """
     model, stack = watch.model, getattr(watch.model, name)
-    states = leave(stack, streams)
-    hidden = pool_hidden(model.spec.head, states, watch.places[name].valid_BT, types_BT)
+    hidden = pool_hidden(model.spec.head, stack.finish(streams), watch.layouts[name].valid_BT, types_BT)
     head: Any = model.head
     return head(hidden)
-
-
-def leave(stack: Stack, streams: list[Tensor]) -> Tensor:
-    """From the residual to what a stack gives: the streams merged, the final norm."""
-    x_BTD = streams[0]
-    if stack.reversible:
-        # Both streams begin as the embeddings.
-        first, second = streams[0], streams[-1]
-        x_BTD = torch.cat((first, second), -1) if stack.merge == "concat" else (first + second) / 2
-    return x_BTD if stack.final_norm is None else stack.final_norm(x_BTD)

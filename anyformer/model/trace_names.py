@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -13,7 +13,6 @@ ALL = "all"
 EMBED = "embed"
 PROBS, LOGITS = ".probs", ".logits"
 Wanted = str | int | Iterable[str | int] | None
-Heads = str | int | Iterable[int]
 
 
 class Sites:
@@ -48,48 +47,33 @@ class Sites:
 
     def pick_residuals(self, wanted: Wanted, problems: list[str]) -> set[str]:
         """Names of residuals; what can't be found goes to `problems`."""
-
-        def of_name(name: str) -> Iterable[str]:
-            return matching(name, self.residuals, "residuals", problems)
-
-        return set(self._pick(wanted, self.residuals, "residuals", of_name, lambda i: self.of_layer[i], problems))
+        return set(self._pick(wanted, self.residuals, "residuals", self.of_layer, problems))
 
     def pick_logits(self, wanted: Wanted, problems: list[str]) -> list[str]:
         """Names of logits, from the first layer to the last."""
-        if wanted is None:
-            return []
-        if not self.has_head:
+        if wanted is not None and not self.has_head:
             problems.append("logits: this model has no head; leave them out, and read its residuals")
             return []
-
-        def of_name(name: str) -> Iterable[str]:
-            return matching(self.logits[0] if name == EMBED else name, self.logits, "logits", problems)
-
-        found = set(self._pick(wanted, self.logits, "logits", of_name, lambda i: [self.logits[1:][i]], problems))
+        by_layer = [[name] for name in self.logits[1:]]
+        found = set(self._pick(wanted, self.logits, "logits", by_layer, problems, {EMBED: self.logits[0]}))
         return [name for name in self.logits if name in found]
 
     def pick_heads(self, wanted: Any, problems: list[str]) -> dict[str, tuple[int, ...]]:
         """The heads of each attention that is asked for."""
-        if wanted is None:
-            return {}
-        if wanted == ALL:
-            return {name: tuple(range(heads)) for name, heads in self.attention.items()}
+        if wanted is None or wanted == ALL:
+            return {name: tuple(range(n)) for name, n in self.attention.items()} if wanted == ALL else {}
         if not isinstance(wanted, Mapping):
             problems.append(
                 f"attention: expected 'all' or a table such as {{0: 'all', 3: [0, 2]}}, got {type(wanted).__name__}"
             )
             return {}
+        known = [name.removesuffix(PROBS) for name in self.attention]
+        by_layer = [[f"{self.last}.{n}.attention"] for n in range(len(self.of_layer))]
         found: dict[str, tuple[int, ...]] = {}
         for layer, heads in wanted.items():
-            if isinstance(layer, int):
-                n = self._layer(layer, "attention", problems)
-                names: Iterable[str] = () if n is None else (f"{self.last}.{n}.attention{PROBS}",)
-            else:
-                name = str(layer)
-                names = matching(
-                    name if name.endswith(PROBS) else name + PROBS, self.attention, "attention", problems, cut=PROBS
-                )
-            for name in names:
+            one = layer if isinstance(layer, int) else str(layer).removesuffix(PROBS)
+            for at in self._pick([one], known, "attention", by_layer, problems):
+                name = at + PROBS
                 found[name] = chosen_heads(heads, self.attention[name], name, problems)
         return found
 
@@ -98,39 +82,27 @@ class Sites:
         wanted: Wanted,
         known: list[str],
         what: str,
-        of_name: Callable[[str], Iterable[str]],
-        of_layer: Callable[[int], Iterable[str]],
+        by_layer: list[list[str]],
         problems: list[str],
-    ) -> Iterable[str]:
-        if wanted is None:
-            return ()
-        if wanted == ALL:
-            return known
+        short: Mapping[str, str] | None = None,
+    ) -> list[str]:
+        """Known names that are meant by names, which may hold `*` or be `short`, and by numbers of layers."""
+        if wanted is None or wanted == ALL:
+            return known if wanted == ALL else []
         found: list[str] = []
+        depth = len(by_layer)
         for each in (wanted,) if isinstance(wanted, str | int) else wanted:
-            if isinstance(each, int):
-                n = self._layer(each, what, problems)
-                found += () if n is None else of_layer(n)
+            if not isinstance(each, int):
+                name = (short or {}).get(str(each), str(each))
+                meant = [one for one in known if fnmatchcase(one, name)]
+                found += meant
+                if not meant:
+                    problems.append(f"{what}: {name!r} is no name of this model{nearest(name, known)}")
+            elif -depth <= each < depth:
+                found += by_layer[each]
             else:
-                found += of_name(str(each))
+                problems.append(f"{what}: there is no layer {each}; the {self.last} has layers 0 to {depth - 1}")
         return found
-
-    def _layer(self, number: int, what: str, problems: list[str]) -> int | None:
-        depth = len(self.of_layer)
-        if -depth <= number < depth:
-            return number % depth
-        problems.append(f"{what}: there is no layer {number}; the {self.last} has layers 0 to {depth - 1}")
-        return None
-
-
-def matching(name: str, known: Iterable[str], what: str, problems: list[str], cut: str = "") -> list[str]:
-    """Known names that a name means, which may hold `*`; if it means none, a problem."""
-    names = list(known)
-    found = [each for each in names if fnmatchcase(each, name)]
-    if not found:
-        shown, examples = name.removesuffix(cut), [each.removesuffix(cut) for each in names]
-        problems.append(f"{what}: {shown!r} is no name of this model{nearest(shown, examples)}")
-    return found
 
 
 def chosen_heads(wanted: Any, heads: int, name: str, problems: list[str]) -> tuple[int, ...]:

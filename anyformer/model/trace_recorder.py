@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import torch
@@ -18,14 +19,14 @@ from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.dispatch import AttentionArgs, Kernel
 from anyformer.kernels.precision import no_autocast
 from anyformer.model.block import Block, Branch
-from anyformer.model.global_queries import at
 from anyformer.model.model import Model
 from anyformer.model.stack import Stack
 from anyformer.model.token_layout import TokenLayout
 from anyformer.model.trace_names import EMBED, PROBS
 from anyformer.parts.attention import Attention
-from anyformer.parts.attention_metadata import AttentionMetadata, GlobalQueries
+from anyformer.parts.attention_metadata import AttentionMetadata, GlobalQueries, gather_tokens
 from anyformer.parts.replay import ReplayLog
+from anyformer.specs.patterns import Tokens
 
 Made = TypeVar("Made", bound=nn.Module)
 ROOM = 1 << 24
@@ -48,7 +49,7 @@ class Watch:
     def __init__(self, model: Model, residuals: Set[str], heads: Mapping[str, tuple[int, ...]]) -> None:
         self.residuals, self.heads = residuals, heads
         self.found: dict[str, Tensor] = {}
-        self.places: dict[str, TokenLayout] = {}
+        self.layouts: dict[str, TokenLayout] = {}
         """Where the tokens of each stack are."""
         self.model = twin(model)
         for stack in model.spec.stacks:
@@ -61,7 +62,7 @@ class Watch:
 
     def _stack(self, stack: Stack, name: str) -> None:
         def begin(_: nn.Module, args: tuple[Any, ...]) -> None:
-            self.places[name] = args[1]
+            self.layouts[name] = args[1]
 
         def end(_: nn.Module, args: tuple[Any, ...], out: Any) -> None:
             self.keep(f"{name}.final", out)
@@ -91,84 +92,65 @@ class Watch:
         branches = {name: child for name, child in block.named_children() if isinstance(child, Branch)}
         for order, (name, branch) in enumerate(branches.items()):
             if block.serial:
-                vars(branch)["onto"] = _Onto(self, branch, f"{at}.{name}.residual")
+                vars(branch)["residual_add"] = partial(self._residual_add, branch, f"{at}.{name}.residual")
             elif reversible:
-                branch.register_forward_hook(_Added(self, streams, order % 2, f"{at}.{name}.residual"))
-            heads = self.heads.get(f"{at}.{name}{PROBS}")
-            if heads is not None:
-                body = cast(Attention, branch.body)
-                look = _Look(self.found, f"{at}.{name}{PROBS}", body, heads)
-                vars(body).update(mix=look.mix, attend_custom=look.attend_custom)
+                branch.register_forward_hook(partial(self._added, streams, order % 2, f"{at}.{name}.residual"))
+            probs = f"{at}.{name}{PROBS}"
+            if probs in self.heads:
+                vars(branch.body)["mix"] = partial(self._mix, cast(Attention, branch.body), probs)
 
-
-@dataclasses.dataclass
-class _Onto:
-    """Adds a branch to the residual, as it does by itself."""
-
-    watch: Watch
-    branch: Branch
-    name: str
-
-    def __call__(self, x_BTD: Tensor, *args: Any, inplace: bool = False) -> Tensor:
+    def _residual_add(self, branch: Branch, name: str, x_BTD: Tensor, *args: Any, inplace: bool = False) -> Tensor:
+        """Adds a branch to the residual, as it does by itself."""
         # Not in place, whoever asks for it: what was kept before must stay.
-        out = Branch.onto(self.branch, x_BTD, *args)
-        self.watch.keep(self.name, out)
+        out = Branch.residual_add(branch, x_BTD, *args)
+        self.keep(name, out)
         return out
 
+    def _added(self, streams: list[Tensor], to: int, name: str, _: nn.Module, args: tuple[Any, ...], y: Tensor) -> None:
+        """Adds up what the branches of a reversible block give, as the block does."""
+        streams[to] = streams[to] + y
+        self.keep(name, streams[to])
 
-@dataclasses.dataclass
-class _Added:
-    """Adds up what the branches of a reversible block give, as the block does."""
-
-    watch: Watch
-    streams: list[Tensor]
-    onto: int
-    name: str
-
-    def __call__(self, _: nn.Module, args: tuple[Any, ...], out: Tensor) -> None:
-        self.streams[self.onto] = self.streams[self.onto] + out
-        self.watch.keep(self.name, self.streams[self.onto])
-
-
-@dataclasses.dataclass
-class _Look:
-    """Computes the weights of one attention beside its own way to the output, from the same queries and keys."""
-
-    found: dict[str, Tensor]
-    name: str
-    body: Attention
-    heads: tuple[int, ...]
-
-    def mix(
+    def _mix(
         self,
+        body: Attention,
+        name: str,
         q_BTHK: Tensor,
         k_BSGK: Tensor,
         v_BSGK: Tensor,
         metadata: AttentionMetadata,
         mask: AttentionMask,
-        kernel: Kernel,
+        kernel: Kernel | None,
         *rest: Any,
     ) -> Tensor:
+        """Computes the weights of one attention beside its own way to the output, from the same queries and keys."""
+        if kernel is None:
+            return self._attend_custom(body, name, q_BTHK, k_BSGK, v_BSGK, metadata)
+
         def run(q: Tensor, k: Tensor, v: Tensor, terms: AttentionArgs) -> Tensor:
-            probs, rows = probabilities(q, k, terms, self.heads), metadata.globals_
+            probs, rows = probabilities(q, k, terms, self.heads[name]), metadata.globals_
             if rows is not None and mask is rows.mask:
-                probs = with_global_rows(self.found[self.name], probs, rows)
-            self.found[self.name] = probs
+                probs = with_global_rows(self.found[name], probs, rows)
+            self.found[name] = probs
             return kernel.run(q, k, v, terms)
 
-        return Attention.mix(self.body, q_BTHK, k_BSGK, v_BSGK, metadata, mask, kernel._replace(run=run), *rest)
+        return Attention.mix(body, q_BTHK, k_BSGK, v_BSGK, metadata, mask, kernel._replace(run=run), *rest)
 
-    def attend_custom(self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, metadata: AttentionMetadata) -> Tensor:
+    def _attend_custom(
+        self, body: Attention, name: str, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, metadata: AttentionMetadata
+    ) -> Tensor:
+        """The same of a mixer with a way of its own."""
         made = ReplayLog()
-        out = Attention.attend_custom(self.body, q_BTHK, k_BSGK, v_BSGK, dataclasses.replace(metadata, decisions=made))
+        out = body.attend_custom(q_BTHK, k_BSGK, v_BSGK, dataclasses.replace(metadata, decisions=made))
 
         def again(values_BSGK: Tensor) -> Tensor:
-            same = dataclasses.replace(metadata, decisions=made.replay())
-            return Attention.attend_custom(self.body, q_BTHK, k_BSGK, values_BSGK, same)
+            return body.attend_custom(
+                q_BTHK, k_BSGK, values_BSGK, dataclasses.replace(metadata, decisions=made.replay())
+            )
 
         # What is drawn once more must not change what is drawn next.
         with torch.random.fork_rng([q_BTHK.device] if q_BTHK.is_cuda else []):
-            self.found[self.name] = effective(again, v_BSGK, self.heads)
+            self.found[name] = effective(again, v_BSGK, self.heads[name])
         return out
 
 
@@ -190,7 +172,7 @@ def some_queries(terms: AttentionArgs, rows: slice) -> AttentionArgs:
     mask, added = terms.mask, terms.scores
     index = torch.arange(rows.start, rows.stop, device=mask.q.pos.device)[None]
     part = AttentionMask(
-        mask.pattern, at(mask.q, index), mask.k, mask.valid_BS, heads=mask.heads, layer=mask.layer,
+        mask.pattern, Tokens(*(gather_tokens(value, index) for value in mask.q)), mask.k, mask.valid_BS, heads=mask.heads, layer=mask.layer,
         shape="none" if mask.shape == "none" else "pattern",
     )  # fmt: skip
     if added is not None:

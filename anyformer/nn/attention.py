@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
+from anyformer.model.arguments import check_tokens
 from anyformer.nn.checks import check_rows
-from anyformer.nn.metadata import check_tokens, cross_metadata, self_metadata
+from anyformer.nn.metadata import cross_metadata, self_metadata
 from anyformer.nn.part import Node, OneLayer, Part, one_layer
 from anyformer.parts.attention import Attention as Body
 from anyformer.parts.global_attention import attention_body
@@ -99,7 +100,7 @@ class Attention(Part):
         check_rows(source, "x", x, self.layer.dims.width)
         where: dict[str, Any] = {"positions": positions, "padding": attention_mask}
         if self.body.cross:
-            check_tokens(x, positions, attention_mask, segments)
+            check_tokens(x.shape[0], x.shape[1], attention_mask, positions, segments)
             given = {"pattern": pattern, "segments": segments, "global_mask": global_mask}
             unused = [f"{name}: has no effect" for name, value in given.items() if value is not None]
             if memory is None or unused:

@@ -4,26 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.kernels.attention import choice
-from anyformer.kernels.attention_mask import AttentionMask
-from anyformer.kernels.cuda_graph import fixed_shapes
-from anyformer.kernels.dispatch import Kernel, KernelRequest, must_repeat
-from anyformer.model.arguments import check_per_token, check_positions, check_whole
-from anyformer.model.global_queries import global_rows
+from anyformer.model.arguments import check_per_token, check_tokens
+from anyformer.model.stack import FULL, LayerGroup, choose_kernel, kernel_for
 from anyformer.model.token_layout import TokenLayout, attention_mask, declared_length, document_length, place
 from anyformer.nn.checks import check_rows, mask_problems, spread
 from anyformer.nn.part import as_pattern
 from anyformer.parts.attention import Attention
 from anyformer.parts.attention_metadata import AttentionMetadata, RotaryTables
-from anyformer.parts.global_attention import GlobalAttention
+from anyformer.parts.global_attention import GlobalAttention, global_queries
 from anyformer.parts.patterns.full import Full
 from anyformer.specs.patterns import Pattern
-
-FULL = Full()
 
 
 def self_metadata(
@@ -41,7 +34,7 @@ def self_metadata(
 ) -> AttentionMetadata:
     """What self-attention over x reads; `own` is the pattern of a part whose call gives none. Refuses what does not fit."""
     batch, tokens = x.shape[:2]
-    check_tokens(x, positions, padding, segments)
+    check_tokens(batch, tokens, padding, positions, segments)
     used = _pattern_of_call(source, body, own, pattern, mask)
     check_per_token("global_mask", global_mask, batch, tokens)
     if global_mask is not None and not used.reads_marks:
@@ -75,15 +68,6 @@ def cross_metadata(
     check_per_token("memory_mask", memory_mask, *memory.shape[:2])
     _check_mask(source, mask, x, body.dims.heads, memory.shape[1])
     return _metadata(body, FULL, x, _layout(x, body, padding, positions), _layout(memory, body, memory_mask), mask)
-
-
-def check_tokens(x: Tensor, positions: Tensor | None, padding: Tensor | None, segments: Tensor | None) -> None:
-    """Refuse what does not fit the tokens of x."""
-    batch, tokens = x.shape[:2]
-    check_positions(positions, batch, tokens)
-    check_per_token("attention_mask", padding, batch, tokens)
-    check_per_token("segments", segments, batch, tokens)
-    check_whole("segments", segments)
 
 
 def _check_mask(source: str, mask: Any, x: Tensor, heads: int, keys: int) -> None:
@@ -133,25 +117,14 @@ def _metadata(
         mask.given, mask.shape = spread(given, mask.queries, mask.keys), "pattern"
     q_rope, k_rope = (RotaryTables(tokens.pos_BT, tokens.declared_BT, None) for tokens in (queries, keys))
     metadata = AttentionMetadata(mask, q_rope=q_rope, k_rope=k_rope)
-    if body.mixing.weighs:
-        metadata.kernel = _kernel(body, mask, x)
-        if isinstance(body, GlobalAttention):
-            metadata.globals_ = global_rows(pattern, mask, q_rope, lambda some: _kernel(body, some, x))
-        if metadata.kernel.prepare is not None:
-            metadata.kernel.prepare(mask, body.leaf.reach if body.spec.softcap is None else None)
-    mask.shut = not torch.compiler.is_compiling()
-    return metadata
-
-
-def _kernel(body: Attention, mask: AttentionMask, x: Tensor) -> Kernel:
-    """The kernel that serves."""
-    position = body.leaf
-    request = KernelRequest(
-        device=x.device.type, dtype=x.dtype, phase="train" if body.training else "prefill", shape=mask.shape,
-        pattern=mask.pattern, mixer=body.mixing, plain=mask.plain, bias=position.biases() or mask.adds_wider(x.dtype),
-        reads_content=position.reads_content, products=position.products, softcap=body.spec.softcap is not None,
-        reads_probs=position.reads_probs(), dropout=body.training and body.spec.dropout > 0,
-        compiling=torch.compiler.is_compiling(), masked=mask.given is not None,
-        recorded=fixed_shapes(x.device.type), learned_bias=position.biases(), deterministic=must_repeat(),
+    kind = LayerGroup(
+        attention=body.spec, position=body.leaf, mixer=body.mixing, pattern=pattern, evaluated=pattern, scale=body.scale,
+        owner=None, turns=body.rotates, biases=body.biases, learned_bias=body.biases, reads_probs=body.reads_probs,
+        layer=None,
     )  # fmt: skip
-    return choice(request).kernel
+    choose_kernel(metadata, kind, x, training=body.training)
+    if isinstance(body, GlobalAttention):
+        metadata.globals_ = global_queries(
+            pattern, mask, q_rope, lambda some: kernel_for(kind, some, x, training=body.training)
+        )
+    return metadata

@@ -5,18 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from anyformer.optim.public import AdamW, Muon, clip_grad_norm_, constant, cosine, groups, inverse_sqrt, linear, wsd
+    from anyformer.optim.clip import clip_grad_norm_
+    from anyformer.optim.grouping import groups
+    from anyformer.optim.optimizers import AdamW, Muon
+    from anyformer.optim.schedule import constant, cosine, inverse_sqrt, linear, wsd
 
 __all__ = ["AdamW", "Muon", "clip_grad_norm_", "constant", "cosine", "groups", "inverse_sqrt", "linear", "wsd"]
 
 
 def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'anyformer.optim' has no attribute {name!r}")
     # Configs of runs read schedules from here without torch.
-    if name in __all__:
-        from anyformer.optim import public
+    from anyformer.optim import clip, grouping, optimizers, schedule
 
-        return getattr(public, name)
-    raise AttributeError(f"module 'anyformer.optim' has no attribute {name!r}")
+    return next(vars(module)[name] for module in (clip, grouping, optimizers, schedule) if name in vars(module))
 
 
 def __dir__() -> list[str]:

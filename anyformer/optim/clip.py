@@ -5,17 +5,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from anyformer.errors import InputError
-from anyformer.optim.rule import lists, local
-
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-    from torch.distributed.tensor import DTensor
+from anyformer.optim.rule import as_dtensor, lists, local
 
 
 def clip(parameters: Iterable[nn.Parameter], limit: float = math.inf) -> Tensor:
@@ -44,7 +40,14 @@ def total_norm(tensors: list[Tensor]) -> Tensor:
     for (cut, wide, _), parts in alike.items():
         # The sums run in float32 anyway; this keeps their results from being rounded for each tensor.
         norm = torch.linalg.vector_norm(torch.stack(lists._foreach_norm(parts, 2.0, dtype=wide)))
-        norms.append(norm if cut is None else _reduced(norm, *cut))
+        if cut is not None:
+            # Of these tensors each process holds a part.
+            mesh, directions = cut
+            square = norm.square()
+            for direction in directions:
+                torch.distributed.all_reduce(square, group=mesh.get_group(direction))
+            norm = square.sqrt()
+        norms.append(norm)
     if len(norms) == 1:
         return norms[0]
     widest = functools.reduce(torch.promote_types, (norm.dtype for norm in norms))
@@ -57,24 +60,6 @@ def _cut(tensor: Tensor) -> Any:
     # A dimension that is cut twice has a placement of its own, which says that it is no shard.
     cut = () if held is None else tuple(i for i, where in enumerate(held.placements) if not where.is_replicate())
     return (held.device_mesh, cut) if held is not None and cut else None
-
-
-def as_dtensor(tensor: Tensor) -> DTensor | None:
-    """A tensor that is cut over processes; None for a plain one."""
-    if type(tensor) is Tensor or type(tensor) is nn.Parameter:
-        return None
-    # Takes a second to import, which a run of one process need not wait for.
-    from torch.distributed.tensor import DTensor
-
-    return tensor if isinstance(tensor, DTensor) else None
-
-
-def _reduced(norm: Tensor, mesh: DeviceMesh, directions: Iterable[int]) -> Tensor:
-    """The norm of tensors of which each process holds a part."""
-    square = norm.square()
-    for direction in directions:
-        torch.distributed.all_reduce(square, group=mesh.get_group(direction))
-    return square.sqrt()
 
 
 def settled(parameter: nn.Parameter) -> Tensor | None:

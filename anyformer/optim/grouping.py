@@ -1,18 +1,31 @@
-"""The parameters of any module in groups by role, for optimizers that treat them differently."""
+"""The parameters of any module in groups by role, for optimizers that treat them differently; torch loads when called."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol, runtime_checkable
-
-from torch import nn
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from anyformer.errors import InputError, nearest
-from anyformer.optim.roles import GROUPS, Group, group_of
-from anyformer.specs.axes import ParamSpec
+from anyformer.specs.axes import ParamSpec, Role
 
+if TYPE_CHECKING:
+    from torch import nn
+
+Group = Literal["matrices", "tables", "head", "vectors"]
+GROUPS: tuple[Group, ...] = ("matrices", "tables", "head", "vectors")
+BY_ROLE: dict[Role, Group] = {
+    "query": "matrices", "key": "matrices", "value": "matrices", "attention_out": "matrices", "ffn_in": "matrices",
+    "ffn_out": "matrices", "embedding": "tables", "position_embedding": "tables", "head": "head",
+}  # fmt: skip
+"""The matrices map the residual to itself or to what a branch works on. Tables have a row for each token or position,
+most of them without a gradient of note in any one step. Every other role is a vector, or as rare as one."""
 FIRST: tuple[Group, ...] = ("tables", "head", "matrices", "vectors")
 """Where several modules share a parameter, the first of its groups counts: a tied head is a table."""
+
+
+def group_of(role: Role) -> Group:
+    """The group of a parameter."""
+    return BY_ROLE.get(role, "vectors")
 
 
 @runtime_checkable
@@ -36,7 +49,8 @@ def groups(module: nn.Module, *, move: Mapping[str, Group] | None = None) -> dic
     the head if it has as many outputs as an Embedding has rows; every other parameter of two dimensions is a matrix.
     `move` says otherwise for parameters by name, such as `{"score.weight": "head"}`.
     """
-    found, names = dict[nn.Parameter, Group](), dict[str, nn.Parameter]()
+    found: dict[nn.Parameter, Group] = {}
+    names: dict[str, nn.Parameter] = {}
     for name, parameter, group in _grouped(module):
         names[name] = parameter
         if parameter not in found or FIRST.index(group) < FIRST.index(found[parameter]):
@@ -52,6 +66,8 @@ def groups(module: nn.Module, *, move: Mapping[str, Group] | None = None) -> dic
 
 def _grouped(module: nn.Module) -> Iterator[tuple[str, nn.Parameter, Group]]:
     """Name, parameter and group of all, those that are shared as often as they are used."""
+    from torch import nn
+
     parts = list(module.named_modules(remove_duplicate=False))
     known: dict[str, Group] = {}
     for path, part in parts:
@@ -59,27 +75,18 @@ def _grouped(module: nn.Module) -> Iterator[tuple[str, nn.Parameter, Group]]:
             own: dict[str, Group] = {_join(path, n): group_of(w.role) for n, w in part.inventory().items()}
             # What holds a part knows more of it than the part itself.
             known = own | known
-    head = _head(module)
+    tables = nn.Embedding, nn.EmbeddingBag
+    rows = {part.num_embeddings for part in module.modules() if isinstance(part, tables)}
+    # The last Linear is the head, if it has an output for each row of a table.
+    last = [part for part in module.modules() if isinstance(part, nn.Linear)][-1:]
+    head = [part for part in last if part.out_features in rows]
     for path, part in parts:
         for name, parameter in part.named_parameters(recurse=False, remove_duplicate=False):
+            matrix: Group = "head" if part in head else "matrices"
+            plain: Group = "tables" if isinstance(part, tables) else matrix if parameter.dim() == 2 else "vectors"
             full = _join(path, name)
-            yield full, parameter, known.get(full) or _plain(part, parameter, head)
+            yield full, parameter, known.get(full) or plain
 
 
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
-
-
-def _plain(part: nn.Module, parameter: nn.Parameter, head: nn.Module | None) -> Group:
-    if isinstance(part, nn.Embedding | nn.EmbeddingBag):
-        return "tables"
-    if parameter.dim() != 2:
-        return "vectors"
-    return "head" if part is head else "matrices"
-
-
-def _head(module: nn.Module) -> nn.Module | None:
-    """The last Linear, if it has an output for each row of a table."""
-    rows = {m.num_embeddings for m in module.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)}
-    linear = [m for m in module.modules() if isinstance(m, nn.Linear)]
-    return linear[-1] if linear and linear[-1].out_features in rows else None

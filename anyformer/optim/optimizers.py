@@ -13,10 +13,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from anyformer.errors import CapabilityError, InputError
-from anyformer.optim.adamw import AdamWRule
 from anyformer.optim.clip import settled
-from anyformer.optim.muon import MuonRule
-from anyformer.optim.rule import OptimizedParam, Rule, StepSize, moved
+from anyformer.optim.rule import AdamWRule, MuonRule, OptimizedParam, Rule, StepSize
 
 Params = Iterable[Any]
 """Parameters, pairs of a name and a parameter, or param groups, as torch's optimizers take them."""
@@ -60,7 +58,7 @@ class RuleOptimizer(Optimizer):
             advice = "make the embedding with sparse=False, or take torch.optim.SparseAdam for it"
             raise CapabilityError(f"{type(self).__name__} can't use sparse gradients; {advice}")
         if not self.state[parameter]:
-            self.state[parameter] = moved("", parameter, rule, master=master).slots
+            self.state[parameter] = rule.new("", parameter, master=master).slots
         found = OptimizedParam(name="", parameter=parameter, slots=self.state[parameter])
         found.refresh()
         return found

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from anyformer.kernels.attention import repeats
+from anyformer.kernels.attention import run_repeated
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.dispatch import AttentionArgs, Kernel
 from anyformer.kernels.precision import no_autocast
-from anyformer.kernels.small_gemm.rope_store import rope_and_store_kv
+from anyformer.kernels.small_gemm.rope_store import RopeStoreArgs, rope_and_store_kv
 from anyformer.parts.attention_metadata import AttentionMetadata, RotaryTables
 from anyformer.parts.fused_linear import FusedInputs, terms_of
 from anyformer.parts.leaf_module import LeafModule
@@ -30,7 +30,7 @@ NOTHING: dict[str, Tensor] = {}
 
 
 class Attention(FusedInputs):
-    """Self-attention, or cross-attention if it is called with a memory.
+    """Self-attention, or cross-attention if it is given what an encoder made.
 
     Queries, keys and values are one product where that can be (see `parts.fused_linear`), and few tokens whose keys lie
     in pages are then normed, rotated and stored by one kernel.
@@ -71,7 +71,7 @@ class Attention(FusedInputs):
         self,
         x_BTD: Tensor,
         metadata: AttentionMetadata,
-        memory_BSD: Tensor | None = None,
+        encoder_BSD: Tensor | None = None,
         *,
         norm: Norm | None = None,
         residual_BTD: Tensor | None = None,
@@ -80,52 +80,47 @@ class Attention(FusedInputs):
         """What attention makes of `norm(x)`, added to the residual if there is one, which may then be written over."""
         fused = self.fused(x_BTD, norm)
         if fused is None:
-            out_BTHK = self.attend(x_BTD if norm is None else norm(x_BTD), metadata, memory_BSD)
+            out_BTHK = self.attend(x_BTD if norm is None else norm(x_BTD), metadata, encoder_BSD)
             y_BTD = self.output()(out_BTHK.flatten(2))
             return y_BTD if residual_BTD is None else residual_BTD + y_BTD
         qkv_BTO = fused.project(x_BTD, norm)
         if metadata.pages is not None and self.stores:
             out_BTHK = self.attend_stored(qkv_BTO, metadata)
         else:
-            out_BTHK = self.attend_heads(*(self.split if self.together else self.parted)(qkv_BTO, metadata), metadata)
+            out_BTHK = self.attend_heads(x_BTD, metadata, *self.split(qkv_BTO, metadata))
         return fused.output(out_BTHK, residual_BTD, x_BTD.shape, inplace=inplace)
 
-    def attend(self, x_BTD: Tensor, metadata: AttentionMetadata, memory_BSD: Tensor | None) -> Tensor:
+    def attend(self, x_BTD: Tensor, metadata: AttentionMetadata, encoder_BSD: Tensor | None) -> Tensor:
         """Weighted values (B,T,H,K), each projection by itself."""
         # Past nn.Module.__getattr__: a token of a small model takes microseconds, and look-ups were a thirtieth of them.
         maps: Any = self._modules
         q_BTHK = self.split_heads(maps["q"](x_BTD), self.q_norm, metadata.q_rope if self.rope_before_cache else None)
         if self.cross:
-            k_BSGK, v_BSGK = self.cross_kv(memory_BSD, metadata)
-            return self.attend_kept(self.tempered(q_BTHK, metadata.mask), k_BSGK, v_BSGK, metadata)
-        # Keys that are the queries themselves are those with their temperature.
-        q_BTHK = self.tempered(q_BTHK, metadata.mask)
-        k_BSGK, v_BSGK, *own = self.project_kv(x_BTD, metadata, q_BTHK)
-        if metadata.cache is not None and self.rope_before_cache:
-            k_BSGK, v_BSGK, *own = metadata.cache.update(
-                self.layer, k_BSGK, v_BSGK, *own, paged=metadata.pages is not None
-            )
-        return self.completed(x_BTD, self.attend_kept(q_BTHK, k_BSGK, v_BSGK, metadata, own), own, metadata)
+            k_BSGK, v_BSGK = self.cross_kv(encoder_BSD, metadata)
+            q_BTHK = self.tempered(q_BTHK, metadata.mask)
+            return self.mix(q_BTHK, k_BSGK, v_BSGK, metadata, metadata.mask, metadata.kernel)
+        return self.attend_heads(x_BTD, metadata, q_BTHK, *self.project_kv(x_BTD, metadata))
 
     def attend_heads(
-        self, q_BTHK: Tensor, k_BTGK: Tensor | None, v_BTGK: Tensor, metadata: AttentionMetadata
+        self,
+        x_BTD: Tensor,
+        metadata: AttentionMetadata,
+        q_BTHK: Tensor,
+        k_BTGK: Tensor | None,
+        v_BTGK: Tensor,
+        *further: Tensor,
     ) -> Tensor:
         """The same from heads of all three; without keys the queries are their own."""
         if self.spec.temperature is not None:
             q_BTHK = self.tempered(q_BTHK, metadata.mask)
+        # Keys that are the queries themselves are those with their temperature.
         k_BTGK = q_BTHK if k_BTGK is None else k_BTGK
-        own: Sequence[Tensor] = ()
+        kept: Sequence[Tensor] = further
         if metadata.cache is not None and self.rope_before_cache:
-            k_BTGK, v_BTGK, *own = metadata.cache.update(self.layer, k_BTGK, v_BTGK, paged=metadata.pages is not None)
-        return self.attend_kept(q_BTHK, k_BTGK, v_BTGK, metadata, own)
-
-    def attend_kept(
-        self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, metadata: AttentionMetadata, own: Sequence[Tensor] = ()
-    ) -> Tensor:
-        """The same from queries and all that they may see."""
-        if metadata.kernel is None:
-            return self.attend_custom(q_BTHK, k_BSGK, v_BSGK, metadata)
-        return self.mix(q_BTHK, k_BSGK, v_BSGK, metadata, metadata.mask, metadata.kernel, own)
+            paged = metadata.pages is not None
+            k_BTGK, v_BTGK, *kept = metadata.cache.update(self.layer, k_BTGK, v_BTGK, *further, paged=paged)
+        out_BTHK = self.mix(q_BTHK, k_BTGK, v_BTGK, metadata, metadata.mask, metadata.kernel, kept)
+        return out_BTHK if metadata.globals_ is None else self.with_global_rows(x_BTD, out_BTHK, kept, metadata)
 
     def attend_stored(self, qkv_BTO: Tensor, metadata: AttentionMetadata) -> Tensor:
         """The same where one kernel norms and rotates queries and keys, and stores keys and values in their pages."""
@@ -140,13 +135,14 @@ class Attention(FusedInputs):
                 part.expand(batch, -1, -1, -1).reshape(batch * tokens, -1) for part in metadata.q_rope.angles
             )
         norms, leaf, d = (self.q_norm, self.k_norm, self.v_norm), self.leaf, self.dims
-        q_NHK = rope_and_store_kv(
+        given = RopeStoreArgs(
             qkv_BTO.view(-1, width), slot_N=slot_N, k_PsGK=k_PsGK, v_PsGK=v_PsGK,
             scales=(scales[0], scales[1]) if scales else None, cos_ND=cos_ND, sin_ND=sin_ND,
             q_norm=terms_of(norms[0]), k_norm=terms_of(norms[1]), v_norm=terms_of(norms[2]),
             norm_last=any(norm is not None and norm.last for norm in norms[:2]), clip=self.spec.clip_qkv,
             layout=leaf.layout if isinstance(leaf, Rope) else "half", heads=d.heads, kv_heads=d.kv_heads, dim=d.head_dim,
         )  # fmt: skip
+        q_NHK = rope_and_store_kv(given)
         q_BTHK = self.tempered(q_NHK.view(batch, tokens, *q_NHK.shape[1:]), metadata.mask)
         return self.mix(q_BTHK, k_PsGK, v_PsGK, metadata, metadata.mask, metadata.kernel, scales)
 
@@ -158,31 +154,24 @@ class Attention(FusedInputs):
         return maps["o"]
 
     def split(self, qkv_BTO: Tensor, metadata: AttentionMetadata) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Queries, keys (None: the queries) and values of one product, rotated in one go."""
+        """Queries, keys (None: the queries) and values of one product, rotated in one go if nothing else is done to them."""
         heads, keys, values = self.sizes
+        rope = metadata.q_rope if self.rope_before_cache else None
+        if not self.together:
+            q, k, v = qkv_BTO.split_with_sizes([n * self.dims.head_dim for n in self.sizes], -1)
+            v = self.split_heads(v, self.v_norm, metadata.k_rope if self.rotates_values else None)
+            k = self.split_heads(k, self.k_norm, rope) if keys else None
+            return self.split_heads(q, self.q_norm, rope), k, v
         if self.spec.clip_qkv is not None:
             qkv_BTO = qkv_BTO.clamp(-self.spec.clip_qkv, self.spec.clip_qkv)
         y = qkv_BTO.view(*qkv_BTO.shape[:2], -1, self.dims.head_dim)
-        if not (self.rotates and self.rope_before_cache) or metadata.q_rope is None:
+        if self.rotates and rope is not None:
+            y, v = y.split_with_sizes((heads + keys, values), 2)
+            y = self.leaf.rotate(y, rope.angles) if self.position is None else self.apply_rotary(y, rope)
+            q, k = y.split_with_sizes((heads, keys), 2)
+        else:
             q, k, v = y.split_with_sizes(self.sizes, 2)
-            return q, k if keys else None, v
-        qk, v = y.split_with_sizes((heads + keys, values), 2)
-        qk = self.apply_rotary(qk, metadata.q_rope)
-        if not keys:
-            return qk, None, v
-        q, k = qk.split_with_sizes((heads, keys), 2)
-        return q, k, v
-
-    def parted(self, qkv_BTO: Tensor, metadata: AttentionMetadata) -> tuple[Tensor, Tensor | None, Tensor]:
-        """The same where norms or rotated values come between."""
-        turn = metadata.q_rope if self.rope_before_cache else None
-        q, k, v = qkv_BTO.split_with_sizes([n * self.dims.head_dim for n in self.sizes], -1)
-        v = self.split_heads(v, self.v_norm, metadata.k_rope if self.rotates_values else None)
-        return (
-            self.split_heads(q, self.q_norm, turn),
-            self.split_heads(k, self.k_norm, turn) if self.sizes[1] else None,
-            v,
-        )
+        return q, k if keys else None, v
 
     def tempered(self, q_BTHK: Tensor, mask: AttentionMask) -> Tensor:
         """Queries with the factor that grows with their position, if there is one."""
@@ -208,39 +197,28 @@ class Attention(FusedInputs):
             angles = self.leaf.angles(self.position.tensors(), turn.pos_BT, turn.length_BT, y_BTHK)
         return self.leaf.rotate(y_BTHK, angles)
 
-    def project_kv(
-        self, x_BSD: Tensor, metadata: AttentionMetadata, q_BTHK: Tensor | None = None
-    ) -> tuple[Tensor, ...]:
-        """Keys and values as they are cached; then those of global queries, if they have their own."""
+    def project_kv(self, x_BSD: Tensor, metadata: AttentionMetadata, prefix: str = "") -> tuple[Any, ...]:
+        """Keys (None: the queries) and values as they are cached; `prefix`: of which projections."""
         maps: Any = self._modules
         k_rope = metadata.k_rope if self.rope_before_cache else None
-        v_turn = metadata.k_rope if self.rotates_values else None
-        if q_BTHK is not None and self.mixing.shares_keys:
-            k_BSGK = q_BTHK
-        else:
-            k_BSGK = self.split_heads(maps["k"](x_BSD), self.k_norm, k_rope)
-        v_BSGK = self.split_heads(maps["v"](x_BSD), self.v_norm, v_turn)
-        return k_BSGK, v_BSGK, *self.further_kv(x_BSD, metadata, k_rope, v_turn)
+        v_rope = metadata.k_rope if self.rotates_values else None
+        shares = self.mixing.shares_keys
+        k_BSGK = None if shares else self.split_heads(maps[f"{prefix}k"](x_BSD), self.k_norm, k_rope)
+        return k_BSGK, self.split_heads(maps[f"{prefix}v"](x_BSD), self.v_norm, v_rope)
 
-    def further_kv(
-        self, x_BSD: Tensor, metadata: AttentionMetadata, k_rope: RotaryTables | None, v_rope: RotaryTables | None
-    ) -> tuple[Tensor, ...]:
-        """What else is cached of a token (see `parts.global_attention`)."""
-        return ()
-
-    def completed(
+    def with_global_rows(
         self, x_BTD: Tensor, out_BTHK: Tensor, further: Sequence[Tensor], metadata: AttentionMetadata
     ) -> Tensor:
-        """Weighted values, after what else some tokens do with what is cached."""
-        return out_BTHK
+        """Weighted values with the rows of global tokens as their own projections give them."""
+        raise TypeError("only an attention with global_projections has global rows")
 
-    def cross_kv(self, memory_BSD: Tensor | None, metadata: AttentionMetadata) -> tuple[Tensor, ...]:
+    def cross_kv(self, encoder_BSD: Tensor | None, metadata: AttentionMetadata) -> tuple[Tensor, ...]:
         """Keys and values of the encoder's states, computed once for a cache."""
         cache = metadata.cache
-        if memory_BSD is None:
+        if encoder_BSD is None:
             assert cache is not None, "the model gives either a memory or a cache that holds one"
             return cache.cross[self.layer]
-        kept = self.project_kv(memory_BSD, metadata)
+        kept = self.project_kv(encoder_BSD, metadata)
         if cache is not None:
             cache.cross[self.layer] = kept
         return kept
@@ -252,10 +230,12 @@ class Attention(FusedInputs):
         v_BSGK: Tensor,
         metadata: AttentionMetadata,
         mask: AttentionMask,
-        kernel: Kernel,
+        kernel: Kernel | None,
         scales: Sequence[Tensor] = (),
     ) -> Tensor:
-        """Weighted values of every head."""
+        """Weighted values of every head; without a kernel by the mixer's own way."""
+        if kernel is None:
+            return self.attend_custom(q_BTHK, k_BSGK, v_BSGK, metadata)
         scores, values = metadata.scores, None
         if self.biases or self.reads_probs:
             own = self.position.tensors() if self.position is not None else metadata.own or {}
@@ -268,20 +248,16 @@ class Attention(FusedInputs):
             self.spec.softcap, self.spec.dropout if self.training else 0.0, metadata.cache is not None, None if metadata.pages is None else metadata.pages.scaled(scales),
         )  # fmt: skip
         if mask.pattern.repeats:
-            return repeats.attend(kernel, q_BTHK, k_BSGK, v_BSGK, terms)
+            return run_repeated(kernel, q_BTHK, k_BSGK, v_BSGK, terms)
         return kernel.run(q_BTHK, k_BSGK, v_BSGK, terms)
 
     def attend_custom(self, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, metadata: AttentionMetadata) -> Tensor:
         """The output of a mixer with a way of its own."""
         turn, cache, decisions = metadata.q_rope, metadata.cache, metadata.decisions
-        late = (
-            None
-            if turn is None or self.rope_before_cache or not self.rotates
-            else functools.partial(self.apply_rotary, turn=turn)
-        )
+        late = self.rotates and not self.rope_before_cache
         work = MixerInput(
             q_BTHK=q_BTHK, k_BSGK=k_BSGK, v_BSGK=v_BSGK,
-            turn=late or (lambda x: x),
+            turn=functools.partial(self.apply_rotary, turn=turn) if late and turn is not None else (lambda x: x),
             mask=metadata.mask, scale=self.scale, dropout=self.spec.dropout if self.training else 0.0,
             state=cache.state(self.layer) if cache is not None and self.mixing.stateful else None,
             decide=(lambda make: make()) if decisions is None else decisions.decide,

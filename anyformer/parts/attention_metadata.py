@@ -19,6 +19,15 @@ from anyformer.parts.replay import ReplayLog
 from anyformer.specs.axes import ScoreBias
 
 
+def gather_tokens(value: Any, index_BN: Tensor) -> Any:
+    """What is said of some tokens of each row, of what is said of all (B or 1,T,...) or of the row."""
+    if not isinstance(value, Tensor) or value.dim() < 2 or value.shape[1] == 1:
+        return value
+    rows = max(value.shape[0], index_BN.shape[0])
+    index = index_BN.expand(rows, -1).reshape(rows, -1, *[1] * (value.dim() - 2)).expand(-1, -1, *value.shape[2:])
+    return value.expand(rows, *value.shape[1:]).gather(1, index)
+
+
 class RotaryTables(NamedTuple):
     """What a position scheme needs to rotate tokens, with the angles if the stack could compute them."""
 
@@ -28,17 +37,8 @@ class RotaryTables(NamedTuple):
 
     def at(self, index_BN: Tensor) -> RotaryTables:
         """The same for some tokens of each row."""
-
-        def pick(part: Tensor) -> Tensor:
-            if part.shape[1] == 1:
-                return part
-            rows = part.expand(index_BN.shape[0], *part.shape[1:])
-            index = index_BN.view(*index_BN.shape, *[1] * (part.dim() - 2)).expand(*index_BN.shape, *part.shape[2:])
-            return rows.gather(1, index)
-
-        length = None if self.length_BT is None else pick(self.length_BT)
-        angles = None if self.angles is None else tuple(pick(part) for part in self.angles)
-        return RotaryTables(pick(self.pos_BT), length, angles)
+        angles = None if self.angles is None else tuple(gather_tokens(part, index_BN) for part in self.angles)
+        return RotaryTables(gather_tokens(self.pos_BT, index_BN), gather_tokens(self.length_BT, index_BN), angles)
 
 
 class GlobalQueries(NamedTuple):

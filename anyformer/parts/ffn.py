@@ -39,8 +39,7 @@ class FeedForwardNet(FusedInputs):
         whole = chunk is None or x_BTD.shape[:-1].numel() <= chunk
         fused = self.fused(x_BTD, norm) if whole else None
         if fused is not None:
-            inner = fused.combine(x_BTD, norm, self.leaf)
-            return fused.output(inner, residual_BTD, x_BTD.shape, inplace=inplace)
+            return fused.output(fused.project(x_BTD, norm, self.leaf), residual_BTD, x_BTD.shape, inplace=inplace)
         x_BTD = x_BTD if norm is None else norm(x_BTD)
         if whole:
             y_BTD = self.answer(x_BTD, self.training)

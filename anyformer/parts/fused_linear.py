@@ -10,9 +10,9 @@ everything that was replaced or has a hook, runs map by map.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -48,8 +48,16 @@ class FusedInputs(nn.Module):
         """The fused products, if this pass may run them on `norm(x)`; None: it runs map by map."""
         if self.training or self.apart is not None or torch.compiler.is_compiling():
             return None
-        found = self._fused
-        if found is None or not found.holds(self._modules):
+        found, modules = self._fused, self._modules
+        if found is not None:
+            # They hold as long as the same projections are there, and their parameters where they were.
+            for name, m in found.named:
+                if modules.get(name) is not m:
+                    found = None
+            for own, key, p, place in () if found is None else found.places:
+                if own.get(key) is not p or (place and p is not None and p.data_ptr() != place):
+                    found = None
+        if found is None:
             found = self._fused = Fused(self)
         if found.why_not is not None or (torch.is_grad_enabled() and not found.quantised):
             return None
@@ -109,13 +117,21 @@ def lay_out(maps: Sequence[nn.Module]) -> None:
     For the module that owns them, when it materialises: whoever holds a parameter's memory then holds nothing.
     """
     linear: Any = maps
-    if len(maps) < 2 or _why_apart(maps) is not None or _side_by_side(linear) is not None:
+    if len(maps) < 2 or _why_apart(maps) is not None or side_by_side(maps) is not None:
         return
+    rows = [len(m.weight) for m in linear]
     # Not inference tensors, even if this is called where gradients are off for good: they are parameters.
     with torch.inference_mode(False), torch.no_grad():
-        _place([m.weight for m in linear], [m.weight.shape[0] for m in linear])
+        _place([m.weight for m in linear], rows)
         if any(m.bias is not None for m in linear):
-            _place([m.bias for m in linear], [m.weight.shape[0] for m in linear])
+            _place([m.bias for m in linear], rows)
+
+
+class FusedLinear(NamedTuple):
+    """The weights of one or more maps, one below the other, as their owner laid them out."""
+
+    weight_OI: Tensor
+    bias_O: Tensor | None
 
 
 class Fused:
@@ -139,58 +155,29 @@ class Fused:
             self.read, self.back = _product(inputs), _product([output])
             self.quantised = isinstance(self.read, QuantizedLinear)
 
-    def holds(self, modules: Mapping[str, nn.Module | None]) -> bool:
-        """Whether the same projections are there, and their parameters where they were."""
-        for name, m in self.named:
-            if modules.get(name) is not m:
-                return False
-        for own, key, p, place in self.places:
-            if own.get(key) is not p or (place and p is not None and p.data_ptr() != place):
-                return False
-        return True
-
-    def project(self, x_BTD: Tensor, norm: Norm | None) -> Tensor:
-        """What all input projections give for the normed input, side by side."""
+    def project(self, x_BTD: Tensor, norm: Norm | None, ffn: FeedForward | None = None) -> Tensor:
+        """What all input projections give for the normed input, side by side; with `ffn` its inner activations (N,F)."""
         own: Any = None if norm is None else norm._parameters
         terms = None if norm is None else NormTerms(norm.leaf, own)
         x_ND, read = x_BTD.reshape(-1, x_BTD.shape[-1]), self.read
         if isinstance(read, FusedLinear):
-            y_NO = small_gemm.norm_linear(x_ND, terms, read.weight_OI, read.bias_O)
+            if ffn is not None:
+                return small_gemm.norm_linear_combine(x_ND, terms, *read, ffn)
+            y_NO = small_gemm.norm_linear(x_ND, terms, *read)
         else:
             y_NO = read.read(x_ND, terms)
-        return y_NO.view(*x_BTD.shape[:-1], -1)
-
-    def combine(self, x_BTD: Tensor, norm: Norm | None, leaf: FeedForward) -> Tensor:
-        """The inner activations of a feed-forward."""
-        own: Any = None if norm is None else norm._parameters
-        terms = None if norm is None else NormTerms(norm.leaf, own)
-        x_ND, read = x_BTD.reshape(-1, x_BTD.shape[-1]), self.read
-        if isinstance(read, FusedLinear):
-            return small_gemm.norm_linear_combine(x_ND, terms, read.weight_OI, read.bias_O, leaf)
-        return leaf.combine(*read.read(x_ND, terms).chunk(len(leaf.inputs), -1))
+        return y_NO.view(*x_BTD.shape[:-1], -1) if ffn is None else ffn.combine(*y_NO.chunk(len(ffn.inputs), -1))
 
     def output(self, x: Tensor, residual_BTD: Tensor | None, shape: Sequence[int], *, inplace: bool = False) -> Tensor:
         """What the projection back gives (shape), added to the residual if there is one, which may be written over."""
         back = self.back
-        x_NI = x.reshape(-1, back.shape[0])
-        if isinstance(back, FusedLinear):
-            if residual_BTD is not None:
-                residual_NO = residual_BTD.reshape(-1, shape[-1])
-                return small_gemm.linear_add(x_NI, back.weight_OI, back.bias_O, residual_NO, over=inplace).view(shape)
-            return small_gemm.norm_linear(x_NI, None, back.weight_OI, back.bias_O).view(shape)
-        y_BTD = back.product(x_NI).view(shape)
-        return y_BTD if residual_BTD is None else residual_BTD + y_BTD
-
-
-class FusedLinear:
-    """The weights of one or more maps, one below the other, as their owner laid them out."""
-
-    def __init__(self, maps: Sequence[Linear]) -> None:
-        found = _side_by_side(maps)
-        if found is None:
-            raise TypeError("these maps don't lie side by side; see why_not")
-        self.weight_OI, self.bias_O = found
-        self.shape = (self.weight_OI.shape[1], self.weight_OI.shape[0])
+        if not isinstance(back, FusedLinear):
+            y_BTD = back.product(x.reshape(-1, back.shape[0])).view(shape)
+            return y_BTD if residual_BTD is None else residual_BTD + y_BTD
+        x_NI = x.reshape(-1, back.weight_OI.shape[1])
+        if residual_BTD is None:
+            return small_gemm.norm_linear(x_NI, None, *back).view(shape)
+        return small_gemm.linear_add(x_NI, *back, residual_BTD.reshape(-1, shape[-1]), over=inplace).view(shape)
 
 
 def terms_of(norm: Norm | None) -> NormTerms | None:
@@ -201,11 +188,13 @@ def terms_of(norm: Norm | None) -> NormTerms | None:
 
 def _product(maps: Sequence[nn.Module]) -> FusedLinear | QuantizedLinear:
     """One product for all of these maps, which `why_not` has passed."""
-    first: Any = maps[0]
-    if isinstance(first, Slice):
-        return first.whole
-    linear: Any = maps
-    return first if isinstance(first, QuantizedLinear) else FusedLinear(linear)
+    first = maps[0]
+    found = (
+        first.whole if isinstance(first, Slice) else first if isinstance(first, QuantizedLinear) else side_by_side(maps)
+    )
+    if found is None:
+        raise TypeError("these maps don't lie side by side; see why_not")
+    return found
 
 
 def why_not(maps: Sequence[nn.Module]) -> str | None:
@@ -214,12 +203,10 @@ def why_not(maps: Sequence[nn.Module]) -> str | None:
         wholes = {getattr(m, "whole", m) for m in maps}
         return None if len(wholes) == 1 else "its projections were quantised one by one"
     reason = _why_apart(maps)
-    if reason is None:
-        linear: Any = maps
-        if any(p.is_meta for m in linear for p in m.parameters()):
-            return "it is on the meta device and has no weights"
-        if _side_by_side(linear) is None:
-            return "its weights don't lie side by side: a parameter was replaced, or several modules use it"
+    if reason is None and any(p.is_meta for m in maps for p in m.parameters()):
+        return "it is on the meta device and has no weights"
+    if reason is None and side_by_side(maps) is None:
+        return "its weights don't lie side by side: a parameter was replaced, or several modules use it"
     return reason
 
 
@@ -259,20 +246,16 @@ def _place(parts: Sequence[nn.Parameter | None], rows: Sequence[int]) -> None:
             p.data = part
 
 
-def _side_by_side(maps: Sequence[Linear]) -> tuple[Tensor, Tensor | None] | None:
-    """Weights and biases as one tensor each, if they lie side by side."""
+def side_by_side(maps: Sequence[Any]) -> FusedLinear | None:
+    """All maps as one, if their weights lie side by side, and so do their biases."""
+    weights, biases = [m.weight for m in maps], [m.bias for m in maps]
     if len(maps) == 1:
-        bias = maps[0].bias
-        return maps[0].weight.detach(), None if bias is None else bias.detach()
-    rows = [m.weight.shape[0] for m in maps]
-    weight = _joined([m.weight for m in maps], rows)
-    if weight is None:
-        return None
-    biases = [m.bias for m in maps]
-    if all(bias is None for bias in biases):
-        return weight, None
-    bias = _joined(biases, rows)
-    return None if bias is None else (weight, bias)
+        return FusedLinear(weights[0].detach(), None if biases[0] is None else biases[0].detach())
+    rows = [len(weight) for weight in weights]
+    weight = _joined(weights, rows)
+    biased = any(bias is not None for bias in biases)
+    bias = _joined(biases, rows) if biased else None
+    return None if weight is None or (biased and bias is None) else FusedLinear(weight, bias)
 
 
 def _joined(parts: Sequence[Tensor | None], rows: Sequence[int]) -> Tensor | None:

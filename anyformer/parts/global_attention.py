@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from anyformer.kernels.attention_mask import AttentionMask
+from anyformer.kernels.cuda_graph import fixed_shapes
+from anyformer.kernels.dispatch import Kernel
 from anyformer.parts.attention import Attention
-from anyformer.parts.attention_metadata import AttentionMetadata, GlobalQueries, RotaryTables
+from anyformer.parts.attention_metadata import AttentionMetadata, GlobalQueries, RotaryTables, gather_tokens
 from anyformer.parts.linear import Linear
 from anyformer.specs.axes import Dims, Position
 from anyformer.specs.layer import Attention as AttentionSpec
 from anyformer.specs.layer import absorbs
+from anyformer.specs.patterns import Pattern, Tokens
 
 
 class GlobalAttention(Attention):
@@ -28,23 +32,10 @@ class GlobalAttention(Attention):
         self.apart = "its global tokens have projections of their own"
         self.stores = False
 
-    def further_kv(
-        self, x_BSD: Tensor, metadata: AttentionMetadata, k_rope: RotaryTables | None, v_rope: RotaryTables | None
-    ) -> tuple[Tensor, ...]:
-        """Keys and values for global queries, where they are made of all tokens."""
-        if not self.needs_global_keys(metadata):
-            return ()
-        return (
-            self.split_heads(self.global_k(x_BSD), self.k_norm, k_rope),
-            self.split_heads(self.global_v(x_BSD), self.v_norm, v_rope),
-        )
-
-    def completed(
-        self, x_BTD: Tensor, out_BTHK: Tensor, further: Sequence[Tensor], metadata: AttentionMetadata
-    ) -> Tensor:
-        """The output with the rows of global tokens as their own projections give them."""
-        rows = metadata.globals_
-        return out_BTHK if rows is None else self.with_global_rows(x_BTD, out_BTHK, further, rows, metadata)
+    def project_kv(self, x_BSD: Tensor, metadata: AttentionMetadata, prefix: str = "") -> tuple[Any, ...]:
+        """Keys and values; then those for global queries, where they are made of all tokens."""
+        found = super().project_kv(x_BSD, metadata)
+        return (*found, *super().project_kv(x_BSD, metadata, "global_")) if self.needs_global_keys(metadata) else found
 
     def needs_global_keys(self, metadata: AttentionMetadata) -> bool:
         """Whether keys and values for global queries are made of all tokens: for a cache, or for many such queries."""
@@ -56,15 +47,11 @@ class GlobalAttention(Attention):
         return few is None or drops or not absorbs(self.spec, self.leaf, self.dims, few)
 
     def with_global_rows(
-        self,
-        x_BTD: Tensor,
-        out_BTHK: Tensor,
-        further: Sequence[Tensor],
-        rows: GlobalQueries,
-        metadata: AttentionMetadata,
+        self, x_BTD: Tensor, out_BTHK: Tensor, further: Sequence[Tensor], metadata: AttentionMetadata
     ) -> Tensor:
         """The output with the rows of global tokens as their own projections give them."""
         maps: Any = self._modules
+        rows: Any = metadata.globals_
         index_BN, x_BND = rows.index_BN, x_BTD
         if index_BN is not None:
             index_BN = index_BN.expand(x_BTD.shape[0], -1)
@@ -105,3 +92,23 @@ def attention_body(
     if spec.global_projections and not cross:
         return GlobalAttention(spec, dims, position, layer=layer)
     return Attention(spec, dims, position, layer=layer, cross=cross)
+
+
+def global_queries(
+    pattern: Pattern, mask: AttentionMask, rope: RotaryTables | None, kernel_for: Callable[[AttentionMask], Kernel]
+) -> GlobalQueries | None:
+    """The global queries of every row, gathered so that few are computed; None if there is none."""
+    chosen_BT: Tensor | None = pattern.is_global(mask.q)
+    if chosen_BT is None:
+        return None
+    if fixed_shapes(chosen_BT.device.type):
+        # How many there are can't be looked at: every query is computed, and the others are dropped.
+        return GlobalQueries(None, chosen_BT, mask, kernel_for(mask), rope)
+    most = int(chosen_BT.sum(1).max())
+    if most == 0:
+        return None
+    index_BN = (~chosen_BT).to(torch.uint8).argsort(dim=1, stable=True)[:, :most]
+    q = Tokens(*(gather_tokens(value, index_BN) for value in mask.q))
+    some = AttentionMask(pattern, q, mask.k, mask.valid_BS, heads=mask.heads, layer=mask.layer)
+    chosen_BN = chosen_BT.gather(1, index_BN)
+    return GlobalQueries(index_BN, chosen_BN, some, kernel_for(some), None if rope is None else rope.at(index_BN))

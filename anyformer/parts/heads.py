@@ -64,7 +64,10 @@ class LMHead(nn.Module):
 
     def forward(self, hidden: Tensor, asked: LossRequest | None = None) -> Any:
         """Logits (...,V); or, if a loss is asked for, its terms, and the logits are never held."""
-        hidden = self.before(hidden)
+        if self.dense is not None and self.norm is not None and self.activation is not None:
+            hidden = self.norm(self.activation.combine(self.dense(hidden)))
+        if self.project is not None:
+            hidden = self.project(hidden)
         if asked is not None:
             return self.loss(hidden, asked)
         if self.quantised is not None:
@@ -78,14 +81,8 @@ class LMHead(nn.Module):
             logits = (self.spec.softcap * torch.tanh(logits.to(exact) / self.spec.softcap)).to(logits.dtype)
         return logits
 
-    def before(self, hidden: Tensor) -> Tensor:
-        """What the product with the vocabulary reads."""
-        if self.dense is not None and self.norm is not None and self.activation is not None:
-            hidden = self.norm(self.activation.combine(self.dense(hidden)))
-        return hidden if self.project is None else self.project(hidden)
-
     def product(self) -> tuple[Tensor, Tensor | None]:
-        """Weight (V,D) and bias of that product."""
+        """Weight (V,D) and bias of the product with the vocabulary."""
         bias = self.bias if self.spec.adds_bias else None
         return self.weight if self.table is None else self.table.weight, bias
 

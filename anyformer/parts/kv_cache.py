@@ -13,8 +13,10 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.kernels.block_table import BlockTable
-from anyformer.parts.cache_positions import KeyPositions
-from anyformer.specs.cache_spec import LayerCacheSpec
+from anyformer.specs.cache_policy import LayerCacheSpec
+
+KeyPositions = tuple[Tensor, Tensor | None, Tensor | None]
+"""Positions, validity (None: all real) and global marks (None: no token is global) of some keys."""
 
 
 class KVCache(abc.ABC):

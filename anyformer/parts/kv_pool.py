@@ -1,7 +1,7 @@
 """A KV pool: blocks of keys and values that many sequences share, and who holds which.
 
 A sequence has a slot (its row of states and global marks) and, for every policy of keeping tokens, a block table that
-grows with what it has read. Blocks of equal prefixes are shared where all layers keep all tokens: a block that is full
+grows with its computed tokens. Blocks of equal prefixes are shared where all layers keep all tokens: a block that is full
 never changes. NULL_BLOCK belongs to nobody.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,8 +19,7 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.kernels.block_table import NULL_BLOCK
 from anyformer.parts.block_manager import BlockManager
-from anyformer.specs.cache_policy import Keep
-from anyformer.specs.cache_spec import LayerCacheSpec
+from anyformer.specs.cache_policy import Keep, LayerCacheSpec
 
 if TYPE_CHECKING:
     from anyformer.parts.paged_cache import PagedKVCache
@@ -35,13 +34,12 @@ class CachedSequence:
     slot: int
     blocks: list[list[int]]
     """By policy, in the order of slots."""
-    count: int = 0
-    """Tokens read so far."""
+    num_computed_tokens: int = 0
     rope_length: int | None = None
-    """The length that length-dependent positions read; None: the pool's."""
+    """The length that length-dependent positions read."""
     source_rope_length: int | None = None
     """The same for the source of an encoder-decoder; None: the pool's, else its own length."""
-    shared: int = 0
+    num_shared_tokens: int = 0
     """Its first tokens lie in blocks that others may read too."""
     cross: list[tuple[Tensor, ...]] = field(default_factory=list)
     """Keys and values (1,S,heads,dim) of its source, by layer; empty: no source was read."""
@@ -49,18 +47,6 @@ class CachedSequence:
     source_valid_1S: Tensor | None = None
     serial: int = field(default_factory=itertools.count().__next__)
     """A number that no other sequence ever has, as an address may."""
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """A sequence as it was: how much it had read, and its states."""
-
-    count: int
-    states: tuple[tuple[Tensor, ...], ...]
-
-    def before(self, tokens: int) -> Snapshot:
-        """The same so many tokens earlier, of a sequence without states."""
-        return replace(self, count=self.count - tokens)
 
 
 class KVBlockPool:
@@ -71,7 +57,6 @@ class KVBlockPool:
     """
 
     restartable = True
-    """Whether a sequence whose pass failed can be read again while others go on."""
 
     def __init__(
         self,
@@ -101,7 +86,8 @@ class KVBlockPool:
         self.device, self.dtype, self.chunk, self.prefix = device, dtype, chunk, prefix
         self.int8 = kv_cache_dtype == "int8"
         self.needs_rope_length, self.rope_length = needs_rope_length, rope_length
-        """Whether a position scheme reads a length, and which one sequences have by default."""
+        """Whether a position scheme reads a length, and the one that was given for all sequences."""
+        self.default_rope_length = length if rope_length is None else rope_length
         policies = [spec.keep.fed(chunk).within(length) if spec.streams else None for spec in specs]
         self.policies: list[Keep] = list(dict.fromkeys(keep for keep in policies if keep is not None))
         self.policy_of = [None if keep is None else self.policies.index(keep) for keep in policies]
@@ -149,15 +135,6 @@ class KVBlockPool:
         """Whether a layer keeps a state."""
         return any(spec.state for spec in self.specs)
 
-    @property
-    def default_rope_length(self) -> int:
-        """The length that length-dependent positions read where a sequence says nothing."""
-        return self.length if self.rope_length is None else self.rope_length
-
-    def rope_length_of(self, sequence: CachedSequence) -> int:
-        """The length that length-dependent positions read for a sequence."""
-        return self.default_rope_length if sequence.rope_length is None else sequence.rope_length
-
     def batch(self, sequences: Sequence[CachedSequence], lengths: Sequence[int]) -> PagedKVCache:
         """These sequences as the rows of a batch, for one pass with so many new tokens each."""
         from anyformer.parts.paged_cache import PagedKVCache
@@ -165,28 +142,19 @@ class KVBlockPool:
         return PagedKVCache(self, sequences, lengths)
 
     def add(self, *, rope_length: int | None = None, source_rope_length: int | None = None) -> CachedSequence | None:
-        """A sequence that has read nothing; None if all slots are taken."""
+        """An empty sequence; None if all slots are taken."""
         if not self.free_slots:
             return None
-        sequence = CachedSequence(
-            self.free_slots.pop(), [[] for _ in self.policies], rope_length=rope_length,
-            source_rope_length=source_rope_length,
-        )  # fmt: skip
+        sequence = CachedSequence(self.free_slots.pop(), [[] for _ in self.policies])
+        sequence.rope_length = self.default_rope_length if rope_length is None else rope_length
+        sequence.source_rope_length = source_rope_length
         self.sequences[sequence.slot] = sequence
         for state in self._states():
             state[sequence.slot].zero_()
         return sequence
 
-    def allocate(self, new: int, **lengths: int | None) -> CachedSequence:
-        """The same with room for so many tokens, by one who has counted slots and blocks before."""
-        sequence = self.add(**lengths)
-        if sequence is None:
-            raise InputError(f"all {self.max_num_seqs} slots of the pool are taken")
-        self.grow(sequence, new)
-        return sequence
-
     def grow(self, sequence: CachedSequence, new: int) -> None:
-        """Take the blocks for so many new tokens, by one who has counted them before."""
+        """Allocate the blocks for so many new tokens, by one who has counted them before."""
         if not self.reserve(sequence, new):
             raise InputError(f"the pool has no block left for {new} more tokens")
 
@@ -197,12 +165,11 @@ class KVBlockPool:
         """
         if self.sequences.pop(sequence.slot, None) is not sequence:
             raise InputError("this sequence holds nothing of this pool: it was freed before, or belongs to another")
-        if wipe:
-            for i, (manager, held) in enumerate(zip(self.managers, sequence.blocks, strict=True)):
+        for i, (manager, held) in enumerate(zip(self.managers, sequence.blocks, strict=True)):
+            if wipe:
                 own = [NULL_BLOCK, *(block for block in held if manager.evict(block))]
                 for tensor in self._tensors(i):
                     tensor[own] = 0
-        for manager, held in zip(self.managers, sequence.blocks, strict=True):
             for block in reversed(held):
                 manager.decref(block)
         sequence.blocks = [[] for _ in self.policies]
@@ -216,14 +183,14 @@ class KVBlockPool:
 
     def needs(self, sequence: CachedSequence, new: int) -> list[int]:
         """Further blocks that so many new tokens take, by policy."""
-        count = sequence.count + new
+        count = sequence.num_computed_tokens + new
         return [max(0, self.blocks_for(i, count) - len(held)) for i, held in enumerate(sequence.blocks)]
 
     def reserve(self, sequence: CachedSequence, new: int) -> bool:
-        """Take the blocks for so many new tokens: all of them, or none if they are not there."""
-        if sequence.count + new > self.length:
+        """Allocate the blocks for so many new tokens: all of them, or none if they are not there."""
+        if sequence.num_computed_tokens + new > self.length:
             raise InputError(
-                f"the pool serves rows of up to {self.length} tokens: {sequence.count} are read and {new} were given"
+                f"the pool serves rows of up to {self.length} tokens: {sequence.num_computed_tokens} are read and {new} were given"
             )
         needed = self.needs(sequence, new)
         if any(manager.free < n for manager, n in zip(self.managers, needed, strict=True)):
@@ -235,27 +202,28 @@ class KVBlockPool:
     def match_prefix(self, sequence: CachedSequence, ids: Sequence[int]) -> int:
         """Let a new sequence begin with blocks that hold a prefix of these tokens already; how many tokens that is.
 
-        At least one token is left to read, for its logits.
+        At least one token is left to compute, for its logits.
         """
-        if not self.shares_prefixes or sequence.count or any(sequence.blocks):
+        if not self.shares_prefixes or sequence.num_computed_tokens or any(sequence.blocks):
             return 0
-        found = self.managers[0].lookup_prefix(self._root(sequence), ids[: len(ids) - 1], self.block_size)
+        manager = self.managers[0]
+        found = manager.lookup_prefix(self._root(sequence), ids[: len(ids) - 1], self.block_size)
         # Tokens of a prefix-LM's prefix see each other both ways: all of them are the same, or none is shared.
         if not found or len(found) * self.block_size < self.prefix:
             return 0
         for block in found:
-            self.managers[0].incref(block)
-        sequence.blocks[0] = list(found)
-        sequence.count = sequence.shared = len(found) * self.block_size
-        return sequence.count
+            manager.incref(block)
+        sequence.blocks[0] = found
+        sequence.num_computed_tokens = sequence.num_shared_tokens = len(found) * self.block_size
+        return sequence.num_computed_tokens
 
     def register_prefix(self, sequence: CachedSequence, ids: Sequence[int]) -> None:
         """Remember what the full blocks of a sequence hold: `ids` are its tokens from the first."""
-        if self.shares_prefixes and sequence.count >= self.prefix:
-            full = min(sequence.count, len(ids)) // self.block_size
+        if self.shares_prefixes and sequence.num_computed_tokens >= self.prefix:
+            full = min(sequence.num_computed_tokens, len(ids)) // self.block_size
             blocks = sequence.blocks[0][:full]
             self.managers[0].register_prefix(self._root(sequence), ids, self.block_size, blocks)
-            sequence.shared = max(sequence.shared, full * self.block_size)
+            sequence.num_shared_tokens = max(sequence.num_shared_tokens, full * self.block_size)
 
     def reset_prefix_cache(self) -> None:
         """Forget what free blocks hold, as the weights are others now."""
@@ -264,16 +232,14 @@ class KVBlockPool:
 
     def _root(self, sequence: CachedSequence) -> Any:
         """What else the content of a block depends on."""
-        return self.rope_length_of(sequence) if self.needs_rope_length else None
+        return sequence.rope_length if self.needs_rope_length else None
 
     def fork(self, sequence: CachedSequence) -> CachedSequence | None:
-        """Another sequence that has read the same; None if there is no room. Full blocks are shared where that is
-        possible.
-        """
+        """A copy of a sequence; None if there is no room. Full blocks are shared where that is possible."""
         twin = self.add(rope_length=sequence.rope_length, source_rope_length=sequence.source_rope_length)
         if twin is None:
             return None
-        shared = sequence.count // self.block_size if self.shares_prefixes else 0
+        shared = sequence.num_computed_tokens // self.block_size if self.shares_prefixes else 0
         missing = [len(held) - (shared if i == 0 else 0) for i, held in enumerate(sequence.blocks)]
         if any(manager.free < n for manager, n in zip(self.managers, missing, strict=True)):
             self.free(twin)
@@ -291,31 +257,28 @@ class KVBlockPool:
             state[twin.slot] = state[sequence.slot]
         if self.is_global is not None:
             self.is_global[twin.slot] = self.is_global[sequence.slot]
-        twin.count = sequence.count
-        twin.shared = sequence.shared = max(sequence.shared, shared * self.block_size)
+        twin.num_computed_tokens = sequence.num_computed_tokens
+        twin.num_shared_tokens = sequence.num_shared_tokens = max(sequence.num_shared_tokens, shared * self.block_size)
         twin.cross = list(sequence.cross)
         twin.source_pos_1S, twin.source_valid_1S = sequence.source_pos_1S, sequence.source_valid_1S
         return twin
 
-    def snapshot(self, sequence: CachedSequence) -> Snapshot:
-        """What `rewind` needs to undo the next step of a sequence."""
-        states = tuple(tuple(state[sequence.slot].clone() for state in layer) for layer in self.states)
-        return Snapshot(sequence.count, states)
+    def snapshot(self, sequence: CachedSequence) -> tuple[int, list[Tensor]]:
+        """What `rewind` needs to undo the next step of a sequence: its number of computed tokens, and its states."""
+        return sequence.num_computed_tokens, [state[sequence.slot].clone() for state in self._states()]
 
-    def rewind(self, sequence: CachedSequence, to: Snapshot, *, keep: int = 0) -> None:
-        """Forget what was read after a snapshot, but for the first `keep` of those tokens. A window can forget less than
-        `chunk` tokens: more were overwritten. A state keeps none of them.
+    def rewind(self, sequence: CachedSequence, count: int, states: Sequence[Tensor] = ()) -> None:
+        """Go back to so many computed tokens, and the states after them. A window can forget less than `chunk` tokens:
+        more were overwritten.
         """
-        count = to.count + keep
-        back, rings = sequence.count - count, any(policy.recent is not None for policy in self.policies)
-        lost = (rings and back >= max(self.chunk, 2)) or count < sequence.shared
-        if back < 0 or lost or (self.stateful and keep and back):
-            raise InputError(f"a sequence that has read {sequence.count} tokens can't go back to {count}")
+        back, rings = sequence.num_computed_tokens - count, any(keep.recent is not None for keep in self.policies)
+        lost = (rings and back >= max(self.chunk, 2)) or count < sequence.num_shared_tokens
+        if back < 0 or lost or (self.stateful and back and not states):
+            raise InputError(f"a sequence that has read {sequence.num_computed_tokens} tokens can't go back to {count}")
         if back:
-            for layer, saved in zip(self.states, to.states, strict=True):
-                for state, old in zip(layer, saved, strict=True):
-                    state[sequence.slot] = old
-        sequence.count = count
+            for state, saved in zip(self._states(), states, strict=self.stateful):
+                state[sequence.slot] = saved
+        sequence.num_computed_tokens = count
 
     def _states(self) -> Iterator[Tensor]:
         return (state for layer in self.states for state in layer)

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.kernels.block_table import NULL_BLOCK, BlockTable, numbers, write
-from anyformer.parts.cache_positions import KeyPositions
-from anyformer.parts.kv_cache import KVCache
+from anyformer.parts.kv_cache import KeyPositions, KVCache
 from anyformer.parts.kv_pool import CachedSequence, KVBlockPool
 from anyformer.specs.cache_policy import Keep
 
@@ -26,20 +25,19 @@ FEW = 16
 class LayerBlocks:
     """The rows' blocks of one policy, and where this step's tokens go and are found."""
 
-    def __init__(self, keep: Keep, block_size: int, chunk: int, table_BN: Tensor) -> None:
-        self.keep, self.block_size, self.chunk, self.table_BN = keep, block_size, chunk, table_BN
-        self.host_BN = torch.full(table_BN.shape, NULL_BLOCK, dtype=torch.int32)
+    def __init__(self, pool: KVBlockPool, keep: Keep, rows: int, width: int) -> None:
+        self.keep, self.block_size, self.chunk = keep, pool.block_size, pool.chunk
+        self.host_BN = torch.full((rows, width), NULL_BLOCK, dtype=torch.int32)
+        self.table_BN = self.host_BN.to(pool.device, copy=True)
         self.loaded: dict[int, list[int]] = {}
         """The blocks of each row that has some, as they are in the table."""
-        self.slot_S = torch.arange(table_BN.shape[1] * block_size, device=table_BN.device)
+        self.slot_S = torch.arange(width * pool.block_size, device=pool.device)
         self.slot_mapping_N = self.slot_S[:0]
         """Where new tokens are written, among all slots of the pool."""
-        self.aside = False
-        """Whether new tokens are seen beside what the pool holds, and written afterwards."""
-        self.alone = False
-        """Whether nothing but them is seen."""
-        self.spills = False
-        """Whether some of them are written into the null block."""
+        self.aside = self.alone = self.spills = False
+        """Whether new tokens are seen beside what the pool holds, and written afterwards; whether nothing but them is
+        seen; whether some of them are written into the null block.
+        """
         self.before_B = self.after_B = self.slot_S[:0]
 
     def load(self, rows: Sequence[list[int]]) -> None:
@@ -90,7 +88,7 @@ class PagedKVCache(KVCache):
             raise InputError(f"one length for each of at least one sequence, got {len(lengths)} for {len(sequences)}")
         widths = [max(1, *(len(each.blocks[i]) for each in sequences)) for i in range(len(pool.policies))]
         self._allocate(pool, len(sequences), widths)
-        self.sequences, self.lengths = tuple(sequences), tuple(lengths)
+        self.sequences, self.lengths = sequences, lengths
         if sequences[0].source_rope_length is not None:
             self.source_rope_length = sequences[0].source_rope_length
         if sequences[0].cross:
@@ -117,27 +115,21 @@ class PagedKVCache(KVCache):
         KVCache.__init__(self, pool.specs, batch=rows, device=pool.device, dtype=pool.dtype)
         device = pool.device
         self.pool, self.chunk, self.rotary = pool, pool.chunk, pool.rotary
-        self.sequences: tuple[CachedSequence, ...] = ()
+        self.sequences: Sequence[CachedSequence] = ()
         """Whose counts `advance` keeps. A captured step can't: whoever replays it does."""
-        self.lengths: tuple[int, ...] = ()
+        self.lengths: Sequence[int] = ()
         self.source_rope_length = pool.rope_length
         self.slot_B = torch.full((rows,), pool.max_num_seqs, device=device)
-        self.seen_B = torch.zeros(rows, dtype=torch.long, device=device)
-        self.total_B = self.seen_B
-        """Tokens of each row after this step."""
+        self.seen_B = self.total_B = torch.zeros(rows, dtype=torch.long, device=device)
+        """Tokens of each row before and after this step."""
         self.rope_length = pool.default_rope_length
         if pool.needs_rope_length:
             self.rope_length = torch.full((rows,), pool.default_rope_length, device=device)
-        self.blocks = [
-            LayerBlocks(
-                keep, pool.block_size, pool.chunk, torch.full((rows, n), NULL_BLOCK, dtype=torch.int32, device=device)
-            )
-            for keep, n in zip(pool.policies, widths, strict=True)
-        ]
+        self.blocks = [LayerBlocks(pool, keep, rows, n) for keep, n in zip(pool.policies, widths, strict=True)]
         self.new: KeyPositions = (self.seen_B[None, :0], None, None)
         """Where the new tokens are: all that a layer with a state sees."""
-        self.held: dict[int, tuple[Tensor, ...]] = {}
-        """States of the step under way, by layer."""
+        self.states: dict[int, tuple[Tensor, ...]] = {}
+        """Of the step under way, by layer."""
         self.index_T = torch.arange(pool.length, device=device)
 
     def _allocate_cross(self, like: CachedSequence, length: int, *, masked: bool) -> None:
@@ -154,12 +146,11 @@ class PagedKVCache(KVCache):
 
     def load(self, sequences: Sequence[CachedSequence]) -> None:
         """Let these sequences be the first rows; others are nobody's."""
-        spare, counts, pool = self.batch - len(sequences), [each.count for each in sequences], self.pool
+        spare, counts, pool = self.batch - len(sequences), [each.num_computed_tokens for each in sequences], self.pool
         _fill(self.slot_B, [each.slot for each in sequences] + [pool.max_num_seqs] * spare)
         _fill(self.seen_B, counts + [0] * spare)
         if isinstance(self.rope_length, Tensor):
-            lengths = [pool.rope_length_of(each) for each in sequences]
-            _fill(self.rope_length, lengths + [pool.default_rope_length] * spare)
+            _fill(self.rope_length, [each.rope_length for each in sequences] + [pool.default_rope_length] * spare)
         for i, blocks in enumerate(self.blocks):
             blocks.load([each.blocks[i] for each in sequences])
         self.used = min(counts)
@@ -198,7 +189,7 @@ class PagedKVCache(KVCache):
         if self.pool.is_global is not None:
             self._mark(number_BT, valid_BT, global_BT)
         self.new = pos_BT, valid_BT, self._marks(number_BT)
-        self.held = {}
+        self.states = {}
         for blocks in self.blocks:
             blocks.begin(number_BT, valid_BT, self.seen_B, self.total_B, alone=self.right_padded)
 
@@ -274,31 +265,34 @@ class PagedKVCache(KVCache):
 
     def state(self, layer: int) -> tuple[Tensor, ...]:
         """The rows' states, gathered; `advance` writes them back."""
-        self.held[layer] = tuple(state[self.slot_B] for state in self.pool.states[layer])
-        return self.held[layer]
+        self.states[layer] = tuple(state[self.slot_B] for state in self.pool.states[layer])
+        return self.states[layer]
 
     def advance(self, new: int) -> None:
-        for layer, states in self.held.items():
+        for layer, states in self.states.items():
             for kept, state in zip(self.pool.states[layer], states, strict=True):
                 kept[self.slot_B] = state
         self.seen_B.copy_(self.total_B)
         if not self.sequences:
             return
         for sequence, length in zip(self.sequences, self.lengths, strict=True):
-            sequence.count += length
+            sequence.num_computed_tokens += length
         if not self.has_source and self.cross[0]:
             self._split_sources()
-        self.used, self.right_padded, self.ragged = min(each.count for each in self.sequences), False, True
+        self.used, self.right_padded, self.ragged = (
+            min(each.num_computed_tokens for each in self.sequences),
+            False,
+            True,
+        )
 
     def _split_sources(self) -> None:
         """Give each sequence what was kept of its source, without padding where that stands behind."""
         self.has_source = True
         for row, sequence in enumerate(self.sequences):
-            one = slice(row, row + 1)
-            sequence.cross = [tuple(t[one] for t in layer) for layer in self.cross]
-            for name, found in (("source_pos_1S", self.source_pos_BS), ("source_valid_1S", self.source_valid_BS)):
-                if found is not None:
-                    setattr(sequence, name, found if found.shape[0] == 1 else found[one])
+            sequence.cross = [tuple(t[row : row + 1] for t in layer) for layer in self.cross]
+            pos_BS, valid_BS = self.source_pos_BS, self.source_valid_BS
+            sequence.source_pos_1S = pos_BS if pos_BS is None or len(pos_BS) == 1 else pos_BS[row : row + 1]
+            sequence.source_valid_1S = valid_BS if valid_BS is None or len(valid_BS) == 1 else valid_BS[row : row + 1]
 
 
 def _fill(tensor: Tensor, rows: list[Any]) -> None:

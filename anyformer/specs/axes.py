@@ -15,6 +15,9 @@ from anyformer.registry import OpenAxis
 
 if TYPE_CHECKING:
     from torch import Tensor
+else:
+    # Leaves say it in annotations, and reading a spec must not import torch.
+    Tensor = Any
 
 Problem = tuple[str, str]
 """A field (or a dotted path below the node) and what is wrong with it."""
@@ -344,10 +347,13 @@ class Position(Leaf, axis="position", leaves="anyformer.parts.positions"):
     needs_length: ClassVar[bool] = False
     """True if the document's length matters: it is then declared once for each forward or cache."""
 
+    shared: bool = True
+    """False: every layer has its own parameters; otherwise the stack owns one set for all."""
+
     @property
     def per_layer(self) -> bool:
-        """True if every layer has its own parameters; otherwise the stack owns one set for all."""
-        return False
+        """True if every layer has its own parameters."""
+        return not self.shared
 
     @property
     def reach(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Keep: which tokens of a row a cache must keep for later queries, and in which slot.
+"""What a cache keeps of a row: which tokens, in which slots (Keep), and the tensors of each layer (LayerCacheSpec).
 
 Slots are given by a token's number among the real tokens of its row. A newer token takes the slot of an older one
 that no query will see again, so the room does not grow with the row unless the pattern makes it.
@@ -6,6 +6,7 @@ that no query will see again, so the room does not grow with the row unless the 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,3 +121,29 @@ class Keep:
             number = number + (slot - number) * early
             real = (real & (slot >= self.first)) | (early & (slot < count))
         return (number + 1) * real - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerCacheSpec:
+    """What one layer keeps: tensors of some tokens, a state of the whole row, or both."""
+
+    streams: tuple[tuple[int, int], ...] = ()
+    """(heads, dim) of each tensor that is kept of a token."""
+    keep: Keep = Keep()
+    """Which tokens."""
+    state: tuple[tuple[int, ...], ...] = ()
+    """Shapes of what is kept of a row, however long it is."""
+
+    @property
+    def per_token(self) -> int:
+        """Numbers kept of one token."""
+        return sum(heads * dim for heads, dim in self.streams)
+
+    @property
+    def per_row(self) -> int:
+        """Numbers of a row's state."""
+        return sum(math.prod(shape) for shape in self.state)
+
+    def tokens(self, length: int, chunk: int) -> int:
+        """For how many tokens there are slots, in rows of up to `length` that are fed `chunk` at once."""
+        return self.keep.fed(chunk).room(length)

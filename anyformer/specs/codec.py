@@ -17,13 +17,61 @@ from typing import Any, Literal, TypeGuard, cast, get_args, get_origin
 
 from anyformer.errors import nearest
 from anyformer.registry import OpenAxis
-from anyformer.specs.paths import Table, join, related
 from anyformer.specs.patterns import Pattern, PatternTextError, parse
 
+Table = dict[str, Any]
+Path = tuple[str, ...]
+"""A dotted name such as `attention.qk_norm.scope`, step by step."""
 MISSING = dataclasses.MISSING
 LARGEST = 2**53
 """No whole number of a spec comes near it."""
 STAND_INS: dict[Any, Any] = {int: 1, float: 1.0, str: "", bool: False}
+
+
+def join(path: str, name: str) -> str:
+    """One step down a dotted path; either side may be empty."""
+    return f"{path}.{name}" if path and name else path or name
+
+
+def related(a: str, b: str) -> bool:
+    """Whether one path is the other, or leads to it."""
+    return a == b or a.startswith(f"{b}.") or b.startswith(f"{a}.")
+
+
+def listed(changes: Mapping[str, Any]) -> list[tuple[Path, Any]]:
+    """Changes one by one, in the order in which they apply: outer before inner, a kind before its fields.
+
+    A table stands for its keys; an empty one for itself.
+    """
+
+    def walk(table: Mapping[str, Any], above: Path) -> list[tuple[Path, Any]]:
+        found: list[tuple[Path, Any]] = []
+        for key, value in table.items():
+            path = (*above, *str(key).split("."))
+            inner = cast("Table", value) if isinstance(value, Mapping) else {}
+            found += walk(inner, path) if inner else [(path, cast("Any", value))]
+        return found
+
+    return sorted(walk(changes, ()), key=lambda change: (len(change[0]), change[0][-1] != "kind"))
+
+
+def nest(changes: Mapping[str, Any]) -> Table:
+    """Nested tables from dotted names; a node given by its kind alone ("rope") may have fields beside it."""
+    table: Table = {}
+    for path, value in listed(changes):
+        *parents, last = path
+        node = table
+        for parent in parents:
+            node[parent] = node = as_table(node.get(parent))
+        node[last] = {} if isinstance(value, Mapping) else value
+    return table
+
+
+def as_table(data: Any) -> Table:
+    """A node's table: a copy of its own, one with the kind that was given alone, or an empty one."""
+    if isinstance(data, Mapping):
+        return dict(cast("Table", data))
+    return {"kind": data} if isinstance(data, str) else {}
 
 
 class OwnForm:
@@ -45,10 +93,11 @@ class Problems:
     def __init__(self, found: Iterable[tuple[str, str]] = ()) -> None:
         self.found = list(found)
 
-    def add(self, path: str, message: str) -> None:
-        """Note one problem."""
+    def add(self, path: str, message: str) -> Any:
+        """Note one problem. Returns MISSING: what a reader then has."""
         if (path, message) not in self.found:
             self.found.append((path, message))
+        return MISSING
 
     def touches(self, *paths: str) -> bool:
         """Whether a problem was found at, above or below one of these paths."""
@@ -165,34 +214,37 @@ def _read_axis(axis: type[OpenAxis], data: Any, path: str, problems: Problems, b
             return _read_pattern(data, path, problems)
         data = {"kind": data}
     if not isinstance(data, Mapping):
-        problems.add(path, f"{data!r} is neither a kind nor a table with one; pick one of {', '.join(axis.kinds())}")
-        return MISSING
+        wanted = f"neither a kind nor a table with one; pick one of {', '.join(axis.kinds())}"
+        return problems.add(path, f"{data!r} is {wanted}")
     table = cast("Mapping[str, Any]", data)
     kind = table.get("kind")
     if not isinstance(kind, str):
-        problems.add(join(path, "kind"), f"is missing; pick one of {', '.join(axis.kinds())}")
-        return MISSING
-    leaf = axis.named(kind)
-    if leaf is None:
-        problems.add(join(path, "kind"), f"{kind!r} is unknown{nearest(kind, axis.kinds())}")
-        _read_rest(axis, {k: v for k, v in table.items() if k != "kind"}, path, problems, beside)
-        return MISSING
-    return _read_node(leaf, {k: v for k, v in table.items() if k != "kind"}, path, problems, beside)
+        return problems.add(join(path, "kind"), f"is missing; pick one of {', '.join(axis.kinds())}")
+    leaf, rest = axis.named(kind), {name: value for name, value in table.items() if name != "kind"}
+    if leaf is not None:
+        return _read_node(leaf, rest, path, problems, beside)
+    problems.add(join(path, "kind"), f"{kind!r} is unknown{nearest(kind, axis.kinds())}")
+    return _read_rest(axis, rest, path, problems, beside)
 
 
-def _read_rest(axis: type[OpenAxis], table: Table, path: str, problems: Problems, beside: Iterable[str]) -> None:
+def _read_rest(axis: type[OpenAxis], table: Table, path: str, problems: Problems, beside: Iterable[str]) -> Any:
     """Note what is wrong beside a kind that is unknown: names that no kind has, values that none of them can read."""
-    leaves = [fields_of(leaf) for kind in axis.kinds() if (leaf := axis.named(kind)) is not None]
+    leaves = _leaves(axis)
     for name, value in table.items():
-        known = [fields[name][0] for fields in leaves if name in fields]
-        trials = [Problems() for _ in known]
-        for hint, trial in zip(known, trials, strict=True):
+        trials = [(Problems(), fields[name][0]) for fields in leaves if name in fields]
+        for trial, hint in trials:
             read(hint, value, join(path, name), trial)
         if not trials:
             problems.add(join(path, name), f"is unknown{nearest(name, {*itertools.chain(*leaves), *beside})}")
-        elif all(trial.found for trial in trials):
-            for found in trials[0].found:
+        elif all(trial.found for trial, _ in trials):
+            for found in trials[0][0].found:
                 problems.add(*found)
+    return MISSING
+
+
+def _leaves(axis: type[OpenAxis]) -> list[dict[str, tuple[Any, dataclasses.Field[Any]]]]:
+    """The fields of every kind."""
+    return [fields_of(leaf) for kind in axis.kinds() if (leaf := axis.named(kind)) is not None]
 
 
 def _read_pattern(text: str, path: str, problems: Problems) -> Any:
@@ -206,8 +258,7 @@ def _read_pattern(text: str, path: str, problems: Problems) -> Any:
     try:
         return parse(text, make)
     except PatternTextError as error:
-        problems.add(path, str(error))
-        return MISSING
+        return problems.add(path, str(error))
 
 
 def _read_node(node: type[Any], data: Any, path: str, problems: Problems, beside: Iterable[str] = ()) -> Any:
@@ -260,8 +311,7 @@ def _right_name(name: str, node: type[Any], beside: Iterable[str]) -> str:
 def _names_below(hint: Any) -> set[str]:
     hint, _ = optional(hint)
     if is_axis(hint):
-        leaves = [leaf for kind in hint.kinds() if (leaf := hint.named(kind)) is not None]
-        return {name for leaf in leaves for name in fields_of(leaf)}
+        return {*itertools.chain(*_leaves(hint))}
     if not is_node(hint) or issubclass(hint, OwnForm):
         return set()
     inner = inline_of(hint)
@@ -301,30 +351,26 @@ def _read_plain(hint: Any, data: Any, path: str, problems: Problems) -> Any:
             value = read(option, data, path, trial)
             if not trial.found:
                 return value
-        problems.add(path, f"{data!r} is neither {' nor '.join(_words(h) for h in get_args(hint))}")
-        return MISSING
+        return problems.add(path, f"{data!r} is neither {' nor '.join(map(_words, get_args(hint)))}")
     if origin is Literal:
         if isinstance(data, str) and data in get_args(hint):
             return data
         unknown = f"is unknown{nearest(data, get_args(hint))}" if isinstance(data, str) else None
-        problems.add(path, f"{data!r} {unknown or 'is not one of ' + ', '.join(get_args(hint))}")
-        return MISSING
+        return problems.add(path, f"{data!r} {unknown or 'is not one of ' + ', '.join(get_args(hint))}")
     if origin is tuple:
         if not isinstance(data, tuple | list):
-            problems.add(path, f"{data!r} is not {_words(hint)}")
-            return MISSING
+            return problems.add(path, f"{data!r} is not {_words(hint)}")
         values = cast("list[Any]", data)
         items = [read(get_args(hint)[0], v, f"{path}[{i}]", problems) for i, v in enumerate(values)]
         return MISSING if MISSING in items else tuple(items)
     if hint not in STAND_INS:
         raise TypeError(f"{path}: the codec has no rule for {hint!r}")
     if not _fits(hint, data):
-        problems.add(path, f"{data!r} is not {_words(hint)}")
-        return MISSING
+        return problems.add(path, f"{data!r} is not {_words(hint)}")
     if hint is int and abs(data) > LARGEST:
         # Python refuses to spell a number of many thousand digits.
-        problems.add(path, f"a number of {data.bit_length()} bits is beyond all sizes; at most {LARGEST} is read")
-        return MISSING
+        too_large = f"a number of {data.bit_length()} bits is beyond all sizes; at most {LARGEST} is read"
+        return problems.add(path, too_large)
     return float(data) if hint is float else data
 
 

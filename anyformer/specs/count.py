@@ -15,14 +15,13 @@ from typing import Any, Literal
 
 from anyformer.errors import InputError, nearest
 from anyformer.specs.axes import Dims, ParamSpec
-from anyformer.specs.cache_spec import cross_streams, rooms
 from anyformer.specs.embed_head import TokenEmbed, TokenHead
-from anyformer.specs.layer import Layer, absorbs
+from anyformer.specs.layer import Layer, absorbs, mixer_of
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.pair_count import allowed_pairs, allowed_pairs_of_heads, keys_seen_of_heads
 from anyformer.specs.parameters import projects, weights
 from anyformer.specs.patterns import Tokens
-from anyformer.specs.stacks import Stack, pattern_of
+from anyformer.specs.stacks import Stack, cache_specs, pattern_of
 
 Phase = Literal["train", "prefill", "decode"]
 PHASES: tuple[Phase, ...] = ("train", "prefill", "decode")
@@ -106,29 +105,33 @@ class Count:
     def flops(self, context: int, source: int | None = None) -> Flops:
         """Forward FLOPs of one document of `context` tokens."""
         self._check(context=context, source=source)
-        spec, lengths = self.spec, self._lengths(context, source)
-        projections = scores = ffn = 0
-        for stack in spec.stacks:
-            length = lengths[stack.name]
-            for i, layer in enumerate(stack.layers):
-                dims = spec.dims(layer, stack)
-                queries, keys = dims.heads * dims.head_dim, dims.kv_heads * dims.head_dim
-                projections += self._projection_flops(stack, layer, length)
-                pairs = self._pairs(stack, layer, i, length)
-                scores += self._score_flops(layer, dims, pairs, length)
-                if stack.cross:
-                    read = lengths["encoder"]
-                    projections += 2 * dims.width * (length * 2 * queries + read * 2 * keys)
-                    own = layer.attention.cross_position
-                    scores += self._score_flops(layer, dims, dims.heads * length * read, length, own=own)
-                ffn += 2 * length * layer.ffn.products(dims.width)
-        return Flops(
-            projections=projections,
-            scores=scores,
-            ffn=ffn,
-            embed=self._embed_flops(lengths),
-            head=self._head_flops(context),
-        )
+        lengths = self._lengths(context, source)
+        spent = [self._stack_flops(stack, lengths) for stack in self.spec.stacks]
+        projections, scores, ffn = (sum(part) for part in zip(*spent, strict=True))
+        embed, head = self._embed_flops(lengths), self._head_flops(context)
+        return Flops(projections=projections, scores=scores, ffn=ffn, embed=embed, head=head)
+
+    def _stack_flops(self, stack: Stack, lengths: dict[str, int], place: int | None = None) -> tuple[int, int, int]:
+        """Projections, scores and feed-forwards of a stack, for a document or (with its place) for one more token."""
+        length = lengths[stack.name]
+        tokens, projections, scores, ffn = length if place is None else 1, 0, 0, 0
+        for i, layer in enumerate(stack.layers):
+            dims = self.spec.dims(layer, stack)
+            projections += self._projection_flops(stack, layer, length, place)
+            pairs = (
+                self._pairs(stack, layer, i, length)
+                if place is None
+                else self._keys_seen(stack, layer, i, place, length)
+            )
+            scores += self._score_flops(layer, dims, pairs, tokens)
+            if stack.cross:
+                # A cache holds keys and values of the source.
+                read, own = lengths["encoder"], layer.attention.cross_position
+                each, fresh = 2 * dims.heads * dims.head_dim, read if place is None else 0
+                projections += 2 * dims.width * (tokens * each + fresh * 2 * dims.kv_heads * dims.head_dim)
+                scores += self._score_flops(layer, dims, dims.heads * tokens * read, tokens, own=own)
+            ffn += 2 * tokens * layer.ffn.products(dims.width)
+        return projections, scores, ffn
 
     def flops_per_token(self, context: int, source: int | None = None) -> float:
         """Forward FLOPs for each token of a document of `context` tokens. Training costs 3 times that."""
@@ -200,7 +203,7 @@ class Count:
         lengths, size = self._lengths(context, source), dtype_bytes(dtype)
         parts: dict[str, int] = {}
         for stack in self.spec.stacks:
-            for layer, room in zip(stack.layers, rooms(self.spec, stack), strict=True) if stack.causal else ():
+            for layer, room in zip(stack.layers, cache_specs(self.spec, stack), strict=True) if stack.causal else ():
                 kept = room.tokens(context, chunk) * room.per_token * size + room.per_row * state_bytes(dtype)
                 part = layer.attention.mixer.called() if room.state else str(pattern_of(stack, layer))
                 parts[part] = parts.get(part, 0) + kept * batch
@@ -219,7 +222,7 @@ class Count:
         size, scale = (1, BYTES["float32"]) if storage == "int8" else (dtype_bytes(dtype), 0)
         total = 0
         for stack in self.spec.stacks:
-            for room in rooms(self.spec, stack) if stack.causal else ():
+            for room in cache_specs(self.spec, stack) if stack.causal else ():
                 slots = -(-room.tokens(length, chunk) // page) * page
                 heads = sum(heads for heads, _ in room.streams)
                 total += slots * (room.per_token * size + heads * scale) + room.per_row * state_bytes(dtype)
@@ -227,7 +230,8 @@ class Count:
 
     def _crossed(self, stack: Stack, layer: Layer) -> int:
         """Numbers that cross-attention keeps for each source token."""
-        return sum(heads * dim for heads, dim in cross_streams(layer.attention, self.spec.dims(layer, stack)))
+        streams = mixer_of(layer.attention, cross=True).streams(self.spec.dims(layer, stack))
+        return sum(heads * dim for heads, dim in streams)
 
     def activation_bytes(self, context: int, dtype: Any = "bfloat16", batch: int = 1, source: int | None = None) -> int:
         """Estimate of what a training step keeps for the backward pass: inputs and outputs of every matrix, norm and
@@ -272,7 +276,7 @@ class Count:
         if phase == "decode":
             decoder, cached = self.spec.stack("decoder"), 0
             read_weights -= self._idle((decoder,), batch) * size
-            for i, (layer, room) in enumerate(zip(decoder.layers, rooms(self.spec, decoder), strict=True)):
+            for i, (layer, room) in enumerate(zip(decoder.layers, cache_specs(self.spec, decoder), strict=True)):
                 heads = layer.attention.heads
                 # Heads may see different keys: each reads its share of a token, and all of them write one.
                 seen = self._keys_seen(decoder, layer, i, context, context) + heads
@@ -300,17 +304,8 @@ class Count:
         self._check(context=context, batch=batch, source=source, phase=phase)
         if phase != "decode":
             return batch * self.flops(context, source).total * (3 if phase == "train" else 1)
-        total, decoder = 0, self.spec.stack("decoder")
-        for i, layer in enumerate(decoder.layers):
-            dims = self.spec.dims(layer, decoder)
-            queries = dims.heads * dims.head_dim
-            seen = self._keys_seen(decoder, layer, i, context, context + 1)
-            total += self._projection_flops(decoder, layer, context + 1, context)
-            total += self._score_flops(layer, dims, seen, 1)
-            if decoder.cross:
-                read, own = self._lengths(context, source)["encoder"], layer.attention.cross_position
-                total += 4 * dims.width * queries + self._score_flops(layer, dims, dims.heads * read, 1, own=own)
-            total += 2 * layer.ffn.products(dims.width)
+        lengths = self._lengths(context, source) | {"decoder": context + 1}
+        total = sum(self._stack_flops(self.spec.stack("decoder"), lengths, context))
         return batch * (total + self._embed_flops({"decoder": 1}) + self._head_flops(1))
 
     def _keys_seen(self, stack: Stack, layer: Layer, index: int, place: int, keys: int) -> int:

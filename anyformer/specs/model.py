@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 from anyformer.errors import InputError, SpecError
 from anyformer.specs import rules
 from anyformer.specs.axes import Dims, FeedForward, Init, Position
-from anyformer.specs.codec import Problems, draft, read_fields, write
+from anyformer.specs.codec import Problems, Table, draft, read_fields, write
 from anyformer.specs.embed_head import Embed, Head, TokenEmbed
 from anyformer.specs.layer import Attention, BlockWiring, Layer, Loss, NormPlacement, SpecialIds, Topology, default
 from anyformer.specs.overrides import Layers, Overrides, vary
-from anyformer.specs.paths import Table
 from anyformer.specs.stacks import Stack, resolve
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ class ModelSpec:
         if problems.found:
             raise SpecError(problems.lines, source)
         # What `stacks` would resolve once more.
-        vars(self)["stacks"] = tuple(resolved.stack for resolved in found)
+        vars(self)["stacks"] = tuple(stack for stack, _ in found)
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any], source: str = "") -> ModelSpec:
@@ -128,7 +127,7 @@ class ModelSpec:
     @functools.cached_property
     def stacks(self) -> tuple[Stack, ...]:
         """The stacks in the order in which they run, every layer resolved."""
-        return tuple(resolved.stack for resolved in resolve(self, Problems()))
+        return tuple(stack for stack, _ in resolve(self, Problems()))
 
     def stack(self, name: str) -> Stack:
         """The stack of that name: `encoder` or `decoder`."""

@@ -20,9 +20,8 @@ from typing import Any, cast
 
 from anyformer.errors import nearest
 from anyformer.specs import codec
-from anyformer.specs.codec import OwnForm, Problems, fields_of, inline_of, is_axis, is_node, is_unset, optional, write
+from anyformer.specs.codec import OwnForm, Path, Problems, Table, fields_of, inline_of, is_axis, is_node, join, write
 from anyformer.specs.layer import Layer
-from anyformer.specs.paths import Path, Table, as_table, join, listed, nest, related
 from anyformer.specs.patterns import Pattern, PatternTextError, parse
 
 ITEM = re.compile(r"(?:(?P<count>[0-9]+)\s*\*?\s*|(?P<rest>rest)\s+)?(?P<name>[A-Za-z_][\w-]*)")
@@ -38,7 +37,7 @@ class Overrides(OwnForm):
     @classmethod
     def of(cls, table: Mapping[str, Any] | Overrides) -> Overrides:
         """From nested tables or dotted names; nodes become plain data."""
-        return table if isinstance(table, Overrides) else cast("Overrides", _frozen(nest(table)))
+        return table if isinstance(table, Overrides) else cast("Overrides", _frozen(codec.nest(table)))
 
     @classmethod
     def read(cls, data: Any, path: str, problems: Problems) -> Overrides:
@@ -57,7 +56,7 @@ class Overrides(OwnForm):
 
     def touch(self, path: str) -> bool:
         """Whether something at, above or below this path is set."""
-        return any(related(path, known) for known in self.paths())
+        return any(codec.related(path, known) for known in self.paths())
 
 
 def _frozen(value: Any) -> Any:
@@ -158,7 +157,7 @@ def cycle(order: str, depth: int | None, path: str, problems: Problems) -> list[
 def merge(node: type[Any], data: Table, changes: Mapping[str, Any]) -> Table:
     """A copy of a node's data with changes applied; None unsets a name."""
     table = copy.deepcopy(data)
-    for path, value in listed(changes):
+    for path, value in codec.listed(changes):
         _put(node, table, path, value)
     return table
 
@@ -167,7 +166,7 @@ def vary(root: type[Any], data: Table, changes: Mapping[str, Any]) -> Table:
     """As `merge` for a whole spec, where a bare path means every layer: no group or stack may still say otherwise."""
     table = copy.deepcopy(data)
     everywhere = {"depth", *fields_of(Layer)}
-    for path, value in listed(changes):
+    for path, value in codec.listed(changes):
         if path[0] in everywhere:
             for scope in _scopes(table):
                 _spread(root, scope, path, value)
@@ -192,7 +191,7 @@ def _put(node: Any, table: Table, path: Path, value: Any) -> None:
     name, rest = path[0], path[1:]
     if name == "kind" and not rest:
         _renew(node, table)
-    hint, may_be_none = optional(_hint(node, table, name))
+    hint, may_be_none = codec.optional(_hint(node, table, name))
     if rest:
         table[name] = inner = _opened(hint, table.get(name))
         _put(_below(node, hint), inner, rest, value)
@@ -203,7 +202,12 @@ def _put(node: Any, table: Table, path: Path, value: Any) -> None:
     elif isinstance(value, Mapping):
         # An empty table changes nothing that is there, and turns on what is not.
         table[name] = _opened(hint, table.get(name))
-    elif isinstance(value, str) and is_node(hint) and inline_of(hint) and not (may_be_none and is_unset(hint, value)):
+    elif (
+        isinstance(value, str)
+        and is_node(hint)
+        and inline_of(hint)
+        and not (may_be_none and codec.is_unset(hint, value))
+    ):
         _put(node, table, (name, "kind"), value)
     else:
         table[name] = write(value, whole=True)
@@ -224,8 +228,8 @@ def _spread(node: Any, table: Table, path: Path, value: Any) -> None:
         elif name in table or _hint(node, table, name) is not None:
             _put(node, table, path, value)
     elif name in table:
-        hint, may_be_none = optional(_hint(node, table, name))
-        if may_be_none and is_unset(hint, table[name]):
+        hint, may_be_none = codec.optional(_hint(node, table, name))
+        if may_be_none and codec.is_unset(hint, table[name]):
             return
         inner = _opened(hint, table[name])
         _spread(_below(node, hint), inner, rest, value)
@@ -277,11 +281,11 @@ def _below(node: Any, hint: Any) -> Any:
 
 def _opened(hint: Any, data: Any) -> Table:
     """A field's data as a table in which one name can be set."""
-    if is_unset(hint, data):
+    if codec.is_unset(hint, data):
         return {}
     if is_axis(hint) and issubclass(hint, Pattern) and isinstance(data, str):
         return _pattern_table(data)
-    return as_table(data)
+    return codec.as_table(data)
 
 
 def _pattern_table(text: str) -> Table:

@@ -17,7 +17,7 @@ from anyformer.specs.patterns import Both, Either, Pattern, Tokens
 PAIRS = 1 << 21
 """Pairs enumerated at a time, where a pattern has no closed form."""
 WORK = 1 << 26
-"""Pairs asked in all, which takes a second or two. Of longer documents, evenly spaced queries are asked and scaled up."""
+"""Pairs asked in all, which takes a second or two. Of longer documents, evenly spaced blocks are asked and scaled up."""
 TERMS = 6
 """Patterns joined by `|` of which every combination is counted."""
 ASKED = 12
@@ -165,75 +165,41 @@ def _by_asking(pattern: Pattern, place: _Place, first: Any, last: Any) -> int:
     horizon, ahead = pattern.horizon(), pattern.ahead()
     highest = highest if horizon is None else min(highest, horizon - 1)
     lowest = lowest if ahead is None else max(lowest, -ahead)
-    rows, columns = (grain or length for grain in pattern.grains())
-    blocks = math.ceil(length / rows) * math.ceil(length / columns)
-    if blocks <= min(length * (highest - lowest + 1), WORK):
+    near = length * (highest - lowest + 1)
+    if near > WORK or near >= math.prod(-(-length // (grain or length)) for grain in pattern.grains()):
         return _by_block(pattern, place, first, last)
-    if length * (highest - lowest + 1) <= WORK:
-        total = 0
-        for distance in range(lowest, highest + 1):
-            queries = pos[max(distance, 0) : length + min(distance, 0)]
-            keys = queries - distance
-            allowed = place.allowed(pattern, queries, keys)
-            total += int((allowed & (keys >= first[queries]) & (keys <= last[queries])).sum())
-        return total
-    return _by_sample(pattern, place, first, last)
+    total = 0
+    for distance in range(lowest, highest + 1):
+        queries = pos[max(distance, 0) : length + min(distance, 0)]
+        keys = queries - distance
+        allowed = place.allowed(pattern, queries, keys)
+        total += int((allowed & (keys >= first[queries]) & (keys <= last[queries])).sum())
+    return total
 
 
 def _by_block(pattern: Pattern, place: _Place, first: Any, last: Any) -> int:
-    """By asking about one pair of each pair of blocks, and how many keys of each query's interval lie in which."""
+    """By asking about one pair of each pair of blocks, and how many keys of each query's interval lie in which. If there
+    are too many, as many evenly spaced blocks of queries are asked as there is time for, and the sum is scaled up.
+    """
     import numpy as np
 
     length = place.length
     rows, columns = (grain or length for grain in pattern.grains())
-    keys: Any = np.arange(0, length, columns)[None, :]
-    at_once = max(1, PAIRS // keys.shape[1])
-    total = 0
-    for begin in range(0, math.ceil(length / rows), at_once):
-        queries: Any = np.arange(begin * rows, min((begin + at_once) * rows, length), rows)[:, None]
-        allowed = np.pad(place.allowed(pattern, queries, keys), ((0, 0), (0, 1))).astype(np.int64)
+    every, keys = (np.arange(0, length, grain) for grain in (rows, columns))
+    some = min(len(every), max(1, WORK // len(keys)))
+    starts: Any = every[np.arange(some) * len(every) // some]
+    at_once, total, asked = max(1, PAIRS // len(keys)), 0, 0
+    for i in range(0, some, at_once):
+        blocks = starts[i : i + at_once, None]
+        allowed = np.pad(place.allowed(pattern, blocks, keys[None, :]), ((0, 0), (0, 1))).astype(np.int64)
         before = np.cumsum(allowed, axis=1) - allowed
-        pos: Any = np.arange(begin * rows, min((begin + at_once) * rows, length))
-        row = pos // rows - begin
-
-        def below(
-            end: Any, row: Any = row, allowed: Any = allowed, before: Any = before, columns: int = columns
-        ) -> Any:
-            block = end // columns
-            return before[row, block] * columns + allowed[row, block] * (end % columns)
-
-        total += int((below(last[pos] + 1) - below(first[pos])).sum())
-    return total
-
-
-def _by_sample(pattern: Pattern, place: _Place, first: Any, last: Any) -> int:
-    """By asking as many queries as there is time for, evenly spaced, and scaling up."""
-    import numpy as np
-
-    length = place.length
-    some: Any = np.arange(max(1, WORK // length)) * length // max(1, WORK // length)
-    keys: Any = np.arange(length)[None, :]
-    at_once = max(1, PAIRS // length)
-    total = 0
-    for begin in range(0, len(some), at_once):
-        queries = some[begin : begin + at_once]
-        inside = (keys >= first[queries][:, None]) & (keys <= last[queries][:, None])
-        total += int((place.allowed(pattern, queries[:, None], keys) & inside).sum())
-    return round(total * length / len(some))
-
-
-def enumerate_pairs(pattern: Pattern, length: int, head: int = 0, layer: int = 0) -> int:
-    """By asking the predicate about every pair."""
-    import numpy as np
-
-    place = _Place(length, head, layer)
-    keys: Any = np.arange(length)[None, :]
-    rows = max(1, PAIRS // length)
-    total = 0
-    for first in range(0, length, rows):
-        queries: Any = np.arange(first, min(first + rows, length))[:, None]
-        total += int(np.sum(place.allowed(pattern, queries, keys)))
-    return total
+        row, pos = np.nonzero(blocks + np.arange(rows) < length)
+        pos = pos + blocks[row, 0]
+        for sign, ends in ((1, last[pos] + 1), (-1, first[pos])):
+            block, rest = ends // columns, ends % columns
+            total += sign * int((before[row, block] * columns + allowed[row, block] * rest).sum())
+        asked += len(pos)
+    return total if asked == length else round(total * length / asked)
 
 
 @functools.lru_cache(maxsize=4096)

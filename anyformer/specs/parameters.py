@@ -151,13 +151,14 @@ def attention_weights(
             yield from linear(f"{name}.{prefix}k", keys, dims.width, "key", "k" in a.bias)
         yield from linear(f"{name}.{prefix}v", keys, dims.width, "value", "v" in a.bias)
     yield from linear(f"{name}.o", dims.width, queries, "attention_out", "o" in a.bias)
-    if a.qk_norm is not None:
-        yield from _prefixed(f"{name}.q_norm", a.qk_norm.leaf.weights(a.qk_norm.shape(dims.heads, dims.head_dim)))
-        if not mixer.shares_keys:
-            shape = a.qk_norm.shape(dims.kv_heads, dims.head_dim)
-            yield from _prefixed(f"{name}.k_norm", a.qk_norm.leaf.weights(shape))
-    if a.v_norm is not None:
-        yield from _prefixed(f"{name}.v_norm", a.v_norm.leaf.weights(a.v_norm.shape(dims.kv_heads, dims.head_dim)))
+    k_norm = None if mixer.shares_keys else a.qk_norm
+    for letter, norm, heads in (
+        ("q", a.qk_norm, dims.heads),
+        ("k", k_norm, dims.kv_heads),
+        ("v", a.v_norm, dims.kv_heads),
+    ):
+        if norm is not None:
+            yield from _prefixed(f"{name}.{letter}_norm", norm.leaf.weights(norm.shape(heads, dims.head_dim)))
     yield from _prefixed(f"{name}.mixer", mixer.weights(dims.heads))
     if position is not None and position.per_layer:
         yield from _prefixed(f"{name}.position", position.weights(dims))

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from anyformer.errors import nearest
-from anyformer.specs.codec import MISSING, Problems, read, write
+from anyformer.specs.cache_policy import LayerCacheSpec
+from anyformer.specs.codec import MISSING, Problems, Table, join, read, write
 from anyformer.specs.layer import Layer, NormPlacement
 from anyformer.specs.overrides import NUMBER, Layers, Overrides, merge
-from anyformer.specs.paths import Table, join
 from anyformer.specs.patterns import Pattern
 
 if TYPE_CHECKING:
@@ -64,26 +64,32 @@ def pattern_of(stack: Stack, layer: Layer) -> Pattern:
     return Pattern.of_kind("causal" if stack.causal else "full") if pattern is None else pattern
 
 
-@dataclass(frozen=True, kw_only=True)
-class Origin:
-    """Where a layer's choices were written: tables of overrides with their names, outermost first."""
+def cache_specs(spec: ModelSpec, stack: Stack) -> tuple[LayerCacheSpec, ...]:
+    """What a cache keeps for the self-attention of each layer."""
+    found: list[LayerCacheSpec] = []
+    for layer in stack.layers:
+        dims, mixer = spec.dims(layer, stack), layer.attention.mixer
+        if mixer.stateful:
+            found.append(LayerCacheSpec(state=mixer.state(dims)))
+            continue
+        # Global queries with projections of their own meet keys and values of their own.
+        streams = mixer.streams(dims) * (2 if layer.attention.global_projections else 1)
+        found.append(LayerCacheSpec(streams=streams, keep=pattern_of(stack, layer).keeps()))
+    return tuple(found)
 
-    tables: tuple[tuple[str, Overrides], ...] = ()
 
-    def locate(self, path: str, *reads: str) -> str:
-        """The full name of a path: below the innermost table that sets it, or something that a rule reads with it."""
-        for name, over in reversed(self.tables):
-            if any(over.touch(p) for p in (path, *reads)):
-                return join(name, path)
-        return path
+Origin = tuple[tuple[str, Overrides], ...]
+"""Where a layer's choices were written: tables of overrides with their names, outermost first."""
+Resolved = tuple[Stack, tuple[Origin, ...]]
+"""A stack, and the origin of each of its layers."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Resolved:
-    """A stack, and the origin of each of its layers."""
-
-    stack: Stack
-    origins: tuple[Origin, ...]
+def locate(origin: Origin, path: str, *reads: str) -> str:
+    """The full name of a path: below the innermost table that sets it, or something that a rule reads with it."""
+    for name, over in reversed(origin):
+        if any(over.touch(p) for p in (path, *reads)):
+            return join(name, path)
+    return path
 
 
 class Plan(NamedTuple):
@@ -102,7 +108,7 @@ class Plan(NamedTuple):
 
     def located(self, path: str) -> str:
         """The full name of a path that this stack, or else the spec, sets."""
-        return Origin(tables=((self.name, self.over),)).locate(path)
+        return locate(((self.name, self.over),), path)
 
     def names(self) -> set[str]:
         """The groups that the order names. A small depth may cut some of them off: a larger one brings them back."""
@@ -172,34 +178,32 @@ def _resolved(plan: Plan, problems: Problems, *, cross: bool) -> Resolved:
         if (group, single) not in known:
             names = [name for name in (group, single) if name is not None]
             tables = [(plan.located(f"layers.{name}"), groups[name]) for name in names]
-            origin = Origin(tables=((plan.name, plan.over), *tables))
-            known[group, single] = _layer(bases, norm, tables, origin, problems), origin
+            origin = ((plan.name, plan.over), *tables)
+            known[group, single] = _layer(bases, norm, origin, problems), origin
         found.append(known[group, single])
+    layers, origins = zip(*found, strict=True)
     stack = Stack(
         name=plan.name,
-        layers=tuple(layer for layer, _ in found),
+        layers=layers,
         causal=plan.name == "decoder",
         cross=cross,
         embedding_norm=norm.embedding,
         final_norm=norm.has_final(),
         norm=norm,
     )
-    return Resolved(stack=stack, origins=tuple(origin for _, origin in found))
+    return stack, origins
 
 
-def _layer(
-    bases: Table, norm: NormPlacement, tables: list[tuple[str, Overrides]], origin: Origin, problems: Problems
-) -> Layer:
-    data = bases
-    for _, over in tables:
+def _layer(data: Table, norm: NormPlacement, origin: Origin, problems: Problems) -> Layer:
+    for _, over in origin[1:]:
         data = merge(Layer, data, over.written())
     trial = Problems()
     layer: Layer = read(Layer, data, "", trial)
     for path, message in trial.found:
         # Fields of a kind that could not be read would seem unknown.
         if not problems.touches(join(path.split(".")[0], "kind")):
-            problems.add(origin.locate(path), message)
+            problems.add(locate(origin, path), message)
     for name in STACK_ONLY:
         if getattr(layer.norm, name) != getattr(norm, name):
-            problems.add(origin.locate(f"norm.{name}"), f"belongs to the whole stack; set norm.{name}")
+            problems.add(locate(origin, f"norm.{name}"), f"belongs to the whole stack; set norm.{name}")
     return layer

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from anyformer.data.dataset import Examples
 from anyformer.data.loader import DRAW, VERSION, BatchLoader
@@ -23,9 +24,9 @@ from anyformer.data.tokenizer import SOURCE, Tokenizer
 from anyformer.errors import CapabilityError, DataError, InputError
 from anyformer.families.io import load
 from anyformer.files import replace_file
-from anyformer.model.build import First, build
+from anyformer.model.build import Initializer, build
 from anyformer.model.model import Model
-from anyformer.model.native_checkpoint import SPEC
+from anyformer.model.native_checkpoint import SPEC, empty_model
 from anyformer.parts.quantized import is_quantized
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.parameters import weights
@@ -43,19 +44,17 @@ from anyformer.train.checkpoint import (
     verify,
 )
 from anyformer.train.compile import compiled
-from anyformer.train.config import Config, identity
+from anyformer.train.config import Config, flatten, identity
 from anyformer.train.cpu_workers import CpuWorkers, draws
 from anyformer.train.cuda_graph import Captured
-from anyformer.train.distributed.init import Meshes, joined
 from anyformer.train.distributed.sharded_checkpoint import fill, gathered_contents, save_parts
 from anyformer.train.events import Progress
 from anyformer.train.lock import Lock
 from anyformer.train.optim import Ema, Optimizers
-from anyformer.train.ranks import ALONE, Ranks
+from anyformer.train.ranks import ALONE, Meshes, Ranks, joined
 from anyformer.train.resolve import Needs, needs
-from anyformer.train.run_state import RunState, check_resume, machine, order_of, spec_table, versions
+from anyformer.train.run_state import RunState, check_resume, extension, machine, order_of, versions
 from anyformer.train.spike_guard import SpikeGuard
-from anyformer.train.stages import Totals, extension, restaged
 from anyformer.train.train_step import Precision, TrainStep
 
 CONFIG = "config.toml"
@@ -73,7 +72,7 @@ class Components:
     """Of the source, where it has a vocabulary of its own; `tokenizer` is then the target's."""
     spec: ModelSpec
     model: Model
-    learner: TrainStep
+    train_step: TrainStep
     saver: Saver
     device: torch.device
     precision: Precision
@@ -84,11 +83,11 @@ class Components:
 
     def __init__(self, config: Config) -> None:
         self.config = config
-        self.team: Ranks = ALONE
+        self.ranks: Ranks = ALONE
         self.meshes: Meshes | None = None
-        """How a model is spread over the team; None on a process of its own."""
+        """How a model is spread over the ranks; None on a process of its own."""
         self.folder = Path(config.run.folder)
-        self.totals: Totals = []
+        self.totals: list[list[int]] = []
         self._stage = -1
         self._threads: int | None = None
         self._workers: CpuWorkers | None = None
@@ -99,7 +98,7 @@ class Components:
         """The data and the architecture, checked against each other; nothing is written."""
         begun = last_state(self.folder)
         # A run keeps the order of batches that it was begun with, whatever the rule is by now.
-        self.order = self.team.broadcast(VERSION if begun is None else order_of(begun))
+        self.order = self.ranks.broadcast(VERSION if begun is None else order_of(begun))
         config, found = self.config, needs(self.config)
         if found.index is not None and found.spec is not None and config.data.train in found.index.parts:
             self._fit(found, found.index, found.spec)
@@ -121,7 +120,7 @@ class Components:
 
     def _fit(self, found: Needs, index: Index, spec: ModelSpec) -> None:
         """The tokenizer, the objective and the examples, and whether they fit the architecture and the machine."""
-        config, readers = self.config, self.team.readers
+        config, dp_size = self.config, self.ranks.dp_size
         with found.noting("data.folder"):
             self.tokenizer = None if index.tokenizer_sha256 is None else index.tokenizer()
             self.source_tokenizer = index.source_tokenizer()
@@ -129,9 +128,9 @@ class Components:
             self.objective = config.objective.ready(index, self.tokenizer)
             wrong = [f"{path}: {what}" for path, what in self.objective.problems(spec, self.examples)]
             for i, stage in enumerate(config.stages):
-                if stage.batch % readers:
+                if stage.batch % dp_size:
                     rows = f"stages[{i}].batch: {stage.batch} rows"
-                    wrong.append(f"{rows} can't be shared out over {readers} processes; pick a multiple of {readers}")
+                    wrong.append(f"{rows} can't be shared out over {dp_size} processes; pick a multiple of {dp_size}")
             if config.many.tensor > 1:
                 from anyformer.train.distributed.tensor_parallel import misfits
 
@@ -150,8 +149,8 @@ class Components:
 
     def _open_all(self) -> None:
         config, compute = self.config, self.config.compute
-        met = self._open.enter_context(joined(config.many, device_of(compute.device)))
-        self.team, self.meshes, self.device = met
+        found = self._open.enter_context(joined(config.many, device_of(compute.device)))
+        self.ranks, self.meshes, self.device = found
         self.read()
         self.precision = Precision(weights=compute.dtype, autocast=compute.autocast, tf32=compute.tf32)
         if compute.threads:
@@ -163,7 +162,7 @@ class Components:
             torch.use_deterministic_algorithms(True, warn_only=True)
             self._open.callback(torch.use_deterministic_algorithms, False)
         self._build()
-        with self.team.rank0_first() as first:
+        with self.ranks.rank0_first() as first:
             if first:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 self._open.enter_context(Lock(self.folder))
@@ -191,16 +190,16 @@ class Components:
         self.optimizers = Optimizers(self.model, config.optim)
         self.ema = None if config.run.ema is None else Ema(self.model, config.run.ema)
         guard = config.guard
-        self.learner = TrainStep(
+        self.train_step = TrainStep(
             model=self.model, objective=self.objective, optimizers=self.optimizers, precision=self.precision,
             guard=SpikeGuard(guard.action, guard.spike, guard.patience), workers=self._open.enter_context(self.workers(self.device)),
-            clip=config.run.clip, micro=config.compute.micro, team=self.team,
+            clip=config.run.clip, micro=config.compute.micro, ranks=self.ranks,
         )  # fmt: skip
-        self.stepper = Captured(self.learner) if config.compute.capture else self.learner
+        self.stepper = Captured(self.train_step) if config.compute.capture else self.train_step
         if self.meshes is not None:
             from anyformer.train.distributed.fsdp import syncing
 
-            self.learner.last = syncing(self.model)
+            self.train_step.last = syncing(self.model)
         # What the first stage can't have is heard of before anything is written.
         self.enter(0)
         if isinstance(self.stepper, Captured):
@@ -211,12 +210,12 @@ class Components:
             # Threads would take turns at one source of random numbers, and no two runs would drop the same; and how
             # evenly routers choose, which a loss may ask for, is another number for each way to cut a batch.
             alone = any(draws(spec) or spec.loss.balance for spec in self.specs)
-            alone = alone or self.team.world > 1 or self.config.compute.compile != "none"
+            alone = alone or self.ranks.world > 1 or self.config.compute.compile != "none"
             self._workers = CpuWorkers.on(device, 1 if alone else min(stage.batch for stage in self.config.stages))
         return self._workers
 
     def machine(self) -> dict[str, Any]:
-        return machine(self.device, self.team.world, self._threads)
+        return machine(self.device, self.ranks.world, self._threads)
 
     def _first_values(self) -> tuple[Callable[[str], torch.Tensor], str | None]:
         """What each parameter begins with, whole, one at a time; and the family that they were published by."""
@@ -226,14 +225,14 @@ class Components:
             check_fit(found, self.spec, self.config.model.weights)
             held = dict(found.named_parameters())
             return lambda name: held[name].detach(), found.family
-        first = First(self.spec, weights(self.spec), self.config.run.seed)
+        first = Initializer(self.spec, weights(self.spec), self.config.run.seed)
         return lambda name: first.value(name, self.device), None
 
     def enter(self, stage: int) -> None:
         """Be ready for the steps of a stage."""
         if stage == self._stage:
             return
-        self.learner.guard.enter(stage)
+        self.train_step.guard.enter(stage)
         self._stage = stage
         if self.meshes is None:
             self.model = restaged(self.model, self.specs[stage])
@@ -244,7 +243,7 @@ class Components:
             restage(self.model, self.specs[stage], self.config.many.tensor, shared.get_local_rank() if shared else 0)
         recompute(self.model, self.config.compute.recompute)
         compiled(self.model, self.config.compute.compile)
-        self.learner.model = self.model
+        self.train_step.model = self.model
 
     def loader(self, stage: int) -> BatchLoader:
         """The batches of a stage. Those of two are kept: a plan of packed rows takes time, and memory."""
@@ -267,8 +266,8 @@ class Components:
             data[self.config.data.valid] = self.held_out.fingerprint
         return RunState(
             step=progress.step, tokens=progress.tokens, seconds=progress.seconds, seed=self.config.run.seed, data=data,
-            tokenizer=self.index.tokenizer_sha256 or "", spec=spec_table(self.spec), config=identity(self.config),
-            versions=versions(), machine=self.machine(), guard=self.learner.guard.state(), digest=progress.batch,
+            tokenizer=self.index.tokenizer_sha256 or "", spec=dict(flatten(self.spec.to_data())), config=identity(self.config),
+            versions=versions(), machine=self.machine(), guard=self.train_step.guard.state(), digest=progress.batch,
             order=self.order, totals=self.totals,
         )  # fmt: skip
 
@@ -294,16 +293,16 @@ class Components:
         if self.ema is not None:
             told = fill(found, TABLES[2], self.ema.means)
             self.ema.steps.fill_(int(told.get("steps", "0")))
-        self.learner.guard.restore(before.guard)
+        self.train_step.guard.restore(before.guard)
         self.saver.last = before.step
         done = Progress(step=before.step, tokens=before.tokens, seconds=before.seconds, batch=before.digest)
         return done, found.folder
 
     def _newest(self) -> Checkpoint | None:
         """The checkpoint that all processes go on from: the first one finds it."""
-        with self.team.rank0_first() as first:
+        with self.ranks.rank0_first() as first:
             found = resume(self.folder) if first else None
-        step = self.team.broadcast(-1 if found is None else found.step)
+        step = self.ranks.broadcast(-1 if found is None else found.step)
         if found is None and step >= 0:
             found = verify(self.folder / FOLDER / name_of(step), step, hashes=False)
         return found
@@ -318,17 +317,17 @@ class Components:
         state, texts = self.state(progress).to_data(), {SPEC: self.specs[-1].to_toml()}
         contents = Contents(tables=tables, state=state, texts=texts, public=public)
         if self.meshes is not None and self.config.many.save == "parts" and progress.step < self.config.steps:
-            save_parts(self.team, self.folder, progress.step, contents, self.config.run.keep)
+            save_parts(self.ranks, self.folder, progress.step, contents, self.config.run.keep)
         else:
-            contents = contents if self.meshes is None else gathered_contents(contents, self.team)
-            with self.team.rank0_first() as first:
+            contents = contents if self.meshes is None else gathered_contents(contents, self.ranks)
+            with self.ranks.rank0_first() as first:
                 if first:
                     self.saver.save(progress.step, contents)
         return self.folder / FOLDER / name_of(progress.step)
 
     def _describe(self, *, new: bool) -> None:
         """Write the resolved config and spec, which a part of the run may change, and the tokenizers of a new run."""
-        with self.team.rank0_first() as first:
+        with self.ranks.rank0_first() as first:
             if not first:
                 return
             for name, text in ((CONFIG, self.config.to_toml()), (SPEC, self.specs[-1].to_toml())):
@@ -354,8 +353,8 @@ class Components:
             from anyformer.train.distributed.fsdp import assembled
 
             spread, spec = self.model, self.specs[max(self._stage, 0)]
-            plain = assembled(spread, spec, self.device, keep=self.team.is_rank0)
-            with self.team.rank0_first() as first:
+            plain = assembled(spread, spec, self.device, keep=self.ranks.is_rank0)
+            with self.ranks.rank0_first() as first:
                 self.model = spread if plain is None else plain
                 try:
                     yield first
@@ -375,6 +374,21 @@ class Components:
     def close(self, error: BaseException | None = None) -> None:
         """Let go of the folder and of everything that was changed for this run, because of an error if there is one."""
         self._open.__exit__(type(error) if error is not None else None, error, None)
+
+
+def restaged(model: Model, spec: ModelSpec) -> Model:
+    """A model of another spec with the very parameters of this one, so that optimizers go on with them."""
+    if spec == model.spec:
+        return model
+    like = next(model.parameters())
+    made = empty_model(spec, like.device, like.dtype)
+    modules: dict[str, nn.Module] = dict(made.named_modules())
+    for name, parameter in model.named_parameters():
+        above, _, last = name.rpartition(".")
+        modules[above]._parameters[last] = parameter
+    made.train(model.training)
+    made.family = model.family
+    return made
 
 
 def load_weights(folder: str, spec: ModelSpec, device: torch.device, dtype: torch.dtype) -> Model:

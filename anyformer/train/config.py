@@ -26,10 +26,9 @@ from anyformer.data.packing import Packing
 from anyformer.errors import InputError
 from anyformer.optim.schedule import Schedule, at_least
 from anyformer.specs.axes import Problem
-from anyformer.specs.codec import MISSING, Problems, draft, read_fields, write
+from anyformer.specs.codec import MISSING, Problems, Table, draft, read_fields, write
 from anyformer.specs.layer import default
 from anyformer.specs.overrides import Overrides, merge
-from anyformer.specs.paths import Table
 from anyformer.train.loggers import unknown_services
 from anyformer.train.optim_config import Optim
 
@@ -276,6 +275,14 @@ class Config:
     def steps(self) -> int:
         return sum(stage.steps for stage in self.stages)
 
+    def place(self, step: int) -> tuple[int, int]:
+        """The stage of a step and the step within it, all from 0; a step after the end belongs to the last stage."""
+        for number, stage in enumerate(self.stages[:-1]):
+            if step < stage.steps:
+                return number, step
+            step -= stage.steps
+        return len(self.stages) - 1, step
+
     def to_data(self) -> Table:
         return write(self)
 
@@ -366,22 +373,23 @@ STRICT = {"compute.dtype"}
 the tensors of a checkpoint have their dtype."""
 
 
+def flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Plain data by dotted names, so that a difference has a name."""
+    if isinstance(value, Mapping) and value:
+        for name, inner in value.items():
+            yield from flatten(inner, f"{path}.{name}" if path else str(name))
+    elif isinstance(value, list | tuple) and any(isinstance(inner, Mapping) for inner in value):
+        for i, inner in enumerate(value):
+            yield from flatten(inner, f"{path}[{i}]")
+    else:
+        yield path, list(value) if isinstance(value, tuple) else value
+
+
 def identity(config: Config) -> dict[str, str]:
     """What a resume must find as it was: dotted names and their values as JSON. The spec has an identity of its own."""
-
-    def walk(value: Any, path: str) -> Iterator[tuple[str, str]]:
-        if path in FREE or path.split(".")[0] in FREE or path in ("model.base", "model.spec"):
-            return
-        if isinstance(value, dict):
-            for name, inner in sorted(value.items()):
-                yield from walk(inner, f"{path}.{name}" if path else name)
-        elif isinstance(value, list) and any(isinstance(inner, dict) for inner in value):
-            for i, inner in enumerate(value):
-                yield from walk(inner, f"{path}[{i}]")
-        else:
-            yield path, json.dumps(value, sort_keys=True)
-
-    return dict(walk(config.to_data(), ""))
+    free = tuple(f"{name}." for name in (*FREE, "model.base", "model.spec"))
+    named = sorted((path, value) for path, value in flatten(config.to_data()) if value != {})
+    return {path: json.dumps(value, sort_keys=True) for path, value in named if not f"{path}.".startswith(free)}
 
 
 def only_warned(name: str) -> bool:

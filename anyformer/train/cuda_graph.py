@@ -1,4 +1,4 @@
-"""A captured step: all that a learner does to an accelerator in one step, recorded once and replayed.
+"""A captured step: all that a training step does to an accelerator, recorded once and replayed.
 
 The host launches two things instead of a thousand. With compiled blocks a model of ten million parameters takes 8 ms for
 a step on an H200 in this way, and 19 ms where the host launches each kernel. Between the two the guard looks at what was
@@ -30,16 +30,16 @@ Shapes = tuple[tuple[str, tuple[int, ...], str], ...]
 
 
 class Captured:
-    """Steps of a learner by replay. What is dropped, learned and skipped is what the learner itself would do.
+    """Training steps by replay. What is dropped, learned and skipped is what `TrainStep` itself would do.
 
-    Learning rates are float32 on the device here, so the last bits are not those of a learner on its own; two runs by
-    replay agree in all bits, and so does one that is resumed. Where a step can't be recorded the learner does it, from
+    Learning rates are float32 on the device here, so the last bits are not those of `TrainStep`; two runs by
+    replay agree in all bits, and so does one that is resumed. Where a step can't be recorded `TrainStep` does it, from
     the very state that it would have had, and a warning says why.
     """
 
-    def __init__(self, learner: TrainStep, recorder: Callable[[torch.device], Recorder] = Recorder) -> None:
-        self.learner = learner
-        self.device = next(learner.model.parameters()).device
+    def __init__(self, train_step: TrainStep, recorder: Callable[[torch.device], Recorder] = Recorder) -> None:
+        self.train_step = train_step
+        self.device = next(train_step.model.parameters()).device
         self._recorded: dict[Shapes, _Recorded | None] = {}
         """None: steps of this shape could not be recorded."""
         self.failures: list[str] = []
@@ -50,14 +50,14 @@ class Captured:
 
     def step(self, batch: Batch, *, seed: int, step: int, factor: float) -> StepResult:
         """Learn from one batch."""
-        learner = self.learner
-        learner.optimizers.check(learner.model)
+        train_step = self.train_step
+        train_step.optimizers.check(train_step.model)
         recorded = self._of(batch)
         if recorded is None:
-            return learner.step(batch, seed=seed, step=step, factor=factor)
+            return train_step.step(batch, seed=seed, step=step, factor=factor)
         recorded.load(batch, factor)
-        recorded.learn.replay(mixed(seed, step, learner.team.reader))
-        skip = learner.guard.judge(recorded.terms["total"], recorded.norm)
+        recorded.learn.replay(mixed(seed, step, train_step.ranks.dp_rank))
+        skip = train_step.guard.judge(recorded.terms["total"], recorded.norm)
         recorded.skip.copy_(skip)
         recorded.move.replay()
         # The next replay writes over what this one found.
@@ -66,7 +66,7 @@ class Captured:
 
     def check(self, batch: Batch) -> None:
         """Refuse a batch whose step can't be recorded."""
-        wrong = why_not(self.learner, batch, self.device)
+        wrong = why_not(self.train_step, batch, self.device)
         if len(self._recorded) == MOST:
             wrong = wrong or f"batches come in more than {MOST} shapes; use data.rows = packed or stream"
         if wrong:
@@ -88,20 +88,28 @@ class Captured:
         return self._recorded[shapes]
 
     def _baked(self) -> list[Any]:
-        learner = self.learner
-        own = [(p.data_ptr(), p.requires_grad) for p in learner.model.parameters()]
-        modes = [module.training for module in learner.model.modules()]
-        return [learner.model, learner.optimizers, learner.objective, learner.precision, learner.clip, own, modes]
+        train_step = self.train_step
+        own = [(p.data_ptr(), p.requires_grad) for p in train_step.model.parameters()]
+        modes = [module.training for module in train_step.model.modules()]
+        return [
+            train_step.model,
+            train_step.optimizers,
+            train_step.objective,
+            train_step.precision,
+            train_step.clip,
+            own,
+            modes,
+        ]
 
     def _try(self, batch: Batch) -> _Recorded | None:
-        parameters = list(self.learner.optimizers.parameters())
+        parameters = list(self.train_step.optimizers.parameters())
         before = [parameter.grad for parameter in parameters]
-        self.learner.optimizers.forget()
+        self.train_step.optimizers.forget()
         try:
             with attempt("compute.capture: a step of this model"):
                 if self._recorder is None:
                     self._recorder = self._new(self.device)
-                return _Recorded(self.learner, batch, self.device, self._recorder)
+                return _Recorded(self.train_step, batch, self.device, self._recorder)
         except CaptureError as error:
             why = str(error)
             self.failures.append(why)
@@ -119,15 +127,17 @@ class Captured:
         return None
 
 
-def why_not(learner: TrainStep, batch: Batch, device: torch.device) -> str:
+def why_not(train_step: TrainStep, batch: Batch, device: torch.device) -> str:
     """Why steps like this can't be replayed, and what to change; empty: nothing is known against it."""
     if device.type != "cuda":
         return f"only steps on a CUDA device can be recorded, and this model is on {device.type}; pick device = cuda"
-    if learner.team.world > 1:
-        return f"processes meet in the middle of a step, and there are {learner.team.world}; run one"
-    if learner.micro and batch.units > learner.micro:
-        return f"the pieces of a batch count by their labels, which differ; leave compute.micro ({learner.micro}) out"
-    if replays_dropout(learner.model):
+    if train_step.ranks.world > 1:
+        return f"processes meet in the middle of a step, and there are {train_step.ranks.world}; run one"
+    if train_step.micro and batch.units > train_step.micro:
+        return (
+            f"the pieces of a batch count by their labels, which differ; leave compute.micro ({train_step.micro}) out"
+        )
+    if replays_dropout(train_step.model):
         return "reversible blocks replay what they drop by the host's hand; leave dropout out"
     return ""
 
@@ -135,8 +145,8 @@ def why_not(learner: TrainStep, batch: Batch, device: torch.device) -> str:
 class _Recorded:
     """Two graphs for batches of one shape, and the tensors that they read and write."""
 
-    def __init__(self, learner: TrainStep, batch: Batch, device: torch.device, recorder: Recorder) -> None:
-        self.learner, self.device = learner, device
+    def __init__(self, train_step: TrainStep, batch: Batch, device: torch.device, recorder: Recorder) -> None:
+        self.train_step, self.device = train_step, device
         self.inputs = {name: torch.from_numpy(a).to(device) for name, a in batch.inputs.items()}
         self.factor = torch.zeros((), device=device)
         # While it is set nothing can change, so steps that are only recorded leave no trace.
@@ -153,17 +163,17 @@ class _Recorded:
 
     def _learn(self) -> None:
         """Gradients of the mean loss, clipped, and what they are."""
-        learner = self.learner
-        with learner.precision.products(self.device):
+        train_step = self.train_step
+        with train_step.precision.products(self.device):
             # Nothing that was cast outside of the recording may be read inside of it.
-            with learner.precision.step(self.device, keep=False):
-                terms = learner.objective.loss(learner.model, self.inputs)
+            with train_step.precision.step(self.device, keep=False):
+                terms = train_step.objective.loss(train_step.model, self.inputs)
             terms.total.backward()
         self.terms = {name: value.detach() for name, value in (*terms.terms.items(), ("total", terms.total))}
-        self.norm = learner.optimizers.clip(learner.clip or math.inf)
+        self.norm = train_step.optimizers.clip(train_step.clip or math.inf)
 
     def _move(self) -> None:
-        self.learner.optimizers.step(self.factor, None, self.skip)
+        self.train_step.optimizers.step(self.factor, None, self.skip)
 
     def load(self, batch: Batch, factor: float) -> None:
         """Lay out what the next replay reads, without waiting."""

@@ -63,35 +63,35 @@ class Stretch:
 _known: WeakKeyDictionary[Components, tuple[Stretch, ...]] = WeakKeyDictionary()
 
 
-def stretches(setup: Components) -> tuple[Stretch, ...]:
+def stretches(components: Components) -> tuple[Stretch, ...]:
     """The stages of a run whose data are read."""
-    if setup not in _known:
+    if components not in _known:
         # From the last to the first: the feeds that are needed first are still there when the run begins.
-        stages = range(len(setup.config.stages))
-        _known[setup] = tuple(reversed([_stretch(setup, i) for i in reversed(stages)]))
-    return _known[setup]
+        stages = range(len(components.config.stages))
+        _known[components] = tuple(reversed([_stretch(components, i) for i in reversed(stages)]))
+    return _known[components]
 
 
-def _stretch(setup: Components, number: int) -> Stretch:
-    stages, feed = setup.config.stages, setup.loader(number)
+def _stretch(components: Components, number: int) -> Stretch:
+    stages, loader = components.config.stages, components.loader(number)
     stage = stages[number]
-    flops, cells = step_flops(setup.specs[number], feed.batch(0).inputs)
+    flops, cells = step_flops(components.specs[number], loader.batch(0).inputs)
     return Stretch(
-        first=sum(each.steps for each in stages[:number]), steps=stage.steps, cells=cells, flops=flops, rows=feed.rows,
-        words=f"length {stage.length:,}, {stage.batch:,} rows", waste=feed.waste,
-        epochs=stage.steps * stage.batch / feed.rows, left_out=feed.left_out, shortened=feed.shortened,
-        repeated=feed.repeated,
+        first=sum(each.steps for each in stages[:number]), steps=stage.steps, cells=cells, flops=flops, rows=loader.rows,
+        words=f"length {stage.length:,}, {stage.batch:,} rows", waste=loader.waste,
+        epochs=stage.steps * stage.batch / loader.rows, left_out=loader.left_out, shortened=loader.shortened,
+        repeated=loader.repeated,
     )  # fmt: skip
 
 
-def load_of(setup: Components, stage: int, device: torch.device) -> Load:
+def load_of(components: Components, stage: int, device: torch.device) -> Load:
     """What decides how much memory a step of a stage takes on one process."""
-    config, team = setup.config, setup.team
-    batch = team.share(setup.loader(stage).batch(0))
+    config, ranks = components.config, components.ranks
+    batch = ranks.share(components.loader(stage).batch(0))
     return Load(
-        spec=setup.specs[stage], objective=setup.objective, optim=config.optim, compute=config.compute,
+        spec=components.specs[stage], objective=components.objective, optim=config.optim, compute=config.compute,
         inputs=batch.inputs, rows=batch.units, averages=config.run.ema is not None, device=device.type,
-        workers=setup.workers(device).size, shards=1 if config.many.shard == "none" else team.world,
+        workers=components.workers(device).size, shards=1 if config.many.shard == "none" else ranks.world,
     )  # fmt: skip
 
 
@@ -106,13 +106,13 @@ class HeldOutPasses:
     flops: float = 0.0
 
 
-def looks_of(setup: Components) -> HeldOutPasses:
+def looks_of(components: Components) -> HeldOutPasses:
     """Evaluations of a run whose data are read."""
-    run, total, valid = setup.config.run, setup.config.steps, setup.valid
+    run, total, valid = components.config.run, components.config.steps, components.valid
     if valid is None:
         return HeldOutPasses()
     batch = next(valid.sweep())
-    flops, _ = step_flops(setup.specs[-1], batch.inputs)
+    flops, _ = step_flops(components.specs[-1], batch.inputs)
     rows, every = valid.swept(run.eval_batches), valid.swept()
     # The last one is at the end, whether or not it is due there.
     count = (total - 1) // run.eval_interval(total) + 1
@@ -157,14 +157,19 @@ class Forecast:
         return cures(self.load)
 
 
-def forecast(setup: Components, device: torch.device) -> Forecast:
+def forecast(components: Components, device: torch.device) -> Forecast:
     """Estimate a run whose data are read; nothing is built and nothing is written."""
-    run, total, spec, compute = setup.config.run, setup.config.steps, setup.spec, setup.config.compute
-    loads = [load_of(setup, i, device) for i in range(len(setup.config.stages))]
+    run, total, spec, compute = (
+        components.config.run,
+        components.config.steps,
+        components.spec,
+        components.config.compute,
+    )
+    loads = [load_of(components, i, device) for i in range(len(components.config.stages))]
     sizes = [memory(load) for load in loads]
     stage = max(range(len(sizes)), key=lambda i: sizes[i].total)
     most = sizes[stage]
-    speaks = setup.tokenizer is not None and spec.head.predicts_tokens and spec.topology != "encoder"
+    speaks = components.tokenizer is not None and spec.head.predicts_tokens and spec.topology != "encoder"
     # The samples on the way, and the one at the end.
     samples = 1 + ((total - 1) // run.sample_every if run.sample_every else 0) if speaks else 0
     spoken = samples * min(run.sample_tokens, spec.context) * len(spec.stacks[-1].layers) * SPOKEN[device.type]
@@ -172,8 +177,8 @@ def forecast(setup: Components, device: torch.device) -> Forecast:
     saves, (least, speed) = 1 + -(-total // run.save_interval(total)), SAVED
     saved = saves * (least + (most.weights + most.optimizer + most.average) / speed)
     return Forecast(
-        stretches=stretches(setup), memory=most, stage=stage, load=loads[stage], rate=_rate(compute, device),
-        efficiency=efficiency(device.type, compute), looks=looks_of(setup), spoken=spoken, saved=saved,
+        stretches=stretches(components), memory=most, stage=stage, load=loads[stage], rate=_rate(compute, device),
+        efficiency=efficiency(device.type, compute), looks=looks_of(components), spoken=spoken, saved=saved,
     )  # fmt: skip
 
 
@@ -202,7 +207,7 @@ def is_oom(error: BaseException) -> bool:
 
 
 @contextmanager
-def explain_oom(setup: Components, stage: int) -> Iterator[None]:
+def explain_oom(components: Components, stage: int) -> Iterator[None]:
     """Around what a run computes: out of memory becomes a TrainingError with the estimate and what to change."""
     try:
         yield
@@ -213,14 +218,14 @@ def explain_oom(setup: Components, stage: int) -> Iterator[None]:
     else:
         return
     # Outside of the handler: what the failed step held is let go of first.
-    sizes, load = setup.config.stages[stage], load_of(setup, stage, setup.device)
+    sizes, load = components.config.stages[stage], load_of(components, stage, components.device)
     estimate = memory(load)
     parts = sorted(estimate.parts().items(), key=lambda part: -part[1])
     lines = [
-        f"there was not enough memory on {setup.device} for a step of {sizes.batch:,} rows of {sizes.length:,} tokens "
+        f"there was not enough memory on {components.device} for a step of {sizes.batch:,} rows of {sizes.length:,} tokens "
         f"({cause})",
         f"a step is estimated to take {data(estimate.total)}: "
-        f"{', '.join(f'{name} {data(size)}' for name, size in parts)}; {data(free(setup.device))} are free now",
+        f"{', '.join(f'{name} {data(size)}' for name, size in parts)}; {data(free(components.device))} are free now",
         *advice(cures(load)),
         "the last checkpoint is unharmed: the same command with the change goes on from there",
     ]

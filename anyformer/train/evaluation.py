@@ -44,12 +44,12 @@ class EvalResult:
 
 def evaluate(
     model: Model,
-    feed: BatchLoader,
+    loader: BatchLoader,
     objective: Objective,
     *,
     precision: Precision,
     batches: int = 0,
-    team: Ranks = ALONE,
+    ranks: Ranks = ALONE,
     watch: Callable[[Output, dict[str, torch.Tensor]], None] | None = None,
     report: Callable[[int, int], None] | None = None,
 ) -> EvalResult:
@@ -60,11 +60,11 @@ def evaluate(
     """
     device = next(model.parameters()).device
     sums: dict[str, torch.Tensor] = {}
-    read, total, tell = 0, feed.swept(batches), report or (lambda *_: None)
+    read, total, tell = 0, loader.swept(batches), report or (lambda *_: None)
     tell(read, total)
     with eval_mode(model), torch.no_grad(), precision.step(device):
-        for batch in feed.sweep(team.readers, few=batches):
-            for part in few(team.share(batch), model.spec):
+        for batch in loader.sweep(ranks.dp_size, few=batches):
+            for part in few(ranks.share(batch), model.spec):
                 inputs = on_device(part, device)
                 # Of the labels as they are: exp of a smoothed loss is no perplexity.
                 terms, out = objective.answer(model, inputs, label_smoothing=0.0)
@@ -76,11 +76,11 @@ def evaluate(
                     sums[name] = sums.get(name, 0) + torch.tensor(pair, dtype=torch.float64)
             read = min(read + batch.units, total)
             tell(read, total)
-    totals = {name: team.total(row.to(device)).tolist() for name, row in sums.items()}
+    totals = {name: ranks.total(row.to(device)).tolist() for name, row in sums.items()}
     # The mean of nothing is no number: 0 would be the best loss of all.
     means = {name: total / counted if counted else math.nan for name, (total, counted) in totals.items()}
     labels = int(totals["loss"][1])
-    return EvalResult(loss=means.pop("loss"), labels=labels, figures=means, rows=total, all_rows=feed.swept())
+    return EvalResult(loss=means.pop("loss"), labels=labels, figures=means, rows=total, all_rows=loader.swept())
 
 
 def few(batch: Batch, spec: ModelSpec) -> list[Batch]:

@@ -32,10 +32,16 @@ Clock = Callable[[], float]
 
 
 def train(
-    learner: TrainStep, feed: BatchLoader, *, schedule: Schedule, budget: Budget, seed: int, clock: Clock | None = None
+    train_step: TrainStep,
+    loader: BatchLoader,
+    *,
+    schedule: Schedule,
+    budget: Budget,
+    seed: int,
+    clock: Clock | None = None,
 ) -> Iterator[StepRecord]:
     """Train until the budget is spent; the caller's time between steps counts only if `clock` measures it."""
-    model = learner.model
+    model = train_step.model
     model.train()
     step = tokens = 0
     seconds = 0.0
@@ -45,8 +51,8 @@ def train(
 
     while (progress := over()) < 1.0:
         begun = time.perf_counter()
-        batch, rate = feed.batch(step), schedule.at(progress)
-        found = learner.step(batch, seed=seed, step=step, factor=rate).read()
+        batch, rate = loader.batch(step), schedule.at(progress)
+        found = train_step.step(batch, seed=seed, step=step, factor=rate).read()
         tokens += batch.tokens
         step += 1
         seconds += time.perf_counter() - begun
@@ -54,5 +60,5 @@ def train(
             step=step, loss=found.loss, gradient_norm=found.norm, rate=rate, tokens=tokens, seconds=seconds,
             progress=over(), skipped=found.skipped,
         )  # fmt: skip
-        learner.settle(found, step, batch)
+        train_step.settle(found, step, batch)
     model.eval()

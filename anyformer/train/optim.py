@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from anyformer.errors import CheckpointError, InputError, TrainingError, nearest
 from anyformer.model.model import Model
-from anyformer.optim.clip import as_dtensor, clip, settled
-from anyformer.optim.roles import GROUPS, Group, group_of
-from anyformer.optim.rule import OptimizedParam, Rule, StepSize, Update, lists, local, moved
+from anyformer.optim.clip import clip, settled
+from anyformer.optim.grouping import GROUPS, Group, group_of
+from anyformer.optim.rule import OptimizedParam, Rule, StepSize, Update, as_dtensor, lists, local
 from anyformer.specs.parameters import weights
 from anyformer.train.cpu_workers import CpuWorkers
 from anyformer.train.optim_config import Optim
@@ -35,7 +35,7 @@ class Optimizers:
         inventory = weights(model.spec)
         for name, parameter in model.named_parameters():
             group = group_of(inventory[name].role)
-            each = moved(name, parameter, self.rules[group], master=optim.master)
+            each = self.rules[group].new(name, parameter, master=optim.master)
             self.groups[group].append(each)
             self.all.append(each)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from anyformer.optim.roles import GROUPS, Group
+from anyformer.optim.grouping import GROUPS, Group
 from anyformer.optim.schedule import at_least
 from anyformer.registry import OpenAxis
 from anyformer.specs.axes import Problem
@@ -52,7 +52,7 @@ class Muon(OptimKind, kind="muon"):
         yield from at_least(self, 1, "rounds")
 
     def rule(self, optim: Optim) -> Rule:
-        from anyformer.optim.muon import MuonRule
+        from anyformer.optim.rule import MuonRule
 
         return MuonRule(momentum=self.momentum, rounds=self.rounds)
 
@@ -105,7 +105,7 @@ class Optim:
 
     def adamw(self) -> Rule:
         """The rule for all that the kind leaves over."""
-        from anyformer.optim.adamw import AdamWRule
+        from anyformer.optim.rule import AdamWRule
 
         return AdamWRule(betas=self.betas, eps=self.eps)
 

@@ -12,9 +12,9 @@ from anyformer.data.shards import INDEX, Index, open_index
 from anyformer.errors import AnyformerError, DataError, InputError, SpecError
 from anyformer.families.io import spec_of
 from anyformer.families.zoo import named
+from anyformer.specs.codec import Table, as_table, nest
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.parameters import weights
-from anyformer.specs.paths import Table, as_table, nest
 from anyformer.train.config import Config, ModelPart, Stage, in_familiar_words
 
 NO_VALID = '; tokenize with --valid or --hold-out, or set data.valid to ""'

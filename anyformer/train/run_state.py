@@ -6,19 +6,21 @@ and the process alone, and so does its batch. A state that is not there can't be
 
 from __future__ import annotations
 
+import itertools
+import json
 import platform
 import warnings
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, get_origin, get_type_hints
+from typing import Any, NamedTuple, get_origin, get_type_hints
 
 import torch
 
 from anyformer.errors import CheckpointError
-from anyformer.specs.model import ModelSpec
-from anyformer.train.config import only_warned
+from anyformer.optim.schedule import Schedule
+from anyformer.train.config import Config, only_warned
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +35,7 @@ class RunState:
     data: dict[str, str]
     tokenizer: str
     spec: dict[str, Any]
-    """The architecture by dotted names: `spec_table`."""
+    """The architecture by dotted names."""
     config: dict[str, Any]
     """What else decides what is learned, by dotted names."""
     versions: dict[str, str]
@@ -83,22 +85,6 @@ def order_of(state: Mapping[str, Any]) -> int:
     return found if isinstance(found, int) else EARLIER["order"]
 
 
-def spec_table(spec: ModelSpec) -> dict[str, Any]:
-    """An architecture by dotted names, so that a difference has a name."""
-    return dict(_flat(spec.to_data(), ""))
-
-
-def _flat(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
-        for name, inner in value.items():
-            yield from _flat(inner, f"{path}.{name}" if path else str(name))
-    elif isinstance(value, list | tuple) and any(isinstance(inner, Mapping) for inner in value):
-        for i, inner in enumerate(value):
-            yield from _flat(inner, f"{path}[{i}]")
-    else:
-        yield path, list(value) if isinstance(value, tuple) else value
-
-
 def versions() -> dict[str, str]:
     """What computes."""
     try:
@@ -129,14 +115,13 @@ def _cpu() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-@dataclass(frozen=True)
-class Differences:
+class Differences(NamedTuple):
     """What a run that is to be continued finds changed, each with both values."""
 
-    refused: tuple[str, ...]
-    changed: tuple[str, ...]
+    refused: list[str]
+    changed: list[str]
     """Settings that may be others from here on."""
-    warned: tuple[str, ...]
+    warned: list[str]
     """Where the last bits come from."""
 
 
@@ -147,8 +132,7 @@ def differences(old: RunState, new: RunState) -> Differences:
     lines += _differing("", {"tokenizer": old.tokenizer}, {"tokenizer": new.tokenizer})
     changed = [line for line in lines if only_warned(line.split(":")[0])]
     warned = _differing("versions.", old.versions, new.versions) + _differing("machine.", old.machine, new.machine)
-    refused = [line for line in dict.fromkeys(lines) if line not in changed]
-    return Differences(tuple(refused), tuple(changed), tuple(warned))
+    return Differences([line for line in dict.fromkeys(lines) if line not in changed], changed, warned)
 
 
 def _differing(prefix: str, was: Mapping[str, Any], now: Mapping[str, Any], most: int = 80) -> list[str]:
@@ -178,3 +162,58 @@ def check_resume(old: RunState, new: RunState, run: Path, allowed: Collection[st
     for what, lines in (("goes on with other settings than it began with", found.changed), (elsewhere, found.warned)):
         if lines:
             warnings.warn("\n  ".join([f"{run} {what}:", *lines]), stacklevel=2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extension:
+    """A run that goes on further than it was to go. The steps that are done keep their stage and their batch."""
+
+    keys: frozenset[str]
+    """Names of the config in which it differs from what the checkpoint was made by."""
+    totals: list[list[int]]
+    """As `RunState.totals`."""
+    words: str
+    """What is otherwise than in a run of so many steps from the start; empty: nothing."""
+
+
+def extension(before: RunState, config: Config) -> Extension | None:
+    """How a config adds steps to the run of a checkpoint; None if it does not, or if a step that is done would change."""
+    names = (f"stages[{i}].steps" for i in itertools.count())
+    written = itertools.takewhile(lambda name: isinstance(before.config.get(name), str), names)
+    old = [int(json.loads(before.config[name])) for name in written]
+    new = [stage.steps for stage in config.stages]
+    if not old or len(new) < len(old) or sum(new) <= sum(old) or any(a > b for a, b in zip(old, new, strict=False)):
+        return None
+    ended = 0
+    for was, steps in zip(old, new, strict=False):
+        ended += was
+        if was != steps and ended < before.step:
+            return None
+    keys = {f"stages[{i}].steps" for i in range(len(old)) if old[i] != new[i]}
+    keys |= {f"stages[{i}]" for i in range(len(old), len(new))}
+    # A run that was never extended has one total.
+    totals = [list(each) for each in before.totals] or [[0, sum(old)]]
+    extended = [*(each for each in totals if each[0] < before.step), [before.step, sum(new)]]
+    words = _words(config.schedule, totals, before.step, sum(new))
+    return Extension(keys=frozenset(keys), totals=extended, words=words)
+
+
+def _words(schedule: Schedule, totals: Sequence[Sequence[int]], step: int, total: int) -> str:
+    """What the schedule does at the seam."""
+    ends = [first for first, _ in totals[1:]] + [step]
+    same = all(
+        schedule.factor(i, was) == schedule.factor(i, total)
+        for (first, was), end in zip(totals, ends, strict=True)
+        for i in range(first, min(end, step))
+    )
+    if same or not step:
+        return ""
+    was = totals[-1][1]
+    last, first = schedule.factor(step - 1, was), schedule.factor(step, total)
+    return (
+        f"goes on to {total:,} steps, and was begun with {totals[0][1]:,}. What the schedule ({schedule.kind}) does "
+        f"depends on the end, so the steps so far were those of a run of {was:,}; from step {step + 1:,} on they are those "
+        f"of a run of {total:,}: the factor on the learning rates goes from {last:.3g} to {first:.3g}. It will not end as "
+        f'{total:,} steps from the start would. A run can be extended exactly by schedule.kind = "constant" with a '
+        'warmup in steps, and by "wsd" with spans in steps before it goes down'
+    )

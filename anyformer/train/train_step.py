@@ -127,21 +127,21 @@ class TrainStep:
     """The largest norm of all gradients together; 0: no limit."""
     micro: int = 0
     """Rows that go through the model at once; 0: all."""
-    team: Ranks = ALONE
+    ranks: Ranks = ALONE
     last: Callable[[bool], None] = lambda _: None
     """Told before each piece whether it is the last one: gradients of several processes meet only then."""
 
     def step(self, batch: Batch, *, seed: int, step: int, factor: float) -> StepResult:
         """Learn from one batch. What is dropped depends on (seed, step, the rows that this process reads) alone."""
-        if self.team.world == 1:
+        if self.ranks.world == 1:
             # Processes that share a model exchange its parameters for parts of them and back.
             self.optimizers.check(self.model)
         device = next(self.model.parameters()).device
         rounded = self.precision.products(device)
         with torch.random.fork_rng([device] if device.type == "cuda" else []), rounded:
-            _seed(device, mixed(seed, step, self.team.reader))
+            _seed(device, mixed(seed, step, self.ranks.dp_rank))
             terms = self._gradients(batch, device)
-        terms = self.team.totals(terms)
+        terms = self.ranks.totals(terms)
         norm = self.optimizers.clip(self.clip or math.inf)
         skip = self.guard.judge(terms["total"], norm)
         self.optimizers.step(factor, self.workers, skip)
@@ -157,7 +157,7 @@ class TrainStep:
 
     def _gradients(self, batch: Batch, device: torch.device) -> Sums:
         """Leave the gradient of the mean loss over all labels; router losses are means over each piece's tokens."""
-        mine = self.team.share(batch)
+        mine = self.ranks.share(batch)
         pieces = math.ceil(mine.units / self.micro) if self.micro else 1
         if self.workers.size > 1 and not replays_dropout(self.model):
             return self._by_workers(mine.split(even(mine.units, max(pieces, self.workers.size))), batch.labels, device)
@@ -168,7 +168,7 @@ class TrainStep:
             terms = self._loss(part, device)
             weight = part.labels / max(batch.labels, 1)
             # Processes average what they found, but each already divided by the labels of all.
-            (terms.total * (weight * self.team.readers)).backward()
+            (terms.total * (weight * self.ranks.dp_size)).backward()
             _add(sums, terms, weight)
         return sums
 

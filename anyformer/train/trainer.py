@@ -23,7 +23,6 @@ from anyformer.train.events import Evaluated, Event, Progress, Resumed, Sampled,
 from anyformer.train.loggers import Logger, LoggerGroup, Metrics, finals, points, read_metrics, services, trim
 from anyformer.train.report import About, Report, about_of
 from anyformer.train.signals import StopSignals
-from anyformer.train.stages import place_of
 from anyformer.train.train_step import StepResult
 
 Sample = Callable[[Components, int], str]
@@ -61,37 +60,37 @@ class Trainer:
         """`about` is what the report says about the run; `loggers` are added to those that the config names."""
         self.config, self.sample, self.about, self.loggers = config, sample, about, tuple(loggers)
         self.total = config.steps
-        self.setup = Components(config)
+        self.components = Components(config)
         self.on_eval_rows: Callable[[int, int], None] | None = None
         """Called while held-out rows are measured on, with the number that is done and that of all."""
 
     @property
     def folder(self) -> Path:
-        return self.setup.folder
+        return self.components.folder
 
     def __enter__(self) -> Trainer:
-        self.setup.open()
+        self.components.open()
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        self.setup.close(error)
+        self.components.close(error)
 
     def events(self, *, until: int | None = None) -> Iterator[Event]:
         """Everything that happens from here to the end, or to a step, where a checkpoint is left too."""
-        made = self.setup
-        progress, place = made.restore()
+        components = self.components
+        progress, place = components.restore()
         end = self.total if until is None else min(until, self.total)
         self.pending: collections.deque[Pending] = collections.deque()
         # Where no step is left, what is measured is still the model of the last one.
-        made.enter(place_of(self.config.stages, max(progress.step - 1, 0)).number)
-        if place is not None and made.team.is_rank0:
+        components.enter(self.config.place(max(progress.step - 1, 0))[0])
+        if place is not None and components.ranks.is_rank0:
             trim(self.folder, progress.step)
-        last = finals(self.folder) if made.valid is not None else read_metrics(self.folder, "sample")
+        last = finals(self.folder) if components.valid is not None else read_metrics(self.folder, "sample")
         measured = any(seen.get("step") == self.total for seen in last)
         # By the first process's files: all must do the same, and others may read too early, or other disks.
-        unmeasured = end == self.total and not made.team.broadcast(measured)
+        unmeasured = end == self.total and not components.ranks.broadcast(measured)
         loggers = self._logger_group(progress, new=progress.step < end or unmeasured)
-        with StopSignals() as stopping, Metrics(self.folder, loggers, quiet=not made.team.is_rank0) as metrics:
+        with StopSignals() as stopping, Metrics(self.folder, loggers, quiet=not components.ranks.is_rank0) as metrics:
             if place is not None:
                 yield Resumed(step=progress.step, place=place)
             else:
@@ -102,18 +101,18 @@ class Trainer:
             def stop_requested() -> bool:
                 """All processes stop at the same place."""
                 nonlocal stop
-                stop = made.team.any(stopping.requested)
+                stop = components.ranks.any(stopping.requested)
                 return stop
 
             while progress.step < end and not stop:
                 began = time.perf_counter()
-                if made.team.is_rank0:
-                    made.saver.check()
+                if components.ranks.is_rank0:
+                    components.saver.check()
                 progress = self._step(progress)
                 stop_requested()
                 evaluates, saves, samples = self._due(progress.step, end)
                 # On an accelerator the host stays a step ahead, unless somebody is going to look.
-                ahead = 0 if stop or evaluates or saves or samples or made.device.type == "cpu" else 1
+                ahead = 0 if stop or evaluates or saves or samples or components.device.type == "cpu" else 1
                 since = progress.seconds - began
                 learned = [self._read(self.pending.popleft(), since) for _ in range(len(self.pending) - ahead)]
                 progress = progress.later(time.perf_counter() - began)
@@ -126,10 +125,10 @@ class Trainer:
                     yield self._sample(metrics, progress)
                 if saves or stop:
                     yield self._save(metrics, progress)
-            made.saver.wait()
+            components.saver.wait()
             if unmeasured and not stop:
                 # After the last checkpoint: whatever happens now, the run is over, and only this is done again.
-                if made.valid is not None:
+                if components.valid is not None:
                     yield from self._final_evaluations(metrics, progress, stop_requested)
                 if self.sample is not None and not stop:
                     yield self._sample(metrics, progress)
@@ -139,10 +138,10 @@ class Trainer:
 
     def _logger_group(self, progress: Progress, *, new: bool) -> LoggerGroup:
         """The loggers of this part of the run; one that can't begin is an error before the first step."""
-        made = self.setup
-        if not new or not made.team.is_rank0:
+        components = self.components
+        if not new or not components.ranks.is_rank0:
             return LoggerGroup([])
-        report = Report(self.folder, self.about(made))
+        report = Report(self.folder, self.about(components))
         loggers = LoggerGroup([*services(self.config.run.log, self.folder), *self.loggers, report])
         loggers.begin(self.folder.resolve().name, self.config.to_data(), progress.step)
         return loggers
@@ -150,55 +149,55 @@ class Trainer:
     def _due(self, step: int, end: int) -> tuple[bool, bool, bool]:
         run, total = self.config.run, self.total
         # What is due at the end is done after it.
-        evaluates = self.setup.valid is not None and step % run.eval_interval(total) == 0 and step < total
+        evaluates = self.components.valid is not None and step % run.eval_interval(total) == 0 and step < total
         samples = self.sample is not None and run.sample_every > 0 and step % run.sample_every == 0 and step < total
         return evaluates, step == end or step % run.save_interval(total) == 0, samples
 
     def _step(self, progress: Progress) -> Progress:
-        made, place = self.setup, place_of(self.config.stages, progress.step)
-        batch = made.loader(place.number).batch(place.step)
+        components, (stage, stage_step) = self.components, self.config.place(progress.step)
+        batch = components.loader(stage).batch(stage_step)
         rate = self.config.schedule.factor(progress.step, self.total)
-        with explain_oom(made, place.number):
-            made.enter(place.number)
+        with explain_oom(components, stage):
+            components.enter(stage)
             # The draws of a step go by its place in the run, not in its stage.
-            found = made.stepper.step(batch, seed=self.config.run.seed, factor=rate, step=progress.step)
-        if made.ema is not None:
-            made.ema.update(made.model)
+            found = components.stepper.step(batch, seed=self.config.run.seed, factor=rate, step=progress.step)
+        if components.ema is not None:
+            components.ema.update(components.model)
         after = progress.after(batch)
-        self.pending.append(Pending(found, batch, after, place.number, rate))
+        self.pending.append(Pending(found, batch, after, stage, rate))
         return after
 
     def _read(self, pending: Pending, since: float) -> Step:
         """What a step found, judged by the guard. `since` makes of the clock the time that was spent in steps."""
-        made, read, progress = self.setup, pending.found.read(), pending.progress
-        made.learner.settle(read, progress.step, pending.batch)
+        components, read, progress = self.components, pending.found.read(), pending.progress
+        components.train_step.settle(read, progress.step, pending.batch)
         return Step(
             step=progress.step, stage=pending.stage, loss=read.loss, terms=read.terms, gradient_norm=read.norm,
             rate=pending.rate, tokens=progress.tokens, seconds=since + time.perf_counter(), batch=pending.batch.digest,
-            skipped=read.skipped, memory=made.memory(),
+            skipped=read.skipped, memory=components.memory(),
         )  # fmt: skip
 
     def _final_evaluations(self, metrics: Metrics, progress: Progress, stop: Stop) -> Iterator[Evaluated]:
         """The last point of the curve, and the whole held-out part: once, if the sample is all of it."""
-        made, few = self.setup, self.config.run.eval_batches
-        if made.valid is None:
+        components, few = self.components, self.config.run.eval_batches
+        if components.valid is None:
             return
         pointed = any(seen.get("step") == self.total for seen in points(self.folder))
         last = None
-        if not made.team.broadcast(pointed):
+        if not components.ranks.broadcast(pointed):
             last = self._evaluate(metrics, progress, stop)
             if last is None:
                 return
             yield last
-        if last is not None and made.valid.swept(few) == made.valid.swept():
+        if last is not None and components.valid.swept(few) == components.valid.swept():
             yield self._record(metrics, replace(last, final=True))
         elif (seen := self._evaluate(metrics, progress, stop, final=True)) is not None:
             yield seen
 
     def _evaluate(self, metrics: Metrics, progress: Progress, stop: Stop, *, final: bool = False) -> Evaluated | None:
         """Measure on a sample of the held-out part, or on all of it. None if a stop came between."""
-        made = self.setup
-        if made.valid is None:
+        components = self.components
+        if components.valid is None:
             raise TypeError("there is nothing to evaluate on")
         batches = 0 if final else self.config.run.eval_batches
 
@@ -206,14 +205,14 @@ class Trainer:
             if stop():
                 raise Interrupted
 
-        with contextlib.suppress(Interrupted), made.averaged():
+        with contextlib.suppress(Interrupted), components.averaged():
             seen = evaluate(
-                made.model, made.valid, made.objective, precision=made.precision, batches=batches, team=made.team,
+                components.model, components.valid, components.objective, precision=components.precision, batches=batches, ranks=components.ranks,
                 watch=between, report=self.on_eval_rows,
             )  # fmt: skip
             event = Evaluated(
                 step=progress.step, tokens=progress.tokens, loss=seen.loss, figures=seen.figures, labels=seen.labels,
-                bits_per_byte=made.bits_per_byte(seen.loss), rows=seen.rows, all_rows=seen.all_rows, final=final,
+                bits_per_byte=components.bits_per_byte(seen.loss), rows=seen.rows, all_rows=seen.all_rows, final=final,
             )  # fmt: skip
             return self._record(metrics, event)
         return None
@@ -225,17 +224,17 @@ class Trainer:
         return event
 
     def _sample(self, metrics: Metrics, progress: Progress) -> Sampled:
-        made = self.setup
+        components = self.components
         if self.sample is None:
             raise TypeError("no sampler was given")
-        with made.assembled() as here:
-            event = Sampled(step=progress.step, text=self.sample(made, progress.step) if here else "")
+        with components.assembled() as here:
+            event = Sampled(step=progress.step, text=self.sample(components, progress.step) if here else "")
         metrics.write("sample", **asdict(event))
         return event
 
     def _save(self, metrics: Metrics, progress: Progress) -> Saved:
         began = time.perf_counter()
-        place = self.setup.save(progress)
+        place = self.components.save(progress)
         event = Saved(step=progress.step, place=place, seconds=time.perf_counter() - began)
         metrics.tell("save", step=event.step, seconds=event.seconds)
         return event

@@ -14,11 +14,10 @@ import torch
 from torch import Tensor
 
 from anyformer.generation.engine import Engine
-from anyformer.generation.engine.proposers import PromptLookup
 from anyformer.generation.engine.request import Request, Sequence
+from anyformer.generation.engine.speculative import PromptLookup
 from anyformer.generation.generate import generate
-from anyformer.generation.outputs import own_logprobs
-from anyformer.generation.samplers.filters import divided
+from anyformer.generation.samplers.logits_processors import divided, own_logprobs
 from anyformer.generation.samplers.rng import keys, pick, uniform
 from anyformer.model.eval_mode import eval_mode, without_head
 from anyformer.model.model import Model
@@ -230,7 +229,7 @@ def batching(task: Task, known: Completions, rng: random.Random) -> Completions:
                 strangers.append(engine.add_request(task.prompts[row], **other))
         engine.step()
         if strangers and rng.random() < 0.3:
-            engine.cancel(strangers.pop())
+            engine.abort(strangers.pop())
     engine.check()
     return _completions([added[row] for row in rows])
 

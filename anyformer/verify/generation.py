@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.generation.params.generation_request import check_model, room
+from anyformer.generation.params.generation_request import check_model, context_length
 from anyformer.model.model import Model
 from anyformer.verify.decoding_modes import MODES, Completion, DecodingMode, Task, alone, decision
 from anyformer.verify.differences import Progress, Report, difference, is_exact
@@ -140,7 +140,7 @@ def _prompts(
     """Random prompts of different lengths."""
     spec, device = model.spec, next(model.parameters()).device
     two = spec.topology == "encoder-decoder"
-    size, hard = room(model)
+    size, hard = context_length(model)
     reader: Any = model.encoder if two else model.decoder
     decoder: Any = model.decoder
     # The last new token is never read.

@@ -54,7 +54,7 @@ def test_diff_set_applies_to_the_second(capsys):
 
 
 def test_diff_names_what_is_the_same_and_says_how_to_see_it(capsys):
-    from anyformer.explain.closed_axes import AXES
+    from anyformer.explain.axes import AXES
 
     done, data = (run(capsys, "diff", "llama-3-8b", "llama-3.1-8b", *more) for more in ((), ("--json",)))
     said = " ".join(done.out.split())

@@ -25,7 +25,7 @@ def feed(
     cache = PagedKVCache(pool, [tenant for tenant, _ in who], lengths)
     width = max(lengths)
     two = who[0][1].target is not None
-    counts = [tenant.count for tenant, _ in who]
+    counts = [tenant.num_computed_tokens for tenant, _ in who]
 
     def side_by_side(parts: list[Tensor | None]) -> Any:
         if parts[0] is None:
@@ -93,12 +93,12 @@ def paged(spec: ModelSpec) -> None:
     # What was read after a snapshot is forgotten, however it was.
     before = pool.snapshot(a)
     feed(model, pool, [(a, Document(docs[1].source, docs[1].types, docs[1].target, docs[1].marks))], [2])
-    pool.rewind(a, before)
+    pool.rewind(a, *before)
     c = pool.fork(a)
     assert c is not None
     found[2] = list(found[0])
     step([0, 1, 2], [1, 1, 1])
-    left = [len(wholes[row % 2]) - tenant.count for row, tenant in enumerate((a, b, c))]
+    left = [len(wholes[row % 2]) - tenant.num_computed_tokens for row, tenant in enumerate((a, b, c))]
     step([0, 1], left[:2])
     for _ in range(left[2]):
         step([2], [1])

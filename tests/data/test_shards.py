@@ -18,8 +18,7 @@ from anyformer import files
 from anyformer.data import encoding, tokenizing
 from anyformer.data.corpus import RawFile, text_corpus
 from anyformer.data.scan import Plan
-from anyformer.data.shard_writer import npy_header
-from anyformer.data.shards import INDEX, JOURNAL, open_examples, open_index
+from anyformer.data.shards import INDEX, JOURNAL, npy_header, open_examples, open_index
 from anyformer.data.sources import text as text_module
 from anyformer.data.sources.conllu import Conllu
 from anyformer.data.sources.jsonl import JsonLines

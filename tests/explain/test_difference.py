@@ -7,7 +7,7 @@ import pytest
 from anyformer.errors import InputError, SpecError
 from anyformer.explain.axes import axes_of
 from anyformer.explain.difference import difference
-from anyformer.specs.paths import listed
+from anyformer.specs.codec import listed
 from anyformer.specs.stacks import pattern_of
 from tests.contract.draw import draw
 from tests.explain.specs import images, spec_named

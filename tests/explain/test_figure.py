@@ -16,7 +16,7 @@ def texts(figure):
     """Every text that is seen, with its place in pixels."""
     from matplotlib.text import Text
 
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     found = [text for text in figure.findobj(Text) if text.get_text().strip() and text.get_visible()]
     return [(text.get_text(), text.get_window_extent()) for text in found if text.axes is None or shown(text)]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import anyformer
-from anyformer.explain import closed_axes
+from anyformer.explain import axes
 from anyformer.explain.axes import axes_of
 from anyformer.explain.words import file_of, join, leaf_words, settings, some
 from anyformer.specs import Attention, FeedForward, Mixer, Norm, Position
@@ -144,7 +144,7 @@ def test_settings_name_what_is_not_at_its_default():
 def test_heads_are_named_by_how_they_share_keys():
     for heads, kv_heads, name in ((4, 4, "MHA 4"), (4, 2, "GQA 4/2"), (4, 1, "MQA 4"), (1, 1, "MHA 1")):
         spec = small({"attention": {"heads": heads, "kv_heads": kv_heads}})
-        assert closed_axes.heads_name(spec.dims(spec.stacks[0].layers[0], spec.stacks[0])) == name
+        assert axes.heads_name(spec.dims(spec.stacks[0].layers[0], spec.stacks[0])) == name
 
 
 def test_numbers_are_short_and_round_up_to_the_next_unit():
@@ -172,5 +172,5 @@ def test_runs_of_layers_are_found_in_any_order():
 
 def test_equation_of_a_tied_head_has_the_projection_to_a_narrower_table():
     spec = small({"head": {"kind": "lm", "tied": True}, "embed": {"kind": "tokens", "width": 8}})
-    assert closed_axes._head(spec).equation == "logits_t = E W_p h_t"
-    assert closed_axes._embedding(spec).equation == "x_t = W_p E[token_t]"
+    assert axes._head(spec).equation == "logits_t = E W_p h_t"
+    assert axes._embedding(spec).equation == "x_t = W_p E[token_t]"

@@ -8,7 +8,7 @@ from anyformer.errors import SpecError
 from anyformer.families.checkpoint import family_for
 from anyformer.families.config_keys import COMMON
 from anyformer.families.family import Family, families, family_of
-from anyformer.families.statemap import Joined, PerHead, Row, Rule, Shaped, Slice, StateMap, Transposed, uncovered
+from anyformer.families.statemap import Joined, PerHead, Rule, Shaped, Slice, StateMap, Transposed, uncovered
 from anyformer.families.zoo import named
 from tests.families.cases import gathered
 
@@ -280,7 +280,7 @@ def test_spec_that_no_family_holds_names_the_nearest_and_what_stands_in_the_way(
         (PerHead(2), [(6, 5), (6, 5), (6, 5)]),
         (PerHead(2), [(6,), (6,), (6,)]),
         (PerHead(2), [(12, 5), (4, 5), (4, 5)]),
-        (Row(), [(7,)]),
+        (Shaped((1, 7)), [(7,)]),
         (Shaped((4, 2, 3)), [(4, 6)]),
     ],
     ids=["joined", "transposed", "one transposed", "per head", "per head biases", "per group", "row", "shaped"],

@@ -10,12 +10,13 @@ from anyformer.generation.engine.request import Request, Sequence
 from anyformer.generation.engine.sampler import Sampled, Sampler
 from anyformer.generation.params.sampling_params import SamplingParams
 from anyformer.generation.params.validate import resolve_params
-from anyformer.generation.samplers import NO_HISTORY, Chain, TokenHistory, apply_chain
+from anyformer.generation.samplers.logits_processors import LogitsProcessor, TokenHistory, process, why_not
 from anyformer.generation.samplers.rng import keys, pick
-from anyformer.generation.samplers.token_history import why_not
 from tests.contract.draw import BASE
 
 CPU = torch.device("cpu")
+NO_HISTORY = TokenHistory(torch.empty(0, 0), torch.empty(0), torch.empty(0))
+"""For processors that read none."""
 
 
 def sampled(logits_BV: Tensor, *, seed: int = 0, tokens: tuple[int, ...] = (1,), **options: Any) -> list[Sampled]:
@@ -32,11 +33,15 @@ def sampled(logits_BV: Tensor, *, seed: int = 0, tokens: tuple[int, ...] = (1,),
 
 
 def choose(
-    logits_BV: Tensor, chain: Chain = (), history: TokenHistory = NO_HISTORY, *, points_B: Tensor | None = None
+    logits_BV: Tensor,
+    processors: tuple[LogitsProcessor, ...] = (),
+    history: TokenHistory = NO_HISTORY,
+    *,
+    points_B: Tensor | None = None,
 ) -> Tensor:
     """Ids (B,): without points the likeliest, of equals the lowest id; else the draw at them."""
     logits_BV = logits_BV.to(torch.promote_types(logits_BV.dtype, torch.float32))
-    left_BV = apply_chain(logits_BV, chain, history)
+    left_BV = process(logits_BV, processors, history)
     for row in range(len(left_BV)):
         why = why_not(logits_BV[row], left_BV[row])
         if why is not None:

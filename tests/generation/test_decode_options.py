@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.generation.decode_options import compiled
+from anyformer.generation.generate import compiled
 from tests.contract.contracts import model_of
 from tests.contract.draw import draw
 from tests.generation.talking import talking

@@ -8,7 +8,7 @@ import torch
 
 import anyformer as af
 from anyformer.generation.engine import Engine, Request
-from anyformer.generation.params.generation_request import room
+from anyformer.generation.params.generation_request import context_length
 from anyformer.generation.params.sampling_params import SamplingParams
 from anyformer.model.model import Model
 from tests.contract.contracts import model_of, prefix_of
@@ -40,7 +40,7 @@ def requests(model: Model, rng: random.Random, count: int) -> list[dict]:
     spec = model.spec
     two = spec.topology == "encoder-decoder"
     least = 1 if two else max(1, prefix_of(spec))
-    size, hard = room(model)
+    size, hard = context_length(model)
     found: list[dict] = []
     for i in range(count):
         ids = [rng.randrange(spec.input_vocab) for _ in range(max(least, rng.choice((1, 2, 3, 4, 7))))]
@@ -266,7 +266,7 @@ def test_engine_serves_searches_beside_other_requests_as_generate_does(seed, num
     asked = [each | ({"max_new_tokens": 5} if i % 2 else {}) for i, each in enumerate(requests(model, rng, 6))]
     for i, search in enumerate(SEARCHES):
         asked[2 * i] = {"input_ids": asked[2 * i]["input_ids"], "max_new_tokens": min(4, asked[2 * i]["max_new_tokens"])} | search  # fmt: skip
-    size, hard = room(model)
+    size, hard = context_length(model)
     if hard and spec.topology == "decoder":
         asked = [each for each in asked if len(each["input_ids"]) + each["max_new_tokens"] <= size]
     if spec.topology == "encoder-decoder" and prefix_of(spec):

@@ -1,4 +1,4 @@
-"""Bad requests, cancelled ones and failing passes: the others go on, and nothing is lost."""
+"""Bad requests, aborted ones and failing passes: the others go on, and nothing is lost."""
 
 import copy
 import random
@@ -59,7 +59,7 @@ def test_engine_of_10000_random_requests_loses_nothing():
             alive.append(request)
             expected |= {(request.id, answer.index) for answer in request.sequences}
         for _ in range(min(rng.randint(0, 20), len(alive))):
-            engine.cancel(alive.pop(rng.randrange(len(alive))))
+            engine.abort(alive.pop(rng.randrange(len(alive))))
         for event in engine.step():
             assert (event.request, event.index) not in ended, "an answer goes on after its end"
             if event.finish_reason is not None:
@@ -68,7 +68,7 @@ def test_engine_of_10000_random_requests_loses_nothing():
             engine.check()
     engine.check()
     assert set(ended) == expected
-    assert {*ended.values()} == {"length", "stop", "cancelled", "failed"}
+    assert {*ended.values()} == {"length", "stop", "abort", "failed"}
     assert 1000 < refused < 2000
     pool = engine.pool
     assert len(pool.free_slots) == pool.max_num_seqs
@@ -202,7 +202,7 @@ def failing(engine: Engine, monkeypatch, token: int, error: BaseException) -> No
         whole = getattr(engine.runner, name)
 
         def run(cached, *given, whole=whole, **more):
-            if any(token in each.tokens for each in engine.scheduler.running if each.cached in cached):
+            if any(token in each.tokens for each in engine.scheduler.running if each.allocation in cached):
                 raise error
             return whole(cached, *given, **more)
 
@@ -276,21 +276,21 @@ def test_engine_that_is_interrupted_after_a_pass_goes_on_afterwards(call, monkey
     assert [answer.new for answer in added[2].sequences] == many[:, len(PROMPT) :].tolist()
 
 
-def test_engine_cancels_whoever_runs_waits_or_stands_behind_another():
+def test_engine_aborts_whoever_runs_waits_or_stands_behind_another():
     model = small()
     engine = Engine(model, max_num_seqs=1, max_model_len=30, prefill_chunk=2, max_num_batched_tokens=2)
     first = engine.add_request([1, 2], max_new_tokens=9)
     many = engine.add_request(PROMPT, max_new_tokens=9, temperature=1.0, n=3)
     last = engine.add_request([3, 4], max_new_tokens=4)
     engine.step()
-    assert engine.cancel(first)
-    assert engine.cancel(many.id)
-    assert not engine.cancel(many)
-    assert not engine.cancel("nobody")
+    assert engine.abort(first)
+    assert engine.abort(many.id)
+    assert not engine.abort(many)
+    assert not engine.abort("nobody")
     engine.check()
     assert not engine.idle
     events = list(engine)
-    assert [(e.request, e.index) for e in events if e.finish_reason == "cancelled"] == [
+    assert [(e.request, e.index) for e in events if e.finish_reason == "abort"] == [
         (first.id, 0), (many.id, 0), (many.id, 1), (many.id, 2),
     ]  # fmt: skip
     assert last.sequences[0].new == alone(model, [3, 4], max_new_tokens=4)
@@ -325,5 +325,5 @@ def test_engine_run_with_a_refused_request_serves_none():
     engine = Engine(small(), max_model_len=20)
     with pytest.raises(af.InputError, match="is not an id below vocab"):
         engine.run([{"input_ids": PROMPT, "max_new_tokens": 2}, {"input_ids": [99]}])
-    assert {event.finish_reason for event in engine} == {"cancelled"}
+    assert {event.finish_reason for event in engine} == {"abort"}
     engine.check()

@@ -7,10 +7,10 @@ import pytest
 import anyformer as af
 from anyformer.generation.engine import model_runner
 from anyformer.generation.engine.core import EngineCore
-from anyformer.generation.engine.engine import requests
+from anyformer.generation.engine.engine import make_requests
 from anyformer.generation.engine.model_runner import ModelRunner
 from anyformer.generation.engine.scheduler import Limits
-from anyformer.generation.params.generation_request import request
+from anyformer.generation.params.generation_request import check_request
 from anyformer.generation.params.sampling_params import read_params
 from anyformer.kernels.cuda_graph import Recorder
 from anyformer.model.eval_mode import eval_mode
@@ -27,17 +27,14 @@ NEW, LENGTH = 6, 40
 
 def asked(model, rows, **options):
     ids, mask = padded(rows, left=True)
-    return request(
-        model, ids, read_params({"max_new_tokens": NEW, "stop": ()} | options), attention_mask=mask, global_mask=None,
-        rope_length=25 if model.reads_length else None, tokenizer=None, stream=False, details=True, cached=True,
-        stacklevel=1,
-    )  # fmt: skip
+    params = read_params({"max_new_tokens": NEW, "stop": ()} | options)
+    return check_request(model, ids, params, attention_mask=mask, rope_length=25 if model.reads_length else None)
 
 
 def prefilled(model, pool, wish):
     """A runner whose sequences have read their prompts, and the logits after them."""
     runner = ModelRunner(model, pool, cuda_graphs=False)
-    rows = requests(model, wish)
+    rows = make_requests(model, wish)
     cached = [pool.add(rope_length=each.rope_length, source_rope_length=each.source_rope_length) for each in rows]
     ids = [each.sequences[0].tokens for each in rows]
     for each, new in zip(cached, ids, strict=True):
@@ -95,7 +92,7 @@ def served(model, wish, *, cuda_graphs):
     """The new tokens of each row, of an engine with a pool of blocks."""
     pool = model.new_pool(8, LENGTH, block_size=4)
     engine = EngineCore(ModelRunner(model, pool, cuda_graphs=cuda_graphs), Limits())
-    rows = requests(model, wish)
+    rows = make_requests(model, wish)
     for each in rows:
         engine.add(each)
     while not engine.idle:

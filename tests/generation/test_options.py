@@ -6,7 +6,7 @@ import torch
 import anyformer as af
 from anyformer.generation.params.sampling_params import SamplingParams, read_params
 from anyformer.generation.params.validate import resolve_params
-from anyformer.generation.samplers import BadWords, RepetitionPenalty, Temperature, TopK, TopP
+from anyformer.generation.samplers.logits_processors import BadWords, RepetitionPenalty, Temperature, TopK, TopP
 from tests.generation.words import model, tokenizer
 
 PROMPT = torch.tensor([[5, 6, 7]])
@@ -111,23 +111,23 @@ def test_plan_of_the_usual_options_says_so_and_leaves_out_what_is_off():
     plan = resolve_params(
         SamplingParams(temperature=0.7, top_k=4, top_p=0.9, repetition_penalty=1.0, presence_penalty=0), spec
     )
-    assert plan.usual
+    assert plan.batchable
     assert not plan.reads_history
-    assert plan.chain == (Temperature(0.7), TopK(4), TopP(0.9))
+    assert plan.logits_processors == (Temperature(0.7), TopK(4), TopP(0.9))
     assert (plan.temperature, plan.top_k, plan.top_p, plan.min_p) == (0.7, 4, 0.9, 0.0)
-    assert resolve_params(SamplingParams(), spec).chain == ()
+    assert resolve_params(SamplingParams(), spec).logits_processors == ()
     other = resolve_params(SamplingParams(temperature=1.0, repetition_penalty=1.2), spec)
-    assert other.chain == (RepetitionPenalty(1.2),)
+    assert other.logits_processors == (RepetitionPenalty(1.2),)
     assert other.reads_history
-    assert not other.usual
-    assert not resolve_params(SamplingParams(temperature=1.0, typical_p=0.5), spec).usual
+    assert not other.batchable
+    assert not resolve_params(SamplingParams(temperature=1.0, typical_p=0.5), spec).batchable
 
 
 def test_bad_words_as_texts_are_barred_at_the_beginning_of_a_text_and_inside():
     words = tokenizer()
     (sampler,) = resolve_params(
         SamplingParams(bad_words=["cat", [4, 5], 7, "cat"]), model().spec, tokenizer=words
-    ).chain
+    ).logits_processors
     assert sampler == BadWords((tuple(words.encode("cat")), tuple(words.encode(" cat")), (4, 5), (7,)))
 
 

@@ -58,8 +58,9 @@ def test_decode_graph_loads_a_sequence_that_has_read_as_much_as_the_last_one():
     graph.cache, graph.loaded = PagedKVCache.for_decode(pool, 1), ()
     for count in range(4, 12):
         # It may well be at the address of the one before.
-        sequence = pool.allocate(12)
-        sequence.count = count
+        sequence = pool.add()
+        pool.grow(sequence, 12)
+        sequence.num_computed_tokens = count
         graph.load([sequence], None)
         assert graph.cache.blocks[0].table_BN[0, :3].tolist() == sequence.blocks[0]
         # What is known stays, so the next one gets other blocks.
@@ -74,16 +75,17 @@ def test_decode_graphs_are_captured_once_for_a_bucket_of_rows_and_of_source_leng
     monkeypatch.setattr(model_runner, "Recorder", lambda device: None)
     model = af.build(af.spec(BASE))
     own = model_runner.ModelRunner(model, model.new_pool(40, 16), cuda_graphs=True)
-    sequences = [own.pool.allocate(1) for _ in range(40)]
+    sequences = [own.pool.add() for _ in range(40)]
     for rows in (3, 4, 2, 40, 33, 32, 9):
         own._graph(sequences[:rows], "greedy")
-    assert [given[3] for given in made] == [4, 2, 64, 16]
+    assert [given[2].batch for given in made] == [4, 2, 64, 16]
     made.clear()
     seq2seq = af.build(af.spec(BASE, {"topology": "encoder-decoder", "ids.start": 0}), dtype=torch.float64).eval()
     own = model_runner.ModelRunner(seq2seq, seq2seq.new_pool(3, 16), cuda_graphs=True)
-    sequences = [own.pool.allocate(1) for _ in range(3)]
+    sequences = [own.pool.add() for _ in range(3)]
     for sequence, length in zip(sequences, (5, 60, 70), strict=True):
+        own.pool.grow(sequence, 1)
         own.forward([sequence], [[0]], sources=[torch.ones(length, dtype=torch.long)])
     for some in (sequences[:2], sequences[1:2], sequences, sequences[:2]):
         own._graph(some, "greedy")
-    assert [(given[3], given[7]) for given in made] == [(2, 64), (1, 64), (4, 128)]
+    assert [(given[2].batch, given[2].source_pos_BS.shape[1]) for given in made] == [(2, 64), (1, 64), (4, 128)]

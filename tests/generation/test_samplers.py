@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyformer.generation.samplers import (
-    NO_HISTORY,
+from anyformer.generation.samplers.batched import sample, sampling_kind
+from anyformer.generation.samplers.logits_processors import (
     BadWords,
     Choices,
     First,
@@ -23,12 +23,11 @@ from anyformer.generation.samplers import (
     TopK,
     TopP,
     Typical,
-    apply_chain,
-    apply_chains,
+    process,
+    process_rows,
 )
-from anyformer.generation.samplers.batched import sample, sampling_kind
 from anyformer.generation.samplers.rng import keys, uniform
-from tests.generation.choosing import choose
+from tests.generation.choosing import NO_HISTORY, choose
 from tests.tolerances import assert_close
 
 CPU = torch.device("cpu")
@@ -137,14 +136,14 @@ def test_sampler_looks_at_the_real_tokens_of_each_row_only(sampler):
         assert torch.equal(found[i : i + 1], sampler.apply(scores[i : i + 1], alone))
 
 
-def test_chains_of_each_row_are_those_of_the_row_alone():
+def test_processors_of_each_row_are_those_of_the_row_alone():
     scores, so_far = logits(), past(tokens())
     chains = [(TopK(3),), (), (RepetitionPenalty(2.0), TopP(0.5)), (TopK(3),), (First((1,)),), (RepetitionPenalty(2.0), TopP(0.5))]  # fmt: skip
-    found = apply_chains(scores, chains, so_far)
+    found = process_rows(scores, chains, so_far)
     for i, chain in enumerate(chains):
         row = torch.tensor([i])
-        assert torch.equal(found[i : i + 1], apply_chain(scores[row], chain, so_far.rows(row)))
-    assert torch.equal(apply_chains(scores, [chains[2]] * ROWS, so_far), apply_chain(scores, chains[2], so_far))
+        assert torch.equal(found[i : i + 1], process(scores[row], chain, so_far.rows(row)))
+    assert torch.equal(process_rows(scores, [chains[2]] * ROWS, so_far), process(scores, chains[2], so_far))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyformer.generation.samplers import NO_HISTORY, Temperature, TokenHistory, TopK, TopP, filters
+from anyformer.generation.samplers import logits_processors
+from anyformer.generation.samplers.logits_processors import Temperature, TokenHistory, TopK, TopP
 from anyformer.generation.samplers.rng import keys, uniform
-from tests.generation.choosing import choose, sampled
+from tests.generation.choosing import NO_HISTORY, choose, sampled
 from tests.tolerances import assert_close
 
 CPU = torch.device("cpu")
@@ -87,9 +88,9 @@ def test_top_p_after_top_k_reads_what_is_left():
 @pytest.mark.parametrize("spread", [0.01, 6.0], ids=["flat: all are sorted", "steep: a few are enough"])
 def test_top_p_of_a_large_vocabulary_is_that_of_a_full_sort(spread, monkeypatch):
     generator = torch.Generator().manual_seed(0)
-    logits = (torch.randn(3, filters.MANY + 1, generator=generator) * spread).round(decimals=2)
+    logits = (torch.randn(3, logits_processors.MANY + 1, generator=generator) * spread).round(decimals=2)
     found = kept(TopP(0.9), logits)
-    monkeypatch.setattr(filters, "MANY", filters.MANY + 1)
+    monkeypatch.setattr(logits_processors, "MANY", logits_processors.MANY + 1)
     assert kept(TopP(0.9), logits) == found
     for row, ids in zip(logits.double().softmax(-1), found, strict=True):
         assert row[ids].sum() >= 0.9
@@ -144,7 +145,7 @@ def test_sampler_says_that_samplers_left_nothing():
 @pytest.mark.parametrize("options", [{}, {"top_k": 3, "top_p": 0.9}, {"min_p": 0.1}, {"typical_p": 0.8}])
 def test_sampler_takes_what_the_plain_way_takes(options):
     logits = torch.randn(64, 29, generator=torch.Generator().manual_seed(0)) * 2
-    chain = {"top_k": TopK, "top_p": TopP, "min_p": filters.MinP, "typical_p": filters.Typical}
+    chain = {"top_k": TopK, "top_p": TopP, "min_p": logits_processors.MinP, "typical_p": logits_processors.Typical}
     want = drawn(logits, Temperature(0.8), *(chain[name](value) for name, value in options.items()), seed=3)
     assert [row.id for row in sampled(logits, temperature=0.8, seed=3, **options)] == want.tolist()
 

@@ -7,12 +7,12 @@ import torch
 
 import anyformer as af
 from anyformer.generation.engine.core import EngineCore
-from anyformer.generation.engine.engine import requests
+from anyformer.generation.engine.engine import make_requests
 from anyformer.generation.engine.model_runner import ModelRunner
-from anyformer.generation.engine.proposers import PromptLookup
 from anyformer.generation.engine.request import Sequence
 from anyformer.generation.engine.scheduler import Limits
-from anyformer.generation.params.generation_request import request
+from anyformer.generation.engine.speculative import PromptLookup
+from anyformer.generation.params.generation_request import check_request
 from anyformer.generation.params.sampling_params import read_params
 from tests.contract.contracts import model_of, prefix_of
 from tests.contract.draw import BASE, draw
@@ -61,11 +61,8 @@ def test_proposals_to_a_random_spec_change_no_token_and_no_log_probability(seed)
     )
     added = []
     for i, row in enumerate(rows):
-        asked = request(
-            model, row[None], read_params(given), attention_mask=None, global_mask=None, rope_length=rope_length,
-            tokenizer=None, stream=False, details=True, cached=True, stacklevel=1,
-        )  # fmt: skip
-        added += requests(model, asked, first=i)
+        asked = check_request(model, row[None], read_params(given), rope_length=rope_length)
+        added += make_requests(model, asked, first=i)
         added[-1].logprobs = 0
         engine.add(added[-1])
     while not engine.idle:

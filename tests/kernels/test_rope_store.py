@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from anyformer.errors import InputError
-from anyformer.kernels.attention.paged_cuda import has_triton
 from anyformer.kernels.block_table import to_int8
 from anyformer.kernels.small_gemm import NormTerms, rope_store
+from anyformer.kernels.small_gemm.rope_store import RopeStoreArgs
+from anyformer.kernels.triton_launch import has_triton
 from anyformer.parts.norms.layernorm import LayerNorm
 from anyformer.parts.norms.rmsnorm import RMSNorm
 from anyformer.parts.positions.rope import Rope
@@ -107,11 +108,7 @@ def made(case: Case, device="cpu", dtype=None):
 
 def started(start, given):
     """Queries and what the pools hold then, from the plain way or from the kernel."""
-    norms = tuple(given[name] for name in ("q_norm", "k_norm", "v_norm"))
-    names = "heads kv_heads dim slot_N k_PsGK v_PsGK scales cos_ND sin_ND layout"
-    q = start(
-        given["qkv_NC"], *(given[n] for n in names.split()), norms, given["norm_last"], given["clip"]
-    )  # fmt: skip
+    q = start(RopeStoreArgs(**given))
     return q, given["k_PsGK"], given["v_PsGK"], *(given["scales"] or ())
 
 
@@ -146,7 +143,7 @@ def test_rotate_kernel_matches_the_plain_way_at_the_sizes_of_models(name):
 def test_rotate_store_does_what_the_parts_do_one_by_one(name):
     case = CASES[name]
     given = made(case, dtype=torch.float64)
-    q = rope_store.rope_and_store_kv(**given)
+    q = rope_store.rope_and_store_kv(RopeStoreArgs(**given))
     x = made(case, dtype=torch.float64)["qkv_NC"].view(TOKENS, 1, -1, case.dim)
     x = x if case.clip is None else x.clamp(-case.clip, case.clip)
     parts = x.split((case.heads, case.groups, case.groups), 2)
@@ -180,11 +177,11 @@ def test_to_int8_zeros_stay_zeros_and_the_largest_is_127():
 def test_rotate_store_wrong_columns_are_an_error():
     given = made(CASES["half"])
     with pytest.raises(InputError, match=r"4 \+ 2 x 2 heads of 16 are 128 columns, got \(3, 127\)"):
-        rope_store.rope_and_store_kv(**{**given, "qkv_NC": given["qkv_NC"][:, :127]})
+        rope_store.rope_and_store_kv(RopeStoreArgs(**{**given, "qkv_NC": given["qkv_NC"][:, :127]}))
 
 
 def test_rotate_store_norm_of_all_heads_together_is_an_error():
     given = made(CASES["normed"])
     whole = NormTerms(RMSNorm(), {"weight": torch.ones(64)})
     with pytest.raises(InputError, match=r"q_norm is of each head, \(16,\), got weights \(64,\)"):
-        rope_store.rope_and_store_kv(**{**given, "q_norm": whole})
+        rope_store.rope_and_store_kv(RopeStoreArgs(**{**given, "q_norm": whole}))

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from anyformer.kernels import small_gemm
-from anyformer.kernels.small_gemm import NormTerms, launch, reference
+from anyformer.kernels.small_gemm import NormTerms, launch
 from anyformer.parts.ffns.gated import Bilinear, Geglu, Glu, Reglu, Swiglu
 from anyformer.parts.ffns.plain import Gelu, GeluQuick, GeluTanh, Relu, Relu2, Silu
 from anyformer.parts.norms.layernorm import LayerNorm
@@ -54,7 +55,7 @@ def test_product_with_norm_before_it_equals_plain(name, row, shape):
     dtype = DTYPES[row]
     x, w, b = drawn(count, into, dtype=dtype), drawn(outs, into, dtype=dtype), drawn(outs, dtype=dtype)
     norm = terms(NORMS[name], into, dtype)
-    assert_close(row, launch.product(x, w, b, norm=norm), reference.norm_linear(x, norm, w, b))
+    assert_close(row, launch.product(x, w, b, norm=norm), F.linear(norm.leaf.apply(x, norm.own), w, b))
     assert_close(row, launch.norm_rows(x, norm), norm.leaf.apply(x, norm.own))
 
 
@@ -68,7 +69,7 @@ def test_product_with_residual_after_it_equals_plain(bias, row, shape):
     x, w, b = drawn(count, into, dtype=dtype), drawn(outs, into, dtype=dtype), drawn(outs, dtype=dtype)
     residual = drawn(count, outs, dtype=dtype)
     b = b if bias else None
-    assert_close(row, launch.product(x, w, b, residual=residual), reference.linear_add(x, w, b, residual))
+    assert_close(row, launch.product(x, w, b, residual=residual), residual + F.linear(x, w, b))
 
 
 @needs_triton
@@ -86,7 +87,7 @@ def test_product_with_activation_on_either_side_equals_plain(name, row, shape):
     )
     how = {"act": leaf.activation(), "gated": parts == 2}
     before = launch.product(h, w, None, residual=residual, at="input", **how)
-    assert_close(row, before, reference.linear_add(leaf.combine(*h.chunk(parts, -1)), w, None, residual))
+    assert_close(row, before, residual + F.linear(leaf.combine(*h.chunk(parts, -1)), w))
     x, wide, b = (
         drawn(count, into, dtype=dtype),
         drawn(parts * outs, into, dtype=dtype),
@@ -94,7 +95,7 @@ def test_product_with_activation_on_either_side_equals_plain(name, row, shape):
     )
     norm, wide = terms(RMSNorm(), into, dtype), wide * into**-0.5
     after = launch.product(x, wide, b, norm=norm, at="output", **how)
-    assert_close(row, after, reference.norm_linear_combine(x, norm, wide, b, leaf))
+    assert_close(row, after, leaf.combine(*F.linear(norm.leaf.apply(x, norm.own), wide, b).chunk(parts, -1)))
     assert_close(row, launch.combine_rows(h, leaf.activation(), parts == 2), leaf.combine(*h.chunk(parts, -1)))
 
 
@@ -105,7 +106,7 @@ def test_product_of_strided_rows_and_more_dimensions_equals_plain():
     x = wide[:, :1, 16:80]
     out = launch.product(x, w, None, residual=residual)
     assert out.shape == (2, 1, 24)
-    assert_close("fused", out, reference.linear_add(x, w, None, residual))
+    assert_close("fused", out, residual + F.linear(x, w))
 
 
 @pytest.mark.parametrize("leaf", LEAVES.values(), ids=LEAVES)
@@ -118,11 +119,11 @@ def test_activation_of_a_leaf_names_what_combine_does(leaf):
     known = {
         "none": lambda z: z,
         "sigmoid": torch.sigmoid,
-        "silu": torch.nn.functional.silu,
+        "silu": F.silu,
         "relu": torch.relu,
         "relu2": lambda z: z.relu() ** 2,
-        "gelu": torch.nn.functional.gelu,
-        "gelu_tanh": lambda z: torch.nn.functional.gelu(z, approximate="tanh"),
+        "gelu": F.gelu,
+        "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
         "gelu_quick": lambda z: z * torch.sigmoid(1.702 * z),
     }
     expected = known[act.name](gate) * ((up + act.offset) if len(leaf.inputs) == 2 else 1)
@@ -159,8 +160,8 @@ def test_few_on_a_cpu_is_plain_torch():
     leaf, norm = Swiglu(), NormTerms(RMSNorm(), {"weight": torch.randn(8, dtype=torch.float64)})
     residual = torch.randn(2, 6, dtype=torch.float64)
     normed = norm.leaf.apply(x, norm.own)
-    assert_close("same", small_gemm.norm_linear(x, norm, w, b), torch.nn.functional.linear(normed, w, b))
-    assert_close("same", small_gemm.linear_add(x, w, b, residual), residual + torch.nn.functional.linear(x, w, b))
+    assert_close("same", small_gemm.norm_linear(x, norm, w, b), F.linear(normed, w, b))
+    assert_close("same", small_gemm.linear_add(x, w, b, residual), residual + F.linear(x, w, b))
     inner = leaf.combine(*small_gemm.norm_linear(x, norm, w, b).chunk(2, -1))
     assert_close("same", small_gemm.norm_linear_combine(x, norm, w, b, leaf), inner)
 
@@ -177,18 +178,20 @@ def test_few_on_cuda_equals_plain_in_a_captured_graph(count):
     ]
     norm = terms(RMSNorm(), 512, dtype)
 
-    def chain(ops):
-        y = x
+    def chain(y, *, plain):
         for up, down in ws:
-            h = ops.norm_linear_combine(y, norm, up, None, leaf)
-            y = ops.linear_add(h, down, None, y)
+            if plain:
+                gate_up = F.linear(norm.leaf.apply(y, norm.own), up)
+                y = y + F.linear(leaf.combine(*gate_up.chunk(2, -1)), down)
+            else:
+                y = small_gemm.linear_add(small_gemm.norm_linear_combine(y, norm, up, None, leaf), down, None, y)
         return y
 
-    expected = chain(reference)
-    chain(small_gemm)
+    expected = chain(x, plain=True)
+    chain(x, plain=False)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        out = chain(small_gemm)
+        out = chain(x, plain=False)
     for _ in range(20):
         out.fill_(torch.nan)
         graph.replay()

@@ -83,7 +83,7 @@ def test_quantised_kernels_equal_plain(row, shape):
     x, weight, bias = drawn(count, into, dtype=dtype), drawn(outs, into, dtype=dtype), drawn(outs, dtype=dtype)
     data, scale = quantized.quantise_int8(weight)
     exact = x.double() @ quantized.dequantise_int8(data, scale, torch.float64).T + bias.double()
-    assert_close(row, launch.int8_linear(x, data, scale, bias), exact)
+    assert_close(row, launch.product(x, data, bias, scale=scale), exact)
     packed, scale = quantized.quantise_int4(weight, 32)
     exact = x.double() @ quantized.dequantise_int4(packed, scale, 32, torch.float64).T + bias.double()
     assert_close(row, launch.int4_linear(x, packed, scale, 32, bias), exact)
@@ -103,4 +103,4 @@ def test_int8_kernel_with_rows_that_no_vector_divides_equals_plain():
     x, weight = drawn(1, 99, dtype=torch.float32), drawn(5, 99, dtype=torch.float32)
     data, scale = quantized.quantise_int8(weight)
     exact = x.double() @ quantized.dequantise_int8(data, scale, torch.float64).T
-    assert_close("fused", launch.int8_linear(x, data, scale, None), exact)
+    assert_close("fused", launch.product(x, data, None, scale=scale), exact)

@@ -179,9 +179,9 @@ def test_positions_of_a_kind_equal_what_the_model_adds(kind):
     ours = af.nn.PositionEmbedding(spec.width, **options, context=spec.context, dtype=torch.float64)
     ours.body.load_state_dict(stack.positions[0].state_dict())
     x = random(2, 9, spec.width)
-    assert_close("same", ours(x), stack.enter(x, place(2, 9, x.device)))
+    assert_close("same", ours(x), stack.add_positions(x, place(2, 9, x.device)))
     where = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5]])
-    assert_close("same", ours(x, where), stack.enter(x, place(2, 9, x.device, positions=where)))
+    assert_close("same", ours(x, where), stack.add_positions(x, place(2, 9, x.device, positions=where)))
     assert_close("same", ours(x, where[0]), ours(x, where))
 
 

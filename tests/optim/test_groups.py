@@ -6,7 +6,7 @@ from torch import nn
 
 import anyformer as af
 from anyformer.errors import InputError
-from anyformer.optim.roles import group_of
+from anyformer.optim.grouping import group_of
 from anyformer.optim.schedule import Schedule
 from anyformer.specs.parameters import weights
 from tests.contract.draw import draw

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import anyformer as af
 from anyformer.errors import CapabilityError, InputError
-from anyformer.optim.muon import orthogonalised
+from anyformer.optim.rule import orthogonalised
 from anyformer.train.optim import Optimizers
 from anyformer.train.optim_config import Optim
 from tests.contract.draw import BASE

@@ -22,6 +22,14 @@ def parse(text: str) -> Pattern:
     return pattern
 
 
+def enumerate_pairs(pattern: Pattern, length: int, head: int = 0, layer: int = 0) -> int:
+    """Allowed pairs of one head, by asking the predicate about every pair."""
+    keys = Tokens(np.arange(length)[None, :], 0, length, head, layer)
+    rows = [np.arange(i, min(i + 256, length))[:, None] for i in range(0, length, 256)]
+    asked = [pattern.allows(Tokens(row, 0, length, head, layer), keys) for row in rows]
+    return int(sum(np.broadcast_to(one, (len(row), length)).sum() for one, row in zip(asked, rows, strict=True)))
+
+
 def drawn(rng: random.Random, kind: str) -> Pattern:
     """One of this kind that is right in a layer of HEADS heads and LENGTH tokens."""
     leaf = Pattern.named(kind)

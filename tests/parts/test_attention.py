@@ -17,7 +17,7 @@ from anyformer.parts.positions.none import NoPosition
 from anyformer.parts.positions.rope import Rope
 from anyformer.parts.positions.shaw import Shaw
 from anyformer.parts.static_cache import StaticKVCache
-from anyformer.specs.cache_spec import LayerCacheSpec
+from anyformer.specs.cache_policy import LayerCacheSpec
 from anyformer.specs.layer import Attention as AttentionSpec
 from anyformer.specs.layer import HeadNorm, Temperature
 from anyformer.specs.patterns import Tokens

@@ -9,8 +9,7 @@ import torch
 
 from anyformer.errors import InputError
 from anyformer.parts.static_cache import StaticKVCache
-from anyformer.specs.cache_policy import Keep
-from anyformer.specs.cache_spec import LayerCacheSpec
+from anyformer.specs.cache_policy import Keep, LayerCacheSpec
 from tests.contract.contracts import model_of, prefix_of
 from tests.contract.draw import draw
 from tests.generation.talking import talking

@@ -13,11 +13,11 @@ import anyformer as af
 from anyformer.convert.surgery import Surgery, operate
 from anyformer.families.family import Family
 from anyformer.kernels.activations import ACTIVATIONS
-from anyformer.parts.fused_linear import Fused, FusedInputs, FusedLinear, why_not
+from anyformer.parts.fused_linear import Fused, FusedInputs, side_by_side, why_not
 from anyformer.parts.linear import Linear
 from anyformer.parts.norm import Norm
+from anyformer.train.components import restaged
 from anyformer.train.optim import Optimizers
-from anyformer.train.stages import restaged
 from tests.contract import contracts
 from tests.contract.contracts import answers, keeps_a_cache, length_of, randomise
 from tests.contract.draw import BASE, draw
@@ -139,7 +139,7 @@ def test_fused_biases_leave_zeros_where_a_map_has_none():
     model = small()
     body = model.decoder.blocks[0].attention.body
     assert body.k.bias is None
-    q, k, v = FusedLinear(body.inputs()).bias_O.split([m.weight.shape[0] for m in (body.q, body.k, body.v)])
+    q, k, v = side_by_side(body.inputs()).bias_O.split([m.weight.shape[0] for m in (body.q, body.k, body.v)])
     assert torch.equal(q, body.q.bias)
     assert torch.equal(v, body.v.bias)
     assert not k.any()
@@ -231,9 +231,10 @@ def ids_of(model, tokens=9):
 @pytest.fixture
 def products(monkeypatch):
     """How many fused products were made."""
-    made, project, combine = [], Fused.project, Fused.combine
-    monkeypatch.setattr(Fused, "project", lambda *given: (made.append("project"), project(*given))[1])
-    monkeypatch.setattr(Fused, "combine", lambda *given: (made.append("combine"), combine(*given))[1])
+    made, project = [], Fused.project
+    monkeypatch.setattr(
+        Fused, "project", lambda *given: (made.append("ffn" if len(given) > 3 else "attention"), project(*given))[1]
+    )
     return made
 
 
@@ -296,7 +297,7 @@ def test_fused_products_are_for_passes_in_which_nothing_learns_compiles_or_is_ca
             assert all(owner.fused(torch.zeros(1)) is None for owner in owners(model))
         assert products == []
         model(ids)
-    assert products == ["project", "combine"] * model.spec.depth
+    assert products == ["attention", "ffn"] * model.spec.depth
 
 
 PARTS = {

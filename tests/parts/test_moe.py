@@ -323,7 +323,7 @@ def test_router_losses_of_packed_documents_are_those_of_the_documents_alone():
 
 
 def test_balance_is_top_k_when_even_and_more_when_all_tokens_go_one_way():
-    from anyformer.kernels.router_losses import Routed, balance
+    from anyformer.kernels.loss import Routed, balance
 
     even = torch.eye(6).double().roll(1, 0) * 1e-9
     chosen = torch.stack((torch.arange(6), (torch.arange(6) + 1) % 6), -1)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from anyformer.specs.pair_count import allowed_pairs, enumerate_pairs
+from anyformer.specs.pair_count import allowed_pairs
 from anyformer.specs.patterns import Tokens
-from tests.parts.pattern_samples import HEADS, mask, one_of_each, parse, samples, tokens
+from tests.parts.pattern_samples import HEADS, enumerate_pairs, mask, one_of_each, parse, samples, tokens
 
 LENGTH = 37
 """Past every window and chunk below, and a multiple of none."""

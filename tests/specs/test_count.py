@@ -11,9 +11,10 @@ from anyformer.errors import InputError
 from anyformer.specs import ModelSpec
 from anyformer.specs.codec import read
 from anyformer.specs.count import BYTES, Count, dtype_bytes
-from anyformer.specs.pair_count import allowed_pairs, enumerate_pairs, keys_seen
+from anyformer.specs.pair_count import allowed_pairs, keys_seen
 from anyformer.specs.parameters import weights
 from anyformer.specs.patterns import Pattern
+from tests.parts.pattern_samples import enumerate_pairs
 from tests.specs.small import small
 
 pytestmark = pytest.mark.quick

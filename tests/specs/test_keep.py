@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from anyformer.errors import InputError
-from anyformer.specs.cache_policy import Keep
-from anyformer.specs.cache_spec import LayerCacheSpec, rooms
+from anyformer.specs.cache_policy import Keep, LayerCacheSpec
+from anyformer.specs.stacks import cache_specs
 from tests.specs.small import small
 
 
@@ -122,7 +122,7 @@ def test_keep_of_nonsense_is_refused(fields, message):
 
 def test_rooms_follow_the_pattern_and_the_heads_of_each_layer():
     spec = small({"depth": 2, "layers": {"0": {"attention": {"pattern": "window(8)", "kv_heads": 1}}}})
-    near, far = rooms(spec, spec.stack("decoder"))
+    near, far = cache_specs(spec, spec.stack("decoder"))
     assert near == LayerCacheSpec(streams=((1, 4), (1, 4)), keep=Keep(recent=8))
     assert far == LayerCacheSpec(streams=((2, 4), (2, 4)))
     assert (near.per_token, far.per_token) == (8, 16)

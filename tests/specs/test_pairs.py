@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from anyformer.specs import pair_count as counting
-from anyformer.specs.pair_count import allowed_pairs, allowed_pairs_of_heads, enumerate_pairs
+from anyformer.specs.pair_count import allowed_pairs, allowed_pairs_of_heads
 from anyformer.specs.patterns import Pattern, Tokens
+from tests.parts.pattern_samples import enumerate_pairs
 from tests.parts.pattern_samples import parse as read
 from tests.specs.small import small
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from anyformer.specs import Mixer, ModelSpec, Pattern, layer_rules, rules
-from anyformer.specs.layer_rules import Finding, divisors
+from anyformer.specs import Mixer, ModelSpec, Pattern, rules
+from anyformer.specs.rules import Finding, divisors
 from tests.specs.small import data_with, problems_of, problems_with, small
 
 pytestmark = pytest.mark.quick
@@ -365,14 +365,12 @@ def test_every_place_where_a_rule_speaks_is_reached_by_a_case(monkeypatch):
         return called
 
     places: list[tuple[str, int, int, str]] = []
-    for module in (rules, layer_rules):
-        file = inspect.getfile(module)
-        for node in ast.walk(ast.parse(inspect.getsource(module))):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in makers:
-                places.append((file, node.lineno, node.end_lineno or node.lineno, ast.unparse(node)))
-        for name in makers:
-            if name in vars(module):
-                monkeypatch.setattr(module, name, spy(getattr(layer_rules, name)))
+    file = inspect.getfile(rules)
+    for node in ast.walk(ast.parse(inspect.getsource(rules))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in makers:
+            places.append((file, node.lineno, node.end_lineno or node.lineno, ast.unparse(node)))
+    for name in makers:
+        monkeypatch.setattr(rules, name, spy(getattr(rules, name)))
     for changes, _ in CASES.values():
         problems_with(changes)
     monkeypatch.setattr(Mixer.named("softmax"), "problems", lambda self: iter([("sinks", "are clogged")]))

@@ -37,10 +37,10 @@ from anyformer.train.activation_checkpointing import recompute
 from anyformer.train.checkpoint import Checkpoint, Contents, Table, newest, verify, write
 from anyformer.train.config import Config
 from anyformer.train.distributed.fsdp import spread
-from anyformer.train.distributed.init import layout, meshes
 from anyformer.train.distributed.sharded_checkpoint import PARTS, Stored, collected, local, stretch, whole, write_part
 from anyformer.train.distributed.tensor_parallel import problems
 from anyformer.train.events import Evaluated, Resumed, Sampled, Step
+from anyformer.train.ranks import layout, meshes
 from anyformer.train.trainer import Trainer
 from tests.contract.contracts import answers, length_of, randomise
 from tests.contract.draw import draw, every_kind, spec_of_kind
@@ -171,7 +171,7 @@ def curve(setting: Config, until: int | None = None) -> dict:
 
     def speak(made, step: int) -> str:
         plain = all(type(p.data) is torch.Tensor for p in made.model.parameters())
-        return f"{made.team.rank} {plain} {sum(p.numel() for p in made.model.parameters())}"
+        return f"{made.ranks.rank} {plain} {sum(p.numel() for p in made.model.parameters())}"
 
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*goes on elsewhere.*")
@@ -302,24 +302,24 @@ def refused(folder: Path, name: str, changes) -> dict:
 def poisoned(folder: Path) -> dict:
     """One process's rows give NaN: both leave the step out, and nothing moves."""
     with Trainer(config(folder, "nan")) as run:
-        made = run.setup
+        made = run.components
         made.restore()
         made.enter(0)
         before = [p.detach().clone() for p in map(local, made.model.parameters())]
-        plain = made.learner.objective
+        plain = made.train_step.objective
 
         class Poison(type(plain)):
             def loss(self, model, inputs):
                 terms = plain.loss(model, inputs)
-                bad = float("nan") if made.team.reader == 1 else 1.0
+                bad = float("nan") if made.ranks.dp_rank == 1 else 1.0
                 return LossTerms(terms.total * bad, terms.terms, terms.label_count)
 
-        made.learner.objective = Poison()
-        found = made.learner.step(made.loader(0).batch(0), seed=0, step=0, factor=1.0)
+        made.train_step.objective = Poison()
+        found = made.train_step.step(made.loader(0).batch(0), seed=0, step=0, factor=1.0)
         after = map(local, made.model.parameters())
         moved = sum(int(not torch.equal(a, b)) for a, b in zip(before, after, strict=True))
-        made.learner.objective = plain
-        good = made.learner.step(made.loader(0).batch(1), seed=0, step=1, factor=1.0)
+        made.train_step.objective = plain
+        good = made.train_step.step(made.loader(0).batch(1), seed=0, step=1, factor=1.0)
         return {"skipped": bool(found.skipped), "moved": moved, "then": bool(good.skipped)}
 
 
@@ -407,12 +407,12 @@ def mortal(place: str) -> None:
             for event in run.events():
                 if isinstance(event, Step):
                     found["loss"][event.step] = event.loss
-                    if event.step == 5 and run.setup.team.rank == 1 and not (folder / "died").exists():
+                    if event.step == 5 and run.components.ranks.rank == 1 and not (folder / "died").exists():
                         (folder / "died").touch()
                         os.kill(os.getpid(), signal.SIGKILL)
                 elif isinstance(event, Resumed):
                     found["resumed"] = event.step
-            if run.setup.team.is_rank0:
+            if run.components.ranks.is_rank0:
                 (folder / "mortal.json").write_text(json.dumps(found))
     except AnyformerError as error:
         (folder / "words").write_text(str(error))

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from anyformer.data.dataset import Examples, Ragged
-from anyformer.data.shard_writer import ShardWriter
-from anyformer.data.shards import VERSION
+from anyformer.data.shards import VERSION, ShardWriter
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.train.config import Config
 

@@ -53,7 +53,7 @@ def test_captured_step_on_a_cpu_is_refused_with_the_way_out():
 
 
 def test_captured_step_names_why_it_can_not_be_recorded():
-    assert "there are 2; run one" in why_not(learner(team=Ranks(world=2)), batch(0), CUDA)
+    assert "there are 2; run one" in why_not(learner(ranks=Ranks(world=2)), batch(0), CUDA)
     assert "leave compute.micro (2) out" in why_not(learner(micro=2), batch(0), CUDA)
     rolled = SPEC.vary({"block.wiring": "reversible", "block.dropout": 0.1})
     assert "leave dropout out" in why_not(learner(spec=rolled), batch(0), CUDA)

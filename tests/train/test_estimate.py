@@ -65,7 +65,7 @@ def test_memory_of_a_step_is_as_estimated(ready, changes):
     batch = setup.loader(0).batch(0)
 
     def step():
-        setup.learner.step(batch, seed=0, step=0, factor=1.0)
+        setup.train_step.step(batch, seed=0, step=0, factor=1.0)
 
     step()
     found = memory(load_of(setup, 0, CPU))
@@ -192,14 +192,14 @@ def test_forecast_counts_every_row_that_will_be_measured_on(tmp_path, monkeypatc
     seen = []
     config = text_config(text_data(tmp_path / "data"), tmp_path / "run", {"stages.batch": 2})
     with Trainer(config) as run:
-        found = forecast(run.setup, CPU)
+        found = forecast(run.components, CPU)
         run.on_eval_rows = lambda done, total: seen.append(total) if not done else None
         list(run.events())
-        whole = run.setup.valid.swept()
-        batch = next(run.setup.valid.sweep())
+        whole = run.components.valid.swept()
+        batch = next(run.components.valid.sweep())
     assert seen == [2, 2, 2, whole]
     assert (found.looks.count, found.looks.rows, found.looks.all_rows) == (3, 2, whole)
-    each = step_flops(run.setup.spec, batch.inputs)[0] / 3 / batch.units
+    each = step_flops(run.components.spec, batch.inputs)[0] / 3 / batch.units
     assert found.looks.flops == pytest.approx(each * sum(seen))
     assert found.parts()["held-out loss"] == pytest.approx(found.looks.flops / found.rate / found.efficiency)
     assert found.parts()["checkpoints"] > 0

@@ -77,7 +77,7 @@ def test_folder_tells_the_config_of_the_last_part_of_a_run(tmp_path, data):
 def test_run_that_is_over_is_let_go_of(tmp_path, data):
     with Trainer(text_config(data, tmp_path / "run")) as run:
         list(run.events(until=2))
-    held = weakref.ref(run.setup)
+    held = weakref.ref(run.components)
     del run
     gc.collect()
     assert held() is None
@@ -91,7 +91,7 @@ def test_run_with_a_stage_that_draws_random_numbers_is_trained_in_one_thread(tmp
     drawn = Config.from_data({**config.to_data(), "compute": {"threads": 2}, "stages": stages})
     for given, size in ((plain, 2), (drawn, 1)):
         with Trainer(given) as run:
-            assert run.setup.learner.workers.size == size
+            assert run.components.train_step.workers.size == size
 
 
 def test_run_whose_loss_is_of_a_whole_batch_is_not_cut_up_for_threads(tmp_path, data):
@@ -99,7 +99,7 @@ def test_run_whose_loss_is_of_a_whole_batch_is_not_cut_up_for_threads(tmp_path, 
     routed = {"model.spec.ffn": {"kind": "moe", "experts": 4, "top_k": 2}, "compute.threads": 2}
     for weight, size in ((0.0, 2), (0.01, 1)):
         with Trainer(text_config(data, tmp_path / f"{size}", routed | {"model.spec.loss": {"balance": weight}})) as run:
-            assert run.setup.learner.workers.size == size
+            assert run.components.train_step.workers.size == size
 
 
 def test_draws_names_dropout_and_attention_that_is_not_exact():
@@ -116,8 +116,8 @@ def test_save_that_fails_in_the_background_is_heard_of_before_the_next_one(tmp_p
 
     monkeypatch.setattr(checkpoint, "write", full)
     with Trainer(text_config(data, tmp_path / "run", {"stages.steps": 80, "run.save_every": 40})) as run:
-        run.setup.saver = Saver(tmp_path / "run", background=True)
-        with pytest.raises(CheckpointError, match="the disk is full"), run.setup.saver:
+        run.components.saver = Saver(tmp_path / "run", background=True)
+        with pytest.raises(CheckpointError, match="the disk is full"), run.components.saver:
             list(run.events())
     steps = [json.loads(line)["step"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert 40 <= max(steps) < 80
@@ -135,8 +135,8 @@ def test_products_of_the_backward_pass_round_as_those_of_the_forward_pass(tmp_pa
     products, seen = Precision.products, []
     monkeypatch.setattr(Precision, "products", lambda self, device: products(self, torch.device("cuda")))
     with Trainer(text_config(data, tmp_path / "run", {"compute.tf32": True, "compute.threads": 1})) as run:
-        assert isinstance(run.setup.learner.workers, CpuWorkers)
-        for parameter in run.setup.model.parameters():
+        assert isinstance(run.components.train_step.workers, CpuWorkers)
+        for parameter in run.components.model.parameters():
             parameter.register_hook(lambda _: seen.append(torch.get_float32_matmul_precision()))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

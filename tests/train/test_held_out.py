@@ -47,7 +47,7 @@ def test_sample_of_the_held_out_rows_is_near_the_whole_where_the_first_rows_are_
     easy = write_data(tmp_path / "easy", {"train": mixed(seed=2), "valid": mixed()})
     with Trainer(text_config(easy, tmp_path / "run", {"stages.steps": 60, "run.eval_every": 1000})) as run:
         list(run.events())
-        made = run.setup
+        made = run.components
 
         def measured(few):
             return evaluate(made.model, made.valid, made.objective, precision=Precision(), batches=few).loss
@@ -79,7 +79,7 @@ def test_curve_has_one_sample_for_all_points_and_the_whole_part_has_its_own_key(
 def test_points_of_a_curve_are_of_the_same_rows_whatever_the_seed(tmp_path, data):
     def digests(seed):
         with Trainer(text_config(data, tmp_path / f"run{seed}", {"run.seed": seed})) as run:
-            return [batch.digest for batch in run.setup.valid.sweep(few=2)]
+            return [batch.digest for batch in run.components.valid.sweep(few=2)]
 
     assert digests(1) == digests(2)
 
@@ -90,7 +90,7 @@ def test_masked_rows_that_are_measured_are_masked_alike_whatever_the_seed_and_th
         config = text_config(data, tmp_path / f"run{seed}{stages}", changes).to_data()
         config["stages"] = [*config["stages"]] * stages
         with Trainer(Config.from_data(config)) as run:
-            return [batch.digest for batch in run.setup.valid.sweep(few=2)]
+            return [batch.digest for batch in run.components.valid.sweep(few=2)]
 
     assert digests(1, 1) == digests(2, 1) == digests(1, 2)
 
@@ -162,7 +162,7 @@ def test_progress_of_a_measurement_is_told_by_rows(tmp_path, data):
     seen = []
     with Trainer(text_config(data, tmp_path / "run", {"run.eval_batches": 2})) as run:
         run.on_eval_rows = lambda done, total: seen.append((done, total))
-        whole = run.setup.valid.swept()
+        whole = run.components.valid.swept()
         list(run.events())
     assert [pair for pair in seen if pair[1] == 8] == [(0, 8), (4, 8), (8, 8)] * 3
     rest = [pair for pair in seen if pair[1] == whole]

@@ -10,8 +10,8 @@ import pytest
 import anyformer as af
 from anyformer.errors import InputError
 from anyformer.specs import Mixer, Pattern
-from anyformer.train.distributed.init import Layout, layout
 from anyformer.train.distributed.tensor_parallel import check, cuts, divided, problems
+from anyformer.train.ranks import Layout, layout
 from tests.contract.draw import every_kind, spec_of_kind
 from tests.tolerances import TABLE
 
@@ -203,7 +203,7 @@ def test_layout_of_processes_is_what_was_asked_for_or_refused():
     assert layout(8, shard="full", tensor=2, machine=8) == Layout(1, 4, 2)
     assert layout(8, shard="none", tensor=1, machine=8) == Layout(8, 1, 1)
     assert layout(16, shard="hybrid", tensor=2, machine=8) == Layout(2, 4, 2)
-    assert layout(16, shard="hybrid", tensor=2, machine=8).readers == 8
+    assert layout(16, shard="hybrid", tensor=2, machine=8).dp_size == 8
     with pytest.raises(InputError, match="6 processes can't be grouped by 4; pick one of 1, 2, 3, 6"):
         layout(6, shard="full", tensor=4, machine=6)
     with pytest.raises(InputError, match="needs machines with equally many processes"):

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from anyformer.optim.muon import STACK, MuonRule, orthogonalised
-from anyformer.optim.rule import OptimizedParam, StepSize
+from anyformer.optim.rule import STACK, MuonRule, OptimizedParam, StepSize, orthogonalised
 from tests.tolerances import assert_close
 
 

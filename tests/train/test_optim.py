@@ -8,10 +8,9 @@ from torch import nn
 
 import anyformer as af
 from anyformer.errors import CheckpointError, TrainingError
-from anyformer.optim.adamw import AdamWRule
 from anyformer.optim.clip import total_norm
-from anyformer.optim.muon import MuonRule
-from anyformer.optim.roles import group_of
+from anyformer.optim.grouping import group_of
+from anyformer.optim.rule import AdamWRule, MuonRule
 from anyformer.specs.codec import Problems, read, write
 from anyformer.specs.parameters import weights
 from anyformer.train.cpu_workers import CpuWorkers

@@ -185,7 +185,7 @@ def test_report_of_a_real_run_has_its_data_and_machine(tmp_path):
     config = text_config(text_data(tmp_path / "data"), tmp_path / "run")
     with Trainer(config) as run:
         list(run.events())
-        fingerprint = run.setup.examples.fingerprint
+        fingerprint = run.components.examples.fingerprint
     said = "".join(read((tmp_path / "run" / "report.html").read_text()).text)
     for words in (fingerprint[:16], "packed by best_fit", "of all cells", "torch", "causal", "after 12 steps"):
         assert words in said, words

@@ -13,11 +13,11 @@ import anyformer as af
 from anyformer.data.objectives import Objective
 from anyformer.data.tokenizer import train_bpe
 from anyformer.errors import CapabilityError, CheckpointError, DataError, InputError, SpecError, TrainingError
+from anyformer.train.components import restaged
 from anyformer.train.config import Config
 from anyformer.train.events import Evaluated, Resumed, Sampled, Saved, Step, Stopped
 from anyformer.train.loggers import read_metrics
 from anyformer.train.resolve import specs_of
-from anyformer.train.stages import place_of, restaged
 from anyformer.train.trainer import Trainer
 from tests.data.feeding import INDEX, examples_for, make, spec_for
 from tests.train.small_data import text_config, text_data, text_examples, write_data
@@ -194,7 +194,7 @@ def test_run_in_stages_changes_sizes_and_pattern_and_keeps_every_weight(tmp_path
         seen = {}
         for event in run.events():
             if isinstance(event, Step):
-                layer = run.setup.model.spec.stacks[-1].layers[0]
+                layer = run.components.model.spec.stacks[-1].layers[0]
                 seen[event.step] = (event.stage, str(layer.attention.pattern))
     assert seen[1] == (0, "window(4)")
     assert seen[8] == (1, "None")
@@ -209,8 +209,9 @@ def test_stages_place_every_step_and_refuse_what_changes_a_weight():
         {"steps": 2, "length": 8, "batch": 1}, {"steps": 3, "length": 64, "batch": 1, "spec": {"width": 64}},
         {"steps": 1, "length": 8, "batch": 1, "spec": {"attention.pattern": "windw(3)"}},
     ]}  # fmt: skip
-    stages = Config.from_data(table).stages
-    assert [(p.number, p.step) for p in (place_of(stages, s) for s in range(7))] == [
+    config = Config.from_data(table)
+    stages = config.stages
+    assert [config.place(step) for step in range(7)] == [
         (0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (2, 0), (2, 1),
     ]  # fmt: skip
     spec = spec_for(make("causal"))

@@ -11,14 +11,15 @@ import torch
 
 import anyformer as af
 from anyformer.errors import CheckpointError
-from anyformer.train.run_state import RunState, check_resume, differences, machine, spec_table, versions
+from anyformer.train.config import flatten
+from anyformer.train.run_state import RunState, check_resume, differences, machine, versions
 
 SPEC = af.ModelSpec.from_data(
     {"topology": "decoder", "vocab": 16, "width": 8, "depth": 2, "context": 8, "attention": {"heads": 2}}
 )
 STATE = RunState(
     step=100, tokens=6400, seconds=1.5, seed=3, data={"train": "aa", "valid": "bb"}, tokenizer="cc",
-    spec=spec_table(SPEC), config={"optim.rate": 0.01, "objective.kind": "causal", "stages": [{"steps": 4}]},
+    spec=dict(flatten(SPEC.to_data())), config={"optim.rate": 0.01, "objective.kind": "causal", "stages": [{"steps": 4}]},
     versions=versions(), machine=machine(torch.device("cpu")), guard={"skipped": 0}, digest="dd",
 )  # fmt: skip
 
@@ -49,8 +50,8 @@ def test_state_that_is_none_is_refused_with_all_that_is_wrong():
         ({"data": {"train": "aa"}}, "data.valid: was 'bb', is not set"),
         ({"tokenizer": "cd"}, "tokenizer: was 'cc', is 'cd'"),
         ({"seed": 4}, "run.seed: was 3, is 4"),
-        ({"spec": spec_table(SPEC.vary({"norm.eps": 1e-4}))}, "spec.norm.eps: was 1e-06, is 0.0001"),
-        ({"spec": spec_table(SPEC.vary({"depth": 3}))}, "spec.depth: was 2, is 3"),
+        ({"spec": dict(flatten(SPEC.vary({"norm.eps": 1e-4}).to_data()))}, "spec.norm.eps: was 1e-06, is 0.0001"),
+        ({"spec": dict(flatten(SPEC.vary({"depth": 3}).to_data()))}, "spec.depth: was 2, is 3"),
         ({"config": STATE.config | {"optim.rate": 0.02}}, "optim.rate: was 0.01, is 0.02"),
         ({"config": STATE.config | {"new": 1}}, "new: was not set, is 1"),
         ({"config": STATE.config | {"stages": [{"steps": 5}]}}, "stages: was [{'steps': 4}], is [{'steps': 5}]"),

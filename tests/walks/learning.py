@@ -20,9 +20,9 @@ from anyformer.model.model import Model
 from anyformer.model.reversible import replays_dropout
 from anyformer.specs import ModelSpec
 from anyformer.specs.parameters import weights
+from anyformer.train.components import restaged
 from anyformer.train.cpu_workers import CpuWorkers, draws
 from anyformer.train.cuda_graph import Captured, why_not
-from anyformer.train.stages import restaged
 from anyformer.train.train_step import on_device
 from tests.contract.contracts import answers
 from tests.walks.actions import WHOLE, action

@@ -229,7 +229,7 @@ def serve_a_batch(world: World, rng: random.Random) -> None:
     engine.step()
     stranger = engine.add_request(prompts[2][0], temperature=1.0, seed=1, **asked)
     engine.step()
-    engine.cancel(stranger)
+    engine.abort(stranger)
     while not engine.idle:
         engine.step()
     engine.check()

@@ -71,17 +71,15 @@ class Objective(OpenAxis, axis="objective", leaves="anyformer.data.objectives"):
     shifts: ClassVar[bool] = False
     """Whether the model compares the label of a cell with the answer of the cell before."""
     ends_source: ClassVar[bool] = False
-    """Whether the source of an encoder-decoder is given an eos: a text must then be given one too, or it is another."""
+    """Whether source and target of an encoder-decoder end with eos: a text must then be given one too, or it is another."""
     classes: ClassVar[str] = ""
     """The column of labels whose names the head must have room for; "" if labels are tokens or numbers."""
 
     def problems(self, spec: ModelSpec, examples: Examples) -> list[Problem]:
         """Everything that does not fit a spec and the data, as a path and what is wrong there."""
-        found: list[Problem] = []
-        columns = ", ".join(examples.columns)
-        for column in self.columns:
-            if column not in examples.columns:
-                found.append(("data", f"{self.kind!r} needs a column {column!r}, and there are only {columns}"))
+        lost = [column for column in self.columns if column not in examples.columns]
+        there = f"and there are only {', '.join(examples.columns)}"
+        found: list[Problem] = [("data", f"{self.kind!r} needs a column {column!r}, {there}") for column in lost]
         if spec.topology not in self.topologies:
             found.append(("topology", f"{self.kind!r} is for {' or '.join(self.topologies)}, not {spec.topology!r}"))
         if spec.head.kind not in self.heads:
@@ -90,6 +88,10 @@ class Objective(OpenAxis, axis="objective", leaves="anyformer.data.objectives"):
         if self.classes and room is not None and len(names) > room:
             listed = ", ".join(names[:8]) + (" ..." if len(names) > 8 else "")
             found.append(("head.labels", f"{room} are fewer than the {len(names)} classes of the data ({listed})"))
+        if self.ends_source and spec.ids.start is None:
+            found.append(("ids.start", "is missing; a decoder is fed it first"))
+        if self.ends_source and not spec.ids.eos:
+            found.append(("ids.eos", "is missing; it ends source and target"))
         return [*found, *self.own_problems(spec)]
 
     def own_problems(self, spec: ModelSpec) -> Iterator[Problem]:
@@ -139,7 +141,8 @@ class Objective(OpenAxis, axis="objective", leaves="anyformer.data.objectives"):
         """Figures of quality as (sum, count): the fraction of counted labels for which the model's first choice is right."""
         if out.logits is None:
             return {}
-        best, labels = out.logits.argmax(-1), inputs["labels"]
+        logits, labels = out.logits, inputs["labels"]
+        best = (logits if self.fan == 1 else logits.reshape(-1, self.fan)).argmax(-1)
         if self.shifts:
             best, labels = best[:, :-1], labels[:, 1:]
         counted = labels != IGNORE
@@ -180,6 +183,21 @@ class Framed(Objective):
     def last(self, spec: ModelSpec) -> int | None:
         return first_eos(spec) if self.sep is None else self.sep
 
+    def framed(self, ids_N: Any, spec: ModelSpec) -> Any:
+        return np.concatenate([ids_of(self.first(spec)), ids_N, ids_of(self.last(spec))])
+
+    def frame(self, spec: ModelSpec, texts: int = 1) -> int:
+        """Cells of a row that are none of its texts, after each of which there is an id."""
+        return len(ids_of(self.first(spec), *[self.last(spec)] * texts))
+
+    def checked_frame(self, setting: Setting, texts: int = 1) -> int:
+        """The same, if there is room for a token of each text beside them."""
+        frame = self.frame(setting.spec, texts)
+        if setting.length < frame + texts:
+            few = f"rows of {setting.length} are too short for {self.kind!r}"
+            raise DataError(f"length: {few}; give at least {frame + texts}")
+        return frame
+
 
 def fitting(cells_N: Any, length: int, long: Long) -> tuple[Any, Any, dict[str, int]]:
     """The examples that are held (never one of 0 cells), their cells, and how many are left out and shortened."""
@@ -193,12 +211,6 @@ def fitting(cells_N: Any, length: int, long: Long) -> tuple[Any, Any, dict[str, 
     held = (cells_N > 0) & ~above if long == "skip" else cells_N > 0
     i, counts = np.flatnonzero(held), {"left_out": int((~held).sum()), "shortened": int((above & held).sum())}
     return i, np.minimum(cells_N[i], length), counts
-
-
-def check_room(length: int, least: int, kind: str) -> None:
-    """Refuse rows that have no room for a token beside the ids around a text."""
-    if length < least:
-        raise DataError(f"length: rows of {length} are too short for {kind!r}; give at least {least}")
 
 
 def label_of(examples: Any, example: int) -> Any:
@@ -222,14 +234,14 @@ class TextObjective(Objective):
 
     def max_tokens(self, setting: Setting) -> int:
         """How many tokens, those around a document included, a row can hold."""
-        raise TypeError(f"{type(self).__name__} defines no max_tokens()")
+        return setting.length
 
     def checked_max_tokens(self, setting: Setting) -> int:
         """The same, if it is any at all."""
-        room, length = self.max_tokens(setting), setting.length
+        room = self.max_tokens(setting)
         if room < 1:
             why = f"leave no room for text beside what {self.kind!r} adds"
-            raise DataError(f"length: rows of {length} {why}; give more")
+            raise DataError(f"length: rows of {setting.length} {why}; give more")
         return room
 
     def cells(self, tokens_P: Any, setting: Setting) -> dict[str, Any]:
@@ -243,11 +255,8 @@ class TextObjective(Objective):
     def plan(self, examples: Examples, setting: Setting) -> Pieces:
         lengths_N = np.asarray(examples.lengths("tokens"))
         extra = len(ids_of(*self.around(setting, stream=False)))
-        example_P, start_P, stop_P = cut(
-            np.where(lengths_N > 0, lengths_N + extra, 0), self.checked_max_tokens(setting)
-        )
-        cells = self.cells(stop_P - start_P, setting)
-        return Pieces(example_P, start_P, stop_P, cells, left_out=int((lengths_N == 0).sum()))
+        cut_P = cut(np.where(lengths_N > 0, lengths_N + extra, 0), self.checked_max_tokens(setting))
+        return Pieces(*cut_P, self.cells(cut_P[2] - cut_P[1], setting), left_out=int((lengths_N == 0).sum()))
 
     def make(self, examples: Examples, piece: Piece, setting: Setting, key: tuple[int, ...]) -> Made:
         ids_N = surrounded(examples, piece, *self.around(setting, stream=False))

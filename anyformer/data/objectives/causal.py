@@ -33,9 +33,6 @@ class NextToken(TextObjective):
     def around(self, setting: Setting, *, stream: bool) -> tuple[int | None, int | None]:
         return ends_of(setting.spec, stream=stream)
 
-    def max_tokens(self, setting: Setting) -> int:
-        return setting.length
-
     def to_inputs(self, ids_N: Any, setting: Setting, key: tuple[int, ...]) -> dict[str, Any]:
         labels_N = ids_N.copy()
         labels_N[: self.skipped(setting.spec)] = IGNORE

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from anyformer.data.batch import IGNORE
-from anyformer.data.objectives import Framed, Setting, TextObjective, ids_of
+from anyformer.data.objectives import Framed, Setting, TextObjective
 from anyformer.specs.axes import Problem
 from anyformer.specs.model import ModelSpec
 
@@ -66,21 +66,17 @@ class Masked(TextObjective, Framed, kind="masked"):
         return None, self.last(setting.spec) if stream else None
 
     def max_tokens(self, setting: Setting) -> int:
-        return setting.length - self._frame(setting)
-
-    def _frame(self, setting: Setting) -> int:
-        return len(ids_of(self.first(setting.spec), self.last(setting.spec)))
+        return setting.length - self.frame(setting.spec)
 
     def cells(self, tokens_P: Any, setting: Setting) -> dict[str, Any]:
-        return {"": tokens_P + self._frame(setting)}
+        return {"": tokens_P + self.frame(setting.spec)}
 
     def to_inputs(self, ids_N: Any, setting: Setting, key: tuple[int, ...]) -> dict[str, Any]:
         spec = setting.spec
-        first, last = self.first(spec), self.last(spec)
-        ids_N = np.concatenate([ids_of(first), ids_N, ids_of(last)])
+        ids_N = self.framed(ids_N, spec)
         open_N = np.ones(len(ids_N), bool)
-        for special in {first, last, self.mask, spec.ids.pad, spec.ids.bos, *spec.ids.eos} - {None}:
-            open_N &= ids_N != special
+        for special in {self.first(spec), self.last(spec), self.mask, spec.ids.pad, spec.ids.bos, *spec.ids.eos}:
+            open_N &= True if special is None else ids_N != special
         draw = np.random.default_rng(key)
         chosen = self._chosen(ids_N, open_N, setting, draw)
         labels_N = np.full_like(ids_N, IGNORE)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from anyformer.data.dataset import Examples, Piece, Pieces
-from anyformer.data.objectives import Framed, Long, Made, Setting, check_room, fitting, ids_of, label_of
+from anyformer.data.objectives import Framed, Long, Made, Setting, fitting, ids_of, label_of
 from anyformer.specs.axes import Problem
 from anyformer.specs.model import ModelSpec
 
@@ -22,6 +22,8 @@ class TwoTexts(Framed):
     heads = ("pair", "sequence")
     lanes = {"": ("input_ids", "token_types")}
     classes = "label"
+    others: ClassVar[tuple[str, ...]] = ("b",)
+    """Columns that stand beside A, each in a row of its own."""
     long: Long = "cut"
     """Cut: of two texts that don't fit together, the longer one loses its end until they do."""
 
@@ -29,25 +31,23 @@ class TwoTexts(Framed):
         if spec.embed.token_types == 1:
             yield "embed.token_types", "1 does not tell two texts apart; set 2, or 0 to leave them out"
 
-    def frame(self, spec: ModelSpec) -> int:
-        """Cells that are neither A nor B."""
-        return len(ids_of(self.first(spec), self.last(spec), self.last(spec)))
-
-    def planned(self, examples: Examples, setting: Setting, others: tuple[str, ...]) -> Pieces:
-        """One piece for each example: A beside each of the other columns, in rows of their own."""
-        frame = self.frame(setting.spec)
-        check_room(setting.length, frame + 2, self.kind)
-        a_N, *rest = (np.asarray(examples.lengths(column)) for column in ("a", *others))
+    def plan(self, examples: Examples, setting: Setting) -> Pieces:
+        frame = self.checked_frame(setting, texts=2)
+        a_N, *rest = (np.asarray(examples.lengths(column)) for column in ("a", *self.others))
         shortest_N, longest_N = np.minimum.reduce([a_N, *rest]), np.maximum.reduce(rest)
         cells_N = np.where(shortest_N == 0, 0, a_N + longest_N + frame)
         i, cells, counts = fitting(cells_N, setting.length, self.long)
         return Pieces(i, np.zeros_like(i), cells, {"": cells}, **counts)
 
-    def row(self, examples: Examples, example: int, other: str, setting: Setting) -> dict[str, Any]:
+    def make(self, examples: Examples, piece: Piece, setting: Setting, key: tuple[int, ...]) -> Made:
+        rows = tuple(self._row(examples, piece.example, other, setting) for other in self.others)
+        return Made(rows, label_of(examples, piece.example))
+
+    def _row(self, examples: Examples, example: int, other: str, setting: Setting) -> dict[str, Any]:
         spec = setting.spec
         a, b = (np.asarray(examples.read(column, example), np.int64) for column in ("a", other))
-        first, second = shared(len(a), len(b), setting.length - self.frame(spec))
-        left = np.concatenate([ids_of(self.first(spec)), a[:first], ids_of(self.last(spec))])
+        first, second = shared(len(a), len(b), setting.length - self.frame(spec, texts=2))
+        left = self.framed(a[:first], spec)
         right = np.concatenate([b[:second], ids_of(self.last(spec))])
         cells = {"input_ids": np.concatenate([left, right])}
         if spec.head.kind == "pair" or spec.embed.token_types:
@@ -60,12 +60,6 @@ class Pair(TwoTexts, kind="pair"):
     """One class for two texts: does B follow from A, do they mean the same."""
 
     columns = ("a", "b", "label")
-
-    def plan(self, examples: Examples, setting: Setting) -> Pieces:
-        return self.planned(examples, setting, ("b",))
-
-    def make(self, examples: Examples, piece: Piece, setting: Setting, key: tuple[int, ...]) -> Made:
-        return Made((self.row(examples, piece.example, "b", setting),), label_of(examples, piece.example))
 
 
 def shared(first: int, second: int, room: int) -> tuple[int, int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from anyformer.data.dataset import Examples, Piece, Pieces
-from anyformer.data.objectives import Framed, Long, Made, Setting, check_room, fitting, ids_of, label_of
+from anyformer.data.objectives import Framed, Long, Made, Setting, fitting, label_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,13 +22,11 @@ class Sequence(Framed, kind="sequence"):
     long: Long = "cut"
 
     def plan(self, examples: Examples, setting: Setting) -> Pieces:
-        frame = len(ids_of(self.first(setting.spec), self.last(setting.spec)))
-        check_room(setting.length, frame + 1, self.kind)
+        frame = self.checked_frame(setting)
         cells_N = np.asarray(examples.lengths("tokens")) + frame
         i, cells, counts = fitting(cells_N, setting.length, self.long)
         return Pieces(i, np.zeros_like(i), cells - frame, {"": cells}, **counts)
 
     def make(self, examples: Examples, piece: Piece, setting: Setting, key: tuple[int, ...]) -> Made:
         body = np.asarray(examples.read("tokens", piece.example, piece.start, piece.stop), np.int64)
-        ids = np.concatenate([ids_of(self.first(setting.spec)), body, ids_of(self.last(setting.spec))])
-        return Made(({"input_ids": ids},), label_of(examples, piece.example))
+        return Made(({"input_ids": self.framed(body, setting.spec)},), label_of(examples, piece.example))

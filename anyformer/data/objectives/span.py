@@ -47,10 +47,6 @@ class Span(TextObjective, kind="span"):
         outside = [i for i in self.sentinels if not 0 <= i < spec.vocab]
         if outside or len(set(self.sentinels)) < len(self.sentinels):
             yield "objective.sentinels", f"must be different ids below {spec.vocab}; look at {outside[:4] or 'repeats'}"
-        if spec.ids.start is None:
-            yield "ids.start", "is missing; a decoder is fed it first"
-        if not spec.ids.eos:
-            yield "ids.eos", "is missing; it ends source and target"
         if spec.source_vocab is not None:
             why = "source and target are parts of one text, so both are of one vocabulary; leave out source_vocab"
             yield "source_vocab", f"{spec.source_vocab} is of the source alone, but {why}"

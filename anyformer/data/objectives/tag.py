@@ -9,7 +9,7 @@ import numpy as np
 
 from anyformer.data.batch import IGNORE
 from anyformer.data.dataset import Examples, Piece, Pieces, cut
-from anyformer.data.objectives import Framed, Made, Setting, Way, check_room, ids_of
+from anyformer.data.objectives import Framed, Made, Setting, Way, ids_of
 from anyformer.errors import DataError
 
 
@@ -24,8 +24,7 @@ class Tag(Framed, kind="tag"):
     classes = "tags"
 
     def plan(self, examples: Examples, setting: Setting) -> Pieces:
-        frame = len(ids_of(self.first(setting.spec), self.last(setting.spec)))
-        check_room(setting.length, frame + 1, self.kind)
+        frame = self.checked_frame(setting)
         tokens_N, tags_N = (np.asarray(examples.lengths(column)) for column in self.columns)
         apart = np.flatnonzero(tokens_N != tags_N)
         if len(apart):
@@ -35,13 +34,12 @@ class Tag(Framed, kind="tag"):
                 f"({IGNORE} where it is not the first of its word)"
             )
         example_P, start_P, stop_P = cut(tokens_N, setting.length - frame)
-        cells = stop_P - start_P + frame
-        return Pieces(example_P, start_P, stop_P, {"": cells}, left_out=int((tokens_N == 0).sum()))
+        cells = {"": stop_P - start_P + frame}
+        return Pieces(example_P, start_P, stop_P, cells, left_out=int((tokens_N == 0).sum()))
 
     def make(self, examples: Examples, piece: Piece, setting: Setting, key: tuple[int, ...]) -> Made:
-        before, after = ids_of(self.first(setting.spec)), ids_of(self.last(setting.spec))
         tokens, tags = (np.asarray(examples.read(column, *piece), np.int64) for column in self.columns)
-        ids = np.concatenate([before, tokens, after])
-        labels = np.full_like(ids, IGNORE)
-        labels[len(before) : len(before) + len(tags)] = tags
+        ids = self.framed(tokens, setting.spec)
+        labels, before = np.full_like(ids, IGNORE), len(ids_of(self.first(setting.spec)))
+        labels[before : before + len(tags)] = tags
         return Made(({"input_ids": ids, "labels": labels},))

@@ -28,11 +28,7 @@ class Translate(Objective, kind="translate"):
     """A pair of which one side is longer than a row is left out, or an error: half of it is no translation."""
 
     def own_problems(self, spec: ModelSpec) -> Iterator[Problem]:
-        if spec.ids.start is None:
-            yield "ids.start", "is missing; a decoder is fed it first"
-        if not spec.ids.eos:
-            yield "ids.eos", "is missing; it ends source and target"
-        elif spec.ids.source_eos is None and spec.ids.eos[0] >= spec.input_vocab:
+        if spec.ids.eos and spec.ids.source_eos is None and spec.ids.eos[0] >= spec.input_vocab:
             why = f"is missing: ids.eos = {spec.ids.eos[0]} is not among the {spec.input_vocab} tokens of the source"
             yield "ids.source_eos", f"{why}; say which of them ends it"
 

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from anyformer.data.dataset import Examples, Piece, Pieces
-from anyformer.data.objectives import Made, Setting, label_of
 from anyformer.data.objectives.pair import TwoTexts
 from anyformer.specs.axes import Problem
 from anyformer.specs.embed_head import PairHead, SequenceHead
@@ -26,6 +24,7 @@ class Triplet(TwoTexts, kind="triplet"):
     """Rows (A, B) and (A, C) with one logit each, softmax over both; label 0: A is nearer to B, 1: to C."""
 
     columns = ("a", "b", "c", "label")
+    others = ("b", "c")
     fan = 2
 
     def own_problems(self, spec: ModelSpec) -> Iterator[Problem]:
@@ -35,13 +34,6 @@ class Triplet(TwoTexts, kind="triplet"):
 
     def answers(self, spec: ModelSpec) -> int | None:
         return 2
-
-    def plan(self, examples: Examples, setting: Setting) -> Pieces:
-        return self.planned(examples, setting, ("b", "c"))
-
-    def make(self, examples: Examples, piece: Piece, setting: Setting, key: tuple[int, ...]) -> Made:
-        rows = tuple(self.row(examples, piece.example, other, setting) for other in ("b", "c"))
-        return Made(rows, label_of(examples, piece.example))
 
     def answer(self, model: Model, inputs: dict[str, Tensor], **how: Any) -> tuple[LossTerms, Output]:
         from anyformer.errors import InputError
@@ -58,10 +50,3 @@ class Triplet(TwoTexts, kind="triplet"):
             out.logits.reshape(-1, 2), labels_U, smoothing=how.get("label_smoothing", loss.label_smoothing), z=loss.z
         )
         return LossTerms(found.total + added, {**out.losses, **found.terms}, found.label_count), out
-
-    def judge(self, out: Output, inputs: dict[str, Tensor]) -> dict[str, tuple[float, float]]:
-        if out.logits is None:
-            return {}
-        labels = inputs["labels"]
-        right = out.logits.reshape(-1, 2).argmax(-1) == labels
-        return {"accuracy": (float(right.sum()), float((labels >= 0).sum()))}

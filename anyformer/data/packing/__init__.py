@@ -80,32 +80,25 @@ def draw(packed: Mapping[str, Packed], lengths_P: Any, *, rows: int = ROWS) -> F
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    lengths_P = np.asarray(lengths_P)
     figure = Figure(figsize=(3.4 * len(packed), 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     panels: Any = figure.subplots(1, len(packed), squeeze=False, sharey=True)
     for axes, (name, each) in zip(panels[0], packed.items(), strict=True):
-        _draw_rows(axes, each, np.asarray(lengths_P), rows)
+        filled = np.add.reduceat(lengths_P[each.items_P], each.starts[:-1])
+        order = np.argsort(-filled, kind="stable")
+        order = order[((np.diff(each.starts) > 1) | (filled < each.capacity))[order]]
+        shown = np.unique(np.linspace(0, len(order) - 1, min(rows, len(order))).astype(int))
+        for line, row in enumerate(order[shown].tolist()):
+            place = 0
+            for i, length in enumerate(lengths_P[each.row(row)].tolist()):
+                axes.barh(-line, length, left=place, height=0.82, color=COLOURS[i % len(COLOURS)], linewidth=0)
+                place += length
         axes.set_title(f"{name}: {len(each):,} rows, {each.waste:.2%} blank", fontsize=10)
         axes.set_xlim(0, each.capacity)
         axes.set_xlabel("cell of the row", fontsize=9)
         axes.tick_params(labelsize=8)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
+        axes.spines[["top", "right"]].set_visible(False)
     panels[0][0].set_yticks([])
     panels[0][0].set_ylabel("rows that no single document fills, a sample by how full they are", fontsize=8)
     return figure
-
-
-def _draw_rows(axes: Any, packed: Packed, lengths_P: Any, rows: int) -> None:
-    filled = np.add.reduceat(lengths_P[packed.items_P], packed.starts[:-1])
-    shares = (np.diff(packed.starts) > 1) | (filled < packed.capacity)
-    order = np.argsort(-filled, kind="stable")
-    order = order[shares[order]]
-    if not len(order):
-        return
-    shown = order[np.unique(np.linspace(0, len(order) - 1, min(rows, len(order))).astype(int))]
-    for line, row in enumerate(shown):
-        place = 0
-        for i, length in enumerate(lengths_P[packed.row(int(row))].tolist()):
-            axes.barh(-line, length, left=place, height=0.82, color=COLOURS[i % len(COLOURS)], linewidth=0)
-            place += length

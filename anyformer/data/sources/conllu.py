@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import ClassVar
 
 from anyformer.data.sources import Format, Record
@@ -22,8 +23,8 @@ class Conllu(Format, kind="conllu"):
     def read(self, lines: Iterable[str], name: str) -> Iterator[Record]:
         words: list[str] = []
         tags: list[str] = []
-        first = number = 0
-        for number, line in enumerate(lines, 1):
+        first = 0
+        for number, line in enumerate(chain(lines, [""]), 1):
             bare = line.rstrip("\r\n")
             if not bare.strip():
                 if words:
@@ -43,5 +44,3 @@ class Conllu(Format, kind="conllu"):
             first = first if words else number
             words.append(values[FORM])
             tags.append(values[UPOS])
-        if words:
-            yield Record({"words": words, "tags": tags}, f"{name}:{first}")

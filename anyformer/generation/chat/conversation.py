@@ -9,7 +9,7 @@ from typing import Any
 from anyformer.data.tokenizer import prompt_ids
 from anyformer.errors import InputError
 from anyformer.generation.generate import generate
-from anyformer.generation.params.generation_request import check_model, room
+from anyformer.generation.params.generation_request import check_model, context_length
 from anyformer.generation.params.stop import StopText
 from anyformer.generation.pipelines.source import Source
 from anyformer.generation.text.detokenizer import Detokenizer
@@ -102,7 +102,7 @@ class Chat:
 
     def _fit(self, most: int) -> tuple[list[int], int]:
         """Ids of what is remembered, and how many tokens may follow. The oldest turns are dropped if need be."""
-        size, _ = room(self.source.model)
+        size, _ = context_length(self.source.model)
         wanted = min(most, max(size // SHARE, 1))
         dropped: list[dict[str, str]] = []
         ids = self._ids()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Rows
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,21 +15,24 @@ from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
 from anyformer.generation.engine.core import EngineCore
 from anyformer.generation.engine.model_runner import ModelRunner
-from anyformer.generation.engine.proposers import DraftModel, PromptLookup, Proposer, check_draft
-from anyformer.generation.engine.request import Event, Request, Sequence
+from anyformer.generation.engine.request import Request, RequestOutput, Sequence
 from anyformer.generation.engine.scheduler import LITTLE, PADDING, Limits
-from anyformer.generation.params.generation_request import GenerationRequest, check_model, request, room
+from anyformer.generation.engine.speculative import make_proposer
+from anyformer.generation.params.generation_request import (
+    GenerationRequest,
+    check_model,
+    check_request,
+    context_length,
+)
 from anyformer.generation.params.sampling_params import SamplingParams, read_params
 from anyformer.generation.params.stop import StopText
 from anyformer.generation.samplers.rng import keys
-from anyformer.generation.search.beam import BeamSearch
-from anyformer.generation.search.contrastive import ContrastiveSearch
+from anyformer.generation.search import BeamSearch, ContrastiveSearch
 from anyformer.generation.text.detokenizer import Detokenizer
 from anyformer.model.model import Model
 
 OWN = ("input_ids", "global_mask", "rope_length", "id")
 """What `add_request` reads beside sampling parameters."""
-HOST = torch.device("cpu")
 SEARCHES = {"beam": BeamSearch, "contrastive": ContrastiveSearch}
 
 
@@ -90,7 +94,7 @@ class Engine(EngineCore):
         self.tokenizer = tokenizer
         speculative, device = draft is not None or lookup, next(model.parameters()).device
         size = (64 if device.type == "cuda" else 16) if block_size is None else block_size
-        length = room(model)[0] if max_model_len is None else max_model_len
+        length = context_length(model)[0] if max_model_len is None else max_model_len
         pool = model.new_pool(
             max_num_seqs, length, block_size=size, num_blocks=num_blocks, kv_cache_dtype=kv_cache_dtype,
             chunk=2 * guesses + 2 if speculative else 1,
@@ -104,7 +108,7 @@ class Engine(EngineCore):
         )  # fmt: skip
         super().__init__(
             ModelRunner(model, pool, batch_invariant=batch_invariant), limits,
-            proposer=proposer(model, max_num_seqs, length, draft=draft, lookup=lookup, guesses=guesses),
+            proposer=make_proposer(model, max_num_seqs, length, draft=draft, lookup=lookup, guesses=guesses),
         )  # fmt: skip
         self._weights = _weights(model)
         self._arrivals = 0
@@ -122,7 +126,7 @@ class Engine(EngineCore):
         """Take a request: one prompt (of an encoder-decoder: one source), and the sampling parameters of `generate`, as
         an object or by name. What is wrong with it is said here, and then nothing of it is kept.
 
-        `id` is what its events are called by; None: a number that no other request has.
+        `id` is what its outputs are called by; None: a number that no other request has.
         """
         if params is not None and named:
             raise TypeError(f"add_request(...): params are given, so leave out {', '.join(sorted(named))}")
@@ -131,49 +135,39 @@ class Engine(EngineCore):
         name = next(free) if id is None else id
         if name in self.requests:
             raise InputError(f"id: {name!r} is that of a request that has not ended; give another one")
-        asked = request(
-            self.model, one_row("input_ids", input_ids), options, attention_mask=None,
-            global_mask=None if global_mask is None else one_row("global_mask", global_mask), rope_length=rope_length,
-            tokenizer=self.tokenizer, stream=False, details=True, cached=True, stacklevel=2,
+        inputs = check_request(
+            self.model, one_row("input_ids", input_ids), options, rope_length=rope_length, tokenizer=self.tokenizer,
+            global_mask=None if global_mask is None else one_row("global_mask", global_mask), stacklevel=2,
         )  # fmt: skip
-        self._check_room(asked)
-        (made,) = requests(self.model, asked, first=self._arrivals)
-        made.id, made.logprobs, made.max_new_tokens = name, options.logprobs, self._new_tokens(asked)
-        if made.search is not None:
-            made.search = SEARCHES[asked.params.way](asked.params, made.max_new_tokens)
-        if made.rope_length is not None and asked.declared is None:
-            made.rope_length = asked.begun_BT.shape[1] + made.max_new_tokens
+        (made,) = make_requests(self.model, self._fitted(inputs), first=self._arrivals)
+        made.id, made.logprobs = name, options.logprobs
         if not self.requests:
             self._see_weights()
         self._arrivals += 1
         self.add(made)
         return made
 
-    def _new_tokens(self, asked: GenerationRequest) -> int:
-        """New tokens at most: as many as were asked for, or as this engine has room for."""
-        if asked.params.new is not None or asked.params.choices is not None:
-            return asked.new
-        # The last new token is never read, but for the candidates of contrastive search.
-        unread = asked.params.way != "contrastive"
-        return max(1, min(asked.new, self.pool.length - asked.begun_BT.shape[1] + unread))
-
-    def _check_room(self, asked: GenerationRequest) -> None:
-        """Refuse what this engine can never hold."""
-        blocks = self.scheduler.blocks
-        prefix, begun = 0 if blocks is None else blocks.prefix, asked.begun_BT.shape[1]
+    def _fitted(self, inputs: GenerationRequest) -> GenerationRequest:
+        """The same with no more new tokens than this engine has room for, unless so many were asked for; refuse what it
+        can never hold.
+        """
+        params, new, prompt = inputs.params, inputs.max_new_tokens, inputs.decoder_BT.shape[1]
+        prefix = 0 if self.scheduler.blocks is None else self.scheduler.blocks.prefix
+        # The last new token is never computed, but for the candidates of contrastive search.
+        last = params.mode != "contrastive"
+        if params.max_new_tokens is None and params.choices is None:
+            new = max(1, min(new, self.pool.length - prompt + last))
         seq2seq = self.model.spec.topology == "encoder-decoder"
-        if begun < prefix and not (seq2seq and asked.new == 1):
+        if prompt < prefix and not (seq2seq and inputs.max_new_tokens == 1):
             raise InputError(
-                f"the first {prefix} tokens of this prefix-LM see each other both ways, but the prompt has {begun}; give "
+                f"the first {prefix} tokens of this prefix-LM see each other both ways, but the prompt has {prompt}; give "
                 + ("it to" if seq2seq else "a longer one, or recompute with")
                 + " generate and use_cache=False"
             )
-        new, search = self._new_tokens(asked), asked.params.way
-        width = {"beam": asked.params.options.num_beams, "contrastive": asked.params.options.top_k or 1}.get(search, 1)
-        # The last new token is never read, but for the candidates of contrastive search.
-        why = self.scheduler.too_much(begun + new - (search != "contrastive"), width)
+        why = self.scheduler.too_much(prompt + new - last, params.search_width)
         if why is not None:
-            raise InputError(f"a prompt of {begun} and {new} new tokens: {why}")
+            raise InputError(f"a prompt of {prompt} and {new} new tokens: {why}")
+        return replace(inputs, max_new_tokens=new, max_length=prompt + new)
 
     def _see_weights(self) -> None:
         """Where the model has learned or was loaded since the last request, forget what was kept of prompts."""
@@ -182,8 +176,8 @@ class Engine(EngineCore):
             self.runner = ModelRunner(self.model, self.pool, batch_invariant=self.scheduler.limits.batch_invariant)
             self._weights, self._modules = _weights(self.model), list(self.model.modules())
 
-    def __iter__(self) -> Iterator[Event]:
-        """Events, until there is nothing more to do."""
+    def __iter__(self) -> Iterator[RequestOutput]:
+        """Outputs, until there is nothing more to do."""
         while not self.idle:
             yield from self.step()
 
@@ -196,52 +190,43 @@ class Engine(EngineCore):
         try:
             for each in requests:
                 added.append(self.add_request(**each))
-            others: list[Event] = []
+            others: list[RequestOutput] = []
             mine = {each.id for each in added}
             while not all(each.done for each in added):
-                others += [event for event in self.step() if event.request not in mine]
-            self.events = others + self.events
+                others += [output for output in self.step() if output.request not in mine]
+            self.outputs = others + self.outputs
         except BaseException:
             for each in added:
-                self.cancel(each)
+                self.abort(each)
             raise
         return added
 
 
-def proposer(
-    model: Model, sequences: int, length: int, *, draft: Model | None, lookup: bool, guesses: int
-) -> Proposer | None:
-    """What proposes tokens, if anything does."""
-    if draft is not None:
-        check_draft(model, draft)
-        return DraftModel(draft, sequences, length, guesses)
-    return PromptLookup(guesses) if lookup else None
-
-
-def requests(model: Model, asked: GenerationRequest, *, first: int = 0) -> list[Request]:
+def make_requests(model: Model, inputs: GenerationRequest, *, first: int = 0) -> list[Request]:
     """The requests of all rows of what was asked for, called by their numbers."""
-    params, seq2seq = asked.params, model.spec.topology == "encoder-decoder"
-    starts, marks = asked.starts(), asked.marks()
-    n, search = params.options.n, SEARCHES.get(params.way)
+    params, seq2seq = inputs.params, model.spec.topology == "encoder-decoder"
+    prompts, starts = inputs.unpadded(inputs.prompt_BT), inputs.decoder_prompts()
+    marks = None if inputs.global_BT is None else inputs.unpadded(inputs.global_BT)
+    n, search = params.options.n, SEARCHES.get(params.mode)
     draws = [0] * len(starts) * n
     if not params.greedy:
-        draws = keys(params.seed, len(starts), samples=n, device=HOST).tolist()
-    prompts = asked.prompts()
-    rope_length = asked.total if asked.declared is None and model.reads_length else asked.declared
+        draws = keys(params.seed, len(starts), samples=n, device=torch.device("cpu")).tolist()
+    rope_length = inputs.max_length if inputs.rope_length is None and model.reads_length else inputs.rope_length
     found: list[Request] = []
     for row, tokens in enumerate(starts):
         made = Request(
             id=first + row, arrival=first + row, params=params, prompt=tuple(prompts[row].tolist()),
-            max_new_tokens=asked.new, rope_length=rope_length, source_rope_length=asked.declared if seq2seq else None,
-            source_S=prompts[row] if seq2seq else None, global_T=None if marks is None else marks[row],
-            prompt_logprobs=[] if asked.reads_prompt else None, search=None if search is None else search(params, asked.new),
+            max_new_tokens=inputs.max_new_tokens, rope_length=rope_length,
+            source_rope_length=inputs.rope_length if seq2seq else None, source_S=prompts[row] if seq2seq else None,
+            global_T=None if marks is None else marks[row], prompt_logprobs=[] if inputs.reads_prompt else None,
+            search=None if search is None else search(params, inputs.max_new_tokens),
         )  # fmt: skip
-        made.sequences = [
-            Sequence(
-                made, i, draws[row * n + i], list(tokens), len(tokens), _stop_text(asked, [] if seq2seq else tokens)
-            )
-            for i in range(n if search is None else 1)
-        ]
+        for i in range(n if search is None else 1):
+            stop_text = None
+            if params.stop_texts and inputs.tokenizer is not None:
+                text = Detokenizer(inputs.tokenizer, [] if seq2seq else tokens)
+                stop_text = StopText(text, params.stop_texts, least=params.least)
+            made.sequences.append(Sequence(made, i, draws[row * n + i], list(tokens), len(tokens), stop_text))
         made.sequences[0].forks = made.sequences[1:]
         found.append(made)
     return found
@@ -262,13 +247,6 @@ def one_row(name: str, given: Any) -> Any:
     if row.ndim != 2 or row.shape[0] != 1:
         raise InputError(f"{name}: a request is one row, (tokens) or (1, tokens), got {tuple(found.shape)}")
     return row
-
-
-def _stop_text(asked: GenerationRequest, before: Rows[int]) -> StopText | None:
-    """Where a sequence's text is searched for stop strings; None: there are none."""
-    if not asked.params.stop_texts or asked.tokenizer is None:
-        return None
-    return StopText(Detokenizer(asked.tokenizer, before), asked.params.stop_texts, least=asked.params.least)
 
 
 def _weights(model: Model) -> list[tuple[int, int]]:

@@ -1,20 +1,22 @@
-"""The model runner: passes of a model over sequences of a pool, many tokens of a few or one token of many."""
+"""Model runners: passes of a model over sequences of a pool, with a cache or computing everything again."""
 
 from __future__ import annotations
 
-import bisect
 import warnings
 from collections.abc import Sequence as Rows
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.functional import pad
+from torch.nn.utils.rnn import pad_sequence
 
 from anyformer.errors import InputError
 from anyformer.generation.engine.cuda_graph import DecodeGraph, DecodeStream
-from anyformer.generation.engine.sampler import SamplingState
-from anyformer.generation.samplers.batched import SamplingKind
+from anyformer.generation.engine.request import Sequence
+from anyformer.generation.samplers.batched import SamplingKind, sampling_kind
 from anyformer.kernels.cuda_graph import CaptureError, Recorder, attempt
 from anyformer.model.eval_mode import without_head
 from anyformer.model.model import Model
@@ -47,7 +49,7 @@ class Pool(Protocol):
 
 
 class ModelRunner:
-    """Reads tokens of sequences. Room for them must be reserved in the pool; the model is in eval mode.
+    """Computes tokens of sequences. Room for them must be reserved in the pool; the model is in eval mode.
 
     On CUDA a decode step is captured once for each bucket of batches. `batch_invariant` gives every pass one shape,
     whoever is in it: a product of matrices may round otherwise when more rows are in it. `compiled` is called instead of
@@ -85,9 +87,9 @@ class ModelRunner:
         sources: Rows[Tensor] | None = None,
         global_tokens: Rows[Tensor] | None = None,
     ) -> Tensor:
-        """Read the next tokens of each sequence; the states (B,T,D) that the head reads, of rows padded behind.
+        """Compute the next tokens of each sequence; the states (B,T,D) that the head reads, of rows padded behind.
 
-        An encoder-decoder's first pass reads the `sources` (S,) too. `global_tokens` says which tokens of each row, or of
+        An encoder-decoder's first pass encodes the `sources` (S,) too. `global_tokens` says which tokens of each row, or of
         its source, are global.
         """
         lengths = [len(row) for row in ids]
@@ -104,15 +106,15 @@ class ModelRunner:
                 given["attention_mask"] = self._mask([len(source) for source in sources])
         if global_tokens is not None:
             given["global_mask"] = self._padded(global_tokens)
-        return self.run(sequences, lengths, given)
+        return self._run(self.body, sequences, lengths, given).hidden
 
-    def run(self, sequences: Rows[CachedSequence], lengths: Rows[int], given: dict[str, Any]) -> Tensor:
+    def _run(self, call: Any, sequences: Rows[CachedSequence], lengths: Rows[int], given: dict[str, Any]) -> Any:
         """One pass with a cache."""
-        hidden_BTD = self.body(cache=self.pool.batch(sequences, lengths), **given).hidden
+        out = call(cache=self.pool.batch(sequences, lengths), **given)
         if not self.pool.restartable:
             for sequence, length in zip(sequences, lengths, strict=True):
-                sequence.count += length
-        return hidden_BTD
+                sequence.num_computed_tokens += length
+        return out
 
     def last(self, hidden_BTD: Tensor, lengths: Rows[int]) -> Tensor:
         """States (B,D) of the last real token of each row."""
@@ -128,75 +130,60 @@ class ModelRunner:
 
     @torch.inference_mode()
     def decode(self, sequences: Rows[CachedSequence], ids: Rows[int]) -> Tensor:
-        """Read one more token of each sequence; logits (B,V) after it, which the next step may overwrite."""
+        """Compute one more token of each sequence; logits (B,V) after it, which the next step may overwrite."""
         graph = self._graph(sequences, "greedy") if self.cuda_graphs else None
         if graph is not None:
             graph.load(sequences, ids)
             graph.replay(sequences)
             return graph.logits_BV[: len(sequences)]
-        if self.batch_invariant:
-            return self._decode_all_slots(sequences, ids)
         ids_B1 = torch.tensor(ids, device=self.pool.device)[:, None]
-        if self.compiled is None:
-            return self.head(self.run(sequences, [1] * len(ids), {self.name: ids_B1})[:, -1])
-        out = self.compiled(**{self.name: ids_B1}, cache=self.pool.batch(sequences, [1] * len(ids)))
-        for sequence in sequences:
-            sequence.count += 1
-        return out.logits[:, -1]
+        if self.batch_invariant and isinstance(self.pool, KVBlockPool):
+            # A row for every slot of the pool.
+            cache = PagedKVCache.for_decode(self.pool, self.pool.max_num_seqs)
+            cache.load(sequences)
+            given: Any = {self.name: F.pad(ids_B1, (0, 0, 0, cache.batch - len(ids)))}
+            logits_BV = self.head(self.body(cache=cache, **given).hidden[:, -1])
+            for sequence in sequences:
+                sequence.num_computed_tokens += 1
+            return logits_BV[: len(ids)]
+        if self.compiled is not None:
+            return self._run(self.compiled, sequences, [1] * len(ids), {self.name: ids_B1}).logits[:, -1]
+        return self.head(self._run(self.body, sequences, [1] * len(ids), {self.name: ids_B1}).hidden[:, -1])
 
-    def _decode_all_slots(self, sequences: Rows[CachedSequence], ids: Rows[int]) -> Tensor:
-        """The same with a row for every slot of the pool."""
-        pool = self._blocks()
-        cache = PagedKVCache.for_decode(pool, pool.max_num_seqs)
-        cache.load(sequences)
-        ids_B = F.pad(torch.tensor(ids, device=pool.device), (0, pool.max_num_seqs - len(ids)))
-        given: Any = {self.name: ids_B[:, None]}
-        logits_BV = self.head(self.body(cache=cache, **given).hidden[:, -1])
-        for sequence in sequences:
-            sequence.count += 1
-        return logits_BV[: len(ids)]
-
-    def decode_stream(
-        self, sequences: Rows[CachedSequence], ids: Rows[int], state: SamplingState
-    ) -> DecodeStream | None:
-        """Decode steps that run ahead of the host, from these tokens on; None where steps are not captured."""
-        with torch.inference_mode():
-            graph = self._graph(sequences, state.kind)
-            return None if graph is None else DecodeStream(graph, sequences, ids, state)
+    @torch.inference_mode()
+    def decode_stream(self, rows: list[Sequence]) -> DecodeStream | None:
+        """Decode steps that run ahead of the host, from the last tokens of these rows on; None: steps are not captured."""
+        graph = self._graph([each.kv for each in rows], sampling_kind(each.sampling for each in rows))
+        return None if graph is None else DecodeStream(graph, rows)
 
     def _graph(self, sequences: Rows[CachedSequence], kind: SamplingKind) -> DecodeGraph | None:
         """The captured step for so many rows. None: kernels are launched one by one."""
-        if not self.cuda_graphs:
+        pool, size, source, source_length = self.pool, len(sequences), None, 0
+        if not self.cuda_graphs or not isinstance(pool, KVBlockPool):
             return None
-        pool, rows, source, room = self._blocks(), _bucket(len(sequences)), None, 0
         if self.seq2seq:
             source = sequences[0]
-            room = -(-max(each.cross[0][0].shape[1] for each in sequences) // SOURCE) * SOURCE
+            source_length = -(-max(each.cross[0][0].shape[1] for each in sequences) // SOURCE) * SOURCE
+        rows = next((bucket for bucket in BUCKETS if bucket >= size), size)
         if self.batch_invariant:
             rows = pool.max_num_seqs
-        else:
-            fits = [k[0] for k in self._graphs if rows <= k[0] <= SLACK * rows and k[1:] == (kind, room)]
-            rows = min(fits, default=rows) if rows > FEW else rows
-        key = rows, kind, room
+        elif rows > FEW:
+            fits = [k[0] for k in self._graphs if rows <= k[0] <= SLACK * rows and k[1:] == (kind, source_length)]
+            rows = min(fits, default=rows)
+        key = rows, kind, source_length
         if key not in self._graphs:
             try:
                 with attempt("generate: a step of this model"):
                     if self._recorder is None or not self._graphs:
                         # A pool whose last graph is gone is gone too, and its handle can't be used again.
                         self._recorder = Recorder(pool.device)
-                    self._graphs[key] = DecodeGraph(
-                        self.body, self.head, pool, rows, kind, self._recorder, source, room
-                    )
+                    cache = PagedKVCache.for_decode(pool, rows, source, source_length)
+                    self._graphs[key] = DecodeGraph(self.body, self.head, cache, kind, self._recorder)
             except CaptureError as error:
                 self.cuda_graphs, self._graphs, self._recorder = False, {}, None
                 warnings.warn(f"{error}; its kernels are launched one by one, which is slower", stacklevel=2)
                 return None
         return self._graphs[key]
-
-    def _blocks(self) -> KVBlockPool:
-        if not isinstance(self.pool, KVBlockPool):
-            raise TypeError("captured and batch-invariant steps need a pool of blocks")
-        return self.pool
 
     def _padded(self, rows: Rows[Tensor]) -> Tensor:
         """(B,T) from rows of different lengths, with zeros behind."""
@@ -208,6 +195,102 @@ class ModelRunner:
         return (column_T < torch.tensor(lengths, device=self.pool.device)[:, None]).long()
 
 
-def _bucket(rows: int) -> int:
-    place = bisect.bisect_left(BUCKETS, rows)
-    return BUCKETS[place] if place < len(BUCKETS) else rows
+@dataclass(eq=False, slots=True)
+class UncachedSequence(CachedSequence):
+    """Of a sequence nothing is kept but its tokens, which of them are global, and the encoder's states of its source."""
+
+    tokens: list[int] = field(default_factory=list)
+    global_T: Tensor | None = None
+    source_SD: Tensor = field(default_factory=lambda: torch.empty(0, 0))
+    source_valid_S: Tensor = field(default_factory=lambda: torch.empty(0))
+
+
+class TokenPool:
+    """Sequences that can be forked, and no keys or values."""
+
+    restartable = False
+
+    def __init__(self, model: Model, length: int) -> None:
+        self.device, self.length = next(model.parameters()).device, length
+
+    def add(self, *, rope_length: int | None = None, source_rope_length: int | None = None) -> CachedSequence:
+        """A sequence without tokens."""
+        return UncachedSequence(0, [], rope_length=rope_length, source_rope_length=source_rope_length)
+
+    def reserve(self, sequence: CachedSequence, new: int) -> bool:
+        """There is always room."""
+        return True
+
+    def fork(self, sequence: Any) -> CachedSequence:
+        """Another sequence with the same tokens."""
+        return replace(sequence, tokens=list(sequence.tokens))
+
+    def free(self, sequence: CachedSequence, *, wipe: bool = False) -> None:
+        """Nothing is held."""
+
+    def batch(self, sequences: Rows[CachedSequence], lengths: Rows[int]) -> KVCache:
+        """There is none."""
+        raise TypeError("without a cache no pass has one")
+
+
+class RecomputeRunner(ModelRunner):
+    """Computes all tokens of each sequence in every pass."""
+
+    @torch.inference_mode()
+    def forward(
+        self,
+        sequences: Rows[Any],
+        ids: Rows[Rows[int]],
+        *,
+        sources: Rows[Tensor] | None = None,
+        global_tokens: Rows[Tensor] | None = None,
+    ) -> Tensor:
+        """The states (B,T,D) of the new tokens, of rows padded behind."""
+        device, given = self.pool.device, dict[str, Any]()
+        for i, (sequence, new) in enumerate(zip(sequences, ids, strict=True)):
+            sequence.tokens += new
+            sequence.num_computed_tokens += len(new)
+            if global_tokens is not None and sources is None and sequence.global_T is None:
+                # Of the first pass: no token after the prompt is global.
+                sequence.global_T = global_tokens[i]
+        if sources is not None:
+            self._encode(sequences, sources, global_tokens)
+        lengths = [len(each.tokens) for each in sequences]
+        if min(lengths) < max(lengths):
+            given["decoder_attention_mask" if self.seq2seq else "attention_mask"] = self._mask(lengths)
+        if self.seq2seq:
+            given["encoder_states"] = pad_sequence([each.source_SD for each in sequences], batch_first=True)
+            valid = [each.source_valid_S for each in sequences]
+            if not all(bool(each.all()) for each in valid) or len({len(each) for each in valid}) > 1:
+                given["attention_mask"] = self._padded(valid)
+        elif sequences[0].global_T is not None:
+            marks = [pad(each.global_T, (0, max(lengths) - len(each.global_T))) for each in sequences]
+            given["global_mask"] = torch.stack(marks).to(device)
+        if self.model.reads_length:
+            given["rope_length"] = sequences[0].rope_length
+        given[self.name] = self._padded([torch.tensor(each.tokens) for each in sequences])
+        hidden_BTD = self.body(**given).hidden
+        # Each row's newest tokens, from its first column on.
+        first_B = torch.tensor([n - len(new) for n, new in zip(lengths, ids, strict=True)], device=device)
+        column_BT = first_B[:, None] + torch.arange(max(len(new) for new in ids), device=device)
+        column_BT = column_BT.clamp(max=hidden_BTD.shape[1] - 1)
+        return hidden_BTD.gather(1, column_BT[..., None].expand(-1, -1, hidden_BTD.shape[-1]))
+
+    def _encode(self, sequences: Rows[Any], sources: Rows[Tensor], global_tokens: Rows[Tensor] | None) -> None:
+        """Keep the encoder's states of each source."""
+        mask_BS = self._mask([len(source) for source in sources])
+        given: dict[str, Any] = {"input_ids": self._padded(sources), "attention_mask": mask_BS}
+        if global_tokens is not None:
+            given["global_mask"] = self._padded(global_tokens)
+        if self.model.reads_length:
+            # What was not given is the source's own length in the encoder.
+            given["rope_length"] = sequences[0].source_rope_length
+        start = torch.zeros(len(sources), 1, dtype=torch.long, device=self.pool.device)
+        states_BSD = self.body(decoder_input_ids=start, **given).encoder_states
+        for sequence, states_SD, valid_S in zip(sequences, states_BSD, mask_BS, strict=True):
+            sequence.source_SD, sequence.source_valid_S = states_SD, valid_S
+
+    @torch.inference_mode()
+    def decode(self, sequences: Rows[CachedSequence], ids: Rows[int]) -> Tensor:
+        """Logits (B,V) after one more token of each sequence."""
+        return self.head(self.forward(sequences, [[each] for each in ids])[:, -1])

@@ -1,4 +1,4 @@
-"""A request from its arrival to its last event, and its sequences: one for each answer, or for each beam of a search."""
+"""A request from its arrival to its last output, and its sequences: one for each answer, or for each beam of a search."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor
 
 from anyformer.generation.params.stop import StopText
 from anyformer.generation.params.validate import ResolvedParams
-from anyformer.generation.search.search import Search
+from anyformer.generation.search import Search
 from anyformer.parts.kv_pool import CachedSequence
 
-FinishReason = Literal["length", "stop", "cancelled", "failed"]
+FinishReason = Literal["length", "stop", "abort", "failed"]
 TopLogprobs = tuple[tuple[int, float], ...]
 """The likeliest tokens of a step and their log-probabilities, the likeliest first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class RequestOutput:
     """What a step did for one sequence."""
 
     request: Hashable
@@ -35,7 +35,7 @@ class Event:
     prompt_logprobs: tuple[tuple[float, TopLogprobs] | None, ...] | None = None
     """With the first new token: of each token of the prompt; None for the first one, before which nothing stands."""
     finish_reason: FinishReason | None = None
-    """Why the sequence ended; None: it goes on. Each sequence has one event with a reason, its last."""
+    """Why the sequence ended; None: it goes on. Each sequence has one output with a reason, its last."""
     error: Exception | None = None
     """What failed."""
 
@@ -51,13 +51,12 @@ class Sequence:
     tokens: list[int]
     """The prompt (of an encoder-decoder: what its decoder begins with) and the new tokens."""
     prompt_length: int
-    """How many of them are given."""
     stop_text: StopText | None = None
     """Where its text is searched for stop strings."""
-    cached: CachedSequence | None = None
-    """None: it waits."""
+    allocation: CachedSequence | None = None
+    """What the pool holds of it; None: it waits."""
     forks: list[Sequence] = field(default_factory=list)
-    """Further answers of the same request, which begin where this one has read the prompt."""
+    """Further answers of the same request, which are forked off after this one's prefill."""
     isolated: bool = False
     """A pass with others failed, so it shares none any more."""
     finish_reason: FinishReason | None = None
@@ -76,16 +75,22 @@ class Sequence:
         return self.tokens[self.prompt_length :]
 
     @property
-    def held(self) -> CachedSequence:
-        """What the pool holds, of a sequence that runs."""
-        if self.cached is None:
-            raise RuntimeError("a sequence that waits was asked for what it holds")
-        return self.cached
+    def num_new_tokens(self) -> int:
+        """How many tokens were sampled so far."""
+        return len(self.tokens) - self.prompt_length
 
     @property
-    def pending(self) -> int:
-        """Tokens that the model has to read before the next one is sampled."""
-        return len(self.tokens) - (0 if self.cached is None else self.cached.count)
+    def sampling(self) -> tuple[float, ...]:
+        """The arguments of `samplers.batched.sample` for its next token."""
+        params = self.request.params
+        return params.temperature, params.top_k, params.top_p, params.min_p, self.key, self.num_new_tokens
+
+    @property
+    def kv(self) -> CachedSequence:
+        """What the pool holds, of a sequence that runs."""
+        if self.allocation is None:
+            raise RuntimeError("a sequence that waits was asked for its keys and values")
+        return self.allocation
 
     @property
     def group(self) -> list[Sequence]:
@@ -111,12 +116,12 @@ class Request:
     global_T: Tensor | None = None
     """Which tokens of the prompt (or source) are global."""
     logprobs: int | None = None
-    """So many of the likeliest tokens are told with each new one's log-probability; None: none is told."""
+    """So many of the likeliest tokens are reported with each new one's log-probability; None: none is."""
     search: Search | None = None
     """Chooses for all sequences together; None: each is sampled by itself."""
     sequences: list[Sequence] = field(default_factory=list)
     prompt_logprobs: list[tuple[float, TopLogprobs] | None] | None = None
-    """Filled while the prompt is read; None: not asked for."""
+    """Filled by prefill; None: not asked for."""
 
     @property
     def done(self) -> bool:
@@ -124,7 +129,13 @@ class Request:
         return all(sequence.finish_reason is not None for sequence in self.sequences)
 
     @property
+    def prefills_alone(self) -> bool:
+        """Whether its prompt can't share a prefill, or the blocks of another prompt."""
+        alone = self.prompt_logprobs is not None or self.source_S is not None or self.global_T is not None
+        return alone or (self.search is not None and self.search.reads_hidden)
+
+    @property
     def sampled_on_device(self) -> bool:
-        """Whether the next token needs nothing of the host: neither text nor log-probabilities, and no further sampler."""
+        """Whether the next token needs nothing of the host: neither text nor log-probabilities, and no processor."""
         params = self.params
-        return params.usual and not params.stop_texts and self.logprobs is None and self.search is None
+        return params.batchable and not params.stop_texts and self.logprobs is None and self.search is None

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.generation.engine.request import Sequence, TopLogprobs
-from anyformer.generation.outputs import own_logprobs
-from anyformer.generation.samplers import TokenHistory, apply_chains
-from anyformer.generation.samplers.batched import SamplingKind, sample, sampling_kind
+from anyformer.generation.samplers.batched import SamplingKind, sample, sampling_kind, sampling_tensors
+from anyformer.generation.samplers.logits_processors import TokenHistory, own_logprobs, process_rows, why_not
 from anyformer.generation.samplers.rng import pick, uniform
-from anyformer.generation.samplers.token_history import why_not
 
 NONE = -1
 """Instead of an id: no token can be sampled."""
@@ -31,41 +28,6 @@ class Sampled:
     top: TopLogprobs | None = None
 
 
-@dataclass(frozen=True)
-class SamplingState:
-    """How the next token of each row is sampled (see `samplers.batched.sample`)."""
-
-    rows: tuple[tuple[float, int, float, float], ...]
-    """Temperature, top_k, top_p and min_p."""
-    keys: tuple[int, ...]
-    """What the draws depend on (see `rng.keys`)."""
-    steps: tuple[int, ...]
-    """The number of each row's next new token."""
-
-    @classmethod
-    def of(cls, sequences: Rows[Sequence]) -> SamplingState:
-        """Of some sequences as they are."""
-        params = [each.request.params for each in sequences]
-        return cls(
-            tuple((p.temperature, p.top_k, p.top_p, p.min_p) for p in params),
-            tuple(each.key for each in sequences),
-            tuple(len(each.tokens) - each.prompt_length for each in sequences),
-        )
-
-    @property
-    def kind(self) -> SamplingKind:
-        """The least that serves all rows."""
-        return sampling_kind(self.rows)
-
-    def tensors(self, device: torch.device) -> tuple[Tensor, ...]:
-        """Temperature, top_k, top_p, min_p, keys and steps, each (B,)."""
-        columns = (*zip(*self.rows, strict=True), self.keys, self.steps)
-        return tuple(
-            torch.tensor(values, device=device, dtype=torch.float64 if i in (0, 2, 3) else torch.long)
-            for i, values in enumerate(columns)
-        )
-
-
 class Sampler:
     """Samples tokens, and remembers what the last rows asked for: from step to step they are mostly the same."""
 
@@ -74,8 +36,8 @@ class Sampler:
         self._rows: list[Sequence] = []
         self._special: list[int] = []
         """Which of them need more than `samplers.batched.sample`."""
-        self._tensors: Any = None
-        """Temperature, top_k, top_p, min_p and keys; None: nothing is drawn."""
+        self._tensors: list[Tensor] = []
+        """Temperature, top_k, top_p, min_p and keys; empty: nothing is drawn."""
         self._kind: SamplingKind = "greedy"
 
     def sample(self, logits_BV: Tensor, sequences: list[Sequence]) -> list[Sampled]:
@@ -92,80 +54,70 @@ class Sampler:
 
     def _sample(self, logits_BV: Tensor, sequences: list[Sequence]) -> list[Sampled]:
         if sequences != self._rows:
-            self._note(sequences)
-        special = self._special
+            self._prepare(sequences)
+        special, left_BV = self._special, logits_BV
         if not special:
             best_B, ids_B = logits_BV.max(-1)
-            if self._tensors is not None:
+            if self._tensors:
                 # The numbers of new tokens grow from step to step.
-                steps_B = self._tensor([len(each.tokens) - each.prompt_length for each in sequences])
-                temperature_B, top_k_B, top_p_B, min_p_B, key_B = self._tensors
-                ids_B = sample(logits_BV, temperature_B, top_k_B, top_p_B, min_p_B, key_B, steps_B, kind=self._kind)
+                steps_B = self._tensor([each.num_new_tokens for each in sequences])
+                ids_B = sample(logits_BV, *self._tensors, step_B=steps_B, kind=self._kind)
             # The largest of a row is NaN if any is.
-            ids, left = torch.where(best_B.isfinite(), ids_B, NONE).tolist(), None
+            ids = torch.where(best_B.isfinite(), ids_B, NONE).tolist()
+        elif len(special) == len(sequences):
+            left_BV = self.processed(logits_BV, sequences)
+            ids = self._pick(left_BV, sequences).tolist()
         else:
-            usual = [i for i in range(len(sequences)) if i not in special]
-            left = self.filtered(logits_BV[special], [sequences[i] for i in special])
-            found = self._pick(left, [sequences[i] for i in special])
-            ids = [NONE] * len(sequences)
-            for i, each in zip(special, found.tolist(), strict=True):
-                ids[i] = each
-            if usual:
-                rest = Sampler(self.device)._sample(logits_BV[usual], [sequences[i] for i in usual])
-                for i, each in zip(usual, rest, strict=True):
-                    ids[i] = each.id
-        if NONE not in ids:
-            return [Sampled(each) for each in ids]
-        rows = {} if left is None else dict(zip(special, left, strict=True))
+            # Each part by a sampler of its own, so that this one still knows the rows in the next step.
+            found: dict[int, Sampled] = {}
+            for part in (special, [i for i in range(len(sequences)) if i not in special]):
+                rows = Sampler(self.device)._sample(logits_BV[part], [sequences[i] for i in part])
+                found |= zip(part, rows, strict=True)
+            return [found[i] for i in range(len(sequences))]
         return [
-            Sampled(each, None if each != NONE else _why(logits_BV[i], rows.get(i, logits_BV[i])))
+            Sampled(
+                each,
+                None if each != NONE else InputError(why_not(logits_BV[i], left_BV[i]) or "no token can be chosen"),
+            )
             for i, each in enumerate(ids)
         ]
 
-    def _note(self, sequences: list[Sequence]) -> None:
+    def _prepare(self, sequences: list[Sequence]) -> None:
         """Remember what these rows ask for."""
-        state = SamplingState.of(sequences)
-        self._rows, self._kind, self._tensors = list(sequences), state.kind, None
-        if self._kind != "greedy":
-            self._tensors = state.tensors(self.device)[:-1]
-        # To sort a vocabulary on the host costs more than the chain, which looks at the likeliest tokens only.
+        rows = [each.sampling for each in sequences]
+        self._rows, self._kind = list(sequences), sampling_kind(rows)
+        self._tensors = [] if self._kind == "greedy" else sampling_tensors(rows, self.device)[:-1]
+        # To sort a vocabulary on the host costs more than the processors, which look at the likeliest tokens only.
         sorts = self.device.type == "cpu" and self._kind == "filtered"
-        self._special = [
-            i for i, each in enumerate(sequences)
-            if not each.request.params.usual or (sorts and not each.request.params.greedy)
-        ]  # fmt: skip
+        params = [each.request.params for each in sequences]
+        self._special = [i for i, p in enumerate(params) if not p.batchable or (sorts and not p.greedy)]
 
-    def filtered(self, logits_RV: Tensor, sequences: Rows[Sequence]) -> Tensor:
-        """Logits, never below fp32, as the samplers of each row leave them."""
+    def processed(self, logits_RV: Tensor, sequences: Rows[Sequence]) -> Tensor:
+        """Logits, never below fp32, as the processors of each row leave them."""
         logits_RV = logits_RV.to(torch.promote_types(logits_RV.dtype, torch.float32))
-        return apply_chains(logits_RV, [each.request.params.chain for each in sequences], self.history(sequences))
-
-    def history(self, sequences: Rows[Sequence]) -> TokenHistory:
-        """The tokens so far of each row; rows whose samplers don't look at them need not show them."""
+        # Rows whose processors don't look at their tokens need not show them.
         rows = [each.tokens if each.request.params.reads_history else [] for each in sequences]
         longest = max(1, *map(len, rows))
-        return TokenHistory(
+        history = TokenHistory(
             self._tensor([row + [-1] * (longest - len(row)) for row in rows]),
             self._tensor([each.prompt_length for each in sequences]),
-            self._tensor([len(each.tokens) - each.prompt_length for each in sequences]),
+            self._tensor([each.num_new_tokens for each in sequences]),
         )
+        return process_rows(logits_RV, [each.request.params.logits_processors for each in sequences], history)
 
     def _pick(self, left_RV: Tensor, sequences: Rows[Sequence]) -> Tensor:
         best_R, ids_R = left_RV.max(-1)
         greedy = [each.request.params.greedy for each in sequences]
         if not all(greedy):
-            steps = [len(each.tokens) - each.prompt_length for each in sequences]
+            steps = [each.num_new_tokens for each in sequences]
             points_R = uniform(self._tensor([each.key for each in sequences]), self._tensor(steps))
             ids_R = torch.where(self._tensor(greedy, torch.bool), ids_R, pick(left_RV, points_R))
         return torch.where(best_R.isfinite(), ids_R, NONE)
 
     def _add_logprobs(self, logits_BV: Tensor, sequences: Rows[Sequence], found: list[Sampled]) -> None:
         """Log-probabilities for rows that asked for them."""
-        asking = [
-            (i, each.request.logprobs)
-            for i, each in enumerate(sequences)
-            if each.request.logprobs is not None and found[i].error is None
-        ]
+        asking = [(i, each.request.logprobs) for i, each in enumerate(sequences) if found[i].error is None]
+        asking = [(i, count) for i, count in asking if count is not None]
         if not asking:
             return
         own_RV = own_logprobs(logits_BV[[i for i, _ in asking]])
@@ -185,7 +137,3 @@ def top_logprobs(own_RV: Tensor, count: int) -> list[TopLogprobs]:
         return [()] * len(own_RV)
     values, ids = (each.tolist() for each in own_RV.topk(count))
     return [tuple(zip(*pair, strict=True)) for pair in zip(ids, values, strict=True)]
-
-
-def _why(logits_V: Tensor, left_V: Tensor) -> Exception:
-    return InputError(why_not(logits_V, left_V) or "no token can be chosen")

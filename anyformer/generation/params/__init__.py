@@ -1,1 +1,1 @@
-"""What is asked for: options, checked at once, and the plan that follows."""
+"""What is asked for: options, checked at once, and what follows from them."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.generation.params.checks import shown, text
 from anyformer.generation.params.sampling_params import SamplingParams
-from anyformer.generation.samplers import Choices
+from anyformer.generation.samplers.logits_processors import Choices
 from anyformer.specs.model import ModelSpec
 
 ANSWERS = 1024

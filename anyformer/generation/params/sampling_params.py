@@ -38,7 +38,7 @@ RENAMED = {
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingParams:
-    """How the tokens of one request are chosen, and when it ends. Nothing is checked here: `plan` does that."""
+    """How the tokens of one request are chosen, and when it ends. Nothing is checked here: `validate` does that."""
 
     max_new_tokens: int | None = None
     """None: as many as the model's context has room for."""

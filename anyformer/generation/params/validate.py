@@ -1,4 +1,4 @@
-"""From a user's options to a plan: everything checked at once, and the chain of samplers that follows."""
+"""From a user's options to resolved parameters: everything checked at once, and the logits processors that follow."""
 
 from __future__ import annotations
 
@@ -13,24 +13,8 @@ from anyformer.generation.params.checks import ids, number, shown, text, whole
 from anyformer.generation.params.guided_choice import read_choices
 from anyformer.generation.params.sampling_params import SamplingParams
 from anyformer.generation.params.stop import read_stop
-from anyformer.generation.samplers import (
-    BadWords,
-    Chain,
-    Choices,
-    First,
-    FrequencyPenalty,
-    LogitBias,
-    LogitsProcessor,
-    MinNewTokens,
-    MinP,
-    NoRepeatNgram,
-    PresencePenalty,
-    RepetitionPenalty,
-    Temperature,
-    TopK,
-    TopP,
-    Typical,
-)
+from anyformer.generation.samplers import logits_processors as processors
+from anyformer.generation.samplers.logits_processors import Choices, LogitsProcessor
 from anyformer.specs.model import ModelSpec
 
 WORDS, TOP = 1024, 1000
@@ -45,22 +29,22 @@ class ResolvedParams:
 
     options: SamplingParams
     """As they were given."""
-    way: Literal["one", "beam", "contrastive"]
+    mode: Literal["sample", "beam", "contrastive"]
     """One token after the other for each row; or a search."""
-    new: int | None
-    """New tokens at most; None: what the context has room for."""
+    max_new_tokens: int | None
+    """None: what the context has room for."""
     least: int
     """New tokens before which no row stops."""
-    chain: Chain
-    """All samplers, in order. Without a draw: those that can change which token is the likeliest."""
+    logits_processors: tuple[LogitsProcessor, ...]
+    """All of them, in order. Without a draw: those that can change which token is the likeliest."""
     temperature: float
-    """0 takes the likeliest token of what the chain leaves."""
+    """0 takes the likeliest token of what the processors leave."""
     top_k: int
     top_p: float
     min_p: float
     """As `samplers.batched.sample` reads them: 0, 1 and 0 are off."""
-    usual: bool
-    """Whether the chain does no more than `samplers.batched.sample`."""
+    batchable: bool
+    """Whether `samplers.batched.sample` does all that the processors do."""
     stop: tuple[int, ...]
     stop_texts: tuple[str, ...]
     choices: Choices | None
@@ -73,8 +57,13 @@ class ResolvedParams:
 
     @property
     def reads_history(self) -> bool:
-        """Whether a sampler looks at the tokens so far."""
-        return any(sampler.reads_history for sampler in self.chain)
+        """Whether a processor looks at the tokens so far."""
+        return any(processor.reads_history for processor in self.logits_processors)
+
+    @property
+    def search_width(self) -> int:
+        """The beams or candidates that a search has at once; 1 without a search."""
+        return {"beam": self.options.num_beams, "contrastive": self.options.top_k or 1}.get(self.mode, 1)
 
 
 def resolve_params(
@@ -88,7 +77,7 @@ def resolve_params(
     caller: str = "generate",
     stacklevel: int = 2,
 ) -> ResolvedParams:
-    """The plan of some options, or an error that says all that is wrong with them."""
+    """Some options resolved, or an error that says all that is wrong with them."""
     wrong: list[str] = []
     found = check_params(
         options, spec, tokenizer=tokenizer, rows=rows, details=details, stream=stream, wrong=wrong,
@@ -115,14 +104,14 @@ def check_params(
     wrong: list[str],
     stacklevel: int,
 ) -> ResolvedParams | None:
-    """The plan; None if something is wrong, which is then added to `wrong`. What has no effect is warned of."""
+    """Some options resolved; None if something is wrong, which is then added to `wrong`. What has no effect is warned of."""
     bad: list[str] = []
     o, vocab = options, spec.vocab
     new = None if o.max_new_tokens is None else whole("max_new_tokens", o.max_new_tokens, 1, bad)
     least = whole("min_new_tokens", o.min_new_tokens, 0, bad)
     if new is not None and least > new:
         bad.append(f"min_new_tokens: {least} is more than max_new_tokens, {new}")
-    heat, notes = _temperature(o, bad)
+    temperature, notes = _temperature(o, bad)
     top_k = 0 if o.top_k is None else whole("top_k", o.top_k, 1, bad)
     unit = {"least": 0.0, "most": 1.0, "wrong": bad}
     top_p = 1.0 if o.top_p is None else number("top_p", o.top_p, "above 0 and at most 1", above=True, **unit)
@@ -133,42 +122,37 @@ def check_params(
         bad.append("min_new_tokens: every token is a stop token, so none is left to begin with")
     seed = _seed(o.seed, rows, bad)
     choices = None if o.choices is None else read_choices(o, spec, tokenizer, stop, bad)
-    processors = _processors(o, vocab, tokenizer, bad)
+    found = _penalties_and_bans(o, vocab, tokenizer, bad)
     if least and stop:
-        processors.append(MinNewTokens(least, stop))
+        found.append(processors.MinNewTokens(least, stop))
     if o.first is not None:
         odd: list[str] = []
         first = ids("first", o.first, vocab, odd)
         if odd or not first:
             bad.append(f"first: {shown(o.first)} is not a list of ids below vocab = {vocab}")
-        processors.append(First(first))
-    processors += [choices] if choices is not None else []
-    way = _way(o, texts, drawn=heat > 0, bad=bad)
-    _answers(o, way, heat, vocab, details=details, stream=stream, bad=bad)
-    if heat == 0 and o.temperature is None:
-        given = {
-            "top_p": top_p < 1,
-            "min_p": min_p > 0,
-            "typical_p": typical < 1,
-            "top_k": top_k and way != "contrastive",
-        }
+        found.append(processors.First(first))
+    found += [choices] if choices is not None else []
+    mode = _mode(o, texts, drawn=temperature > 0, bad=bad)
+    _check_answers(o, mode, temperature, vocab, details=details, stream=stream, bad=bad)
+    if temperature == 0 and o.temperature is None:
+        given = {"top_p": top_p < 1, "min_p": min_p > 0, "typical_p": typical < 1}
+        given["top_k"] = bool(top_k) and mode != "contrastive"
         notes += [f"{name} has no effect without a draw; give a temperature" for name, on in given.items() if on]
     if bad:
         wrong += bad
         return None
     for note in notes:
         warnings.warn(note, stacklevel=stacklevel)
-    filters: list[LogitsProcessor] = []
-    if heat > 0:
-        filters += [Temperature(heat)] if heat != 1 else []
-        filters += [TopK(top_k)] if top_k else []
-        filters += [TopP(top_p)] if top_p < 1 else []
-        filters += [MinP(min_p)] if min_p else []
-        filters += [Typical(typical)] if typical < 1 else []
+    batchable = not found and not (temperature > 0 and typical < 1)
+    if temperature > 0:
+        found += [processors.Temperature(temperature)] if temperature != 1 else []
+        found += [processors.TopK(top_k)] if top_k else []
+        found += [processors.TopP(top_p)] if top_p < 1 else []
+        found += [processors.MinP(min_p)] if min_p else []
+        found += [processors.Typical(typical)] if typical < 1 else []
     return ResolvedParams(
-        options=o, way=way, new=new, least=least, chain=(*processors, *filters), temperature=heat, top_k=top_k,
-        top_p=top_p, min_p=min_p, usual=not processors and not (heat > 0 and typical < 1), stop=stop, stop_texts=texts,
-        choices=choices, seed=seed,
+        options=o, mode=mode, max_new_tokens=new, least=least, logits_processors=tuple(found), temperature=temperature,
+        top_k=top_k, top_p=top_p, min_p=min_p, batchable=batchable, stop=stop, stop_texts=texts, choices=choices, seed=seed,
     )  # fmt: skip
 
 
@@ -182,40 +166,42 @@ def _temperature(o: SamplingParams, bad: list[str]) -> tuple[float, list[str]]:
         return (1.0 if drawn else 0.0), []
     rule = "a finite number of at least 0 (0 takes the likeliest token)"
     before = len(bad)
-    heat = number("temperature", given, rule, bad, least=0.0, most=1.7e308)
+    found = number("temperature", given, rule, bad, least=0.0, most=1.7e308)
     if len(bad) > before:
         return 0.0, []
-    if drawn and heat == 0:
+    if drawn and found == 0:
         bad.append("temperature: 0 takes the likeliest token, but do_sample asks for a draw; leave one of them out")
     if drawn is False:
-        return 0.0, [f"temperature={given} has no effect, as do_sample is False"] if heat not in (0, 1) else []
-    return heat, []
+        return 0.0, [f"temperature={given} has no effect, as do_sample is False"] if found not in (0, 1) else []
+    return found, []
 
 
-def _processors(o: SamplingParams, vocab: int, tokenizer: Tokenizer | None, bad: list[str]) -> list[LogitsProcessor]:
+def _penalties_and_bans(
+    o: SamplingParams, vocab: int, tokenizer: Tokenizer | None, bad: list[str]
+) -> list[LogitsProcessor]:
     """Penalties, biases and bans, in the order of transformers' own."""
     found: list[LogitsProcessor] = []
     bound = {"least": -FAR, "most": FAR, "wrong": bad}
     rule = f"a number between -{FAR:,.0f} and {FAR:,.0f}"
     if o.logit_bias is not None:
         pairs = _bias(o.logit_bias, vocab, rule, bad)
-        found += [LogitBias(pairs)] if pairs else []
+        found += [processors.LogitBias(pairs)] if pairs else []
     if o.repetition_penalty is not None:
         penalty = number("repetition_penalty", o.repetition_penalty, f"above 0 and at most {FAR:,.0f}", bad, least=0.0, most=FAR, above=True)  # fmt: skip
-        found += [RepetitionPenalty(penalty)] if penalty != 1 else []
+        found += [processors.RepetitionPenalty(penalty)] if penalty != 1 else []
     for name, value, kind in (
-        ("presence_penalty", o.presence_penalty, PresencePenalty),
-        ("frequency_penalty", o.frequency_penalty, FrequencyPenalty),
+        ("presence_penalty", o.presence_penalty, processors.PresencePenalty),
+        ("frequency_penalty", o.frequency_penalty, processors.FrequencyPenalty),
     ):
         if value is not None:
             penalty = number(name, value, rule, **bound)
             found += [kind(penalty)] if penalty else []
     if o.no_repeat_ngram_size is not None:
         size = whole("no_repeat_ngram_size", o.no_repeat_ngram_size, 0, bad)
-        found += [NoRepeatNgram(size)] if size else []
+        found += [processors.NoRepeatNgram(size)] if size else []
     if o.bad_words is not None:
         words = _bad_words(o.bad_words, vocab, tokenizer, bad)
-        found += [BadWords(words)] if words else []
+        found += [processors.BadWords(words)] if words else []
     return found
 
 
@@ -262,9 +248,9 @@ def _seed(seed: Any, rows: int, bad: list[str]) -> int | tuple[int, ...] | None:
     return found
 
 
-def _way(
+def _mode(
     o: SamplingParams, texts: tuple[str, ...], *, drawn: bool, bad: list[str]
-) -> Literal["one", "beam", "contrastive"]:
+) -> Literal["sample", "beam", "contrastive"]:
     """How tokens are searched for."""
     beams = whole("num_beams", o.num_beams, 1, bad, most=TOP)
     groups = whole("num_beam_groups", o.num_beam_groups, 1, bad, most=TOP)
@@ -279,15 +265,15 @@ def _way(
             bad.append("penalty_alpha: contrastive search weighs the top_k likeliest tokens; give top_k, such as 4")
         if beams > 1:
             bad.append("penalty_alpha: contrastive search has no beams; leave num_beams out")
-    way = "beam" if beams > 1 else "one" if o.penalty_alpha is None else "contrastive"
-    if way != "beam":
+    mode = "beam" if beams > 1 else "sample" if o.penalty_alpha is None else "contrastive"
+    if mode != "beam":
         given = {"length_penalty": power != 1, "num_beam_groups": groups != 1, "diversity_penalty": apart != 0, "early_stopping": o.early_stopping is not False}  # fmt: skip
         bad += [f"{name}: only beams read it; set num_beams, or leave it out" for name, on in given.items() if on]
     elif groups > 1 and beams % groups:
         bad.append(f"num_beam_groups: {groups} groups do not share {beams} beams evenly")
     elif (groups > 1) != (apart > 0):
         bad.append("diversity_penalty: keeps groups of beams apart; give it together with num_beam_groups above 1")
-    what = {"beam": "num_beams", "contrastive": "penalty_alpha"}.get(way)
+    what = {"beam": "num_beams", "contrastive": "penalty_alpha"}.get(mode)
     if what is not None:
         if drawn:
             bad.append(f"{what}: a search draws nothing; leave temperature and do_sample out")
@@ -295,22 +281,22 @@ def _way(
             bad.append(f"{what}: a search ends at ids, not at texts; give ids as stop")
         if o.logprobs is not None or o.prompt_logprobs is not None:
             bad.append(f"{what}: a search gives no logprobs of other tokens; leave logprobs and prompt_logprobs out")
-    return way
+    return mode
 
 
-def _answers(
-    o: SamplingParams, way: str, heat: float, vocab: int, *, details: bool, stream: bool, bad: list[str]
+def _check_answers(
+    o: SamplingParams, mode: str, temperature: float, vocab: int, *, details: bool, stream: bool, bad: list[str]
 ) -> None:
     """What is answered, and how often."""
     n = whole("n", o.n, 1, bad, most=TOP)
-    if way == "beam" and isinstance(o.num_beams, int) and n > o.num_beams:
+    if mode == "beam" and isinstance(o.num_beams, int) and n > o.num_beams:
         bad.append(f"n: {n} answers, but num_beams = {o.num_beams} hypotheses")
-    elif n > 1 and way == "contrastive":
+    elif n > 1 and mode == "contrastive":
         bad.append(f"n: contrastive search gives one answer, and {n} were asked for")
-    elif n > 1 and way == "one" and heat == 0:
+    elif n > 1 and mode == "sample" and temperature == 0:
         bad.append(f"n: {n} answers of the likeliest tokens are the same; give a temperature, or num_beams")
-    if stream and way != "one":
-        what = "num_beams" if way == "beam" else "penalty_alpha"
+    if stream and mode != "sample":
+        what = "num_beams" if mode == "beam" else "penalty_alpha"
         bad.append(f"{what}: a search knows its tokens only at the end, so there is nothing to stream; leave one out")
     for name, value in (("logprobs", o.logprobs), ("prompt_logprobs", o.prompt_logprobs)):
         if value is not None:

@@ -11,7 +11,7 @@ from anyformer.data.tokenizer import prompt_ids
 from anyformer.errors import InputError
 from anyformer.generation.chat.template import check_messages, is_chat
 from anyformer.generation.generate import generate
-from anyformer.generation.params.generation_request import check_model, room
+from anyformer.generation.params.generation_request import check_model, context_length
 from anyformer.generation.params.sampling_params import SamplingParams, read_params
 from anyformer.generation.params.stop import StopText
 from anyformer.generation.pipelines.rows import batches, check_size, check_text, listed, padded, read_rows
@@ -135,7 +135,7 @@ class Writer:
         """New tokens for a prompt of so many."""
         if most is not None:
             return most
-        size, hard = room(self.source.model)
+        size, hard = context_length(self.source.model)
         begun = 1 if self.two else prompt
         left = size - begun
         if left < 1 and hard:

@@ -8,20 +8,27 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from anyformer.generation.samplers.filters import at_least, divided, nucleus
+from anyformer.generation.samplers.logits_processors import NEVER, at_least, divided, nucleus
 from anyformer.generation.samplers.rng import pick, uniform
-from anyformer.generation.samplers.token_history import NEVER
 
 SamplingKind = Literal["greedy", "plain", "filtered"]
 """All rows take the likeliest token; some draw; some filter first."""
 
 
-def sampling_kind(rows: Iterable[tuple[float, int, float, float]]) -> SamplingKind:
-    """The least that serves all rows, given (temperature, top_k, top_p, min_p) of each as in `sample`."""
-    drawing = [(k, p, m) for temperature, k, p, m in rows if temperature > 0]
+def sampling_kind(rows: Iterable[tuple[float, ...]]) -> SamplingKind:
+    """The least that serves all rows, given the arguments of `sample` for each: temperature, top_k, top_p, min_p ..."""
+    drawing = [row[1:4] for row in rows if row[0] > 0]
     if not drawing:
         return "greedy"
     return "filtered" if any(k > 0 or p < 1 or m > 0 for k, p, m in drawing) else "plain"
+
+
+def sampling_tensors(rows: Iterable[tuple[float, ...]], device: torch.device) -> list[Tensor]:
+    """The arguments of `sample`, each (B,), given those of each row: temperature, top_k, top_p, min_p, key and step."""
+    return [
+        torch.tensor(values, device=device, dtype=torch.float64 if i in (0, 2, 3) else torch.long)
+        for i, values in enumerate(zip(*rows, strict=True))
+    ]
 
 
 def sample(
@@ -30,16 +37,15 @@ def sample(
     top_k_B: Tensor,
     top_p_B: Tensor,
     min_p_B: Tensor,
-    seed_B: Tensor,
+    key_B: Tensor,
     step_B: Tensor,
     *,
     kind: SamplingKind = "filtered",
 ) -> Tensor:
-    """Ids (B,), each what the chain temperature, top k, top p, min p gives its row.
+    """Ids (B,), each what the processors temperature, top k, top p, min p gives its row.
 
-    Temperature 0 takes the likeliest token; top_k 0, top_p 1 and min_p 0 are off. `seed_B` are keys (`rng.keys`),
-    `step_B` the number of the new token. `top_p_B` and `min_p_B` are float64, so that they mean the number that was
-    asked for.
+    Temperature 0 takes the likeliest token; top_k 0, top_p 1 and min_p 0 are off. `key_B` are keys of draws (`rng.keys`),
+    `step_B` the number of the new token. `top_p_B` and `min_p_B` are float64, so that they mean what was asked for.
     """
     best_B = logits_BV.argmax(-1)
     if kind == "greedy":
@@ -49,7 +55,7 @@ def sample(
     logits_BV = divided(logits_BV, divisor_B1.to(logits_BV.dtype))
     if kind == "filtered":
         logits_BV = _filtered(logits_BV, top_k_B, top_p_B, min_p_B)
-    return torch.where(temperature_B > 0, pick(logits_BV, uniform(seed_B, step_B)), best_B)
+    return torch.where(temperature_B > 0, pick(logits_BV, uniform(key_B, step_B)), best_B)
 
 
 def _filtered(logits_BV: Tensor, top_k_B: Tensor, top_p_B: Tensor, min_p_B: Tensor) -> Tensor:
@@ -61,5 +67,5 @@ def _filtered(logits_BV: Tensor, top_k_B: Tensor, top_p_B: Tensor, min_p_B: Tens
     probs_BV = logits_BV.softmax(-1)
     nucleus_BV = nucleus(probs_BV, probs_BV.gather(-1, order_BV), top_p_B[:, None])
     logits_BV = logits_BV.masked_fill(~(nucleus_BV | (top_p_B >= 1)[:, None]), NEVER)
-    # In the logits' own dtype, where the chain adds it too.
+    # In the logits' own dtype, where `MinP` adds it too.
     return at_least(logits_BV, min_p_B.log()[:, None].to(logits_BV.dtype))

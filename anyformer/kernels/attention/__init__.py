@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from anyformer.errors import InputError
-from anyformer.kernels.attention import block_local, flex, paged_cpu, paged_cuda, reference, repeats, sdpa, tiled_flash
+from anyformer.kernels.attention import block_local, flex, paged_cpu, paged_cuda, reference, sdpa, tiled_flash
 from anyformer.kernels.cuda_graph import fixed_shapes
 from anyformer.kernels.dispatch import AttentionArgs, Dispatch, Kernel, KernelRequest, choose, must_repeat
 
@@ -58,7 +59,36 @@ def attend(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, *, kernel: Kernel | N
             deterministic=must_repeat(),
         )  # fmt: skip
         kernel = choice(request).kernel
-    return repeats.attend(kernel, q_BTHK, k_BSGK, v_BSGK, given)
+    if given.mask.pattern.repeats:
+        return run_repeated(kernel, q_BTHK, k_BSGK, v_BSGK, given)
+    return kernel.run(q_BTHK, k_BSGK, v_BSGK, given)
+
+
+WIDER = 8
+"""Numbers that `run_repeated` adds to each head. Two are used; kernels of 16 bits ask for a multiple of 8."""
+
+
+def run_repeated(kernel: Kernel, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) -> Tensor:
+    """Attention by a kernel where the pattern lets keys count several times in the softmax: log n on their scores.
+
+    No kernel knows of it. A product of a query's number and a key's is a score like any other, so heads that are a little
+    wider say it to all of them.
+    """
+    mask, dtype = terms.mask, q_BTHK.dtype
+    exact = torch.promote_types(dtype, torch.float32)
+    more_BT = torch.log1p(mask.pattern.extra(mask.q).to(exact)) / terms.scale
+    # In two parts, since one number of 16 bits would round a score by more than the product of two vectors does.
+    high_BT = more_BT.to(dtype)
+    parts_BTE = torch.stack((high_BT, (more_BT - high_BT.to(exact)).to(dtype)), -1)
+    which_BSE = mask.pattern.is_repeated(mask.k).to(k_BSGK.dtype)[..., None].expand(*mask.k.pos.shape, 2)
+    wide = kernel.run(_widened(q_BTHK, parts_BTE), _widened(k_BSGK, which_BSE), F.pad(v_BSGK, (0, WIDER)), terms)
+    return wide[..., : v_BSGK.shape[-1]]
+
+
+def _widened(heads_BTHK: Tensor, more_BTE: Tensor) -> Tensor:
+    """Every head with the same further numbers, and zeros to fill up."""
+    more = F.pad(more_BTE, (0, WIDER - more_BTE.shape[-1]))[:, :, None]
+    return torch.cat((heads_BTHK, more.expand(*heads_BTHK.shape[:3], WIDER)), -1)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, terms: AttentionArgs) -> None:

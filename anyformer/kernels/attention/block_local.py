@@ -6,10 +6,10 @@ are served beside the band: as keys in front of every block's stretch, and as qu
 
 from __future__ import annotations
 
-import functools
 import operator
 from typing import Any, NamedTuple, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -19,7 +19,7 @@ from anyformer.kernels.attention.score_bias import score_bias
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.cuda_graph import fixed_shapes
 from anyformer.kernels.dispatch import AttentionArgs, Kernel, KernelRequest
-from anyformer.kernels.trace_constants import constant, constant_table, read, written
+from anyformer.kernels.trace_constants import ask, constant_table
 from anyformer.specs.axes import QKPositions
 from anyformer.specs.patterns import Pattern, Tokens
 
@@ -85,13 +85,7 @@ def _listed(places: tuple[int, ...], device: torch.device) -> Tensor:
     first, last = places[0], places[-1] + 1
     if last - first == len(places):
         return torch.arange(first, last, device=device)
-    return constant_table(_numbers, (places,), device)
-
-
-def _numbers(places: tuple[int, ...]) -> Any:
-    import numpy as np
-
-    return np.asarray(places, np.int64)
+    return constant_table(np.asarray, (places,), device)
 
 
 def _apart(mask: AttentionMask) -> tuple[int, ...] | None:
@@ -171,20 +165,23 @@ def _blocks(
     """One piece's queries against their stretches, (B, rows of the piece, H, K)."""
     row, rows, blocks, key, keys = piece
     batch, _, heads, dim = q_BTHK.shape
-    groups = k_BSGK.shape[2]
     far = tuple(a for a in apart if blocks > 1 or not key <= a < key + keys)
-    # The heads of a group are queries of one head, so that no key is copied for each of them.
-    q = q_BTHK[:, row : row + blocks * rows].reshape(batch * blocks, rows, groups, heads // groups, dim)
-    q = q.permute(0, 2, 3, 1, 4).reshape(batch * blocks, groups, -1, dim)
+    q = q_BTHK[:, row : row + blocks * rows].reshape(batch * blocks, rows, heads, dim)
     k, v = (_stretches(x, piece, far) for x in (k_BSGK, v_BSGK))
-    mask = _added(terms, piece, far, batch, q.dtype)
-    if mask.shape[1] == 1:
-        mask = mask.expand(-1, heads // groups, -1, -1).reshape(mask.shape[0], 1, -1, mask.shape[3])
-    else:
-        mask = mask.reshape(mask.shape[0], groups, -1, mask.shape[3])
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=terms.dropout, scale=terms.scale)
-    out = out.view(batch * blocks, groups, heads // groups, rows, dim).permute(0, 3, 1, 2, 4)
+    out = _grouped(q, k, v, _added(terms, piece, far, batch, q.dtype), terms)
     return out.reshape(batch, blocks * rows, heads, dim)
+
+
+def _grouped(q_NTHK: Tensor, k_NGSK: Tensor, v_NGSK: Tensor, mask: Tensor, terms: AttentionArgs) -> Tensor:
+    """Scaled dot-product attention, (N,T,G,R,K): the R heads of a group are queries of one, and no key is copied."""
+    (count, rows, heads, dim), groups = q_NTHK.shape, k_NGSK.shape[1]
+    q = q_NTHK.unflatten(2, (groups, -1)).permute(0, 2, 3, 1, 4).reshape(count, groups, -1, dim)
+    if mask.shape[1] == 1:
+        mask = mask.expand(-1, heads // groups, -1, -1).flatten(1, 2)[:, None]
+    else:
+        mask = mask.unflatten(1, (groups, -1)).flatten(2, 3)
+    out = F.scaled_dot_product_attention(q, k_NGSK, v_NGSK, mask, terms.dropout, scale=terms.scale)
+    return out.view(count, groups, heads // groups, rows, dim).permute(0, 3, 1, 2, 4)
 
 
 def _stretches(x_BSGK: Tensor, piece: Piece, far: tuple[int, ...]) -> Tensor:
@@ -255,52 +252,36 @@ def _alike(mask: AttentionMask, piece: Piece, far: tuple[int, ...]) -> bool:
     if pattern.shift_invariant and not far:
         return True
     before = operator.index(mask.keys) - operator.index(mask.queries)
-    if torch.compiler.is_compiling():
-        return _alike_while_tracing(written(pattern), tuple(piece), far, before, mask.heads, mask.layer)
-    return _compared(pattern, piece, far, before, mask.heads, mask.layer)
+    return ask(_compared, pattern, tuple(piece), far, before, mask.heads, mask.layer)
 
 
-@constant
-def _alike_while_tracing(
-    pattern: tuple[Any, ...], piece: tuple[int, ...], far: tuple[int, ...], before: int, heads: int, layer: int
+def _compared(
+    pattern: Pattern, piece: tuple[int, ...], far: tuple[int, ...], before: int, heads: int, layer: int
 ) -> bool:
-    return _compared(read(pattern), Piece(*piece), far, before, heads, layer)
-
-
-@functools.lru_cache(maxsize=256)
-def _compared(pattern: Pattern, piece: Piece, far: tuple[int, ...], before: int, heads: int, layer: int) -> bool:
     """The same, from the pattern alone: on the host, and once for a length."""
-    import numpy as np
-
+    row, rows, blocks, key, keys = piece
     head: Any = np.arange(heads)[:, None, None] if pattern.per_head else 0
-    first: Any = None
-    for block in range(piece.blocks):
-        rows: Any = piece.row + before + block * piece.rows + np.arange(piece.rows)[:, None]
-        begin = piece.key + block * piece.rows
-        stretch = begin + np.arange(piece.keys)
-        columns: Any = np.concatenate([np.asarray(far, dtype=np.int64), stretch])[None]
-        inside = (columns >= begin) & (columns < begin + piece.keys)
+
+    def seen(block: int) -> Any:
+        q_pos, begin = row + before + block * rows + np.arange(rows)[:, None], key + block * rows
+        k_pos = np.concatenate([np.asarray(far, dtype=np.int64), begin + np.arange(keys)])[None]
+        inside = (k_pos >= begin) & (k_pos < begin + keys)
         inside[:, len(far) :] = False
-        seen = pattern.allows(Tokens(rows, 0, None, head, layer), Tokens(columns, 0, None, head, layer)) & ~inside
-        if first is None:
-            first = seen
-        elif not np.array_equal(first, seen):
-            return False
-    return True
+        return pattern.allows(Tokens(q_pos, 0, None, head, layer), Tokens(k_pos, 0, None, head, layer)) & ~inside
+
+    first = seen(0)
+    return all(np.array_equal(first, seen(block)) for block in range(1, blocks))
 
 
 def _dense_rows(q_BNHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs, index: Tensor) -> Tensor:
     """Some queries against all keys."""
-    mask = terms.mask
-    rows, columns = index, torch.arange(mask.keys, device=index.device)
-    attn_mask = mask.pairs(rows, columns)
-    where = QKPositions((rows + mask.keys - mask.queries)[None], columns[None])
+    mask, columns = terms.mask, torch.arange(terms.mask.keys, device=index.device)
+    attn_mask = mask.pairs(index, columns)
+    where = QKPositions((index + mask.keys - mask.queries)[None], columns[None])
     bias = None if terms.scores is None else score_bias(terms.scores, where)
     if bias is not None:
         attn_mask = torch.where(attn_mask, bias.to(q_BNHK.dtype), float("-inf"))
-    q, k, v = (x.transpose(1, 2) for x in (q_BNHK, k_BSGK, v_BSGK))
-    options: dict[str, Any] = {"dropout_p": terms.dropout, "scale": terms.scale, "enable_gqa": k.shape[1] != q.shape[1]}
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=attn_mask, **options).transpose(1, 2)
+    return _grouped(q_BNHK, k_BSGK.transpose(1, 2), v_BSGK.transpose(1, 2), attn_mask, terms).flatten(2, 3)
 
 
 KERNEL = Kernel("banded", why_not, run)

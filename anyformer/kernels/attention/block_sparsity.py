@@ -6,16 +6,16 @@ code is being compiled or recorded, which must serve rows that it has not seen.
 
 from __future__ import annotations
 
-import functools
 import operator
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.cuda_graph import fixed_shapes
-from anyformer.kernels.trace_constants import constant, read, written
+from anyformer.kernels.trace_constants import ask
 from anyformer.specs.patterns import Pattern, Tokens
 
 
@@ -67,7 +67,7 @@ def _looked_up(mask: AttentionMask, rows: int, columns: int) -> Plan:
     stripes = [slice(t, min(t + rows, queries)) for t in range(0, queries, rows)]
     tiles = [slice(s, min(s + columns, keys)) for s in range(0, keys, columns)]
     # The answers come to the host together: asking for each would stop an accelerator as often.
-    found = [[(seen := mask.part(row, tile)).any(), seen.all()] for row in stripes for tile in tiles]
+    found = [[(seen := mask.pairs(row, tile)).any(), seen.all()] for row in stripes for tile in tiles]
     flags = torch.stack([flag for pair in found for flag in pair]).view(len(stripes), len(tiles), 2).tolist()
     return tuple(
         Stripe(
@@ -80,28 +80,16 @@ def _looked_up(mask: AttentionMask, rows: int, columns: int) -> Plan:
 def planned(pattern: Pattern, queries: int, keys: int, rows: int, columns: int, heads: int, layer: int) -> Plan:
     """The tiles of plain rows: queries are the last of the keys, and positions count from 0."""
     heads, layer = heads if pattern.per_head else 1, layer if pattern.per_layer else 0
-    if torch.compiler.is_compiling():
-        return _while_tracing(written(pattern), queries, keys, rows, columns, heads, layer)
-    return _cached(pattern, queries, keys, rows, columns, heads, layer)
+    return ask(_planned, pattern, queries, keys, rows, columns, heads, layer)
 
 
-@constant
-def _while_tracing(
-    pattern: tuple[Any, ...], queries: int, keys: int, rows: int, columns: int, heads: int, layer: int
-) -> Plan:
-    return _cached(read(pattern), queries, keys, rows, columns, heads, layer)
-
-
-@functools.lru_cache(maxsize=256)
-def _cached(pattern: Pattern, queries: int, keys: int, rows: int, columns: int, heads: int, layer: int) -> Plan:
-    import numpy as np
-
-    edges: Any = np.arange(0, keys, columns)
-    ends: Any = np.minimum(edges + columns, keys)
+def _planned(pattern: Pattern, queries: int, keys: int, rows: int, columns: int, heads: int, layer: int) -> Plan:
+    edges = np.arange(0, keys, columns)
+    ends = np.minimum(edges + columns, keys)
     stripes = []
     for t in range(0, queries, rows):
         last = min(t + rows, queries)
-        q: Any = np.arange(t, last) + keys - queries
+        q = np.arange(t, last) + keys - queries
         some, whole = _asked(pattern, q, keys, edges, ends, heads, layer)
         tiles = tuple(Tile(int(a), int(b), bool(w)) for a, b, e, w in zip(edges, ends, some, whole, strict=True) if e)
         stripes.append(Stripe(t, last, tiles))
@@ -110,8 +98,6 @@ def _cached(pattern: Pattern, queries: int, keys: int, rows: int, columns: int, 
 
 def _asked(pattern: Pattern, q: Any, keys: int, edges: Any, ends: Any, heads: int, layer: int) -> tuple[Any, Any]:
     """For each tile of one stripe: whether any pair is allowed, and whether all are."""
-    import numpy as np
-
     interval = pattern.interval(q, keys)
     if interval is not None:
         low, high = (np.broadcast_to(end, q.shape)[:, None] for end in interval)
@@ -119,14 +105,14 @@ def _asked(pattern: Pattern, q: Any, keys: int, edges: Any, ends: Any, heads: in
         return (seen > 0).any(0), (seen == ends - edges).all(0)
     if pattern.shift_invariant and not pattern.per_head:
         # Pairs of a tile are as far apart as its corners at most; each distance is asked once.
-        far: Any = np.arange(q[0] - keys + 1, q[-1] + 1)
+        far = np.arange(q[0] - keys + 1, q[-1] + 1)
         allowed = np.broadcast_to(pattern.allows(Tokens(far), Tokens(far * 0)), far.shape)
         total = np.concatenate([[0], np.cumsum(allowed)])
         nearest, farthest = q[0] - ends + 1, q[-1] - edges
         seen = total[farthest - far[0] + 1] - total[nearest - far[0]]
         return seen > 0, seen == farthest - nearest + 1
     head: Any = np.arange(heads)[:, None, None] if pattern.per_head else 0
-    every: Any = np.arange(keys)[None]
+    every = np.arange(keys)[None]
     allowed = pattern.allows(Tokens(q[:, None], 0, None, head, layer), Tokens(every, 0, None, head, layer))
     allowed = np.broadcast_to(allowed, (*np.shape(allowed)[:-2], len(q), keys)).reshape(-1, keys)
     seen = np.add.reduceat(allowed, edges, axis=1, dtype=np.int64)

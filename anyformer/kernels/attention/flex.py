@@ -22,7 +22,7 @@ from anyformer.kernels.attention import tiled_flash
 from anyformer.kernels.attention.flex_blocks import BLOCK, block_mask, in_order, places, rows_differ
 from anyformer.kernels.attention.flex_parts import Part, masks_of, parts_of
 from anyformer.kernels.attention_mask import AttentionMask
-from anyformer.kernels.dispatch import AttentionArgs, Kernel, KernelRequest
+from anyformer.kernels.dispatch import AttentionArgs, Kernel, KernelRequest, why_no_fused_softmax
 from anyformer.specs.axes import ScoreBias
 
 SMALL_DIM = 64
@@ -44,14 +44,8 @@ def why_not(request: KernelRequest) -> str | None:
         return "it is made for many queries at once, not for one"
     if request.cached:
         return "it compiles for each pattern, which takes longer than a prompt does without it"
-    if request.dtype not in (torch.float16, torch.bfloat16, torch.float32):
-        return f"it computes in float32 at most, not {str(request.dtype).removeprefix('torch.')}"
-    if request.mixer.kind != "softmax":
-        return f"it computes softmax weights, not {request.mixer.kind}"
-    if request.dropout:
-        return "it has no dropout on the weights"
-    if request.reads_probs:
-        return "it does not expose the weights, which this position scheme adds to the values"
+    if (reason := why_no_fused_softmax(request)) is not None:
+        return reason
     if request.products:
         return "a product of further vectors in each score does not fit its tiles"
     if request.learned_bias and request.deterministic:
@@ -68,7 +62,7 @@ class Call(NamedTuple):
     changed: Callable[..., Tensor] | None
     blocks: Any
     shift_BHT: Tensor | None
-    options: dict[str, Any]
+    options: Any
 
 
 def options_of(part: Part, dim: int, *, short: bool) -> dict[str, Any]:
@@ -100,15 +94,10 @@ def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) ->
     dim, short = q_BTHK.shape[3], q_BTHK.dtype != torch.float32
     q, k, v = (_wide(x).transpose(1, 2) for x in (q_BTHK, k_BSGK, v_BSGK))
     parts = parts_of(terms)
-    calls = [
-        Call(
-            score_mod(part.scores, part.mask, terms.softcap, short=short),
-            block_mask(part.mask),
-            part.shift_BHT,
-            options_of(part, dim, short=short),
-        )
-        for part in parts
-    ]
+    calls: list[Call] = []
+    for part in parts:
+        changed = score_mod(part.scores, part.mask, terms.softcap, short=short)
+        calls.append(Call(changed, block_mask(part.mask), part.shift_BHT, options_of(part, dim, short=short) or None))
     given = q, k, v, calls, terms.scale, terms.own.get("sink_H")
     if torch.compiler.is_compiling():
         out_BHTK = _attend(*given)
@@ -125,24 +114,16 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, calls: list[Call], scale: float, si
     gqa = q.shape[1] != k.shape[1]
     if len(calls) == 1 and sink_H is None:
         only = calls[0]
-        return flex_attention(q, k, v, only.changed, only.blocks, scale, gqa, kernel_options=_given(only.options))
+        return flex_attention(q, k, v, only.changed, only.blocks, scale, gqa, kernel_options=only.options)
     outs: list[Tensor] = []
     sums: list[Tensor] = []
-    for call in calls:
-        aux: Any
+    for changed, blocks, shift_BHT, options in calls:
         out, aux = flex_attention(
-            q,
-            k,
-            v,
-            call.changed,
-            call.blocks,
-            scale,
-            gqa,
-            kernel_options=_given(call.options),
-            return_aux=AuxRequest(lse=True),
+            q, k, v, changed, blocks, scale, gqa, kernel_options=options, return_aux=AuxRequest(lse=True)
         )
+        lse_BHT: Any = aux.lse
         outs.append(out)
-        sums.append(aux.lse if call.shift_BHT is None else aux.lse + call.shift_BHT)
+        sums.append(lse_BHT if shift_BHT is None else lse_BHT + shift_BHT)
     # exp(sum of a part) / (exp of all sums and of the sink): the share of a part. The greatest is taken out first; a
     # query that sees nothing has -inf everywhere, and takes nothing. The greatest weighs 1, or less by a rounding.
     ends = sums if sink_H is None else [*sums, sink_H.float()[:, None].expand_as(sums[0])]
@@ -151,10 +132,6 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, calls: list[Call], scale: float, si
     total = functools.reduce(torch.add, shares).clamp(min=0.5)
     mixed = functools.reduce(torch.add, [o * (x / total)[..., None] for o, x in zip(outs, shares, strict=False)])
     return mixed.to(q.dtype)
-
-
-def _given(options: dict[str, Any]) -> Any:
-    return options or None
 
 
 def _key(parts: list[Part], terms: AttentionArgs, q: Tensor, k: Tensor) -> tuple[Any, ...]:

@@ -87,7 +87,7 @@ def made(mask: AttentionMask) -> BlockMask:
 
 def _counts(mask: AttentionMask, first: int, last: int) -> Tensor:
     """(B or 1, H or 1, tiles of these queries, tiles of all keys): allowed pairs in each tile."""
-    seen = mask.part(slice(first, last), WHOLE)
+    seen = mask.pairs(slice(first, last), WHOLE)
     seen = F.pad(seen, (0, -mask.keys % BLOCK, 0, -(last - first) % BLOCK))
     seen = seen.unflatten(3, (-1, BLOCK)).unflatten(2, (-1, BLOCK))
     return seen.sum(5, dtype=torch.int32).sum(3, dtype=torch.int32)

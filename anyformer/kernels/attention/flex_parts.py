@@ -16,7 +16,7 @@ from torch import Tensor
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.dispatch import AttentionArgs
 from anyformer.specs.axes import ScoreBias
-from anyformer.specs.patterns import Both, Pattern, Tokens
+from anyformer.specs.patterns import Pattern, Tokens
 
 LEAST = 512
 """Fewer keys than this are not worth a second call."""
@@ -31,34 +31,20 @@ class Part(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Near(Pattern):
-    """|q - k| < least."""
+class Apart(Pattern):
+    """low <= k - q <= high; None: no limit."""
 
-    least: int
+    low: int | None = None
+    high: int | None = None
 
-    def allows(self, q: Tokens, k: Tokens) -> Any:
-        return (q.pos - k.pos < self.least) & (k.pos - q.pos < self.least)
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Back(Pattern):
-    """q - k >= least."""
-
-    causal = True
-    least: int
+    def __post_init__(self) -> None:
+        self._flag(causal=self.high is not None and self.high <= 0)
 
     def allows(self, q: Tokens, k: Tokens) -> Any:
-        return q.pos - k.pos >= self.least
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Ahead(Pattern):
-    """k - q >= least."""
-
-    least: int
-
-    def allows(self, q: Tokens, k: Tokens) -> Any:
-        return k.pos - q.pos >= self.least
+        gap = k.pos - q.pos
+        if self.low is None:
+            return gap <= self.high
+        return gap >= self.low if self.high is None else (gap >= self.low) & (gap <= self.high)
 
 
 def parts_of(terms: AttentionArgs) -> list[Part]:
@@ -68,13 +54,14 @@ def parts_of(terms: AttentionArgs) -> list[Part]:
         return [Part(mask, scores)]
     reach = scores.reach
     # A soft-cap bends the sum of score and table, so a far pair needs both.
-    sights = [mask] if terms.softcap is not None else masks_of(mask, reach)
-    if len(sights) == 1:
+    masks = [mask] if terms.softcap is not None else masks_of(mask, reach)
+    if len(masks) == 1:
         return [Part(mask, _by_gap(scores, reach, mask))]
     rest = scores._replace(table_BHTN=None, pick=None, reach=None)
     others = None if all(term is None for term in rest) else rest
-    far = [Part(some, others, _shift(scores, _side(some) * reach, mask)) for some in sights[1:]]
-    return [Part(sights[0], _spread(scores, reach, mask)), *far]
+    # Far back the table holds what it holds for -reach, far ahead for reach.
+    far = [Part(some, others, _shift(scores, -reach if some.pattern.causal else reach, mask)) for some in masks[1:]]
+    return [Part(masks[0], _spread(scores, reach, mask)), *far]
 
 
 def masks_of(mask: AttentionMask, reach: int | None) -> list[AttentionMask]:
@@ -82,29 +69,18 @@ def masks_of(mask: AttentionMask, reach: int | None) -> list[AttentionMask]:
     if reach is None or not torch.is_grad_enabled() or mask.keys < max(LEAST, 4 * reach):
         return [mask]
     horizon, ahead = mask.pattern.horizon(), mask.pattern.ahead()
-    some: list[Pattern] = [Near(least=reach)]
+    some = [Apart(low=1 - reach, high=reach - 1)]
     if horizon is None or horizon > reach:
-        some.append(Back(least=reach))
+        some.append(Apart(high=-reach))
     if ahead is None or ahead >= reach:
-        some.append(Ahead(least=reach))
+        some.append(Apart(low=reach))
     return [_narrowed(mask, pattern) for pattern in some]
-
-
-def _side(mask: AttentionMask) -> int:
-    """-1 for keys far back, 1 for keys far ahead."""
-    pattern = mask.pattern
-    return -1 if isinstance(pattern, Both) and isinstance(pattern.second, Back) else 1
 
 
 def _narrowed(mask: AttentionMask, pattern: Pattern) -> AttentionMask:
     """The same mask with fewer pairs, made once for all layers."""
-    both = mask.pattern & pattern
-    return mask.once(
-        pattern,
-        lambda: AttentionMask(
-            both, mask.q, mask.k, mask.valid_BS, plain=mask.plain, heads=mask.heads, layer=mask.layer
-        ),
-    )
+    both, sizes = mask.pattern & pattern, {"plain": mask.plain, "heads": mask.heads, "layer": mask.layer}
+    return mask.once(pattern, lambda: AttentionMask(both, mask.q, mask.k, mask.valid_BS, **sizes))
 
 
 def _by_gap(scores: ScoreBias, reach: int, mask: AttentionMask) -> ScoreBias:

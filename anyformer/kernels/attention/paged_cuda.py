@@ -8,9 +8,9 @@ batches of one of the two kinds a row gives the same bits in any company.
 from __future__ import annotations
 
 import functools
-import importlib.util
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,21 +19,15 @@ from anyformer.kernels.attention import reference
 from anyformer.kernels.attention.score_bias import picked
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.block_table import BlockTable
-from anyformer.kernels.dispatch import AttentionArgs, Kernel, KernelRequest
+from anyformer.kernels.dispatch import AttentionArgs, Kernel, KernelRequest, why_no_fused_softmax
+from anyformer.kernels.triton_launch import has_triton
 from anyformer.specs.axes import ScoreBias
 from anyformer.specs.patterns import Both, Either, Pattern, Tokens
 
-DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 WIDEST = 512
 """Wider heads don't fit a program's registers."""
 ENDLESS = 2**30
 """A length beyond every token, for patterns that ask for one."""
-
-
-@functools.cache
-def has_triton() -> bool:
-    """Whether Triton is installed; it comes with torch for CUDA on Linux."""
-    return importlib.util.find_spec("triton") is not None
 
 
 class Span(NamedTuple):
@@ -77,8 +71,6 @@ PROBED = 5000
 
 def _interval(pattern: Pattern) -> list[tuple[int, int]] | None:
     """First and last token that some queries see."""
-    import numpy as np
-
     found = pattern.interval(np.arange(0, PROBED, 7), ENDLESS)
     return None if found is None else list(zip(*(np.asarray(end).tolist() for end in found), strict=True))
 
@@ -99,14 +91,8 @@ def why_not(request: KernelRequest) -> str | None:
         return "torch.compile does not look into its launch"
     if request.phase == "train":
         return "it has no gradient"
-    if request.dtype not in DTYPES:
-        return f"it computes in float32 at most, not {str(request.dtype).removeprefix('torch.')}"
-    if request.mixer.kind != "softmax":
-        return f"it computes softmax weights, not {request.mixer.kind}"
-    if request.dropout:
-        return "it has no dropout on the weights"
-    if request.reads_probs:
-        return "it does not expose the weights, which this position scheme adds to the values"
+    if (reason := why_no_fused_softmax(request)) is not None:
+        return reason
     if request.products or request.reads_content:
         return "a position bias that reads queries or keys is more than a number for each distance"
     if span(request.pattern) is None:
@@ -164,15 +150,9 @@ def plain(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: AttentionArgs) 
         pages.gather(pool, scale, q_BTHK.dtype).masked_fill(~there_BS[..., None, None], 0)
         for pool, scale in zip((k_PsGK, v_PsGK), scales, strict=True)
     )
-    given = terms.mask
-    mask = AttentionMask(
-        given.pattern,
-        Tokens(given.q.pos),
-        Tokens(number_BS.clamp(min=0)),
-        there_BS,
-        heads=q_BTHK.shape[2],
-        layer=given.layer,
-    )
+    given, keys = terms.mask, Tokens(number_BS.clamp(min=0))
+    heads, layer = q_BTHK.shape[2], given.layer
+    mask = AttentionMask(given.pattern, Tokens(given.q.pos), keys, there_BS, heads=heads, layer=layer)
     return reference.run(q_BTHK, k, v, terms._replace(mask=mask, pages=None))
 
 
@@ -187,12 +167,8 @@ def launched(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: AttentionArg
     pages, seen, scores = pages_of(terms), span(terms.mask.pattern), terms.scores
     slope_H = None if scores is None else scores.slope_H
     bias_HN = None if scores is None or scores.table_BHTN is None else _by_distance(scores, terms)
-    if (
-        seen is None
-        or q_BTHK.shape[3] > WIDEST
-        or pages.keep.columns
-        or (scores is not None and (not scores.by_distance or (bias_HN is None and scores.table_BHTN is not None)))
-    ):
+    told = scores is None or (scores.by_distance and (bias_HN is not None or scores.table_BHTN is None))
+    if seen is None or not told or q_BTHK.shape[3] > WIDEST or pages.keep.columns:
         return plain(q_BTHK, k_PsGK, v_PsGK, terms)
     from anyformer.kernels.attention import paged_triton
 

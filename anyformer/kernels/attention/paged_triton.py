@@ -1,4 +1,4 @@
-"""The Triton kernels of attention to pages. Imported only where Triton is: see `paged`, which starts them.
+"""The Triton kernels of attention to pages. Imported only where Triton is: see `paged_cuda`, which starts them.
 
 A program takes one row, one key head and a stretch of the row's slots. All queries of the row and all heads of the group
 are rows of its matrix products, so that a key is read once for all of them. It leaves (highest score, sum of weights,
@@ -8,13 +8,11 @@ are fp32 and in powers of two. Where the device can, a kernel is started while t
 # Triton is not installed where there is no CUDA device, and its kernels are no Python that a type checker could follow.
 # pyright: reportMissingImports=false, reportIndexIssue=false, reportPossiblyUnboundVariable=false
 
-import functools
-
 import torch
 import triton
 import triton.language as tl
 
-from anyformer.kernels.triton_launch import one_at_a_time
+from anyformer.kernels.triton_launch import one_at_a_time, pdl_options
 
 LOG2E = tl.constexpr(1.4426950408889634)
 TILE = 4096
@@ -138,28 +136,20 @@ def attend_pages(
         if SIZE % BLOCK == 0:
             # One page holds them all: an address for the block, and steps that stay the same.
             page = tl.load(table + b * table_row + start // SIZE).to(tl.int64)
-            k_at = (
-                k_pool
-                + (page * k_page + start % SIZE * k_slot + g * k_head)
-                + (lines[:, None] * k_slot + dims[None, :])
-            )
-            v_at = (
-                v_pool
-                + (page * v_page + start % SIZE * v_slot + g * v_head)
-                + (lines[:, None] * v_slot + dims[None, :])
-            )
-            s_off = (page * SIZE + start % SIZE) * kv_heads + g + lines * kv_heads
+            here = start % SIZE
+            k_at = k_pool + (page * k_page + here * k_slot + g * k_head) + (lines[:, None] * k_slot + dims[None, :])
+            v_at = v_pool + (page * v_page + here * v_slot + g * v_head) + (lines[:, None] * v_slot + dims[None, :])
+            s_off = (page * SIZE + here) * kv_heads + g + lines * kv_heads
         else:
             pages = tl.load(table + b * table_row + slot // SIZE, mask=live, other=0).to(tl.int64)
             k_at = k_pool + (pages * k_page + (slot % SIZE * k_slot + g * k_head))[:, None] + dims[None, :]
             v_at = v_pool + (pages * v_page + (slot % SIZE * v_slot + g * v_head))[:, None] + dims[None, :]
             s_off = (pages * SIZE + slot % SIZE) * kv_heads + g
-        if WIDE == DIM:
-            k = tl.load(k_at, mask=live[:, None], other=0)
-            v = tl.load(v_at, mask=live[:, None], other=0)
-        else:
-            k = tl.load(k_at, mask=live[:, None] & fits_dim[None, :], other=0)
-            v = tl.load(v_at, mask=live[:, None] & fits_dim[None, :], other=0)
+        inside = live[:, None]
+        if WIDE != DIM:
+            inside = inside & fits_dim[None, :]
+        k = tl.load(k_at, mask=inside, other=0)
+        v = tl.load(v_at, mask=inside, other=0)
         if SCALED:
             k_factor = tl.load(k_scale + s_off, mask=live, other=0.0)
             v_factor = tl.load(v_scale + s_off, mask=live, other=0.0)
@@ -268,12 +258,6 @@ def merge_parts(
            heads, DIM, SINK)  # fmt: skip
 
 
-@functools.cache
-def overlaps(device):
-    """Whether a kernel may be started while the one before it ends."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9
-
-
 def most_programs(room, plan):
     """For rows of up to so many slots; see `shared_out`."""
     found = 1
@@ -310,13 +294,12 @@ def launch(q, k, v, terms, pages, seen, slope, bias, ranges, plan):
     begins, ends = (pos, pos) if ranges is None else ranges
     pos_row, range_row = (0 if x.shape[0] == 1 else x.stride(0) for x in (pos, begins))
     sink = out if sink is None else sink
+    early = pdl_options(q.device)
     seen_by = {
         "T": queries, "REP": rep, "DIM": dim, "WIDE": wide, "M": m, "KEPT": kept, "BLOCK": plan.block,
         "RING": keep.recent is not None, "HELD_FIRST": keep.first, "WINDOW": seen.window is not None,
-        "FIRST": seen.first, "RANGED": seen.ranged, "SINK": sink is not out, "PDL": overlaps(q.device),
+        "FIRST": seen.first, "RANGED": seen.ranged, "SINK": sink is not out, "PDL": bool(early),
     }  # fmt: skip
-    # Only where it can be: the interpreter knows no such option.
-    early = {"launch_pdl": True} if overlaps(q.device) else {}
     recent, window = keep.recent or 1, seen.window or 0
     attend_pages[(tiles, splits, batch)](
         q, k, v, k_scale, v_scale, pages.table_BN, pages.count_B, pos, begins, ends,

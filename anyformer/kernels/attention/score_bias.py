@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -19,20 +20,19 @@ def gaps(where: QKPositions, rows: Any = WHOLE, columns: Any = WHOLE) -> Tensor:
 
 def score_bias(terms: ScoreBias, where: QKPositions, rows: Any = WHOLE, columns: Any = WHOLE) -> Tensor | None:
     """(B or 1, H, T or 1, S): the sum of all terms for some queries and keys; None if there is none."""
-    total: Tensor | None = None
-    gap_BTS = None
+    found: list[Tensor] = []
     if terms.slope_H is not None or terms.table_BHTN is not None:
         gap_BTS = gaps(where, rows, columns)
-    if terms.slope_H is not None and gap_BTS is not None:
-        total = terms.slope_H[:, None, None] * gap_BTS[:, None].abs()
-    if terms.table_BHTN is not None and gap_BTS is not None:
-        total = _sum(total, picked(terms, gap_BTS, rows))
+        if terms.slope_H is not None:
+            found.append(terms.slope_H[:, None, None] * gap_BTS[:, None].abs())
+        if terms.table_BHTN is not None:
+            found.append(picked(terms, gap_BTS, rows))
     if terms.q_side_BTHE is not None:
-        sides = torch.einsum("bthe,bse->bhts", *_alike(terms.q_side_BTHE[:, rows], terms.k_side_BSE[:, columns]))
-        total = _sum(total, sides)
+        q_BTHE, k_BSE = terms.q_side_BTHE[:, rows], terms.k_side_BSE[:, columns]
+        found.append(torch.einsum("bthe,bse->bhts", q_BTHE, k_BSE.expand(q_BTHE.shape[0], -1, -1)))
     if terms.column_BHS is not None:
-        total = _sum(total, terms.column_BHS[:, :, None, columns])
-    return total
+        found.append(terms.column_BHS[:, :, None, columns])
+    return functools.reduce(torch.add, found) if found else None
 
 
 def picked(terms: ScoreBias, gap_BTS: Tensor, rows: Any = WHOLE) -> Tensor:
@@ -107,12 +107,3 @@ def _index(terms: ScoreBias, gap_BTS: Tensor) -> Tensor:
     # A table comes with the index into it. Not by `cast`: a compiler would lose where the function came from.
     pick: Any = terms.pick
     return pick(gap_BTS)
-
-
-def _sum(total: Tensor | None, more: Tensor) -> Tensor:
-    return more if total is None else total + more
-
-
-def _alike(q_BTHE: Tensor, k_BSE: Tensor) -> tuple[Tensor, Tensor]:
-    """Both with the same number of rows."""
-    return q_BTHE, k_BSE.expand(q_BTHE.shape[0], -1, -1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import Counter
 from typing import Any
 
@@ -16,12 +15,7 @@ from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.dispatch import AttentionArgs, Kernel, KernelRequest
 from anyformer.kernels.trace_constants import constant
 
-CUDNN_FIRST = [
-    SDPBackend.CUDNN_ATTENTION,
-    SDPBackend.FLASH_ATTENTION,
-    SDPBackend.EFFICIENT_ATTENTION,
-    SDPBackend.MATH,
-]
+CUDNN_FIRST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 OFTEN = 256
 """Calls of a pass that learns nothing from which a shape is planned for: more than one pass of a deep model makes."""
 
@@ -53,9 +47,9 @@ def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) ->
     """One call of torch's function."""
     causal = terms.mask.shape == "causal"
     bias = None if terms.scores is None else score_bias(terms.scores, terms.where)
-    added = terms.mask.added()
-    if added is not None:
-        bias = added if bias is None else bias + added
+    if terms.mask.given is not None:
+        added = terms.mask.added()
+        bias = bias if added is None else added if bias is None else bias + added
     mask = terms.mask.mask() if bias is not None or not causal else None
     if bias is not None:
         causal = False
@@ -69,21 +63,20 @@ def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) ->
         # One query: its heads of a group are queries of one head, and no key is copied for each of them.
         q = q_BTHK.reshape(batch, groups, heads // groups, dim)
         return F.scaled_dot_product_attention(q, k, v, **options).reshape(batch, 1, heads, dim)
-    q, gqa = q_BTHK.transpose(1, 2), groups != heads
-    with _order(q_BTHK, terms):
-        out_BHTK = F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=gqa, **options)
-    return out_BHTK.transpose(1, 2)
+    q, options = q_BTHK.transpose(1, 2), options | {"is_causal": causal, "enable_gqa": groups != heads}
+    if q_BTHK.is_cuda and _prefers_cudnn(q_BTHK, terms):
+        with sdpa_kernel(CUDNN_FIRST, set_priority=True):
+            return F.scaled_dot_product_attention(q, k, v, **options).transpose(1, 2)
+    return F.scaled_dot_product_attention(q, k, v, **options).transpose(1, 2)
 
 
-def _order(q_BTHK: Tensor, terms: AttentionArgs) -> contextlib.AbstractContextManager[Any]:
-    """Which of torch's ways it tries first. On Hopper cuDNN is the fastest with many queries, and slow with one; it plans
-    for each shape anew, which takes longer than a prompt, so that a shape must come often.
+def _prefers_cudnn(q_BTHK: Tensor, terms: AttentionArgs) -> bool:
+    """Whether cuDNN is tried first. On Hopper it is the fastest with many queries, and slow with one; it plans for each
+    shape anew, which takes longer than a prompt, so that a shape must come often.
     """
-    if q_BTHK.device.type != "cuda" or q_BTHK.shape[1] == 1 or terms.cached or not is_hopper(q_BTHK.device.index or 0):
-        return contextlib.nullcontext()
-    if not torch.is_grad_enabled() and not torch.compiler.is_compiling() and _calls(q_BTHK.shape) < OFTEN:
-        return contextlib.nullcontext()
-    return sdpa_kernel(CUDNN_FIRST, set_priority=True)
+    if q_BTHK.shape[1] == 1 or terms.cached or not is_hopper(q_BTHK.device.index or 0):
+        return False
+    return torch.is_grad_enabled() or torch.compiler.is_compiling() or _calls(q_BTHK.shape) >= OFTEN
 
 
 @constant

@@ -60,15 +60,8 @@ def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) ->
     queries, keys = operator.index(q_BTHK.shape[1]), operator.index(k_BSGK.shape[1])
     rows, columns = sizes(q_BTHK.shape[0] * q_BTHK.shape[2], queries, keys, q_BTHK.device.type)
     scores, values = terms.scores or ScoreBias(), terms.values
-    job = Job(
-        terms.mask,
-        plan(terms.mask, rows, columns),
-        terms.scale,
-        terms.softcap,
-        terms.dropout,
-        scores.pick,
-        None if values is None else values.pick,
-    )
+    tiles, pick = plan(terms.mask, rows, columns), None if values is None else values.pick
+    job = Job(terms.mask, tiles, terms.scale, terms.softcap, terms.dropout, scores.pick, pick)
     seed = draw_seed(q_BTHK.device) if terms.dropout > 0 else None
     with no_autocast(q_BTHK):
         return _Tiled.apply(
@@ -253,7 +246,7 @@ def _scores(job: Job, whole: Whole, q_rows: Tensor, rows: slice, tile: Tile) -> 
         steep = 1 - bent.square()
         score = bent * job.softcap
     if not tile.whole:
-        score = score.masked_fill_(~job.mask.part(rows, columns), float("-inf"))
+        score = score.masked_fill_(~job.mask.pairs(rows, columns), float("-inf"))
     return score, steep
 
 

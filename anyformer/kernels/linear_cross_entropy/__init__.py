@@ -14,6 +14,7 @@ from anyformer.errors import InputError
 from anyformer.kernels.cuda_graph import fixed_shapes
 from anyformer.kernels.linear_cross_entropy import chunks
 from anyformer.kernels.loss import IGNORE, LossTerms
+from anyformer.kernels.precision import product_dtype
 
 
 def linear_cross_entropy(
@@ -50,9 +51,7 @@ def linear_cross_entropy(
         index = counted_N.nonzero().squeeze(-1)
         if index.shape[0] < labels_N.shape[0]:
             hidden_ND, labels_N = hidden_ND[index], labels_N[index]
-    kind = hidden.device.type
-    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
-        hidden_ND = hidden_ND.to(torch.get_autocast_dtype(kind))
+    hidden_ND = hidden_ND.to(product_dtype(hidden_ND))
     learns = torch.is_grad_enabled()
     total, sums, *_ = chunks.linear_loss(
         hidden_ND, weight_VD, bias_V, labels_N, scale, softcap, smoothing, z,

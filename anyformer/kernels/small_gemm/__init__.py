@@ -1,7 +1,8 @@
 """Products of few tokens: the one public call of each operation. Weights are read once; all else is small beside them.
 
 Shapes: x (N,D) or any rows (...,D), weights (out, in). Where a norm, an activation or a residual stands next to a
-product, one call takes both, so that a device may do them in one pass.
+product, one call takes both, so that a device may do them in one pass. On CUDA few rows take our own kernels (`launch`);
+more go to torch's products, with one kernel for the norm before and one for the activation.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ class NormTerms(NamedTuple):
 
 def norm_linear(x_ND: Tensor, norm: NormTerms | None, weight_OD: Tensor, bias_O: Tensor | None) -> Tensor:
     """norm(x) W^T + b, (N,O); without a norm x W^T + b."""
-    if x_ND.is_cuda:
-        done = launch.norm_linear(x_ND, norm, weight_OD, bias_O)
-        if done is not None:
-            return done
+    if x_ND.is_cuda and (norm is None or launch.known(norm, x_ND)):
+        if weight_OD.dtype == x_ND.dtype and launch.serves(x_ND, weight_OD, bias_O):
+            return launch.product(x_ND, weight_OD, bias_O, norm=norm)
+        if norm is not None and launch.usable(x_ND, weight_OD, bias_O):
+            return F.linear(launch.norm_rows(x_ND, norm), weight_OD, bias_O)
     x_ND = x_ND if norm is None else norm.leaf.apply(x_ND, norm.own)
     way = cpu.linear if weight_OD.numel() >= cpu.LEAST and cpu.serves(x_ND, weight_OD) else F.linear
     return way(x_ND, weight_OD, bias_O)
@@ -42,9 +44,13 @@ def norm_linear_combine(
     The activation stands behind this product and not before the next one, which would compute it once for each few of
     its outputs.
     """
-    done = launch.norm_linear_combine(x_ND, norm, weight_JD, bias_J, leaf) if x_ND.is_cuda else None
-    if done is not None:
-        return done
+    act = leaf.activation() if x_ND.is_cuda else None
+    if act is not None and (norm is None or launch.known(norm, x_ND)):
+        gated = len(leaf.inputs) == 2
+        if weight_JD.dtype == x_ND.dtype and launch.serves(x_ND, weight_JD, bias_J):
+            return launch.product(x_ND, weight_JD, bias_J, norm=norm, act=act, gated=gated, at="output")
+        if launch.usable(x_ND, weight_JD, bias_J):
+            return launch.combine_rows(norm_linear(x_ND, norm, weight_JD, bias_J), act, gated)
     return leaf.combine(*norm_linear(x_ND, norm, weight_JD, bias_J).chunk(len(leaf.inputs), -1))
 
 
@@ -52,15 +58,17 @@ def linear_add(
     x_NI: Tensor, weight_OI: Tensor, bias_O: Tensor | None, residual_NO: Tensor, *, over: bool = False
 ) -> Tensor:
     """Residual + x W^T + b, (N,O). `over`: the residual may be written over, and may be what comes back."""
-    if x_NI.is_cuda:
-        done = launch.linear_add(x_NI, weight_OI, bias_O, residual_NO, over=over)
-        if done is not None:
-            return done
+    if x_NI.is_cuda and weight_OI.dtype == x_NI.dtype == residual_NO.dtype:
+        if launch.serves(x_NI, weight_OI, bias_O, residual_NO):
+            return launch.product(x_NI, weight_OI, bias_O, residual=residual_NO)
+        dense = x_NI.dim() == 2 and bias_O is None and residual_NO.is_contiguous()
+        if over and dense and launch.usable(x_NI, weight_OI, residual_NO):
+            return residual_NO.addmm_(x_NI, weight_OI.t())
     way = cpu.linear if weight_OI.numel() >= cpu.LEAST and cpu.serves(x_NI, weight_OI) else F.linear
     return residual_NO + way(x_NI, weight_OI, bias_O)
 
 
 def norm(x: Tensor, terms: NormTerms) -> Tensor:
     """The norm of rows, in one pass where there are few."""
-    done = launch.norm_few(x, terms) if x.is_cuda else None
-    return terms.leaf.apply(x, terms.own) if done is None else done
+    ours = x.is_cuda and launch.known(terms, x) and launch.usable(x)
+    return launch.norm_rows(x, terms) if ours else terms.leaf.apply(x, terms.own)

@@ -6,15 +6,13 @@ torch's own products, with one kernel for the norm before and one for the activa
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from anyformer.specs.axes import Activation, FeedForward
+from anyformer.kernels.triton_launch import capability, pdl_options
+from anyformer.specs.axes import Activation
 
 if TYPE_CHECKING:
     from anyformer.kernels.small_gemm import NormTerms
@@ -37,6 +35,7 @@ ONE = 0x3F800000
 """The bits of the fp32 number 1."""
 
 FLOATS = (torch.bfloat16, torch.float16, torch.float32)
+NO_ACTIVATION = Activation("none")
 
 
 class Blocks(NamedTuple):
@@ -70,23 +69,13 @@ def power(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-@cache
-def has_pdl(device: int) -> bool | None:
-    """Whether a kernel may start before the one before it has ended, and waits for it itself (programmatic dependent
-    launch); None where there is no Triton to start kernels with.
-    """
-    if torch.version.cuda is None or find_spec("triton") is None or torch.cuda.get_device_capability(device)[0] < 8:
-        return None
-    return torch.cuda.get_device_capability(device)[0] >= 9
-
-
 def usable(x: Tensor, *others: Tensor | None) -> bool:
     """Whether our kernels can read these rows, and nothing learns here."""
     if x.device.type != "cuda" or x.dtype not in FLOATS or x.numel() == 0 or torch.compiler.is_compiling():
         return False
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, *others)):
         return False
-    return has_pdl(x.device.index or 0) is not None
+    return capability(x.device) >= 8
 
 
 def serves(x: Tensor, weight: Tensor, *others: Tensor | None, most: int = MOST) -> bool:
@@ -96,63 +85,12 @@ def serves(x: Tensor, weight: Tensor, *others: Tensor | None, most: int = MOST) 
     return usable(x, weight, *others) and all(t is None or t.dtype == x.dtype for t in others)
 
 
-def norm_linear(x: Tensor, norm: NormTerms | None, weight_OD: Tensor, bias_O: Tensor | None) -> Tensor | None:
-    """norm(x) W^T + b; None if that is not for our kernels."""
-    if norm is not None and not known(norm, x):
-        return None
-    own = norm.own.values() if norm is not None else ()
-    if weight_OD.dtype == x.dtype and serves(x, weight_OD, bias_O):
-        return product(x, weight_OD, bias_O, norm=norm)
-    if norm is None or not usable(x, weight_OD, bias_O, *own):
-        return None
-    return F.linear(norm_rows(x, norm), weight_OD, bias_O)
-
-
-def norm_linear_combine(
-    x: Tensor, norm: NormTerms | None, weight_JD: Tensor, bias_J: Tensor | None, leaf: FeedForward
-) -> Tensor | None:
-    """combine(norm(x) W^T + b) with the input projections of `leaf` merged in W; None if that is not for our kernels."""
-    act = leaf.activation()
-    if act is None or (norm is not None and not known(norm, x)):
-        return None
-    gated = len(leaf.inputs) == 2
-    if weight_JD.dtype == x.dtype and serves(x, weight_JD, bias_J):
-        return product(x, weight_JD, bias_J, norm=norm, act=act, gated=gated, at="output")
-    if not usable(x, weight_JD, bias_J):
-        return None
-    h = norm_linear(x, norm, weight_JD, bias_J)
-    return combine_rows(F.linear(x, weight_JD, bias_J) if h is None else h, act, gated)
-
-
-def linear_add(
-    x: Tensor, weight_OI: Tensor, bias_O: Tensor | None, residual: Tensor, *, over: bool = False
-) -> Tensor | None:
-    """The residual + x W^T + b; None if torch's own do as well. `over`: the residual may be written over, so that the
-    sum is a part of the product.
-    """
-    alike = weight_OI.dtype == x.dtype == residual.dtype
-    if alike and serves(x, weight_OI, bias_O, residual):
-        return product(x, weight_OI, bias_O, residual=residual)
-    dense = x.dim() == 2 and residual.is_contiguous()
-    if over and alike and dense and bias_O is None and usable(x, weight_OI, residual):
-        return residual.addmm_(x, weight_OI.t())
-    return None
-
-
-def norm_few(x: Tensor, norm: NormTerms) -> Tensor | None:
-    """norm(x) in one kernel; None if that is not for it."""
-    if not known(norm, x) or not usable(x, *norm.own.values()):
-        return None
-    return norm_rows(x, norm) if x.numel() // x.shape[-1] <= MANY else None
-
-
 def known(norm: NormTerms, x: Tensor) -> bool:
-    """Whether our kernels do this norm: of whole rows, with parameters for one row."""
+    """Whether our kernels do this norm: of whole rows, with parameters for one row that do not learn here."""
     if norm.leaf.recipe() is None or x.shape[-1] > WIDEST:
         return False
-    own = [w for w in norm.own.values() if w is not None]
-    learns = torch.is_grad_enabled() and any(w.requires_grad for w in own)
-    return not learns and all(w.dim() == 1 for w in own)
+    learns = torch.is_grad_enabled()
+    return all(w is None or (w.dim() == 1 and not (learns and w.requires_grad)) for w in norm.own.values())
 
 
 def flat(x: Tensor) -> Tensor:
@@ -169,19 +107,10 @@ def early() -> int:
 
 
 def product(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    *,
-    norm: NormTerms | None = None,
-    act: Activation | None = None,
-    gated: bool = False,
-    at: str = "no",
-    residual: Tensor | None = None,
-    scale: Tensor | None = None,
-    sizes: Blocks | None = None,
-    pdl: bool | None = None,
-) -> Tensor:
+    x: Tensor, weight: Tensor, bias: Tensor | None, *, norm: NormTerms | None = None, act: Activation = NO_ACTIVATION,
+    gated: bool = False, at: str = "no", residual: Tensor | None = None, scale: Tensor | None = None,
+    sizes: Blocks | None = None, pdl: bool = True,
+) -> Tensor:  # fmt: skip
     """The product of few rows, with a norm or an activation before it, an activation or a residual after it."""
     from anyformer.kernels.small_gemm import triton_kernels
 
@@ -192,76 +121,53 @@ def product(
     padded = power(count)
     sizes = sizes or blocks(padded, outs, into, 8 * x.element_size(), pair, scale is not None)
     out = torch.empty(count, made, dtype=x.dtype, device=x.device)
-    recipe = norm.leaf.recipe() if norm is not None else None
     own = norm.own if norm is not None else {}
-    pdl = pdl if pdl is not None else may_overlap(x)
+    options = pdl_options(x.device) if pdl else {}
     kernel: Any = triton_kernels.product
-    each = sizes.outs // 2 if pair else sizes.outs
-    kernel[(-(-made // each),)](
+    kernel[(-(-made // (sizes.outs // 2 if pair else sizes.outs)),)](
         rows, weight, out, bias, flat(residual).contiguous() if residual is not None else None, scale,
         own.get("weight"), own.get("bias"), rows.stride(0), made, norm.leaf.eps if norm is not None else 0.0,
-        early() if pdl else 0,
-        N=count, ROWS=padded, INS=into, BO=sizes.outs, BI=sizes.ins,
-        NORM="none" if recipe is None else "layer" if recipe.centred else "rms",
-        GAIN=recipe.gain if recipe is not None else "none", SHIFT=own.get("bias") is not None,
-        BEFORE=recipe is not None and recipe.gain_at == "before_cast",
-        ACT=act.name if act is not None else "none", GATED=gated, CLAMP=act.clamp or 0.0 if act is not None else 0.0,
-        OFFSET=act.offset if act is not None else 0.0, AT=at, SCALE=scale is not None, BIAS=bias is not None,
-        ADD=residual is not None, PDL=pdl, num_warps=sizes.warps, **({"launch_pdl": True} if pdl else {}),
+        early() if options else 0, N=count, ROWS=padded, INS=into, BO=sizes.outs, BI=sizes.ins, NORM=triton_kernels.norm_code(norm),
+        ACT=act.name, GATED=gated, CLAMP=act.clamp or 0.0, OFFSET=act.offset, AT=at, SCALE=scale is not None,
+        BIAS=bias is not None, ADD=residual is not None, PDL=bool(options), num_warps=sizes.warps, **options,
     )  # fmt: skip
     return out.view(*x.shape[:-1], made)
 
 
-def may_overlap(x: Tensor) -> bool:
-    """Whether kernels on these rows' device may start early."""
-    return x.device.type == "cuda" and bool(has_pdl(x.device.index or 0))
-
-
-def int4_linear(
-    x: Tensor, packed: Tensor, scale_OG: Tensor, group: int, bias_O: Tensor | None, sizes: Blocks | None = None
-) -> Tensor:
-    """The product x W^T + b with int4 weights; the sizes count words of 8 weights."""
+def int4_linear(x: Tensor, packed: Tensor, scale_OG: Tensor, group: int, bias_O: Tensor | None) -> Tensor:
+    """The product x W^T + b with int4 weights; the block sizes count words of 8 weights, and hold whole groups."""
     from anyformer.kernels.small_gemm import triton_kernels
 
     rows = flat(x)
     count, outs, into = rows.shape[0], packed.shape[0], packed.shape[1] * 2
     padded = power(count)
-    sizes = sizes or int4_blocks(padded, outs, into, group)
+    each = (8 if outs > 4096 else 4) if padded == 1 else 2
     out = torch.empty(count, outs, dtype=x.dtype, device=x.device)
-    pdl = may_overlap(x)
+    options = pdl_options(x.device)
     kernel: Any = triton_kernels.product_int4
-    kernel[(-(-outs // sizes.outs),)](
-        rows, packed.view(torch.int32), out, bias_O, scale_OG, rows.stride(0), outs, early() if pdl else 0, ONE,
-        N=count, ROWS=padded, INS=into, GROUP=group, BO=sizes.outs, BW=sizes.ins, BIAS=bias_O is not None, PDL=pdl,
-        num_warps=sizes.warps, **({"launch_pdl": True} if pdl else {}),
+    kernel[(-(-outs // each),)](
+        rows, packed.view(torch.int32), out, bias_O, scale_OG, rows.stride(0), outs,
+        early() if options else 0, ONE,
+        N=count, ROWS=padded, INS=into, GROUP=group, BO=each, BW=max(group // 8, min(512, max(128, power(into // 8)))),
+        BIAS=bias_O is not None, PDL=bool(options), num_warps=4, **options,
     )  # fmt: skip
     return out.view(*x.shape[:-1], outs)
 
 
-def int4_blocks(rows: int, outs: int, into: int, group: int) -> Blocks:
-    """The same for int4 weights, in words of 8, of which a block holds whole groups."""
-    most = (8 if outs > 4096 else 4) if rows == 1 else 2
-    return Blocks(most, max(group // 8, min(512, max(128, power(into // 8)))), 4)
-
-
 def norm_rows(x: Tensor, norm: NormTerms) -> Tensor:
     """Rows normed in one kernel; more than a few go to the leaf."""
-    recipe = norm.leaf.recipe()
     rows = flat(x)
-    if recipe is None or rows.shape[0] > MANY:
+    count, into = rows.shape
+    if count > MANY:
         return norm.leaf.apply(x, norm.own)
     from anyformer.kernels.small_gemm import triton_kernels
 
-    count, into = rows.shape
     out = torch.empty(count, into, dtype=x.dtype, device=x.device)
-    ins = power(into)
-    pdl = may_overlap(x)
+    ins, options = power(into), pdl_options(x.device)
     kernel: Any = triton_kernels.norm_rows
     kernel[(count,)](
         rows, out, norm.own.get("weight"), norm.own.get("bias"), rows.stride(0), norm.leaf.eps, INS=into, BI=ins,
-        NORM="layer" if recipe.centred else "rms", GAIN=recipe.gain, SHIFT=norm.own.get("bias") is not None,
-        BEFORE=recipe.gain_at == "before_cast", PDL=pdl, num_warps=8 if ins >= 2048 else 4,
-        **({"launch_pdl": True} if pdl else {}),
+        NORM=triton_kernels.norm_code(norm), PDL=bool(options), num_warps=8 if ins >= 2048 else 4, **options,
     )  # fmt: skip
     return out.view(x.shape)
 
@@ -271,14 +177,12 @@ def combine_rows(h: Tensor, act: Activation, gated: bool) -> Tensor:
     from anyformer.kernels.small_gemm import triton_kernels
 
     rows = flat(h)
-    count = rows.shape[0]
-    into = rows.shape[1] // 2 if gated else rows.shape[1]
+    count, into = rows.shape[0], rows.shape[1] // (2 if gated else 1)
     out = torch.empty(count, into, dtype=h.dtype, device=h.device)
-    ins = min(1024, power(into))
-    pdl = may_overlap(h)
+    ins, options = min(1024, power(into)), pdl_options(h.device)
     kernel: Any = triton_kernels.combine_rows
     kernel[(count, -(-into // ins))](
         rows, out, rows.stride(0), INS=into, BI=ins, ACT=act.name, GATED=gated, CLAMP=act.clamp or 0.0,
-        OFFSET=act.offset, PDL=pdl, num_warps=4, **({"launch_pdl": True} if pdl else {}),
+        OFFSET=act.offset, PDL=bool(options), num_warps=4, **options,
     )  # fmt: skip
     return out.view(*h.shape[:-1], into)

@@ -1,4 +1,4 @@
-"""The Triton kernel of rotate-and-store. Imported only where Triton is: see `rotate`, which starts it.
+"""The Triton kernel of rotate-and-store. Imported only where Triton is: see `rope_store`, which starts it.
 
 One program takes some heads of one token. Numbers are rounded to the input's dtype where the plain model rounds. Where
 the device can, it is started while the kernel before it ends (PDL).
@@ -12,41 +12,14 @@ import torch
 import triton
 import triton.language as tl
 
-from anyformer.kernels.attention.paged_triton import overlaps
-from anyformer.kernels.triton_launch import one_at_a_time
+from anyformer.kernels.small_gemm.triton_kernels import CENTRED, gained, norm_code, rounded
+from anyformer.kernels.triton_launch import one_at_a_time, pdl_options
 
-SCALES, CENTRED, GAIN, ONE_PLUS, SHIFT, LATE = (tl.constexpr(2**i) for i in range(6))
-"""What a norm has; late: gain and bias come after the cast to the input's dtype."""
 TILE = 1024
 """Numbers of a program."""
 LEAST = tl.constexpr(1e-30)
 HALVES = tl.constexpr(12582912.0)
 """1.5 * 2^23: a float added to it and taken off again is a whole number, halves rounded to even ones."""
-
-
-@triton.jit
-def rounded(value, dtype: tl.constexpr):
-    """As if it had been stored in the dtype and read again."""
-    return value.to(dtype).to(tl.float32)
-
-
-@triton.jit
-def gained(z, gain, shift, at, fits, NORM: tl.constexpr, dtype: tl.constexpr):
-    """Gain and bias of a norm."""
-    if LATE & NORM:
-        z = rounded(z, dtype)
-    if GAIN & NORM:
-        g = tl.load(gain + at, mask=fits, other=0.0).to(tl.float32)
-        if ONE_PLUS & NORM:
-            g = 1.0 + g
-        if LATE & NORM:
-            g = rounded(g, dtype)
-        z = z * g
-        if LATE & NORM:
-            z = rounded(z, dtype)
-    if SHIFT & NORM:
-        z = z + tl.load(shift + at, mask=fits, other=0.0).to(tl.float32)
-    return rounded(z, dtype)
 
 
 @triton.jit
@@ -145,41 +118,30 @@ def rotate_heads(
         tl.store(to, y.to(pool.dtype.element_ty), mask=fits)
 
 
-def code(recipe, biased):
-    """A norm as the sum that its kernel is compiled for."""
-    has = {
-        SCALES: True, CENTRED: recipe.centred, GAIN: recipe.gain != "none", ONE_PLUS: recipe.gain == "one_plus",
-        SHIFT: biased, LATE: recipe.gain_at == "after_cast",
-    }  # fmt: skip
-    return sum(part.value for part, there in has.items() if there)
-
-
-def launch(qkv, heads, kv_heads, dim, slot, k_pool, v_pool, scales, cos, sin, layout, norms, norm_last, clip):
+def launch(given):
     """Queries (N,H,K); keys and values are in the pool then."""
+    qkv, heads, kv_heads, dim, k_pool = given.qkv_NC, given.heads, given.kv_heads, given.dim, given.k_PsGK
     tokens = qkv.shape[0]
     out = torch.empty(tokens, heads, dim, dtype=qkv.dtype, device=qkv.device)
-    gains, steps, epsilons, recipes = [], [], [], []
-    for norm in norms:
-        own = {} if norm is None else norm.own
-        gains += [own.get("weight", out), own.get("bias", out)]
-        steps.append(dim if any(weight.dim() == 2 for weight in own.values()) else 0)
-        epsilons.append(0.0 if norm is None else norm.leaf.eps)
-        recipe = None if norm is None else norm.leaf.recipe()
-        recipes.append(0 if recipe is None else code(recipe, "bias" in own))
-    turning = 0 if cos is None else cos.shape[-1]
-    cos, sin = (out, out) if cos is None else (cos, sin)
-    k_scale, v_scale = (out, out) if scales is None else scales
+    norms = given.q_norm, given.k_norm, given.v_norm
+    owns = [{} if norm is None else norm.own for norm in norms]
+    gains = [own.get(name, out) for own in owns for name in ("weight", "bias")]
+    steps = [dim if any(weight.dim() == 2 for weight in own.values()) else 0 for own in owns]
+    epsilons = [0.0 if norm is None else norm.leaf.eps for norm in norms]
+    q_norm, k_norm, v_norm = map(norm_code, norms)
+    turning = 0 if given.cos_ND is None else given.cos_ND.shape[-1]
+    cos, sin = (out, out) if given.cos_ND is None else (given.cos_ND, given.sin_ND)
+    k_scale, v_scale = given.scales or (out, out)
     wide = triton.next_power_of_2(dim)
     # Heads of one program are all queries, all keys or all values.
     some = min(math.gcd(heads, kv_heads) & -math.gcd(heads, kv_heads), max(1, TILE // wide))
+    options = pdl_options(qkv.device)
     rotate_heads[(tokens, (heads + 2 * kv_heads) // some)](
-        qkv, out, k_pool, v_pool, k_scale, v_scale, slot, cos, sin, *gains, *steps, *epsilons,
-        1.0 if clip is None else clip, qkv.stride(0), 0 if cos.shape[0] == 1 else cos.stride(0),
-        k_pool.stride(1), k_pool.stride(2),
-        H=heads, G=kv_heads, DIM=dim, WIDE=wide, R=turning, HALF=layout == "half",
-        Q_NORM=recipes[0], K_NORM=recipes[1], V_NORM=recipes[2], LAST=norm_last, CLIP=clip is not None,
-        SCALED=scales is not None, BH=some, PDL=overlaps(qkv.device),
-        num_warps=max(1, some * wide // 256),
-        **({"launch_pdl": True} if overlaps(qkv.device) else {}),
+        qkv, out, k_pool, given.v_PsGK, k_scale, v_scale, given.slot_N, cos, sin, *gains, *steps, *epsilons,
+        1.0 if given.clip is None else given.clip, qkv.stride(0), 0 if cos.shape[0] == 1 else cos.stride(0),
+        k_pool.stride(1), k_pool.stride(2), H=heads, G=kv_heads, DIM=dim, WIDE=wide, R=turning,
+        HALF=given.layout == "half", Q_NORM=q_norm, K_NORM=k_norm, V_NORM=v_norm, LAST=given.norm_last,
+        CLIP=given.clip is not None, SCALED=given.scales is not None, BH=some, PDL=bool(options),
+        num_warps=max(1, some * wide // 256), **options,
     )  # fmt: skip
     return out

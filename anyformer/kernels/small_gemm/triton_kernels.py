@@ -1,4 +1,4 @@
-"""The Triton kernels of products with few rows. Imported only where Triton is: see `products`, which starts them.
+"""The Triton kernels of products with few rows. Imported only where Triton is: see `launch`, which starts them.
 
 One program makes a few outputs: it streams their rows of weights past registers, and holds the sums of every column that
 it owns until the end. Norms and activations of the input are made again by each program, since the input is small and
@@ -11,12 +11,31 @@ while that one ends. Weights are constants of a captured graph; outside of one `
 # Triton is not installed where there is no CUDA device.
 # pyright: reportMissingImports=false
 
+import functools
+
 import triton
 import triton.language as tl
 
 from anyformer.kernels.triton_launch import one_at_a_time
 
 NAN = tl.constexpr(tl.PropagateNan.ALL)
+SCALES, CENTRED, GAIN, ONE_PLUS, SHIFT, LATE = (tl.constexpr(2**i) for i in range(6))
+"""What a norm has, added up in NORM; late: gain and bias come after the cast to the input's dtype."""
+
+
+def norm_code(norm):
+    """A norm as the sum that its kernel is compiled for; 0: there is none."""
+    return 0 if norm is None else _code(norm.leaf, norm.own.get("bias") is not None)
+
+
+@functools.cache
+def _code(leaf, biased):
+    recipe = leaf.recipe()
+    has = {
+        SCALES: True, CENTRED: recipe.centred, GAIN: recipe.gain != "none", ONE_PLUS: recipe.gain == "one_plus",
+        SHIFT: biased, LATE: recipe.gain_at == "after_cast",
+    }  # fmt: skip
+    return sum(part.value for part, there in has.items() if there)
 
 
 @triton.jit
@@ -69,11 +88,11 @@ def combined(gate, up, ACT: tl.constexpr, GATED: tl.constexpr, CLAMP: tl.constex
 
 
 @triton.jit
-def scales(x_at, fits_n, i, eps, INS: tl.constexpr, BI: tl.constexpr, CENTRED: tl.constexpr):
+def scales(x_at, fits_n, i, eps, INS: tl.constexpr, BI: tl.constexpr, NORM: tl.constexpr):
     """Mean (0 unless centred) and 1 / sqrt(mean square + eps) of each row, (ROWS, 1, 1)."""
     ROWS: tl.constexpr = fits_n.shape[0]
     mean = tl.zeros((ROWS, 1, 1), tl.float32)
-    if CENTRED:
+    if CENTRED & NORM:
         total = tl.zeros((ROWS, 1, BI), tl.float32)
         for k in range(0, INS, BI):
             total += tl.load(x_at + k, mask=fits_n & (i + k < INS), other=0.0).to(tl.float32)
@@ -88,23 +107,22 @@ def scales(x_at, fits_n, i, eps, INS: tl.constexpr, BI: tl.constexpr, CENTRED: t
 
 
 @triton.jit
-def gained(z, gain, shift, i, fits_i, GAIN: tl.constexpr, SHIFT: tl.constexpr, BEFORE: tl.constexpr,
-           dtype: tl.constexpr):  # fmt: skip
+def gained(z, gain, shift, at, fits, NORM: tl.constexpr, dtype: tl.constexpr):
     """Normed fp32 numbers with gain and bias: in fp32, or each rounded to the dtype."""
-    if not BEFORE:
+    if LATE & NORM:
         z = rounded(z, dtype)
-    if GAIN != "none":
-        g = tl.load(gain + i, mask=fits_i, other=0.0).to(tl.float32)
-        if GAIN == "one_plus":
+    if GAIN & NORM:
+        g = tl.load(gain + at, mask=fits, other=0.0).to(tl.float32)
+        if ONE_PLUS & NORM:
             g = 1.0 + g
-        if not BEFORE:
+        if LATE & NORM:
             g = rounded(g, dtype)
         z = z * g
-        if not BEFORE:
+        if LATE & NORM:
             z = rounded(z, dtype)
-    if SHIFT:
-        b = tl.load(shift + i, mask=fits_i, other=0.0).to(tl.float32)
-        if not BEFORE:
+    if SHIFT & NORM:
+        b = tl.load(shift + at, mask=fits, other=0.0).to(tl.float32)
+        if LATE & NORM:
             b = rounded(b, dtype)
         z = z + b
     return rounded(z, dtype)
@@ -115,9 +133,8 @@ def gained(z, gain, shift, i, fits_i, GAIN: tl.constexpr, SHIFT: tl.constexpr, B
 def product(
     x, weight, out, bias, residual, scale, gain, shift, stride, outs, eps, early,
     N: tl.constexpr, ROWS: tl.constexpr, INS: tl.constexpr, BO: tl.constexpr, BI: tl.constexpr,
-    NORM: tl.constexpr, GAIN: tl.constexpr, SHIFT: tl.constexpr, BEFORE: tl.constexpr,
-    ACT: tl.constexpr, GATED: tl.constexpr, CLAMP: tl.constexpr, OFFSET: tl.constexpr, AT: tl.constexpr,
-    SCALE: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, PDL: tl.constexpr,
+    NORM: tl.constexpr, ACT: tl.constexpr, GATED: tl.constexpr, CLAMP: tl.constexpr, OFFSET: tl.constexpr,
+    AT: tl.constexpr, SCALE: tl.constexpr, BIAS: tl.constexpr, ADD: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Outputs `pid * BO` and on of N rows. AT: where the activation acts, on the "input", on the "output", or "no"where.
 
@@ -159,8 +176,8 @@ def product(
         tl.extra.cuda.gdc_wait()
     x_at = x + n * stride + i
     mean, rstd = 0.0, 1.0
-    if NORM != "none":
-        mean, rstd = scales(x_at, fits_n, i, eps, INS, BI, NORM == "layer")
+    if NORM:
+        mean, rstd = scales(x_at, fits_n, i, eps, INS, BI, NORM)
     acc = tl.zeros((ROWS, BO, BI), tl.float32)
     for k in range(0, INS, BI):
         fits_i = i + k < INS
@@ -168,8 +185,8 @@ def product(
         # The next weights are asked for before these are used.
         after = tl.load(at + (k + BI), mask=wanted & (i + (k + BI) < INS), other=0, eviction_policy="evict_first")
         z = tl.load(x_at + k, mask=fits, other=0.0).to(tl.float32)
-        if NORM != "none":
-            z = gained((z - mean) * rstd, gain, shift, i + k, fits_i, GAIN, SHIFT, BEFORE, dtype)
+        if NORM:
+            z = gained((z - mean) * rstd, gain, shift, i + k, fits_i, NORM, dtype)
         if AT == "input":
             up = z
             if GATED:
@@ -215,7 +232,7 @@ def product_int4(
     N: tl.constexpr, ROWS: tl.constexpr, INS: tl.constexpr, GROUP: tl.constexpr, BO: tl.constexpr, BW: tl.constexpr,
     BIAS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The product x W^T + b with weights of 4 bits, read as words of 8: see `quantised` for how they lie.
+    """The product x W^T + b with weights of 4 bits, read as words of 8: see `quantized` for how they lie.
 
     Half bytes become the first bits of floats from 1 to 2, 1 + h / 16, which costs no conversion. With h = number + 8
     the sum of a group is 16 times that of (1 + h / 16) x, less 24 times that of x. `one` holds the bits of 1.0: as a
@@ -268,7 +285,7 @@ def product_int4(
 @one_at_a_time
 @triton.jit
 def norm_rows(x, out, gain, shift, stride, eps, INS: tl.constexpr, BI: tl.constexpr, NORM: tl.constexpr,
-              GAIN: tl.constexpr, SHIFT: tl.constexpr, BEFORE: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+              PDL: tl.constexpr):  # fmt: skip
     """One row normed."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
@@ -278,10 +295,10 @@ def norm_rows(x, out, gain, shift, stride, eps, INS: tl.constexpr, BI: tl.conste
     i = tl.arange(0, BI)
     fits = i < INS
     z = tl.load(x + row * stride + i, mask=fits, other=0.0).to(tl.float32)
-    if NORM == "layer":
+    if CENTRED & NORM:
         z = tl.where(fits, z - tl.sum(z, 0) / INS, 0.0)
     z = z * tl.rsqrt(tl.sum(z * z, 0) / INS + eps)
-    z = gained(z, gain, shift, i, fits, GAIN, SHIFT, BEFORE, dtype)
+    z = gained(z, gain, shift, i, fits, NORM, dtype)
     tl.store(out + row * INS + i, z.to(dtype), mask=fits)
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from anyformer.parts.ffns.plain import FORMULAS, linear
-from anyformer.specs.axes import Activation, ActivationName, FeedForward
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from anyformer.specs.axes import Activation, ActivationName, FeedForward, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

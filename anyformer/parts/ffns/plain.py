@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-from anyformer.specs.axes import Activation, ActivationName, FeedForward
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
+from anyformer.specs.axes import Activation, ActivationName, FeedForward, Tensor
 
 FORMULAS: dict[ActivationName, str] = {
     "none": "",

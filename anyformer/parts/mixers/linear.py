@@ -6,13 +6,10 @@ With RoPE the rotation acts on the numerator only (RoFormer, equation 19): the d
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from anyformer.specs.axes import Dims, Mixer, MixerInput
+from anyformer.specs.axes import Dims, Mixer, MixerInput, Tensor
 from anyformer.specs.patterns import Both, Pattern
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 MAPS = {
     "elu1": "elu(x) + 1",

@@ -5,14 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from anyformer.parts.mixers.linear import serves_whole_documents
-from anyformer.specs.axes import Mixer, MixerInput, Problem
+from anyformer.specs.axes import Mixer, MixerInput, Problem, Tensor
 from anyformer.specs.patterns import Pattern
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

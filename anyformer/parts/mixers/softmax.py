@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from anyformer.specs.axes import Mixer, ParamSpec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from anyformer.specs.axes import Mixer, ParamSpec, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

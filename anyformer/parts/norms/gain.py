@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from anyformer.specs.axes import ParamSpec
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from anyformer.specs.axes import ParamSpec, Tensor
 
 Gain = Literal["weight", "one_plus", "none"]
 GainAt = Literal["before_cast", "after_cast"]

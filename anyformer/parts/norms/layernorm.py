@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from anyformer.parts.norms.gain import GAIN_WORDS, Gain, GainAt, gain_weights, one_plus, scaled
-from anyformer.specs.axes import Norm, NormRecipe, ParamSpec, Problem
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from anyformer.specs.axes import Norm, NormRecipe, ParamSpec, Problem, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

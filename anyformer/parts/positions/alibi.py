@@ -5,12 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from anyformer.specs.axes import Dims, Position, QKPositions, ScoreBias
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from anyformer.specs.axes import Dims, Position, QKPositions, ScoreBias, Tensor
 
 
 def slopes(heads: int, base: float) -> list[float]:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from anyformer.specs.axes import Dims, ParamSpec, Position, Problem
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from anyformer.specs.axes import Dims, ParamSpec, Position, Problem, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from anyformer.specs.axes import Dims, ParamSpec, Position, Problem
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from anyformer.specs.axes import Dims, ParamSpec, Position, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Learned(Position, kind="learned"):
     """A table of positions, as many as the context unless it says otherwise."""
 
+    minimum = {"offset": 0, "length": 1}
     offset: int = 0
     """Rows before position 0: OPT has 2, RoBERTa its pad id + 1."""
     length: int | None = None
     """How many positions there are; unset: the context. LED's decoder has fewer than its encoder."""
-
-    def problems(self) -> Iterator[Problem]:
-        if self.offset < 0:
-            yield "offset", f"{self.offset} is not at least 0"
-        if self.length is not None and self.length < 1:
-            yield "length", f"{self.length} is not at least 1"
 
     def equation(self) -> str:
         return f"x_p + P[p + {self.offset}], P learned" if self.offset else "x_p + P[p], P learned"
@@ -34,11 +25,8 @@ class Learned(Position, kind="learned"):
         return context if self.length is None else self.length
 
     def weights(self, dims: Dims) -> dict[str, ParamSpec]:
-        return {
-            "table": ParamSpec(
-                shape=(self.limit(dims.context) + self.offset, dims.embed_width), role="position_embedding"
-            )
-        }
+        shape = (self.limit(dims.context) + self.offset, dims.embed_width)
+        return {"table": ParamSpec(shape=shape, role="position_embedding")}
 
     def embed(self, own: Mapping[str, Tensor], pos_BT: Tensor, like: Tensor) -> Tensor:
         import torch

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from anyformer.parts.positions.rope_scaling import RopeScaling, Yarn
-from anyformer.specs.axes import Dims, Position, Problem
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from anyformer.specs.axes import Dims, Position, Problem, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,12 +8,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from anyformer.specs.axes import Dims, ParamSpec, Position, Problem, QKPositions, ScoreBias, ValueTerms
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from anyformer.specs.axes import Dims, ParamSpec, Position, Problem, QKPositions, ScoreBias, Tensor, ValueTerms
 
 WIDEST = 2**16
 """Sine vectors are a list of so many rows, made before anything else."""
@@ -35,10 +32,6 @@ class Shaw(Position, kind="shaw"):
     @property
     def reach(self) -> int:
         return self.clip
-
-    @property
-    def per_layer(self) -> bool:
-        return not self.shared
 
     def problems(self) -> Iterator[Problem]:
         if not 1 <= self.clip <= WIDEST:

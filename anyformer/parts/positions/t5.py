@@ -6,12 +6,8 @@ import bisect
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from anyformer.specs.axes import Dims, ParamSpec, Position, Problem, QKPositions, ScoreBias
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from anyformer.specs.axes import Dims, ParamSpec, Position, Problem, QKPositions, ScoreBias, Tensor
 
 
 def thresholds(buckets: int, max_distance: int) -> list[int]:
@@ -49,10 +45,6 @@ class T5Bias(Position, kind="t5"):
     @property
     def reach(self) -> int:
         return self.max_distance
-
-    @property
-    def per_layer(self) -> bool:
-        return not self.shared
 
     def problems(self) -> Iterator[Problem]:
         # Unset, the direction is the stack's: only what no direction allows is known to be wrong here.

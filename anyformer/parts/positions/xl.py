@@ -8,12 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from anyformer.specs.axes import Dims, ParamSpec, Position, Problem, QKPositions, ScoreBias
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from anyformer.specs.axes import Dims, ParamSpec, Position, Problem, QKPositions, ScoreBias, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +24,6 @@ class TransformerXL(Position, kind="xl"):
     theta: float = 10000.0
     shared: bool = False
     """One set of u, v and W_r for all layers, or one in each."""
-
-    @property
-    def per_layer(self) -> bool:
-        return not self.shared
 
     def check(self, dims: Dims) -> Iterator[Problem]:
         if dims.width % 2:

@@ -1,4 +1,4 @@
-"""A model spread over the processes of a team: cut by FSDP2 in blocks, its products shared if that is asked for."""
+"""A model spread over several processes: cut by FSDP2 in blocks, its products shared if that is asked for."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from anyformer.model.model import Model
 from anyformer.model.native_checkpoint import empty_model
 from anyformer.parts.leaf_module import LeafModule
 from anyformer.specs.model import ModelSpec
-from anyformer.train.distributed.init import Meshes
 from anyformer.train.distributed.sharded_checkpoint import put, whole
 from anyformer.train.distributed.tensor_parallel import constants, divided, share_products
+from anyformer.train.ranks import Meshes
 
 Values = Callable[[str], Tensor]
 

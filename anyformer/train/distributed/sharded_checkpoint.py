@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,13 +24,10 @@ from torch import Tensor
 from anyformer.errors import CheckpointError, file_fault
 from anyformer.files import Written, write_new
 from anyformer.model.safetensors_file import DTYPES, TensorFile
-from anyformer.optim.clip import as_dtensor
+from anyformer.optim.rule import as_dtensor
 from anyformer.optim.rule import local as local_part
 from anyformer.train.checkpoint import FOLDER, NAMES, Checkpoint, Contents, Table, name_of, write
 from anyformer.train.ranks import Ranks
-
-if TYPE_CHECKING:
-    pass
 
 
 class Stretch(NamedTuple):
@@ -105,50 +102,50 @@ PARTS = "parts.json"
 CONTINUES = "After that the same command continues from the checkpoint before"
 
 
-def gathered_contents(contents: Contents, team: Ranks) -> Contents:
+def gathered_contents(contents: Contents, ranks: Ranks) -> Contents:
     """The same with whole tensors, gathered one at a time, on the host of the first process. All take part."""
     tables: dict[str, Table] = {}
     for name, table in contents.tables.items():
         wholes = ((each, whole(tensor)) for each, tensor in table.tensors.items())
-        kept = {each: full.to("cpu", copy=True) if team.is_rank0 else None for each, full in wholes}
+        kept = {each: full.to("cpu", copy=True) if ranks.is_rank0 else None for each, full in wholes}
         tables[name] = Table({each: full for each, full in kept.items() if full is not None}, table.metadata)
     return replace(contents, tables=tables)
 
 
-def save_parts(team: Ranks, run: Path, step: int, contents: Contents, keep: int) -> None:
+def save_parts(ranks: Ranks, run: Path, step: int, contents: Contents, keep: int) -> None:
     """Save a checkpoint to which each process adds what it holds. If one of them can't, nothing is left of it."""
     told = False
 
     def beside(made: Path) -> Mapping[str, Written]:
         nonlocal told
         told = True
-        team.broadcast(os.getpid())
-        _write_mine(made, contents.tables, team)
-        return collected(made, contents.tables, team.world)
+        ranks.broadcast(os.getpid())
+        _write_mine(made, contents.tables, ranks)
+        return collected(made, contents.tables, ranks.world)
 
-    with team.rank0_first() as first:
+    with ranks.rank0_first() as first:
         if first:
             try:
                 write(run, step, replace(contents, tables={}, public="", beside=beside), keep)
             finally:
                 if not told:
-                    team.broadcast(-1)
-        elif (writer := team.broadcast(0)) >= 0:
-            _write_mine(run / FOLDER / f"{name_of(step)}.tmp-{writer}", contents.tables, team)
+                    ranks.broadcast(-1)
+        elif (writer := ranks.broadcast(0)) >= 0:
+            _write_mine(run / FOLDER / f"{name_of(step)}.tmp-{writer}", contents.tables, ranks)
 
 
-def _write_mine(made: Path, tables: Mapping[str, Table], team: Ranks) -> None:
+def _write_mine(made: Path, tables: Mapping[str, Table], ranks: Ranks) -> None:
     """The stretches that this process answers for; then wait for the others to have theirs."""
     fault: OSError | None = None
     try:
         mine: Parts = {}
         for table, held in tables.items():
-            answered = {name: tensor for name, tensor in held.tensors.items() if _answers_for(tensor, team)}
+            answered = {name: tensor for name, tensor in held.tensors.items() if _answers_for(tensor, ranks)}
             mine[table] = {name: (local(tensor), stretch(tensor).start) for name, tensor in answered.items()}
-        write_part(made, mine, team.rank, team.world)
+        write_part(made, mine, ranks.rank, ranks.world)
     except OSError as error:
         fault = error
-    if team.any(fault is not None):
+    if ranks.any(fault is not None):
         other = "another process could not write its part; its own message says why"
         mine_too = "" if fault is None else f"the part of this process can't be saved: {file_fault(fault)}. {CONTINUES}"
         raise CheckpointError(f"{made}: {mine_too or other}") from fault
@@ -169,11 +166,11 @@ def _list(rank: int) -> str:
     return f"part-{rank:05d}.json"
 
 
-def _answers_for(tensor: Tensor, team: Ranks) -> bool:
+def _answers_for(tensor: Tensor, ranks: Ranks) -> bool:
     """Whether this process writes what it holds: of copies the first one is written, and of nothing nothing."""
     held = as_dtensor(tensor.detach())
     if held is None:
-        return team.is_rank0
+        return ranks.is_rank0
     copies = [i for i, where in enumerate(held.placements) if where.is_replicate()]
     return all(held.device_mesh.get_local_rank(i) == 0 for i in copies) and local(tensor).numel() > 0
 

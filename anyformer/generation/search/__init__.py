@@ -1,1 +1,0 @@
-"""Searches that compare whole continuations."""
