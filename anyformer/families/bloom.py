@@ -1,7 +1,5 @@
 """BLOOM (BigScience 2022): ALiBi, LayerNorm first and once more on the embeddings, GELU by tanh, tied head."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +13,9 @@ MEGATRON = {
     "down": "mlp.dense_4h_to_h",
     "attention_inner": "input_layernorm",
     "ffn_inner": "post_attention_layernorm",
+    "final": "ln_f",
 }
-"""Parts of a block that GPT-NeoX and Falcon call as BLOOM does."""
+"""Parts that GPT-NeoX and Falcon call as BLOOM does, nearly all."""
 
 
 SHARED: dict[str, Any] = {"vocab": 250880, "ids.bos": 1, "ids.eos": [2], "ids.pad": 3}
@@ -59,12 +58,9 @@ class Bloom(Family, kind="bloom"):
         **each(whole(None), "offset_alibi", "unk_token_id"),
     }
     tensors = decoder_map(
-        "transformer",
-        "h",
-        {"qkv": "self_attention.query_key_value", "o": "self_attention.dense"} | MEGATRON,
+        "transformer.h",
+        MEGATRON | {"qkv": "self_attention.query_key_value", "o": "self_attention.dense", "tokens": "word_embeddings"},
         Rule("transformer.word_embeddings_layernorm.{p}", "decoder.embedding_norm.{p}"),
-        tokens="word_embeddings",
-        final="ln_f",
         op=PerHead(),
     )
     # Six heads: not a power of two, so that slopes are taken from two sequences.

@@ -1,13 +1,11 @@
 """Command R (Cohere 2024): attention and a gated feed-forward in parallel on one norm without bias, RoPE in pairs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.families import llama_like as like
 from anyformer.families.config_keys import Key, number, usual, whole
 from anyformer.families.family import Preset, sizes
-from anyformer.families.rope_keys import RopeKeys
+from anyformer.families.key_groups import RopeKeys
 
 BASE: dict[str, Any] = like.BASE | {
     "norm": {"kind": "layernorm", "eps": 1e-5, "bias": False},

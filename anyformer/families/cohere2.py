@@ -9,8 +9,7 @@ from anyformer.families.cohere import BASE, KEYS, PARTS
 from anyformer.families.config_keys import each, must, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset, sizes
-from anyformer.families.rope_keys import RopeKeys
-from anyformer.families.window_keys import WindowKeys, without_idle_rope
+from anyformer.families.key_groups import RopeKeys, WindowKeys, without_idle_rope
 
 NOWHERE = {"position.kind": "none"}
 """What a layer without a window has."""

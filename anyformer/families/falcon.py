@@ -7,14 +7,15 @@ from typing import Any
 from anyformer.families.bloom import MEGATRON
 from anyformer.families.config_keys import SpecView, activation, each, flag, must, usual, whole
 from anyformer.families.config_values import Values
-from anyformer.families.family import Family, Preset, sizes
+from anyformer.families.family import Family, Preset, series, sizes
+from anyformer.families.key_groups import RopeKeys
 from anyformer.families.llama_like import BASE
-from anyformer.families.rope_keys import RopeKeys
 from anyformer.families.statemap import PerHead, StateMap, decoder_map
 from anyformer.parts.positions.alibi import Alibi
 from anyformer.specs.model import ModelSpec
 
 SHARED: dict[str, Any] = {"vocab": 65024, "context": 2048, "ids.bos": 11, "ids.eos": [11], "loss.z": 1e-4}
+TWICE = "in released files, which hold the table a second time as the head"
 
 
 def _is_new(c: Values) -> bool:
@@ -35,19 +36,15 @@ class Falcon(Family, kind="falcon"):
         "head": {"kind": "lm", "tied": True},
     }
     presets = (
-        Preset("falcon-7b", "Falcon 7B (2023)", sizes(4544, 32, 71, 1) | SHARED, 6_921_720_704,
-               published="7,217,189,760 in released files, which hold the table a second time as the head",
-               evidence="configs of two other projects; that the head is tied is the public class's default",
-               note="71 heads, one key; both branches read one norm; the z-loss of all sizes is general knowledge"),
-        Preset("falcon-40b", "Falcon 40B (2023)", sizes(8192, 60, 128, 8) | SHARED | {"block.wiring": "parallel2"},
-               41_303_293_952,
-               published="41,835,970,560 in released files, which hold the table a second time as the head",
-               evidence="the config of one other project and the public class",
-               note="each branch has a norm of its own"),
-        Preset("falcon-180b", "Falcon 180B (2023)", sizes(14848, 80, 232, 8) | SHARED | {"block.wiring": "parallel2"},
-               178_557_088_768,
-               published="179,522,565,120 in released files, which hold the table a second time as the head",
-               evidence="the config of one other project and the public class"),
+        *series("falcon-{}", "Falcon {SIZE} (2023)",
+            ("7b", sizes(4544, 32, 71, 1), 6_921_720_704, f"7,217,189,760 {TWICE}",
+             "71 heads, one key; both branches read one norm; the z-loss of all sizes is general knowledge",
+             "configs of two other projects; that the head is tied is the public class's default"),
+            ("40b", sizes(8192, 60, 128, 8) | {"block.wiring": "parallel2"}, 41_303_293_952, f"41,835,970,560 {TWICE}",
+             "each branch has a norm of its own"),
+            ("180b", sizes(14848, 80, 232, 8) | {"block.wiring": "parallel2"}, 178_557_088_768,
+             f"179,522,565,120 {TWICE}"),
+            changes=SHARED, evidence="the config of one other project and the public class"),
         Preset("falcon2-11b", "Falcon 2 11B (2024)",
                sizes(4096, 60, 32, 8) | SHARED | {"context": 8192, "position.theta": 500042.0, "head.tied": False},
                11_102_822_400, also=("falcon-11b", "falcon-2-11b"),
@@ -138,13 +135,10 @@ class Falcon(Family, kind="falcon"):
     def weights(cls, spec: ModelSpec) -> StateMap:
         two = spec.stacks[-1].layers[0].block.wiring == "parallel2"
         return decoder_map(
-            "transformer",
-            "h",
-            {"qkv": "self_attention.query_key_value", "o": "self_attention.dense"}
-            | MEGATRON
+            "transformer.h",
+            MEGATRON
+            | {"qkv": "self_attention.query_key_value", "o": "self_attention.dense", "tokens": "word_embeddings"}
             | ({"attention_inner": "ln_attn", "ffn_inner": "ln_mlp"} if two else {}),
-            tokens="word_embeddings",
-            final="ln_f",
             op=PerHead(),
             ignored=(r"(transformer\.)?h\.\d+\.self_attention\.(rotary_emb|maybe_rotary)\.inv_freq",),
         )

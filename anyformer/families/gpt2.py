@@ -24,7 +24,8 @@ BASE: dict[str, Any] = {
 GPT2_INIT: dict[str, Any] = {"kind": "gpt2", "std": 0.02}
 MATRICES = {"qkv": "attn.c_attn", "o": "attn.c_proj", "up": "mlp.c_fc", "down": "mlp.c_proj"}
 """The matrices of a block."""
-NORMS = {"attention_inner": "ln_1", "ffn_inner": "ln_2"}
+NORMS = {"attention_inner": "ln_1", "ffn_inner": "ln_2", "final": "ln_f"}
+ENDS = {"tokens": "wte", "positions": "wpe"}
 
 
 def conv_rules(theirs: str, parts: Mapping[str, str]) -> tuple[Rule, ...]:
@@ -101,14 +102,7 @@ class GPT2(Family, kind="gpt2"):
         "reorder_and_upcast_attn": flag(False),
     }
     tensors = decoder_map(
-        "transformer",
-        "h",
-        NORMS,
-        *CONVOLUTIONS,
-        tokens="wte",
-        positions="wpe",
-        final="ln_f",
-        ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)",),
+        "transformer.h", NORMS | ENDS, *CONVOLUTIONS, ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)",)
     )
     small = small()
 

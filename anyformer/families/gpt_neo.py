@@ -7,9 +7,9 @@ from typing import Any
 from anyformer.families.config_keys import Key, activation, texts, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family
-from anyformer.families.gpt2 import BASE, NORMS
+from anyformer.families.gpt2 import BASE, ENDS, NORMS
+from anyformer.families.key_groups import LOCAL, arranged, window_of
 from anyformer.families.statemap import decoder_map
-from anyformer.families.window_keys import LOCAL, arranged, window_of
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.stacks import DEEPEST
 
@@ -48,14 +48,11 @@ class GPTNeo(Family, kind="gpt_neo"):
         "activation_function": activation("gelu_new", prefer="gelu_new", more={"ffn.bias": True}),
     }
     tensors = decoder_map(
-        "transformer",
-        "h",
+        "transformer.h",
         {name: f"attn.attention.{name}_proj" for name in "qkv"}
         | {"o": "attn.attention.out_proj", "up": "mlp.c_fc", "down": "mlp.c_proj"}
-        | NORMS,
-        tokens="wte",
-        positions="wpe",
-        final="ln_f",
+        | NORMS
+        | ENDS,
         ignored=(r"(transformer\.)?h\.\d+\.attn\.attention\.(bias|masked_bias)",),
     )
     small = {

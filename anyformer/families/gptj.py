@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
-from anyformer.families.config_keys import SpecView, each, flag, whole
-from anyformer.families.config_values import Values
+from anyformer.families.config_keys import SpecView, each, required, whole
 from anyformer.families.family import Family, Preset, sizes
 from anyformer.families.gpt2 import BASE, ffn_keys, size_keys, small
 from anyformer.families.statemap import decoder_map
 from anyformer.parts.positions.rope import Rope
+
+IDLE = "false has no effect in the public class, so this file can't mean what it says"
 
 
 def _rotated(view: SpecView) -> int:
@@ -41,22 +41,13 @@ class GPTJ(Family, kind="gptj"):
         **size_keys(50400, 2048, 4096, 28, 16, dropout=0.0, tied=False, bos_token_id=50256, eos_token_id=50256),
         **ffn_keys(),
         "rotary_dim": replace(whole(64, "position.dims"), write=_rotated),
-        **each(flag(True), "rotary", "scale_attn_weights"),
+        **each(required(True, IDLE), "rotary", "scale_attn_weights"),
     }
     tensors = decoder_map(
-        "transformer",
-        "h",
+        "transformer.h",
         {name: f"attn.{name}_proj" for name in "qkv"}
-        | {"o": "attn.out_proj", "up": "mlp.fc_in", "down": "mlp.fc_out", "attention_inner": "ln_1"},
-        tokens="wte",
-        final="ln_f",
+        | {"o": "attn.out_proj", "up": "mlp.fc_in", "down": "mlp.fc_out", "attention_inner": "ln_1"}
+        | {"tokens": "wte", "final": "ln_f"},
         ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias|embed_positions)",),
     )
     small = small(n_head=2, rotary_dim=6)
-
-    @classmethod
-    def read(cls, c: Values) -> dict[str, Any]:
-        for name in ("rotary", "scale_attn_weights"):
-            if not c[name]:
-                c.refuse(name, "false has no effect in the public class, so this file can't mean what it says")
-        return super().read(c)

@@ -9,7 +9,7 @@ from typing import Any
 from anyformer.families.config_keys import Key, activation, flag, number, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family
-from anyformer.families.rope_keys import RopeKeys
+from anyformer.families.key_groups import RopeKeys
 from anyformer.families.statemap import Rule, StateMap, decoder_map
 
 BASE: dict[str, Any] = {
@@ -33,10 +33,10 @@ LLAMA = ATTENTION | FFN | PRE_NORMS
 """The parts of a block, and what they are called in files."""
 
 
-def tensors(parts: Mapping[str, str], *more: Rule, final: str = "norm") -> StateMap:
+def tensors(parts: dict[str, str], *more: Rule) -> StateMap:
     """A table of tensors with the usual ends."""
     unread = r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"
-    return decoder_map("model", "layers", parts, *more, tokens="embed_tokens", final=final, ignored=(unread,))
+    return decoder_map("model.layers", {"tokens": "embed_tokens", "final": "norm"} | parts, *more, ignored=(unread,))
 
 
 def keys(

@@ -9,9 +9,9 @@ from anyformer.families import bert_like as like
 from anyformer.families.config_keys import Key, are_whole, flag, must, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import series, sizes
+from anyformer.families.key_groups import arranged
 from anyformer.families.roberta import Roberta, RobertaLike
 from anyformer.families.statemap import Rule
-from anyformer.families.window_keys import arranged
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.stacks import DEEPEST, Stack, pattern_of
 

@@ -65,12 +65,9 @@ class MPT(Family, kind="mpt"):
         "verbose": whole(0),
     }
     tensors = decoder_map(
-        "transformer",
-        "blocks",
+        "transformer.blocks",
         {"qkv": "attn.Wqkv", "o": "attn.out_proj", "up": "ffn.up_proj", "down": "ffn.down_proj"}
-        | {"attention_inner": "norm_1", "ffn_inner": "norm_2"},
-        tokens="wte",
-        final="norm_f",
+        | {"attention_inner": "norm_1", "ffn_inner": "norm_2", "tokens": "wte", "final": "norm_f"},
     )
     # Six heads: not a power of two, so that slopes are taken from two sequences.
     small = {

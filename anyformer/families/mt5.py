@@ -1,7 +1,5 @@
 """mT5 (Xue et al. 2020): T5 1.1 for a hundred languages, with a vocabulary of a quarter of a million."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.families import t5_like as like

@@ -1,7 +1,5 @@
 """OLMo (Groeneveld et al. 2024), the first: LLaMA with LayerNorms that learn nothing, and optional clipping."""
 
-from __future__ import annotations
-
 from anyformer.families import llama_like as like
 from anyformer.families.config_keys import number, usual
 from anyformer.families.family import Preset, sizes

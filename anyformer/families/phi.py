@@ -1,12 +1,10 @@
 """Phi-1 to Phi-2 (Microsoft 2023): attention and feed-forward in parallel on one norm, RoPE on part of a head, biases."""
 
-from __future__ import annotations
-
 from anyformer.families import llama_like as like
 from anyformer.families.config_keys import activation, usual
 from anyformer.families.family import Preset, sizes
 from anyformer.families.gpt2 import BASE
-from anyformer.families.rope_keys import RopeKeys
+from anyformer.families.key_groups import RopeKeys
 
 
 class Phi(like.LlamaLike, kind="phi"):
@@ -40,8 +38,7 @@ class Phi(like.LlamaLike, kind="phi"):
     tensors = like.tensors(
         like.ATTENTION
         | {"o": "self_attn.dense", "q_norm": "self_attn.q_layernorm", "k_norm": "self_attn.k_layernorm"}
-        | {"up": "mlp.fc1", "down": "mlp.fc2", "attention_inner": "input_layernorm"},
-        final="final_layernorm",
+        | {"up": "mlp.fc1", "down": "mlp.fc2", "attention_inner": "input_layernorm", "final": "final_layernorm"}
     )
     small = {
         "vocab_size": 61, "hidden_size": 36, "intermediate_size": 40, "num_hidden_layers": 3,

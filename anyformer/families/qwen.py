@@ -1,7 +1,5 @@
 """Qwen (Bai et al. 2023), the first: LLaMA with biases on queries, keys and values."""
 
-from __future__ import annotations
-
 from anyformer.families.family import Family, series
 from anyformer.families.qwen2 import QWEN
 

@@ -1,13 +1,11 @@
 """Qwen3 (2025), its dense models: a norm on each head of queries and keys instead of Qwen2's biases."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.families import llama_like as like
 from anyformer.families.family import series, sizes
+from anyformer.families.key_groups import RopeKeys
 from anyformer.families.qwen2 import LAST, WINDOWS
-from anyformer.families.rope_keys import RopeKeys
 
 NORM: dict[str, Any] = {"kind": "rmsnorm", "eps": 1e-6}
 OWN = {"head.tied": False}

@@ -7,21 +7,21 @@ from typing import Any
 
 from anyformer.families.config_keys import (
     Key,
-    SpecView,
     activation,
     are_whole,
     each,
     flag,
     must,
     number,
+    required,
     texts,
     usual,
     whole,
 )
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
+from anyformer.families.key_groups import arranged
 from anyformer.families.statemap import Rule, Shaped, StateMap, block_rules
-from anyformer.families.window_keys import arranged
 from anyformer.parts.mixers.lsh import LSH
 from anyformer.parts.patterns.chunked import Chunked
 from anyformer.parts.positions.axial import Axial
@@ -71,7 +71,7 @@ KEYS: dict[str, Key] = {
     "lsh_attention_probs_dropout_prob": number(0.0),
     "hidden_dropout_prob": number(0.05, ("block.dropout", "embed.dropout", "ffn.dropout")),
     "chunk_size_feed_forward": whole(0),
-    "is_decoder": flag(False),
+    "is_decoder": required(False, "without it this class lets tokens see later ones", "true"),
     # Both streams side by side are twice as wide as the table.
     "tie_word_embeddings": must(False),
     # Without effect: the loss in pieces, and what the released files have from an earlier form of the class.
@@ -144,8 +144,6 @@ class Reformer(Family, kind="reformer"):
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:
-        if not c["is_decoder"]:
-            c.refuse("is_decoder", "without it this class lets tokens see later ones", "true")
         names = LAYERS if c["attn_layers"] is None else c["attn_layers"]
         unknown = sorted(set(names) - {"local", "lsh"})
         if unknown or not names:
@@ -190,9 +188,9 @@ class Reformer(Family, kind="reformer"):
 
     @classmethod
     def write(cls, spec: ModelSpec) -> dict[str, Any]:
-        view = SpecView.of(spec)
-        hashing = [layer for layer in view.stack.layers if isinstance(layer.attention.mixer, LSH)]
-        others = [layer for layer in view.stack.layers if layer not in hashing]
+        stack = spec.stacks[-1]
+        hashing = [layer for layer in stack.layers if isinstance(layer.attention.mixer, LSH)]
+        others = [layer for layer in stack.layers if layer not in hashing]
         found: dict[str, Any] = {}
         for layer in hashing[:1]:
             mixer: Any = layer.attention.mixer
@@ -203,23 +201,22 @@ class Reformer(Family, kind="reformer"):
                 "lsh_attention_probs_dropout_prob": layer.attention.dropout,
             }  # fmt: skip
         for layer in others[:1]:
-            second = getattr(pattern_of(view.stack, layer), "second", None)
+            second = getattr(pattern_of(stack, layer), "second", None)
             cut = second if isinstance(second, Chunked) else Chunked(size=64)
             found |= {
                 "local_attn_chunk_length": cut.size, "local_num_chunks_before": cut.before,
                 "local_attention_probs_dropout_prob": layer.attention.dropout,
             }  # fmt: skip
-        position = view.layer.position
+        position = stack.layers[0].position
         if isinstance(position, Axial):
             row_width = _row_width(position, spec)
             found["axial_pos_shape"] = [position.rows, position.columns]
             found["axial_pos_embds_dim"] = [row_width, spec.width - row_width]
         return super().write(spec) | found | {
             "axial_pos_embds": isinstance(position, Axial),
-            "attn_layers": ["lsh" if layer in hashing else "local" for layer in view.stack.layers],
-            "num_hidden_layers": view.stack.depth,
-            "chunk_size_feed_forward": view.get("ffn.chunk") or 0,
-            "is_decoder": True,
+            "attn_layers": ["lsh" if layer in hashing else "local" for layer in stack.layers],
+            "num_hidden_layers": stack.depth,
+            "chunk_size_feed_forward": getattr(stack.layers[0].ffn, "chunk", None) or 0,
             "tie_word_embeddings": False,
         }  # fmt: skip
 

@@ -6,7 +6,7 @@ from anyformer.families import llama_like as like
 from anyformer.families.cohere import HEAD_NORM
 from anyformer.families.config_keys import flag, must, usual, whole
 from anyformer.families.family import Preset, sizes
-from anyformer.families.rope_keys import RopeKeys
+from anyformer.families.key_groups import RopeKeys
 from anyformer.families.statemap import Rule, Slice, StateMap
 from anyformer.specs.model import ModelSpec
 

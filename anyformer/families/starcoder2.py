@@ -1,13 +1,10 @@
 """StarCoder2 (Lozhkov et al. 2024): LayerNorm first, grouped keys, RoPE in halves, a window, biases everywhere."""
 
-from __future__ import annotations
-
 from anyformer.families import llama_like as like
 from anyformer.families.config_keys import each, flag, must, number, text, whole
 from anyformer.families.family import series, sizes
 from anyformer.families.gpt2 import BASE
-from anyformer.families.rope_keys import RopeKeys
-from anyformer.families.window_keys import WindowKeys
+from anyformer.families.key_groups import RopeKeys, WindowKeys
 
 
 class StarCoder2(like.LlamaLike, kind="starcoder2"):

@@ -15,9 +15,12 @@ from anyformer.families.statemap import Rule, Shaped, Sines, StateMap, block_rul
 from anyformer.specs.embed_head import TokenEmbed, TokenHead
 from anyformer.specs.model import ModelSpec
 
+PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "out_proj"}
 PARTS = {
-    "q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.out_proj",
-    "attention_after": "self_attn_layer_norm", "up": "fc1", "down": "fc2", "ffn_after": "final_layer_norm",
+    **{name: f"self_attn.{own}" for name, own in PROJECTIONS.items()},
+    **{f"cross_{name}": f"encoder_attn.{own}" for name, own in PROJECTIONS.items()},
+    "attention_after": "self_attn_layer_norm", "cross_after": "encoder_attn_layer_norm",
+    "up": "fc1", "down": "fc2", "ffn_after": "final_layer_norm",
 }  # fmt: skip
 SINES = (r"(model\.)?(encoder|decoder)\.embed_positions\.weight",)
 """Tables that are computed."""
@@ -83,17 +86,8 @@ def scaled_embedding(default: bool) -> dict[str, Key]:
 
 def layer_rules(body: str = "model") -> list[Rule]:
     """The tensors of all blocks."""
-    rules = [
-        rule
-        for stack in ("encoder", "decoder")
-        for rule in block_rules(f"{body}.{stack}.layers.{{i}}", PARTS, f"{stack}.blocks.{{i}}")
-    ]
-    own = {name: PARTS[name] for name in ("q", "k", "v", "o", "attention_after")}
-    cross = block_rules(f"{body}.decoder.layers.{{i}}", own, "decoder.blocks.{i}")
-    return rules + [
-        Rule(rule.theirs.replace("self_attn", "encoder_attn"), rule.ours[0].replace(".attention.", ".cross."))
-        for rule in cross
-    ]
+    stacks = {stack: f"{body}.{stack}.layers.{{i}}" for stack in ("encoder", "decoder")}
+    return [rule for ours, theirs in stacks.items() for rule in block_rules(theirs, PARTS, f"{ours}.blocks.{{i}}")]
 
 
 class Transformer(TwoStacks, kind="transformer"):

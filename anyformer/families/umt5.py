@@ -6,8 +6,6 @@ though it leaves a head of its own in place. A model that is read here computes 
 that were trained without it, as earlier releases gave them: `spec.vary({"head.scale": 1.0})`.
 """
 
-from __future__ import annotations
-
 from anyformer.families import t5_like as like
 from anyformer.families.config_keys import flag
 from anyformer.families.mt5 import BASE, KEYS
