@@ -55,4 +55,4 @@ class Cohere(like.LlamaLike, kind="cohere"):
     keys = {**KEYS, **usual(head_dim=None), "use_qk_norm": like.qk_norm_key(HEAD_NORM)}
     groups = (RopeKeys(theta=500000.0, layout="interleaved"),)
     tensors = like.tensors(PARTS | like.HEAD_NORMS)
-    small = like.small(eps_key="layer_norm_eps", use_qk_norm=True, logit_scale=0.3, rope_theta=500.0)
+    small = like.small(use_qk_norm=True, logit_scale=0.3, rope_theta=500.0)

@@ -54,7 +54,7 @@ class Cohere2(Family, kind="cohere2"):
     )
     tensors = like.tensors(PARTS)
     small = like.small(
-        eps_key="layer_norm_eps", logit_scale=0.3, rope_theta=500.0, sliding_window=5, num_hidden_layers=5
+        logit_scale=0.3, rope_theta=500.0, sliding_window=5, num_hidden_layers=5
     )  # fmt: skip
 
     @classmethod

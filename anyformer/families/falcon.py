@@ -73,9 +73,8 @@ class Falcon(Family, kind="falcon"):
     }
     groups = (RopeKeys(),)
     small = {
-        "vocab_size": 61, "hidden_size": 36, "num_hidden_layers": 3, "num_attention_heads": 6, "num_kv_heads": 2,
-        "new_decoder_architecture": True, "max_position_embeddings": 64, "rope_theta": 500.0,
-        "ffn_hidden_size": 40, "layer_norm_epsilon": 1e-3, "bos_token_id": 1, "eos_token_id": 2,
+        "hidden_size": 36, "num_attention_heads": 6, "num_kv_heads": 2, "new_decoder_architecture": True,
+        "rope_theta": 500.0,
     }  # fmt: skip
 
     @classmethod

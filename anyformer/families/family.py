@@ -94,6 +94,13 @@ def sizes(width: int, depth: int, heads: int, *more: int) -> dict[str, int]:
     return {"width": width, "depth": depth, "attention.heads": heads, **dict(zip(names, more, strict=False))}
 
 
+TINY: dict[str, float] = {
+    "vocab": 61, "width": 32, "depth": 3, "context": 64, "attention.heads": 4, "attention.kv_heads": 2, "ffn.width": 40,
+    "norm.eps": 1e-3, "embed.token_types": 3, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+"""What a small config has, by the field that a key is read into; special ids by their keys."""
+
+
 class ParsedConfig(NamedTuple):
     """What a family makes of a config."""
 
@@ -127,14 +134,19 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     """The stack and the layer in it that speak for all where keys are written."""
     tensors: ClassVar[StateMap]
     """Where the tensors of a checkpoint go, if that is the same for every spec (otherwise: `weights`)."""
-    small: ClassVar[Mapping[str, Any]]
-    """A config of the smallest size at which everything of the family is in use."""
+    small: ClassVar[Mapping[str, Any]] = {}
+    """A config of the smallest size at which everything of the family is in use. Sizes of `TINY` are added to it."""
 
     def __init_subclass__(cls, **rest: Any) -> None:
         super().__init_subclass__(**rest)
         cls.model_type = cls.model_type or cls.kind
         if "keys" in vars(cls) or "groups" in vars(cls):
             cls.keys = {name: key for group in cls.groups for name, key in group.keys.items()} | dict(cls.keys)
+        firsts: dict[str, str] = {}
+        for name, key in cls.keys.items():
+            if key.default is not None or key.sets[:1] != ("context",):
+                firsts.setdefault(key.sets[0] if key.sets else name, name)
+        cls.small = {name: TINY[field] for field, name in firsts.items() if field in TINY} | dict(cls.small)
 
     @classmethod
     def spec(cls, preset: Preset) -> ModelSpec:

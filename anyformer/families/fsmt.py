@@ -8,7 +8,7 @@ from anyformer.families.config_keys import activation, flag, table, texts, usual
 from anyformer.families.config_values import Values
 from anyformer.families.family import series
 from anyformer.families.statemap import Rule, StateMap
-from anyformer.families.transformer import SINE_KEYS, SINES, TwoStacks, layer_rules, scaled_embedding, sines
+from anyformer.families.transformer import SINE_KEYS, SINES, TWO_DEPTHS, TwoStacks, layer_rules, scaled_embedding, sines
 from anyformer.specs.embed_head import TokenEmbed
 from anyformer.specs.model import ModelSpec
 
@@ -81,11 +81,8 @@ class FSMT(TwoStacks, kind="fsmt"):
         "langs": texts(),
         "decoder": table(),
     }
-    small = {
-        "src_vocab_size": 67, "tgt_vocab_size": 61, "d_model": 32, "max_position_embeddings": 64,
-        "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4, "decoder_attention_heads": 2,
-        "encoder_ffn_dim": 40, "decoder_ffn_dim": 24, "langs": ["en", "de"], "pad_token_id": 1, "bos_token_id": 0,
-        "eos_token_id": 2, "decoder_start_token_id": 2,
+    small = TWO_DEPTHS | {
+        "src_vocab_size": 67, "langs": ["en", "de"], "pad_token_id": 1, "bos_token_id": 0, "decoder_start_token_id": 2,
     }  # fmt: skip
 
     @classmethod

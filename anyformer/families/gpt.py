@@ -34,6 +34,3 @@ class GPT(Family, kind="gpt"):
         *CONVOLUTIONS,
         ignored=(r"(transformer\.)?(h\.\d+\.attn\.bias|position_ids)",),
     )
-    small = {
-        "vocab_size": 61, "n_positions": 64, "n_embd": 32, "n_layer": 3, "n_head": 4, "layer_norm_epsilon": 1e-3,
-    }  # fmt: skip

@@ -63,14 +63,6 @@ def ffn_keys(act: str = "gelu_new") -> dict[str, Key]:
     }
 
 
-def small(**more: Any) -> dict[str, Any]:
-    """A small config."""
-    return {
-        "vocab_size": 61, "n_positions": 64, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_inner": 40,
-        "layer_norm_epsilon": 1e-3, "bos_token_id": 1, "eos_token_id": 2,
-    } | more  # fmt: skip
-
-
 EVIDENCE = "the publisher's hyperparameter files and two other projects; the count was recorded by another library"
 
 
@@ -104,7 +96,6 @@ class GPT2(Family, kind="gpt2"):
     tensors = decoder_map(
         "transformer.h", NORMS | ENDS, *CONVOLUTIONS, ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)",)
     )
-    small = small()
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:

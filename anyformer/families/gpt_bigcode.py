@@ -7,7 +7,7 @@ from typing import Any
 from anyformer.families.config_keys import SpecView, each, flag, must, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset, sizes
-from anyformer.families.gpt2 import BASE, ENDS, GPT2_INIT, MATRICES, NORMS, ffn_keys, size_keys, small
+from anyformer.families.gpt2 import BASE, ENDS, GPT2_INIT, MATRICES, NORMS, ffn_keys, size_keys
 from anyformer.families.statemap import PerHead, decoder_map
 from anyformer.specs.model import ModelSpec
 
@@ -38,7 +38,7 @@ class GPTBigCode(Family, kind="gpt_bigcode"):
         "attention_type": must(None, 2),
     }
     tensors = decoder_map("transformer.h", MATRICES | NORMS | ENDS, op=PerHead())
-    small = small(n_embd=36, n_head=3)
+    small = {"n_embd": 36, "n_head": 3}
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:

@@ -55,11 +55,7 @@ class GPTNeo(Family, kind="gpt_neo"):
         | ENDS,
         ignored=(r"(transformer\.)?h\.\d+\.attn\.attention\.(bias|masked_bias)",),
     )
-    small = {
-        "vocab_size": 61, "max_position_embeddings": 64, "hidden_size": 32, "num_layers": 4, "num_heads": 4,
-        "attention_types": [[["global", "local"], 2]], "window_size": 5, "intermediate_size": 40,
-        "layer_norm_epsilon": 1e-3, "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
+    small = {"num_layers": 4, "attention_types": [[["global", "local"], 2]], "window_size": 5}
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:

@@ -77,8 +77,4 @@ class GPTNeoX(Family, kind="gpt_neox"):
         # What the head was called before it was called like everybody's.
         renamed={"embed_out.weight": "lm_head.weight"},
     )
-    small = {
-        "vocab_size": 61, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3,
-        "num_attention_heads": 2, "max_position_embeddings": 64, "rotary_pct": 0.25, "rotary_emb_base": 500,
-        "layer_norm_eps": 1e-3, "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
+    small = {"num_attention_heads": 2, "rotary_pct": 0.25, "rotary_emb_base": 500}

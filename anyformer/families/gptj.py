@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from anyformer.families.config_keys import SpecView, each, required, whole
 from anyformer.families.family import Family, Preset, sizes
-from anyformer.families.gpt2 import BASE, ffn_keys, size_keys, small
+from anyformer.families.gpt2 import BASE, ffn_keys, size_keys
 from anyformer.families.statemap import decoder_map
 from anyformer.parts.positions.rope import Rope
 
@@ -50,4 +50,4 @@ class GPTJ(Family, kind="gptj"):
         | {"tokens": "wte", "final": "ln_f"},
         ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias|embed_positions)",),
     )
-    small = small(n_head=2, rotary_dim=6)
+    small = {"n_head": 2, "rotary_dim": 6}

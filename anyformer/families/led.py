@@ -9,7 +9,7 @@ from anyformer.families.config_values import Values
 from anyformer.families.family import series, sizes
 from anyformer.families.longformer import global_rules, local, read_windows, windows_key, write_windows
 from anyformer.families.statemap import Rule, Shaped, StateMap, block_rules
-from anyformer.families.transformer import STACK_KEYS, TwoStacks, layer_rules
+from anyformer.families.transformer import STACK_KEYS, TWO_DEPTHS, TwoStacks, layer_rules
 from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec
 
@@ -58,11 +58,9 @@ class LED(TwoStacks, kind="led"):
         "max_position_embeddings": must(None),
         "scale_embedding": must(False),
     }
-    small = {
-        "vocab_size": 61, "d_model": 32, "max_encoder_position_embeddings": 64,
-        "max_decoder_position_embeddings": 40, "encoder_layers": 3, "decoder_layers": 2,
-        "encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 40, "decoder_ffn_dim": 24,
-        "attention_window": [4, 8, 4], "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2,
+    small = TWO_DEPTHS | {
+        "max_encoder_position_embeddings": 64, "max_decoder_position_embeddings": 40, "encoder_layers": 3,
+        "decoder_layers": 2, "attention_window": [4, 8, 4], "pad_token_id": 1, "bos_token_id": 0,
         "decoder_start_token_id": 2,
     }  # fmt: skip
 

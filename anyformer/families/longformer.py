@@ -80,7 +80,7 @@ class Longformer(RobertaLike, kind="longformer"):
         "attention_mode": must("longformer"),
         "ignore_attention_mask": must(False),
     }
-    small = like.small(pad_token_id=1, bos_token_id=0, eos_token_id=2, attention_window=[4, 8, 4])
+    small = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "attention_window": [4, 8, 4]}
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:

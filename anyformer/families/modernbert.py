@@ -84,11 +84,7 @@ class ModernBertLike(Family):
 
     written_from = (-1, -1)
     keys = KEYS
-    small = {
-        "vocab_size": 61, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 4, "num_attention_heads": 4,
-        "max_position_embeddings": 64, "norm_eps": 1e-3, "local_attention": 8, "pad_token_id": 0, "eos_token_id": 2,
-        "bos_token_id": 1, "cls_token_id": 1, "sep_token_id": 2,
-    }  # fmt: skip
+    small = {"num_hidden_layers": 4, "local_attention": 8, "cls_token_id": 1, "sep_token_id": 2}
     window: ClassVar[str]
     """The pattern of a layer with a window, by half of its width."""
     head: ClassVar[str] = "head"

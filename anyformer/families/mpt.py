@@ -70,10 +70,7 @@ class MPT(Family, kind="mpt"):
         | {"attention_inner": "norm_1", "ffn_inner": "norm_2", "tokens": "wte", "final": "norm_f"},
     )
     # Six heads: not a power of two, so that slopes are taken from two sequences.
-    small = {
-        "vocab_size": 61, "d_model": 36, "n_layers": 3, "n_heads": 6, "max_seq_len": 64,
-        "layer_norm_epsilon": 1e-3, "attn_config": {"clip_qkv": 0.8}, "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
+    small = {"d_model": 36, "n_heads": 6, "attn_config": {"clip_qkv": 0.8}, "bos_token_id": 1, "eos_token_id": 2}
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:

@@ -38,4 +38,4 @@ class Nemotron(like.LlamaLike, kind="nemotron"):
         **usual(head_dim=None, attention_bias=False, mlp_bias=False, bos_token_id=2, eos_token_id=3),
     }
     groups = (RopeKeys(fraction=0.5),)
-    small = like.small(eps_key="norm_eps", head_dim=12, rope_theta=500.0)
+    small = like.small(head_dim=12, rope_theta=500.0)

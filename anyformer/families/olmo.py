@@ -31,4 +31,4 @@ class Olmo(like.LlamaLike, kind="olmo"):
     }
     tensors = like.tensors(like.ATTENTION | like.FFN)
     # So low that it clips the numbers of a small model.
-    small = like.small(eps_key=None, clip_qkv=0.7)
+    small = like.small(clip_qkv=0.7)

@@ -53,10 +53,7 @@ class OPT(Family, kind="opt"):
         "enable_bias": flag(True, ("attention.bias", "ffn.bias")),
         "layer_norm_elementwise_affine": flag(True, "norm.bias"),
     }
-    small = {
-        "vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 3, "ffn_dim": 40, "max_position_embeddings": 64,
-        "num_attention_heads": 4, "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 2,
-    }  # fmt: skip
+    small = {"pad_token_id": 1, "bos_token_id": 2}
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:

@@ -41,7 +41,6 @@ class Phi(like.LlamaLike, kind="phi"):
         | {"up": "mlp.fc1", "down": "mlp.fc2", "attention_inner": "input_layernorm", "final": "final_layernorm"}
     )
     small = {
-        "vocab_size": 61, "hidden_size": 36, "intermediate_size": 40, "num_hidden_layers": 3,
-        "num_attention_heads": 3, "max_position_embeddings": 64, "rope_theta": 500.0,
-        "partial_rotary_factor": 0.5, "layer_norm_eps": 1e-3, "bos_token_id": 1, "eos_token_id": 2,
+        "hidden_size": 36, "num_attention_heads": 3, "num_key_value_heads": None, "rope_theta": 500.0,
+        "partial_rotary_factor": 0.5,
     }  # fmt: skip

@@ -82,12 +82,9 @@ class Phi3Small(Family, kind="phi3small"):
     }
 
     small = {
-        "vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "ff_intermediate_size": 40, "max_position_embeddings": 64,
-        "gegelu_limit": 1.5, "blocksparse_block_size": 3, "blocksparse_num_local_blocks": 2,
-        "blocksparse_vert_stride": 3, "rope_embedding_base": 500.0, "layer_norm_epsilon": 1e-3,
-        "mup_attn_multiplier": 2.0, "mup_embedding_multiplier": 3.0, "mup_width_multiplier": 7.0,
-        "bos_token_id": 1, "eos_token_id": 2,
+        "num_hidden_layers": 4, "gegelu_limit": 1.5, "blocksparse_block_size": 3, "blocksparse_num_local_blocks": 2,
+        "blocksparse_vert_stride": 3, "rope_embedding_base": 500.0, "mup_attn_multiplier": 2.0,
+        "mup_embedding_multiplier": 3.0, "mup_width_multiplier": 7.0,
     }  # fmt: skip
 
     @classmethod

@@ -134,12 +134,10 @@ class Reformer(Family, kind="reformer"):
     architectures = ("ReformerModelWithLMHead",)
     keys = KEYS
     small = {
-        "vocab_size": 61, "hidden_size": 24, "num_attention_heads": 3, "attention_head_size": 8,
-        "attn_layers": ["local", "lsh", "lsh"], "feed_forward_size": 40, "layer_norm_eps": 1e-3,
-        "axial_pos_shape": [8, 8], "axial_pos_embds_dim": [10, 14], "max_position_embeddings": 64,
-        "local_attn_chunk_length": 4, "lsh_attn_chunk_length": 4, "num_buckets": [4, 2], "num_hashes": 2,
-        "hash_seed": 3, "is_decoder": True, "hidden_dropout_prob": 0.0,
-        "local_attention_probs_dropout_prob": 0.0, "pad_token_id": 0, "eos_token_id": 2,
+        "hidden_size": 24, "num_attention_heads": 3, "attention_head_size": 8, "attn_layers": ["local", "lsh", "lsh"],
+        "axial_pos_shape": [8, 8], "axial_pos_embds_dim": [10, 14], "local_attn_chunk_length": 4,
+        "lsh_attn_chunk_length": 4, "num_buckets": [4, 2], "num_hashes": 2, "hash_seed": 3, "is_decoder": True,
+        "hidden_dropout_prob": 0.0, "local_attention_probs_dropout_prob": 0.0,
     }  # fmt: skip
 
     @classmethod

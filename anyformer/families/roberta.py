@@ -57,4 +57,4 @@ class Roberta(RobertaLike, kind="roberta"):
     body = "roberta"
     before_types = True
     keys = like.keys(vocab=50265, context=512, bos_token_id=0, eos_token_id=2) | {"pad_token_id": whole(1)}
-    small = like.small(pad_token_id=1, bos_token_id=0, eos_token_id=2)
+    small = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}

@@ -60,4 +60,4 @@ class RoFormer(RoFormerLike, kind="roformer"):
     architectures = ("RoFormerForMaskedLM",)
     keys = KEYS
     # A table that is narrower than the model.
-    small = like.small(embedding_size=20)
+    small = {"embedding_size": 20}

@@ -1,6 +1,5 @@
 """RoFormer as a decoder: the same layers, each token seeing those before it."""
 
-from anyformer.families import bert_like as like
 from anyformer.families import roformer
 from anyformer.families.config_keys import required
 
@@ -14,4 +13,4 @@ class RoFormerDecoder(roformer.RoFormerLike, kind="roformer_decoder"):
     keys = roformer.KEYS | {
         "is_decoder": required(False, "without it this class lets tokens see later ones", "true"),
     }
-    small = like.small(embedding_size=20, is_decoder=True)
+    small = {"embedding_size": 20, "is_decoder": True}

@@ -44,7 +44,7 @@ class StableLM(like.LlamaLike, kind="stablelm"):
     }
     groups = (RopeKeys(fraction=0.25),)
     small = like.small(
-        eps_key="layer_norm_eps", qk_layernorm=True, use_parallel_residual=True, rope_theta=500.0, partial_rotary_factor=0.25
+        qk_layernorm=True, use_parallel_residual=True, rope_theta=500.0, partial_rotary_factor=0.25
     )  # fmt: skip
 
     @classmethod

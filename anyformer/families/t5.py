@@ -56,7 +56,6 @@ class T5(like.T5Like, kind="t5"):
     keys = like.keys(vocab=32128, ffn=2048, depth=6, heads=8, projection="relu") | {
         "scale_decoder_outputs": flag(False, null=True),
     }
-    small = like.small()
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:

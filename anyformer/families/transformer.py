@@ -60,6 +60,12 @@ DECODER = {"layers": "depth", "attention_heads": "attention.heads", "ffn_dim": "
 """What a decoder may have otherwise than the encoder: key, and field."""
 
 
+TWO_DEPTHS: dict[str, Any] = {
+    "encoder_layers": 2, "decoder_layers": 3, "decoder_attention_heads": 2, "decoder_ffn_dim": 24,
+}  # fmt: skip
+"""Sizes of a small config whose stacks differ."""
+
+
 class TwoStacks(Family):
     """What those classes share beyond their keys."""
 
@@ -128,10 +134,8 @@ class Transformer(TwoStacks, kind="transformer"):
         "share_encoder_decoder_embeddings": flag(True, "embed.shared"),
         "decoder_start_token_id": whole(58100, null=True),
     }
-    small = {
-        "vocab_size": 61, "d_model": 32, "max_position_embeddings": 64, "encoder_layers": 2, "decoder_layers": 3,
-        "encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 40, "decoder_ffn_dim": 24,
-        "activation_function": "relu", "scale_embedding": True, "pad_token_id": 0, "eos_token_id": 1,
+    small = TWO_DEPTHS | {
+        "vocab_size": 61, "activation_function": "relu", "scale_embedding": True, "eos_token_id": 1,
         "decoder_start_token_id": 0, "forced_eos_token_id": 1,
     }  # fmt: skip
 

@@ -84,10 +84,7 @@ class ViT(Family, kind="vit"):
         "pooler_output_size": whole(None),
         "pooler_act": text("tanh"),
     }
-    small = {
-        "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40,
-        "image_size": 20, "patch_size": 5, "num_channels": 2, "num_labels": 7, "layer_norm_eps": 1e-3,
-    }  # fmt: skip
+    small = {"image_size": 20, "patch_size": 5, "num_channels": 2, "num_labels": 7}
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:
