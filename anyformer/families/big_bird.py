@@ -7,8 +7,6 @@ blocks, padding included; here it is documents, so that padding changes nothing.
 than 2 `num_random_blocks` + 5 blocks, it stays with full attention for all rows after it; here every row is read alike.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -197,11 +197,8 @@ def check_copies(family: type[Family], spec: ModelSpec, shards: Shards) -> None:
         return
     pairs = ", ".join(f"{copy} differs from {name}" for copy, name in found.items())
     keys = " and ".join(untying(family, read_json(shards.folder / CONFIG, CONFIG_BYTES), shards))
-    advice = (
-        f"if they are not, set {keys} to false there"
-        if keys
-        else f"a model of {family.architectures[0]} that has them apart can't be read"
-    )
+    apart = f"a model of {family.architectures[0]} that has them apart can't be read"
+    advice = f"if they are not, set {keys} to false there" if keys else apart
     raise CheckpointError(f"{shards.folder}: {pairs}, but {CONFIG} says that they are one; {advice}")
 
 

@@ -1,7 +1,5 @@
 """Command A and Command R7B (Cohere 2024-25): three layers with a window and RoPE to one that sees all, without positions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.families import llama_like as like
@@ -47,9 +45,7 @@ class Cohere2(Family, kind="cohere2"):
     groups = (
         RopeKeys(layout="interleaved"),
         WindowKeys(
-            window=4096,
-            is_local=lambda c, i: (i + 1) % max(c["sliding_window_pattern"], 1),
-            everywhere=NOWHERE,
+            window=4096, is_local=lambda c, i: (i + 1) % max(c["sliding_window_pattern"], 1), everywhere=NOWHERE
         ),
     )
     tensors = like.tensors(PARTS)

@@ -226,20 +226,10 @@ def _listed(what: str, fits: Callable[[Any], bool]) -> Key:
     return Key(what=what, fits=lambda value: isinstance(value, list) and all(map(fits, value)), default=None, null=True)
 
 
-def texts() -> Key:
-    """A list of texts, or nothing."""
-    return _listed("a list of texts", lambda value: isinstance(value, str))
-
-
-def numbers() -> Key:
-    """A list of numbers, or nothing."""
-    return _listed("a list of finite numbers", _is_number)
-
-
-def table() -> Key:
-    """A table, or nothing."""
-    return Key(what="a table", fits=lambda value: isinstance(value, Mapping), default=None, null=True)
-
+TEXTS = _listed("a list of texts", lambda value: isinstance(value, str))
+NUMBERS = _listed("a list of finite numbers", _is_number)
+TABLE = Key(what="a table", fits=lambda value: isinstance(value, Mapping), default=None, null=True)
+"""Each of them may be left out."""
 
 FIELDS: dict[str, Paths] = {
     name: field
@@ -323,17 +313,6 @@ def must(*values: Any) -> Key:
     """A key that can only have these values; the first is what an absent one means."""
     words = " or ".join(repr(value) for value in values)
     return Key(what=words, fits=lambda value: True, default=values[0], null=True, only=values)
-
-
-def write_keys(keys: Mapping[str, Key], view: SpecView) -> dict[str, Any]:
-    """The keys of a spec that are read into a field each."""
-    written: dict[str, Any] = {}
-    seen: set[str] = set()
-    for name, key in keys.items():
-        if key.write is not None and seen.isdisjoint(key.sets[:1]):
-            written[name] = key.write(view)
-            seen |= {*key.sets[:1]}
-    return written
 
 
 COMMON: dict[str, Key] = {

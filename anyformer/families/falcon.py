@@ -1,7 +1,5 @@
 """Falcon (Almazrouei et al. 2023): attention and feed-forward in parallel, few key heads, fused projections."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.families.bloom import MEGATRON
@@ -87,10 +85,8 @@ class Falcon(Family, kind="falcon"):
         if c["alibi"]:
             found = {path: value for path, value in found.items() if not path.startswith("position.")}
             found |= {"position.kind": "alibi", "position.before_scale": True}
-        return found | {
-            "attention.kv_heads": None if kv_heads == found["attention.heads"] else kv_heads,
-            "block.wiring": cls._wiring(c),
-        }  # fmt: skip
+        own = {"attention.kv_heads": None if kv_heads == found["attention.heads"] else kv_heads}
+        return found | own | {"block.wiring": cls._wiring(c)}
 
     @staticmethod
     def _kv_heads(c: Values) -> int | None:

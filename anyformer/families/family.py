@@ -16,7 +16,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from anyformer.errors import InputError, SpecError
-from anyformer.families.config_keys import COMMON, Key, SpecView, read_ids, write_ids, write_keys
+from anyformer.families.config_keys import COMMON, Key, SpecView, read_ids, write_ids
 from anyformer.families.config_values import HARMLESS, REMOTE, Values, has, read_by, without
 from anyformer.families.key_groups import KeyGroup
 from anyformer.families.spec_facts import differences
@@ -281,7 +281,11 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     @classmethod
     def write(cls, spec: ModelSpec) -> dict[str, Any]:
         """The keys of a spec with the topology and the ends of `base`; as near as they can say it."""
-        written = write_keys(cls.keys, SpecView.of(spec, *cls.written_from))
+        view, written, seen = SpecView.of(spec, *cls.written_from), dict[str, Any](), set[str]()
+        for name, key in cls.keys.items():
+            if key.write is not None and seen.isdisjoint(key.sets[:1]):
+                written[name] = key.write(view)
+                seen.update(key.sets[:1])
         for group in cls.groups:
             written |= group.write(spec)
         return written

@@ -1,7 +1,5 @@
 """Gemma (2024): LLaMA's design with gains stored as their distance from 1, scaled embeddings, GEGLU and wide heads."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Gemma 3 (2025), its text models: Gemma 2 without caps, norms on queries and keys, and two RoPEs by kind of layer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.families import llama_like as like

@@ -1,8 +1,5 @@
 """GPT-2 (Radford et al. 2019): learned positions, LayerNorm first, GELU by tanh, tied head, biases everywhere."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families.config_keys import Key, activation, flag, usual, whole
@@ -28,23 +25,17 @@ NORMS = {"attention_inner": "ln_1", "ffn_inner": "ln_2", "final": "ln_f"}
 ENDS = {"tokens": "wte", "positions": "wpe"}
 
 
-def conv_rules(theirs: str, parts: Mapping[str, str]) -> tuple[Rule, ...]:
-    """Weights that are stored (in, out), and their biases."""
-    rules = block_rules(theirs, parts)
-    return tuple(
-        Rule(rule.theirs.replace("{p}", p), tuple(name.replace("{p}", p) for name in rule.ours), op)
-        for rule in rules
-        for p, op in (("weight", Transposed()), ("bias", Joined()))
-    )
-
-
-CONVOLUTIONS = conv_rules("transformer.h.{i}", MATRICES)
-"""The matrices of a block, in GPT as in GPT-2."""
+CONVOLUTIONS = tuple(
+    Rule(rule.theirs.replace("{p}", p), tuple(name.replace("{p}", p) for name in rule.ours), op)
+    for rule in block_rules("transformer.h.{i}", MATRICES)
+    for p, op in (("weight", Transposed()), ("bias", Joined()))
+)
+"""The matrices of a block, in GPT as in GPT-2: weights are stored (in, out)."""
 
 
 def size_keys(
     vocab: int, context: int = 1024, width: int = 768, depth: int = 12, heads: int = 12, *, dropout: float = 0.1,
-    tied: bool = True, **more: int,
+    tied: bool = True, **more: int | None,
 ) -> dict[str, Key]:  # fmt: skip
     """Keys that GPT, GPT-2, GPT-BigCode and GPT-J share, with the defaults of one public class."""
     return {
@@ -52,14 +43,6 @@ def size_keys(
         **usual(resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout, layer_norm_epsilon=1e-5),
         **usual(initializer_range=0.02, tie_word_embeddings=tied, **more),
         "n_ctx": whole(None),
-    }
-
-
-def ffn_keys(act: str = "gelu_new") -> dict[str, Key]:
-    """Those of a feed-forward with biases, four times as wide as the model unless the file says otherwise."""
-    return {
-        **usual(n_inner=None),
-        "activation_function": activation(act, prefer=act, more={"ffn.bias": True}),
     }
 
 
@@ -86,8 +69,8 @@ class GPT2(Family, kind="gpt2"):
     architectures = ("GPT2LMHeadModel",)
     before_types = True
     keys = {
-        **size_keys(50257, bos_token_id=50256, eos_token_id=50256),
-        **ffn_keys(),
+        **size_keys(50257, n_inner=None, bos_token_id=50256, eos_token_id=50256),
+        "activation_function": activation("gelu_new", prefer="gelu_new", more={"ffn.bias": True}),
         "scale_attn_weights": flag(True, "attention.scale", on="1/sqrt(head_dim)", off=1.0),
         "scale_attn_by_inverse_layer_idx": flag(False),
         # It only says in which precision scores are computed.

@@ -1,13 +1,11 @@
 """GPT-BigCode (Allal et al. 2023): GPT-2 whose heads share one key, with fused projections stored (out, in)."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from anyformer.families.config_keys import SpecView, each, flag, must, whole
+from anyformer.families.config_keys import SpecView, activation, each, flag, must, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset, sizes
-from anyformer.families.gpt2 import BASE, ENDS, GPT2_INIT, MATRICES, NORMS, ffn_keys, size_keys
+from anyformer.families.gpt2 import BASE, ENDS, GPT2_INIT, MATRICES, NORMS, size_keys
 from anyformer.families.statemap import PerHead, decoder_map
 from anyformer.specs.model import ModelSpec
 
@@ -25,8 +23,8 @@ class GPTBigCode(Family, kind="gpt_bigcode"):
     )  # fmt: skip
     architectures = ("GPTBigCodeForCausalLM",)
     keys = {
-        **size_keys(50257, bos_token_id=50256, eos_token_id=50256),
-        **ffn_keys("gelu_pytorch_tanh"),
+        **size_keys(50257, n_inner=None, bos_token_id=50256, eos_token_id=50256),
+        "activation_function": activation("gelu_pytorch_tanh", more={"ffn.bias": True}),
         "scale_attn_weights": flag(True),
         "multi_query": flag(True),
         # What multi_query says in other words.

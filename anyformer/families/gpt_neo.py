@@ -1,10 +1,8 @@
 """GPT-Neo (Black et al. 2021): GPT-2 with a window in every second layer, unscaled scores and fewer biases."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from anyformer.families.config_keys import Key, activation, texts, usual, whole
+from anyformer.families.config_keys import TEXTS, Key, activation, is_whole, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family
 from anyformer.families.gpt2 import BASE, ENDS, NORMS
@@ -14,17 +12,11 @@ from anyformer.specs.model import ModelSpec
 from anyformer.specs.stacks import DEEPEST
 
 
-def _is_types(value: Any) -> bool:
+def _is_types(value: object) -> bool:
     pairs = value if isinstance(value, list) else [None]
     return all(
-        isinstance(pair, list)
-        and len(pair) == 2
-        and isinstance(pair[0], list)
-        and isinstance(pair[1], int)
-        and not isinstance(pair[1], bool)
-        and all(kind in ("global", "local") for kind in pair[0])
-        for pair in pairs
-    )
+        isinstance(pair, list) and len(pair) == 2 and TEXTS.fits(pair[0]) and is_whole(pair[1]) for pair in pairs
+    ) and {kind for kinds, _ in pairs for kind in kinds} <= {"global", "local"}
 
 
 class GPTNeo(Family, kind="gpt_neo"):
@@ -43,7 +35,7 @@ class GPTNeo(Family, kind="gpt_neo"):
             default=None,
             null=True,
         ),
-        "attention_layers": texts(),
+        "attention_layers": TEXTS,
         "window_size": whole(256),
         "activation_function": activation("gelu_new", prefer="gelu_new", more={"ffn.bias": True}),
     }

@@ -1,12 +1,10 @@
 """GPT-J (Wang and Komatsuzaki 2021): attention and feed-forward in parallel on one norm, RoPE in pairs on part of a head."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
-from anyformer.families.config_keys import SpecView, each, required, whole
+from anyformer.families.config_keys import SpecView, activation, each, required, usual, whole
 from anyformer.families.family import Family, Preset, sizes
-from anyformer.families.gpt2 import BASE, ffn_keys, size_keys
+from anyformer.families.gpt2 import BASE, size_keys
 from anyformer.families.statemap import decoder_map
 from anyformer.parts.positions.rope import Rope
 
@@ -38,8 +36,9 @@ class GPTJ(Family, kind="gptj"):
     )  # fmt: skip
     architectures = ("GPTJForCausalLM",)
     keys = {
-        **size_keys(50400, 2048, 4096, 28, 16, dropout=0.0, tied=False, bos_token_id=50256, eos_token_id=50256),
-        **ffn_keys(),
+        **size_keys(50400, 2048, 4096, 28, 16, dropout=0.0, tied=False, n_inner=None),
+        **usual(bos_token_id=50256, eos_token_id=50256),
+        "activation_function": activation("gelu_new", prefer="gelu_new", more={"ffn.bias": True}),
         "rotary_dim": replace(whole(64, "position.dims"), write=_rotated),
         **each(required(True, IDLE), "rotary", "scale_attn_weights"),
     }

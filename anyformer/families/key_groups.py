@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Protocol
 
-from anyformer.families.config_keys import Key, SpecView, flag, number, numbers, table, text, texts, whole
+from anyformer.families.config_keys import NUMBERS, TABLE, TEXTS, Key, SpecView, flag, number, text, whole
 from anyformer.families.config_values import Values
 from anyformer.parts.positions.rope import Rope
 from anyformer.specs.axes import Position
@@ -41,33 +41,34 @@ class KeyGroup(Protocol):
 
 ROPE_KEYS: dict[str, Key] = {
     "rope_theta": number(None),
-    "rope_scaling": table(),
-    "rope_parameters": table(),
+    "rope_scaling": TABLE,
+    "rope_parameters": TABLE,
     "partial_rotary_factor": number(None),
 }
 
 ORIGINAL = "original_max_position_embeddings"
-SCALINGS: dict[str, dict[str, str]] = {
-    "default": {},
-    "linear": {"factor": "factor"},
-    "dynamic": {"factor": "factor"},
-    "llama3": {"factor": "factor", ORIGINAL: "original", "low_freq_factor": "low", "high_freq_factor": "high"},
-    "yarn": {
-        "factor": "factor", ORIGINAL: "original", "beta_fast": "beta_fast", "beta_slow": "beta_slow",
-        "truncate": "truncate", "attention_factor": "attention_factor",
-    },
-    "longrope": {
-        "factor": "factor", ORIGINAL: "original", "short_factor": "short", "long_factor": "long",
-        "attention_factor": "attention_factor",
-    },
+OURS = {
+    ORIGINAL: "original", "low_freq_factor": "low", "high_freq_factor": "high", "short_factor": "short",
+    "long_factor": "long",
 }  # fmt: skip
+SCALINGS: dict[str, dict[str, str]] = {
+    kind: {name: OURS.get(name, name) for name in names}
+    for kind, names in {
+        "default": (),
+        "linear": ("factor",),
+        "dynamic": ("factor",),
+        "llama3": ("factor", ORIGINAL, "low_freq_factor", "high_freq_factor"),
+        "yarn": ("factor", ORIGINAL, "beta_fast", "beta_slow", "truncate", "attention_factor"),
+        "longrope": ("factor", ORIGINAL, "short_factor", "long_factor", "attention_factor"),
+    }.items()
+}
 """Type of a scaling, published and ours -> its keys, and our fields."""
 READ_ONLY = {"dynamic": (ORIGINAL,), "yarn": ("mscale", "mscale_all_dim")}
 """Keys that say in other words what is written."""
 SHARED: dict[str, Key] = {name: text("default") for name in ("rope_type", "type")} | {
     name: number(None) for name in ("rope_theta", "partial_rotary_factor")
 }
-OTHER_TYPES = {ORIGINAL: whole(None), "truncate": flag(True), "short_factor": numbers(), "long_factor": numbers()}
+OTHER_TYPES = {ORIGINAL: whole(None), "truncate": flag(True), "short_factor": NUMBERS, "long_factor": NUMBERS}
 """Keys of a scaling that hold something else than a number."""
 
 
@@ -168,20 +169,17 @@ def write_rope(position: Position) -> dict[str, Any]:
     """The keys of a RoPE, in both forms; none for another position, which reading back will then name."""
     if not isinstance(position, Rope):
         return {}
-    scaling = _written(position.scaling)
+    scaling: dict[str, Any] = {}
+    if position.scaling is not None and position.scaling.kind in SCALINGS:
+        found = {theirs: getattr(position.scaling, ours) for theirs, ours in SCALINGS[position.scaling.kind].items()}
+        listed = {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+        scaling = {name: value for name, value in listed.items() if value is not None}
+        scaling["rope_type"] = position.scaling.kind
     return {
         "rope_theta": position.theta,
         "rope_scaling": scaling | {"type": scaling["rope_type"]} if scaling else None,
         "rope_parameters": {"rope_type": "default"} | scaling | {"rope_theta": position.theta},
     }
-
-
-def _written(scaling: Any) -> dict[str, Any]:
-    if scaling is None or scaling.kind not in SCALINGS:
-        return {}
-    found = {theirs: getattr(scaling, ours) for theirs, ours in SCALINGS[scaling.kind].items()}
-    listed = {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
-    return {"rope_type": scaling.kind} | {name: value for name, value in listed.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,7 +319,7 @@ class WindowKeys:
     def keys(self) -> Mapping[str, Key]:
         own = {"sliding_window": whole(self.window, null=True)}
         own |= {"use_sliding_window": flag(False)} if self.switched else {}
-        return own | ({"layer_types": texts()} if self.listed else {}) | (ROPE_KEYS if self.thetas else {})
+        return own | ({"layer_types": TEXTS} if self.listed else {}) | (ROPE_KEYS if self.thetas else {})
 
     def read(self, c: Values) -> Mapping[str, Any]:
         window = c["sliding_window"] if not self.switched or c["use_sliding_window"] else None

@@ -1,13 +1,11 @@
 """ModernBERT (Warner et al. 2024): an encoder with RoPE, gated feed-forwards, and a window in two of three layers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from anyformer.families import key_groups
-from anyformer.families.config_keys import ACTIVATIONS, activation, each, flag, must, number, text, texts, usual, whole
+from anyformer.families.config_keys import ACTIVATIONS, TEXTS, activation, each, flag, must, number, text, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, series, sizes
 from anyformer.families.statemap import Rule, StateMap, block_rules
@@ -35,7 +33,7 @@ KEYS = {
     "hidden_activation": activation("gelu", gated=True),
     "initializer_cutoff_factor": number(2.0, null=True),
     "norm_bias": flag(False, "norm.bias"),
-    "layer_types": texts(),
+    "layer_types": TEXTS,
     "global_attn_every_n_layers": whole(3),
     **each(number(None), "global_rope_theta", "local_rope_theta"),
     # It would count for both kinds of layers; the tables in rope_parameters say more.

@@ -1,7 +1,5 @@
 """OPT (Zhang et al. 2022): learned positions from row 2, ReLU, biases; its 350M model has norms last and a narrow table."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

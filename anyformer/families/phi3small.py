@@ -4,8 +4,6 @@ The public library has no class for it: its code was published with its weights.
 and the tests hold it against a reference of their own.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.families.config_keys import SpecView, divisor, each, flag, must, number, usual, whole

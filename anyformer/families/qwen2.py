@@ -1,7 +1,5 @@
 """Qwen2 (2024): LLaMA with grouped heads and biases on queries, keys and values."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,23 +1,10 @@
 """Reformer (Kitaev et al. 2020): reversible blocks, LSH attention and local chunks in turn, axial positions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
-from anyformer.families.config_keys import (
-    Key,
-    activation,
-    are_whole,
-    each,
-    flag,
-    must,
-    number,
-    required,
-    texts,
-    usual,
-    whole,
-)
+from anyformer.families import config_keys
+from anyformer.families.config_keys import TEXTS, Key, activation, each, flag, must, number, required, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
 from anyformer.families.key_groups import arranged
@@ -40,7 +27,7 @@ EMBEDDED = "reformer.embeddings.position_embeddings"
 
 
 def _is_counts(value: Any) -> bool:
-    return are_whole(value) and all(n >= 0 for n in (value if isinstance(value, list) else [value]))
+    return config_keys.are_whole(value) and all(n >= 0 for n in (value if isinstance(value, list) else [value]))
 
 
 def _pair(*default: int) -> Key:
@@ -54,7 +41,7 @@ KEYS: dict[str, Key] = {
     **usual(vocab_size=320, hidden_size=256, num_attention_heads=12, feed_forward_size=512, layer_norm_eps=1e-12),
     **usual(initializer_range=0.02, max_position_embeddings=4096, pad_token_id=0, eos_token_id=2),
     "attention_head_size": whole(64, "attention.head_dim"),
-    "attn_layers": texts(),
+    "attn_layers": TEXTS,
     # Always as many as attn_layers lists.
     "num_hidden_layers": whole(None),
     "hidden_act": activation("relu", more={"ffn.bias": True}),
@@ -77,7 +64,6 @@ KEYS: dict[str, Key] = {
     # Without effect: the loss in pieces, and what the released files have from an earlier form of the class.
     **each(whole(0), "chunk_size_lm_head", "intermediate_size", "num_chunks_before", "num_chunks_after"),
     "attention_probs_dropout_prob": number(0.1),
-    "output_past": flag(True),
     "sinusoidal_pos_embds": must(False),
 }
 LAYERS = ["local", "lsh"] * 3

@@ -1,7 +1,5 @@
 """RoBERTa (Liu et al. 2019): BERT whose positions are counted from the padding's id on, with a head of other names."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.families import bert_like as like

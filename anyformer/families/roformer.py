@@ -1,7 +1,5 @@
 """RoFormer (Su et al. 2021): BERT with rotated queries and keys (RoPE) instead of a table of positions."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

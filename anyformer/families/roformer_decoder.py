@@ -10,7 +10,5 @@ class RoFormerDecoder(roformer.RoFormerLike, kind="roformer_decoder"):
     base = roformer.BASE | {"topology": "decoder"}
     architectures = ("RoFormerForCausalLM",)
     second = True
-    keys = roformer.KEYS | {
-        "is_decoder": required(False, "without it this class lets tokens see later ones", "true"),
-    }
+    keys = roformer.KEYS | {"is_decoder": required(False, "without it this class lets tokens see later ones", "true")}
     small = {"embedding_size": 20, "is_decoder": True}

@@ -1,12 +1,10 @@
 """SmolLM3 (2025): LLaMA's design, with no position at all in every fourth layer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.families import key_groups
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import flag, numbers, texts, usual, whole
+from anyformer.families.config_keys import NUMBERS, TEXTS, flag, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Preset, sizes
 from anyformer.parts.positions.rope import Rope
@@ -35,9 +33,9 @@ class SmolLM3(like.LlamaLike, kind="smollm3"):
         "use_sliding_window": flag(False),
         "sliding_window": whole(None),
         # A 1 for each layer with RoPE; the name says the opposite.
-        "no_rope_layers": numbers(),
+        "no_rope_layers": NUMBERS,
         "no_rope_layer_interval": whole(4),
-        "layer_types": texts(),
+        "layer_types": TEXTS,
         # The released file has it, and the public class does not.
         "max_window_layers": whole(None),
     }

@@ -1,7 +1,5 @@
 """StableLM (2023): LayerNorm, RoPE on a quarter of each head, SwiGLU; its largest runs both branches in parallel."""
 
-from __future__ import annotations
-
 from anyformer.families import llama_like as like
 from anyformer.families.cohere import HEAD_NORM
 from anyformer.families.config_keys import flag, must, usual, whole

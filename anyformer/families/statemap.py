@@ -140,17 +140,21 @@ class Rule:
     op: Joined = JOINED
 
 
-SLOTS = ("inner", "outer", "after")
-"""Of norms: before the branch, on its output, or after the addition."""
 PARTS: dict[str, tuple[str, ...]] = {
     **{name: (f"attention.body.{name}",) for name in ("q", "k", "v", "o", "q_norm", "k_norm")},
     **{f"cross_{name}": (f"cross.body.{name}",) for name in "qkvo"},
     **{name: (f"ffn.body.{name}",) for name in ("gate", "up", "down")},
     "qkv": ("attention.body.q", "attention.body.k", "attention.body.v"),
     "gate_up": ("ffn.body.gate", "ffn.body.up"),
-    **{f"{part}_{slot}": (f"{part}.{slot}",) for part in ("attention", "cross", "ffn") for slot in SLOTS},
+    **{
+        f"{branch}_{slot}": (f"{branch}.{slot}",)
+        for branch in ("attention", "cross", "ffn")
+        for slot in ("inner", "outer", "after")
+    },
 }
-"""Short names of a block's parts -> ours. A norm has that of its branch and its slot."""
+"""Short names of a block's parts -> ours. A norm has that of its branch and its slot: before the branch, on its output,
+or after the addition.
+"""
 
 
 def block_rules(

@@ -45,7 +45,6 @@ def keys(*, vocab: int, ffn: int, depth: int, heads: int, projection: str) -> di
         "is_gated_act": flag(False, null=True),
         "is_encoder_decoder": must(True),
         "is_decoder": must(False),
-        "output_past": flag(True),
     }
 
 

@@ -4,11 +4,9 @@ Its weights were never released in a format that is still read. The public class
 checkpoints this family reads.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
-from anyformer.families.config_keys import Key, SpecView, activation, each, flag, must, number, usual, whole
+from anyformer.families.config_keys import SpecView, activation, each, flag, must, number, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, series
 from anyformer.families.statemap import Rule, Shaped, Sines, StateMap, block_rules
@@ -60,6 +58,13 @@ DECODER = {"layers": "depth", "attention_heads": "attention.heads", "ffn_dim": "
 """What a decoder may have otherwise than the encoder: key, and field."""
 
 
+BASE: dict[str, Any] = {
+    "topology": "encoder-decoder",
+    "attention": {"heads": 1, "bias": "qkvo"},
+    "norm": {"kind": "layernorm", "eps": 1e-5, "placement": "post"},
+    "ffn": {"kind": "relu", "bias": True},
+    "init": {"kind": "normal", "std": 0.02},
+}
 TWO_DEPTHS: dict[str, Any] = {
     "encoder_layers": 2, "decoder_layers": 3, "decoder_attention_heads": 2, "decoder_ffn_dim": 24,
 }  # fmt: skip
@@ -85,11 +90,6 @@ class TwoStacks(Family):
         return super().write(spec) | decoder | {"is_encoder_decoder": True}
 
 
-def scaled_embedding(default: bool) -> dict[str, Key]:
-    """Whether embeddings are multiplied by the root of the width."""
-    return {"scale_embedding": flag(default, "embed.scale", on="sqrt(width)", off=1.0)}
-
-
 def layer_rules(body: str = "model") -> list[Rule]:
     """The tensors of all blocks."""
     stacks = {stack: f"{body}.{stack}.layers.{{i}}" for stack in ("encoder", "decoder")}
@@ -99,14 +99,11 @@ def layer_rules(body: str = "model") -> list[Rule]:
 class Transformer(TwoStacks, kind="transformer"):
     """The 2017 Transformer, and Marian's models."""
 
-    base = {
-        "topology": "encoder-decoder",
+    base = BASE | {
         "vocab": 37000,
         "context": 256,
-        "attention": {"heads": 1, "bias": "qkvo"},
         "norm": {"kind": "layernorm", "eps": 1e-6, "placement": "post"},
         "position": {"kind": "sinusoidal", "layout": "halves"},
-        "ffn": {"kind": "relu", "bias": True},
         "embed": {"kind": "tokens", "scale": "sqrt(width)"},
         "head": {"kind": "lm", "tied": True},
         "init": {"kind": "glorot"},
@@ -126,7 +123,7 @@ class Transformer(TwoStacks, kind="transformer"):
     model_type = "marian"
     keys = {
         **SINE_KEYS,
-        **scaled_embedding(False),
+        "scale_embedding": flag(False, "embed.scale", on="sqrt(width)", off=1.0),
         **usual(tie_word_embeddings=True, pad_token_id=58100, eos_token_id=0),
         "vocab_size": whole(58101),
         "decoder_vocab_size": whole(None),
