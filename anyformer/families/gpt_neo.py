@@ -13,7 +13,7 @@ from anyformer.specs.stacks import DEEPEST
 
 
 def _is_types(value: object) -> bool:
-    pairs = value if isinstance(value, list) else [None]
+    pairs: list[Any] = value if isinstance(value, list) else [None]
     return all(
         isinstance(pair, list) and len(pair) == 2 and TEXTS.fits(pair[0]) and is_whole(pair[1]) for pair in pairs
     ) and {kind for kinds, _ in pairs for kind in kinds} <= {"global", "local"}

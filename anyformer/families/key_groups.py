@@ -51,17 +51,15 @@ OURS = {
     ORIGINAL: "original", "low_freq_factor": "low", "high_freq_factor": "high", "short_factor": "short",
     "long_factor": "long",
 }  # fmt: skip
-SCALINGS: dict[str, dict[str, str]] = {
-    kind: {name: OURS.get(name, name) for name in names}
-    for kind, names in {
-        "default": (),
-        "linear": ("factor",),
-        "dynamic": ("factor",),
-        "llama3": ("factor", ORIGINAL, "low_freq_factor", "high_freq_factor"),
-        "yarn": ("factor", ORIGINAL, "beta_fast", "beta_slow", "truncate", "attention_factor"),
-        "longrope": ("factor", ORIGINAL, "short_factor", "long_factor", "attention_factor"),
-    }.items()
+NAMES: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "llama3": ("factor", ORIGINAL, "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor", ORIGINAL, "beta_fast", "beta_slow", "truncate", "attention_factor"),
+    "longrope": ("factor", ORIGINAL, "short_factor", "long_factor", "attention_factor"),
 }
+SCALINGS = {kind: {name: OURS.get(name, name) for name in names} for kind, names in NAMES.items()}
 """Type of a scaling, published and ours -> its keys, and our fields."""
 READ_ONLY = {"dynamic": (ORIGINAL,), "yarn": ("mscale", "mscale_all_dim")}
 """Keys that say in other words what is written."""

@@ -32,4 +32,4 @@ class MT5(like.T5Like, kind="mt5"):
     architectures = ("MT5ForConditionalGeneration",)
     second = True
     keys = KEYS
-    small = like.T5Like.small | {"tie_word_embeddings": False}
+    small = dict(like.T5Like.small) | {"tie_word_embeddings": False}

@@ -21,4 +21,4 @@ class UMT5(like.T5Like, kind="umt5"):
     architectures = ("UMT5ForConditionalGeneration",)
     # The public class does not read scalable_attention.
     keys = KEYS | {"scalable_attention": flag(True)}
-    small = like.T5Like.small | {"tie_word_embeddings": False}
+    small = dict(like.T5Like.small) | {"tie_word_embeddings": False}
