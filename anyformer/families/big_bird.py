@@ -43,7 +43,8 @@ class BigBird(like.BertLike, kind="big_bird"):
     }
     presets = (
         Preset("bigbird-base", "BigBird base (2020)",
-               sizes(768, 12, 12) | {"attention.pattern": blocks(64, 3, 12, 4096)}, 127_520_694, also=("bigbird-roberta-base",),
+               sizes(768, 12, 12) | {"attention.pattern": blocks(64, 3, 12, 4096)}, 127_520_694,
+               also=("bigbird-roberta-base",),
                published="about 128M, as is generally known; 128,111,286 in the public class",
                evidence="the defaults of the public class, and the flags of the publisher's code",
                note="with the masked-LM head and without the pooler, which the public class holds (590,592) and no "

@@ -195,8 +195,8 @@ def activation(
 ) -> Key:
     """The activation of a feed-forward, and `more` that a feed-forward of a new kind begins with.
 
-    `prefer` is how a family spells GELU by tanh, `also` another field that has the same activation, `known` what names mean
-    where a family has its own, and `what` such a name in words.
+    `prefer` is how a family spells GELU by tanh, `also` another field that has the same activation, `known` what names
+    mean where a family has its own, and `what` such a name in words.
     """
     meant = known or (GATED if gated else ACTIVATIONS)
 

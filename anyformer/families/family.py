@@ -1,9 +1,9 @@
 """What a family of published models is: its specs by name, how its config.json reads, and where its weights go.
 
-A family is a leaf: one file, found by its name, with no forward pass of its own; what a model needs that a spec can't say
-yet becomes a leaf of another axis first. CONTRIBUTING.md tells how to add one. Tests find it through the registry: they
-compare logits with the public class on `small`, take the weights there and back, and count every preset. `write` need
-not check anything. What it could not say shows when the keys are read back, and is refused by its name.
+A family is a leaf: one file, found by its name, with no forward pass of its own; what a model needs that a spec can't
+say yet becomes a leaf of another axis first. CONTRIBUTING.md tells how to add one. Tests find it through the registry:
+they compare logits with the public class on `small`, take the weights there and back, and count every preset. `write`
+need not check anything. What it could not say shows when the keys are read back, and is refused by its name.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ def series(
     note: str = "",
     evidence: str = "",
 ) -> tuple[Preset, ...]:
-    """Presets of one series. In names and in `published`, `{}` stands for the size and `{SIZE}` for the size in capitals.
+    """Presets of one series. In names and in `published`, `{}` stands for the size and `{SIZE}` for it in capitals.
 
-    A row is a size, its changes beyond those of all, its parameters, and what it has of its own of `published`, `note` and
-    `evidence`, in this order.
+    A row is a size, its changes beyond those of all, its parameters, and what it has of its own of `published`, `note`
+    and `evidence`, in this order.
     """
 
     def preset(
@@ -89,7 +89,7 @@ def series(
 
 
 def sizes(width: int, depth: int, heads: int, *more: int) -> dict[str, int]:
-    """Sizes as changes of a spec; after these three, if they are given: key heads, feed-forward, vocabulary and context."""
+    """Sizes as changes of a spec; after these three, if given: key heads, feed-forward, vocabulary and context."""
     names = ("attention.kv_heads", "ffn.width", "vocab", "context")
     return {"width": width, "depth": depth, "attention.heads": heads, **dict(zip(names, more, strict=False))}
 

@@ -54,11 +54,12 @@ class GPT2(Family, kind="gpt2"):
 
     base = BASE | {"vocab": 50257, "context": 1024, "init": GPT2_INIT, "ids": {"bos": 50256, "eos": [50256]}}
     presets = (
-        Preset("gpt2-small", "GPT-2 small (2019)", sizes(768, 12, 12), 124_439_808, also=("gpt-2-small", "gpt2", "gpt-2"),
-               hub=("openai-community/gpt2",),
+        Preset("gpt2-small", "GPT-2 small (2019)", sizes(768, 12, 12), 124_439_808,
+               also=("gpt-2-small", "gpt2", "gpt-2"), hub=("openai-community/gpt2",),
                published="124,439,808; OpenAI says 124M, the paper's 117M was a miscount", evidence=EVIDENCE),
         *series("gpt2-{}", "GPT-2 {} (2019)",
-            ("medium", sizes(1024, 24, 16), 354_823_168, "354,823,168; OpenAI says 355M, the paper's 345M was a miscount",
+            ("medium", sizes(1024, 24, 16), 354_823_168,
+             "354,823,168; OpenAI says 355M, the paper's 345M was a miscount",
              "released files hold 24 causal masks beside the weights: 379,988,992 numbers"),
             ("large", sizes(1280, 36, 20), 774_030_080, "774,030,080; OpenAI says 774M",
              "released files hold 36 causal masks beside the weights: 811,778,816 numbers"),

@@ -15,8 +15,7 @@ class GPTBigCode(Family, kind="gpt_bigcode"):
 
     base = BASE | {"attention": {"heads": 1, "kv_heads": 1, "bias": "qkvo"}, "init": GPT2_INIT}
     presets = (
-        Preset("starcoder-15b", "StarCoder 15.5B (2023)",
-               sizes(6144, 40, 48)
+        Preset("starcoder-15b", "StarCoder 15.5B (2023)", sizes(6144, 40, 48)
                | {"vocab": 49152, "context": 8192, "ids.bos": 0, "ids.eos": [0]}, 15_517_456_384, also=("starcoder",),
                published="only rounded, to 15.5B, in the paper as generally known",
                evidence="general knowledge of the paper, not read again; the count is of the public class"),

@@ -21,9 +21,9 @@ class GPTNeoX(Family, kind="gpt_neox"):
         "head": {"kind": "lm"},
     }
     presets = (
-        Preset("gpt-neox-20b", "GPT-NeoX 20B (2022)",
-               sizes(6144, 44, 64)
-               | {"vocab": 50432, "context": 2048, "init": SMALL, "ffn.kind": "gelu_tanh", "ffn.width": 24576, "ffn.bias": True},
+        Preset("gpt-neox-20b", "GPT-NeoX 20B (2022)", sizes(6144, 44, 64)
+               | {"vocab": 50432, "context": 2048, "init": SMALL, "ffn.kind": "gelu_tanh", "ffn.width": 24576,
+                  "ffn.bias": True},
                20_554_567_680, hub=("EleutherAI/gpt-neox-20b",), published="20,554,567,680 on its card",
                evidence="the authors' training file and one other project",
                note="trained with the fused kernel, whose GELU is the one by tanh; the public class reads 'gelu' by "
@@ -43,8 +43,9 @@ class GPTNeoX(Family, kind="gpt_neox"):
             ("6.9b", sizes(4096, 32, 32) | {"vocab": 50432}, 6_857_302_016),
             ("12b", sizes(5120, 36, 40) | {"vocab": 50688}, 11_846_072_320, "",
              "36 layers, which the count confirms; a later copy of the training file says 40"),
-            changes={"vocab": 50304, "context": 2048, "init": SMALL, "ids.bos": 0, "ids.eos": [0]}, hub=("EleutherAI/pythia-{}",),
-            published="{params:,} on its card", evidence="the authors' training files and tables and one other project"),
+            changes={"vocab": 50304, "context": 2048, "init": SMALL, "ids.bos": 0, "ids.eos": [0]},
+            hub=("EleutherAI/pythia-{}",), published="{params:,} on its card",
+            evidence="the authors' training files and tables and one other project"),
     )  # fmt: skip
     architectures = ("GPTNeoXForCausalLM",)
     keys = {

@@ -27,10 +27,10 @@ class GPTJ(Family, kind="gptj"):
         "head": {"kind": "lm", "bias": True},
     }
     presets = (
-        Preset("gpt-j-6b", "GPT-J 6B (2021)",
-               sizes(4096, 28, 16)
-               | {"vocab": 50400, "context": 2048, "ids.bos": 50256, "ids.eos": [50256]}, 6_050_882_784, hub=("EleutherAI/gpt-j-6b",),
-               published="6,053,381,344 on its card", evidence="the authors' training code and two other projects",
+        Preset("gpt-j-6b", "GPT-J 6B (2021)", sizes(4096, 28, 16)
+               | {"vocab": 50400, "context": 2048, "ids.bos": 50256, "ids.eos": [50256]}, 6_050_882_784,
+               hub=("EleutherAI/gpt-j-6b",), published="6,053,381,344 on its card",
+               evidence="the authors' training code and two other projects",
                note="the card counts what 8 shards each held again: 7 x (28 x 3 + 2) x 4096 for norms and output "
                "biases and 8 x 4096 for an input bias, which is the difference to the last number"),
     )  # fmt: skip

@@ -171,8 +171,7 @@ def write_rope(position: Position) -> dict[str, Any]:
     if position.scaling is not None and position.scaling.kind in SCALINGS:
         found = {theirs: getattr(position.scaling, ours) for theirs, ours in SCALINGS[position.scaling.kind].items()}
         listed = {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
-        scaling = {name: value for name, value in listed.items() if value is not None}
-        scaling["rope_type"] = position.scaling.kind
+        scaling = {"rope_type": position.scaling.kind} | {n: value for n, value in listed.items() if value is not None}
     return {
         "rope_theta": position.theta,
         "rope_scaling": scaling | {"type": scaling["rope_type"]} if scaling else None,

@@ -141,10 +141,10 @@ class ModernBert(ModernBertLike, kind="modernbert"):
 
     base = {"topology": "encoder"} | BASE
     presets = series("modernbert-{}", "ModernBERT {} (2024)",
-        ("base", _sizes(768, 22, 12, 1152), 149_655_232, "149,014,272 in a copy of the body; its card rounds to 149M", "",
-         "the defaults of the public class; the count of the body in a released copy"),
-        ("large", _sizes(1024, 28, 16, 2624), 395_881_664, "its card is generally known to round to 395M, which was not "
-         "read again", "", "two copies of the released config"),
+        ("base", _sizes(768, 22, 12, 1152), 149_655_232, "149,014,272 in a copy of the body; its card rounds to 149M",
+         "", "the defaults of the public class; the count of the body in a released copy"),
+        ("large", _sizes(1024, 28, 16, 2624), 395_881_664, "its card is generally known to round to 395M, which was "
+         "not read again", "", "two copies of the released config"),
         changes={"vocab": 50368, "context": 8192, "ids.pad": 50283, "ids.eos": [50282], "ids.bos": 50281},
         hub=("answerdotai/ModernBERT-{}",),
         note="with the masked-LM head; a window of 128 means 64 tokens on either side",

@@ -39,8 +39,8 @@ class MPT(Family, kind="mpt"):
          "a vocabulary of 50432 in the release; the training file and the public class's default say 50368",
          "the table on its card and the publisher's training file"),
         ("30b", sizes(7168, 48, 64) | {"context": 8192}, 29_957_200_896, "only rounded, to 29.95B, on its card",
-         "64 heads of 112 by the card; a training file of the publisher has 56 of 128, which has the same count and other "
-         "slopes", "the table on its card"),
+         "64 heads of 112 by the card; a training file of the publisher has 56 of 128, which has the same count and "
+         "other slopes", "the table on its card"),
         changes={"vocab": 50432},
     )  # fmt: skip
     architectures = ("MptForCausalLM", "MPTForCausalLM")

@@ -23,7 +23,8 @@ class Phi(like.LlamaLike, kind="phi"):
                evidence="configs in training and serving code of two other projects",
                note="Phi-1 has the same shapes, as generally known"),
         Preset("phi-2", "Phi-2 (2023)",
-               sizes(2560, 32, 32) | {"position.fraction": 0.4, "ids.bos": 50256, "ids.eos": [50256]}, 2_779_683_840, hub=("microsoft/phi-2",),
+               sizes(2560, 32, 32) | {"position.fraction": 0.4, "ids.bos": 50256, "ids.eos": [50256]}, 2_779_683_840,
+               hub=("microsoft/phi-2",),
                evidence="configs in training, serving and analysis code of three other projects",
                note="32 of a head's 80 dimensions turn; ids as generally known"),
     )  # fmt: skip

@@ -38,8 +38,7 @@ class Phi3Small(Family, kind="phi3small"):
         "ids": {"bos": 100257, "eos": [100257]},
     }
     presets = (
-        Preset("phi-3-small-8k", "Phi-3 small 8k (2024)",
-               sizes(4096, 32, 32, 8, 14336)
+        Preset("phi-3-small-8k", "Phi-3 small 8k (2024)", sizes(4096, 32, 32, 8, 14336)
                | {"layers.order": "sparse, dense", "layers.dense": {},
                 "layers.sparse": {"attention.pattern": sparse(64, 16, 8)}}, 7_392_272_384, also=("phi-3-small",),
                published="7,392,274,432 in released files, which store 32 tables of 64 angles beside the weights",

@@ -26,7 +26,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Joined:
-    """How tensors of ours lie in one of theirs: one after the other along the first dimension; a single one is itself."""
+    """How tensors of ours lie in one of theirs: one after the other along the first dimension; one alone is itself."""
 
     def shape(self, ours: Sequence[Shape]) -> Shape:
         """The shape of theirs."""

@@ -111,8 +111,8 @@ class Transformer(TwoStacks, kind="transformer"):
     }
     presets = series("transformer-{}", "Transformer {} (2017)",
         ("base", {"width": 512, "attention.heads": 8, "ffn.width": 2048}, 63_082_496, "the paper rounds to 65M",
-         "biases on the attention's projections as in the public class: 36,864 of the count. No vocabulary fits both of "
-         "the paper's figures: base would need about 40,700 tokens, big about 35,800"),
+         "biases on the attention's projections as in the public class: 36,864 of the count. No vocabulary fits both "
+         "of the paper's figures: base would need about 40,700 tokens, big about 35,800"),
         ("big", {"width": 1024, "attention.heads": 16, "ffn.width": 4096}, 214_245_376, "the paper rounds to 213M",
          "biases on the attention's projections as in the public class: 73,728 of the count"),
         changes={"depth": 6}, also=("transformer-2017-{}",),
