@@ -114,7 +114,14 @@ def convert(plan: Plan, progress: Progress = lambda _: nullcontext()) -> Convert
         else:
             model = load(source, "cpu", exact, ignore_keys=plan.ignore_keys)
     changed = operate(model, plan.surgery) if plan.surgery else model
-    family, architecture = _family(plan, changed)
+    family = architecture = None
+    if plan.format == "hf":
+        try:
+            found, _ = family_for(changed.spec, plan.family, changed.family)
+        except SpecError as error:
+            ways = "no file of a published class says this; --format anyformer keeps it as it is"
+            raise SpecError([*error.problems, ways], error.source) from error
+        family, architecture = found.kind, found.architectures[0]
     # All are read in windows that the smaller one can hold, or the figures could not be compared.
     context = min(model.spec.context, changed.spec.context)
 
@@ -125,7 +132,7 @@ def convert(plan: Plan, progress: Progress = lambda _: nullcontext()) -> Convert
     words = tokenizer(plan.source) if plan.text is not None else None
     before = scored("before", model, words) if words is not None else None
     after = scored("after", changed, words) if words is not None and plan.surgery else None
-    written = None
+    written: Score | None = None
     dtype = stored if plan.dtype is None else plan.dtype
     result = changed.to(dtype)
     if plan.quantize is not None:
@@ -156,23 +163,13 @@ def convert(plan: Plan, progress: Progress = lambda _: nullcontext()) -> Convert
 
 
 def _check(plan: Plan) -> None:
+    """Refuse what can't be done, before anything is read."""
     if plan.format not in FORMATS:
         raise InputError(f"format: {plan.format!r} is unknown (known: {', '.join(FORMATS)})")
     if plan.family is not None and plan.format != "hf":
         raise InputError(f"family: {plan.family!r} is for the format hf; our own holds every spec")
     if plan.dtype is not None and not plan.dtype.is_floating_point:
         raise InputError(f"dtype: {plan.dtype} can't hold weights; pick a floating-point one")
-    _check_quantised(plan)
-    if plan.place.resolve() == plan.source.resolve():
-        raise InputError(f"{plan.place}: is the source itself; give another folder")
-    if plan.place.is_dir() and any(plan.place.iterdir()) and not was_written_here(plan.place):
-        raise InputError(
-            f"{plan.place}: is there already, and anyformer did not write it, so it is left alone; give another folder"
-        )
-
-
-def _check_quantised(plan: Plan) -> None:
-    """Refuse what can't be done with whole numbers, before anything is read."""
     held = None if plan.unsafe_pickle else quantisation_of(plan.source)
     if plan.quantize is not None:
         check_kind(plan.quantize, torch.device("cpu"))
@@ -180,26 +177,19 @@ def _check_quantised(plan: Plan) -> None:
             raise InputError("quantize: files of published classes don't hold our whole numbers; leave out --format hf")
     if plan.dequantize and held is None:
         raise InputError(f"dequantize: the weights of {plan.source} are not quantised; leave it out")
-    if held is None or plan.dequantize:
-        return
     options = {"--quantize": plan.quantize, "--format hf": plan.format == "hf", "surgery": plan.surgery}
-    if wrong := [name for name, value in options.items() if value]:
+    wrong = [name for name, value in options.items() if value]
+    if held is not None and not plan.dequantize and wrong:
         raise InputError(
             f"{', '.join(wrong)}: {plan.source} holds {held.kind} weights; convert the model that it was made from, or "
             "add --dequantize, which takes the weights that its whole numbers stand for"
         )
-
-
-def _family(plan: Plan, model: Model) -> tuple[str | None, str | None]:
-    """Kind and class that the files are for, or the axis that stands in the way."""
-    if plan.format != "hf":
-        return None, None
-    try:
-        family, _ = family_for(model.spec, plan.family, model.family)
-    except SpecError as error:
-        ways = "no file of a published class says this; --format anyformer keeps it as it is"
-        raise SpecError([*error.problems, ways], error.source) from error
-    return family.kind, family.architectures[0]
+    if plan.place.resolve() == plan.source.resolve():
+        raise InputError(f"{plan.place}: is the source itself; give another folder")
+    if plan.place.is_dir() and any(plan.place.iterdir()) and not was_written_here(plan.place):
+        raise InputError(
+            f"{plan.place}: is there already, and anyformer did not write it, so it is left alone; give another folder"
+        )
 
 
 @contextmanager
@@ -227,7 +217,9 @@ def _write_tokenizer(source: Path, place: Path, spec: ModelSpec, *, format: str)
         _copy(source, place, SETTINGS)
         return
     words = tokenizer(source)
-    if (format == "anyformer" and not words.published) or (format == "hf" and _alike(source, place)):
+    configs = (read_json(folder / CONFIG, CONFIG_BYTES) for folder in (source, place))
+    alike = format == "hf" and (source / CONFIG).is_file() and len({each.get("model_type") for each in configs}) == 1
+    if alike or (format == "anyformer" and not words.published):
         for name in (FILE, SETTINGS, *OLDER):
             _copy(source, place, name)
         return
@@ -241,14 +233,6 @@ def _write_tokenizer(source: Path, place: Path, spec: ModelSpec, *, format: str)
     (place / FILE).write_text(whole.to_json(), encoding="utf-8")
     settings |= named | {"tokenizer_class": CLASS} | mark
     (place / SETTINGS).write_text(json.dumps(settings, indent=2), encoding="utf-8")
-
-
-def _alike(source: Path, place: Path) -> bool:
-    """Whether both are published folders for one type of model."""
-    if not (source / CONFIG).is_file():
-        return False
-    first, second = (read_json(folder / CONFIG, CONFIG_BYTES).get("model_type") for folder in (source, place))
-    return first == second
 
 
 def _named(spec: ModelSpec, words: Tokenizer, settings: dict[str, Any]) -> dict[str, str]:

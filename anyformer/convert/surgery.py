@@ -79,11 +79,19 @@ class Surgery:
             _check_heads(spec, self.kv_heads)
             changes["attention.kv_heads"] = self.kv_heads
         if self.theta is not None:
-            changes |= _rope_changes(spec, "theta", self.theta, "rope-theta")
+            changes |= _rope_changes(spec, "theta", self.theta)
         if self.scaling is not None:
-            changes |= _rope_changes(spec, "scaling", _scaling(spec, *self.scaling), "rope-scaling")
+            changes |= _rope_changes(spec, "scaling", _scaling(spec, *self.scaling))
         if self.window is not None:
-            changes |= _window_changes(spec, self.window)
+            why = "window: no layer of this model has full causal attention; use --set attention.pattern=..."
+            pattern = f"window({self.window})"
+            changes |= _layer_changes(
+                spec,
+                lambda stack, layer: isinstance(pattern_of(stack, layer), Causal),
+                "attention.pattern",
+                pattern,
+                why,
+            )
         if self.positions is not None:
             if self.positions < spec.context:
                 raise InputError(f"positions: {self.positions} is less than the {spec.context} that the model has")
@@ -172,23 +180,28 @@ def _check_heads(spec: ModelSpec, kv_heads: int) -> None:
                 raise InputError(f"kv-heads: {place} can't be pooled into {kv_heads}; pick from {divisors}")
 
 
-def _layer_changes(spec: ModelSpec, applies: Callable[[Stack, Layer], bool], path: str, value: Any) -> dict[str, Any]:
-    """A change of some layers, by dotted names: of a whole stack at once where it is all of its layers."""
+def _layer_changes(
+    spec: ModelSpec, applies: Callable[[Stack, Layer], bool], path: str, value: Any, why: str
+) -> dict[str, Any]:
+    """A change of some layers, by dotted names: of a whole stack at once where it is all of its layers.
+
+    `why` is what is wrong if there are none.
+    """
     found: dict[str, Any] = {}
     for stack in spec.stacks:
         above = f"{stack.name}." if len(spec.stacks) > 1 else ""
         chosen = [i for i, layer in enumerate(stack.layers) if applies(stack, layer)]
         names = [""] if len(chosen) == stack.depth else [f"layers.{i}." for i in chosen]
         found |= {f"{above}{name}{path}": value for name in names}
-    return found
-
-
-def _rope_changes(spec: ModelSpec, name: str, value: Any, option: str) -> dict[str, Any]:
-    found = _layer_changes(spec, lambda _, layer: isinstance(layer.position, Rope), f"position.{name}", value)
     if not found:
-        kinds = sorted({layer.position.kind for layer in _layers(spec)})
-        raise InputError(f"{option}: no layer of this model has RoPE; its positions are {', '.join(kinds)}")
+        raise InputError(why)
     return found
+
+
+def _rope_changes(spec: ModelSpec, name: str, value: Any) -> dict[str, Any]:
+    kinds = sorted({layer.position.kind for stack in spec.stacks for layer in stack.layers})
+    why = f"rope-{name}: no layer of this model has RoPE; its positions are {', '.join(kinds)}"
+    return _layer_changes(spec, lambda _, layer: isinstance(layer.position, Rope), f"position.{name}", value, why)
 
 
 def _scaling(spec: ModelSpec, kind: str, factor: float) -> dict[str, Any] | None:
@@ -200,7 +213,8 @@ def _scaling(spec: ModelSpec, kind: str, factor: float) -> dict[str, Any] | None
     if leaf is None or not _simple(leaf):
         raise InputError(f"rope-scaling: {kind!r} is none of {', '.join(known)}, none; for others use --set")
     # Without any RoPE it is refused where the layers are looked for.
-    scalings = [layer.position.scaling for layer in _layers(spec) if isinstance(layer.position, Rope)]
+    positions = [layer.position for stack in spec.stacks for layer in stack.layers]
+    scalings = [position.scaling for position in positions if isinstance(position, Rope)]
     original = getattr(next(iter(scalings), None), "original", spec.context)
     more = {"original": original} if "original" in fields_of(leaf) else {}
     return {"kind": kind, "factor": factor} | more
@@ -210,16 +224,3 @@ def _simple(leaf: type[Any]) -> bool:
     """Whether a factor and a length are all that a scaling needs."""
     needed = {name for name, (_, f) in fields_of(leaf).items() if required(f)}
     return needed <= {"factor", "original"}
-
-
-def _window_changes(spec: ModelSpec, size: int) -> dict[str, Any]:
-    found = _layer_changes(
-        spec, lambda stack, layer: isinstance(pattern_of(stack, layer), Causal), "attention.pattern", f"window({size})"
-    )
-    if not found:
-        raise InputError("window: no layer of this model has full causal attention; use --set attention.pattern=...")
-    return found
-
-
-def _layers(spec: ModelSpec) -> list[Layer]:
-    return [layer for stack in spec.stacks for layer in stack.layers]

@@ -1,7 +1,5 @@
 """BERT (Devlin et al. 2018): an encoder with norms after each addition, token types, and a masked-LM head."""
 
-from __future__ import annotations
-
 from anyformer.families import bert_like as like
 from anyformer.families.config_keys import each, text, whole
 from anyformer.families.family import series, sizes
@@ -29,5 +27,4 @@ class Bert(like.BertLike, kind="bert"):
             whole(0), "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head"
         ),
     }
-    small = like.small()
     unread = (r"cls\.seq_relationship\.(weight|bias)",)

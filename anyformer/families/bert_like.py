@@ -44,15 +44,6 @@ PARTS = {
 }  # fmt: skip
 
 
-def small(**more: Any) -> dict[str, Any]:
-    """A small config with three token types."""
-    return {
-        "vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4,
-        "intermediate_size": 40, "max_position_embeddings": 64, "type_vocab_size": 3, "layer_norm_eps": 1e-3,
-        "pad_token_id": 0,
-    } | more  # fmt: skip
-
-
 class BertLike(Family):
     """BERT's tensors, of which a family says how some are called."""
 

@@ -7,8 +7,6 @@ blocks, padding included; here it is documents, so that padding changes nothing.
 than 2 `num_random_blocks` + 5 blocks, it stays with full attention for all rows after it; here every row is read alike.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
@@ -45,7 +43,8 @@ class BigBird(like.BertLike, kind="big_bird"):
     }
     presets = (
         Preset("bigbird-base", "BigBird base (2020)",
-               sizes(768, 12, 12) | {"attention.pattern": blocks(64, 3, 12, 4096)}, 127_520_694, also=("bigbird-roberta-base",),
+               sizes(768, 12, 12) | {"attention.pattern": blocks(64, 3, 12, 4096)}, 127_520_694,
+               also=("bigbird-roberta-base",),
                published="about 128M, as is generally known; 128,111,286 in the public class",
                evidence="the defaults of the public class, and the flags of the publisher's code",
                note="with the masked-LM head and without the pooler, which the public class holds (590,592) and no "
@@ -61,10 +60,10 @@ class BigBird(like.BertLike, kind="big_bird"):
         "norm_type": must("postnorm"),
     }
     # No dropout: the class is compared in training too.
-    small = like.small(
-        block_size=10, num_random_blocks=1, hidden_act="gelu_new", bos_token_id=1, eos_token_id=2,
-        hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
-    )  # fmt: skip
+    small = {
+        "block_size": 10, "num_random_blocks": 1, "hidden_act": "gelu_new", "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }  # fmt: skip
     unread = (r"cls\.seq_relationship\.(weight|bias)", r"(bert\.)?pooler\.(weight|bias)")
 
     @classmethod

@@ -1,7 +1,5 @@
 """BLOOM (BigScience 2022): ALiBi, LayerNorm first and once more on the embeddings, GELU by tanh, tied head."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +13,9 @@ MEGATRON = {
     "down": "mlp.dense_4h_to_h",
     "attention_inner": "input_layernorm",
     "ffn_inner": "post_attention_layernorm",
+    "final": "ln_f",
 }
-"""Parts of a block that GPT-NeoX and Falcon call as BLOOM does."""
+"""Parts that GPT-NeoX and Falcon call as BLOOM does, nearly all."""
 
 
 SHARED: dict[str, Any] = {"vocab": 250880, "ids.bos": 1, "ids.eos": [2], "ids.pad": 3}
@@ -59,16 +58,10 @@ class Bloom(Family, kind="bloom"):
         **each(whole(None), "offset_alibi", "unk_token_id"),
     }
     tensors = decoder_map(
-        "transformer",
-        "h",
-        {"qkv": "self_attention.query_key_value", "o": "self_attention.dense"} | MEGATRON,
+        "transformer.h",
+        MEGATRON | {"qkv": "self_attention.query_key_value", "o": "self_attention.dense", "tokens": "word_embeddings"},
         Rule("transformer.word_embeddings_layernorm.{p}", "decoder.embedding_norm.{p}"),
-        tokens="word_embeddings",
-        final="ln_f",
         op=PerHead(),
     )
     # Six heads: not a power of two, so that slopes are taken from two sequences.
-    small = {
-        "vocab_size": 61, "hidden_size": 24, "n_layer": 3, "n_head": 6, "layer_norm_epsilon": 1e-3,
-        "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 3,
-    }  # fmt: skip
+    small = {"hidden_size": 24, "n_head": 6, "pad_token_id": 3}

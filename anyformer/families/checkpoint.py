@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -61,16 +62,14 @@ def recognised(config: Mapping[str, Any], folder: Path, ignore_keys: Sequence[st
         stored = {}
     fitting: dict[type[Family], ModelSpec] = {}
     for family in sorted(families(), key=lambda family: family.second):
-        read = family.parse(without(config, ignore_keys))
-        if read.problems.found or (read.passed and not stored):
+        kept = without(config, ignore_keys)
+        spec = family.readable(kept)
+        if spec is None or (not stored and family.parse(kept).passed):
             continue
-        try:
-            spec = family.varied(read.changes)
+        with contextlib.suppress(CheckpointError):
             if stored:
                 matched(family, spec, stored, folder)
-        except (SpecError, CheckpointError):
-            continue
-        fitting[family] = spec
+            fitting[family] = spec
     file, by = str(folder / CONFIG), "keys and tensors" if stored else "keys"
     if not fitting:
         return family_of(config, file)
@@ -79,13 +78,11 @@ def recognised(config: Mapping[str, Any], folder: Path, ignore_keys: Sequence[st
     first, spec = next(iter(fitting.items()))
     if any(spec != other for other in fitting.values()):
         names = sorted({family.model_type for family in fitting})
-        raise SpecError(
-            [
-                f"model_type: is missing, and there are no architectures; its {by} fit {', '.join(names)}, which "
-                f'compute different things: write the right one into the file, such as "model_type": "{names[0]}"'
-            ],
-            file,
+        why = (
+            f"model_type: is missing, and there are no architectures; its {by} fit {', '.join(names)}, which "
+            f'compute different things: write the right one into the file, such as "model_type": "{names[0]}"'
         )
+        raise SpecError([why], file)
     warnings.warn(f"{file}: names no class and no model_type; by its {by} it is {first.model_type}", stacklevel=2)
     return first
 
@@ -188,14 +185,8 @@ def untying(family: type[Family], config: Mapping[str, Any], stored: Mapping[str
     """Changes of a config by which all differing copies are tensors of their own; empty if the family has none."""
     for keys in (*((key,) for key in TYING), TYING):
         changes = {key: False for key in keys if key in family.keys}
-        parsed = family.parse(dict(config) | changes)
-        if not changes or parsed.problems.found:
-            continue
-        try:
-            spec = family.varied(parsed.changes)
-        except SpecError:
-            continue
-        if not differing(family, spec, stored):
+        spec = family.readable(dict(config) | changes) if changes else None
+        if spec is not None and not differing(family, spec, stored):
             return changes
     return {}
 
@@ -206,11 +197,8 @@ def check_copies(family: type[Family], spec: ModelSpec, shards: Shards) -> None:
         return
     pairs = ", ".join(f"{copy} differs from {name}" for copy, name in found.items())
     keys = " and ".join(untying(family, read_json(shards.folder / CONFIG, CONFIG_BYTES), shards))
-    advice = (
-        f"if they are not, set {keys} to false there"
-        if keys
-        else f"a model of {family.architectures[0]} that has them apart can't be read"
-    )
+    apart = f"a model of {family.architectures[0]} that has them apart can't be read"
+    advice = f"if they are not, set {keys} to false there" if keys else apart
     raise CheckpointError(f"{shards.folder}: {pairs}, but {CONFIG} says that they are one; {advice}")
 
 

@@ -1,13 +1,11 @@
 """Command R (Cohere 2024): attention and a gated feed-forward in parallel on one norm without bias, RoPE in pairs."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.families import llama_like as like
 from anyformer.families.config_keys import Key, number, usual, whole
 from anyformer.families.family import Preset, sizes
-from anyformer.families.rope_keys import RopeKeys
+from anyformer.families.key_groups import RopeKeys
 
 BASE: dict[str, Any] = like.BASE | {
     "norm": {"kind": "layernorm", "eps": 1e-5, "bias": False},
@@ -57,4 +55,4 @@ class Cohere(like.LlamaLike, kind="cohere"):
     keys = {**KEYS, **usual(head_dim=None), "use_qk_norm": like.qk_norm_key(HEAD_NORM)}
     groups = (RopeKeys(theta=500000.0, layout="interleaved"),)
     tensors = like.tensors(PARTS | like.HEAD_NORMS)
-    small = like.small(eps_key="layer_norm_eps", use_qk_norm=True, logit_scale=0.3, rope_theta=500.0)
+    small = like.small(use_qk_norm=True, logit_scale=0.3, rope_theta=500.0)

@@ -1,7 +1,5 @@
 """Command A and Command R7B (Cohere 2024-25): three layers with a window and RoPE to one that sees all, without positions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.families import llama_like as like
@@ -9,8 +7,7 @@ from anyformer.families.cohere import BASE, KEYS, PARTS
 from anyformer.families.config_keys import each, must, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset, sizes
-from anyformer.families.rope_keys import RopeKeys
-from anyformer.families.window_keys import WindowKeys, without_idle_rope
+from anyformer.families.key_groups import RopeKeys, WindowKeys, without_idle_rope
 
 NOWHERE = {"position.kind": "none"}
 """What a layer without a window has."""
@@ -48,14 +45,12 @@ class Cohere2(Family, kind="cohere2"):
     groups = (
         RopeKeys(layout="interleaved"),
         WindowKeys(
-            window=4096,
-            is_local=lambda c, i: (i + 1) % max(c["sliding_window_pattern"], 1),
-            everywhere=NOWHERE,
+            window=4096, is_local=lambda c, i: (i + 1) % max(c["sliding_window_pattern"], 1), everywhere=NOWHERE
         ),
     )
     tensors = like.tensors(PARTS)
     small = like.small(
-        eps_key="layer_norm_eps", logit_scale=0.3, rope_theta=500.0, sliding_window=5, num_hidden_layers=5
+        logit_scale=0.3, rope_theta=500.0, sliding_window=5, num_hidden_layers=5
     )  # fmt: skip
 
     @classmethod

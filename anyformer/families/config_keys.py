@@ -195,8 +195,8 @@ def activation(
 ) -> Key:
     """The activation of a feed-forward, and `more` that a feed-forward of a new kind begins with.
 
-    `prefer` is how a family spells GELU by tanh, `also` another field that has the same activation, `known` what names mean
-    where a family has its own, and `what` such a name in words.
+    `prefer` is how a family spells GELU by tanh, `also` another field that has the same activation, `known` what names
+    mean where a family has its own, and `what` such a name in words.
     """
     meant = known or (GATED if gated else ACTIVATIONS)
 
@@ -226,20 +226,10 @@ def _listed(what: str, fits: Callable[[Any], bool]) -> Key:
     return Key(what=what, fits=lambda value: isinstance(value, list) and all(map(fits, value)), default=None, null=True)
 
 
-def texts() -> Key:
-    """A list of texts, or nothing."""
-    return _listed("a list of texts", lambda value: isinstance(value, str))
-
-
-def numbers() -> Key:
-    """A list of numbers, or nothing."""
-    return _listed("a list of finite numbers", _is_number)
-
-
-def table() -> Key:
-    """A table, or nothing."""
-    return Key(what="a table", fits=lambda value: isinstance(value, Mapping), default=None, null=True)
-
+TEXTS = _listed("a list of texts", lambda value: isinstance(value, str))
+NUMBERS = _listed("a list of finite numbers", _is_number)
+TABLE = Key(what="a table", fits=lambda value: isinstance(value, Mapping), default=None, null=True)
+"""Each of them may be left out."""
 
 FIELDS: dict[str, Paths] = {
     name: field
@@ -258,10 +248,14 @@ FIELDS: dict[str, Paths] = {
         "block.dropout": "resid_pdrop resid_dropout residual_dropout hidden_dropout",
         "embed.dropout": "embd_pdrop embed_dropout embedding_dropout embedding_dropout_prob",
         ("block.dropout", "embed.dropout"): "dropout hidden_dropout_prob",
+        ("block.dropout", "embed.dropout", "attention.dropout", "ffn.dropout"): "dropout_rate",
         "context": "max_position_embeddings n_positions max_seq_len",
         "norm.eps": "layer_norm_eps layer_norm_epsilon norm_eps norm_epsilon rms_norm_eps",
         "init.std": "initializer_range init_std",
+        "init.factor": "initializer_factor",
         "head.tied": "tie_word_embeddings",
+        "position.buckets": "relative_attention_num_buckets",
+        "position.max_distance": "relative_attention_max_distance",
     }.items()
     for name in names.split()
 }
@@ -292,38 +286,33 @@ def each(key: Key, *names: str) -> dict[str, Key]:
     return dict.fromkeys(names, key)
 
 
+def required(default: bool, why: str, wanted: str = "") -> Key:
+    """A flag that must be true for this reason."""
+
+    def read(c: Values, name: str) -> Mapping[str, Any]:
+        if not c[name]:
+            c.refuse(name, why, wanted)
+        return {}
+
+    return replace(flag(default), read=read, write=None if default else lambda view: True)
+
+
+def embed_width() -> Key:
+    """The width of the table of tokens, unless it is the model's."""
+
+    def read(c: Values, name: str) -> Mapping[str, Any]:
+        narrow = None if c[name] == c["hidden_size"] else c[name]
+        if narrow is not None and not c["tie_word_embeddings"]:
+            c.refuse("tie_word_embeddings", "false goes with a table as wide as the model only")
+        return {"embed.width": narrow}
+
+    return replace(whole(None), read=read, write=lambda view: view.spec.embed_width)
+
+
 def must(*values: Any) -> Key:
     """A key that can only have these values; the first is what an absent one means."""
     words = " or ".join(repr(value) for value in values)
     return Key(what=words, fits=lambda value: True, default=values[0], null=True, only=values)
-
-
-class KeyGroup:
-    """Keys that mean something together only: those of RoPE, or of layers that differ."""
-
-    @property
-    def keys(self) -> Mapping[str, Key]:
-        """What each may hold."""
-        raise TypeError(f"{type(self).__name__} defines no keys")
-
-    def read(self, c: Values) -> Mapping[str, Any]:
-        """Their values as changes of a spec."""
-        raise TypeError(f"{type(self).__name__} defines no read()")
-
-    def write(self, spec: ModelSpec) -> Mapping[str, Any]:
-        """The keys of a spec."""
-        raise TypeError(f"{type(self).__name__} defines no write()")
-
-
-def write_keys(keys: Mapping[str, Key], view: SpecView) -> dict[str, Any]:
-    """The keys of a spec that are read into a field each."""
-    written: dict[str, Any] = {}
-    seen: set[str] = set()
-    for name, key in keys.items():
-        if key.write is not None and seen.isdisjoint(key.sets[:1]):
-            written[name] = key.write(view)
-            seen |= {*key.sets[:1]}
-    return written
 
 
 COMMON: dict[str, Key] = {

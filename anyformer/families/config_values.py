@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import functools
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -86,7 +86,7 @@ def has(config: Mapping[str, Any], key: str) -> bool:
     return key in config or bool(inner and isinstance(table, Mapping) and has(table, inner))
 
 
-class Values(Mapping[str, Any]):
+class Values(dict[str, Any]):
     """The values of a config, absent keys filled in. What can't be expressed is noted, not raised.
 
     `reads` is what the public class reads (see `read_by`); a key outside of it changes nothing there. Without such a
@@ -104,7 +104,7 @@ class Values(Mapping[str, Any]):
         self.given = frozenset(config)
         self.passed: list[str] = []
         """Keys that the public class never reads."""
-        self._values = {name: key.default for name, key in keys.items()}
+        super().__init__({name: key.default for name, key in keys.items()})
         for name, value in config.items():
             if name not in keys:
                 self._outside(name, keys)
@@ -115,7 +115,7 @@ class Values(Mapping[str, Any]):
             elif not key.null if value is None else not key.fits(value):
                 problems.add(name, f"{value!r} is not {key.what}")
             else:
-                self._values[name] = value
+                self[name] = value
 
     def _outside(self, name: str, keys: Mapping[str, Key]) -> None:
         """Pass a key over that the family does not have, or refuse it."""
@@ -153,12 +153,3 @@ class Values(Mapping[str, Any]):
             wanted, f"; it must be {wanted}"
         )
         self.problems.add(name, f"{why}{advice}")
-
-    def __getitem__(self, name: str) -> Any:
-        return self._values[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)

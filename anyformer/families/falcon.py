@@ -1,20 +1,19 @@
 """Falcon (Almazrouei et al. 2023): attention and feed-forward in parallel, few key heads, fused projections."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.families.bloom import MEGATRON
 from anyformer.families.config_keys import SpecView, activation, each, flag, must, usual, whole
 from anyformer.families.config_values import Values
-from anyformer.families.family import Family, Preset, sizes
+from anyformer.families.family import Family, Preset, series, sizes
+from anyformer.families.key_groups import RopeKeys
 from anyformer.families.llama_like import BASE
-from anyformer.families.rope_keys import RopeKeys
 from anyformer.families.statemap import PerHead, StateMap, decoder_map
 from anyformer.parts.positions.alibi import Alibi
 from anyformer.specs.model import ModelSpec
 
 SHARED: dict[str, Any] = {"vocab": 65024, "context": 2048, "ids.bos": 11, "ids.eos": [11], "loss.z": 1e-4}
+TWICE = "in released files, which hold the table a second time as the head"
 
 
 def _is_new(c: Values) -> bool:
@@ -35,19 +34,15 @@ class Falcon(Family, kind="falcon"):
         "head": {"kind": "lm", "tied": True},
     }
     presets = (
-        Preset("falcon-7b", "Falcon 7B (2023)", sizes(4544, 32, 71, 1) | SHARED, 6_921_720_704,
-               published="7,217,189,760 in released files, which hold the table a second time as the head",
-               evidence="configs of two other projects; that the head is tied is the public class's default",
-               note="71 heads, one key; both branches read one norm; the z-loss of all sizes is general knowledge"),
-        Preset("falcon-40b", "Falcon 40B (2023)", sizes(8192, 60, 128, 8) | SHARED | {"block.wiring": "parallel2"},
-               41_303_293_952,
-               published="41,835,970,560 in released files, which hold the table a second time as the head",
-               evidence="the config of one other project and the public class",
-               note="each branch has a norm of its own"),
-        Preset("falcon-180b", "Falcon 180B (2023)", sizes(14848, 80, 232, 8) | SHARED | {"block.wiring": "parallel2"},
-               178_557_088_768,
-               published="179,522,565,120 in released files, which hold the table a second time as the head",
-               evidence="the config of one other project and the public class"),
+        *series("falcon-{}", "Falcon {SIZE} (2023)",
+            ("7b", sizes(4544, 32, 71, 1), 6_921_720_704, f"7,217,189,760 {TWICE}",
+             "71 heads, one key; both branches read one norm; the z-loss of all sizes is general knowledge",
+             "configs of two other projects; that the head is tied is the public class's default"),
+            ("40b", sizes(8192, 60, 128, 8) | {"block.wiring": "parallel2"}, 41_303_293_952, f"41,835,970,560 {TWICE}",
+             "each branch has a norm of its own"),
+            ("180b", sizes(14848, 80, 232, 8) | {"block.wiring": "parallel2"}, 178_557_088_768,
+             f"179,522,565,120 {TWICE}"),
+            changes=SHARED, evidence="the config of one other project and the public class"),
         Preset("falcon2-11b", "Falcon 2 11B (2024)",
                sizes(4096, 60, 32, 8) | SHARED | {"context": 8192, "position.theta": 500042.0, "head.tied": False},
                11_102_822_400, also=("falcon-11b", "falcon-2-11b"),
@@ -76,9 +71,8 @@ class Falcon(Family, kind="falcon"):
     }
     groups = (RopeKeys(),)
     small = {
-        "vocab_size": 61, "hidden_size": 36, "num_hidden_layers": 3, "num_attention_heads": 6, "num_kv_heads": 2,
-        "new_decoder_architecture": True, "max_position_embeddings": 64, "rope_theta": 500.0,
-        "ffn_hidden_size": 40, "layer_norm_epsilon": 1e-3, "bos_token_id": 1, "eos_token_id": 2,
+        "hidden_size": 36, "num_attention_heads": 6, "num_kv_heads": 2, "new_decoder_architecture": True,
+        "rope_theta": 500.0,
     }  # fmt: skip
 
     @classmethod
@@ -91,10 +85,8 @@ class Falcon(Family, kind="falcon"):
         if c["alibi"]:
             found = {path: value for path, value in found.items() if not path.startswith("position.")}
             found |= {"position.kind": "alibi", "position.before_scale": True}
-        return found | {
-            "attention.kv_heads": None if kv_heads == found["attention.heads"] else kv_heads,
-            "block.wiring": cls._wiring(c),
-        }  # fmt: skip
+        own = {"attention.kv_heads": None if kv_heads == found["attention.heads"] else kv_heads}
+        return found | own | {"block.wiring": cls._wiring(c)}
 
     @staticmethod
     def _kv_heads(c: Values) -> int | None:
@@ -138,13 +130,10 @@ class Falcon(Family, kind="falcon"):
     def weights(cls, spec: ModelSpec) -> StateMap:
         two = spec.stacks[-1].layers[0].block.wiring == "parallel2"
         return decoder_map(
-            "transformer",
-            "h",
-            {"qkv": "self_attention.query_key_value", "o": "self_attention.dense"}
-            | MEGATRON
+            "transformer.h",
+            MEGATRON
+            | {"qkv": "self_attention.query_key_value", "o": "self_attention.dense", "tokens": "word_embeddings"}
             | ({"attention_inner": "ln_attn", "ffn_inner": "ln_mlp"} if two else {}),
-            tokens="word_embeddings",
-            final="ln_f",
             op=PerHead(),
             ignored=(r"(transformer\.)?h\.\d+\.self_attention\.(rotary_emb|maybe_rotary)\.inv_freq",),
         )

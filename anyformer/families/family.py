@@ -1,18 +1,9 @@
 """What a family of published models is: its specs by name, how its config.json reads, and where its weights go.
 
-A family is a leaf: one file, found by its name, with no forward pass of its own. What a model needs that a spec can't
-say yet becomes a leaf of another axis first. To add a family, write a subclass of `Family` with
-
-- `base` and `presets`: the published models as data;
-- `architectures`, `model_type` and `keys`: which configs it reads, what each key may hold, and the field of a spec that
-  goes with it both ways (see `config_keys.py`); `groups` of keys that mean something together, such as those of RoPE;
-- `read` and `write` for what no row can say: they add to what `super()` gives;
-- `tensors`: the table of tensors (see `statemap.py`), or `weights`, which makes it for a spec;
-- `small`: a config that runs in milliseconds and uses all that the family has.
-
-Tests find it through the registry: they compare logits with the public class on `small`, take the weights there and
-back, and count every preset. `write` need not check anything. What it could not say shows when the keys are read
-back, and is refused by its name.
+A family is a leaf: one file, found by its name, with no forward pass of its own; what a model needs that a spec can't
+say yet becomes a leaf of another axis first. CONTRIBUTING.md tells how to add one. Tests find it through the registry:
+they compare logits with the public class on `small`, take the weights there and back, and count every preset. `write`
+need not check anything. What it could not say shows when the keys are read back, and is refused by its name.
 """
 
 from __future__ import annotations
@@ -25,8 +16,9 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from anyformer.errors import InputError, SpecError
-from anyformer.families.config_keys import COMMON, Key, KeyGroup, SpecView, read_ids, write_ids, write_keys
+from anyformer.families.config_keys import COMMON, Key, SpecView, read_ids, write_ids
 from anyformer.families.config_values import HARMLESS, REMOTE, Values, has, read_by, without
+from anyformer.families.key_groups import KeyGroup
 from anyformer.families.spec_facts import differences
 from anyformer.families.statemap import StateMap
 from anyformer.registry import OpenAxis
@@ -74,12 +66,11 @@ def series(
     published: str = "",
     note: str = "",
     evidence: str = "",
-    released: bool = True,
 ) -> tuple[Preset, ...]:
-    """Presets of one series. In names and in `published`, `{}` stands for the size and `{SIZE}` for the size in capitals.
+    """Presets of one series. In names and in `published`, `{}` stands for the size and `{SIZE}` for it in capitals.
 
-    A row is a size, its changes beyond those of all, its parameters, and what it has of its own of `published`, `note` and
-    `evidence`, in this order.
+    A row is a size, its changes beyond those of all, its parameters, and what it has of its own of `published`, `note`
+    and `evidence`, in this order.
     """
 
     def preset(
@@ -91,16 +82,23 @@ def series(
         return Preset(
             named(name), named(title), dict(changes or {}) | dict(own), params,
             also=tuple(map(named, also)), hub=tuple(map(named, hub)), published=said or named(published),
-            evidence=seen or evidence, note=noted or note, released=released,
+            evidence=seen or evidence, note=noted or note,
         )  # fmt: skip
 
     return tuple(preset(*row) for row in rows)
 
 
 def sizes(width: int, depth: int, heads: int, *more: int) -> dict[str, int]:
-    """Sizes as changes of a spec; after these three, if they are given: key heads, feed-forward, vocabulary and context."""
+    """Sizes as changes of a spec; after these three, if given: key heads, feed-forward, vocabulary and context."""
     names = ("attention.kv_heads", "ffn.width", "vocab", "context")
     return {"width": width, "depth": depth, "attention.heads": heads, **dict(zip(names, more, strict=False))}
+
+
+TINY: dict[str, float] = {
+    "vocab": 61, "width": 32, "depth": 3, "context": 64, "attention.heads": 4, "attention.kv_heads": 2, "ffn.width": 40,
+    "norm.eps": 1e-3, "embed.token_types": 3, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+"""What a small config has, by the field that a key is read into; special ids by their keys."""
 
 
 class ParsedConfig(NamedTuple):
@@ -136,14 +134,19 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     """The stack and the layer in it that speak for all where keys are written."""
     tensors: ClassVar[StateMap]
     """Where the tensors of a checkpoint go, if that is the same for every spec (otherwise: `weights`)."""
-    small: ClassVar[Mapping[str, Any]]
-    """A config of the smallest size at which everything of the family is in use."""
+    small: ClassVar[Mapping[str, Any]] = {}
+    """A config of the smallest size at which everything of the family is in use. Sizes of `TINY` are added to it."""
 
     def __init_subclass__(cls, **rest: Any) -> None:
         super().__init_subclass__(**rest)
         cls.model_type = cls.model_type or cls.kind
         if "keys" in vars(cls) or "groups" in vars(cls):
             cls.keys = {name: key for group in cls.groups for name, key in group.keys.items()} | dict(cls.keys)
+        firsts: dict[str, str] = {}
+        for name, key in cls.keys.items():
+            if key.default is not None or key.sets[:1] != ("context",):
+                firsts.setdefault(key.sets[0] if key.sets else name, name)
+        cls.small = {name: TINY[field] for field, name in firsts.items() if field in TINY} | dict(cls.small)
 
     @classmethod
     def spec(cls, preset: Preset) -> ModelSpec:
@@ -224,19 +227,20 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
                 wrong.append(f"{REMOTE} names code, and is always refused; remove it from the file")
             else:
                 # What is read once all the others are gone.
-                alone = cls.parse(without(config, [other for other in ignore_keys if other != key]))
-                spare = key in alone.passed or key in HARMLESS or key.startswith("_")
-                if not spare and not alone.problems.found and not cls._fails(alone.changes):
+                alone = without(config, [other for other in ignore_keys if other != key])
+                spare = key in cls.parse(alone).passed or key in HARMLESS or key.startswith("_")
+                if not spare and cls.readable(alone) is not None:
                     wrong.append(f"{key!r} is read and understood, so that it can't be left out")
         return wrong
 
     @classmethod
-    def _fails(cls, changes: Mapping[str, Any]) -> bool:
+    def readable(cls, config: Mapping[str, Any]) -> ModelSpec | None:
+        """The spec that a config describes; None where it is refused."""
+        read = cls.parse(config)
         try:
-            cls.varied(changes)
+            return None if read.problems.found else cls.varied(read.changes)
         except SpecError:
-            return True
-        return False
+            return None
 
     @classmethod
     def hf_from(cls, spec: ModelSpec) -> dict[str, Any]:
@@ -246,10 +250,12 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         spec's `init` and `loss` have no place in such a file.
         """
         title = f"as a checkpoint of {cls.architectures[0]}"
-        ends = [("topology", spec.topology, cls.base.get("topology", "decoder"))]
-        ends += [("embed.kind", spec.embed.kind, cls.base.get("embed", {}).get("kind", "tokens"))]
-        ends += [("head.kind", spec.head.kind, cls.base["head"]["kind"])]
-        obstacles = [end for end in ends if end[1] != end[2]]
+        ends = {
+            "topology": (spec.topology, cls.base.get("topology", "decoder")),
+            "embed.kind": (spec.embed.kind, cls.base.get("embed", {}).get("kind", "tokens")),
+            "head.kind": (spec.head.kind, cls.base["head"]["kind"]),
+        }
+        obstacles = [(name, mine, theirs) for name, (mine, theirs) in ends.items() if mine != theirs]
         config: dict[str, Any] = {"architectures": [cls.architectures[0]], "model_type": cls.model_type}
         if not obstacles:
             config |= cls.write(spec) | write_ids(spec.ids)
@@ -258,10 +264,10 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
             except SpecError as error:
                 raise SpecError(error.problems, title) from error
         if obstacles:
-            lines = [
-                f"{name}: is {_shown(mine)}, but such files mean {_shown(theirs)}" for name, mine, theirs in obstacles
+            shown = [
+                (name, *("unset" if value is None else repr(value) for value in pair)) for name, *pair in obstacles
             ]
-            raise SpecError(lines, title)
+            raise SpecError([f"{name}: is {mine}, but such files mean {theirs}" for name, mine, theirs in shown], title)
         return config
 
     @classmethod
@@ -275,7 +281,11 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     @classmethod
     def write(cls, spec: ModelSpec) -> dict[str, Any]:
         """The keys of a spec with the topology and the ends of `base`; as near as they can say it."""
-        written = write_keys(cls.keys, SpecView.of(spec, *cls.written_from))
+        view, written, seen = SpecView.of(spec, *cls.written_from), dict[str, Any](), set[str]()
+        for name, key in cls.keys.items():
+            if key.write is not None and seen.isdisjoint(key.sets[:1]):
+                written[name] = key.write(view)
+                seen.update(key.sets[:1])
         for group in cls.groups:
             written |= group.write(spec)
         return written
@@ -291,10 +301,6 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         return dict(cls.small)
 
 
-def _shown(value: Any) -> str:
-    return "unset" if value is None else repr(value)
-
-
 def families() -> list[type[Family]]:
     """Every family that reads and writes checkpoints, by its kind."""
     found = [Family.named(kind) for kind in Family.kinds()]
@@ -306,28 +312,21 @@ def family_of(config: Mapping[str, Any], source: str = "") -> type[Family]:
     named, kind = config.get("architectures"), config.get("model_type")
     known = {name: family for family in families() for name in family.architectures}
     if isinstance(named, list) and named:
-        found = [known[name] for name in named if isinstance(name, str) and name in known]
-        if not found:
-            raise SpecError(
-                [f"architectures: {named!r} has no class that we read{_near_class(str(named[0]), known)}"], source
-            )
-        if kind is not None and kind not in (found[0].model_type, *found[0].also_types):
-            raise SpecError(
-                [f"model_type: {kind!r} does not go with architectures {named!r}, which are {found[0].model_type!r}"],
-                source,
-            )
-        return found[0]
+        found = next((known[name] for name in named if isinstance(name, str) and name in known), None)
+        if found is None:
+            why = f"architectures: {named!r} has no class that we read{_near_class(str(named[0]), known)}"
+            raise SpecError([why], source)
+        if kind is not None and kind not in (found.model_type, *found.also_types):
+            why = f"model_type: {kind!r} does not go with architectures {named!r}, which are {found.model_type!r}"
+            raise SpecError([why], source)
+        return found
     # Where two classes share a type, it means the first.
     ordered = sorted(families(), key=lambda f: f.second, reverse=True)
     types = {name: family for family in ordered for name in (family.model_type, *family.also_types)}
     if not isinstance(kind, str) or kind not in types:
         given = "is missing" if kind is None else f"{kind!r} is unknown"
-        raise SpecError(
-            [
-                f"model_type: {given}, and there are no architectures{_near_class(str(kind), types)}; write the right one"
-            ],
-            source,
-        )
+        why = f"model_type: {given}, and there are no architectures{_near_class(str(kind), types)}; write the right one"
+        raise SpecError([why], source)
     return types[kind]
 
 

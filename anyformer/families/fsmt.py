@@ -1,14 +1,12 @@
 """FSMT (Ng et al. 2019): the 2017 Transformer of fairseq, whose sines end at 1/theta and begin after the padding's id."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from anyformer.families.config_keys import activation, flag, table, texts, usual, whole
+from anyformer.families.config_keys import TABLE, TEXTS, activation, flag, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import series
 from anyformer.families.statemap import Rule, StateMap
-from anyformer.families.transformer import SINE_KEYS, SINES, TwoStacks, layer_rules, scaled_embedding, sines
+from anyformer.families.transformer import BASE, SINE_KEYS, SINES, TWO_DEPTHS, TwoStacks, layer_rules, sines
 from anyformer.specs.embed_head import TokenEmbed
 from anyformer.specs.model import ModelSpec
 
@@ -42,15 +40,10 @@ class FSMT(TwoStacks, kind="fsmt"):
     Its source may have a vocabulary of its own (English and Russian), or share the target's (English and German).
     """
 
-    base = {
-        "topology": "encoder-decoder",
-        "attention": {"heads": 1, "bias": "qkvo"},
-        "norm": {"kind": "layernorm", "eps": 1e-5, "placement": "post"},
+    base = BASE | {
         "position": {"kind": "sinusoidal", "layout": "halves", "endpoint": True, "offset": 2},
-        "ffn": {"kind": "relu", "bias": True},
         "embed": {"kind": "tokens", "scale": "sqrt(width)"},
         "head": {"kind": "lm"},
-        "init": {"kind": "normal"},
     }
     presets = series("wmt19-{}", "FAIR's WMT19 {} (2019)",
         ("en-ru", {"vocab": 31232, "source_vocab": 31640, "embed.shared": False}, 323_076_096, "",
@@ -68,7 +61,7 @@ class FSMT(TwoStacks, kind="fsmt"):
     architectures = ("FSMTForConditionalGeneration",)
     keys = {
         **SINE_KEYS,
-        **scaled_embedding(True),
+        "scale_embedding": flag(True, "embed.scale", on="sqrt(width)", off=1.0),
         **usual(tgt_vocab_size=42024, bos_token_id=0, eos_token_id=2),
         "src_vocab_size": whole(42024),
         # Another name of tgt_vocab_size.
@@ -78,14 +71,11 @@ class FSMT(TwoStacks, kind="fsmt"):
         "tie_word_embeddings": flag(False, ("head.tied", "embed.shared")),
         "decoder_start_token_id": whole(2, null=True),
         "pad_token_id": whole(1),
-        "langs": texts(),
-        "decoder": table(),
+        "langs": TEXTS,
+        "decoder": TABLE,
     }
-    small = {
-        "src_vocab_size": 67, "tgt_vocab_size": 61, "d_model": 32, "max_position_embeddings": 64,
-        "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 4, "decoder_attention_heads": 2,
-        "encoder_ffn_dim": 40, "decoder_ffn_dim": 24, "langs": ["en", "de"], "pad_token_id": 1, "bos_token_id": 0,
-        "eos_token_id": 2, "decoder_start_token_id": 2,
+    small = TWO_DEPTHS | {
+        "src_vocab_size": 67, "langs": ["en", "de"], "pad_token_id": 1, "bos_token_id": 0, "decoder_start_token_id": 2,
     }  # fmt: skip
 
     @classmethod

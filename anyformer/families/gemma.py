@@ -1,13 +1,10 @@
 """Gemma (2024): LLaMA's design with gains stored as their distance from 1, scaled embeddings, GEGLU and wide heads."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import SpecView, must, number, usual
-from anyformer.families.config_values import Values
+from anyformer.families.config_keys import GATED, SpecView, activation, must, number, usual
 from anyformer.families.family import series, sizes
 from anyformer.specs.formulas import evaluate
 
@@ -62,12 +59,9 @@ class Gemma(like.LlamaLike, kind="gemma"):
     keys = {
         **KEYS,
         **like.keys(3072, 28, 16, 16, 24576, 256000, 8192, act=TANH, tied=True),
+        # The first files say GELU and mean that by tanh, with which the models were trained.
+        "hidden_act": activation(TANH, gated=True, known=GATED | {"gelu": GATED["gelu_new"]}),
         # Some released files have it beside the other one; the public class does not read it.
         "hidden_activation": must(None, TANH),
     }
     small = like.small(head_dim=12, rope_theta=500.0)
-
-    @classmethod
-    def read(cls, c: Values) -> dict[str, Any]:
-        # The first files say GELU and mean that by tanh, with which the models were trained.
-        return super().read(c) | ({"ffn.form": "tanh"} if c["hidden_act"] == "gelu" else {})

@@ -1,15 +1,12 @@
 """Gemma 2 (2024): norms before and after each branch, capped scores and logits, every second layer with a window."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.families import llama_like as like
 from anyformer.families.config_keys import text
 from anyformer.families.family import Family, series, sizes
 from anyformer.families.gemma import BASE, CAPPED, EVIDENCE, IDS, KEYS, NORM, TANH
-from anyformer.families.rope_keys import RopeKeys
-from anyformer.families.window_keys import WindowKeys
+from anyformer.families.key_groups import RopeKeys, WindowKeys
 
 TRAITS: dict[str, Any] = {
     "attention.softcap": 50.0,

@@ -1,14 +1,12 @@
 """Gemma 3 (2025), its text models: Gemma 2 without caps, norms on queries and keys, and two RoPEs by kind of layer."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.families import llama_like as like
 from anyformer.families.config_keys import must, number, whole
 from anyformer.families.family import Family, series, sizes
 from anyformer.families.gemma import BASE, CAPPED, IDS, KEYS, NORM, TANH
-from anyformer.families.window_keys import FULL, LOCAL, WindowKeys
+from anyformer.families.key_groups import FULL, LOCAL, WindowKeys
 
 THETAS = {FULL: ("rope_theta", 1e6), LOCAL: ("rope_local_base_freq", 1e4)}
 

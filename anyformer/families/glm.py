@@ -1,13 +1,11 @@
 """GLM-4 9B (2024): LLaMA's design with biases on queries, keys and values, and RoPE in pairs on half of each head."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.families import llama_like as like
 from anyformer.families.config_keys import flag, usual
 from anyformer.families.family import Preset, sizes
-from anyformer.families.rope_keys import RopeKeys
+from anyformer.families.key_groups import RopeKeys
 
 GLM: dict[str, Any] = like.BASE | {
     "attention": {"heads": 1, "bias": "qkv"},

@@ -1,7 +1,5 @@
 """GLM-4-0414 (2025): GLM-4 with norms before and after each branch."""
 
-from __future__ import annotations
-
 from anyformer.families import glm
 from anyformer.families import llama_like as like
 from anyformer.families.family import Family, Preset, sizes

@@ -3,8 +3,6 @@
 They were never released, so no checkpoints are read; the scores are tested against XLNet's class, which shares them.
 """
 
-from __future__ import annotations
-
 from anyformer.families.family import Family, Preset
 
 

@@ -1,7 +1,5 @@
 """GPT (Radford et al. 2018): the first of them, with norms after each addition and no norm at the end."""
 
-from __future__ import annotations
-
 from anyformer.families.config_keys import activation, whole
 from anyformer.families.family import Family, Preset, sizes
 from anyformer.families.gpt2 import BASE, CONVOLUTIONS, size_keys
@@ -31,14 +29,8 @@ class GPT(Family, kind="gpt"):
         "n_special": whole(0),
     }
     tensors = decoder_map(
-        "transformer",
-        "h",
-        {"attention_after": "ln_1", "ffn_after": "ln_2"},
+        "transformer.h",
+        {"attention_after": "ln_1", "ffn_after": "ln_2", "tokens": "tokens_embed", "positions": "positions_embed"},
         *CONVOLUTIONS,
-        tokens="tokens_embed",
-        positions="positions_embed",
         ignored=(r"(transformer\.)?(h\.\d+\.attn\.bias|position_ids)",),
     )
-    small = {
-        "vocab_size": 61, "n_positions": 64, "n_embd": 32, "n_layer": 3, "n_head": 4, "layer_norm_epsilon": 1e-3,
-    }  # fmt: skip

@@ -1,8 +1,5 @@
 """GPT-2 (Radford et al. 2019): learned positions, LayerNorm first, GELU by tanh, tied head, biases everywhere."""
 
-from __future__ import annotations
-
-from collections.abc import Mapping
 from typing import Any
 
 from anyformer.families.config_keys import Key, activation, flag, usual, whole
@@ -24,26 +21,21 @@ BASE: dict[str, Any] = {
 GPT2_INIT: dict[str, Any] = {"kind": "gpt2", "std": 0.02}
 MATRICES = {"qkv": "attn.c_attn", "o": "attn.c_proj", "up": "mlp.c_fc", "down": "mlp.c_proj"}
 """The matrices of a block."""
-NORMS = {"attention_inner": "ln_1", "ffn_inner": "ln_2"}
+NORMS = {"attention_inner": "ln_1", "ffn_inner": "ln_2", "final": "ln_f"}
+ENDS = {"tokens": "wte", "positions": "wpe"}
 
 
-def conv_rules(theirs: str, parts: Mapping[str, str]) -> tuple[Rule, ...]:
-    """Weights that are stored (in, out), and their biases."""
-    rules = block_rules(theirs, parts)
-    return tuple(
-        Rule(rule.theirs.replace("{p}", p), tuple(name.replace("{p}", p) for name in rule.ours), op)
-        for rule in rules
-        for p, op in (("weight", Transposed()), ("bias", Joined()))
-    )
-
-
-CONVOLUTIONS = conv_rules("transformer.h.{i}", MATRICES)
-"""The matrices of a block, in GPT as in GPT-2."""
+CONVOLUTIONS = tuple(
+    Rule(rule.theirs.replace("{p}", p), tuple(name.replace("{p}", p) for name in rule.ours), op)
+    for rule in block_rules("transformer.h.{i}", MATRICES)
+    for p, op in (("weight", Transposed()), ("bias", Joined()))
+)
+"""The matrices of a block, in GPT as in GPT-2: weights are stored (in, out)."""
 
 
 def size_keys(
     vocab: int, context: int = 1024, width: int = 768, depth: int = 12, heads: int = 12, *, dropout: float = 0.1,
-    tied: bool = True, **more: int,
+    tied: bool = True, **more: int | None,
 ) -> dict[str, Key]:  # fmt: skip
     """Keys that GPT, GPT-2, GPT-BigCode and GPT-J share, with the defaults of one public class."""
     return {
@@ -54,22 +46,6 @@ def size_keys(
     }
 
 
-def ffn_keys(act: str = "gelu_new") -> dict[str, Key]:
-    """Those of a feed-forward with biases, four times as wide as the model unless the file says otherwise."""
-    return {
-        **usual(n_inner=None),
-        "activation_function": activation(act, prefer=act, more={"ffn.bias": True}),
-    }
-
-
-def small(**more: Any) -> dict[str, Any]:
-    """A small config."""
-    return {
-        "vocab_size": 61, "n_positions": 64, "n_embd": 32, "n_layer": 3, "n_head": 4, "n_inner": 40,
-        "layer_norm_epsilon": 1e-3, "bos_token_id": 1, "eos_token_id": 2,
-    } | more  # fmt: skip
-
-
 EVIDENCE = "the publisher's hyperparameter files and two other projects; the count was recorded by another library"
 
 
@@ -78,11 +54,12 @@ class GPT2(Family, kind="gpt2"):
 
     base = BASE | {"vocab": 50257, "context": 1024, "init": GPT2_INIT, "ids": {"bos": 50256, "eos": [50256]}}
     presets = (
-        Preset("gpt2-small", "GPT-2 small (2019)", sizes(768, 12, 12), 124_439_808, also=("gpt-2-small", "gpt2", "gpt-2"),
-               hub=("openai-community/gpt2",),
+        Preset("gpt2-small", "GPT-2 small (2019)", sizes(768, 12, 12), 124_439_808,
+               also=("gpt-2-small", "gpt2", "gpt-2"), hub=("openai-community/gpt2",),
                published="124,439,808; OpenAI says 124M, the paper's 117M was a miscount", evidence=EVIDENCE),
         *series("gpt2-{}", "GPT-2 {} (2019)",
-            ("medium", sizes(1024, 24, 16), 354_823_168, "354,823,168; OpenAI says 355M, the paper's 345M was a miscount",
+            ("medium", sizes(1024, 24, 16), 354_823_168,
+             "354,823,168; OpenAI says 355M, the paper's 345M was a miscount",
              "released files hold 24 causal masks beside the weights: 379,988,992 numbers"),
             ("large", sizes(1280, 36, 20), 774_030_080, "774,030,080; OpenAI says 774M",
              "released files hold 36 causal masks beside the weights: 811,778,816 numbers"),
@@ -93,24 +70,16 @@ class GPT2(Family, kind="gpt2"):
     architectures = ("GPT2LMHeadModel",)
     before_types = True
     keys = {
-        **size_keys(50257, bos_token_id=50256, eos_token_id=50256),
-        **ffn_keys(),
+        **size_keys(50257, n_inner=None, bos_token_id=50256, eos_token_id=50256),
+        "activation_function": activation("gelu_new", prefer="gelu_new", more={"ffn.bias": True}),
         "scale_attn_weights": flag(True, "attention.scale", on="1/sqrt(head_dim)", off=1.0),
         "scale_attn_by_inverse_layer_idx": flag(False),
         # It only says in which precision scores are computed.
         "reorder_and_upcast_attn": flag(False),
     }
     tensors = decoder_map(
-        "transformer",
-        "h",
-        NORMS,
-        *CONVOLUTIONS,
-        tokens="wte",
-        positions="wpe",
-        final="ln_f",
-        ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)",),
+        "transformer.h", NORMS | ENDS, *CONVOLUTIONS, ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)",)
     )
-    small = small()
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:

@@ -3,8 +3,6 @@
 It was never released, so no checkpoints are read; its layers are tested against GPT-2's class.
 """
 
-from __future__ import annotations
-
 from anyformer.families.family import Family, Preset
 from anyformer.families.gpt2 import GPT2
 

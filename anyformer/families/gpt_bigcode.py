@@ -1,13 +1,11 @@
 """GPT-BigCode (Allal et al. 2023): GPT-2 whose heads share one key, with fused projections stored (out, in)."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from anyformer.families.config_keys import SpecView, each, flag, must, whole
+from anyformer.families.config_keys import SpecView, activation, each, flag, must, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset, sizes
-from anyformer.families.gpt2 import BASE, GPT2_INIT, MATRICES, NORMS, ffn_keys, size_keys, small
+from anyformer.families.gpt2 import BASE, ENDS, GPT2_INIT, MATRICES, NORMS, size_keys
 from anyformer.families.statemap import PerHead, decoder_map
 from anyformer.specs.model import ModelSpec
 
@@ -17,16 +15,15 @@ class GPTBigCode(Family, kind="gpt_bigcode"):
 
     base = BASE | {"attention": {"heads": 1, "kv_heads": 1, "bias": "qkvo"}, "init": GPT2_INIT}
     presets = (
-        Preset("starcoder-15b", "StarCoder 15.5B (2023)",
-               sizes(6144, 40, 48)
+        Preset("starcoder-15b", "StarCoder 15.5B (2023)", sizes(6144, 40, 48)
                | {"vocab": 49152, "context": 8192, "ids.bos": 0, "ids.eos": [0]}, 15_517_456_384, also=("starcoder",),
                published="only rounded, to 15.5B, in the paper as generally known",
                evidence="general knowledge of the paper, not read again; the count is of the public class"),
     )  # fmt: skip
     architectures = ("GPTBigCodeForCausalLM",)
     keys = {
-        **size_keys(50257, bos_token_id=50256, eos_token_id=50256),
-        **ffn_keys("gelu_pytorch_tanh"),
+        **size_keys(50257, n_inner=None, bos_token_id=50256, eos_token_id=50256),
+        "activation_function": activation("gelu_pytorch_tanh", more={"ffn.bias": True}),
         "scale_attn_weights": flag(True),
         "multi_query": flag(True),
         # What multi_query says in other words.
@@ -37,10 +34,8 @@ class GPTBigCode(Family, kind="gpt_bigcode"):
         **each(whole(None), "inference_runner", "max_batch_size", "max_sequence_length"),
         "attention_type": must(None, 2),
     }
-    tensors = decoder_map(
-        "transformer", "h", MATRICES | NORMS, tokens="wte", positions="wpe", final="ln_f", op=PerHead()
-    )
-    small = small(n_embd=36, n_head=3)
+    tensors = decoder_map("transformer.h", MATRICES | NORMS | ENDS, op=PerHead())
+    small = {"n_embd": 36, "n_head": 3}
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:

@@ -1,30 +1,22 @@
 """GPT-Neo (Black et al. 2021): GPT-2 with a window in every second layer, unscaled scores and fewer biases."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from anyformer.families.config_keys import Key, activation, texts, usual, whole
+from anyformer.families.config_keys import TEXTS, Key, activation, is_whole, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family
-from anyformer.families.gpt2 import BASE, NORMS
+from anyformer.families.gpt2 import BASE, ENDS, NORMS
+from anyformer.families.key_groups import LOCAL, arranged, window_of
 from anyformer.families.statemap import decoder_map
-from anyformer.families.window_keys import LOCAL, arranged, window_of
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.stacks import DEEPEST
 
 
-def _is_types(value: Any) -> bool:
-    pairs = value if isinstance(value, list) else [None]
+def _is_types(value: object) -> bool:
+    pairs: list[Any] = value if isinstance(value, list) else [None]
     return all(
-        isinstance(pair, list)
-        and len(pair) == 2
-        and isinstance(pair[0], list)
-        and isinstance(pair[1], int)
-        and not isinstance(pair[1], bool)
-        and all(kind in ("global", "local") for kind in pair[0])
-        for pair in pairs
-    )
+        isinstance(pair, list) and len(pair) == 2 and TEXTS.fits(pair[0]) and is_whole(pair[1]) for pair in pairs
+    ) and {kind for kinds, _ in pairs for kind in kinds} <= {"global", "local"}
 
 
 class GPTNeo(Family, kind="gpt_neo"):
@@ -43,26 +35,19 @@ class GPTNeo(Family, kind="gpt_neo"):
             default=None,
             null=True,
         ),
-        "attention_layers": texts(),
+        "attention_layers": TEXTS,
         "window_size": whole(256),
         "activation_function": activation("gelu_new", prefer="gelu_new", more={"ffn.bias": True}),
     }
     tensors = decoder_map(
-        "transformer",
-        "h",
+        "transformer.h",
         {name: f"attn.attention.{name}_proj" for name in "qkv"}
         | {"o": "attn.attention.out_proj", "up": "mlp.c_fc", "down": "mlp.c_proj"}
-        | NORMS,
-        tokens="wte",
-        positions="wpe",
-        final="ln_f",
+        | NORMS
+        | ENDS,
         ignored=(r"(transformer\.)?h\.\d+\.attn\.attention\.(bias|masked_bias)",),
     )
-    small = {
-        "vocab_size": 61, "max_position_embeddings": 64, "hidden_size": 32, "num_layers": 4, "num_heads": 4,
-        "attention_types": [[["global", "local"], 2]], "window_size": 5, "intermediate_size": 40,
-        "layer_norm_epsilon": 1e-3, "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
+    small = {"num_layers": 4, "attention_types": [[["global", "local"], 2]], "window_size": 5}
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:

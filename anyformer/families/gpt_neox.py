@@ -1,16 +1,14 @@
 """GPT-NeoX (Black et al. 2022): attention and feed-forward in parallel, a norm each; RoPE on a quarter of each head."""
 
-from __future__ import annotations
-
-from typing import Any
-
 from anyformer.families.bloom import MEGATRON
 from anyformer.families.config_keys import activation, each, flag, number, usual
-from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset, series, sizes
 from anyformer.families.gpt2 import BASE
-from anyformer.families.rope_keys import RopeKeys
+from anyformer.families.key_groups import RopeKeys
 from anyformer.families.statemap import PerHead, decoder_map
+
+SMALL = {"kind": "small"}
+"""How they were trained; files speak of plain draws."""
 
 
 class GPTNeoX(Family, kind="gpt_neox"):
@@ -21,12 +19,11 @@ class GPTNeoX(Family, kind="gpt_neox"):
         "ffn": {"kind": "gelu", "bias": True},
         "block": {"wiring": "parallel2"},
         "head": {"kind": "lm"},
-        "init": {"kind": "small"},
     }
     presets = (
-        Preset("gpt-neox-20b", "GPT-NeoX 20B (2022)",
-               sizes(6144, 44, 64)
-               | {"vocab": 50432, "context": 2048, "ffn.kind": "gelu_tanh", "ffn.width": 24576, "ffn.bias": True},
+        Preset("gpt-neox-20b", "GPT-NeoX 20B (2022)", sizes(6144, 44, 64)
+               | {"vocab": 50432, "context": 2048, "init": SMALL, "ffn.kind": "gelu_tanh", "ffn.width": 24576,
+                  "ffn.bias": True},
                20_554_567_680, hub=("EleutherAI/gpt-neox-20b",), published="20,554,567,680 on its card",
                evidence="the authors' training file and one other project",
                note="trained with the fused kernel, whose GELU is the one by tanh; the public class reads 'gelu' by "
@@ -46,8 +43,9 @@ class GPTNeoX(Family, kind="gpt_neox"):
             ("6.9b", sizes(4096, 32, 32) | {"vocab": 50432}, 6_857_302_016),
             ("12b", sizes(5120, 36, 40) | {"vocab": 50688}, 11_846_072_320, "",
              "36 layers, which the count confirms; a later copy of the training file says 40"),
-            changes={"vocab": 50304, "context": 2048, "ids.bos": 0, "ids.eos": [0]}, hub=("EleutherAI/pythia-{}",),
-            published="{params:,} on its card", evidence="the authors' training files and tables and one other project"),
+            changes={"vocab": 50304, "context": 2048, "init": SMALL, "ids.bos": 0, "ids.eos": [0]},
+            hub=("EleutherAI/pythia-{}",), published="{params:,} on its card",
+            evidence="the authors' training files and tables and one other project"),
     )  # fmt: skip
     architectures = ("GPTNeoXForCausalLM",)
     keys = {
@@ -64,11 +62,14 @@ class GPTNeoX(Family, kind="gpt_neox"):
         RopeKeys(fraction=0.25, spelled={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}),
     )
     tensors = decoder_map(
-        "gpt_neox",
-        "layers",
-        {"qkv": "attention.query_key_value", "o": "attention.dense"} | MEGATRON,
-        tokens="embed_in",
-        final="final_layer_norm",
+        "gpt_neox.layers",
+        MEGATRON
+        | {
+            "qkv": "attention.query_key_value",
+            "o": "attention.dense",
+            "tokens": "embed_in",
+            "final": "final_layer_norm",
+        },
         op=PerHead(),
         ignored=(
             r"(gpt_neox\.)?layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",
@@ -77,12 +78,4 @@ class GPTNeoX(Family, kind="gpt_neox"):
         # What the head was called before it was called like everybody's.
         renamed={"embed_out.weight": "lm_head.weight"},
     )
-    small = {
-        "vocab_size": 61, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3,
-        "num_attention_heads": 2, "max_position_embeddings": 64, "rotary_pct": 0.25, "rotary_emb_base": 500,
-        "layer_norm_eps": 1e-3, "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
-
-    @classmethod
-    def read(cls, c: Values) -> dict[str, Any]:
-        return super().read(c) | {"init.kind": "normal"}
+    small = {"num_attention_heads": 2, "rotary_pct": 0.25, "rotary_emb_base": 500}

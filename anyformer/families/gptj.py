@@ -1,16 +1,14 @@
 """GPT-J (Wang and Komatsuzaki 2021): attention and feed-forward in parallel on one norm, RoPE in pairs on part of a head."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any
 
-from anyformer.families.config_keys import SpecView, each, flag, whole
-from anyformer.families.config_values import Values
+from anyformer.families.config_keys import SpecView, activation, each, required, usual, whole
 from anyformer.families.family import Family, Preset, sizes
-from anyformer.families.gpt2 import BASE, ffn_keys, size_keys, small
+from anyformer.families.gpt2 import BASE, size_keys
 from anyformer.families.statemap import decoder_map
 from anyformer.parts.positions.rope import Rope
+
+IDLE = "false has no effect in the public class, so this file can't mean what it says"
 
 
 def _rotated(view: SpecView) -> int:
@@ -29,34 +27,26 @@ class GPTJ(Family, kind="gptj"):
         "head": {"kind": "lm", "bias": True},
     }
     presets = (
-        Preset("gpt-j-6b", "GPT-J 6B (2021)",
-               sizes(4096, 28, 16)
-               | {"vocab": 50400, "context": 2048, "ids.bos": 50256, "ids.eos": [50256]}, 6_050_882_784, hub=("EleutherAI/gpt-j-6b",),
-               published="6,053,381,344 on its card", evidence="the authors' training code and two other projects",
+        Preset("gpt-j-6b", "GPT-J 6B (2021)", sizes(4096, 28, 16)
+               | {"vocab": 50400, "context": 2048, "ids.bos": 50256, "ids.eos": [50256]}, 6_050_882_784,
+               hub=("EleutherAI/gpt-j-6b",), published="6,053,381,344 on its card",
+               evidence="the authors' training code and two other projects",
                note="the card counts what 8 shards each held again: 7 x (28 x 3 + 2) x 4096 for norms and output "
                "biases and 8 x 4096 for an input bias, which is the difference to the last number"),
     )  # fmt: skip
     architectures = ("GPTJForCausalLM",)
     keys = {
-        **size_keys(50400, 2048, 4096, 28, 16, dropout=0.0, tied=False, bos_token_id=50256, eos_token_id=50256),
-        **ffn_keys(),
+        **size_keys(50400, 2048, 4096, 28, 16, dropout=0.0, tied=False, n_inner=None),
+        **usual(bos_token_id=50256, eos_token_id=50256),
+        "activation_function": activation("gelu_new", prefer="gelu_new", more={"ffn.bias": True}),
         "rotary_dim": replace(whole(64, "position.dims"), write=_rotated),
-        **each(flag(True), "rotary", "scale_attn_weights"),
+        **each(required(True, IDLE), "rotary", "scale_attn_weights"),
     }
     tensors = decoder_map(
-        "transformer",
-        "h",
+        "transformer.h",
         {name: f"attn.{name}_proj" for name in "qkv"}
-        | {"o": "attn.out_proj", "up": "mlp.fc_in", "down": "mlp.fc_out", "attention_inner": "ln_1"},
-        tokens="wte",
-        final="ln_f",
+        | {"o": "attn.out_proj", "up": "mlp.fc_in", "down": "mlp.fc_out", "attention_inner": "ln_1"}
+        | {"tokens": "wte", "final": "ln_f"},
         ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias|embed_positions)",),
     )
-    small = small(n_head=2, rotary_dim=6)
-
-    @classmethod
-    def read(cls, c: Values) -> dict[str, Any]:
-        for name in ("rotary", "scale_attn_weights"):
-            if not c[name]:
-                c.refuse(name, "false has no effect in the public class, so this file can't mean what it says")
-        return super().read(c)
+    small = {"n_head": 2, "rotary_dim": 6}

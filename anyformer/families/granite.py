@@ -1,10 +1,11 @@
 """Granite 3 (2024): LLaMA's design with a constant on the embeddings, on each branch, on scores and on logits."""
 
-from __future__ import annotations
-
 from anyformer.families import llama_like as like
 from anyformer.families.config_keys import divisor, number, usual
-from anyformer.families.family import Preset, sizes
+from anyformer.families.family import series, sizes
+
+SMALL = "2,533,531,648 in released files of a model of the same shapes"
+LARGE = "8,170,864,640 in files of Granite 3.3, which has four tokens more"
 
 
 class Granite(like.LlamaLike, kind="granite"):
@@ -18,23 +19,17 @@ class Granite(like.LlamaLike, kind="granite"):
         "head": {"kind": "lm", "tied": True},
     }
     presets = (
-        Preset("granite-3.0-2b", "Granite 3.0 2B (2024)",
-               sizes(2048, 40, 32, 8, 8192, 49155, 4096) | {"head.scale": "1/8"}, 2_533_531_648,
-               published="2,533,531,648 in released files of a model of the same shapes",
-               evidence="another project's record of the released config, and the publisher's code"),
-        Preset("granite-3.0-8b", "Granite 3.0 8B (2024)",
-               sizes(4096, 40, 32, 8, 12800, 49155, 4096) | {"head.scale": "1/16"}, 8_170_848_256,
-               published="8,170,864,640 in files of Granite 3.3, which has four tokens more",
-               evidence="the publisher's code, and another project's record of the released config",
-               note="the publisher's code lists a context of 8192"),
-        Preset("granite-3.1-2b", "Granite 3.1 2B (2024)",
-               sizes(2048, 40, 32, 8, 8192, 49155, 131072) | {"head.scale": "1/8", "position.theta": 5e6},
-               2_533_531_648, published="2,533,531,648 in released files of a model of the same shapes",
-               evidence="the config in the publisher's training code"),
-        Preset("granite-3.1-8b", "Granite 3.1 8B (2024)",
-               sizes(4096, 40, 32, 8, 12800, 49155, 131072) | {"head.scale": "1/16", "position.theta": 1e7},
-               8_170_848_256, published="8,170,864,640 in files of Granite 3.3, which has four tokens more",
-               evidence="a copy of the config of Granite 3.3, and the publisher's code"),
+        *series("granite-3.0-{}", "Granite 3.0 {SIZE} (2024)",
+            ("2b", sizes(2048, 40, 32, 8, 8192, 49155, 4096) | {"head.scale": "1/8"}, 2_533_531_648, SMALL, "",
+             "another project's record of the released config, and the publisher's code"),
+            ("8b", sizes(4096, 40, 32, 8, 12800, 49155, 4096) | {"head.scale": "1/16"}, 8_170_848_256, LARGE,
+             "the publisher's code lists a context of 8192",
+             "the publisher's code, and another project's record of the released config")),
+        *series("granite-3.1-{}", "Granite 3.1 {SIZE} (2024)",
+            ("2b", sizes(2048, 40, 32, 8, 8192, 49155, 131072) | {"head.scale": "1/8", "position.theta": 5e6},
+             2_533_531_648, SMALL, "", "the config in the publisher's training code"),
+            ("8b", sizes(4096, 40, 32, 8, 12800, 49155, 131072) | {"head.scale": "1/16", "position.theta": 1e7},
+             8_170_848_256, LARGE, "", "a copy of the config of Granite 3.3, and the publisher's code")),
     )  # fmt: skip
     architectures = ("GraniteForCausalLM",)
     second = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,10 +61,7 @@ def stored_dtype(folder: Path) -> torch.dtype:
     known = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
     found = {place.dtype for header in headers_of(folder).values() for place in header.tensors.values()}
     dtypes = [known[name] for name in sorted(found) if name in known]
-    widest = dtypes[0] if dtypes else torch.float32
-    for dtype in dtypes:
-        widest = torch.promote_types(widest, dtype)
-    return widest
+    return functools.reduce(torch.promote_types, dtypes) if dtypes else torch.float32
 
 
 def load(

@@ -3,8 +3,6 @@
 It was never released, so no checkpoints are read; it is tested against the decoder of T5's class, run on its own.
 """
 
-from __future__ import annotations
-
 from anyformer.families import t5_like as like
 from anyformer.families.family import Family, Preset
 

@@ -1,15 +1,13 @@
 """LED (Beltagy et al. 2020): BART whose encoder is a Longformer, with many more positions than its decoder."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.families.config_keys import activation, must, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import series, sizes
-from anyformer.families.longformer import global_rules, local, read_windows, windows_key, write_windows
+from anyformer.families.longformer import WINDOWS, global_rules, local, read_windows, write_windows
 from anyformer.families.statemap import Rule, Shaped, StateMap, block_rules
-from anyformer.families.transformer import STACK_KEYS, TwoStacks, layer_rules
+from anyformer.families.transformer import BASE, STACK_KEYS, TWO_DEPTHS, TwoStacks, layer_rules
 from anyformer.specs.embed_head import TokenHead
 from anyformer.specs.model import ModelSpec
 
@@ -20,17 +18,14 @@ ENCODER = "led.encoder.layers.{i}.self_attn"
 class LED(TwoStacks, kind="led"):
     """LED. Global tokens are those of the source; the decoder sees all of both."""
 
-    base = {
-        "topology": "encoder-decoder",
+    base = BASE | {
         "vocab": 50265,
         "context": 16384,
-        "attention": {"heads": 1, "bias": "qkvo"},
         "encoder": {"attention": {"global_projections": True}},
         "norm": {"kind": "layernorm", "eps": 1e-5, "placement": "post", "embedding": True},
         "position": {"kind": "learned"},
         "ffn": {"kind": "gelu", "bias": True},
         "head": {"kind": "lm", "tied": True},
-        "init": {"kind": "normal", "std": 0.02},
         "ids": {"pad": 1, "bos": 0, "eos": [2], "start": 2},
     }
     presets = series("led-{}", "LED {} (2020)",
@@ -48,7 +43,7 @@ class LED(TwoStacks, kind="led"):
         **STACK_KEYS,
         **usual(vocab_size=50265, bos_token_id=0, pad_token_id=1, eos_token_id=2),
         "activation_function": activation("gelu", more={"ffn.bias": True}),
-        "attention_window": windows_key(),
+        "attention_window": WINDOWS,
         "max_encoder_position_embeddings": whole(16384),
         "max_decoder_position_embeddings": whole(1024),
         # The class has one name for three tables, or three tables of which one is never read.
@@ -58,11 +53,9 @@ class LED(TwoStacks, kind="led"):
         "max_position_embeddings": must(None),
         "scale_embedding": must(False),
     }
-    small = {
-        "vocab_size": 61, "d_model": 32, "max_encoder_position_embeddings": 64,
-        "max_decoder_position_embeddings": 40, "encoder_layers": 3, "decoder_layers": 2,
-        "encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 40, "decoder_ffn_dim": 24,
-        "attention_window": [4, 8, 4], "pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2,
+    small = TWO_DEPTHS | {
+        "max_encoder_position_embeddings": 64, "max_decoder_position_embeddings": 40, "encoder_layers": 3,
+        "decoder_layers": 2, "attention_window": [4, 8, 4], "pad_token_id": 1, "bos_token_id": 0,
         "decoder_start_token_id": 2,
     }  # fmt: skip
 

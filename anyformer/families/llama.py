@@ -1,7 +1,5 @@
 """LLaMA and its many relatives (Touvron et al. 2023): RMSNorm first, RoPE in halves, SwiGLU, no biases."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.families import llama_like as like

@@ -9,7 +9,7 @@ from typing import Any
 from anyformer.families.config_keys import Key, activation, flag, number, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family
-from anyformer.families.rope_keys import RopeKeys
+from anyformer.families.key_groups import RopeKeys
 from anyformer.families.statemap import Rule, StateMap, decoder_map
 
 BASE: dict[str, Any] = {
@@ -33,10 +33,10 @@ LLAMA = ATTENTION | FFN | PRE_NORMS
 """The parts of a block, and what they are called in files."""
 
 
-def tensors(parts: Mapping[str, str], *more: Rule, final: str = "norm") -> StateMap:
+def tensors(parts: dict[str, str], *more: Rule) -> StateMap:
     """A table of tensors with the usual ends."""
     unread = r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"
-    return decoder_map("model", "layers", parts, *more, tokens="embed_tokens", final=final, ignored=(unread,))
+    return decoder_map("model.layers", {"tokens": "embed_tokens", "final": "norm"} | parts, *more, ignored=(unread,))
 
 
 def keys(
@@ -71,13 +71,9 @@ def qk_norm_key(norm: Mapping[str, Any]) -> Key:
     return replace(flag(False), read=read, write=lambda view: view.get("attention.qk_norm") is not None)
 
 
-def small(*, eps_key: str | None = "rms_norm_eps", **more: Any) -> dict[str, Any]:
-    """A small config with grouped heads and three layers."""
-    return {
-        "vocab_size": 61, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 3,
-        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
-        "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
-    } | ({} if eps_key is None else {eps_key: 1e-3}) | more  # fmt: skip
+def small(**more: Any) -> dict[str, Any]:
+    """A small config with special ids, also where the public class has none by default."""
+    return {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0} | more
 
 
 class LlamaLike(Family):

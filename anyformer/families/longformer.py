@@ -1,7 +1,5 @@
 """Longformer (Beltagy et al. 2020): RoBERTa with windows, and global tokens that have projections of their own."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
@@ -9,9 +7,9 @@ from anyformer.families import bert_like as like
 from anyformer.families.config_keys import Key, are_whole, flag, must, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import series, sizes
+from anyformer.families.key_groups import arranged
 from anyformer.families.roberta import Roberta, RobertaLike
 from anyformer.families.statemap import Rule
-from anyformer.families.window_keys import arranged
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.stacks import DEEPEST, Stack, pattern_of
 
@@ -19,9 +17,8 @@ GLOBAL = {"query_global": "global_q", "key_global": "global_k", "value_global": 
 """Projections of global tokens: their names, and ours."""
 
 
-def windows_key() -> Key:
-    """How many keys around itself a token sees in every layer, or in each."""
-    return Key(what="a whole number, or a list of one for each layer", fits=are_whole, default=512)
+WINDOWS = Key(what="a whole number, or a list of one for each layer", fits=are_whole, default=512)
+"""How many keys around itself a token sees in every layer, or in each."""
 
 
 def local(window: int) -> str:
@@ -55,10 +52,7 @@ def global_rules(theirs: str, ours: str) -> tuple[Rule, ...]:
 class Longformer(RobertaLike, kind="longformer"):
     """Longformer with its masked-LM head: an encoder. The causal, dilated model of the paper was not released."""
 
-    base = dict(Roberta.base) | {
-        "context": 4096,
-        "attention": {"heads": 1, "bias": "qkvo", "global_projections": True},
-    }
+    base = dict(Roberta.base) | {"context": 4096, "attention": {"heads": 1, "bias": "qkvo", "global_projections": True}}
     presets = series("longformer-{}", "Longformer {} (2020)",
         ("base", sizes(768, 12, 12), 148_711_257, "about 149M, as is generally known; 148,659,456 without the head"),
         ("large", sizes(1024, 24, 16), 434_653_273, "about 435M, as is generally known; 434,600,960 without the head"),
@@ -72,7 +66,7 @@ class Longformer(RobertaLike, kind="longformer"):
     architectures = ("LongformerForMaskedLM",)
     body = "longformer"
     keys = like.keys(vocab=30522, context=512, bos_token_id=0, eos_token_id=2) | {
-        "attention_window": windows_key(),
+        "attention_window": WINDOWS,
         "pad_token_id": whole(1),
         # How chunks are cut for an export; what is computed stays the same.
         "onnx_export": flag(False),
@@ -80,7 +74,7 @@ class Longformer(RobertaLike, kind="longformer"):
         "attention_mode": must("longformer"),
         "ignore_attention_mask": must(False),
     }
-    small = like.small(pad_token_id=1, bos_token_id=0, eos_token_id=2, attention_window=[4, 8, 4])
+    small = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2, "attention_window": [4, 8, 4]}
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:

@@ -1,11 +1,8 @@
 """Mistral (Jiang et al. 2023): LLaMA with grouped heads and, in its first version, a sliding window in every layer."""
 
-from __future__ import annotations
-
 from anyformer.families import llama_like as like
 from anyformer.families.family import Preset, sizes
-from anyformer.families.rope_keys import RopeKeys
-from anyformer.families.window_keys import WindowKeys
+from anyformer.families.key_groups import RopeKeys, WindowKeys
 
 
 class Mistral(like.LlamaLike, kind="mistral"):

@@ -1,32 +1,17 @@
 """ModernBERT (Warner et al. 2024): an encoder with RoPE, gated feed-forwards, and a window in two of three layers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from anyformer.families.config_keys import (
-    ACTIVATIONS,
-    Key,
-    activation,
-    each,
-    flag,
-    must,
-    number,
-    text,
-    texts,
-    usual,
-    whole,
-)
+from anyformer.families import key_groups
+from anyformer.families.config_keys import ACTIVATIONS, TEXTS, activation, each, flag, must, number, text, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, series, sizes
-from anyformer.families.rope_keys import ROPE_KEYS, read_ropes, write_ropes
 from anyformer.families.statemap import Rule, StateMap, block_rules
-from anyformer.families.window_keys import FULL, LOCAL, arranged, checked, each_layer, positions_of, window_of
 from anyformer.specs.model import ModelSpec
 
-THETAS = {FULL: ("global_rope_theta", 160000.0), LOCAL: ("local_rope_theta", 10000.0)}
+THETAS = {key_groups.FULL: ("global_rope_theta", 160000.0), key_groups.LOCAL: ("local_rope_theta", 10000.0)}
 FIRST = {"norm": {"attention_placement": "none"}}
 """The first layer follows the norm of the embeddings, and has none of its own before attention."""
 
@@ -39,8 +24,8 @@ BASE: dict[str, Any] = {
     # Published with all draws cut at two standard deviations.
     "init": {"kind": "gpt2", "std": 0.02},
 }
-KEYS: dict[str, Key] = {
-    **ROPE_KEYS,
+KEYS = {
+    **key_groups.ROPE_KEYS,
     **usual(vocab_size=50368, hidden_size=768, intermediate_size=1152, num_hidden_layers=22, num_attention_heads=12),
     **usual(max_position_embeddings=8192, initializer_range=0.02, norm_eps=1e-5, attention_bias=False, mlp_bias=False),
     **usual(attention_dropout=0.0, embedding_dropout=0.0, mlp_dropout=0.0, tie_word_embeddings=True),
@@ -48,7 +33,7 @@ KEYS: dict[str, Key] = {
     "hidden_activation": activation("gelu", gated=True),
     "initializer_cutoff_factor": number(2.0, null=True),
     "norm_bias": flag(False, "norm.bias"),
-    "layer_types": texts(),
+    "layer_types": TEXTS,
     "global_attn_every_n_layers": whole(3),
     **each(number(None), "global_rope_theta", "local_rope_theta"),
     # It would count for both kinds of layers; the tables in rope_parameters say more.
@@ -81,9 +66,15 @@ def published_name(kind: str) -> str:
 
 def layers(names: list[str], window: str, thetas: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Layers by name as changes of a spec; a window and a RoPE go with the kind of layer."""
-    own = {"local": {"attention.pattern": window} | dict(thetas[LOCAL]), "global": dict(thetas[FULL])}
-    found = arranged(names, own)
+    own = {
+        "local": {"attention.pattern": window} | dict(thetas[key_groups.LOCAL]),
+        "global": dict(thetas[key_groups.FULL]),
+    }
+    found = key_groups.arranged(names, own)
     return found | {"layers": dict(found.get("layers", {})) | {"0": FIRST}}
+
+
+PARTS = {"o": "attn.Wo", "gate_up": "mlp.Wi", "down": "mlp.Wo", "attention_inner": "attn_norm", "ffn_inner": "mlp_norm"}
 
 
 class ModernBertLike(Family):
@@ -91,13 +82,12 @@ class ModernBertLike(Family):
 
     written_from = (-1, -1)
     keys = KEYS
-    small = {
-        "vocab_size": 61, "hidden_size": 32, "intermediate_size": 40, "num_hidden_layers": 4, "num_attention_heads": 4,
-        "max_position_embeddings": 64, "norm_eps": 1e-3, "local_attention": 8, "pad_token_id": 0, "eos_token_id": 2,
-        "bos_token_id": 1, "cls_token_id": 1, "sep_token_id": 2,
-    }  # fmt: skip
+    small = {"num_hidden_layers": 4, "local_attention": 8, "cls_token_id": 1, "sep_token_id": 2}
     window: ClassVar[str]
     """The pattern of a layer with a window, by half of its width."""
+    head: ClassVar[str] = "head"
+    """What files call the layer before the output matrix."""
+    projections: ClassVar[Mapping[str, str]] = {"qkv": "attn.Wqkv"}
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:
@@ -107,43 +97,41 @@ class ModernBertLike(Family):
         for key, _ in THETAS.values():
             if key in c.given and c[key] is None:
                 c.problems.add(key, "None is not a finite number")
-        types = c["layer_types"] or each_layer(c, lambda i: LOCAL if i % max(every, 1) else FULL)
-        ropes = read_ropes(c, THETAS)
-        names = checked(c, types, c["local_attention"])
+        types = c["layer_types"] or key_groups.each_layer(
+            c, lambda i: key_groups.LOCAL if i % max(every, 1) else key_groups.FULL
+        )
+        ropes = key_groups.read_ropes(c, THETAS)
+        names = key_groups.checked(c, types, c["local_attention"])
         pattern = cls.window.format(c["local_attention"] // 2)
         return super().read(c) | (layers(names, pattern, ropes) if ropes else {})
 
     @classmethod
     def write(cls, spec: ModelSpec) -> dict[str, Any]:
-        half, types = window_of(spec)
-        ropes = write_ropes(positions_of(spec), [key for key, _ in THETAS.values()])
+        half, types = key_groups.window_of(spec)
+        ropes = key_groups.write_ropes(spec, [key for key, _ in THETAS.values()])
         own = {"layer_types": types, "local_attention": 128 if half is None else 2 * half, "rope_scaling": None}
         return super().write(spec) | ropes | own
 
-
-PARTS = {"o": "attn.Wo", "gate_up": "mlp.Wi", "down": "mlp.Wo", "attention_inner": "attn_norm", "ffn_inner": "mlp_norm"}
-
-
-def weights(spec: ModelSpec, head: str, attention: Mapping[str, str]) -> StateMap:
-    """The table of tensors of a class whose head is called `head`, by the names of its attention's projections."""
-    stack, table = spec.stacks[-1].name, "model.embeddings.tok_embeddings.weight"
-    return StateMap(
-        rules=(
-            Rule(table, "embed.tokens.weight"),
-            Rule("model.embeddings.norm.{p}", f"{stack}.embedding_norm.{{p}}"),
-            *block_rules("model.layers.{i}", {**PARTS, **attention}, f"{stack}.blocks.{{i}}"),
-            Rule("model.final_norm.{p}", f"{stack}.final_norm.{{p}}"),
-            Rule(f"{head}.dense.{{p}}", "head.dense.{p}"),
-            Rule(f"{head}.norm.{{p}}", "head.norm.{p}"),
-            Rule("decoder.{p}", "head.{p}"),
-        ),
-        copies={"decoder.weight": table},
-        prefix="model.",
-    )
+    @classmethod
+    def weights(cls, spec: ModelSpec) -> StateMap:
+        stack, table = spec.stacks[-1].name, "model.embeddings.tok_embeddings.weight"
+        return StateMap(
+            rules=(
+                Rule(table, "embed.tokens.weight"),
+                Rule("model.embeddings.norm.{p}", f"{stack}.embedding_norm.{{p}}"),
+                *block_rules("model.layers.{i}", {**PARTS, **cls.projections}, f"{stack}.blocks.{{i}}"),
+                Rule("model.final_norm.{p}", f"{stack}.final_norm.{{p}}"),
+                Rule(f"{cls.head}.dense.{{p}}", "head.dense.{p}"),
+                Rule(f"{cls.head}.norm.{{p}}", "head.norm.{p}"),
+                Rule("decoder.{p}", "head.{p}"),
+            ),
+            copies={"decoder.weight": table},
+            prefix="model.",
+        )
 
 
 def _sizes(width: int, depth: int, heads: int, ffn: int) -> dict[str, Any]:
-    kinds = {FULL: {"position.theta": 160000.0}, LOCAL: {"position.theta": 10000.0}}
+    kinds = {key_groups.FULL: {"position.theta": 160000.0}, key_groups.LOCAL: {"position.theta": 10000.0}}
     names = ["local" if i % 3 else "global" for i in range(depth)]
     return sizes(width, depth, heads) | {"ffn.width": ffn} | layers(names, "symmetric_window(64)", kinds)
 
@@ -153,17 +141,13 @@ class ModernBert(ModernBertLike, kind="modernbert"):
 
     base = {"topology": "encoder"} | BASE
     presets = series("modernbert-{}", "ModernBERT {} (2024)",
-        ("base", _sizes(768, 22, 12, 1152), 149_655_232, "149,014,272 in a copy of the body; its card rounds to 149M", "",
-         "the defaults of the public class; the count of the body in a released copy"),
-        ("large", _sizes(1024, 28, 16, 2624), 395_881_664, "its card is generally known to round to 395M, which was not "
-         "read again", "", "two copies of the released config"),
+        ("base", _sizes(768, 22, 12, 1152), 149_655_232, "149,014,272 in a copy of the body; its card rounds to 149M",
+         "", "the defaults of the public class; the count of the body in a released copy"),
+        ("large", _sizes(1024, 28, 16, 2624), 395_881_664, "its card is generally known to round to 395M, which was "
+         "not read again", "", "two copies of the released config"),
         changes={"vocab": 50368, "context": 8192, "ids.pad": 50283, "ids.eos": [50282], "ids.bos": 50281},
         hub=("answerdotai/ModernBERT-{}",),
         note="with the masked-LM head; a window of 128 means 64 tokens on either side",
     )  # fmt: skip
     architectures = ("ModernBertForMaskedLM",)
     window = "symmetric_window({})"
-
-    @classmethod
-    def weights(cls, spec: ModelSpec) -> StateMap:
-        return weights(spec, "head", {"qkv": "attn.Wqkv"})

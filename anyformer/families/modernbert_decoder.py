@@ -1,10 +1,6 @@
 """ModernBERT as a decoder: the same layers, windows that look back only, and separate projections."""
 
-from __future__ import annotations
-
 from anyformer.families import modernbert
-from anyformer.families.statemap import StateMap
-from anyformer.specs.model import ModelSpec
 
 
 class ModernBertDecoder(modernbert.ModernBertLike, kind="modernbert_decoder"):
@@ -14,7 +10,5 @@ class ModernBertDecoder(modernbert.ModernBertLike, kind="modernbert_decoder"):
     architectures = ("ModernBertDecoderForCausalLM",)
     model_type = "modernbert-decoder"
     window = "window({})"
-
-    @classmethod
-    def weights(cls, spec: ModelSpec) -> StateMap:
-        return modernbert.weights(spec, "lm_head", {name: f"attn.{name}_proj" for name in "qkv"})
+    head = "lm_head"
+    projections = {name: f"attn.{name}_proj" for name in "qkv"}

@@ -1,12 +1,10 @@
 """MPT (MosaicML 2023): ALiBi, LayerNorm first without bias, GELU, a tied head, and no bias anywhere."""
 
-from __future__ import annotations
-
 from typing import Any
 
-from anyformer.families.config_keys import COMMON, SpecView, each, flag, must, number, table, text, usual, whole
+from anyformer.families.config_keys import COMMON, TABLE, SpecView, each, flag, must, number, text, usual, whole
 from anyformer.families.config_values import Values
-from anyformer.families.family import Family, Preset, sizes
+from anyformer.families.family import Family, series, sizes
 from anyformer.families.statemap import decoder_map
 from anyformer.specs.codec import Problems
 from anyformer.specs.formulas import evaluate
@@ -36,23 +34,21 @@ class MPT(Family, kind="mpt"):
         "head": {"kind": "lm", "tied": True},
         "init": {"kind": "normal", "std": 0.02},
     }
-    presets = (
-        Preset("mpt-7b", "MPT 7B (2023)", sizes(4096, 32, 32) | {"vocab": 50432, "context": 2048}, 6_649_286_656,
-               published="only rounded, to 6.7B, on its card",
-               evidence="the table on its card and the publisher's training file",
-               note="a vocabulary of 50432 in the release; the training file and the public class's default say 50368"),
-        Preset("mpt-30b", "MPT 30B (2023)", sizes(7168, 48, 64) | {"vocab": 50432, "context": 8192},
-               29_957_200_896,
-               published="only rounded, to 29.95B, on its card", evidence="the table on its card",
-               note="64 heads of 112 by the card; a training file of the publisher has 56 of 128, which has the same "
-               "count and other slopes"),
+    presets = series("mpt-{}", "MPT {SIZE} (2023)",
+        ("7b", sizes(4096, 32, 32) | {"context": 2048}, 6_649_286_656, "only rounded, to 6.7B, on its card",
+         "a vocabulary of 50432 in the release; the training file and the public class's default say 50368",
+         "the table on its card and the publisher's training file"),
+        ("30b", sizes(7168, 48, 64) | {"context": 8192}, 29_957_200_896, "only rounded, to 29.95B, on its card",
+         "64 heads of 112 by the card; a training file of the publisher has 56 of 128, which has the same count and "
+         "other slopes", "the table on its card"),
+        changes={"vocab": 50432},
     )  # fmt: skip
     architectures = ("MptForCausalLM", "MPTForCausalLM")
     keys = {
         **usual(d_model=2048, n_heads=16, n_layers=24, max_seq_len=2048, vocab_size=50368, layer_norm_epsilon=1e-5),
         **usual(initializer_range=0.02, tie_word_embeddings=True),
         "expansion_ratio": must(4),
-        "attn_config": table(),
+        "attn_config": TABLE,
         "logit_scale": must(None),
         "no_bias": must(True),
         "norm_type": must("low_precision_layernorm", "layernorm"),
@@ -60,23 +56,17 @@ class MPT(Family, kind="mpt"):
         "learned_pos_emb": flag(True),
         **each(number(0.0), "resid_pdrop", "emb_pdrop", "embedding_fraction"),
         "init_device": text("cpu"),
-        "init_config": table(),
+        "init_config": TABLE,
         "tokenizer_name": text(None),
         "verbose": whole(0),
     }
     tensors = decoder_map(
-        "transformer",
-        "blocks",
+        "transformer.blocks",
         {"qkv": "attn.Wqkv", "o": "attn.out_proj", "up": "ffn.up_proj", "down": "ffn.down_proj"}
-        | {"attention_inner": "norm_1", "ffn_inner": "norm_2"},
-        tokens="wte",
-        final="norm_f",
+        | {"attention_inner": "norm_1", "ffn_inner": "norm_2", "tokens": "wte", "final": "norm_f"},
     )
     # Six heads: not a power of two, so that slopes are taken from two sequences.
-    small = {
-        "vocab_size": 61, "d_model": 36, "n_layers": 3, "n_heads": 6, "max_seq_len": 64,
-        "layer_norm_epsilon": 1e-3, "attn_config": {"clip_qkv": 0.8}, "bos_token_id": 1, "eos_token_id": 2,
-    }  # fmt: skip
+    small = {"d_model": 36, "n_heads": 6, "attn_config": {"clip_qkv": 0.8}, "bos_token_id": 1, "eos_token_id": 2}
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:

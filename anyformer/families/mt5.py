@@ -1,7 +1,5 @@
 """mT5 (Xue et al. 2020): T5 1.1 for a hundred languages, with a vocabulary of a quarter of a million."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.families import t5_like as like
@@ -34,4 +32,4 @@ class MT5(like.T5Like, kind="mt5"):
     architectures = ("MT5ForConditionalGeneration",)
     second = True
     keys = KEYS
-    small = like.small(tie_word_embeddings=False)
+    small = dict(like.T5Like.small) | {"tie_word_embeddings": False}

@@ -3,8 +3,6 @@
 No public class is left, so no checkpoints are read; the scheme itself is tested against its formula.
 """
 
-from __future__ import annotations
-
 from anyformer.families import bert_like as like
 from anyformer.families.family import Family, series, sizes
 

@@ -1,7 +1,5 @@
 """OLMo (Groeneveld et al. 2024), the first: LLaMA with LayerNorms that learn nothing, and optional clipping."""
 
-from __future__ import annotations
-
 from anyformer.families import llama_like as like
 from anyformer.families.config_keys import number, usual
 from anyformer.families.family import Preset, sizes
@@ -33,4 +31,4 @@ class Olmo(like.LlamaLike, kind="olmo"):
     }
     tensors = like.tensors(like.ATTENTION | like.FFN)
     # So low that it clips the numbers of a small model.
-    small = like.small(eps_key=None, clip_qkv=0.7)
+    small = like.small(clip_qkv=0.7)

@@ -1,7 +1,5 @@
 """OLMo 2 (2024): norms on the output of each branch, and on the whole projected queries and keys."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.families import llama_like as like

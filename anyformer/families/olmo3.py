@@ -1,14 +1,12 @@
 """OLMo 3 (2025): OLMo 2 with windows in three of four layers, and stretched frequencies in the fourth."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.families import llama_like as like
 from anyformer.families.config_keys import must
 from anyformer.families.family import Family, series, sizes
+from anyformer.families.key_groups import FULL, LOCAL, WindowKeys
 from anyformer.families.olmo2 import KEYS, OLMO, TENSORS
-from anyformer.families.window_keys import FULL, LOCAL, WindowKeys
 
 THETAS = {FULL: ("rope_theta", 5e5), LOCAL: ("rope_theta", 5e5)}
 TRAITS: dict[str, Any] = {

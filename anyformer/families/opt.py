@@ -1,11 +1,9 @@
 """OPT (Zhang et al. 2022): learned positions from row 2, ReLU, biases; its 350M model has norms last and a narrow table."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
-from anyformer.families.config_keys import activation, each, flag, number, usual, whole
+from anyformer.families.config_keys import activation, each, embed_width, flag, number, usual
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset, series, sizes
 from anyformer.families.gpt2 import BASE
@@ -46,25 +44,19 @@ class OPT(Family, kind="opt"):
         **usual(tie_word_embeddings=True, pad_token_id=1, bos_token_id=2, eos_token_id=2),
         "do_layer_norm_before": flag(True),
         "_remove_final_layer_norm": flag(False),
-        "word_embed_proj_dim": whole(None),
+        "word_embed_proj_dim": embed_width(),
         # Of no use in the public class, or of use in training only.
         **each(number(0.0), "activation_dropout", "layerdrop"),
         "activation_function": activation("relu"),
         "enable_bias": flag(True, ("attention.bias", "ffn.bias")),
         "layer_norm_elementwise_affine": flag(True, "norm.bias"),
     }
-    small = {
-        "vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 3, "ffn_dim": 40, "max_position_embeddings": 64,
-        "num_attention_heads": 4, "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 2,
-    }  # fmt: skip
+    small = {"pad_token_id": 1, "bos_token_id": 2}
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:
-        narrow, before = c["word_embed_proj_dim"], c["do_layer_norm_before"]
-        if not c["tie_word_embeddings"] and narrow not in (None, c["hidden_size"]):
-            c.refuse("tie_word_embeddings", "false goes with a table as wide as the model only")
+        before = c["do_layer_norm_before"]
         return super().read(c) | {
-            "embed.width": None if narrow == c["hidden_size"] else narrow,
             "norm.gain": "weight" if c["layer_norm_elementwise_affine"] else "none",
             "norm.placement": "pre" if before else "post",
             "norm.final": False if before and c["_remove_final_layer_norm"] else None,
@@ -77,23 +69,18 @@ class OPT(Family, kind="opt"):
         return super().write(spec) | {
             "do_layer_norm_before": before,
             "_remove_final_layer_norm": before and not stack.final_norm,
-            "word_embed_proj_dim": spec.embed_width,
         }
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
         slot = "inner" if spec.stacks[-1].layers[0].norm.of_attention() == "pre" else "after"
-        norms = {f"attention_{slot}": "self_attn_layer_norm", f"ffn_{slot}": "final_layer_norm"}
         found = decoder_map(
-            "model.decoder",
-            "layers",
+            "model.decoder.layers",
             {name: f"self_attn.{name}_proj" for name in "qkv"}
-            | {"o": "self_attn.out_proj", "up": "fc1", "down": "fc2"}
-            | norms,
+            | {"o": "self_attn.out_proj", "up": "fc1", "down": "fc2", "tokens": "embed_tokens"}
+            | {f"attention_{slot}": "self_attn_layer_norm", f"ffn_{slot}": "final_layer_norm"}
+            | {"positions": "embed_positions", "final": "final_layer_norm"},
             Rule("model.decoder.project_in.weight", "embed.project.weight"),
             Rule("model.decoder.project_out.weight", "head.project.weight"),
-            tokens="embed_tokens",
-            positions="embed_positions",
-            final="final_layer_norm",
         )
         return replace(found, prefix="model.")

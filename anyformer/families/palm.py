@@ -1,7 +1,5 @@
 """PaLM (Chowdhery et al. 2022): attention and SwiGLU in parallel on one norm, one key for all heads, no biases."""
 
-from __future__ import annotations
-
 from anyformer.families.family import Family, series, sizes
 
 UNKNOWN = "eps and how RoPE pairs dimensions are not published; here our LayerNorm's 1e-5 and halves"

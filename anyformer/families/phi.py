@@ -1,12 +1,10 @@
 """Phi-1 to Phi-2 (Microsoft 2023): attention and feed-forward in parallel on one norm, RoPE on part of a head, biases."""
 
-from __future__ import annotations
-
 from anyformer.families import llama_like as like
 from anyformer.families.config_keys import activation, usual
 from anyformer.families.family import Preset, sizes
 from anyformer.families.gpt2 import BASE
-from anyformer.families.rope_keys import RopeKeys
+from anyformer.families.key_groups import RopeKeys
 
 
 class Phi(like.LlamaLike, kind="phi"):
@@ -25,7 +23,8 @@ class Phi(like.LlamaLike, kind="phi"):
                evidence="configs in training and serving code of two other projects",
                note="Phi-1 has the same shapes, as generally known"),
         Preset("phi-2", "Phi-2 (2023)",
-               sizes(2560, 32, 32) | {"position.fraction": 0.4, "ids.bos": 50256, "ids.eos": [50256]}, 2_779_683_840, hub=("microsoft/phi-2",),
+               sizes(2560, 32, 32) | {"position.fraction": 0.4, "ids.bos": 50256, "ids.eos": [50256]}, 2_779_683_840,
+               hub=("microsoft/phi-2",),
                evidence="configs in training, serving and analysis code of three other projects",
                note="32 of a head's 80 dimensions turn; ids as generally known"),
     )  # fmt: skip
@@ -40,11 +39,9 @@ class Phi(like.LlamaLike, kind="phi"):
     tensors = like.tensors(
         like.ATTENTION
         | {"o": "self_attn.dense", "q_norm": "self_attn.q_layernorm", "k_norm": "self_attn.k_layernorm"}
-        | {"up": "mlp.fc1", "down": "mlp.fc2", "attention_inner": "input_layernorm"},
-        final="final_layernorm",
+        | {"up": "mlp.fc1", "down": "mlp.fc2", "attention_inner": "input_layernorm", "final": "final_layernorm"}
     )
     small = {
-        "vocab_size": 61, "hidden_size": 36, "intermediate_size": 40, "num_hidden_layers": 3,
-        "num_attention_heads": 3, "max_position_embeddings": 64, "rope_theta": 500.0,
-        "partial_rotary_factor": 0.5, "layer_norm_eps": 1e-3, "bos_token_id": 1, "eos_token_id": 2,
+        "hidden_size": 36, "num_attention_heads": 3, "num_key_value_heads": None, "rope_theta": 500.0,
+        "partial_rotary_factor": 0.5,
     }  # fmt: skip

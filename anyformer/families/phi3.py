@@ -1,16 +1,11 @@
 """Phi-3 mini and medium, and Phi-4 (2024): LLaMA's design, stored with fused projections; some heads turn in part."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.families import llama_like as like
 from anyformer.families.config_keys import each, must, usual, whole
 from anyformer.families.family import Preset, sizes
-from anyformer.families.rope_keys import RopeKeys
-from anyformer.families.window_keys import WindowKeys
-from anyformer.parts.positions.rope_scaling import LongRope
-from anyformer.specs.model import ModelSpec
+from anyformer.families.key_groups import RopeKeys, WindowKeys
 
 LONG: dict[str, Any] = {
     "kind": "longrope",
@@ -78,9 +73,3 @@ class Phi3(like.LlamaLike, kind="phi3"):
     )
     tensors = like.tensors({"qkv": "self_attn.qkv_proj", "o": "self_attn.o_proj"} | like.FUSED_FFN | like.PRE_NORMS)
     small = like.small(partial_rotary_factor=0.5, sliding_window=6)
-
-    @classmethod
-    def write(cls, spec: ModelSpec) -> dict[str, Any]:
-        scaling = getattr(spec.stacks[-1].layers[0].position, "scaling", None)
-        original = scaling.original if isinstance(scaling, LongRope) else spec.context
-        return super().write(spec) | {"original_max_position_embeddings": original}

@@ -4,16 +4,14 @@ The public library has no class for it: its code was published with its weights.
 and the tests hold it against a reference of their own.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
-from anyformer.families.config_keys import SpecView, divisor, flag, must, number, usual, whole
+from anyformer.families.config_keys import SpecView, divisor, each, flag, must, number, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset, sizes
+from anyformer.families.key_groups import arranged, each_layer
 from anyformer.families.llama_like import PRE_NORMS
 from anyformer.families.statemap import PerHead, StateMap, block_rules, decoder_map
-from anyformer.families.window_keys import arranged, each_layer
 from anyformer.parts.patterns.block_sparse import BlockSparse
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.stacks import pattern_of
@@ -40,8 +38,7 @@ class Phi3Small(Family, kind="phi3small"):
         "ids": {"bos": 100257, "eos": [100257]},
     }
     presets = (
-        Preset("phi-3-small-8k", "Phi-3 small 8k (2024)",
-               sizes(4096, 32, 32, 8, 14336)
+        Preset("phi-3-small-8k", "Phi-3 small 8k (2024)", sizes(4096, 32, 32, 8, 14336)
                | {"layers.order": "sparse, dense", "layers.dense": {},
                 "layers.sparse": {"attention.pattern": sparse(64, 16, 8)}}, 7_392_272_384, also=("phi-3-small",),
                published="7,392,274,432 in released files, which store 32 tables of 64 angles beside the weights",
@@ -62,19 +59,16 @@ class Phi3Small(Family, kind="phi3small"):
         "ff_intermediate_size": whole(14336, "ffn.width"),
         # A width by a rule, in place of the number; no released file has it.
         "ff_dim_multiplier": must(None),
-        "gegelu_pad_to_256": flag(True),
-        "blocksparse_block_size": whole(64),
+        # How their kernel is cut, and what their code pads for it, is of no effect.
+        **each(whole(64), "blocksparse_block_size", "blocksparse_triton_kernel_block_size"),
+        **each(flag(True), "gegelu_pad_to_256", "pad_sequence_to_multiple_of_64", "mup_use_scaling"),
         "blocksparse_num_local_blocks": whole(16),
         "blocksparse_vert_stride": whole(8),
         "blocksparse_homo_head_pattern": flag(False),
-        # How their kernel is cut, and what their code pads for it.
-        "blocksparse_triton_kernel_block_size": whole(64),
-        "pad_sequence_to_multiple_of_64": flag(True),
         "dense_attention_every_n_layers": whole(2),
         "rope_embedding_base": number(1e6, "position.theta"),
         "rope_position_scale": must(1.0),
         "rope_scaling": must(None),
-        "mup_use_scaling": flag(True),
         "mup_attn_multiplier": number(1.0),
         "mup_embedding_multiplier": number(10.0, "embed.scale"),
         "mup_width_multiplier": divisor(8.0, "head.scale"),
@@ -85,12 +79,9 @@ class Phi3Small(Family, kind="phi3small"):
     }
 
     small = {
-        "vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 4, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "ff_intermediate_size": 40, "max_position_embeddings": 64,
-        "gegelu_limit": 1.5, "blocksparse_block_size": 3, "blocksparse_num_local_blocks": 2,
-        "blocksparse_vert_stride": 3, "rope_embedding_base": 500.0, "layer_norm_epsilon": 1e-3,
-        "mup_attn_multiplier": 2.0, "mup_embedding_multiplier": 3.0, "mup_width_multiplier": 7.0,
-        "bos_token_id": 1, "eos_token_id": 2,
+        "num_hidden_layers": 4, "gegelu_limit": 1.5, "blocksparse_block_size": 3, "blocksparse_num_local_blocks": 2,
+        "blocksparse_vert_stride": 3, "rope_embedding_base": 500.0, "mup_attn_multiplier": 2.0,
+        "mup_embedding_multiplier": 3.0, "mup_width_multiplier": 7.0,
     }  # fmt: skip
 
     @classmethod
@@ -138,12 +129,11 @@ class Phi3Small(Family, kind="phi3small"):
         # Rows of the two branches lie in turns.
         turns = PerHead(SpecView.of(spec).dims.ffn_width)
         return decoder_map(
-            "model",
-            "layers",
-            {"qkv": "self_attn.query_key_value", "o": "self_attn.dense", "down": "mlp.down_proj"} | PRE_NORMS,
+            "model.layers",
+            {"qkv": "self_attn.query_key_value", "o": "self_attn.dense", "down": "mlp.down_proj"}
+            | {"tokens": "embed_tokens", "final": "final_layernorm"}
+            | PRE_NORMS,
             *block_rules("model.layers.{i}", {"gate_up": "mlp.up_proj"}, op=turns),
-            tokens="embed_tokens",
-            final="final_layernorm",
             op=PerHead(),
             ignored=(r"(model\.)?layers\.\d+\.self_attn\.rotary_emb\.inv_freq",),
         )

@@ -1,15 +1,12 @@
 """Qwen2 (2024): LLaMA with grouped heads and biases on queries, keys and values."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
 from anyformer.families import llama_like as like
 from anyformer.families.config_keys import SpecView, whole
 from anyformer.families.family import series, sizes
-from anyformer.families.rope_keys import RopeKeys
-from anyformer.families.window_keys import LOCAL, WindowKeys, window_of
+from anyformer.families.key_groups import LOCAL, RopeKeys, WindowKeys, window_of
 
 QWEN: dict[str, Any] = like.BASE | {"attention": {"heads": 1, "bias": "qkv"}}
 """What Qwen 1 and 2 share."""

@@ -1,27 +1,14 @@
 """Reformer (Kitaev et al. 2020): reversible blocks, LSH attention and local chunks in turn, axial positions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
-from anyformer.families.config_keys import (
-    Key,
-    SpecView,
-    activation,
-    are_whole,
-    each,
-    flag,
-    must,
-    number,
-    texts,
-    usual,
-    whole,
-)
+from anyformer.families import config_keys
+from anyformer.families.config_keys import TEXTS, Key, activation, each, flag, must, number, required, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset
+from anyformer.families.key_groups import arranged
 from anyformer.families.statemap import Rule, Shaped, StateMap, block_rules
-from anyformer.families.window_keys import arranged
 from anyformer.parts.mixers.lsh import LSH
 from anyformer.parts.patterns.chunked import Chunked
 from anyformer.parts.positions.axial import Axial
@@ -40,7 +27,7 @@ EMBEDDED = "reformer.embeddings.position_embeddings"
 
 
 def _is_counts(value: Any) -> bool:
-    return are_whole(value) and all(n >= 0 for n in (value if isinstance(value, list) else [value]))
+    return config_keys.are_whole(value) and all(n >= 0 for n in (value if isinstance(value, list) else [value]))
 
 
 def _pair(*default: int) -> Key:
@@ -54,7 +41,7 @@ KEYS: dict[str, Key] = {
     **usual(vocab_size=320, hidden_size=256, num_attention_heads=12, feed_forward_size=512, layer_norm_eps=1e-12),
     **usual(initializer_range=0.02, max_position_embeddings=4096, pad_token_id=0, eos_token_id=2),
     "attention_head_size": whole(64, "attention.head_dim"),
-    "attn_layers": texts(),
+    "attn_layers": TEXTS,
     # Always as many as attn_layers lists.
     "num_hidden_layers": whole(None),
     "hidden_act": activation("relu", more={"ffn.bias": True}),
@@ -71,13 +58,12 @@ KEYS: dict[str, Key] = {
     "lsh_attention_probs_dropout_prob": number(0.0),
     "hidden_dropout_prob": number(0.05, ("block.dropout", "embed.dropout", "ffn.dropout")),
     "chunk_size_feed_forward": whole(0),
-    "is_decoder": flag(False),
+    "is_decoder": required(False, "without it this class lets tokens see later ones", "true"),
     # Both streams side by side are twice as wide as the table.
     "tie_word_embeddings": must(False),
     # Without effect: the loss in pieces, and what the released files have from an earlier form of the class.
     **each(whole(0), "chunk_size_lm_head", "intermediate_size", "num_chunks_before", "num_chunks_after"),
     "attention_probs_dropout_prob": number(0.1),
-    "output_past": flag(True),
     "sinusoidal_pos_embds": must(False),
 }
 LAYERS = ["local", "lsh"] * 3
@@ -134,18 +120,14 @@ class Reformer(Family, kind="reformer"):
     architectures = ("ReformerModelWithLMHead",)
     keys = KEYS
     small = {
-        "vocab_size": 61, "hidden_size": 24, "num_attention_heads": 3, "attention_head_size": 8,
-        "attn_layers": ["local", "lsh", "lsh"], "feed_forward_size": 40, "layer_norm_eps": 1e-3,
-        "axial_pos_shape": [8, 8], "axial_pos_embds_dim": [10, 14], "max_position_embeddings": 64,
-        "local_attn_chunk_length": 4, "lsh_attn_chunk_length": 4, "num_buckets": [4, 2], "num_hashes": 2,
-        "hash_seed": 3, "is_decoder": True, "hidden_dropout_prob": 0.0,
-        "local_attention_probs_dropout_prob": 0.0, "pad_token_id": 0, "eos_token_id": 2,
+        "hidden_size": 24, "num_attention_heads": 3, "attention_head_size": 8, "attn_layers": ["local", "lsh", "lsh"],
+        "axial_pos_shape": [8, 8], "axial_pos_embds_dim": [10, 14], "local_attn_chunk_length": 4,
+        "lsh_attn_chunk_length": 4, "num_buckets": [4, 2], "num_hashes": 2, "hash_seed": 3, "is_decoder": True,
+        "hidden_dropout_prob": 0.0, "local_attention_probs_dropout_prob": 0.0,
     }  # fmt: skip
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:
-        if not c["is_decoder"]:
-            c.refuse("is_decoder", "without it this class lets tokens see later ones", "true")
         names = LAYERS if c["attn_layers"] is None else c["attn_layers"]
         unknown = sorted(set(names) - {"local", "lsh"})
         if unknown or not names:
@@ -190,9 +172,9 @@ class Reformer(Family, kind="reformer"):
 
     @classmethod
     def write(cls, spec: ModelSpec) -> dict[str, Any]:
-        view = SpecView.of(spec)
-        hashing = [layer for layer in view.stack.layers if isinstance(layer.attention.mixer, LSH)]
-        others = [layer for layer in view.stack.layers if layer not in hashing]
+        stack = spec.stacks[-1]
+        hashing = [layer for layer in stack.layers if isinstance(layer.attention.mixer, LSH)]
+        others = [layer for layer in stack.layers if layer not in hashing]
         found: dict[str, Any] = {}
         for layer in hashing[:1]:
             mixer: Any = layer.attention.mixer
@@ -203,23 +185,22 @@ class Reformer(Family, kind="reformer"):
                 "lsh_attention_probs_dropout_prob": layer.attention.dropout,
             }  # fmt: skip
         for layer in others[:1]:
-            second = getattr(pattern_of(view.stack, layer), "second", None)
+            second = getattr(pattern_of(stack, layer), "second", None)
             cut = second if isinstance(second, Chunked) else Chunked(size=64)
             found |= {
                 "local_attn_chunk_length": cut.size, "local_num_chunks_before": cut.before,
                 "local_attention_probs_dropout_prob": layer.attention.dropout,
             }  # fmt: skip
-        position = view.layer.position
+        position = stack.layers[0].position
         if isinstance(position, Axial):
             row_width = _row_width(position, spec)
             found["axial_pos_shape"] = [position.rows, position.columns]
             found["axial_pos_embds_dim"] = [row_width, spec.width - row_width]
         return super().write(spec) | found | {
             "axial_pos_embds": isinstance(position, Axial),
-            "attn_layers": ["lsh" if layer in hashing else "local" for layer in view.stack.layers],
-            "num_hidden_layers": view.stack.depth,
-            "chunk_size_feed_forward": view.get("ffn.chunk") or 0,
-            "is_decoder": True,
+            "attn_layers": ["lsh" if layer in hashing else "local" for layer in stack.layers],
+            "num_hidden_layers": stack.depth,
+            "chunk_size_feed_forward": getattr(stack.layers[0].ffn, "chunk", None) or 0,
             "tie_word_embeddings": False,
         }  # fmt: skip
 

@@ -1,7 +1,5 @@
 """RoBERTa (Liu et al. 2019): BERT whose positions are counted from the padding's id on, with a head of other names."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.families import bert_like as like
@@ -57,4 +55,4 @@ class Roberta(RobertaLike, kind="roberta"):
     body = "roberta"
     before_types = True
     keys = like.keys(vocab=50265, context=512, bos_token_id=0, eos_token_id=2) | {"pad_token_id": whole(1)}
-    small = like.small(pad_token_id=1, bos_token_id=0, eos_token_id=2)
+    small = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}

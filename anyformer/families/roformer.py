@@ -1,12 +1,10 @@
 """RoFormer (Su et al. 2021): BERT with rotated queries and keys (RoPE) instead of a table of positions."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 
 from anyformer.families import bert_like as like
-from anyformer.families.config_keys import Key, SpecView, flag, whole
+from anyformer.families.config_keys import Key, SpecView, embed_width, flag
 from anyformer.families.config_values import Values
 from anyformer.families.family import Preset, sizes
 from anyformer.families.statemap import Rule, Sines, StateMap
@@ -14,7 +12,7 @@ from anyformer.specs.model import ModelSpec
 
 BASE = like.BASE | {"vocab": 50000, "context": 1536, "position": {"kind": "rope", "layout": "interleaved"}}
 KEYS: dict[str, Key] = like.keys(vocab=50000, context=1536) | {
-    "embedding_size": whole(None),
+    "embedding_size": embed_width(),
     "rotary_value": flag(False, "position.on_values"),
 }
 
@@ -27,19 +25,10 @@ class RoFormerLike(like.BertLike):
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:
-        narrow = None if c["embedding_size"] == c["hidden_size"] else c["embedding_size"]
-        if narrow is not None and not c["tie_word_embeddings"]:
-            c.refuse("tie_word_embeddings", "false goes with a table as wide as the model only")
-        return super().read(c) | {
-            "embed.width": narrow,
-            # Token types and the norm stand before the projection.
-            "embed.project": "first" if narrow is None else "last",
-            "embed.project_bias": narrow is not None,
-        }
-
-    @classmethod
-    def write(cls, spec: ModelSpec) -> dict[str, Any]:
-        return super().write(spec) | {"embedding_size": spec.embed_width}
+        found = super().read(c)
+        narrow = found["embed.width"] is not None
+        # Token types and the norm stand before the projection.
+        return found | {"embed.project": "last" if narrow else "first", "embed.project_bias": narrow}
 
     @classmethod
     def rules(cls, spec: ModelSpec) -> tuple[Rule, ...]:
@@ -69,4 +58,4 @@ class RoFormer(RoFormerLike, kind="roformer"):
     architectures = ("RoFormerForMaskedLM",)
     keys = KEYS
     # A table that is narrower than the model.
-    small = like.small(embedding_size=20)
+    small = {"embedding_size": 20}

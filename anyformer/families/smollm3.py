@@ -1,15 +1,12 @@
 """SmolLM3 (2025): LLaMA's design, with no position at all in every fourth layer."""
 
-from __future__ import annotations
-
 from typing import Any
 
+from anyformer.families import key_groups
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import flag, numbers, texts, usual, whole
+from anyformer.families.config_keys import NUMBERS, TEXTS, flag, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Preset, sizes
-from anyformer.families.rope_keys import RopeKeys
-from anyformer.families.window_keys import FULL, LOCAL, arranged, checked, each_layer, window_of, without_idle_rope
 from anyformer.parts.positions.rope import Rope
 from anyformer.specs.model import ModelSpec
 
@@ -36,13 +33,13 @@ class SmolLM3(like.LlamaLike, kind="smollm3"):
         "use_sliding_window": flag(False),
         "sliding_window": whole(None),
         # A 1 for each layer with RoPE; the name says the opposite.
-        "no_rope_layers": numbers(),
+        "no_rope_layers": NUMBERS,
         "no_rope_layer_interval": whole(4),
-        "layer_types": texts(),
+        "layer_types": TEXTS,
         # The released file has it, and the public class does not.
         "max_window_layers": whole(None),
     }
-    groups = (RopeKeys(theta=2e6),)
+    groups = (key_groups.RopeKeys(theta=2e6),)
     small = like.small(num_hidden_layers=5, rope_theta=500.0)
 
     @classmethod
@@ -51,22 +48,24 @@ class SmolLM3(like.LlamaLike, kind="smollm3"):
         rotary = c["no_rope_layers"]
         if rotary is None and every < 1:
             c.problems.add("no_rope_layer_interval", f"{every} is not at least 1")
-        rotary = rotary or [int(bool((i + 1) % max(every, 1))) for i in range(len(each_layer(c, str)))]
+        rotary = rotary or [int(bool((i + 1) % max(every, 1))) for i in range(len(key_groups.each_layer(c, str)))]
         if len(rotary) < c["num_hidden_layers"]:
             c.problems.add("no_rope_layers", f"has {len(rotary)} entries for {c['num_hidden_layers']} layers")
             return {"vocab": c["vocab_size"]}
-        types = c["layer_types"] or each_layer(c, lambda i: FULL if rotary[i] or window is None else LOCAL)
+        types = c["layer_types"] or key_groups.each_layer(
+            c, lambda i: key_groups.FULL if rotary[i] or window is None else key_groups.LOCAL
+        )
         names = [
             f"{kind}{'' if has_rope else '_nope'}"
-            for kind, has_rope in zip(checked(c, types, window), rotary, strict=False)
+            for kind, has_rope in zip(key_groups.checked(c, types, window), rotary, strict=False)
         ]
         local = {"attention.pattern": f"window({window})"}
         groups = {"global": {}, "local": local, "global_nope": NOPE, "local_nope": local | NOPE}
-        return without_idle_rope(super().read(c) | arranged(names, groups))
+        return key_groups.without_idle_rope(super().read(c) | key_groups.arranged(names, groups))
 
     @classmethod
     def write(cls, spec: ModelSpec) -> dict[str, Any]:
-        window, types = window_of(spec)
+        window, types = key_groups.window_of(spec)
         rotary = [int(isinstance(layer.position, Rope)) for layer in spec.stacks[-1].layers]
         own = {"use_sliding_window": window is not None, "sliding_window": window, "no_rope_layers": rotary}
         return super().write(spec) | own | {"layer_types": types}

@@ -3,8 +3,6 @@
 It was never released, so no checkpoints are read; its layers are tested against GPT-2's class, which is given the masks.
 """
 
-from __future__ import annotations
-
 from anyformer.families.family import Family, Preset
 
 

@@ -1,12 +1,10 @@
 """StableLM (2023): LayerNorm, RoPE on a quarter of each head, SwiGLU; its largest runs both branches in parallel."""
 
-from __future__ import annotations
-
 from anyformer.families import llama_like as like
 from anyformer.families.cohere import HEAD_NORM
 from anyformer.families.config_keys import flag, must, usual, whole
 from anyformer.families.family import Preset, sizes
-from anyformer.families.rope_keys import RopeKeys
+from anyformer.families.key_groups import RopeKeys
 from anyformer.families.statemap import Rule, Slice, StateMap
 from anyformer.specs.model import ModelSpec
 
@@ -44,7 +42,7 @@ class StableLM(like.LlamaLike, kind="stablelm"):
     }
     groups = (RopeKeys(fraction=0.25),)
     small = like.small(
-        eps_key="layer_norm_eps", qk_layernorm=True, use_parallel_residual=True, rope_theta=500.0, partial_rotary_factor=0.25
+        qk_layernorm=True, use_parallel_residual=True, rope_theta=500.0, partial_rotary_factor=0.25
     )  # fmt: skip
 
     @classmethod

@@ -1,13 +1,10 @@
 """StarCoder2 (Lozhkov et al. 2024): LayerNorm first, grouped keys, RoPE in halves, a window, biases everywhere."""
 
-from __future__ import annotations
-
 from anyformer.families import llama_like as like
 from anyformer.families.config_keys import each, flag, must, number, text, whole
 from anyformer.families.family import series, sizes
 from anyformer.families.gpt2 import BASE
-from anyformer.families.rope_keys import RopeKeys
-from anyformer.families.window_keys import WindowKeys
+from anyformer.families.key_groups import RopeKeys, WindowKeys
 
 
 class StarCoder2(like.LlamaLike, kind="starcoder2"):
@@ -50,5 +47,5 @@ class StarCoder2(like.LlamaLike, kind="starcoder2"):
     groups = (RopeKeys(), WindowKeys(listed=False))
     tensors = like.tensors(like.ATTENTION | {"up": "mlp.c_fc", "down": "mlp.c_proj"} | like.PRE_NORMS)
     small = like.small(
-        eps_key="norm_epsilon", hidden_size=36, num_attention_heads=6, rope_theta=500.0, sliding_window=5, pad_token_id=None
+        hidden_size=36, num_attention_heads=6, rope_theta=500.0, sliding_window=5, pad_token_id=None
     )  # fmt: skip

@@ -26,7 +26,7 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Joined:
-    """How tensors of ours lie in one of theirs: one after the other along the first dimension; a single one is itself."""
+    """How tensors of ours lie in one of theirs: one after the other along the first dimension; one alone is itself."""
 
     def shape(self, ours: Sequence[Shape]) -> Shape:
         """The shape of theirs."""
@@ -142,12 +142,13 @@ class Rule:
 
 PARTS: dict[str, tuple[str, ...]] = {
     **{name: (f"attention.body.{name}",) for name in ("q", "k", "v", "o", "q_norm", "k_norm")},
+    **{f"cross_{name}": (f"cross.body.{name}",) for name in "qkvo"},
     **{name: (f"ffn.body.{name}",) for name in ("gate", "up", "down")},
     "qkv": ("attention.body.q", "attention.body.k", "attention.body.v"),
     "gate_up": ("ffn.body.gate", "ffn.body.up"),
     **{
         f"{branch}_{slot}": (f"{branch}.{slot}",)
-        for branch in ("attention", "ffn")
+        for branch in ("attention", "cross", "ffn")
         for slot in ("inner", "outer", "after")
     },
 }
@@ -171,27 +172,28 @@ def block_rules(
 
 
 def decoder_map(
-    body: str,
     layers: str,
     parts: Mapping[str, str],
     *more: Rule,
-    tokens: str,
-    final: str = "",
-    positions: str = "",
     op: Joined = JOINED,
     ignored: tuple[str, ...] = (),
     renamed: Mapping[str, str] | None = None,
 ) -> StateMap:
-    """The table of a decoder: its body, the list of its layers, the parts of a block and both ends, by their names."""
-    table = f"{body}.{tokens}.weight"
+    """The table of a decoder by its names: the list of its layers, the parts of a block, and those of its body.
+
+    The latter are called `tokens`, `positions` (of a learned table) and `final` (the norm at the end).
+    """
+    body = layers.rpartition(".")[0]
+    table = f"{body}.{parts['tokens']}.weight"
     ends = (
         Rule(table, "embed.tokens.weight"),
-        Rule(f"{body}.{positions}.weight", "decoder.positions.0.table"),
-        Rule(f"{body}.{final}.{{p}}", "decoder.final_norm.{p}"),
+        Rule(f"{body}.{parts.get('positions')}.weight", "decoder.positions.0.table"),
+        Rule(f"{body}.{parts.get('final')}.{{p}}", "decoder.final_norm.{p}"),
         Rule("lm_head.{p}", "head.{p}"),
     )
+    inner = {part: name for part, name in parts.items() if part in PARTS}
     return StateMap(
-        rules=(*ends, *block_rules(f"{body}.{layers}.{{i}}", parts, op=op), *more),
+        rules=(*ends, *block_rules(f"{layers}.{{i}}", inner, op=op), *more),
         copies={"lm_head.weight": table},
         ignored=ignored,
         prefix=f"{body}.",

@@ -1,7 +1,5 @@
 """T5 (Raffel et al. 2019): an encoder-decoder with a learned bias for buckets of distances, RMSNorm, no biases."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.families import t5_like as like
@@ -21,10 +19,7 @@ LOSS = "z-loss 1e-4 was the default of the code that it was trained with"
 class T5(like.T5Like, kind="t5"):
     """T5 1.0, whose head is tied and scaled, and 1.1, with a head of its own and a gated feed-forward."""
 
-    base = like.BASE | {
-        "ffn": {"kind": "relu"},
-        "head": {"kind": "lm", "tied": True, "scale": "1/sqrt(width)"},
-    }
+    base = like.BASE | {"ffn": {"kind": "relu"}, "head": {"kind": "lm", "tied": True, "scale": "1/sqrt(width)"}}
     presets = (
         *series("t5-{}", "T5 {} (2019)",
             ("small", like.sizes(512, 6, 8, 64, 2048), 60_506_624,
@@ -54,9 +49,8 @@ class T5(like.T5Like, kind="t5"):
     architectures = ("T5ForConditionalGeneration", "T5WithLMHeadModel")
     before_types = True
     keys = like.keys(vocab=32128, ffn=2048, depth=6, heads=8, projection="relu") | {
-        "scale_decoder_outputs": flag(False, null=True),
+        "scale_decoder_outputs": flag(False, null=True)
     }
-    small = like.small()
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:

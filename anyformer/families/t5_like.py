@@ -5,19 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from anyformer.families import family
-from anyformer.families.config_keys import (
-    ACTIVATIONS,
-    GATED,
-    Key,
-    activation,
-    flag,
-    must,
-    number,
-    read_ids,
-    text,
-    usual,
-    whole,
-)
+from anyformer.families.config_keys import ACTIVATIONS, GATED, Key, activation, flag, must, read_ids, text, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.statemap import Rule, StateMap
 from anyformer.specs.model import ModelSpec
@@ -45,22 +33,18 @@ FFNS = ACTIVATIONS | {f"gated-{gate}": kind for gate, kind in GATED.items()} | {
 
 def keys(*, vocab: int, ffn: int, depth: int, heads: int, projection: str) -> dict[str, Key]:
     """The keys that all of them have, with the defaults of one public class."""
-    dropped = ("block.dropout", "embed.dropout", "attention.dropout", "ffn.dropout")
     return {
         **usual(vocab_size=vocab, d_model=512, d_kv=64, d_ff=ffn, num_layers=depth, num_heads=heads, n_positions=None),
         **usual(layer_norm_epsilon=1e-6, tie_word_embeddings=True, pad_token_id=0, eos_token_id=1),
+        **usual(relative_attention_num_buckets=32, relative_attention_max_distance=128),
+        **usual(dropout_rate=0.1, initializer_factor=1.0),
         "num_decoder_layers": whole(None),
-        "relative_attention_num_buckets": whole(32, "position.buckets"),
-        "relative_attention_max_distance": whole(128, "position.max_distance"),
-        "dropout_rate": number(0.1, dropped),
-        "initializer_factor": number(1.0, "init.factor"),
         "feed_forward_proj": activation(projection, known=FFNS, what="a feed-forward"),
         # What feed_forward_proj says in other words.
         "dense_act_fn": text(None),
         "is_gated_act": flag(False, null=True),
         "is_encoder_decoder": must(True),
         "is_decoder": must(False),
-        "output_past": flag(True),
     }
 
 
@@ -68,6 +52,11 @@ class T5Like(family.Family):
     """What they share beyond their keys."""
 
     written_from = (0, 0)
+    # Heads are narrower than the width, and stacks differ in depth.
+    small = {
+        "d_kv": 6, "num_layers": 2, "num_decoder_layers": 3, "relative_attention_num_buckets": 8,
+        "relative_attention_max_distance": 14, "eos_token_id": 1, "decoder_start_token_id": 0,
+    }  # fmt: skip
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:
@@ -85,44 +74,25 @@ class T5Like(family.Family):
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
-        return weights(spec)
-
-
-def weights(spec: ModelSpec) -> StateMap:
-    """The table of tensors. A bias table stands in every layer that has its own, or in the first for all."""
-    rules = [Rule("shared.weight", "embed.tokens.weight"), Rule("lm_head.weight", "head.weight")]
-    for stack, branches in (("encoder", ("attention", "ffn")), ("decoder", ("attention", "cross", "ffn"))):
-        bias = "layer.0.SelfAttention.relative_attention_bias.weight"
-        rules.append(Rule(f"{stack}.block.0.{bias}", f"{stack}.positions.0.table"))
-        rules.append(Rule(f"{stack}.block.{{i}}.{bias}", f"{stack}.blocks.{{i}}.attention.body.position.table"))
-        rules.append(Rule(f"{stack}.final_layer_norm.weight", f"{stack}.final_norm.weight"))
-        for place, branch in enumerate(branches):
-            theirs, ours = f"{stack}.block.{{i}}.layer.{place}", f"{stack}.blocks.{{i}}.{branch}"
-            rules.append(Rule(f"{theirs}.layer_norm.weight", f"{ours}.inner.weight"))
-            if branch == "ffn":
-                gated = len(spec.stack(stack).layers[0].ffn.inputs) > 1
-                names = {"wi_0": "gate", "wi_1": "up", "wo": "down"} if gated else {"wi": "up", "wo": "down"}
-                body = "DenseReluDense"
-            else:
-                names = {name: name for name in "qkvo"}
-                body = "SelfAttention" if branch == "attention" else "EncDecAttention"
-            rules += [
-                Rule(f"{theirs}.{body}.{name}.weight", f"{ours}.body.{own}.weight") for name, own in names.items()
-            ]
-    return StateMap(
-        rules=tuple(rules),
-        copies=dict.fromkeys(
-            ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight"), "shared.weight"
-        ),
-        # A bias of the first cross-attention that the first release stored and no class reads.
-        ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
-    )
-
-
-def small(**more: Any) -> dict[str, Any]:
-    """A small config whose heads are narrower than the width and whose stacks differ in depth."""
-    return {
-        "vocab_size": 61, "d_model": 32, "d_kv": 6, "d_ff": 40, "num_layers": 2, "num_decoder_layers": 3,
-        "num_heads": 4, "relative_attention_num_buckets": 8, "relative_attention_max_distance": 14,
-        "layer_norm_epsilon": 1e-3, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0,
-    } | more  # fmt: skip
+        rules = [Rule("shared.weight", "embed.tokens.weight"), Rule("lm_head.weight", "head.weight")]
+        gated = len(spec.stacks[0].layers[0].ffn.inputs) > 1
+        ffn = {"wi_0": "gate", "wi_1": "up", "wo": "down"} if gated else {"wi": "up", "wo": "down"}
+        for stack, cross in (("encoder", {}), ("decoder", {"cross": "EncDecAttention"})):
+            # A bias table stands in every layer that has its own, or in the first for all.
+            bias = "layer.0.SelfAttention.relative_attention_bias.weight"
+            rules.append(Rule(f"{stack}.block.0.{bias}", f"{stack}.positions.0.table"))
+            rules.append(Rule(f"{stack}.block.{{i}}.{bias}", f"{stack}.blocks.{{i}}.attention.body.position.table"))
+            rules.append(Rule(f"{stack}.final_layer_norm.weight", f"{stack}.final_norm.weight"))
+            branches = {"attention": "SelfAttention", **cross, "ffn": "DenseReluDense"}
+            for place, (branch, body) in enumerate(branches.items()):
+                theirs, ours = f"{stack}.block.{{i}}.layer.{place}", f"{stack}.blocks.{{i}}.{branch}"
+                names = ffn if branch == "ffn" else {name: name for name in "qkvo"}
+                pairs = {f"{body}.{name}": f"body.{own}" for name, own in names.items()} | {"layer_norm": "inner"}
+                rules += [Rule(f"{theirs}.{name}.weight", f"{ours}.{own}.weight") for name, own in pairs.items()]
+        tables = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
+        return StateMap(
+            rules=tuple(rules),
+            copies=dict.fromkeys(tables, "shared.weight"),
+            # A bias of the first cross-attention that the first release stored and no class reads.
+            ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
+        )

@@ -4,20 +4,21 @@ Its weights were never released in a format that is still read. The public class
 checkpoints this family reads.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
-from anyformer.families.config_keys import Key, SpecView, activation, each, flag, must, number, usual, whole
+from anyformer.families.config_keys import SpecView, activation, each, flag, must, number, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, series
 from anyformer.families.statemap import Rule, Shaped, Sines, StateMap, block_rules
 from anyformer.specs.embed_head import TokenEmbed, TokenHead
 from anyformer.specs.model import ModelSpec
 
+PROJECTIONS = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "out_proj"}
 PARTS = {
-    "q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.out_proj",
-    "attention_after": "self_attn_layer_norm", "up": "fc1", "down": "fc2", "ffn_after": "final_layer_norm",
+    **{name: f"self_attn.{own}" for name, own in PROJECTIONS.items()},
+    **{f"cross_{name}": f"encoder_attn.{own}" for name, own in PROJECTIONS.items()},
+    "attention_after": "self_attn_layer_norm", "cross_after": "encoder_attn_layer_norm",
+    "up": "fc1", "down": "fc2", "ffn_after": "final_layer_norm",
 }  # fmt: skip
 SINES = (r"(model\.)?(encoder|decoder)\.embed_positions\.weight",)
 """Tables that are computed."""
@@ -57,6 +58,19 @@ DECODER = {"layers": "depth", "attention_heads": "attention.heads", "ffn_dim": "
 """What a decoder may have otherwise than the encoder: key, and field."""
 
 
+BASE: dict[str, Any] = {
+    "topology": "encoder-decoder",
+    "attention": {"heads": 1, "bias": "qkvo"},
+    "norm": {"kind": "layernorm", "eps": 1e-5, "placement": "post"},
+    "ffn": {"kind": "relu", "bias": True},
+    "init": {"kind": "normal", "std": 0.02},
+}
+TWO_DEPTHS: dict[str, Any] = {
+    "encoder_layers": 2, "decoder_layers": 3, "decoder_attention_heads": 2, "decoder_ffn_dim": 24,
+}  # fmt: skip
+"""Sizes of a small config whose stacks differ."""
+
+
 class TwoStacks(Family):
     """What those classes share beyond their keys."""
 
@@ -76,37 +90,20 @@ class TwoStacks(Family):
         return super().write(spec) | decoder | {"is_encoder_decoder": True}
 
 
-def scaled_embedding(default: bool) -> dict[str, Key]:
-    """Whether embeddings are multiplied by the root of the width."""
-    return {"scale_embedding": flag(default, "embed.scale", on="sqrt(width)", off=1.0)}
-
-
 def layer_rules(body: str = "model") -> list[Rule]:
     """The tensors of all blocks."""
-    rules = [
-        rule
-        for stack in ("encoder", "decoder")
-        for rule in block_rules(f"{body}.{stack}.layers.{{i}}", PARTS, f"{stack}.blocks.{{i}}")
-    ]
-    own = {name: PARTS[name] for name in ("q", "k", "v", "o", "attention_after")}
-    cross = block_rules(f"{body}.decoder.layers.{{i}}", own, "decoder.blocks.{i}")
-    return rules + [
-        Rule(rule.theirs.replace("self_attn", "encoder_attn"), rule.ours[0].replace(".attention.", ".cross."))
-        for rule in cross
-    ]
+    stacks = {stack: f"{body}.{stack}.layers.{{i}}" for stack in ("encoder", "decoder")}
+    return [rule for ours, theirs in stacks.items() for rule in block_rules(theirs, PARTS, f"{ours}.blocks.{{i}}")]
 
 
 class Transformer(TwoStacks, kind="transformer"):
     """The 2017 Transformer, and Marian's models."""
 
-    base = {
-        "topology": "encoder-decoder",
+    base = BASE | {
         "vocab": 37000,
         "context": 256,
-        "attention": {"heads": 1, "bias": "qkvo"},
         "norm": {"kind": "layernorm", "eps": 1e-6, "placement": "post"},
         "position": {"kind": "sinusoidal", "layout": "halves"},
-        "ffn": {"kind": "relu", "bias": True},
         "embed": {"kind": "tokens", "scale": "sqrt(width)"},
         "head": {"kind": "lm", "tied": True},
         "init": {"kind": "glorot"},
@@ -114,8 +111,8 @@ class Transformer(TwoStacks, kind="transformer"):
     }
     presets = series("transformer-{}", "Transformer {} (2017)",
         ("base", {"width": 512, "attention.heads": 8, "ffn.width": 2048}, 63_082_496, "the paper rounds to 65M",
-         "biases on the attention's projections as in the public class: 36,864 of the count. No vocabulary fits both of "
-         "the paper's figures: base would need about 40,700 tokens, big about 35,800"),
+         "biases on the attention's projections as in the public class: 36,864 of the count. No vocabulary fits both "
+         "of the paper's figures: base would need about 40,700 tokens, big about 35,800"),
         ("big", {"width": 1024, "attention.heads": 16, "ffn.width": 4096}, 214_245_376, "the paper rounds to 213M",
          "biases on the attention's projections as in the public class: 73,728 of the count"),
         changes={"depth": 6}, also=("transformer-2017-{}",),
@@ -126,7 +123,7 @@ class Transformer(TwoStacks, kind="transformer"):
     model_type = "marian"
     keys = {
         **SINE_KEYS,
-        **scaled_embedding(False),
+        "scale_embedding": flag(False, "embed.scale", on="sqrt(width)", off=1.0),
         **usual(tie_word_embeddings=True, pad_token_id=58100, eos_token_id=0),
         "vocab_size": whole(58101),
         "decoder_vocab_size": whole(None),
@@ -134,10 +131,8 @@ class Transformer(TwoStacks, kind="transformer"):
         "share_encoder_decoder_embeddings": flag(True, "embed.shared"),
         "decoder_start_token_id": whole(58100, null=True),
     }
-    small = {
-        "vocab_size": 61, "d_model": 32, "max_position_embeddings": 64, "encoder_layers": 2, "decoder_layers": 3,
-        "encoder_attention_heads": 4, "decoder_attention_heads": 2, "encoder_ffn_dim": 40, "decoder_ffn_dim": 24,
-        "activation_function": "relu", "scale_embedding": True, "pad_token_id": 0, "eos_token_id": 1,
+    small = TWO_DEPTHS | {
+        "vocab_size": 61, "activation_function": "relu", "scale_embedding": True, "eos_token_id": 1,
         "decoder_start_token_id": 0, "forced_eos_token_id": 1,
     }  # fmt: skip
 

@@ -6,8 +6,6 @@ though it leaves a head of its own in place. A model that is read here computes 
 that were trained without it, as earlier releases gave them: `spec.vary({"head.scale": 1.0})`.
 """
 
-from __future__ import annotations
-
 from anyformer.families import t5_like as like
 from anyformer.families.config_keys import flag
 from anyformer.families.mt5 import BASE, KEYS
@@ -23,4 +21,4 @@ class UMT5(like.T5Like, kind="umt5"):
     architectures = ("UMT5ForConditionalGeneration",)
     # The public class does not read scalable_attention.
     keys = KEYS | {"scalable_attention": flag(True)}
-    small = like.small(tie_word_embeddings=False)
+    small = dict(like.T5Like.small) | {"tie_word_embeddings": False}

@@ -1,11 +1,9 @@
 """ViT (Dosovitskiy et al. 2020): an encoder of image patches with learned positions, answering from its first token."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
-from anyformer.families.config_keys import Key, activation, are_whole, flag, is_whole, table, text, usual, whole
+from anyformer.families.config_keys import TABLE, Key, activation, are_whole, flag, is_whole, text, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, series, sizes
 from anyformer.families.statemap import Rule, Shaped, StateMap
@@ -37,13 +35,6 @@ def _side(default: int, sets: str) -> Key:
         fits=fits,
         read=lambda c, name: {sets: c[name][0] if isinstance(c[name], list) else c[name]},
     )
-
-
-def _labels(c: Values) -> int:
-    named, count = c["id2label"], c["num_labels"]
-    if named is not None and count not in (None, len(named)):
-        c.refuse("num_labels", f"{count} is not the number of names in id2label, {len(named)}")
-    return len(named) if named is not None else 2 if count is None else count
 
 
 class ViT(Family, kind="vit"):
@@ -78,22 +69,22 @@ class ViT(Family, kind="vit"):
         "num_channels": whole(3, "embed.channels"),
         "qkv_bias": flag(True, "attention.bias", off="o"),
         "num_labels": whole(None),
-        "id2label": table(),
+        "id2label": TABLE,
         # Of heads that are no part of this.
         "encoder_stride": whole(16),
         "pooler_output_size": whole(None),
         "pooler_act": text("tanh"),
     }
-    small = {
-        "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 40,
-        "image_size": 20, "patch_size": 5, "num_channels": 2, "num_labels": 7, "layer_norm_eps": 1e-3,
-    }  # fmt: skip
+    small = {"image_size": 20, "patch_size": 5, "num_channels": 2, "num_labels": 7}
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:
         found = super().read(c)
         tokens = (found["embed.image"] // max(found["embed.patch"], 1)) ** 2 + 1
-        return found | {"vocab": 0, "context": tokens, "head.labels": _labels(c)}
+        named, count = c["id2label"], 2 if c["num_labels"] is None else c["num_labels"]
+        if named is not None and c["num_labels"] not in (None, len(named)):
+            c.refuse("num_labels", f"{count} is not the number of names in id2label, {len(named)}")
+        return found | {"vocab": 0, "context": tokens, "head.labels": count if named is None else len(named)}
 
     @classmethod
     def write(cls, spec: ModelSpec) -> dict[str, Any]:

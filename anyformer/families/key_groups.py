@@ -1,48 +1,72 @@
-"""RoPE in a published config: `rope_theta` and `rope_scaling` as they were, or `rope_parameters` as they are now."""
+"""Keys of a published config that mean something together: those of RoPE, and of layers that differ.
+
+RoPE stands there as `rope_theta` and `rope_scaling`, as it was, or as `rope_parameters`, as it is now. Layers differ by
+sliding windows, and by whatever else goes with a kind of layer.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import groupby
+from typing import Any, Protocol
 
-from anyformer.families.config_keys import Key, KeyGroup, SpecView, flag, number, numbers, table, text, whole
+from anyformer.families.config_keys import NUMBERS, TABLE, TEXTS, Key, SpecView, flag, number, text, whole
 from anyformer.families.config_values import Values
 from anyformer.parts.positions.rope import Rope
 from anyformer.specs.axes import Position
 from anyformer.specs.codec import Problems
 from anyformer.specs.model import ModelSpec
+from anyformer.specs.stacks import DEEPEST, pattern_of
+
+
+class KeyGroup(Protocol):
+    """Keys that mean something together only."""
+
+    @property
+    def keys(self) -> Mapping[str, Key]:
+        """What each may hold."""
+        ...
+
+    def read(self, c: Values) -> Mapping[str, Any]:
+        """Their values as changes of a spec."""
+        ...
+
+    def write(self, spec: ModelSpec) -> Mapping[str, Any]:
+        """The keys of a spec."""
+        ...
+
 
 ROPE_KEYS: dict[str, Key] = {
     "rope_theta": number(None),
-    "rope_scaling": table(),
-    "rope_parameters": table(),
+    "rope_scaling": TABLE,
+    "rope_parameters": TABLE,
     "partial_rotary_factor": number(None),
 }
 
 ORIGINAL = "original_max_position_embeddings"
-SCALINGS: dict[str, dict[str, str]] = {
-    "default": {},
-    "linear": {"factor": "factor"},
-    "dynamic": {"factor": "factor"},
-    "llama3": {"factor": "factor", ORIGINAL: "original", "low_freq_factor": "low", "high_freq_factor": "high"},
-    "yarn": {
-        "factor": "factor", ORIGINAL: "original", "beta_fast": "beta_fast", "beta_slow": "beta_slow",
-        "truncate": "truncate", "attention_factor": "attention_factor",
-    },
-    "longrope": {
-        "factor": "factor", ORIGINAL: "original", "short_factor": "short", "long_factor": "long",
-        "attention_factor": "attention_factor",
-    },
+OURS = {
+    ORIGINAL: "original", "low_freq_factor": "low", "high_freq_factor": "high", "short_factor": "short",
+    "long_factor": "long",
 }  # fmt: skip
+NAMES: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "llama3": ("factor", ORIGINAL, "low_freq_factor", "high_freq_factor"),
+    "yarn": ("factor", ORIGINAL, "beta_fast", "beta_slow", "truncate", "attention_factor"),
+    "longrope": ("factor", ORIGINAL, "short_factor", "long_factor", "attention_factor"),
+}
+SCALINGS = {kind: {name: OURS.get(name, name) for name in names} for kind, names in NAMES.items()}
 """Type of a scaling, published and ours -> its keys, and our fields."""
 READ_ONLY = {"dynamic": (ORIGINAL,), "yarn": ("mscale", "mscale_all_dim")}
 """Keys that say in other words what is written."""
 SHARED: dict[str, Key] = {name: text("default") for name in ("rope_type", "type")} | {
     name: number(None) for name in ("rope_theta", "partial_rotary_factor")
 }
-OTHER_TYPES = {ORIGINAL: whole(None), "truncate": flag(True), "short_factor": numbers(), "long_factor": numbers()}
+OTHER_TYPES = {ORIGINAL: whole(None), "truncate": flag(True), "short_factor": NUMBERS, "long_factor": NUMBERS}
 """Keys of a scaling that hold something else than a number."""
 
 
@@ -143,7 +167,11 @@ def write_rope(position: Position) -> dict[str, Any]:
     """The keys of a RoPE, in both forms; none for another position, which reading back will then name."""
     if not isinstance(position, Rope):
         return {}
-    scaling = _written(position.scaling)
+    scaling: dict[str, Any] = {}
+    if position.scaling is not None and position.scaling.kind in SCALINGS:
+        found = {theirs: getattr(position.scaling, ours) for theirs, ours in SCALINGS[position.scaling.kind].items()}
+        listed = {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+        scaling = {"rope_type": position.scaling.kind} | {n: value for n, value in listed.items() if value is not None}
     return {
         "rope_theta": position.theta,
         "rope_scaling": scaling | {"type": scaling["rope_type"]} if scaling else None,
@@ -151,24 +179,8 @@ def write_rope(position: Position) -> dict[str, Any]:
     }
 
 
-def write_ropes(positions: Mapping[str, Position], keys: Sequence[str]) -> dict[str, Any]:
-    """The keys of the RoPE of each kind of layer, in both forms; `keys` are the old ones of their thetas."""
-    written = {layer: write_rope(position) for layer, position in positions.items()}
-    tables = {layer: given.get("rope_parameters") for layer, given in written.items()}
-    old = {key: given.get("rope_theta") for key, given in zip(keys, written.values(), strict=False)}
-    return {"rope_parameters": tables, "rope_scaling": next(iter(written.values())).get("rope_scaling")} | old
-
-
-def _written(scaling: Any) -> dict[str, Any]:
-    if scaling is None or scaling.kind not in SCALINGS:
-        return {}
-    found = {theirs: getattr(scaling, ours) for theirs, ours in SCALINGS[scaling.kind].items()}
-    listed = {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
-    return {"rope_type": scaling.kind} | {name: value for name, value in listed.items() if value is not None}
-
-
 @dataclass(frozen=True, kw_only=True)
-class RopeKeys(KeyGroup):
+class RopeKeys:
     """RoPE of a family with the same in all layers, but for those that have none."""
 
     theta: float = 10000.0
@@ -207,8 +219,120 @@ class RopeKeys(KeyGroup):
         rotary = (layer.position for layer in view.stack.layers if isinstance(layer.position, Rope))
         position = next(rotary, view.layer.position)
         written = write_rope(position)
+        if self.original is not None:
+            scaling = getattr(position, "scaling", None)
+            written[self.original] = getattr(scaling, "original", spec.context)
         if self.fraction is not None and isinstance(position, Rope):
             share = position.fraction if position.dims is None else position.dims / view.dims.head_dim
             written |= {"partial_rotary_factor": share}
             written["rope_parameters"] |= {"partial_rotary_factor": share}
         return written | {own: written[name] for name, own in self.spelled.items() if name in written}
+
+
+FULL, LOCAL = "full_attention", "sliding_attention"
+
+
+def each_layer(c: Values, kind: Callable[[int], str]) -> list[str]:
+    """The type of every layer by its number. A depth beyond reason is left to the spec's rules to refuse."""
+    return [kind(i) for i in range(min(c["num_hidden_layers"], DEEPEST))]
+
+
+def arranged(names: Sequence[str], groups: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Layers of named groups as changes of a spec: one kind for all, a cycle, or a list of every layer.
+
+    `groups` gives what the layers of each name have otherwise than the base, by dotted names.
+    """
+    used = sorted(set(names))
+    if len(used) < 2:
+        return dict(groups[used[0]]) if used else {}
+    period = next(n for n in range(1, len(names) + 1) if all(names[i] == names[i % n] for i in range(len(names))))
+    runs = [(name, len(list(run))) for name, run in groupby(names[:period])]
+    cycle = ", ".join(name if count == 1 else f"{count} {name}" for name, count in runs)
+    order = list(names) if period == len(names) else cycle
+    return {"layers": {"order": order} | {name: dict(groups[name]) for name in used}}
+
+
+def without_idle_rope(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes less those of RoPE where no layer is left that has it."""
+    nowhere = changes.get("position.kind") == "none"
+    return {
+        path: value
+        for path, value in changes.items()
+        if not nowhere or path == "position.kind" or not path.startswith("position.")
+    }
+
+
+def checked(c: Values, types: Sequence[str], window: int | None) -> list[str]:
+    """Layer types as names of groups, `local` and `global`; what can't be read is noted."""
+    unknown = sorted(set(types) - {FULL, LOCAL})
+    if unknown:
+        c.refuse("layer_types", f"{unknown[0]!r} is a kind of layer that this family does not have")
+    if len(types) != len(each_layer(c, str)):
+        c.problems.add("layer_types", f"lists {len(types)} layers, but num_hidden_layers is {c['num_hidden_layers']}")
+    if LOCAL in types and window is None:
+        c.problems.add("sliding_window", f"is missing; layer_types has {LOCAL!r}")
+    return ["local" if kind == LOCAL else "global" for kind in types]
+
+
+def window_of(spec: ModelSpec) -> tuple[int | None, list[str]]:
+    """The width of a spec's windows, or their radius (None: no layer has one), and its layer types."""
+    stack = spec.stacks[-1]
+    widths = [re.fullmatch(r"(?:symmetric_)?window\((\d+)\)", str(pattern_of(stack, layer))) for layer in stack.layers]
+    found = [int(match[1]) for match in widths if match]
+    return (found[0] if found else None), [LOCAL if match else FULL for match in widths]
+
+
+def write_ropes(spec: ModelSpec, keys: Sequence[str]) -> dict[str, Any]:
+    """The keys of the RoPE of each kind of layer, in both forms; `keys` are the old ones of their thetas.
+
+    A kind speaks by its first layer, or by the other kind's if it has none.
+    """
+    layers, types = spec.stacks[-1].layers, window_of(spec)[1]
+    firsts = {kind: types.index(kind) if kind in types else 0 for kind in (FULL, LOCAL)}
+    written = {kind: write_rope(layers[i].position) for kind, i in firsts.items()}
+    tables = {kind: given.get("rope_parameters") for kind, given in written.items()}
+    old = {key: given.get("rope_theta") for key, given in zip(keys, written.values(), strict=False)}
+    return {"rope_parameters": tables, "rope_scaling": written[FULL].get("rope_scaling")} | old
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowKeys:
+    """`sliding_window`, and which layers have it: by a list of their types, and by a rule where there is none."""
+
+    window: int | None = None
+    """What an absent key means."""
+    is_local: Callable[[Values, int], Any] = lambda c, i: c["sliding_window"] is not None
+    """The rule, by the number of a layer."""
+    listed: bool = True
+    """Whether the family has the list."""
+    switched: bool = False
+    """Whether windows count only if `use_sliding_window` says so."""
+    thetas: Mapping[str, tuple[str, float]] = field(default_factory=dict)
+    """Of a family with a RoPE for each type of layer (see `read_ropes`)."""
+    everywhere: Mapping[str, Any] = field(default_factory=dict)
+    """What layers without a window have otherwise."""
+
+    @property
+    def keys(self) -> Mapping[str, Key]:
+        own = {"sliding_window": whole(self.window, null=True)}
+        own |= {"use_sliding_window": flag(False)} if self.switched else {}
+        return own | ({"layer_types": TEXTS} if self.listed else {}) | (ROPE_KEYS if self.thetas else {})
+
+    def read(self, c: Values) -> Mapping[str, Any]:
+        window = c["sliding_window"] if not self.switched or c["use_sliding_window"] else None
+        types = c["layer_types"] if self.listed else None
+        ropes = read_ropes(c, self.thetas) if self.thetas else {}
+        if types is None:
+            idle = self.switched and window is None
+            types = each_layer(c, lambda i: LOCAL if not idle and self.is_local(c, i) else FULL)
+        names = checked(c, types, window)
+        own = {"attention.pattern": f"window({window})"} | ropes.get(LOCAL, {})
+        return ropes.get(FULL, {}) | arranged(names, {"local": own, "global": self.everywhere})
+
+    def write(self, spec: ModelSpec) -> Mapping[str, Any]:
+        window, types = window_of(spec)
+        keys = [key for key, _ in self.thetas.values()]
+        # One key for both types can't say two thetas.
+        ropes = write_ropes(spec, keys if len({*keys}) > 1 else []) if keys else {}
+        own = {"sliding_window": window} | ({"use_sliding_window": window is not None} if self.switched else {})
+        return ropes | own | ({"layer_types": types} if self.listed else {})
