@@ -94,12 +94,12 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "torch": torch.__version__, "anyformer": own}
 
 
-def machine(device: torch.device, world: int = 1, threads: int | None = None) -> dict[str, Any]:
-    """All that the last bits of a result may depend on; `threads`: of all workers together."""
+def machine(device: torch.device, world: int = 1) -> dict[str, Any]:
+    """All that the last bits of a result may depend on."""
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "cpu": _cpu(),
-        "threads": torch.get_num_threads() if threads is None else threads,
+        "threads": torch.get_num_threads(),
         "world": world,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }

@@ -26,8 +26,7 @@ def spread(
 ) -> Model:
     """A model of a spec of which this process holds its part. `values` gives whole tensors by name, one at a time."""
     tensor = 1 if meshes.tensor is None else meshes.tensor.size()
-    with torch.device("meta"):
-        model = Model(divided(spec, tensor)).to(dtype)
+    model = _fresh(spec, tensor).to(dtype)
     if meshes.tensor is not None:
         share_products(model, spec, meshes.tensor)
     _shard(model, meshes, autocast)
@@ -86,8 +85,7 @@ KEPT = {"training", "way"}
 def check_stages(model: Model, specs: list[ModelSpec], tensor: int) -> None:
     """Refuse stages whose modules are others than the model's."""
     for i, spec in enumerate(specs):
-        made = _fresh(spec, tensor)
-        strange = _differing(model, made)
+        strange = _differing(model, _fresh(spec, tensor))
         if strange:
             raise InputError(
                 f"stages[{i}].spec: over several processes a stage keeps the modules of the model, but {strange[0]} "
@@ -114,7 +112,7 @@ def restage(model: Model, spec: ModelSpec, tensor: int, index: int) -> None:
     """Let the modules of a model compute another spec with their parameters, on tensor-parallel rank `index`."""
     if spec == model.spec:
         return
-    mine = {(place, name): part for place, name, part in constants(spec, tensor, index)} if tensor > 1 else {}
+    mine = {(place, name): part for place, name, part in constants(spec, tensor, index) if tensor > 1}
     have: dict[str, nn.Module] = dict(model.named_modules())
     for place, new in _fresh(spec, tensor).named_modules():
         old = have[place]
