@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -289,7 +290,7 @@ class Components:
         if self.ema is not None:
             public = TABLES[2]
             tables[public] = Table(self.ema.means, {**metadata, "steps": str(int(self.ema.steps))})
-        state, texts = self.state(progress).to_data(), {SPEC: self.specs[-1].to_toml()}
+        state, texts = asdict(self.state(progress)), {SPEC: self.specs[-1].to_toml()}
         contents = Contents(tables=tables, state=state, texts=texts, public=public)
         if self.meshes is not None and self.config.many.save == "parts" and progress.step < self.config.steps:
             save_parts(self.ranks, self.folder, progress.step, contents, self.config.run.keep)

@@ -129,10 +129,8 @@ class Forecast:
     def parts(self) -> dict[str, float]:
         """Seconds that each part of the run is expected to take on one process."""
         speed = self.rate * self.efficiency
-        named = {
-            "steps": self.flops / speed, "held-out loss": self.looks.flops / speed, "samples": self.spoken,
-            "checkpoints": self.saved,
-        }  # fmt: skip
+        named = {"steps": self.flops / speed, "held-out loss": self.looks.flops / speed}
+        named |= {"samples": self.spoken, "checkpoints": self.saved}
         return {name: seconds for name, seconds in named.items() if seconds}
 
     @property

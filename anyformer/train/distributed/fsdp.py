@@ -29,17 +29,7 @@ def spread(
     model = _fresh(spec, tensor).to(dtype)
     if meshes.tensor is not None:
         share_products(model, spec, meshes.tensor)
-    _shard(model, meshes, autocast)
-    # Held constants know by themselves what they are.
-    model.to_empty(device=device)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            put(parameter, values(name))
-    return model
-
-
-def _shard(model: Model, meshes: Meshes, autocast: bool) -> None:
-    """Shard each block, and the rest with the model. Under autocast: bf16 all-gather, fp32 reduction."""
+    # Each block is sharded, and the rest with the model. Under autocast: bf16 all-gather, fp32 reduction.
     policy = MixedPrecisionPolicy()
     if autocast:
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
@@ -47,9 +37,15 @@ def _shard(model: Model, meshes: Meshes, autocast: bool) -> None:
     for name in [stack.name for stack in model.spec.stacks if not stack.reversible]:
         for block in model.get_submodule(f"{name}.blocks").children():
             fully_shard(block, mesh=meshes.data, mp_policy=policy)
-    whole: Any = fully_shard(model, mesh=meshes.data)
+    sharded: Any = fully_shard(model, mesh=meshes.data)
     # What is outside of blocks stays gathered for a backward pass; where none follows, parameters are parts again.
-    whole.register_forward_hook(lambda module, *_: None if torch.is_grad_enabled() else module.reshard())
+    sharded.register_forward_hook(lambda module, *_: None if torch.is_grad_enabled() else module.reshard())
+    # Held constants know by themselves what they are.
+    model.to_empty(device=device)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            put(parameter, values(name))
+    return model
 
 
 def syncing(model: nn.Module) -> Callable[[bool], None]:
