@@ -14,7 +14,6 @@ import re
 import shutil
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 from anyformer.errors import ADVICE, CheckpointError, InputError, file_fault, naming
@@ -116,21 +115,17 @@ def replace_file(place: Path, write: Callable[[Path], object]) -> None:
     """Write a file beside its place, sync it, and rename it over the old one."""
     beside = place.with_name(f".{place.name}.tmp-{os.getpid()}")
     with naming(place, instead=beside):
-        _replace(place, beside, write)
-
-
-def _replace(place: Path, beside: Path, write: Callable[[Path], object]) -> None:
-    try:
-        # Some writers make files that only their owner can read; it should be as readable as any other new file.
-        beside.touch()
-        mode = beside.stat().st_mode
-        write(beside)
-        beside.chmod(mode)
-        DISK.sync(beside)
-        DISK.rename(beside, place)
-        DISK.sync(place.parent)
-    finally:
-        DISK.remove(beside)
+        try:
+            # Some writers make files that only their owner can read; it should be as readable as any other new file.
+            beside.touch()
+            mode = beside.stat().st_mode
+            write(beside)
+            beside.chmod(mode)
+            DISK.sync(beside)
+            DISK.rename(beside, place)
+            DISK.sync(place.parent)
+        finally:
+            DISK.remove(beside)
 
 
 class NewFolder:
@@ -176,19 +171,15 @@ class NewFolder:
             if os.path.lexists(self.place):
                 raise InputError(f"{self.place}: is a file; give the name of a folder")
             return
-        strange = sorted(file.name for file in self.place.iterdir() if not self._known(file.name))
+        held = sorted(file.name for file in self.place.iterdir())
+        strange = [name for name in held if not any(fnmatch.fnmatchcase(name, known) for known in self.names)]
         if strange:
             raise InputError(
                 f"{self.place}: holds {', '.join(strange[:3])}{' and more' if len(strange) > 3 else ''}, which would be "
                 "lost; move it, or pick another folder"
             )
 
-    def _known(self, name: str) -> bool:
-        return any(fnmatch.fnmatchcase(name, known) for known in self.names)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         new, old = self._beside("new"), self._beside("old")
         if not os.path.lexists(self.place) and old.exists():
             DISK.rename(old, self.place)
@@ -213,10 +204,8 @@ def settle(place: str | Path) -> Path:
     """Finish a move that a kill interrupted: if nothing has the place, a complete new folder takes it, else the old one."""
     place = Path(place)
     if not os.path.lexists(place):
-        for state in ("new", "old"):
-            for left in _left_beside(place, state):
-                DISK.rename(left, place)
-                return place
+        for left in [*_left_beside(place, "new"), *_left_beside(place, "old")][:1]:
+            DISK.rename(left, place)
     return place
 
 
@@ -226,9 +215,7 @@ def inside(file: Path, folder: Path) -> Path:
     In the local cache of the Hugging Face hub the files of a snapshot are links into the repository's own `blobs`.
     """
     root, real = folder.resolve(), file.resolve()
-    homes = [root]
-    if root.parent.name == "snapshots":
-        homes.append(root.parent.parent / "blobs")
+    homes = [root, *([root.parent.parent / "blobs"] if root.parent.name == "snapshots" else [])]
     if not any(real.is_relative_to(home) for home in homes):
         raise CheckpointError(
             f"{file}: is a link to {real}, outside of its folder; copy the file there if you trust it"

@@ -19,19 +19,11 @@ from anyformer.train.events import Budget
 from anyformer.train.optim_config import Optim
 
 SPEC: Mapping[str, Any] = {
-    "vocab": 3072,
-    "width": 128,
-    "depth": 4,
-    "context": 256,
-    "attention": {"heads": 4, "kv_heads": 2},
-    "position": {"kind": "rope"},
-    "ffn": {"kind": "swiglu"},
-    "norm": {"kind": "rmsnorm"},
-    "embed": {"kind": "tokens", "scale": "sqrt(width)"},
-    "head": {"kind": "lm", "tied": True},
-    "init": {"kind": "normal", "std": 0.02},
-    "ids": {"bos": 0, "eos": [0]},
-}
+    "vocab": 3072, "width": 128, "depth": 4, "context": 256, "attention": {"heads": 4, "kv_heads": 2},
+    "position": {"kind": "rope"}, "ffn": {"kind": "swiglu"}, "norm": {"kind": "rmsnorm"},
+    "embed": {"kind": "tokens", "scale": "sqrt(width)"}, "head": {"kind": "lm", "tied": True},
+    "init": {"kind": "normal", "std": 0.02}, "ids": {"bos": 0, "eos": [0]},
+}  # fmt: skip
 LEAST_VOCAB = 257
 BATCH = 8
 """Rows in a step."""

@@ -183,21 +183,12 @@ class Quickstart:
         flat = np.fromiter(itertools.chain.from_iterable(ids[1:] for ids in self.held_out), dtype=np.int64)
         unigram = unigram_nats(self.tokens, flat, self.spec.vocab) / math.log(2) / size
         self.result = Result(
-            loss=measured.nats_per_token,
-            perplexity=measured.perplexity,
-            bits_per_byte=measured.nats / math.log(2) / size,
-            gzip_bits_per_byte=gzip_bits_per_byte(self.corpus.held_out),
-            unigram_bits_per_byte=unigram,
-            params=self.spec.count().params,
-            steps=last.step,
-            tokens=last.tokens,
-            seconds=last.seconds,
-            corpus=self.corpus.title,
-            fingerprint=self.corpus.fingerprint(),
-            seed=self.plan.seed,
-            budget=self.plan.budget.words,
-            device=self.device.type,
-        )
+            loss=measured.nats_per_token, perplexity=measured.perplexity, params=self.spec.count().params,
+            bits_per_byte=measured.nats / math.log(2) / size, unigram_bits_per_byte=unigram,
+            gzip_bits_per_byte=gzip_bits_per_byte(self.corpus.held_out), steps=last.step, tokens=last.tokens,
+            seconds=last.seconds, corpus=self.corpus.title, fingerprint=self.corpus.fingerprint(), seed=self.plan.seed,
+            budget=self.plan.budget.words, device=self.device.type,
+        )  # fmt: skip
         return self.result
 
     def keep(self) -> Path:
@@ -207,15 +198,12 @@ class Quickstart:
         self._write()
         points = [(record.tokens, self._bits(record.loss)) for record in self.records if not record.skipped]
         result = self.result
-        draw_curve(
-            self.folder.path / CURVE,
-            title=f"{result.bits_per_byte:.2f} bits per byte on {result.corpus}, {result.params:,} parameters",
-            train=points,
-            # A quick evaluation is of a few rows, each token seen with less before it: no point of the same line.
-            held_out=self.quick_evals,
-            final=[(result.tokens, result.bits_per_byte)],
-            yardsticks={"gzip -9": result.gzip_bits_per_byte, "unigram": result.unigram_bits_per_byte},
-        )
+        title = f"{result.bits_per_byte:.2f} bits per byte on {result.corpus}, {result.params:,} parameters"
+        yardsticks = {"gzip -9": result.gzip_bits_per_byte, "unigram": result.unigram_bits_per_byte}
+        # A quick evaluation is of a few rows, each token seen with less before it: no point of the same line.
+        final = [(result.tokens, result.bits_per_byte)]
+        place, held_out = self.folder.path / CURVE, self.quick_evals
+        draw_curve(place, title=title, train=points, held_out=held_out, final=final, yardsticks=yardsticks)
         self.folder.commit()
         return self.plan.place
 

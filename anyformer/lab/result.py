@@ -72,14 +72,8 @@ def earlier(base: Path, place: Path) -> Path | None:
     after = read_result(place)
     beside = [folder for folder in place.parent.iterdir() if folder.is_dir() and folder.name[0] != "."]
     found = {folder: read_result(folder) for folder in (settle(base), *sorted(beside))}
-    same = [
-        folder
-        for folder, result in found.items()
-        if result is not None
-        and after is not None
-        and result.fingerprint == after.fingerprint
-        and folder.resolve() != place.resolve()
-    ]
+    others = {folder: result for folder, result in found.items() if result and folder.resolve() != place.resolve()}
+    same = [folder for folder, result in others.items() if after and result.fingerprint == after.fingerprint]
     if base in same:
         return base
     return min(same, key=lambda folder: (folder / FILE).stat().st_mtime, default=None)

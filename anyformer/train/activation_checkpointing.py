@@ -9,6 +9,7 @@ import functools
 from typing import Any, Literal, cast
 
 import torch
+from torch._higher_order_ops.flex_attention import flex_attention
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from anyformer.errors import InputError
@@ -16,6 +17,13 @@ from anyformer.model.block import Block
 from anyformer.model.model import Model
 from anyformer.model.stack import Stack
 
+aten = torch.ops.aten
+DEAR: frozenset[Any] = frozenset({
+    aten.mm.default, aten.addmm.default, aten._scaled_dot_product_flash_attention.default,
+    aten._scaled_dot_product_flash_attention_for_cpu.default, aten._scaled_dot_product_efficient_attention.default,
+    aten._scaled_dot_product_cudnn_attention.default, flex_attention,
+})  # fmt: skip
+"""Kept results: products with weights, and attention; not batched products, which attention may overwrite."""
 Kind = Literal["none", "block", "selective"]
 """block: a block keeps its input; selective: also what its products and its attention gave, which is dear to make."""
 
@@ -46,24 +54,5 @@ def selective(block: Block, x_BTD: torch.Tensor, *args: Any) -> Any:
     return checkpoint(lambda x: block.compute(x, *args), x_BTD, use_reentrant=False, context_fn=kept)
 
 
-def _dear() -> frozenset[Any]:
-    """Kept results: products with weights, and attention; not batched products, which attention may overwrite."""
-    from torch._higher_order_ops.flex_attention import flex_attention
-
-    aten = torch.ops.aten
-    return frozenset({
-        aten.mm.default,
-        aten.addmm.default,
-        aten._scaled_dot_product_flash_attention.default,
-        aten._scaled_dot_product_flash_attention_for_cpu.default,
-        aten._scaled_dot_product_efficient_attention.default,
-        aten._scaled_dot_product_cudnn_attention.default,
-        flex_attention,
-    })  # fmt: skip
-
-
 def _policy(_: Any, operation: Any, *args: Any, **named: Any) -> CheckpointPolicy:
     return CheckpointPolicy.MUST_SAVE if operation in DEAR else CheckpointPolicy.PREFER_RECOMPUTE
-
-
-DEAR = _dear()

@@ -31,9 +31,8 @@ from anyformer.data.shards import file_sha256
 from anyformer.errors import CheckpointError, file_fault
 from anyformer.families.shards import read_json
 from anyformer.files import Bytes, Written, alive, inside, share_file, sweep, write_new
-from anyformer.model.native_checkpoint import WEIGHTS, metadata_of
+from anyformer.model.native_checkpoint import WEIGHTS
 from anyformer.model.safetensors_file import DTYPES, TensorFile
-from anyformer.specs.model import ModelSpec
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 """How safetensors calls a dtype."""
@@ -72,11 +71,6 @@ class Table:
             if flat.numel():
                 raw: Any = flat.view(torch.uint8).numpy()
                 yield memoryview(raw)
-
-
-def model_table(tensors: Mapping[str, Tensor], spec: ModelSpec, family: str | None = None) -> Table:
-    """The file that `anyformer.load` reads: weights by the names of parameters, their spec, and their family if any."""
-    return Table(tensors, metadata_of(spec, family))
 
 
 FOLDER, MANIFEST, STATE = "checkpoints", "manifest.json", "state.json"

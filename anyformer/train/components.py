@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +27,12 @@ from anyformer.families.io import load
 from anyformer.files import replace_file
 from anyformer.model.build import Initializer, build
 from anyformer.model.model import Model
-from anyformer.model.native_checkpoint import SPEC, empty_model
+from anyformer.model.native_checkpoint import SPEC, empty_model, metadata_of
 from anyformer.parts.quantized import is_quantized
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.parameters import weights
 from anyformer.train.activation_checkpointing import recompute
-from anyformer.train.checkpoint import (
-    FOLDER,
-    Checkpoint,
-    Contents,
-    Saver,
-    Table,
-    last_state,
-    model_table,
-    name_of,
-    resume,
-    verify,
-)
+from anyformer.train.checkpoint import FOLDER, Contents, Saver, Table, last_state, name_of, resume, verify
 from anyformer.train.compile import compiled
 from anyformer.train.config import Config, flatten, identity
 from anyformer.train.cpu_workers import CpuWorkers, draws
@@ -89,7 +79,6 @@ class Components:
         self.folder = Path(config.run.folder)
         self.totals: list[list[int]] = []
         self._stage = -1
-        self._threads: int | None = None
         self._workers: CpuWorkers | None = None
         self._loaders: dict[int, BatchLoader] = {}
         self._open = ExitStack()
@@ -140,14 +129,7 @@ class Components:
                 found.add(InputError("\n  ".join([title, *wrong])), wrong)
 
     def open(self) -> None:
-        """Read, build, and take the folder; it is made if need be."""
-        try:
-            self._open_all()
-        except BaseException as error:
-            self.close(error)
-            raise
-
-    def _open_all(self) -> None:
+        """Read, build, and take the folder; it is made if need be. After an error, `close`."""
         config, compute = self.config, self.config.compute
         found = self._open.enter_context(joined(config.many, device_of(compute.device)))
         self.ranks, self.meshes, self.device = found
@@ -156,11 +138,11 @@ class Components:
         if compute.threads:
             self._open.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(compute.threads)
-        # CPU workers share them, and each then knows of its own only.
-        self._threads = torch.get_num_threads()
         if compute.deterministic and not torch.are_deterministic_algorithms_enabled():
             torch.use_deterministic_algorithms(True, warn_only=True)
             self._open.callback(torch.use_deterministic_algorithms, False)
+        # Now: CPU workers share the threads, and each then knows of its own only.
+        self.machine = machine(self.device, self.ranks.world)
         self._build()
         with self.ranks.rank0_first() as first:
             if first:
@@ -195,15 +177,15 @@ class Components:
             guard=SpikeGuard(guard.action, guard.spike, guard.patience), workers=self._open.enter_context(self.workers(self.device)),
             clip=config.run.clip, micro=config.compute.micro, ranks=self.ranks,
         )  # fmt: skip
-        self.stepper = Captured(self.train_step) if config.compute.capture else self.train_step
+        self.captured = Captured(self.train_step) if config.compute.capture else None
         if self.meshes is not None:
             from anyformer.train.distributed.fsdp import syncing
 
             self.train_step.last = syncing(self.model)
         # What the first stage can't have is heard of before anything is written.
         self.enter(0)
-        if isinstance(self.stepper, Captured):
-            self.stepper.check(self.loader(0).batch(0))
+        if self.captured is not None:
+            self.captured.check(self.loader(0).batch(0))
 
     def workers(self, device: torch.device) -> CpuWorkers:
         if self._workers is None:
@@ -213,9 +195,6 @@ class Components:
             alone = alone or self.ranks.world > 1 or self.config.compute.compile != "none"
             self._workers = CpuWorkers.on(device, 1 if alone else min(stage.batch for stage in self.config.stages))
         return self._workers
-
-    def machine(self) -> dict[str, Any]:
-        return machine(self.device, self.ranks.world, self._threads)
 
     def _first_values(self) -> tuple[Callable[[str], torch.Tensor], str | None]:
         """What each parameter begins with, whole, one at a time; and the family that they were published by."""
@@ -267,13 +246,18 @@ class Components:
         return RunState(
             step=progress.step, tokens=progress.tokens, seconds=progress.seconds, seed=self.config.run.seed, data=data,
             tokenizer=self.index.tokenizer_sha256 or "", spec=dict(flatten(self.spec.to_data())), config=identity(self.config),
-            versions=versions(), machine=self.machine(), guard=self.train_step.guard.state(), digest=progress.batch,
+            versions=versions(), machine=self.machine, guard=self.train_step.guard.state(), digest=progress.batch,
             order=self.order, totals=self.totals,
         )  # fmt: skip
 
     def restore(self) -> tuple[Progress, Path | None]:
         """Go on from the newest checkpoint of the folder that is whole, if there is one."""
-        found = self._newest()
+        # The checkpoint that all processes go on from: rank 0 finds it.
+        with self.ranks.rank0_first() as first:
+            found = resume(self.folder) if first else None
+        step = self.ranks.broadcast(-1 if found is None else found.step)
+        if found is None and step >= 0:
+            found = verify(self.folder / FOLDER / name_of(step), step, hashes=False)
         now = self.state(Progress())
         if found is None:
             self._describe(new=True)
@@ -298,23 +282,15 @@ class Components:
         done = Progress(step=before.step, tokens=before.tokens, seconds=before.seconds, batch=before.digest)
         return done, found.folder
 
-    def _newest(self) -> Checkpoint | None:
-        """The checkpoint that all processes go on from: the first one finds it."""
-        with self.ranks.rank0_first() as first:
-            found = resume(self.folder) if first else None
-        step = self.ranks.broadcast(-1 if found is None else found.step)
-        if found is None and step >= 0:
-            found = verify(self.folder / FOLDER / name_of(step), step, hashes=False)
-        return found
-
     def save(self, progress: Progress) -> Path:
         """Leave a checkpoint. What a finished run leaves is plain, whatever the ones before it were."""
-        own = model_table(dict(self.model.named_parameters()), self.specs[-1], self.model.family)
+        metadata = metadata_of(self.specs[-1], self.model.family)
+        own = Table(dict(self.model.named_parameters()), metadata)
         tables, public = {TABLES[0]: own, TABLES[1]: Table(self.optimizers.state())}, TABLES[0]
         if self.ema is not None:
-            mean, public = model_table(self.ema.means, self.specs[-1], self.model.family), TABLES[2]
-            tables[public] = Table(mean.tensors, {**mean.metadata, "steps": str(int(self.ema.steps))})
-        state, texts = self.state(progress).to_data(), {SPEC: self.specs[-1].to_toml()}
+            public = TABLES[2]
+            tables[public] = Table(self.ema.means, {**metadata, "steps": str(int(self.ema.steps))})
+        state, texts = asdict(self.state(progress)), {SPEC: self.specs[-1].to_toml()}
         contents = Contents(tables=tables, state=state, texts=texts, public=public)
         if self.meshes is not None and self.config.many.save == "parts" and progress.step < self.config.steps:
             save_parts(self.ranks, self.folder, progress.step, contents, self.config.run.keep)

@@ -73,7 +73,10 @@ class Captured:
             raise CapabilityError(f"compute.capture: {wrong}, or set compute.capture = false")
 
     def _of(self, batch: Batch) -> _Recorded | None:
-        baked = self._baked()
+        step = self.train_step
+        own = [(p.data_ptr(), p.requires_grad) for p in step.model.parameters()]
+        modes = [module.training for module in step.model.modules()]
+        baked = [step.model, step.optimizers, step.objective, step.precision, step.clip, own, modes]
         if self._in != baked:
             # Another stage, whose passes are others; or weights lie elsewhere, where a replay would not look; or somebody
             # froze a parameter or changed a setting.
@@ -86,20 +89,6 @@ class Captured:
             self.check(batch)
             self._recorded[shapes] = self._try(batch)
         return self._recorded[shapes]
-
-    def _baked(self) -> list[Any]:
-        train_step = self.train_step
-        own = [(p.data_ptr(), p.requires_grad) for p in train_step.model.parameters()]
-        modes = [module.training for module in train_step.model.modules()]
-        return [
-            train_step.model,
-            train_step.optimizers,
-            train_step.objective,
-            train_step.precision,
-            train_step.clip,
-            own,
-            modes,
-        ]
 
     def _try(self, batch: Batch) -> _Recorded | None:
         parameters = list(self.train_step.optimizers.parameters())

@@ -13,23 +13,10 @@ import torch
 from anyformer.errors import TrainingError
 from anyformer.kernels.memory import free
 from anyformer.specs.number_format import data
+from anyformer.train import estimate
 from anyformer.train.components import Components
-from anyformer.train.config import Compute
-from anyformer.train.estimate import (
-    DTYPES,
-    SAVED,
-    SPOKEN,
-    TRAINING,
-    Cure,
-    Load,
-    Memory,
-    cures,
-    efficiency,
-    memory,
-    product_rate,
-    step_flops,
-)
-from anyformer.train.train_step import Precision
+from anyformer.train.estimate import Cure, Load, Memory, step_flops
+from anyformer.train.train_step import DTYPES, Precision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +53,7 @@ _known: WeakKeyDictionary[Components, tuple[Stretch, ...]] = WeakKeyDictionary()
 def stretches(components: Components) -> tuple[Stretch, ...]:
     """The stages of a run whose data are read."""
     if components not in _known:
-        # From the last to the first: the feeds that are needed first are still there when the run begins.
+        # From the last to the first: the loaders that are needed first are still there when the run begins.
         stages = range(len(components.config.stages))
         _known[components] = tuple(reversed([_stretch(components, i) for i in reversed(stages)]))
     return _known[components]
@@ -77,10 +64,9 @@ def _stretch(components: Components, number: int) -> Stretch:
     stage = stages[number]
     flops, cells = step_flops(components.specs[number], loader.batch(0).inputs)
     return Stretch(
-        first=sum(each.steps for each in stages[:number]), steps=stage.steps, cells=cells, flops=flops, rows=loader.rows,
-        words=f"length {stage.length:,}, {stage.batch:,} rows", waste=loader.waste,
-        epochs=stage.steps * stage.batch / loader.rows, left_out=loader.left_out, shortened=loader.shortened,
-        repeated=loader.repeated,
+        first=sum(each.steps for each in stages[:number]), steps=stage.steps, cells=cells, flops=flops,
+        words=f"length {stage.length:,}, {stage.batch:,} rows", epochs=stage.steps * stage.batch / loader.rows,
+        **{name: getattr(loader, name) for name in ("rows", "waste", "left_out", "shortened", "repeated")},
     )  # fmt: skip
 
 
@@ -117,7 +103,7 @@ def looks_of(components: Components) -> HeldOutPasses:
     # The last one is at the end, whether or not it is due there.
     count = (total - 1) // run.eval_interval(total) + 1
     read = count * rows + (every if rows < every else 0)
-    return HeldOutPasses(count=count, rows=rows, all_rows=every, flops=flops / TRAINING / batch.units * read)
+    return HeldOutPasses(count=count, rows=rows, all_rows=every, flops=flops / estimate.TRAINING / batch.units * read)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +116,7 @@ class Forecast:
     stage: int
     load: Load
     rate: float
-    """FLOP/s of a large product on this device."""
+    """FLOP/s of a large product in the dtype and on the cores that the run will use."""
     efficiency: float
     looks: HeldOutPasses
     spoken: float
@@ -143,10 +129,8 @@ class Forecast:
     def parts(self) -> dict[str, float]:
         """Seconds that each part of the run is expected to take on one process."""
         speed = self.rate * self.efficiency
-        named = {
-            "steps": self.flops / speed, "held-out loss": self.looks.flops / speed, "samples": self.spoken,
-            "checkpoints": self.saved,
-        }  # fmt: skip
+        named = {"steps": self.flops / speed, "held-out loss": self.looks.flops / speed}
+        named |= {"samples": self.spoken, "checkpoints": self.saved}
         return {name: seconds for name, seconds in named.items() if seconds}
 
     @property
@@ -154,7 +138,7 @@ class Forecast:
         return sum(self.parts().values())
 
     def cures(self) -> list[Cure]:
-        return cures(self.load)
+        return estimate.cures(self.load)
 
 
 def forecast(components: Components, device: torch.device) -> Forecast:
@@ -166,32 +150,32 @@ def forecast(components: Components, device: torch.device) -> Forecast:
         components.config.compute,
     )
     loads = [load_of(components, i, device) for i in range(len(components.config.stages))]
-    sizes = [memory(load) for load in loads]
+    sizes = [estimate.memory(load) for load in loads]
     stage = max(range(len(sizes)), key=lambda i: sizes[i].total)
     most = sizes[stage]
     speaks = components.tokenizer is not None and spec.head.predicts_tokens and spec.topology != "encoder"
     # The samples on the way, and the one at the end.
     samples = 1 + ((total - 1) // run.sample_every if run.sample_every else 0) if speaks else 0
-    spoken = samples * min(run.sample_tokens, spec.context) * len(spec.stacks[-1].layers) * SPOKEN[device.type]
+    spoken = samples * min(run.sample_tokens, spec.context) * len(spec.stacks[-1].layers) * estimate.SPOKEN[device.type]
     # One checkpoint before the first step, those on the way, and the last.
-    saves, (least, speed) = 1 + -(-total // run.save_interval(total)), SAVED
+    saves, (least, speed) = 1 + -(-total // run.save_interval(total)), estimate.SAVED
     saved = saves * (least + (most.weights + most.optimizer + most.average) / speed)
-    return Forecast(
-        stretches=stretches(components), memory=most, stage=stage, load=loads[stage], rate=_rate(compute, device),
-        efficiency=efficiency(device.type, compute), looks=looks_of(components), spoken=spoken, saved=saved,
-    )  # fmt: skip
-
-
-def _rate(compute: Compute, device: torch.device) -> float:
-    """FLOP/s of a large product in the dtype and on the cores that the run will use."""
-    dtype = torch.bfloat16 if compute.autocast == "bfloat16" else DTYPES[compute.dtype]
+    dtype, compiled = (
+        torch.bfloat16 if compute.autocast == "bfloat16" else DTYPES[compute.dtype],
+        compute.compile != "none",
+    )
     before = torch.get_num_threads()
     torch.set_num_threads(compute.threads or before)
     try:
         with Precision(tf32=compute.tf32).step(device):
-            return product_rate(device, dtype)
+            rate = estimate.product_rate(device, dtype)
     finally:
         torch.set_num_threads(before)
+    share = estimate.EFFICIENCY["cuda compiled" if device.type == "cuda" and compiled else device.type]
+    return Forecast(
+        stretches=stretches(components), memory=most, stage=stage, load=loads[stage], rate=rate, efficiency=share,
+        looks=looks_of(components), spoken=spoken, saved=saved,
+    )  # fmt: skip
 
 
 WORDS = re.compile(r"(?i)out of memory|not enough memory|can.t allocate|failed to allocate|CUBLAS_STATUS_ALLOC_FAILED")
@@ -219,14 +203,14 @@ def explain_oom(components: Components, stage: int) -> Iterator[None]:
         return
     # Outside of the handler: what the failed step held is let go of first.
     sizes, load = components.config.stages[stage], load_of(components, stage, components.device)
-    estimate = memory(load)
-    parts = sorted(estimate.parts().items(), key=lambda part: -part[1])
+    needed = estimate.memory(load)
+    parts = sorted(needed.parts().items(), key=lambda part: -part[1])
     lines = [
         f"there was not enough memory on {components.device} for a step of {sizes.batch:,} rows of {sizes.length:,} tokens "
         f"({cause})",
-        f"a step is estimated to take {data(estimate.total)}: "
+        f"a step is estimated to take {data(needed.total)}: "
         f"{', '.join(f'{name} {data(size)}' for name, size in parts)}; {data(free(components.device))} are free now",
-        *advice(cures(load)),
+        *advice(estimate.cures(load)),
         "the last checkpoint is unharmed: the same command with the change goes on from there",
     ]
     raise TrainingError("\n  ".join(lines))

@@ -65,11 +65,8 @@ class Memory:
         return self.weights + self.optimizer + self.average + most
 
     def parts(self) -> dict[str, int]:
-        named = {
-            "weights": self.weights, "gradients": self.gradients, "optimizer": self.optimizer,
-            "averaged weights": self.average, "activations": self.activations, "logits": self.logits,
-        }  # fmt: skip
-        return {name: size for name, size in named.items() if size}
+        sizes = {("averaged weights" if name == "average" else name): size for name, size in vars(self).items()}
+        return {name: size for name, size in sizes.items() if size and name != "added_up"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,8 +102,18 @@ def memory(load: Load) -> Memory:
     state = sum(tensor.nbytes for tensor in Optimizers(model, load.optim).state().values())
     average = sum(p.numel() * max(4, p.element_size()) for p in model.parameters()) if load.averages else 0
     at_once = min(load.workers, load.pieces)
-    piece = {name: array[: -(-len(array) // load.pieces)] for name, array in load.inputs.items()}
-    kept = kept_by(load.spec, load.objective, piece, dtype=dtype, autocast=autocast, device=load.device)
+    # One pass over a piece, with arguments of its shapes, is counted for the device: kernels keep different things on each.
+    used = {name: array[: -(-len(array) // load.pieces)] for name, array in load.inputs.items()}
+    given = {
+        name: torch.empty(array.shape, dtype=torch.from_numpy(array[:0]).dtype, device="meta")
+        for name, array in used.items()
+        if not name.endswith(VALUES)
+    }
+    notes = _Notes(model.train())
+    with notes.watching(), notes, _Played(autocast=autocast, device=load.device):
+        load.objective.loss(model, given)
+    rows = given["labels"].numel() if "labels" in given else 0
+    kept = notes.kept(*_loss_bytes(model, rows, torch.bfloat16 if autocast else dtype, load.device))
     whole = 0 if load.shards == 1 else weights // max(1, len(kept.blocks))
     return Memory(
         # A block's weights are gathered whole while it computes.
@@ -132,10 +139,10 @@ class Cure:
 def cures(load: Load) -> list[Cure]:
     """What helps against a lack of memory, what helps most first; what changes the result after what does not."""
     found: list[Cure] = []
-    now = memory(load).total
+    now, compute = memory(load).total, load.compute
 
-    def offer(setting: str, same: bool, **changes: Any) -> None:
-        total = memory(replace(load, compute=replace(load.compute, **changes))).total
+    def offer(setting: str, same: bool, inputs: Mapping[str, Any] = load.inputs, **changes: Any) -> None:
+        total = memory(replace(load, inputs=inputs, compute=replace(compute, **changes))).total
         if total < 0.98 * now:
             found.append(Cure(setting, total, same))
 
@@ -144,17 +151,15 @@ def cures(load: Load) -> list[Cure]:
         if 1 <= micro < most and not load.rows % micro:
             # How evenly routers choose is asked of each piece on its own.
             offer(f"compute.micro = {micro}", not load.spec.loss.balance, micro=micro)
-    if load.compute.recompute != "block" and not any(stack.reversible for stack in load.spec.stacks):
+    if compute.recompute != "block" and not any(stack.reversible for stack in load.spec.stacks):
         offer('compute.recompute = "block"', True, recompute="block")
-        if load.compute.recompute == "none":
+        if compute.recompute == "none":
             offer('compute.recompute = "selective"', True, recompute="selective")
-    if load.compute.autocast == "none" and load.compute.dtype == "float32" and load.device != "cpu":
+    if compute.autocast == "none" and compute.dtype == "float32" and load.device != "cpu":
         offer('compute.autocast = "bfloat16"', False, autocast="bfloat16")
         offer('compute.dtype = "bfloat16"', False, dtype="bfloat16")
     shorter = {n: array[:, : array.shape[1] // 2] if array.ndim > 1 else array for n, array in load.inputs.items()}
-    total = memory(replace(load, inputs=shorter)).total
-    if total < 0.98 * now:
-        found.append(Cure("half the length in [[stages]]", total, False))
+    offer("half the length in [[stages]]", False, shorter)
     return sorted(found, key=lambda cure: (not cure.same, cure.total))
 
 
@@ -174,19 +179,14 @@ def product_rate(device: torch.device, dtype: torch.dtype, seconds: float = 0.3)
     size = 8192 if device.type == "cuda" else 1024
     a, b = (torch.ones(size, size, device=device, dtype=dtype) for _ in range(2))
     best, ends = 0.0, time.perf_counter() + seconds
-    settle = functools.partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
+    synchronize = functools.partial(torch.get_device_module(device).synchronize, device)
     while not best or time.perf_counter() < ends:
-        settle()
+        synchronize()
         began = time.perf_counter()
         torch.mm(a, b)
-        settle()
+        synchronize()
         best = max(best, 2 * size**3 / (time.perf_counter() - began))
     return best
-
-
-def efficiency(device: str, compute: Compute) -> float:
-    """The share of that speed which a step is expected to reach."""
-    return EFFICIENCY["cuda compiled" if device == "cuda" and compute.compile != "none" else device]
 
 
 VALUES = ("segments", "attention_mask", "positions")
@@ -219,27 +219,6 @@ class Kept:
         again = 0 if recompute == "none" else max(again, 0)
         # Gradients on their way through a block: two of its widest tensors at once.
         return self.outside + kept[recompute] + again + 2 * self.widest
-
-
-def kept_by(
-    spec: ModelSpec,
-    objective: Objective,
-    inputs: Mapping[str, Any],
-    *,
-    dtype: torch.dtype = torch.float32,
-    autocast: bool = False,
-    device: str = "cpu",
-) -> Kept:
-    """Count one pass with arguments of these shapes, for a `device`: kernels keep different things on each."""
-    model = empty_model(spec, torch.device("meta"), dtype)
-    model.train()
-    used = {name: array for name, array in inputs.items() if not name.endswith(VALUES)}
-    given = {n: torch.empty(a.shape, dtype=torch.from_numpy(a[:0]).dtype, device="meta") for n, a in used.items()}
-    notes = _Notes(model)
-    with notes.watching(), notes, _Played(autocast=autocast, device=device):
-        objective.loss(model, given)
-    rows = given["labels"].numel() if "labels" in given else 0
-    return notes.kept(*_loss_bytes(model, rows, torch.bfloat16 if autocast else dtype, device))
 
 
 def _loss_bytes(model: Model, rows: int, dtype: torch.dtype, device: str) -> tuple[int, int]:

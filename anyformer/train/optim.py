@@ -95,7 +95,9 @@ class Optimizers:
 def check(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor], what: str) -> None:
     """Refuse a state whose names, shapes or dtypes are not those that are wanted."""
     wrong = [f"{key}: is missing" for key in wanted if key not in given]
-    wrong += [f"{key}: is unknown{_near(key, wanted)}" for key in given if key not in wanted]
+    # The nearest right spelling, without the list of all keys, which may be thousands.
+    near = {key: nearest(key, wanted).split(" (known")[0].rstrip(";") for key in given if key not in wanted}
+    wrong += [f"{key}: is unknown{spelled}" for key, spelled in near.items()]
     for key, tensor in wanted.items():
         found = given.get(key)
         if found is not None and (found.shape != tensor.shape or found.dtype != tensor.dtype):
@@ -118,11 +120,6 @@ def take(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
             # A whole tensor for one that is cut over processes: each takes its part.
             value = distribute_tensor(value.to(cut.device), cut.device_mesh, cut.placements)
         tensor.copy_(value)
-
-
-def _near(key: str, known: Mapping[str, Tensor]) -> str:
-    """The nearest right spelling, without the list of all keys, which may be thousands."""
-    return nearest(key, known).split(" (known")[0].rstrip(";")
 
 
 class Ema:
@@ -153,12 +150,13 @@ class Ema:
     @contextmanager
     def used(self, model: Model) -> Iterator[Model]:
         """The model with the mean as its weights, which it gives back at the end."""
-        before = {name: p.detach().clone() for name, p in model.named_parameters()}
-        _set(model, self.means)
+        own = dict(model.named_parameters())
+        before = {name: p.detach().clone() for name, p in own.items()}
+        take(self.means, own)
         try:
             yield model
         finally:
-            _set(model, before)
+            take(before, own)
 
     def state(self) -> dict[str, Tensor]:
         """What is remembered, as `parameter/ema`, and the number of updates. Copy it before the next one."""
@@ -167,9 +165,3 @@ class Ema:
     def load(self, state: Mapping[str, Tensor]) -> None:
         check(state, self.state(), "the mean of the weights (run.ema)")
         take(state, self.state())
-
-
-@torch.no_grad()
-def _set(model: Model, values: Mapping[str, Tensor]) -> None:
-    for name, parameter in model.named_parameters():
-        parameter.detach().copy_(values[name])

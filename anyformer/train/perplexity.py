@@ -74,11 +74,8 @@ class Score:
 
     def __add__(self, other: Score) -> Score:
         sums = {name: getattr(self, name) + getattr(other, name) for name in ("tokens", "bytes", "nats", "documents")}
-        split, begin = (
-            "; ".join(dict.fromkeys((self.split, other.split))),
-            "; ".join(dict.fromkeys((self.begin, other.begin))),
-        )
-        return replace(self, **sums, split=split, begin=begin)
+        words = {name: (getattr(self, name), getattr(other, name)) for name in ("split", "begin")}
+        return replace(self, **sums, **{name: "; ".join(dict.fromkeys(both)) for name, both in words.items()})
 
 
 def rule(documents: int, split: str, begin: str, context: int, stride: int) -> str:
@@ -125,8 +122,7 @@ def score(
     return replace(found, split=read.split, begin=read.begin)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Documents:
+class Documents(NamedTuple):
     """Texts as a model reads them."""
 
     ids: list[list[int]]
@@ -146,8 +142,7 @@ def read_documents(model: Model, tokenizer: Tokenizer, texts: str | Sequence[str
     read = [row.ids[row.before : skipped] for row in found]
     total = sum(len(text.encode()) for text in some)
     size = total - sum(_bytes_of(tokenizer, ids) for ids in read if ids)
-    begin = begins(model.spec, tokenizer, found)
-    return Documents(ids=[row.ids for row in found], bytes=size, split=split, begin=begin)
+    return Documents([row.ids for row in found], size, split, begins(model.spec, tokenizer, found))
 
 
 def _bytes_of(tokenizer: Tokenizer, ids: list[int]) -> int:
@@ -177,7 +172,12 @@ def score_ids(
     context, stride = window_sizes(model, context, stride)
     device = next(model.parameters()).device
     rows = [torch.as_tensor(ids, dtype=torch.long) for ids in documents]
-    _check_ids(rows, model.spec.vocab)
+    for i, row in enumerate(rows):
+        if row.dim() != 1:
+            raise InputError(f"document {i}: expected a list of ids, got shape {tuple(row.shape)}")
+        wrong, vocab = row[(row < 0) | (row >= model.spec.vocab)], f"vocab = {model.spec.vocab}"
+        if len(wrong):
+            raise InputError(f"document {i}: {wrong.max()} is not an id below {vocab}; is this the model's tokenizer?")
     skipped = unpredicted(model)
     windows = [window for i, row in enumerate(rows) for window in cut(len(row), context, stride, i, skipped)]
     total = sum(window.end - window.first for window in windows)
@@ -251,16 +251,6 @@ def window_sizes(model: Model, context: int | None, stride: int | None) -> tuple
     if wrong:
         raise InputError("; ".join(wrong))
     return size, step
-
-
-def _check_ids(rows: list[Tensor], vocab: int) -> None:
-    for i, row in enumerate(rows):
-        if row.dim() != 1:
-            raise InputError(f"document {i}: expected a list of ids, got shape {tuple(row.shape)}")
-        wrong = row[(row < 0) | (row >= vocab)]
-        if len(wrong):
-            advice = "is this the model's tokenizer?"
-            raise InputError(f"document {i}: {wrong.max()} is not an id below vocab = {vocab}; {advice}")
 
 
 class Reader:

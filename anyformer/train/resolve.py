@@ -21,9 +21,7 @@ NO_VALID = '; tokenize with --valid or --hold-out, or set data.valid to ""'
 UNKNOWN = 2**20
 """A vocabulary that no special token is beyond."""
 Ids = Mapping[str, int]
-NO_IDS: Table = {
-    "ids.pad": None, "ids.bos": None, "ids.eos": [], "ids.start": None, "ids.source_pad": None, "ids.source_eos": None,
-}  # fmt: skip
+NO_IDS: Table = {f"ids.{name}": None for name in ("pad", "bos", "start", "source_pad", "source_eos")} | {"ids.eos": []}
 
 
 def resolved(
@@ -190,15 +188,14 @@ def needs(config: Config, wrong: Callable[[str], bool] = lambda path: False) -> 
     if wrong("model"):
         return found
     if config.model.weights and not Path(config.model.weights).is_dir():
-        line = f"model.weights: {config.model.weights}: there is no such folder; give one with a model"
-        found.add(InputError(line), [line])
+        with found.noting("model.weights"):
+            raise InputError(f"model.weights: {config.model.weights}: there is no such folder; give one with a model")
         return found
     with found.noting("model.base", "model.spec"):
-        index, own = found.index, {}
-        if index is not None:
-            own = {"source_vocab": index.source_vocab, "source_ids": index.source_ids}
-        vocab, ids = (None, {}) if index is None else (index.vocab, index.ids)
-        found.spec = resolved(config.model, vocab=vocab, ids=ids, **own)
+        known: dict[str, Any] = {"vocab": None, "ids": {}}
+        if found.index is not None:
+            known = {name: getattr(found.index, name) for name in ("vocab", "ids", "source_vocab", "source_ids")}
+        found.spec = resolved(config.model, **known)
     if found.spec is not None and not wrong("stages"):
         with found.noting("stages"):
             found.specs = specs_of(found.spec, config.stages)

@@ -6,12 +6,13 @@ and the process alone, and so does its batch. A state that is not there can't be
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import platform
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple, get_origin, get_type_hints
@@ -47,20 +48,16 @@ class RunState:
     totals: list[list[int]] = field(default_factory=list)
     """From which step on the schedule was that of a run of how many steps; empty: never of another number."""
 
-    def to_data(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def from_data(cls, data: Mapping[str, Any], source: str) -> RunState:
         """Read plain data; CheckpointError with all that is wrong."""
         data, kinds = EARLIER | dict(data), get_type_hints(cls)
         problems = [f"{name}: is missing" for name in kinds.keys() - data.keys()]
         problems += [f"{name}: is unknown" for name in data.keys() - kinds.keys()]
-        problems += [
-            f"{name}: {data[name]!r:.60} is of the wrong type"
-            for name, kind in kinds.items()
-            if name in data and not _is_a(data[name], get_origin(kind) or kind)
-        ]
+        for name, kind in kinds.items():
+            wanted = int | float if kind is float else get_origin(kind) or kind
+            if name in data and (not isinstance(data[name], wanted) or isinstance(data[name], bool)):
+                problems.append(f"{name}: {data[name]!r:.60} is of the wrong type")
         totals = data["totals"] if isinstance(data["totals"], list) else []
         if not all(isinstance(each, list) and [*map(type, each)] == [int, int] for each in totals):
             problems.append(f"totals: {totals!r:.60} are not pairs of a step and a number of steps")
@@ -73,10 +70,6 @@ class RunState:
 
 EARLIER: dict[str, Any] = {"order": 1, "totals": []}
 """What a state means that was written before it had a key."""
-
-
-def _is_a(value: Any, kind: type) -> bool:
-    return isinstance(value, int | float if kind is float else kind) and not isinstance(value, bool)
 
 
 def order_of(state: Mapping[str, Any]) -> int:
@@ -94,12 +87,12 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "torch": torch.__version__, "anyformer": own}
 
 
-def machine(device: torch.device, world: int = 1, threads: int | None = None) -> dict[str, Any]:
-    """All that the last bits of a result may depend on; `threads`: of all workers together."""
+def machine(device: torch.device, world: int = 1) -> dict[str, Any]:
+    """All that the last bits of a result may depend on."""
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "cpu": _cpu(),
-        "threads": torch.get_num_threads() if threads is None else threads,
+        "threads": torch.get_num_threads(),
         "world": world,
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
@@ -107,12 +100,11 @@ def machine(device: torch.device, world: int = 1, threads: int | None = None) ->
 
 def _cpu() -> str:
     """The name of the processor. Linux has it in a file only."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        text = ""
-    names = [line.partition(":")[2].strip() for line in text.splitlines() if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 class Differences(NamedTuple):

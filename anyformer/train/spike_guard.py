@@ -96,10 +96,8 @@ class SpikeGuard:
     def state(self) -> dict[str, Any]:
         """All that a resume needs, as plain numbers. Waits for the device."""
         count = int(self._count)
-        return {
-            "skipped": self.skipped, "in_a_row": self.in_a_row, "stage": self._stage, "count": count,
-            "norms": self._norms_W.tolist()[: min(count, WINDOW)],
-        }  # fmt: skip
+        counts = {"skipped": self.skipped, "in_a_row": self.in_a_row, "stage": self._stage, "count": count}
+        return counts | {"norms": self._norms_W.tolist()[: min(count, WINDOW)]}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         try:

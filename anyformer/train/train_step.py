@@ -139,7 +139,12 @@ class TrainStep:
         device = next(self.model.parameters()).device
         rounded = self.precision.products(device)
         with torch.random.fork_rng([device] if device.type == "cuda" else []), rounded:
-            _seed(device, mixed(seed, step, self.ranks.dp_rank))
+            # Only what a step on this device draws from, and no other device's generator.
+            seed = mixed(seed, step, self.ranks.dp_rank)
+            torch.default_generator.manual_seed(seed)
+            if device.type == "cuda":
+                with torch.cuda.device(device):
+                    torch.cuda.manual_seed(seed)
             terms = self._gradients(batch, device)
         terms = self.ranks.totals(terms)
         norm = self.optimizers.clip(self.clip or math.inf)
@@ -188,7 +193,9 @@ class TrainStep:
                 if gradient is not None and parameter.grad is not None:
                     parameter.grad.add_(gradient)
                 elif gradient is not None:
-                    parameter.grad = _laid(gradient, parameter)
+                    # In its parameter's strides, as backward leaves it: a fused update reads both element by element.
+                    laid = gradient.stride() == parameter.stride()
+                    parameter.grad = gradient if laid else torch.empty_like(parameter.detach()).copy_(gradient)
         return sums
 
     def _loss(self, part: Batch, device: torch.device) -> LossTerms:
@@ -198,10 +205,8 @@ class TrainStep:
 
 def on_device(batch: Batch, device: torch.device) -> dict[str, Tensor]:
     """A batch as arguments of the model."""
-    tensors = {name: torch.from_numpy(array) for name, array in batch.inputs.items()}
-    if device.type == "cuda":
-        return {name: tensor.pin_memory().to(device, non_blocking=True) for name, tensor in tensors.items()}
-    return {name: tensor.to(device) for name, tensor in tensors.items()}
+    tensors, pin = {name: torch.from_numpy(array) for name, array in batch.inputs.items()}, device.type == "cuda"
+    return {name: (t.pin_memory() if pin else t).to(device, non_blocking=pin) for name, t in tensors.items()}
 
 
 def mixed(*numbers: int) -> int:
@@ -209,24 +214,9 @@ def mixed(*numbers: int) -> int:
     return functools.reduce(lambda seed, number: (seed * 1_000_003 + number) % 2**63, numbers, 0)
 
 
-def _seed(device: torch.device, seed: int) -> None:
-    """Seed what a step on a device draws from, and no other device's generator."""
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        with torch.cuda.device(device):
-            torch.cuda.manual_seed(seed)
-
-
 def even(units: int, least: int) -> int:
     """The fewest equal parts that are at least so many."""
     return next((parts for parts in range(min(least, units), units) if units % parts == 0), units)
-
-
-def _laid(gradient: Tensor, parameter: Tensor) -> Tensor:
-    """A gradient in its parameter's strides, as backward leaves it: a fused update reads both element by element."""
-    if gradient.stride() == parameter.stride():
-        return gradient
-    return torch.empty_like(parameter, requires_grad=False).copy_(gradient)
 
 
 def _add(sums: Sums, terms: LossTerms, weight: float) -> None:

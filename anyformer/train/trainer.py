@@ -27,8 +27,6 @@ from anyformer.train.train_step import StepResult
 
 Sample = Callable[[Components, int], str]
 """Generates a sample after a step; what generates is not known here."""
-
-
 Stop = Callable[[], bool]
 
 
@@ -69,7 +67,11 @@ class Trainer:
         return self.components.folder
 
     def __enter__(self) -> Trainer:
-        self.components.open()
+        try:
+            self.components.open()
+        except BaseException as error:
+            self.components.close(error)
+            raise
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -160,7 +162,8 @@ class Trainer:
         with explain_oom(components, stage):
             components.enter(stage)
             # The draws of a step go by its place in the run, not in its stage.
-            found = components.stepper.step(batch, seed=self.config.run.seed, factor=rate, step=progress.step)
+            steps = components.captured or components.train_step
+            found = steps.step(batch, seed=self.config.run.seed, factor=rate, step=progress.step)
         if components.ema is not None:
             components.ema.update(components.model)
         after = progress.after(batch)
@@ -210,10 +213,10 @@ class Trainer:
                 components.model, components.valid, components.objective, precision=components.precision, batches=batches, ranks=components.ranks,
                 watch=between, report=self.on_eval_rows,
             )  # fmt: skip
+            bits = components.bits_per_byte(seen.loss)
             event = Evaluated(
-                step=progress.step, tokens=progress.tokens, loss=seen.loss, figures=seen.figures, labels=seen.labels,
-                bits_per_byte=components.bits_per_byte(seen.loss), rows=seen.rows, all_rows=seen.all_rows, final=final,
-            )  # fmt: skip
+                step=progress.step, tokens=progress.tokens, bits_per_byte=bits, final=final, **asdict(seen)
+            )
             return self._record(metrics, event)
         return None
 

@@ -287,7 +287,7 @@ def learn_on_meta(spec, inputs, monkeypatch):
     """Gradients of a step as a recording takes them: tried out, then with all the rules of a recording."""
     model = af.build(spec, device="meta", dtype=torch.float64).train()
     part = object.__new__(cuda_graph._Recorded)
-    part.learner = TrainStep(
+    part.train_step = TrainStep(
         model=model,
         objective=objective_for(spec),
         optimizers=Optimizers(model),

@@ -14,8 +14,9 @@ from safetensors.torch import load_file, save_file
 import anyformer as af
 from anyformer import files
 from anyformer.errors import ADVICE, CheckpointError
+from anyformer.model.native_checkpoint import metadata_of
 from anyformer.train import checkpoint
-from anyformer.train.checkpoint import Contents, Saver, Table, model_table, newest, resume, write
+from anyformer.train.checkpoint import Contents, Saver, Table, newest, resume, write
 from anyformer.train.distributed.sharded_checkpoint import fill
 from tests.train.faulty import BrokenDisk, CountingDisk, DeadlyDisk, QuickDisk, forked
 
@@ -53,7 +54,7 @@ def contents(model, step: int) -> Contents:
     with torch.no_grad():
         for p in model.parameters():
             p.fill_(step)
-    table = model_table(dict(model.named_parameters()), model.spec)
+    table = Table(dict(model.named_parameters()), metadata_of(model.spec))
     rest = Table({"m.step": torch.tensor(float(step)), "m.sum": torch.full((3, 5), step, dtype=torch.float64)})
     return Contents(
         tables={"model.safetensors": table, "optimizer.safetensors": rest},

@@ -11,9 +11,8 @@ from anyformer.errors import TrainingError
 from anyformer.evals.memory import used
 from anyformer.explain.hardware import MACHINES, peak_of
 from anyformer.train.components import Components
-from anyformer.train.config import Compute
 from anyformer.train.dry_run import advice, explain_oom, forecast, is_oom, load_of, stretches
-from anyformer.train.estimate import Cure, cures, efficiency, memory, product_rate, step_flops
+from anyformer.train.estimate import EFFICIENCY, Cure, cures, memory, product_rate, step_flops
 from anyformer.train.trainer import Trainer
 from tests.tolerances import TABLE
 from tests.train.small_data import text_config, text_data
@@ -207,7 +206,7 @@ def test_forecast_counts_every_row_that_will_be_measured_on(tmp_path, monkeypatc
 
 def test_product_rate_is_that_of_a_machine():
     assert 1e8 < product_rate(CPU, torch.float32, seconds=0.01) < 1e14
-    assert 0 < efficiency("cpu", Compute()) <= 1
+    assert 0 < EFFICIENCY["cpu"] <= 1
 
 
 @pytest.mark.parametrize("name", MACHINES)

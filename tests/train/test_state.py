@@ -4,6 +4,7 @@ import dataclasses
 import json
 import re
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ STATE = RunState(
 
 
 def test_state_is_read_back_as_it_was():
-    again = RunState.from_data(json.loads(json.dumps(STATE.to_data())), "here")
+    again = RunState.from_data(json.loads(json.dumps(asdict(STATE))), "here")
     assert again == STATE
     assert differences(STATE, again) == differences(STATE, STATE)
     with warnings.catch_warnings():
@@ -34,7 +35,7 @@ def test_state_is_read_back_as_it_was():
 
 
 def test_state_that_is_none_is_refused_with_all_that_is_wrong():
-    data = STATE.to_data() | {"step": "3", "more": 1, "seed": -1, "tokens": True}
+    data = asdict(STATE) | {"step": "3", "more": 1, "seed": -1, "tokens": True}
     del data["data"]
     message = "state.json is no state of a run:\n  data: is missing\n  more: is unknown\n  seed: -1 is below 0"
     with pytest.raises(CheckpointError, match=re.escape(message)) as failed:

@@ -26,21 +26,10 @@ def spread(
 ) -> Model:
     """A model of a spec of which this process holds its part. `values` gives whole tensors by name, one at a time."""
     tensor = 1 if meshes.tensor is None else meshes.tensor.size()
-    with torch.device("meta"):
-        model = Model(divided(spec, tensor)).to(dtype)
+    model = _fresh(spec, tensor).to(dtype)
     if meshes.tensor is not None:
         share_products(model, spec, meshes.tensor)
-    _shard(model, meshes, autocast)
-    # Held constants know by themselves what they are.
-    model.to_empty(device=device)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            put(parameter, values(name))
-    return model
-
-
-def _shard(model: Model, meshes: Meshes, autocast: bool) -> None:
-    """Shard each block, and the rest with the model. Under autocast: bf16 all-gather, fp32 reduction."""
+    # Each block is sharded, and the rest with the model. Under autocast: bf16 all-gather, fp32 reduction.
     policy = MixedPrecisionPolicy()
     if autocast:
         policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
@@ -48,9 +37,15 @@ def _shard(model: Model, meshes: Meshes, autocast: bool) -> None:
     for name in [stack.name for stack in model.spec.stacks if not stack.reversible]:
         for block in model.get_submodule(f"{name}.blocks").children():
             fully_shard(block, mesh=meshes.data, mp_policy=policy)
-    whole: Any = fully_shard(model, mesh=meshes.data)
+    sharded: Any = fully_shard(model, mesh=meshes.data)
     # What is outside of blocks stays gathered for a backward pass; where none follows, parameters are parts again.
-    whole.register_forward_hook(lambda module, *_: None if torch.is_grad_enabled() else module.reshard())
+    sharded.register_forward_hook(lambda module, *_: None if torch.is_grad_enabled() else module.reshard())
+    # Held constants know by themselves what they are.
+    model.to_empty(device=device)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            put(parameter, values(name))
+    return model
 
 
 def syncing(model: nn.Module) -> Callable[[bool], None]:
@@ -86,8 +81,7 @@ KEPT = {"training", "way"}
 def check_stages(model: Model, specs: list[ModelSpec], tensor: int) -> None:
     """Refuse stages whose modules are others than the model's."""
     for i, spec in enumerate(specs):
-        made = _fresh(spec, tensor)
-        strange = _differing(model, made)
+        strange = _differing(model, _fresh(spec, tensor))
         if strange:
             raise InputError(
                 f"stages[{i}].spec: over several processes a stage keeps the modules of the model, but {strange[0]} "
@@ -114,7 +108,7 @@ def restage(model: Model, spec: ModelSpec, tensor: int, index: int) -> None:
     """Let the modules of a model compute another spec with their parameters, on tensor-parallel rank `index`."""
     if spec == model.spec:
         return
-    mine = {(place, name): part for place, name, part in constants(spec, tensor, index)} if tensor > 1 else {}
+    mine = {(place, name): part for place, name, part in constants(spec, tensor, index) if tensor > 1}
     have: dict[str, nn.Module] = dict(model.named_modules())
     for place, new in _fresh(spec, tensor).named_modules():
         old = have[place]

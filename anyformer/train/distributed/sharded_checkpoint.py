@@ -24,8 +24,7 @@ from torch import Tensor
 from anyformer.errors import CheckpointError, file_fault
 from anyformer.files import Written, write_new
 from anyformer.model.safetensors_file import DTYPES, TensorFile
-from anyformer.optim.rule import as_dtensor
-from anyformer.optim.rule import local as local_part
+from anyformer.optim.rule import as_dtensor, local
 from anyformer.train.checkpoint import FOLDER, NAMES, Checkpoint, Contents, Table, name_of, write
 from anyformer.train.ranks import Ranks
 
@@ -67,17 +66,12 @@ def stretch(tensor: Tensor) -> Stretch:
     return Stretch(tuple(start), tuple(size))
 
 
-def local(tensor: Tensor) -> Tensor:
-    """What this process holds, as a plain tensor over the same memory."""
-    return local_part(tensor.detach())
-
-
 @torch.no_grad()
 def put(tensor: Tensor, whole: Tensor) -> None:
     """Give a tensor its part of a whole one. Nothing is sent: every process has the whole."""
     if tensor.shape != whole.shape:
         raise CheckpointError(f"a tensor of shape {tuple(whole.shape)} was given for one of {tuple(tensor.shape)}")
-    local(tensor).copy_(stretch(tensor).of(whole))
+    local(tensor.detach()).copy_(stretch(tensor).of(whole))
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -98,17 +92,17 @@ def whole(tensor: Tensor) -> Tensor:
 
 Parts = dict[str, dict[str, tuple[Tensor, tuple[int, ...]]]]
 """By table and name what one process writes, and where it begins in the whole."""
-PARTS = "parts.json"
+PARTS, LIST = "parts.json", "part-{:05d}.json"
 CONTINUES = "After that the same command continues from the checkpoint before"
 
 
 def gathered_contents(contents: Contents, ranks: Ranks) -> Contents:
-    """The same with whole tensors, gathered one at a time, on the host of the first process. All take part."""
+    """The same with whole tensors, gathered one at a time, on the host of rank 0. All take part."""
     tables: dict[str, Table] = {}
     for name, table in contents.tables.items():
         wholes = ((each, whole(tensor)) for each, tensor in table.tensors.items())
-        kept = {each: full.to("cpu", copy=True) if ranks.is_rank0 else None for each, full in wholes}
-        tables[name] = Table({each: full for each, full in kept.items() if full is not None}, table.metadata)
+        kept = {each: full.to("cpu", copy=True) for each, full in wholes if ranks.is_rank0}
+        tables[name] = Table(kept, table.metadata)
     return replace(contents, tables=tables)
 
 
@@ -141,7 +135,7 @@ def _write_mine(made: Path, tables: Mapping[str, Table], ranks: Ranks) -> None:
         mine: Parts = {}
         for table, held in tables.items():
             answered = {name: tensor for name, tensor in held.tensors.items() if _answers_for(tensor, ranks)}
-            mine[table] = {name: (local(tensor), stretch(tensor).start) for name, tensor in answered.items()}
+            mine[table] = {name: (local(tensor.detach()), stretch(tensor).start) for name, tensor in answered.items()}
         write_part(made, mine, ranks.rank, ranks.world)
     except OSError as error:
         fault = error
@@ -159,11 +153,7 @@ def write_part(made: Path, parts: Parts, rank: int, world: int) -> None:
         written = write_new(made / file, Table({name: tensor for name, (tensor, _) in held.items()}).pieces())
         starts = {name: list(start) for name, (_, start) in held.items()}
         listed[table] = {"file": file, "size": written.size, "sha256": written.sha256, "starts": starts}
-    write_new(made / _list(rank), [json.dumps(listed).encode()])
-
-
-def _list(rank: int) -> str:
-    return f"part-{rank:05d}.json"
+    write_new(made / LIST.format(rank), [json.dumps(listed).encode()])
 
 
 def _answers_for(tensor: Tensor, ranks: Ranks) -> bool:
@@ -172,14 +162,14 @@ def _answers_for(tensor: Tensor, ranks: Ranks) -> bool:
     if held is None:
         return ranks.is_rank0
     copies = [i for i, where in enumerate(held.placements) if where.is_replicate()]
-    return all(held.device_mesh.get_local_rank(i) == 0 for i in copies) and local(tensor).numel() > 0
+    return all(held.device_mesh.get_local_rank(i) == 0 for i in copies) and held.to_local().numel() > 0
 
 
 def collected(made: Path, tables: Mapping[str, Table], world: int) -> dict[str, Written]:
     """The index of all parts, written by the first process, and every file that belongs to the checkpoint."""
     files: dict[str, Written] = {}
     index: dict[str, Any] = {}
-    lists = [json.loads((made / _list(rank)).read_bytes()) for rank in range(world)]
+    lists = [json.loads((made / LIST.format(rank)).read_bytes()) for rank in range(world)]
     for table, held in tables.items():
         tensors: dict[str, Any] = {
             name: {"dtype": NAMES[tensor.dtype], "shape": list(tensor.shape), "pieces": []}
@@ -193,7 +183,7 @@ def collected(made: Path, tables: Mapping[str, Table], world: int) -> dict[str, 
         index[table] = {"metadata": dict(held.metadata), "tensors": tensors}
     files[PARTS] = write_new(made / PARTS, [json.dumps({"tables": index}).encode()])
     for rank in range(world):
-        (made / _list(rank)).unlink()
+        (made / LIST.format(rank)).unlink()
     return files
 
 
@@ -289,5 +279,5 @@ def fill(found: Checkpoint, table: str, tensors: Mapping[str, Tensor]) -> dict[s
         if wrong:
             raise CheckpointError("\n  ".join([f"{found.folder / table} does not fit this run:", *sorted(wrong)]))
         for name, tensor in tensors.items():
-            stored.copy(name, stretch(tensor), local(tensor))
+            stored.copy(name, stretch(tensor), local(tensor.detach()))
         return stored.metadata

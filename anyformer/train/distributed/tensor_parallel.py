@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup, all_reduce
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Partial, Placement, Replicate, Shard
@@ -73,7 +72,8 @@ def check(spec: ModelSpec, n: int) -> None:
     """Refuse a spec whose products n processes can't share, with every reason and the numbers that fit."""
     found = list(dict.fromkeys(problems(spec, n)))
     if found:
-        fits = [m for m in range(1, max(_heads(spec)) + 1) if not any(problems(spec, m))]
+        most = max(layer.attention.heads for stack in spec.stacks for layer in stack.layers)
+        fits = [m for m in range(1, most + 1) if not any(problems(spec, m))]
         raise InputError(
             "\n  ".join([f"many.tensor: {n} processes can't share the products of this model:", *found])
             + f"\nIt can be {', '.join(map(str, fits))}; many.shard cuts any model over any number of processes"
@@ -82,19 +82,15 @@ def check(spec: ModelSpec, n: int) -> None:
 
 def misfits(many: Many, compute: Compute, specs: Iterable[ModelSpec]) -> list[str]:
     """What in a config, and in the specs of its stages, does not go with many processes."""
-    wrong: dict[str, None] = {}
+    wrong: list[str] = []
     for spec in specs:
         try:
             check(spec, many.tensor)
         except InputError as error:
-            wrong[str(error)] = None
+            wrong.append(str(error))
     if compute.compile != "none":
-        wrong["compute.compile: products that processes share are not compiled; set it to none"] = None
-    return list(wrong)
-
-
-def _heads(spec: ModelSpec) -> Iterator[int]:
-    return (layer.attention.heads for stack in spec.stacks for layer in stack.layers)
+        wrong.append("compute.compile: products that processes share are not compiled; set it to none")
+    return list(dict.fromkeys(wrong))
 
 
 def problems(spec: ModelSpec, n: int) -> Iterator[str]:
@@ -104,21 +100,18 @@ def problems(spec: ModelSpec, n: int) -> Iterator[str]:
     fits = True
     for stack in spec.stacks:
         for layer in stack.layers:
-            sizes = list(_sizes(spec.dims(layer, stack), n))
-            fits = fits and not sizes and not layer.ffn.routes
-            yield from sizes
+            dims = spec.dims(layer, stack)
+            fits = fits and not (dims.heads % n or dims.ffn_width % n or layer.ffn.routes)
+            if dims.heads % n:
+                yield f"attention.heads: {dims.heads} is no multiple of {n}"
+            if dims.kv_heads % n and dims.kv_heads != 1:
+                fits = False
+                yield f"attention.kv_heads: {dims.kv_heads} is neither 1 nor a multiple of {n}"
+            if dims.ffn_width % n:
+                yield f"ffn.width: {dims.ffn_width} is no multiple of {n}"
             yield from _kinds(stack, layer)
     if fits:
         yield from _positions(spec, n)
-
-
-def _sizes(dims: Dims, n: int) -> Iterator[str]:
-    if dims.heads % n:
-        yield f"attention.heads: {dims.heads} is no multiple of {n}"
-    if dims.kv_heads % n and dims.kv_heads != 1:
-        yield f"attention.kv_heads: {dims.kv_heads} is neither 1 nor a multiple of {n}"
-    if dims.ffn_width % n:
-        yield f"ffn.width: {dims.ffn_width} is no multiple of {n}"
 
 
 def _kinds(stack: Stack, layer: Layer) -> Iterator[str]:
@@ -250,11 +243,20 @@ def _share_branch(branch: Branch, prefix: str, plan: Mapping[str, Cut], mesh: De
         for inner, module in called:
             place = f"{prefix}{name}.{inner}." if inner else f"{prefix}{name}."
             Parts([f"{place}{each}" for each, _ in module.named_parameters()], plan, place, mesh).around(module)
-    enter: Any = Enter.apply
     leave: Any = Leave.apply
 
+    def summed(grad: Tensor) -> Tensor:
+        grad = grad.contiguous().clone()
+        all_reduce(grad, group=group)
+        return grad
+
     def entering(_: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
-        return tuple(enter(each, group) if isinstance(each, Tensor) else each for each in given)
+        """The same tensors for all; each process finds a part of their gradients."""
+        views = tuple(each.view_as(each) if isinstance(each, Tensor) else each for each in given)
+        for view in views:
+            if isinstance(view, Tensor) and view.requires_grad:
+                view.register_hook(summed)
+        return views
 
     branch.body.register_forward_pre_hook(entering)
     branch.body.register_forward_hook(lambda _, given, y: leave(y, group))
@@ -289,26 +291,6 @@ class Parts:
     def take_back(self, module: nn.Module, given: Any, answer: Any) -> None:
         for owner, name, whole in self.kept.pop():
             owner._parameters[name] = whole
-
-
-class Enter(torch.autograd.Function):
-    """The same tensor for all; each finds a part of its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, group: ProcessGroup) -> Tensor:
-        ctx.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *grad_outputs: Any) -> Any:
-        return _summed(ctx, *grad_outputs)
-
-
-@once_differentiable
-def _summed(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-    grad = grad.contiguous().clone()
-    all_reduce(grad, group=ctx.group)
-    return grad, None
 
 
 class Leave(torch.autograd.Function):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import uuid
@@ -54,10 +55,8 @@ class Service(OpenAxis, axis="logger", leaves="anyformer.train.loggers"):
         step = int(values["step"])
         if event == "sample":
             self.text(str(values["text"]), step)
-        else:
-            found = dict(scalars(values, GROUPS.get(event, event)))
-            if found:
-                self.numbers(found, step)
+        elif found := dict(scalars(values, GROUPS.get(event, event))):
+            self.numbers(found, step)
 
     def numbers(self, found: Mapping[str, float], step: int) -> None:
         raise TypeError(f"logger {self.kind!r} defines no numbers()")
@@ -222,15 +221,9 @@ def trim(folder: Path, step: int) -> None:
 
 def records(folder: Path) -> list[dict[str, Any]]:
     """All records, in the order in which they were written."""
-    try:
-        lines = (folder / FILE).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return []
-    return [record for line in lines if isinstance(record := _parsed(line), dict)]
-
-
-def _parsed(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError:
-        return None
+    found: list[Any] = []
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        for line in (folder / FILE).read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(json.JSONDecodeError):
+                found.append(json.loads(line))
+    return [record for record in found if isinstance(record, dict)]

@@ -249,7 +249,7 @@ def about_of(components: Components, *, summary: str = "", peak: float | None = 
     return About(
         name=components.folder.resolve().name, total=config.steps, params=components.spec.count().params, stretches=found,
         summary=summary, spec=components.spec.to_toml(), config=config.to_toml(), peak=peak, picture=picture,
-        facts={"Data": _data(components), "Machine": _words(components.machine() | versions())},
+        facts={"Data": _data(components), "Machine": _words(components.machine | versions())},
     )  # fmt: skip
 
 

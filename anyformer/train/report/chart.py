@@ -86,11 +86,8 @@ class Chart:
     def _words(self) -> str:
         """The chart for who can't see it."""
         say = self.unit or plain
-        ends = [
-            f"{line.name} from {say(line.points[0][1])} to {say(line.points[-1][1])}"
-            for line in self.lines
-            if line.points
-        ]
+        lines = [line for line in self.lines if line.points]
+        ends = [f"{line.name} from {say(line.points[0][1])} to {say(line.points[-1][1])}" for line in lines]
         return f"{self.title} ({self.measure}) over {self.total:,} steps: {'; '.join(ends)}"
 
     def _span(self) -> tuple[float, float]:

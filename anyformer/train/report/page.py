@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from anyformer.specs import number_format
 from anyformer.train.report.chart import Chart, Line, plain
 
 if TYPE_CHECKING:
-    from anyformer.train.report import Report
+    from anyformer.train.report import About, Report
 
 SHOWN = 6
 """Samples that are shown at once; the others on request."""
@@ -31,8 +31,8 @@ def page(report: Report) -> str:
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     about, title = report.about, headline(report)
     body = [
-        f'<header><p class="kind">Training run</p><h1>{_safe(about.name)}: {_safe(title)}</h1>{_figures(report)}</header>',
-        "<main>", *_charts(report), *_samples(report), _architecture(report), *_facts(about.facts),
+        f'<header><p class="kind">Training run</p><h1>{escape(about.name)}: {escape(title)}</h1>{_figures(report)}</header>',
+        "<main>", *_charts(report), _samples(report), _architecture(about), *(_facts(title, table) for title, table in about.facts.items()),
         _text("Config", "config.toml, every default written out", about.config), _text("Spec", "spec.toml", about.spec),
         "</main><footer>Written by anyformer. The numbers are in metrics.jsonl beside this file.</footer>",
     ]  # fmt: skip
@@ -40,7 +40,7 @@ def page(report: Report) -> str:
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'sha256-{digest}'\">\n"
-        f"<title>{_safe(about.name)}: {_safe(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
+        f"<title>{escape(about.name)}: {escape(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
         + "\n".join(part for part in body if part)
         + "\n</body>\n</html>\n"
     )
@@ -48,7 +48,7 @@ def page(report: Report) -> str:
 
 def headline(report: Report) -> str:
     """The result in a few words."""
-    done, total = _done(report), report.about.total
+    done, total = int(report.steps.last("step")), report.about.total
     spent = f"after {done:,} steps" if done >= total else f"at step {done:,} of {total:,}"
     look = report.newest()
     if look is None or look.get("loss") is None:
@@ -61,10 +61,6 @@ def headline(report: Report) -> str:
             value = figures[name]
             return f"{name} {f'{value:.1%}' if 0 <= value <= 1 else plain(value)} {spent}"
     return f"held-out loss {look['loss']:.4f} {spent}"
-
-
-def _done(report: Report) -> int:
-    return int(report.steps.last("step"))
 
 
 def _figures(report: Report) -> str:
@@ -86,11 +82,11 @@ def _figures(report: Report) -> str:
         "tokens": number_format.short(tokens),
         "time in steps": duration(seconds),
         "tokens/s": f"{speed:,.0f}" if math.isfinite(speed) else None,
-        "MFU": None if not about.peak else f"{about.flops_per_token(_done(report)) * speed / about.peak:.1%}",
+        "MFU": None if not about.peak else f"{about.flops_per_token(int(steps.last('step'))) * speed / about.peak:.1%}",
         "memory": number_format.data(steps.last("memory")) if steps.last("memory") > 0 else None,
         "steps left out": f"{len(steps.skips())}" if steps.skips() else None,
     }
-    cells = "".join(f"<div><dt>{name}</dt><dd>{_safe(value)}</dd></div>" for name, value in found.items() if value)
+    cells = "".join(f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>" for name, value in found.items() if value)
     return f"<dl>{cells}</dl>"
 
 
@@ -121,7 +117,7 @@ def _charts(report: Report) -> Iterator[str]:
         line = Line(name="term of the loss", points=steps.smooth(name), style="train")
         words = name.replace("_", " ")
         charts.append(Chart(title=words.capitalize(), measure=words, lines=[line], **common))
-    yield from (_chart(chart) for chart in charts if not chart.empty)
+    yield from map(_chart, charts)
 
 
 def _held_out(report: Report, value: Callable[[Mapping[str, Any]], float | None]) -> list[Line]:
@@ -160,53 +156,48 @@ def _others(report: Report) -> list[str]:
 def _chart(chart: Chart) -> str:
     if chart.empty:
         return ""
-    keys = "".join(f'<span class="{line.style}">{_safe(line.name)}</span>' for line in chart.lines if line.points)
+    keys = "".join(f'<span class="{line.style}">{escape(line.name)}</span>' for line in chart.lines if line.points)
     if chart.faults:
         keys += '<span class="fault">left out</span>'
     wide, drawn = ' class="wide"' if chart.wide else "", chart.svg()
     if chart.wide:
         # A phone gets a drawing of its own: the wide one would be too small to read there.
         drawn = f'<div class="desk">{drawn}</div><div class="phone">{replace(chart, wide=False).svg()}</div>'
-    return f'<section{wide}><h2>{_safe(chart.title)}</h2><p class="keys">{keys}</p>{drawn}</section>'
+    return f'<section{wide}><h2>{escape(chart.title)}</h2><p class="keys">{keys}</p>{drawn}</section>'
 
 
-def _samples(report: Report) -> Iterator[str]:
+def _samples(report: Report) -> str:
     """What the model said, the last first."""
     said = [sample for sample in reversed(report.samples) if str(sample.get("text", "")).strip()]
     if not said:
-        return
-    shown, rest = said[:SHOWN], said[SHOWN:]
+        return ""
     # Of many, those that show how it learned to speak: spread over the run, newest and oldest included.
-    if rest:
-        places = sorted({round(i * (len(said) - 1) / (SHOWN - 1)) for i in range(SHOWN)})
-        shown, rest = [said[i] for i in places], [sample for i, sample in enumerate(said) if i not in places]
-    more = f"<details><summary>{len(rest)} more</summary>{''.join(map(_sample, rest))}</details>" if rest else ""
-    yield f'<section class="wide"><h2>Samples</h2>{"".join(map(_sample, shown))}{more}</section>'
+    shown = {round(i * (len(said) - 1) / (SHOWN - 1)) for i in range(SHOWN)} if len(said) > SHOWN else range(len(said))
+    parts = [
+        f'<div class="sample"><h3>step {sample["step"]:,}</h3><pre>{escape(str(sample["text"]))}</pre></div>'
+        for sample in said
+    ]
+    rest = [part for i, part in enumerate(parts) if i not in shown]
+    more = f"<details><summary>{len(rest)} more</summary>{''.join(rest)}</details>" if rest else ""
+    return f'<section class="wide"><h2>Samples</h2>{"".join(parts[i] for i in sorted(shown))}{more}</section>'
 
 
-def _sample(sample: Mapping[str, Any]) -> str:
-    return f'<div class="sample"><h3>step {sample["step"]:,}</h3><pre>{_safe(str(sample["text"]))}</pre></div>'
-
-
-def _architecture(report: Report) -> str:
-    about = report.about
-    words = f"<p>{_safe(about.summary)}</p>" if about.summary else ""
-    stages = "".join(f"<li>{_safe(each.words)}, from step {each.first + 1:,}</li>" for each in about.stretches)
+def _architecture(about: About) -> str:
+    words = f"<p>{escape(about.summary)}</p>" if about.summary else ""
+    stages = "".join(f"<li>{escape(each.words)}, from step {each.first + 1:,}</li>" for each in about.stretches)
     listed = f"<h3>Stages</h3><ul>{stages}</ul>" if len(about.stretches) > 1 else ""
     return f'<section class="wide"><h2>Model</h2>{words}{listed}</section>' if words or listed else ""
 
 
-def _facts(facts: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    for title, table in facts.items():
-        if table:
-            rows = "".join(f"<tr><th>{_safe(name)}</th><td>{_safe(value)}</td></tr>" for name, value in table.items())
-            yield f"<section><h2>{_safe(title)}</h2><table>{rows}</table></section>"
+def _facts(title: str, table: Mapping[str, str]) -> str:
+    rows = "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in table.items())
+    return f"<section><h2>{escape(title)}</h2><table>{rows}</table></section>" if table else ""
 
 
 def _text(title: str, hint: str, text: str) -> str:
     if not text:
         return ""
-    return f"<section><details><summary>{title} <small>{_safe(hint)}</small></summary><pre>{_safe(text)}</pre></details></section>"
+    return f"<section><details><summary>{title} <small>{escape(hint)}</small></summary><pre>{escape(text)}</pre></details></section>"
 
 
 def duration(seconds: float) -> str:
@@ -221,7 +212,3 @@ def duration(seconds: float) -> str:
     if whole < 48 * 3600:
         return f"{whole // 3600}:{whole % 3600 // 60:02} h"
     return f"{whole / 86400:.1f} days"
-
-
-def _safe(text: str) -> str:
-    return html.escape(text)
