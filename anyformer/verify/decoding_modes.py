@@ -23,8 +23,8 @@ from anyformer.generation.engine.speculative import PromptLookup, Proposer
 from anyformer.generation.generate import generate
 from anyformer.generation.params.generation_request import check_request
 from anyformer.generation.params.sampling_params import read_params
+from anyformer.generation.samplers.batched import keys, pick, uniform
 from anyformer.generation.samplers.logits_processors import divided, own_logprobs
-from anyformer.generation.samplers.rng import keys, pick, uniform
 from anyformer.model.eval_mode import eval_mode, without_head
 from anyformer.model.model import Model
 
