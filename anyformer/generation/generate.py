@@ -192,9 +192,7 @@ class GenerationOutput:
     ids: Tensor
     """What it gives without them."""
     logprobs: Tensor
-    """(B, steps): natural logarithms of the model's own probabilities of the new tokens, before temperature and
-    samplers; 0 in finished rows.
-    """
+    """(B, steps): the model's own log-probabilities of the new tokens, before any sampler; 0 in finished rows."""
     lengths: tuple[int, ...]
     """New tokens of each row, its stop token included."""
     reasons: tuple[str, ...]
@@ -204,9 +202,7 @@ class GenerationOutput:
     top: Top | None = None
     """Of the new tokens, if `logprobs` asks for some."""
     prompt_logprobs: Tensor | None = None
-    """(rows of the prompt, T): of the prompt's own tokens, if asked for; 0 in padding and for the first token, which
-    nothing predicts.
-    """
+    """(rows of the prompt, T): of its own tokens, if asked for; 0 in padding and for the first, which nothing predicts."""
     prompt_top: Top | None = None
     """Of the prompt's tokens: at each place, what the tokens before it predict."""
     scores: Tensor | None = None

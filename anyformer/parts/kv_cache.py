@@ -74,9 +74,7 @@ class KVCache(abc.ABC):
 
     @abc.abstractmethod
     def key_positions(self, layer: int) -> KeyPositions:
-        """Positions, validity and global marks of the keys that `update` answers in this step, (B,S) or (1,S) each; of a
-        layer that keeps a state: those of the new tokens.
-        """
+        """Positions, validity and global marks (B,S) or (1,S) of the keys that `update` answers; of a state: new tokens'."""
 
     @abc.abstractmethod
     def update(self, layer: int, *new: Tensor, paged: bool = False) -> tuple[Tensor, ...]:

@@ -1,14 +1,16 @@
-"""A KV pool: blocks of keys and values that many sequences share, and who holds which.
+"""A KV pool: blocks of keys and values that many sequences share, who holds which, and which prefixes are cached.
 
 A sequence has a slot (its row of states and global marks) and, for every policy of keeping tokens, a block table that
 grows with its computed tokens. Blocks of equal prefixes are shared where all layers keep all tokens: a block that is full
-never changes. NULL_BLOCK belongs to nobody.
+never changes. NULL_BLOCK belongs to nobody. A block that nobody holds is free, but what it holds stays known until it is
+given to somebody else: the one that was freed longest ago goes first.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -18,11 +20,109 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.kernels.block_table import NULL_BLOCK
-from anyformer.parts.block_manager import BlockManager
 from anyformer.specs.cache_policy import Keep, LayerCacheSpec
 
 if TYPE_CHECKING:
     from anyformer.parts.paged_cache import PagedKVCache
+
+
+Key = tuple[Any, tuple[int, ...]]
+"""What a full block holds: what stands before it, and its own tokens."""
+
+
+@dataclass(slots=True)
+class Block:
+    """What is known of a block."""
+
+    refs: int = 0
+    """How many sequences hold it."""
+    key: Key | None = None
+    serial: int = 0
+    """A number for what it holds, never used again: a block that holds something else is another beginning."""
+
+
+class BlockManager:
+    """Blocks 1 to `total`."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._blocks = [Block() for _ in range(total + 1)]
+        self._free: OrderedDict[int, None] = OrderedDict.fromkeys(range(1, total + 1))
+        self._cached: dict[Key, int] = {}
+        self._serials = itertools.count(1)
+
+    @property
+    def free(self) -> int:
+        """Blocks that nobody holds."""
+        return len(self._free)
+
+    def allocate(self) -> int:
+        """A block to write in."""
+        block, _ = self._free.popitem(last=False)
+        self.evict(block)
+        self._blocks[block].refs = 1
+        return block
+
+    def incref(self, block: int) -> None:
+        """One more holder of a block whose content is known or shared."""
+        self._free.pop(block, None)
+        self._blocks[block].refs += 1
+
+    def decref(self, block: int) -> None:
+        """One holder less."""
+        self._blocks[block].refs -= 1
+        if not self._blocks[block].refs:
+            self._free[block] = None
+            # What nobody can ask for again is used before what somebody may ask for.
+            self._free.move_to_end(block, last=self._blocks[block].key is not None)
+
+    def lookup_prefix(self, root: Any, ids: Sequence[int], size: int) -> list[int]:
+        """Blocks that hold a beginning of these tokens, as far as they are known."""
+        found: list[int] = []
+        before: Any = ("root", root)
+        for begin in range(0, len(ids) - size + 1, size):
+            block = self._cached.get((before, tuple(ids[begin : begin + size])))
+            if block is None:
+                break
+            found.append(block)
+            before = self._blocks[block].serial
+        return found
+
+    def register_prefix(self, root: Any, ids: Sequence[int], size: int, blocks: Sequence[int]) -> None:
+        """Remember what these full blocks hold, from the first on. What is known to lie elsewhere stays there."""
+        before: Any = ("root", root)
+        for number, block in enumerate(blocks):
+            known = block
+            if self._blocks[block].key is None:
+                key = before, tuple(ids[number * size : (number + 1) * size])
+                known = self._cached.setdefault(key, block)
+                if known == block:
+                    self._blocks[block].key, self._blocks[block].serial = key, next(self._serials)
+            before = self._blocks[known].serial
+
+    def evict(self, block: int) -> bool:
+        """Forget what a block holds, if nobody but one has it; whether that is so."""
+        alone = self._blocks[block].refs <= 1
+        key = self._blocks[block].key
+        if alone and key is not None:
+            del self._cached[key]
+            self._blocks[block].key = None
+        return alone
+
+    def reset_prefix_cache(self) -> None:
+        """Forget what every block holds; who holds it keeps it."""
+        for block in self._cached.values():
+            self._blocks[block].key = None
+        self._cached.clear()
+
+    def problems(self, holders: Counter[int]) -> list[str]:
+        """Where the counts differ from those of the sequences, or a block is free and held, or neither."""
+        return [
+            f"block {i}: {block.refs} references counted, {holders[i]} found, {'' if i in self._free else 'not '}free"
+            for i, block in enumerate(self._blocks)
+            if block.refs != holders[i] or (i in self._free) != (i > 0 and not block.refs)
+        ]
+
 
 KV_CACHE_DTYPES = ("model", "int8")
 
@@ -268,9 +368,7 @@ class KVBlockPool:
         return sequence.num_computed_tokens, [state[sequence.slot].clone() for state in self._states()]
 
     def rewind(self, sequence: CachedSequence, count: int, states: Sequence[Tensor] = ()) -> None:
-        """Go back to so many computed tokens, and the states after them. A window can forget less than `chunk` tokens:
-        more were overwritten.
-        """
+        """Go back to so many computed tokens, and the states after them; of a window by less than `chunk` tokens."""
         back, rings = sequence.num_computed_tokens - count, any(keep.recent is not None for keep in self.policies)
         lost = (rings and back >= max(self.chunk, 2)) or count < sequence.num_shared_tokens
         if back < 0 or lost or (self.stateful and back and not states):
@@ -302,12 +400,7 @@ class KVBlockPool:
         problems: list[str] = []
         if len(self.free_slots) + len(self.sequences) != self.max_num_seqs:
             problems.append(f"{len(self.free_slots)} free and {len(self.sequences)} taken of {self.max_num_seqs} slots")
-        for i, (manager, total) in enumerate(zip(self.managers, self.totals, strict=True)):
-            holders: dict[int, int] = {}
-            for block in itertools.chain.from_iterable(each.blocks[i] for each in self.sequences.values()):
-                holders[block] = holders.get(block, 0) + 1
-            problems += manager.problems(holders)
-            if manager.free + len(holders) != total or NULL_BLOCK in holders:
-                problems.append(f"{manager.free} free and {len(holders)} held of {total} blocks")
+        for i, manager in enumerate(self.managers):
+            problems += manager.problems(Counter(block for each in self.sequences.values() for block in each.blocks[i]))
         if problems:
             raise RuntimeError("a pool has lost count: " + "; ".join(problems))

@@ -35,9 +35,7 @@ class LayerBlocks:
         self.slot_mapping_N = self.slot_S[:0]
         """Where new tokens are written, among all slots of the pool."""
         self.aside = self.alone = self.spills = False
-        """Whether new tokens are seen beside what the pool holds, and written afterwards; whether nothing but them is
-        seen; whether some of them are written into the null block.
-        """
+        """Whether new tokens are seen beside the pool's and then written; alone; and some go to the null block."""
         self.before_B = self.after_B = self.slot_S[:0]
 
     def load(self, rows: Sequence[list[int]]) -> None:
@@ -84,8 +82,6 @@ class PagedKVCache(KVCache):
 
     def __init__(self, pool: KVBlockPool, sequences: Sequence[CachedSequence], lengths: Sequence[int]) -> None:
         """Room for `lengths` new tokens of each sequence must be reserved."""
-        if not sequences or len(sequences) != len(lengths):
-            raise InputError(f"one length for each of at least one sequence, got {len(lengths)} for {len(sequences)}")
         widths = [max(1, *(len(each.blocks[i]) for each in sequences)) for i in range(len(pool.policies))]
         self._allocate(pool, len(sequences), widths)
         self.sequences, self.lengths = sequences, lengths
@@ -101,9 +97,7 @@ class PagedKVCache(KVCache):
     def for_decode(
         cls, pool: KVBlockPool, rows: int, source: CachedSequence | None = None, source_length: int = 0
     ) -> PagedKVCache:
-        """Rows that read one token at a time, for whoever is loaded; of an encoder-decoder with room for sources of up
-        to `source_length` tokens, like that of `source`.
-        """
+        """Rows that decode, whoever is loaded; with room for sources of up to `source_length` tokens, like `source`'s."""
         made = cls.__new__(cls)
         made._allocate(pool, rows, [max(1, pool.blocks_for(i, pool.length)) for i in range(len(pool.policies))])
         if source is not None:
@@ -186,21 +180,16 @@ class PagedKVCache(KVCache):
         else:
             self.total_B = self.seen_B + valid_BT.sum(1)
             number_BT = (self.seen_B[:, None] + valid_BT.cumsum(1) - 1).clamp(min=0)
-        if self.pool.is_global is not None:
-            self._mark(number_BT, valid_BT, global_BT)
+        marks = self.pool.is_global
+        if marks is not None:
+            # Padding has the number of a real token, so it writes into the spare slot.
+            row_B1, spare = self.slot_B[:, None], self.pool.max_num_seqs
+            row_BT = (row_B1 if valid_BT is None else torch.where(valid_BT, row_B1, spare)).expand_as(number_BT)
+            marks[row_BT, number_BT] = False if global_BT is None else global_BT
         self.new = pos_BT, valid_BT, self._marks(number_BT)
         self.states = {}
         for blocks in self.blocks:
             blocks.begin(number_BT, valid_BT, self.seen_B, self.total_B, alone=self.right_padded)
-
-    def _mark(self, number_BT: Tensor, valid_BT: Tensor | None, global_BT: Tensor | None) -> None:
-        pool: Any = self.pool
-        row_B1 = self.slot_B[:, None]
-        if valid_BT is not None:
-            # Padding has the number of a real token, so it writes into the spare slot.
-            row_B1 = torch.where(valid_BT, row_B1, pool.max_num_seqs)
-        marks = torch.zeros_like(number_BT, dtype=torch.bool) if global_BT is None else global_BT
-        pool.is_global[row_B1.expand_as(number_BT), number_BT] = marks
 
     def _marks(self, number_BS: Tensor) -> Tensor | None:
         """Which tokens are global, by their number."""

@@ -17,8 +17,8 @@ from anyformer.generation.engine import Engine
 from anyformer.generation.engine.request import Request, Sequence
 from anyformer.generation.engine.speculative import PromptLookup
 from anyformer.generation.generate import generate
+from anyformer.generation.samplers.batched import keys, pick, uniform
 from anyformer.generation.samplers.logits_processors import divided, own_logprobs
-from anyformer.generation.samplers.rng import keys, pick, uniform
 from anyformer.model.eval_mode import eval_mode, without_head
 from anyformer.model.model import Model
 

@@ -10,8 +10,8 @@ from anyformer.generation.engine.request import Request, Sequence
 from anyformer.generation.engine.sampler import Sampled, Sampler
 from anyformer.generation.params.sampling_params import SamplingParams
 from anyformer.generation.params.validate import resolve_params
+from anyformer.generation.samplers.batched import keys, pick
 from anyformer.generation.samplers.logits_processors import LogitsProcessor, TokenHistory, process, why_not
-from anyformer.generation.samplers.rng import keys, pick
 from tests.contract.draw import BASE
 
 CPU = torch.device("cpu")

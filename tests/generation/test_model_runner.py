@@ -40,7 +40,7 @@ def prefilled(model, pool, wish):
     for each, new in zip(cached, ids, strict=True):
         assert pool.reserve(each, len(new))
     sources = [each.source_S for each in rows] if runner.seq2seq else None
-    return runner, cached, runner.logits(runner.last(runner.forward(cached, ids, sources=sources), [*map(len, ids)]))
+    return runner, cached, runner.last_logits(runner.forward(cached, ids, sources=sources), [*map(len, ids)])
 
 
 @pytest.mark.parametrize("seed", talking(range(60)))

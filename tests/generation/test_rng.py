@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from anyformer.generation.samplers.rng import keys, pick, uniform
+from anyformer.generation.samplers.batched import keys, pick, uniform
 
 CPU = torch.device("cpu")
 

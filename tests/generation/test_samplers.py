@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyformer.generation.samplers.batched import sample, sampling_kind
+from anyformer.generation.samplers.batched import keys, sample, sampling_kind, uniform
 from anyformer.generation.samplers.logits_processors import (
     BadWords,
     Choices,
@@ -26,7 +26,6 @@ from anyformer.generation.samplers.logits_processors import (
     process,
     process_rows,
 )
-from anyformer.generation.samplers.rng import keys, uniform
 from tests.generation.choosing import NO_HISTORY, choose
 from tests.tolerances import assert_close
 

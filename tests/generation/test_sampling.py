@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from anyformer.generation.samplers import logits_processors
+from anyformer.generation.samplers.batched import keys, uniform
 from anyformer.generation.samplers.logits_processors import Temperature, TokenHistory, TopK, TopP
-from anyformer.generation.samplers.rng import keys, uniform
 from tests.generation.choosing import NO_HISTORY, choose, sampled
 from tests.tolerances import assert_close
 

@@ -16,12 +16,11 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.generation.engine.cuda_graph import MAX_IN_FLIGHT, DecodeStream
-from anyformer.generation.engine.model_runner import ModelRunner
+from anyformer.generation.engine.model_runner import MAX_IN_FLIGHT, DecodeStream, ModelRunner
 from anyformer.generation.engine.request import FinishReason, Request, RequestOutput, Sequence, TopLogprobs
 from anyformer.generation.engine.sampler import NONE, Sampled, Sampler, top_logprobs
 from anyformer.generation.engine.scheduler import Chunk, Limits, Scheduler, Stats
-from anyformer.generation.engine.search_groups import advance_searches
+from anyformer.generation.engine.search import advance_searches
 from anyformer.generation.engine.speculative import Proposer, verify
 from anyformer.generation.samplers.logits_processors import own_logprobs, why_not
 from anyformer.model.eval_mode import eval_mode
@@ -176,7 +175,7 @@ class EngineCore:
                 [each.tokens[begin : begin + size] for each, begin, size in zip(rows, begins, sizes, strict=True)],
                 **self._beside(rows, begins, sizes),
             )
-            logits_BV = self.runner.logits(self.runner.last(hidden_BTD, sizes))
+            logits_BV = self.runner.last_logits(hidden_BTD, sizes)
         except BaseException as error:
             self.retry_alone(rows, error)
             return
@@ -209,9 +208,7 @@ class EngineCore:
         return {"sources": sources or None, "global_tokens": marks or None}
 
     def retry_alone(self, rows: list[Sequence], error: BaseException) -> None:
-        """Nobody knows whose fault it was, or what had been written: all rows of a pass begin again, each alone, and one
-        that fails alone ends.
-        """
+        """Nobody knows whose fault a failed pass was: all of its rows begin again alone, and one that fails alone ends."""
         if not self.pool.restartable:
             raise error
         alone = len({id(each.group[0]) for each in rows}) == 1
@@ -371,13 +368,19 @@ class EngineCore:
 
     def check(self) -> None:
         """Raise if a block, a slot or a request was lost, or counted twice."""
-        if self.scheduler.blocks is not None:
-            self.scheduler.blocks.check()
-        wrong = self.scheduler.problems()
+        wrong: list[str] = []
+        running, waiting, blocks = self.scheduler.running, self.scheduler.waiting, self.scheduler.blocks
+        if blocks is not None:
+            blocks.check()
+            if {id(each.allocation) for each in running} != {*map(id, blocks.sequences.values())}:
+                wrong.append(f"{len(running)} run, and the pool holds {len(blocks.sequences)}, or others")
+        if any(each.allocation is not None for each in waiting):
+            wrong.append("one waits that the pool holds")
+        for name, ages in (("running", [s.age for s in running]), ("waiting", [s.age for s in waiting])):
+            if ages != sorted(set(ages)):
+                wrong.append(f"those {name} are not in the order of their ages, or one is there twice")
         alive = [s for request in self.requests.values() for s in request.sequences if s.finish_reason is None]
-        behind = [fork for sequence in alive for fork in sequence.forks]
-        waiting = [each for first in self.scheduler.waiting for each in first.group]
-        placed = [*waiting, *self.scheduler.running, *behind]
+        placed = [*running, *(s for first in waiting for s in first.group), *(fork for s in alive for fork in s.forks)]
         if len(placed) != len(alive) or {*map(id, placed)} != {*map(id, alive)}:
             wrong.append(f"{len(placed)} sequences wait, run or stand behind another, and {len(alive)} have not ended")
         if wrong:

@@ -17,6 +17,7 @@ from anyformer.generation.engine.core import EngineCore
 from anyformer.generation.engine.model_runner import ModelRunner
 from anyformer.generation.engine.request import Request, RequestOutput, Sequence
 from anyformer.generation.engine.scheduler import LITTLE, PADDING, Limits
+from anyformer.generation.engine.search import BeamSearch, ContrastiveSearch
 from anyformer.generation.engine.speculative import make_proposer
 from anyformer.generation.params.generation_request import (
     GenerationRequest,
@@ -26,8 +27,7 @@ from anyformer.generation.params.generation_request import (
 )
 from anyformer.generation.params.sampling_params import SamplingParams, read_params
 from anyformer.generation.params.stop import StopText
-from anyformer.generation.samplers.rng import keys
-from anyformer.generation.search import BeamSearch, ContrastiveSearch
+from anyformer.generation.samplers.batched import keys
 from anyformer.generation.text.detokenizer import Detokenizer
 from anyformer.model.model import Model
 
@@ -148,9 +148,7 @@ class Engine(EngineCore):
         return made
 
     def _fitted(self, inputs: GenerationRequest) -> GenerationRequest:
-        """The same with no more new tokens than this engine has room for, unless so many were asked for; refuse what it
-        can never hold.
-        """
+        """Limit new tokens to what this engine has room for, unless more were asked for; refuse what can never fit."""
         params, new, prompt = inputs.params, inputs.max_new_tokens, inputs.decoder_BT.shape[1]
         prefix = 0 if self.scheduler.blocks is None else self.scheduler.blocks.prefix
         # The last new token is never computed, but for the candidates of contrastive search.

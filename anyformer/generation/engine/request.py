@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from torch import Tensor
 
 from anyformer.generation.params.stop import StopText
 from anyformer.generation.params.validate import ResolvedParams
-from anyformer.generation.search import Search
 from anyformer.parts.kv_pool import CachedSequence
+
+if TYPE_CHECKING:
+    from anyformer.generation.engine.search import Search
 
 FinishReason = Literal["length", "stop", "abort", "failed"]
 TopLogprobs = tuple[tuple[int, float], ...]

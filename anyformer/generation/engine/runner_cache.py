@@ -24,10 +24,25 @@ def runner_for(model: Model, rows: int, length: int, user: object | None = None)
     """A runner for so many rows of so many tokens. One is kept for each model: the last that was asked for.
 
     `user` has it to itself until it gives it back, or is no more: threads and streams that run side by side have each
-    their own, even before their first row has a seat.
+    their own, even before their first row has a slot.
     """
     with _asking:
-        runner = _found(model, rows, length)
+        weights = tuple(p.data_ptr() for p in model.parameters())
+        seen, runner = _kept.get(model, (None, None))
+        if runner is not None:
+            pool: Any = runner.pool
+            holder = _users.get(runner, lambda: None)()
+            free = not pool.sequences and holder is None
+            if not free or seen != weights or pool.max_num_seqs < rows or pool.length < length:
+                runner = None
+                # Its memory is needed before the next one takes its own.
+                if free:
+                    del _kept[model], pool
+        if runner is None:
+            pool = model.new_pool(rows, -(-length // STRETCH) * STRETCH, block_size=BLOCK_SIZE)
+            # A shell shares all modules: an entry that held the model itself would keep it alive for ever.
+            runner = ModelRunner(copy.copy(model), pool)
+            _kept[model] = weights, runner
         if user is not None:
             _users[runner] = weakref.ref(user)
         return runner
@@ -37,27 +52,6 @@ def give_back(runner: ModelRunner) -> None:
     """Let others have a runner."""
     with _asking:
         _users.pop(runner, None)
-
-
-def _found(model: Model, rows: int, length: int) -> ModelRunner:
-    shell = copy.copy(model)
-    weights = tuple(p.data_ptr() for p in model.parameters())
-    most = -(-length // STRETCH) * STRETCH
-    kept = _kept.get(model)
-    if kept is not None:
-        seen, runner = kept
-        pool: Any = runner.pool
-        user = _users.get(runner)
-        free = not pool.sequences and (user is None or user() is None)
-        if free and seen == weights and pool.max_num_seqs >= rows and pool.length >= length:
-            return runner
-        # Its memory is needed before the next one takes its own.
-        if free:
-            del _kept[model], kept, runner
-    # The shell shares all modules: an entry that held the model itself would keep it alive for ever.
-    runner = ModelRunner(shell, model.new_pool(rows, most, block_size=BLOCK_SIZE))
-    _kept[model] = weights, runner
-    return runner
 
 
 def dismiss(model: Model) -> None:

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.generation.engine.request import Sequence, TopLogprobs
-from anyformer.generation.samplers.batched import SamplingKind, sample, sampling_kind, sampling_tensors
+from anyformer.generation.samplers.batched import SamplingKind, pick, sample, sampling_kind, sampling_tensors, uniform
 from anyformer.generation.samplers.logits_processors import TokenHistory, own_logprobs, process_rows, why_not
-from anyformer.generation.samplers.rng import pick, uniform
 
 NONE = -1
 """Instead of an id: no token can be sampled."""

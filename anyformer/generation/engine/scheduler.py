@@ -35,17 +35,14 @@ class Stats:
     """What an engine has done so far, in numbers."""
 
     seconds: float = 0.0
-    """Spent in steps."""
     steps: int = 0
     passes: int = 0
     """Runs of the model: a step has one for all rows that decode, and some for prefill."""
     new_tokens: int = 0
-    """Sampled tokens."""
     decode_tokens: int = 0
     prefill_tokens: int = 0
     """Computed tokens of prompts, again after a preemption too."""
     source_tokens: int = 0
-    """Tokens of an encoder."""
     cached_tokens: int = 0
     """Tokens that were not computed, as cached blocks held them already."""
     forked_tokens: int = 0
@@ -54,7 +51,6 @@ class Stats:
     """Computed beside, to make the rows of a pass equally long."""
     proposed_tokens: int = 0
     accepted_tokens: int = 0
-    """Of the proposed ones."""
     preemptions: int = 0
     retries: int = 0
     """Requests that begin again alone, as a pass with others failed."""
@@ -75,7 +71,6 @@ class Limits:
     watermark: int = 0
     """Blocks for each running sequence that stay free for it when another one is admitted."""
     max_padding: int = WHOLE
-    """Padding of a pass, in tokens."""
     enable_prefix_caching: bool = False
     batch_invariant: bool = False
     """Whether a prompt has prefill passes of its own, of sizes that depend on nobody else."""
@@ -312,20 +307,3 @@ class Scheduler:
             rows.append((sequence, size))
         if rows:
             yield rows
-
-    def problems(self) -> list[str]:
-        """Where the queues are wrong."""
-        pool = self.blocks
-        if pool is None:
-            return []
-        found = []
-        held = [pool.sequences.get(each.kv.slot) for each in self.running if each.allocation is not None]
-        if held != [each.allocation for each in self.running] or len(held) != len(pool.sequences):
-            found.append(f"{len(self.running)} run, and the pool holds {len(pool.sequences)}, or others")
-        if any(each.allocation is not None for each in self.waiting):
-            found.append("one waits that the pool holds")
-        for name, line in (("running", self.running), ("waiting", self.waiting)):
-            ages = [each.age for each in line]
-            if ages != sorted(set(ages)):
-                found.append(f"those {name} are not in the order of their ages, or one is there twice")
-        return found

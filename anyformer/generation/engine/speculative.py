@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence as Rows
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -39,16 +40,12 @@ class Proposer(Protocol):
 
 
 class PromptLookup:
-    """What followed when the last tokens occurred before in the same sequence: texts that are edited, quoted or
-    summarised repeat themselves. It costs no model.
-    """
+    """What followed when the last tokens occurred before in the sequence: texts that quote or edit repeat themselves."""
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._ends: dict[Sequence, dict[tuple[int, ...], int]] = {}
-        """Behind which token each run ended last."""
-        self._indexed: dict[Sequence, int] = {}
-        """How many tokens are in that table."""
+        self._ends: defaultdict[Sequence, dict[tuple[int, ...], int]] = defaultdict(dict)
+        """Behind which token each run ended last, and under () how many tokens were looked at."""
 
     def propose(self, sequences: Rows[Sequence], most: Rows[int]) -> list[list[int]]:
         """The tokens after the latest occurrence of the longest run."""
@@ -56,16 +53,15 @@ class PromptLookup:
 
     def forget(self, sequence: Sequence) -> None:
         self._ends.pop(sequence, None)
-        self._indexed.pop(sequence, None)
 
     def _propose(self, sequence: Sequence, most: int) -> list[int]:
-        ends, ids = self._ends.setdefault(sequence, {}), sequence.tokens
+        ends, ids = self._ends[sequence], sequence.tokens
         # The run that ends the sequence is not yet among those that were followed by something.
-        for end in range(self._indexed.get(sequence, 0), len(ids)):
+        for end in range(ends.get((), 0), len(ids)):
             for size in NGRAMS:
                 if size <= end:
                     ends[tuple(ids[end - size : end])] = end
-        self._indexed[sequence] = len(ids)
+        ends[()] = len(ids)
         for size in NGRAMS:
             end = ends.get(tuple(ids[-size:])) if size <= len(ids) else None
             if end is not None:
@@ -162,7 +158,7 @@ class DraftModel:
         # Only what was computed counts: a pass that fails may be made again.
         for row, ids in zip(rows, new, strict=True):
             self._computed[row] += ids
-        return kv, self.runner.logits(self.runner.last(hidden_BTD, [len(ids) for ids in new]))
+        return kv, self.runner.last_logits(hidden_BTD, [len(ids) for ids in new])
 
 
 def make_proposer(

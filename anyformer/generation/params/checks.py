@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from anyformer.data.tokenizer import Tokenizer
-from anyformer.generation.samplers.rng import SEEDS
+from anyformer.generation.samplers.batched import SEEDS
 
 TEXT = 1000
 """Characters of a stop string or a choice at most."""

@@ -109,9 +109,6 @@ def why_not(logits_V: Tensor, left_V: Tensor) -> str | None:
     return None
 
 
-# Penalties and biases: logits that are raised or lowered, and never ruled out
-
-
 @dataclass(frozen=True)
 class RepetitionPenalty(LogitsProcessor):
     """Tokens that occurred, in the prompt too: positive logits divided by the penalty, negative ones multiplied.
@@ -157,9 +154,6 @@ class LogitBias(LogitsProcessor):
         ids, values = zip(*self.pairs, strict=True)
         ids_N, bias_N = tensor_of(ids, logits_BV.device), tensor_of(values, logits_BV.device, logits_BV.dtype)
         return logits_BV.index_add(-1, ids_N, bias_N.expand(len(logits_BV), -1))
-
-
-# Bans: what may not come next, by what came before
 
 
 @dataclass(frozen=True)
@@ -223,9 +217,6 @@ class First(LogitsProcessor):
         ids_N = tensor_of(self.ids, logits_BV.device)
         only_BV = torch.full_like(logits_BV, NEVER).index_copy(-1, ids_N, logits_BV.index_select(-1, ids_N))
         return torch.where((history.new_B == 0)[:, None], only_BV, logits_BV)
-
-
-# Filters: which tokens a draw may take, by how likely they are
 
 
 @dataclass(frozen=True)

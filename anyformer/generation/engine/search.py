@@ -6,17 +6,24 @@ An engine asks a search with which tokens which sequences of a request go on, an
 from __future__ import annotations
 
 import abc
+import functools
 from collections.abc import Callable
+from collections.abc import Sequence as Rows
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from anyformer.errors import InputError
+from anyformer.generation.engine.request import Request, RequestOutput, Sequence
 from anyformer.generation.params.validate import ResolvedParams
 from anyformer.generation.samplers.logits_processors import NEVER, counts_BV, own_logprobs, why_not
+
+if TYPE_CHECKING:
+    from anyformer.generation.engine.core import EngineCore
+
 
 Moves = list[tuple[int, int]]
 """Of each next sequence: the number of the one that it goes on from, and its new token."""
@@ -241,3 +248,66 @@ class ContrastiveSearch(Search):
 
 def _directions(states_ND: Tensor) -> Tensor:
     return normalize(states_ND.to(torch.promote_types(states_ND.dtype, torch.float32)), dim=-1)
+
+
+def advance_searches(engine: EngineCore, rows: list[Sequence], logits_BV: Tensor, hidden: Rows[Tensor] | None) -> None:
+    """The next sequences of each search, forked from those before."""
+    for request in dict.fromkeys(each.request for each in rows):
+        index = [i for i, each in enumerate(rows) if each.request is request]
+        search, mine = request.search, [rows[i] for i in index]
+        if search is None or any(each.allocation is None for each in mine):
+            # An older search has taken its blocks meanwhile; it is prefilled again, and asked then.
+            continue
+        process = functools.partial(engine.sampler.processed, sequences=mine)
+        states = [hidden[i] for i in index] if search.reads_hidden and hidden is not None else []
+        try:
+            moves = search.advance(logits_BV[index], process, states)
+        except Exception as error:
+            for each in mine:
+                engine.finish(each, "failed", error)
+            continue
+        if moves:
+            _fork_sequences(engine, request, mine, moves)
+        else:
+            _finish_request(engine, request, mine, search.results)
+
+
+def _fork_sequences(engine: EngineCore, request: Request, old: list[Sequence], moves: Moves) -> None:
+    """Sequences with one more token each, in place of those before."""
+    made = [
+        Sequence(request, i, old[parent].key, [*old[parent].tokens, token], old[parent].prompt_length)
+        for i, (parent, token) in enumerate(moves)
+    ]
+    parents = [parent for parent, _ in moves]
+    for i, sequence in enumerate(old):
+        engine.scheduler.running.remove(sequence)
+        if i not in parents:
+            engine.pool.free(sequence.kv)
+            sequence.allocation = None
+    request.sequences = made
+    for i, sequence in enumerate(made):
+        parent = old[parents[i]]
+        # The last one that goes on from a sequence has what it held.
+        last = parents[i] not in parents[i + 1 :]
+        sequence.isolated = parent.isolated
+        sequence.allocation = parent.allocation if last else engine.scheduler.fork(parent)
+        if sequence.allocation is not None:
+            engine.scheduler.start(sequence)
+    if any(each.allocation is None for each in made):
+        engine.scheduler.preempt(made[0])
+
+
+def _finish_request(engine: EngineCore, request: Request, old: list[Sequence], found: list[Hypothesis]) -> None:
+    """What a search has found, in place of its sequences."""
+    for sequence in old:
+        engine.scheduler.remove(sequence)
+    prompt, request.sequences = old[0].tokens[: old[0].prompt_length], []
+    for i, each in enumerate(found):
+        reason = "stop" if each.stopped else "length"
+        sequence = Sequence(request, i, 0, [*prompt, *each.ids], len(prompt), finish_reason=reason)
+        sequence.logprobs = list(each.logprobs)
+        request.sequences.append(sequence)
+        engine.stats.new_tokens += len(each.ids)
+        engine.stats.finished += 1
+        engine.outputs.append(RequestOutput(request.id, i, each.ids, each.logprobs, finish_reason=reason))
+    del engine.requests[request.id]
