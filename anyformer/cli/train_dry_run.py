@@ -35,7 +35,7 @@ def dry_run(config: Config, *, json: bool, rows: str | None = None) -> int:
 
 
 def _page(setup: Components, found: Forecast, device: str, room: int) -> list[Any]:
-    from anyformer.explain.summary import summary
+    from anyformer.explain.report import summary
     from anyformer.specs import number_format
     from anyformer.train.dry_run import advice
     from anyformer.train.report.page import duration
