@@ -147,12 +147,9 @@ def _changes(first: Count, second: Count, contexts: tuple[int, int]) -> list[Cha
         change = both(part, "FLOP", lambda count, n, part=part: getattr(count.flops(n), part) / n, part=True)
         found += [change] if change.before or change.after else []
     if decodes(first.spec) or decodes(second.spec):
-        found.append(both(f"KV cache ({DTYPE})", "bytes", _cache))
+        name = f"KV cache ({DTYPE})"
+        found.append(both(name, "bytes", lambda count, n: count.kv_bytes(n, DTYPE) if decodes(count.spec) else 0))
     for dtype in STORED:
         size = dtype_bytes(dtype)
         found.append(both(f"weights ({dtype})", "bytes", lambda count, _, size=size: count.params * size))
     return found
-
-
-def _cache(count: Count, context: int) -> int:
-    return count.kv_bytes(context, DTYPE) if decodes(count.spec) else 0
