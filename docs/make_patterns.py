@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from anyformer.explain.drawing import Picture, picture
 from anyformer.explain.figure import save_picture
-from anyformer.explain.grid import Picture, picture
 from anyformer.explain.words import file_of, leaf_words
 from anyformer.specs import Pattern
 from anyformer.specs.codec import Problems, fields_of, read, required

@@ -1,5 +1,6 @@
 """Settings of every test: one thread each (workers share the cores), and nothing uninitialised goes unnoticed."""
 
+import gc
 import signal
 import subprocess
 
@@ -7,6 +8,8 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+# Thousands of collected tests are no garbage; looking through them at every turn is an eighth of the time of a compiling test.
+gc.set_threshold(100_000, 20, 50)
 QUICK = "quick"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Shells start background jobs so, and children would inherit it: Ctrl-C has to mean something in every test.

@@ -49,7 +49,7 @@ def _run(given: argparse.Namespace) -> int:
     """Explain a spec, or a prompt."""
     if given.prompt is not None:
         return _explain_prompt(given)
-    from anyformer.explain.hardware import machine
+    from anyformer.explain.costs import machine
     from anyformer.explain.report import preset_of, report
 
     spec, speed, *_ = together(
@@ -108,8 +108,7 @@ def _explain_prompt(given: argparse.Namespace) -> int:
         raise InputError(f"{', '.join(idle)}: not with --prompt, which looks at a trained model as it is")
     text = stdin_text(given.prompt)
     model, tokenizer = open_model(given.spec, ignore_keys=given.ignore_keys)
-    from anyformer.explain.html import save
-    from anyformer.explain.prompt import trace_prompt
+    from anyformer.explain.prompt import save, trace_prompt
 
     with working("tracing the prompt"):
         name, reader = Path(given.spec).resolve().name, open_reader(given.spec, model, tokenizer)

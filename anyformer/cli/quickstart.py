@@ -122,7 +122,7 @@ def _prepare(screen: Console, made: Quickstart, replaced: Result | None, *, quie
     if quiet:
         made.prepare()
         return
-    from anyformer.explain.summary import summary
+    from anyformer.explain.report import summary
     from anyformer.specs.number_format import data
 
     learn, held = data(corpus.train_bytes), data(corpus.held_out_bytes)

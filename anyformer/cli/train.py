@@ -173,7 +173,7 @@ def _dry_run(config: Config, given: argparse.Namespace) -> int:
 
 
 def _forecast_page(setup: Components, found: Forecast, device: str, room: int) -> Iterator[Any]:
-    from anyformer.explain.summary import summary
+    from anyformer.explain.report import summary
     from anyformer.specs.number_format import data, flops, short
     from anyformer.train.dry_run import advice
     from anyformer.train.report.page import duration

@@ -164,14 +164,10 @@ def _topology(spec: ModelSpec) -> Choice:
     return Choice(key=spec.topology, value=spec.topology, words=words, equation=equation)
 
 
-@axis("depth", "stack", STACK)
-def _depth(stack: Stack) -> Choice:
-    return Choice(key=stack.depth, value=some(stack.depth, "layer"))
-
-
-@axis("width", "model", SPEC)
-def _width(spec: ModelSpec) -> Choice:
-    return Choice(key=spec.width, value=f"{spec.width:,}", words="Numbers in the residual of each token.")
+axis("depth", "stack", STACK)(lambda stack: Choice(key=stack.depth, value=some(stack.depth, "layer")))
+axis("width", "model", SPEC)(
+    lambda spec: Choice(key=spec.width, value=f"{spec.width:,}", words="Numbers in the residual of each token.")
+)
 
 
 @axis("vocabulary", "model", SPEC)
@@ -183,9 +179,9 @@ def _vocab(spec: ModelSpec) -> Choice:
     return Choice(key=(spec.source_vocab, spec.vocab), value=value, words=words)
 
 
-@axis("context", "model", SPEC)
-def _context(spec: ModelSpec) -> Choice:
-    return Choice(key=spec.context, value=some(spec.context, "token"), words="The longest sequence.")
+axis("context", "model", SPEC)(
+    lambda spec: Choice(key=spec.context, value=some(spec.context, "token"), words="The longest sequence.")
+)
 
 
 @axis("embedding", "model", "anyformer/parts/embedding.py")

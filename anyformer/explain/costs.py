@@ -1,30 +1,67 @@
-"""What a spec costs, as numbers: parameters by part, and for a context FLOPs, cache, traffic and what sets the pace."""
+"""What a spec costs, as numbers, on which machine: parameters, FLOPs, cache, traffic, and what sets the pace."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
-from anyformer.errors import InputError
-from anyformer.explain.hardware import Machine
-from anyformer.specs.count import PHASES, Count, Phase, dtype_bytes
+from anyformer.errors import InputError, nearest
+from anyformer.specs.count import PHASES, Count, Phase
 from anyformer.specs.embed_head import PatchEmbed
 from anyformer.specs.model import ModelSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """An accelerator in bf16."""
+
+    name: str
+    flops: float
+    """FLOP/s of dense matrix products."""
+    bandwidth: float
+    """Bytes/s to and from its memory."""
+    source: str
+
+    @property
+    def balance(self) -> float:
+        """FLOP/byte at which arithmetic and memory take the same time."""
+        return self.flops / self.bandwidth
+
+    def bound(self, intensity: float) -> str:
+        """What sets the pace of work that does so many FLOPs for each byte."""
+        return "compute-bound" if intensity >= self.balance else "memory-bound"
+
+
+MACHINES = {
+    machine.name: machine
+    for machine in (
+        Machine(name="h200", flops=775e12, bandwidth=4.1e12, source="measured on large products and copies"),
+        Machine(name="h100", flops=989e12, bandwidth=3.35e12, source="data sheet, SXM"),
+        Machine(name="a100", flops=312e12, bandwidth=2.04e12, source="data sheet, 80 GB SXM"),
+    )
+}
+USUAL = "h200"
+
+
+def machine(name: str) -> Machine:
+    """The machine of a name."""
+    if name not in MACHINES:
+        raise InputError(f"machine {name!r} is unknown{nearest(name, MACHINES)}")
+    return MACHINES[name]
+
+
+def peak_of(device: str, dtype: str) -> float | None:
+    """FLOP/s at best of a device by what its driver calls it; None where we don't know. The table is of bfloat16."""
+    if dtype != "bfloat16":
+        return None
+    words = device.lower().replace("-", " ").split()
+    return next((found.flops for name, found in MACHINES.items() if name in words), None)
+
 
 CONTEXTS = (1024, 8192, 32768)
 STORED = ("float32", "bfloat16", "int8")
 DTYPE = "bfloat16"
 """Of caches and traffic."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """What does not depend on the length of a text."""
-
-    params: int
-    by_part: Mapping[str, int]
-    weights_bytes: Mapping[str, int]
-    """dtype -> bytes of all weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,13 +92,6 @@ class Cost:
     def kv_bytes_per_token(self) -> float | None:
         """Of a cache that holds the whole context."""
         return None if self.kv_bytes is None else self.kv_bytes / self.context
-
-
-def sizes(count: Count) -> Sizes:
-    """Parameters and the bytes that they take."""
-    parts = dict(sorted(count.params_by_part.items(), key=lambda part: -part[1]))
-    stored = {dtype: count.params * dtype_bytes(dtype) for dtype in STORED}
-    return Sizes(params=count.params, by_part=parts, weights_bytes=stored)
 
 
 def decodes(spec: ModelSpec) -> bool:

@@ -119,20 +119,19 @@ def _fields(first: ModelSpec, second: ModelSpec) -> tuple[Field, ...]:
 
 def _contexts(first: ModelSpec, second: ModelSpec, context: int | None) -> tuple[int, int]:
     """An image is as long as it is; texts are compared at the same length."""
-    own = [usual_contexts(spec) for spec in (first, second)]
     if context is None:
         shortest = min(first.context, second.context)
-        return _fitting(first, own[0], shortest), _fitting(second, own[1], shortest)
+        return _fitting(first, shortest), _fitting(second, shortest)
     for spec in (first, second):
         check_contexts(spec, [context])
     return context, context
 
 
-def _fitting(spec: ModelSpec, own: tuple[int, ...], wanted: int) -> int:
+def _fitting(spec: ModelSpec, wanted: int) -> int:
     try:
         return check_contexts(spec, [wanted])[0]
     except InputError:
-        return own[-1]
+        return usual_contexts(spec)[-1]
 
 
 def _changes(first: Count, second: Count, contexts: tuple[int, int]) -> list[Change]:
@@ -148,12 +147,9 @@ def _changes(first: Count, second: Count, contexts: tuple[int, int]) -> list[Cha
         change = both(part, "FLOP", lambda count, n, part=part: getattr(count.flops(n), part) / n, part=True)
         found += [change] if change.before or change.after else []
     if decodes(first.spec) or decodes(second.spec):
-        found.append(both(f"KV cache ({DTYPE})", "bytes", _cache))
+        name = f"KV cache ({DTYPE})"
+        found.append(both(name, "bytes", lambda count, n: count.kv_bytes(n, DTYPE) if decodes(count.spec) else 0))
     for dtype in STORED:
         size = dtype_bytes(dtype)
         found.append(both(f"weights ({dtype})", "bytes", lambda count, _, size=size: count.params * size))
     return found
-
-
-def _cache(count: Count, context: int) -> int:
-    return count.kv_bytes(context, DTYPE) if decodes(count.spec) else 0

@@ -1,4 +1,4 @@
-"""A block as boxes, and these as lines of text: the residual is on the left, branches leave it and come back to an add."""
+"""Pictures in text: a block as boxes on its residual, and a pattern as a grid of which keys each query may see."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ import itertools
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from anyformer.explain.axes import heads_name
 from anyformer.explain.groups import Group
 from anyformer.explain.words import number
 from anyformer.specs.layer import Attention
 from anyformer.specs.parameters import slots
+from anyformer.specs.patterns import Pattern, Tokens
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 JOINTS = " \u2575\u2577\u2502\u2574\u2518\u2510\u2524\u2576\u2514\u250c\u251c\u2500\u2534\u252c\u253c"
 """Box-drawing characters by the sides on which they meet others."""
@@ -198,3 +203,109 @@ def framed(lines: Sequence[str]) -> list[str]:
 def broken(box: tuple[str, ...], room: int) -> list[str]:
     """The lines of a box, broken to fit."""
     return [piece for line in box for piece in textwrap.wrap(line, room) or [""]]
+
+
+TOKENS = 32
+HEADS, PANELS = 8, 2
+"""Heads that are looked at where a pattern differs by head, and how many that look different are drawn."""
+HALVES = " \u2584\u2580\u2588"
+"""A character by its filled halves: none, the lower one, the upper one, both."""
+
+Cells: TypeAlias = "NDArray[np.bool_]"
+
+
+def grid(
+    pattern: Pattern,
+    tokens: int = TOKENS,
+    documents: tuple[int, ...] = (),
+    *,
+    head: int = 0,
+    layer: int = 0,
+    marked: tuple[int, ...] = (),
+) -> Cells:
+    """(query, key): True where the pattern allows. `documents` are lengths of documents in the row (default: one),
+    `marked` are the tokens of `global_mask`.
+    """
+    import numpy as np
+
+    lengths = np.array(documents or (tokens,))
+    document = np.repeat(np.arange(len(lengths)), lengths)
+    begin = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    pos, length = np.arange(len(document)) - begin, np.repeat(lengths, lengths)
+    mark = np.isin(np.arange(len(document)), marked)
+    q = Tokens(pos[:, None], document[:, None], length[:, None], head, layer, mark[:, None])
+    k = Tokens(pos[None, :], document[None, :], length[None, :], head, layer, mark[None, :])
+    same = document[:, None] == document[None, :]
+    return np.broadcast_to(pattern.allows(q, k), same.shape) & same
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """A pattern on few tokens, with its sizes divided if they are larger than the picture."""
+
+    pattern: Pattern
+    drawn: Pattern
+    divided: float
+    """What the sizes were divided by; 1: nothing."""
+    panels: dict[str, Cells]
+    """Heads that differ, by name; one without a name if all are alike."""
+    marked: tuple[int, ...] = ()
+    """Tokens that are drawn as if `global_mask` named them."""
+
+    @property
+    def cells(self) -> Cells:
+        return next(iter(self.panels.values()))
+
+    @property
+    def caption(self) -> str:
+        words = [str(self.pattern)]
+        if self.drawn != self.pattern:
+            words.append(f"drawn as {self.drawn}: sizes / {number(self.divided)}")
+        if self.marked:
+            words.append(f"tokens {' and '.join(map(str, self.marked))} marked")
+        elif self.pattern.reads_marks:
+            words.append("no token marked")
+        return ", ".join(words)
+
+
+def picture(
+    pattern: Pattern, tokens: int = TOKENS, *, heads: int = HEADS, layer: int = 0, documents: tuple[int, ...] = ()
+) -> Picture:
+    """A pattern drawn on so many tokens. Sizes of more than half of them would fill the picture, so they shrink."""
+    largest = max(pattern.sizes(), default=1)
+    by = 1.0 if largest <= tokens // 2 else largest / (tokens // 4)
+    drawn = pattern if by == 1 else pattern.shrunk(by)
+    # One at the beginning and one inside, as in Longformer's figure; but where the pattern itself names the global tokens,
+    # a marked one more would look as if it were of their number.
+    marked = (0, tokens * 5 // 8) if pattern.reads_marks and not pattern.reach().first else ()
+    panels: dict[str, Cells] = {}
+    for head in range(heads if pattern.per_head else 1):
+        cells = grid(drawn, tokens, documents, head=head, layer=layer, marked=marked)
+        if not any((cells == known).all() for known in panels.values()):
+            panels[f"head {head}"] = cells
+        if len(panels) == PANELS:
+            break
+    if len(panels) == 1:
+        panels = {"": next(iter(panels.values()))}
+    return Picture(pattern=pattern, drawn=drawn, divided=by, panels=panels, marked=marked)
+
+
+def picture_of(group: Group) -> Picture:
+    """The pattern of a group of layers, as the first of them has it."""
+    return picture(group.pattern, heads=group.dims.heads, layer=group.indices[0])
+
+
+def draw_picture(drawn: Picture) -> list[str]:
+    """All panels as lines of text, one below the other."""
+    lines: list[str] = []
+    for name, cells in drawn.panels.items():
+        lines += [*([name] if name else []), *draw_grid(cells)]
+    return lines
+
+
+def draw_grid(cells: Cells) -> list[str]:
+    """Lines of text in a frame: a character is one key wide and two queries high, which makes cells square."""
+    rows = cells.astype(int).tolist()
+    below = [*rows[1::2], [0] * len(rows[0])]
+    pairs = [zip(*two, strict=True) for two in zip(rows[::2], below, strict=False)]
+    return framed(["".join(HALVES[2 * a + b] for a, b in pair) for pair in pairs])

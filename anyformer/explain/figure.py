@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import InputError, naming
 from anyformer.explain.costs import Cost
-from anyformer.explain.drawing import INDENT, STREAM, Layout, layout, sketch
-from anyformer.explain.grid import Picture, picture_of
+from anyformer.explain.drawing import INDENT, STREAM, Layout, Picture, layout, picture_of, sketch
 from anyformer.explain.report import Report
 from anyformer.explain.words import some
 from anyformer.specs import number_format
@@ -53,7 +52,7 @@ def make(report: Report) -> Figure:
     rows = [drawings[i : i + each] for i in range(0, len(groups), each)]
     left = len(report.groups) - len(groups)
     lines = textwrap.wrap(report.summary + (f" Not drawn: {some(left, 'more kind')} of layers." if left else ""), 150)
-    bars = 0.6 + 0.34 * max(len(report.sizes.by_part), len(report.costs) + 2, 4)
+    bars = 0.6 + 0.34 * max(len(report.by_part), len(report.costs) + 2, 4)
     # A block that has a row to itself has its pattern at its side; several have theirs below.
     pictures = [picture_of(group) for group in groups]
     wide = PATTERN * max(len(drawn.panels) for drawn in pictures)
@@ -161,15 +160,14 @@ def _bare(axes: Axes, title: str) -> None:
 
 
 def _parameters(axes: Axes, report: Report) -> None:
-    sizes = report.sizes
-    names, values = list(sizes.by_part), list(sizes.by_part.values())
+    names, values = list(report.by_part), list(report.by_part.values())
     axes.barh(names, values, color=BARS[0], height=0.66)
     axes.invert_yaxis()
     for i, n in enumerate(values):
-        label = f" {number_format.params(n)}  ({number_format.percent(n, sizes.params)})"
+        label = f" {number_format.params(n)}  ({number_format.percent(n, report.params)})"
         _text(axes, n, i, label, ha="left", fontsize=9)
     axes.set_xlim(0, max(values, default=1) * 1.45)
-    _bare(axes, f"Parameters: {number_format.params(sizes.params)}")
+    _bare(axes, f"Parameters: {number_format.params(report.params)}")
 
 
 def _flops(axes: Axes, costs: tuple[Cost, ...]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -48,10 +48,7 @@ class KernelTable:
     """Layers in words, and what serves them."""
 
     def data(self) -> dict[str, Any]:
-        uses = [
-            {"layers": where, "attention": use.attention, "phase": use.phase, "kernel": use.kernel, "others": dict(use.others)}
-            for where, use in self.uses
-        ]  # fmt: skip
+        uses = [{"layers": where} | asdict(use) | {"others": dict(use.others)} for where, use in self.uses]
         return {"device": self.device, "dtype": self.dtype, "uses": uses}
 
 

@@ -13,8 +13,7 @@ from rich.text import Text
 
 from anyformer.explain.axes import Placed
 from anyformer.explain.costs import DTYPE, Cost
-from anyformer.explain.drawing import PLAIN, draw, sketch
-from anyformer.explain.grid import TOKENS, draw_picture, picture_of
+from anyformer.explain.drawing import PLAIN, TOKENS, draw, draw_picture, picture_of, sketch
 from anyformer.explain.groups import Group
 from anyformer.explain.report import Report
 from anyformer.explain.words import join, some
@@ -39,31 +38,28 @@ def page(report: Report, width: int, *, ascii_only: bool = False) -> Iterator[Pa
     """The parts of the page, in order."""
     yield Text(report.title, style="bold")
     yield Text(report.summary)
-    yield from _origin(report)
+    yield Text(report.counted())
+    for origin in ("published", "evidence", "note") if report.preset is not None else ():
+        if words := getattr(report.preset, origin):
+            yield Text(f"{origin.capitalize()}: {words}.")
     yield _heading("Axes")
     yield _axes(report, width)
     yield _heading("Parameters")
     yield _parameters(report, min(BAR, width - 48), ascii_only=ascii_only)
-    yield _stored(report)
+    stored = [f"{number_format.data(n)} in {dtype}" for dtype, n in report.weights_bytes.items()]
+    yield Text(f"The weights take {join(stored)}.")
     yield _heading("Costs")
     yield from _costs(report, width)
     yield _heading("Blocks and patterns")
     yield from _drawings(report, width, ascii_only=ascii_only)
     yield _heading("Promises")
-    yield from _promises(report)
+    if not report.exemptions:
+        yield Text("All: exact mixers, and no position scheme that depends on the length of the text.")
+    yield from (Text(f"- {text}") for text in report.exemptions)
 
 
 def _heading(text: str) -> Text:
     return Text(f"\n{text}", style="bold")
-
-
-def _origin(report: Report) -> Iterator[Text]:
-    yield Text(report.counted())
-    if report.preset is not None:
-        yield Text(f"Published: {report.preset.published}.")
-        yield Text(f"Evidence: {report.preset.evidence}.")
-        if report.preset.note:
-            yield Text(f"Note: {report.preset.note}.")
 
 
 def _axes(report: Report, width: int) -> Table:
@@ -110,19 +106,14 @@ def _numbers(*columns: str) -> Table:
 
 
 def _parameters(report: Report, bars: int, *, ascii_only: bool) -> Table:
-    sizes, table = report.sizes, _numbers("", "", "")
+    table = _numbers("", "", "")
     table.add_column(no_wrap=True, style="cyan")
-    largest = max(sizes.by_part.values(), default=1)
-    for part, n in sizes.by_part.items():
+    largest = max(report.by_part.values(), default=1)
+    for part, n in report.by_part.items():
         bar = ("#" if ascii_only else "\u2588") * round(bars * n / largest)
-        table.add_row(part, f"{n:,}", number_format.percent(n, sizes.params), bar)
-    table.add_row(Text("all", style="bold"), Text(f"{sizes.params:,}", style="bold"), "", "")
+        table.add_row(part, f"{n:,}", number_format.percent(n, report.params), bar)
+    table.add_row(Text("all", style="bold"), Text(f"{report.params:,}", style="bold"), "", "")
     return table
-
-
-def _stored(report: Report) -> Text:
-    stored = [f"{number_format.data(n)} in {dtype}" for dtype, n in report.sizes.weights_bytes.items()]
-    return Text(f"The weights take {join(stored)}.")
 
 
 def _costs(report: Report, width: int) -> Iterator[Part]:
@@ -186,13 +177,6 @@ def _side_by_side(group: Group, width: int) -> list[str]:
     if room + 4 + side <= width:
         return [f"{a.ljust(room)}    {b}".rstrip() for a, b in zip_longest(left, right, fillvalue="")]
     return [*left, "", *("    " + line for line in right)]
-
-
-def _promises(report: Report) -> Iterator[Text]:
-    if not report.exemptions:
-        yield Text("All: exact mixers, and no position scheme that depends on the length of the text.")
-    for text in report.exemptions:
-        yield Text(f"- {text}")
 
 
 def kernel_page(table: KernelTable) -> Iterator[Part]:

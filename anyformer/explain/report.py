@@ -1,22 +1,104 @@
-"""All that is known about a spec, gathered for printing, for drawing and as plain data."""
+"""All that is known about a spec, in a paragraph, for printing, for drawing and as plain data."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from anyformer.explain.axes import Axis, axes_of
-from anyformer.explain.costs import Cost, Sizes, check_contexts, cost, sizes, usual_contexts
-from anyformer.explain.drawing import sketch
-from anyformer.explain.grid import picture_of
+from anyformer.explain.axes import PLACEMENTS, Axis, axes_of
+from anyformer.explain.costs import STORED, Cost, Machine, check_contexts, cost, usual_contexts
+from anyformer.explain.drawing import picture_of, sketch
 from anyformer.explain.groups import Group, groups
-from anyformer.explain.hardware import Machine
-from anyformer.explain.summary import exemptions, summary
+from anyformer.explain.words import join, some, text_of
 from anyformer.families.family import Preset
 from anyformer.families.zoo import known
+from anyformer.specs.count import dtype_bytes
 from anyformer.specs.model import ModelSpec
+from anyformer.specs.number_format import params
+
+WIRED = {
+    "serial": "",
+    "parallel": "; its branches run in parallel",
+    "parallel2": "; its branches run in parallel",
+    "reversible": "; its branches alternate between two streams and can be run backwards",
+}
+KINDS = 3
+"""Kinds of layers that a paragraph describes; more are in the table of axes."""
+
+
+def summary(spec: ModelSpec) -> str:
+    """What the model is, in a few sentences."""
+    return " ".join([_whole(spec), *_layers(spec), _ends(spec)])
+
+
+def _whole(spec: ModelSpec) -> str:
+    layers = some(spec.stacks[-1].depth, "layer")
+    if len(spec.stacks) > 1:
+        layers = f"{join([f'{stack.depth} {stack.name}' for stack in spec.stacks])} layers"
+    size = f"a width of {spec.width:,} and {params(spec.count().params)} parameters"
+    return (
+        f"{_article(spec.topology).capitalize()} of {layers} with {size}, made for up to {some(spec.context, 'token')}."
+    )
+
+
+def _layers(spec: ModelSpec) -> list[str]:
+    alike = groups(spec)
+    if len(alike) == 1:
+        return [f"Every layer has {_layer(alike[0])}."]
+    if len(alike) > KINDS:
+        return [f"Its layers are of {len(alike)} kinds."]
+    texts = [f"{group.where()}: {_layer(group)}." for group in alike]
+    return [text[0].upper() + text[1:] for text in texts]
+
+
+def _layer(group: Group) -> str:
+    layer, dims = group.layer, group.dims
+    heads = f"{some(dims.heads, 'head')} of {dims.head_dim}"
+    if dims.kv_heads < dims.heads:
+        kind = "MQA" if dims.kv_heads == 1 else "GQA"
+        shared = "one key and value head" if dims.kv_heads == 1 else f"{dims.kv_heads} key and value heads"
+        heads = f"{some(dims.heads, 'query head')} of {dims.head_dim} that share {shared} ({kind})"
+    sees = f"the attention pattern {group.pattern}"
+    crossing = "attention to the encoder" if group.stack.cross else ""
+    ffn = f"{_article(layer.ffn.called())} feed-forward of {dims.ffn_width:,}"
+    both = dict.fromkeys((layer.norm.of_attention(), layer.norm.of_ffn()))
+    norm = f"{layer.norm.leaf.called()} {join([PLACEMENTS[each][0] for each in both])}"
+    position = layer.position.called()
+    known = position if position.startswith("no ") else f"{position} positions"
+    parts = [heads, known, sees, crossing, ffn, "no norm" if list(both) == ["none"] else norm]
+    return join([part for part in parts if part]) + WIRED[layer.block.wiring]
+
+
+def _article(name: str) -> str:
+    """`a SwiGLU`: by the letter as it is said, which is near enough for names."""
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def _ends(spec: ModelSpec) -> str:
+    known = f" of a vocabulary of {spec.input_vocab:,}" if spec.embed.reads == "input_ids" else ""
+    reads = spec.embed.called() + known
+    tied = " from the embedding table" if getattr(spec.head, "tied", False) else ""
+    other = f" of another of {spec.vocab:,}" if spec.source_vocab is not None and spec.head.predicts_tokens else ""
+    return f"It reads {reads} and answers with {spec.head.called()}{other}{tied}."
+
+
+def exemptions(spec: ModelSpec) -> list[str]:
+    """What keeps a promise only in part, each with its layers."""
+    found: dict[str, list[str]] = {}
+    for group in groups(spec):
+        mixer, position = group.layer.attention.mixer, group.layer.position
+        if not mixer.exact:
+            found.setdefault(f"mixer {mixer.called()} {mixer.approximation()}", []).append(group.where())
+        if position.needs_length:
+            why = (
+                "depends on the length of the text: it reads one length, declared for each forward or cache "
+                "(rope_length=, default: the document's own), and keeps every promise at the same declared length"
+            )
+            found.setdefault(f"position {text_of(position)} {why}", []).append(group.where())
+    return [f"{', '.join(places)}: {text}" for text, places in found.items()]
+
 
 PRESET = ("name", "also", "title", "params", "published", "evidence", "note")
 
@@ -32,11 +114,18 @@ class Report:
     """Whether the spec differs from the preset that it comes from."""
     summary: str
     axes: tuple[Axis, ...]
-    sizes: Sizes
+    by_part: Mapping[str, int]
+    """Parameters of each part, most first."""
+    weights_bytes: Mapping[str, int]
+    """dtype -> bytes of all weights."""
     costs: tuple[Cost, ...]
     machine: Machine
     groups: tuple[Group, ...]
     exemptions: tuple[str, ...]
+
+    @property
+    def params(self) -> int:
+        return sum(self.by_part.values())
 
     @property
     def title(self) -> str:
@@ -46,14 +135,14 @@ class Report:
 
     def counted(self) -> str:
         """The count, against the number that is known of the released model."""
-        text = f"{self.sizes.params:,} parameters counted"
+        text = f"{self.params:,} parameters counted"
         if self.preset is None:
             return f"{text}."
         if self.varied:
             return f"{text}; {self.preset.params:,} before it was varied."
         if not self.preset.released:
             return f"{text}; its weights were never released, so there is no exact number to compare with."
-        gap = self.sizes.params - self.preset.params
+        gap = self.params - self.preset.params
         compared = f"{abs(gap):,} {'more' if gap > 0 else 'less'} than" if gap else "as many as"
         return f"{text}, {compared} the released model has."
 
@@ -65,8 +154,8 @@ class Report:
             "summary": self.summary,
             "spec": self.spec.to_data(),
             "axes": [_axis(axis) for axis in self.axes],
-            "parameters": {"total": self.sizes.params, "by_part": dict(self.sizes.by_part)},
-            "weights_bytes": dict(self.sizes.weights_bytes),
+            "parameters": {"total": self.params, "by_part": dict(self.by_part)},
+            "weights_bytes": dict(self.weights_bytes),
             "costs": [asdict(each) | {"kv_bytes_per_token": each.kv_bytes_per_token} for each in self.costs],
             "machine": asdict(self.machine) | {"balance": self.machine.balance},
             "layers": [_group(group) for group in self.groups],
@@ -100,7 +189,8 @@ def report(
         varied=varied,
         summary=summary(spec),
         axes=axes_of(spec, layer),
-        sizes=sizes(count),
+        by_part=dict(sorted(count.params_by_part.items(), key=lambda part: -part[1])),
+        weights_bytes={dtype: count.params * dtype_bytes(dtype) for dtype in STORED},
         costs=tuple(cost(count, context, machine) for context in chosen),
         machine=machine,
         groups=tuple(groups(spec, layer)),

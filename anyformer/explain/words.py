@@ -21,12 +21,9 @@ def words_of(node: type[Any]) -> str:
 def leaf_words(leaf: type[Any]) -> str:
     """What a leaf is: the first paragraph of its file if the file is its own, with name and paper; else its class."""
     module = sys.modules[leaf.__module__]
-    alone = [c for c in vars(module).values() if isinstance(c, type) and c.__module__ == module.__name__ and _kind(c)]
+    own = [c for c in vars(module).values() if isinstance(c, type) and c.__module__ == module.__name__]
+    alone = [c for c in own if issubclass(c, OpenAxis) and c.kind]
     return " ".join((module.__doc__ or "").split("\n\n")[0].split()) if alone == [leaf] else words_of(leaf)
-
-
-def _kind(found: type[Any]) -> str:
-    return found.kind if issubclass(found, OpenAxis) else ""
 
 
 def file_of(leaf: type[Any]) -> str:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from anyformer.data.tokenizer import Tokenizer
-from anyformer.explain.hardware import peak_of
-from anyformer.explain.summary import summary
+from anyformer.explain.costs import peak_of
+from anyformer.explain.report import summary
 from anyformer.generation.generate import generate
 from anyformer.generation.text.prompt import read_prompt
 from anyformer.train.components import Components

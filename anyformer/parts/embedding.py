@@ -11,7 +11,7 @@ from anyformer.parts.linear import Linear, redraw
 from anyformer.specs.embed_head import PatchEmbed, SeriesEmbed, TokenEmbed
 from anyformer.specs.formulas import evaluate
 from anyformer.specs.model import ModelSpec
-from anyformer.specs.parameters import projects, types_width
+from anyformer.specs.parameters import projects
 
 
 class Embedding(nn.Embedding):
@@ -68,7 +68,7 @@ class TokenEmbedding(nn.Module):
             advice="; make ids with this model's own tokenizer, anyformer.tokenizer(folder)",
         )  # fmt: skip
         kinds, names = embed.token_types, {"name": "token_types", "limit": "embed.token_types"}
-        self.types = Embedding(kinds, types_width(spec), **names) if kinds else None
+        self.types = Embedding(kinds, spec.position_width, **names) if kinds else None
         early = projects(spec) and embed.project == "first"
         self.project = Linear(spec.embed_width, spec.width, bias=embed.project_bias) if early else None
         self.scale = evaluate(embed.scale, {"width": spec.width, "depth": spec.depth})

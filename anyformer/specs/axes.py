@@ -286,10 +286,6 @@ class QKPositions(NamedTuple):
     q_pos_BT: Any
     k_pos_BS: Any
 
-    def gap_BTS(self) -> Any:
-        """How far each key comes after each query."""
-        return self.k_pos_BS[:, None, :] - self.q_pos_BT[:, :, None]
-
 
 class ScoreBias(NamedTuple):
     """What a position scheme adds to the scaled score of query t and key s in head h, as kernels can compute it piece

@@ -15,21 +15,18 @@ Placement = Literal["pre", "post", "sandwich", "output", "none"]
 Wiring = Literal["serial", "parallel", "parallel2", "reversible"]
 
 
-def default(axis: type[Any], kind: str) -> Any:
-    """A field whose default is a kind with its own defaults, looked up when a spec is made."""
-    return field(default_factory=functools.partial(axis.of_kind, kind))
-
-
-def inline(axis: type[Any], kind: str) -> Any:
-    """As `default`, for a leaf whose keys are written in its parent's table: `norm.kind` beside `norm.placement`."""
-    return field(default_factory=functools.partial(axis.of_kind, kind), metadata={"inline": True})
+def default(axis: type[Any], kind: str, *, inline: bool = False) -> Any:
+    """A field whose default is a kind with its own defaults, looked up when a spec is made. The keys of an `inline` leaf
+    are written in its parent's table: `norm.kind` beside `norm.placement`.
+    """
+    return field(default_factory=functools.partial(axis.of_kind, kind), metadata={"inline": inline})
 
 
 @dataclass(frozen=True, kw_only=True)
 class NormPlacement:
     """[norm]: which norm, and where it stands in the residual graph."""
 
-    leaf: Norm = inline(Norm, "rmsnorm")
+    leaf: Norm = default(Norm, "rmsnorm", inline=True)
     placement: Placement = "pre"
     """pre: on a branch's input; post: after the add; sandwich: input and output; output: branch output only."""
     attention_placement: Placement | None = None
@@ -60,7 +57,7 @@ class NormPlacement:
 class HeadNorm:
     """A norm on projected queries and keys (or values)."""
 
-    leaf: Norm = inline(Norm, "rmsnorm")
+    leaf: Norm = default(Norm, "rmsnorm", inline=True)
     scope: Literal["head", "heads", "whole"] = "head"
     """head: each head, one gain for all; heads: each head, a gain of its own; whole: the whole projected vector."""
     when: Literal["before", "after"] = "before"

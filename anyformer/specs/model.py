@@ -152,6 +152,12 @@ class ModelSpec:
         return (self.embed.width if isinstance(self.embed, TokenEmbed) else None) or self.width
 
     @property
+    def position_width(self) -> int:
+        """Width at which positions and token types are added: before a table narrower than the model is projected, or after."""
+        first = isinstance(self.embed, TokenEmbed) and self.embed.project == "first"
+        return self.width if first else self.embed_width
+
+    @property
     def out_width(self) -> int:
         """Width of what the head reads."""
         return self.stacks[-1].out_width(self.width)
@@ -159,7 +165,6 @@ class ModelSpec:
     def dims(self, layer: Layer, stack: Stack) -> Dims:
         """The sizes of a layer of a stack, derived ones filled in."""
         a = layer.attention
-        last = isinstance(self.embed, TokenEmbed) and self.embed.project == "last"
         return Dims(
             width=self.width,
             heads=a.heads,
@@ -169,7 +174,7 @@ class ModelSpec:
             depth=stack.depth,
             context=self.context,
             causal=stack.causal,
-            embed_width=self.embed_width if last else self.width,
+            embed_width=self.position_width,
         )
 
     def count(self) -> Count:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable
 
@@ -41,12 +42,9 @@ def tokens(n: int) -> str:
 
 def ranges(indices: Iterable[int]) -> list[str]:
     """Runs of consecutive numbers: ["0-4", "6"]."""
-    runs: list[list[int]] = []
-    for i in sorted(indices):
-        if runs and runs[-1][-1] == i - 1:
-            runs[-1].append(i)
-        else:
-            runs.append([i])
+    # Along a run of consecutive numbers, each is as far from its place in the list as the next.
+    grouped = itertools.groupby(enumerate(sorted(indices)), lambda pair: pair[1] - pair[0])
+    runs = [[i for _, i in run] for _, run in grouped]
     return [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
 
 

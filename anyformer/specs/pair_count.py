@@ -104,15 +104,11 @@ def _term_pairs(term: Term, place: _Place) -> int:
     if not rest:
         return int((last - first + 1).sum())
     if all(leaf.shift_invariant and not leaf.needs_length for leaf in rest):
-        return _by_distance(_joined(rest), place, first, last)
+        return _by_distance(functools.reduce(Pattern.__and__, rest), place, first, last)
     listed = _listing(rest)
     if listed is not None:
         return _by_list(listed, [leaf for leaf in rest if leaf is not listed], place, first, last)
-    return _by_asking(_joined(rest), place, first, last)
-
-
-def _joined(patterns: list[Pattern]) -> Pattern:
-    return functools.reduce(lambda first, second: Both(first=first, second=second), patterns)
+    return _by_asking(functools.reduce(Pattern.__and__, rest), place, first, last)
 
 
 def _by_distance(pattern: Pattern, place: _Place, first: Any, last: Any) -> int:

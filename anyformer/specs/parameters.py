@@ -8,17 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from anyformer.specs import embed_head
 from anyformer.specs.axes import Dims, NamedWeights, Norm, ParamSpec, Position, linear
-from anyformer.specs.embed_head import (
-    LabelHead,
-    PairHead,
-    PatchEmbed,
-    RegressionHead,
-    SequenceHead,
-    SeriesEmbed,
-    TokenEmbed,
-    TokenHead,
-)
 from anyformer.specs.layer import Attention, Layer, Placement, mixer_of
 from anyformer.specs.model import ModelSpec, Stack
 from anyformer.specs.pair_count import allowed_pairs_of_heads, keys_seen
@@ -34,7 +25,7 @@ def weights(spec: ModelSpec) -> dict[str, ParamSpec]:
 def _all(spec: ModelSpec) -> NamedWeights:
     yield from _embed(spec, "embed")
     for stack in spec.stacks:
-        if stack.cross and not (isinstance(spec.embed, TokenEmbed) and spec.embed.shared):
+        if stack.cross and not (isinstance(spec.embed, embed_head.TokenEmbed) and spec.embed.shared):
             yield from _embed(spec, "decoder_embed")
         yield from _stack(spec, stack)
     yield from _head(spec)
@@ -50,19 +41,21 @@ def _norm(name: str, leaf: Norm, width: int) -> NamedWeights:
 
 def _embed(spec: ModelSpec, name: str) -> NamedWeights:
     match spec.embed:
-        case TokenEmbed() as embed:
+        case embed_head.TokenEmbed() as embed:
             rows = spec.vocab if name == "decoder_embed" else spec.input_vocab
             yield f"{name}.tokens.weight", ParamSpec(shape=(rows, spec.embed_width), role="embedding")
             if embed.token_types:
-                types = ParamSpec(shape=(embed.token_types, types_width(spec)), role="embedding")
-                yield f"{name}.types.weight", types
+                yield (
+                    f"{name}.types.weight",
+                    ParamSpec(shape=(embed.token_types, spec.position_width), role="embedding"),
+                )
             if projects(spec) and embed.project == "first":
                 yield from linear(f"{name}.project", spec.width, spec.embed_width, "project", embed.project_bias)
-        case PatchEmbed() as embed:
+        case embed_head.PatchEmbed() as embed:
             yield from linear(f"{name}.patches", spec.width, embed.channels * embed.patch**2, "project", embed.bias)
             if embed.class_token:
                 yield f"{name}.class_token", ParamSpec(shape=(spec.width,), role="bias", fill=0.0)
-        case SeriesEmbed() as embed:
+        case embed_head.SeriesEmbed() as embed:
             yield from linear(f"{name}.series", spec.width, embed.channels, "project", embed.bias)
         case _:
             raise TypeError(f"no inventory for embed kind {spec.embed.kind!r}")
@@ -71,12 +64,6 @@ def _embed(spec: ModelSpec, name: str) -> NamedWeights:
 def projects(spec: ModelSpec) -> bool:
     """Whether the token table is of another width than the model."""
     return spec.embed_width != spec.width
-
-
-def types_width(spec: ModelSpec) -> int:
-    """Width at which token types are added: where positions are, too."""
-    first = isinstance(spec.embed, TokenEmbed) and spec.embed.project == "first"
-    return spec.width if first else spec.embed_width
 
 
 def shared_positions(spec: ModelSpec, stack: Stack) -> tuple[list[tuple[Position, Dims]], list[int | None]]:
@@ -100,10 +87,9 @@ def shared_positions(spec: ModelSpec, stack: Stack) -> tuple[list[tuple[Position
 def _stack(spec: ModelSpec, stack: Stack) -> NamedWeights:
     for i, (position, dims) in enumerate(shared_positions(spec, stack)[0]):
         yield from _prefixed(f"{stack.name}.positions.{i}", position.weights(dims))
-    last = isinstance(spec.embed, TokenEmbed) and spec.embed.project == "last"
     if stack.embedding_norm:
-        yield from _norm(f"{stack.name}.embedding_norm", stack.norm.leaf, spec.embed_width if last else spec.width)
-    if isinstance(spec.embed, TokenEmbed) and last and projects(spec):
+        yield from _norm(f"{stack.name}.embedding_norm", stack.norm.leaf, spec.position_width)
+    if isinstance(spec.embed, embed_head.TokenEmbed) and spec.embed.project == "last" and projects(spec):
         yield from linear(f"{stack.name}.project", spec.width, spec.embed_width, "project", spec.embed.project_bias)
     for i, layer in enumerate(stack.layers):
         yield from _block(spec, stack, layer, f"{stack.name}.blocks.{i}")
@@ -167,7 +153,7 @@ def attention_weights(
 def _head(spec: ModelSpec) -> NamedWeights:
     width = spec.out_width
     match spec.head:
-        case TokenHead() as head:
+        case embed_head.TokenHead() as head:
             # A tied head reads at the width of the table.
             width = spec.embed_width if head.tied else spec.out_width
             if head.transform:
@@ -179,14 +165,12 @@ def _head(spec: ModelSpec) -> NamedWeights:
                 yield "head.weight", ParamSpec(shape=(spec.vocab, width), role="head")
             if head.bias:
                 yield "head.bias", ParamSpec(shape=(spec.vocab,), role="bias", fill=0.0)
-        case SequenceHead() as head:
-            if head.dense:
+        case embed_head.SequenceHead() | embed_head.PairHead() | embed_head.LabelHead() as head:
+            if isinstance(head, embed_head.SequenceHead) and head.dense:
                 yield from linear("head.dense", width, width, "dense", True)
+            width = 4 * width if isinstance(head, embed_head.PairHead) else width
             yield from linear("head.answer", head.labels, width, "head", True)
-        case PairHead() | LabelHead() as head:
-            width = 4 * width if isinstance(head, PairHead) else width
-            yield from linear("head.answer", head.labels, width, "head", True)
-        case RegressionHead() as head:
+        case embed_head.RegressionHead() as head:
             yield from linear("head.answer", head.outputs, width, "head", True)
         case _:
             return
@@ -216,9 +200,9 @@ def silent(spec: ModelSpec) -> dict[str, str]:
                 if users and all(alone[j] for j in users) and not layer.attention.cross_position:
                     scored.append(f"{stack.name}.positions.{uses[i]}.")
                 reasons |= {n: why for n in named if n.startswith(tuple(scored)) and not n.endswith(".values")}
-    if isinstance(spec.head, TokenHead) and not spec.head.adds_bias:
+    if isinstance(spec.head, embed_head.TokenHead) and not spec.head.adds_bias:
         reasons["head.bias"] = "it is kept, but not added to the logits"
-    if isinstance(spec.embed, PatchEmbed) and getattr(spec.head, "pool", "") == "last":
+    if isinstance(spec.embed, embed_head.PatchEmbed) and getattr(spec.head, "pool", "") == "last":
         tokens = spec.embed.tokens()
         if 0 not in _read_by(spec.stacks[-1], tokens - 1, tokens):
             why = "the head reads the last token, and no chain of layers leads from it to the first"
@@ -259,6 +243,6 @@ def _sees_itself_only(spec: ModelSpec, stack: Stack, layer: Layer) -> bool:
 def _first_sees_itself_only(spec: ModelSpec, stack: Stack) -> bool:
     layer = stack.layers[-1]
     pattern, heads = pattern_of(stack, layer), range(layer.attention.heads)
-    length = spec.embed.tokens() if isinstance(spec.embed, PatchEmbed) else spec.context
+    length = spec.embed.tokens() if isinstance(spec.embed, embed_head.PatchEmbed) else spec.context
     seen = {keys_seen(pattern, 0, length, head, len(stack.layers) - 1) for head in heads}
     return layer.attention.mixer.ignores_shift and seen == {1}

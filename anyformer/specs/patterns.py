@@ -16,6 +16,17 @@ from anyformer.errors import nearest
 from anyformer.specs.axes import Leaf, Problem
 from anyformer.specs.cache_policy import Keep
 
+Limit = Callable[[int | None, int | None], int | None]
+"""What two limits (None: none) leave together."""
+
+
+def _least(a: int | None, b: int | None) -> int | None:
+    return b if a is None else a if b is None else min(a, b)
+
+
+def _most(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else max(a, b)
+
 
 class Reach(NamedTuple):
     """How far from a query its keys can be: every allowed pair lies within `back` and `ahead`, or its query or its key
@@ -47,21 +58,12 @@ class Reach(NamedTuple):
             if one.bounded and not one.apart and rest.apart:
                 # What the other allows beyond, this one does not.
                 return one
-        first, marks = max(self.first, other.first), self.marks or other.marks
-        return Reach(_least(self.back, other.back), _least(self.ahead, other.ahead), first, marks)
+        return self.join(other, _least)
 
-    def join(self, other: Reach) -> Reach:
+    def join(self, other: Reach, limit: Limit = _most) -> Reach:
         """Of pairs that one of two patterns allows."""
-        first, marks = max(self.first, other.first), self.marks or other.marks
-        return Reach(_most(self.back, other.back), _most(self.ahead, other.ahead), first, marks)
-
-
-def _least(a: int | None, b: int | None) -> int | None:
-    return b if a is None else a if b is None else min(a, b)
-
-
-def _most(a: int | None, b: int | None) -> int | None:
-    return None if a is None or b is None else max(a, b)
+        back, ahead = limit(self.back, other.back), limit(self.ahead, other.ahead)
+        return Reach(back, ahead, max(self.first, other.first), self.marks or other.marks)
 
 
 class Tokens(NamedTuple):
@@ -207,8 +209,7 @@ class Pair(Pattern):
     """Two patterns joined by an operator."""
 
     word: ClassVar[str]
-    limit: ClassVar[Callable[[int | None, int | None], int | None]]
-    """What a limit of the first and one of the second (None: none) leave of both."""
+    limit: ClassVar[Limit]
     first: Pattern
     second: Pattern
 
@@ -243,9 +244,11 @@ class Pair(Pattern):
     def is_repeated(self, k: Tokens) -> Any:
         return (self.first if self.first.repeats else self.second).is_repeated(k)
 
-    def evaluated(self) -> Pattern:
-        first, second = self.first.evaluated(), self.second.evaluated()
+    def _with(self, first: Pattern, second: Pattern) -> Pattern:
         return self if (first, second) == (self.first, self.second) else type(self)(first=first, second=second)
+
+    def evaluated(self) -> Pattern:
+        return self._with(self.first.evaluated(), self.second.evaluated())
 
     def in_head(self, head: int) -> Pattern | bool:
         first, second = self.first.in_head(head), self.second.in_head(head)
@@ -255,7 +258,7 @@ class Pair(Pattern):
             return second if first is whole else first
         if isinstance(second, bool):
             return first if second is whole else second
-        return self if (first, second) == (self.first, self.second) else type(self)(first=first, second=second)
+        return self._with(first, second)
 
     def grains(self) -> tuple[int, int]:
         first, second = self.first.grains(), self.second.grains()
@@ -265,7 +268,7 @@ class Pair(Pattern):
         return self.first.sizes() + self.second.sizes()
 
     def shrunk(self, by: float) -> Pattern:
-        return type(self)(first=self.first.shrunk(by), second=self.second.shrunk(by))
+        return self._with(self.first.shrunk(by), self.second.shrunk(by))
 
     def problems(self) -> Iterator[Problem]:
         yield from self._of_halves(lambda part: part.problems())

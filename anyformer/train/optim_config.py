@@ -14,7 +14,7 @@ from anyformer.optim.grouping import GROUPS, Group
 from anyformer.optim.schedule import at_least
 from anyformer.registry import OpenAxis
 from anyformer.specs.axes import Problem
-from anyformer.specs.layer import inline
+from anyformer.specs.layer import default
 
 if TYPE_CHECKING:
     from anyformer.optim.rule import Rule
@@ -83,7 +83,7 @@ class Decay:
 class Optim:
     """[optim]: learning rates at their peak by group, and what the rules need."""
 
-    leaf: OptimKind = inline(OptimKind, "muon")
+    leaf: OptimKind = default(OptimKind, "muon", inline=True)
     tables: float = 0.012
     """Learning rate of embeddings, and of a head that is tied to them."""
     head: float | None = None

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from anyformer.explain.hardware import machine
+from anyformer.explain.costs import machine
 from anyformer.explain.page import page
 from anyformer.explain.report import report
 from anyformer.kernels.attention import block_local, flex, paged_cuda, sdpa
@@ -174,7 +174,7 @@ def test_command_that_needs_no_model_loads_neither_torch_nor_matplotlib(command)
 def test_explain_loads_torch_for_its_kernels_only(changes):
     code = f"""
 import anyformer
-from anyformer.explain.hardware import machine
+from anyformer.explain.costs import machine
 from anyformer.explain.page import page
 from anyformer.explain.report import report
 assert list(page(report(anyformer.spec("llama-3-8b", {changes!r}), machine("h200"), name="llama-3-8b"), 100))

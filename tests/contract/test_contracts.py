@@ -40,7 +40,8 @@ def test_random_spec_keeps_every_promise(seed):
 
 @pytest.mark.parametrize(("axis", "kind"), every_kind())
 def test_kind_compiles_as_one_graph(axis, kind):
-    compiles(spec_of_kind(axis, kind))
+    # One layer has all that is traced of a kind; random specs have several.
+    compiles(spec_of_kind(axis, kind).vary({"depth": 1}))
 
 
 @pytest.mark.parametrize("seed", few(COMPILED, 1))
@@ -53,7 +54,7 @@ def test_random_spec_compiles_as_one_graph(seed):
 @pytest.mark.parametrize("position", Position.kinds())
 def test_compiled_decoding_of_64_steps_compiles_at_most_twice(position, pattern, pads):
     node = {"kind": position} | FIXED.get(("position", position), {}) | ({"rows": 10} if position == "axial" else {})
-    spec = af.spec(BASE, {"context": 70, "position": node, "attention.pattern": pattern})
+    spec = af.spec(BASE, {"depth": 1, "context": 70, "position": node, "attention.pattern": pattern})
     model = model_of(spec)
     compilations = 0
 

@@ -5,8 +5,8 @@ import itertools
 import pytest
 
 from anyformer.errors import InputError
+from anyformer.explain.costs import machine
 from anyformer.explain.figure import make, save
-from anyformer.explain.hardware import machine
 from anyformer.explain.report import report
 from tests.contract.draw import draw
 from tests.explain.specs import CHANGES, images, spec_named

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from anyformer.explain.grid import TOKENS, draw_grid, draw_picture, grid, picture
+from anyformer.explain.drawing import TOKENS, draw_grid, draw_picture, grid, picture
 from anyformer.specs.pair_count import allowed_pairs
 from anyformer.specs.patterns import Pattern
 from tests.contract.draw import draw

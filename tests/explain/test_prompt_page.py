@@ -17,8 +17,7 @@ import torch
 import anyformer as af
 from anyformer.errors import InputError
 from anyformer.explain import prompt
-from anyformer.explain.html import page, save
-from anyformer.explain.prompt import trace_prompt
+from anyformer.explain.prompt import page, save, trace_prompt
 from tests.cli.small_run import small_run
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")

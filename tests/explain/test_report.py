@@ -5,11 +5,9 @@ import json
 import pytest
 
 from anyformer.errors import InputError
-from anyformer.explain.costs import usual_contexts
+from anyformer.explain.costs import MACHINES, machine, usual_contexts
 from anyformer.explain.groups import groups, listed
-from anyformer.explain.hardware import MACHINES, machine
-from anyformer.explain.report import preset_of, report
-from anyformer.explain.summary import exemptions, summary
+from anyformer.explain.report import exemptions, preset_of, report, summary
 from anyformer.families.zoo import find
 from anyformer.specs import Mixer
 from tests.explain.specs import images, spec_named
@@ -31,8 +29,8 @@ def test_costs_are_those_of_the_counts():
             assert traffic.intensity == count.intensity(phase, cost.context)
             assert traffic.bound == ("compute-bound" if traffic.intensity >= 775 / 4.1 else "memory-bound")
         assert [traffic.bound for traffic in cost.phases.values()] == ["compute-bound", "compute-bound", "memory-bound"]
-    assert sum(made.sizes.by_part.values()) == made.sizes.params == count.params
-    assert made.sizes.weights_bytes == {"float32": 4 * count.params, "bfloat16": 2 * count.params, "int8": count.params}
+    assert sum(made.by_part.values()) == made.params == count.params
+    assert made.weights_bytes == {"float32": 4 * count.params, "bfloat16": 2 * count.params, "int8": count.params}
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ import torch
 
 import anyformer as af
 from anyformer.errors import InputError
+from anyformer.explain.costs import MACHINES, USUAL
 from anyformer.explain.difference import difference
-from anyformer.explain.hardware import MACHINES, USUAL
 from anyformer.explain.report import report
 from tests.specs.test_source_vocab import TWO
 

@@ -131,7 +131,7 @@ def by_save(model, folder):
 @pytest.mark.parametrize("kind", ["none", "block", "model"])
 @pytest.mark.parametrize("copied", [by_deepcopy, by_pickle, by_torch_save, by_save])
 def test_compiled_model_copy_has_its_weights_and_recomputation_and_compiles_nothing(copied, kind, recomputed, tmp_path):
-    model = small()
+    model = small(depth=1)
     recompute(model, recomputed)
     wanted = [gradients(model)]
     ways = [block.way for block in model.decoder.blocks]

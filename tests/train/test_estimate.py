@@ -9,7 +9,7 @@ import torch
 import anyformer as af
 from anyformer.errors import TrainingError
 from anyformer.evals.memory import used
-from anyformer.explain.hardware import MACHINES, peak_of
+from anyformer.explain.costs import MACHINES, peak_of
 from anyformer.train.components import Components
 from anyformer.train.dry_run import advice, explain_oom, forecast, is_oom, load_of, stretches
 from anyformer.train.estimate import EFFICIENCY, Cure, cures, memory, product_rate, step_flops

@@ -1,6 +1,8 @@
 """Many processes: the same curve and the same tokens however many there are, and no hang when one of them dies."""
 
+import fcntl
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,12 +29,20 @@ BASE = {"vocab": 37, "width": 24, "depth": 2, "context": 32, "attention": {"head
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What processes found that are forked from one fresh one: `found(group, check)`, the same on every process."""
-    folder = tmp_path_factory.mktemp("many")
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.train.many", str(folder)], cwd=ROOT, capture_output=True, text=True, timeout=900
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
+    """What processes found that are forked from one fresh one: `found(group, check)`, the same on every process.
+
+    It takes minutes, so the first of pytest's workers that comes here does it for all of them.
+    """
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "many"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "done").exists():
+            command = [sys.executable, "-m", "tests.train.many", str(folder)]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
+            (folder / "done").write_text(done.stderr[-4000:] if done.returncode else "")
+    assert not (folder / "done").read_text(), (folder / "done").read_text()
     notes = {file.stem: json.loads(file.read_text()) for file in folder.glob("*-[0-9].json")}
 
     def one(group, name):
