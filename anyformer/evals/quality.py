@@ -120,10 +120,9 @@ def compare_ids(
             given = [(rows[window.document], window) for window in batch]
             for (first, wanted), (second, _) in zip(*(r.predicted(given, device) for r in readers), strict=True):
                 old, new = first.log_softmax(-1), second.log_softmax(-1)
-                nats = (F.nll_loss(logs, wanted, reduction="sum") for logs in (old, new))
-                same = (old.argmax(-1) == new.argmax(-1)).sum()
-                figures = *nats, F.kl_div(new, old, reduction="sum", log_target=True), same
-                found += torch.stack([figure.double() for figure in figures]).cpu()
+                nats = (F.nll_loss(logs, wanted, reduction="none") for logs in (old, new))
+                kl, same = F.kl_div(new, old, reduction="none", log_target=True), old.argmax(-1) == new.argmax(-1)
+                found += torch.stack([each.sum(dtype=torch.float64) for each in (*nats, kl, same)]).cpu()
             done += sum(window.end - window.first for window in batch)
             if report is not None:
                 report(done, total)
