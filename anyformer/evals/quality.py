@@ -8,18 +8,24 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import DataError, InputError
 from anyformer.evals.memory import Report
-from anyformer.model.eval_mode import eval_mode, without_head
+from anyformer.model.eval_mode import eval_mode
 from anyformer.model.model import Model
-from anyformer.train.perplexity import Window, cut, head_of, perplexity, read_documents, unpredicted, window_sizes
-
-LOGITS = 2**22
-"""Logits of each model that are held at once."""
+from anyformer.train.perplexity import (
+    MANY,
+    TOKENS,
+    Reader,
+    batches,
+    cut,
+    perplexity,
+    read_documents,
+    unpredicted,
+    window_sizes,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,36 +113,18 @@ def compare_ids(
     if not total:
         raise DataError("there is nothing to predict: give a longer text")
     found, done = torch.zeros(4, dtype=torch.float64), 0
+    device, rows = next(model.parameters()).device, [torch.tensor(row, dtype=torch.long) for row in documents]
     with eval_mode(model), eval_mode(changed):
-        for window in windows:
-            found += _window(model, changed, documents[window.document], window)
-            done += window.end - window.first
+        readers = Reader(model), Reader(changed)
+        for batch in batches(windows, TOKENS.get(device.type, MANY)):
+            given = [(rows[window.document], window) for window in batch]
+            for (first, wanted), (second, _) in zip(*(r.predicted(given, device) for r in readers), strict=True):
+                old, new = first.log_softmax(-1), second.log_softmax(-1)
+                nats = (F.nll_loss(logs, wanted, reduction="none") for logs in (old, new))
+                kl, same = F.kl_div(new, old, reduction="none", log_target=True), old.argmax(-1) == new.argmax(-1)
+                found += torch.stack([each.sum(dtype=torch.float64) for each in (*nats, kl, same)]).cpu()
+            done += sum(window.end - window.first for window in batch)
             if report is not None:
                 report(done, total)
     before, after, divergence, agreed = found.tolist()
     return Quality(tokens=total, bytes=bytes, before=before, after=after, divergence=divergence, agreed=round(agreed))
-
-
-def _window(model: Model, changed: Model, row: Sequence[int], window: Window) -> Tensor:
-    """Nats of both, divergence, and agreements of the tokens that one window predicts."""
-    device = next(model.parameters()).device
-    ids_T = torch.tensor(row[window.start : window.end], device=device)
-    counted = slice(window.first - window.start - 1, None)
-    wanted = ids_T[window.first - window.start :]
-    states = [without_head(m)(ids_T[None, :-1]).hidden[0, counted] for m in (model, changed)]
-    total = torch.zeros(4, dtype=torch.float64)
-    few = max(1, LOGITS // model.spec.vocab)
-    for at in range(0, len(wanted), few):
-        some = slice(at, at + few)
-        old, new = (_logs(m, hidden[some]) for m, hidden in zip((model, changed), states, strict=True))
-        nats = (F.nll_loss(logs, wanted[some], reduction="sum") for logs in (old, new))
-        agreed = (old.argmax(-1) == new.argmax(-1)).sum()
-        figures = *nats, F.kl_div(new, old, reduction="sum", log_target=True), agreed
-        total += torch.stack([figure.double() for figure in figures]).cpu()
-    return total
-
-
-def _logs(model: Model, hidden: Tensor) -> Tensor:
-    """Log-probabilities of the next token, in at least fp32."""
-    logits: Tensor = head_of(model)(hidden)
-    return logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)

@@ -172,19 +172,19 @@ class _Counter:
     """Counts labels, or labels and what was answered."""
 
     def __init__(self, size: int, *, pairs: bool, labels: bool) -> None:
-        self.size, self.pairs, self.labels = size, pairs, labels
+        self.size = size
         self.pairs_LL = np.zeros((size, size) if pairs else (0, 0), np.int64)
         self.labels_L = np.zeros(size if labels else 0, np.int64)
 
     def take(self, out: Output, inputs: dict[str, Tensor]) -> None:
         labels = inputs["labels"]
-        if self.labels:
-            self.labels_L += _histogram(labels[labels != IGNORE], self.size)
-        if not self.pairs or out.logits is None:
+        counted = labels != IGNORE
+        if self.labels_L.size:
+            self.labels_L += _histogram(labels[counted], self.size)
+        if not self.pairs_LL.size or out.logits is None:
             return
         # The rows of one example are judged together: their logits stand side by side.
         logits = out.logits if labels.dim() > 1 else out.logits.reshape(len(labels), -1)
-        counted = labels != IGNORE
         both = labels[counted] * self.size + logits.argmax(-1)[counted]
         self.pairs_LL += _histogram(both, self.size**2).reshape(self.size, self.size)
 

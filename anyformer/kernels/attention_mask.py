@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from anyformer.specs.axes import QKPositions
 from anyformer.specs.patterns import Pattern, Tokens
 
 Shape = Literal["none", "causal", "pattern"]
@@ -52,6 +53,11 @@ class AttentionMask:
     def keys(self) -> int:
         """Number of keys in a row."""
         return self.k.pos.shape[1]
+
+    @property
+    def where(self) -> QKPositions:
+        """Positions of queries and keys."""
+        return QKPositions(self.q.pos, self.k.pos)
 
     def mask(self) -> Tensor | None:
         """(B or 1, H or 1, T, S), True where a query may see a key; None if it always may. Made once."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from anyformer.errors import CapabilityError
 from anyformer.kernels.attention_mask import AttentionMask, Shape
 from anyformer.kernels.block_table import BlockTable
-from anyformer.specs.axes import Mixer, QKPositions, ScoreBias, ValueTerms
+from anyformer.specs.axes import Mixer, ScoreBias, ValueTerms
 from anyformer.specs.patterns import Pattern
 
 Phase = Literal["train", "prefill", "decode"]
@@ -75,11 +75,6 @@ class AttentionArgs(NamedTuple):
     """As in a request: the shapes of this pass may never come again."""
     pages: BlockTable | None = None
     """Where keys and values lie, if those that are given are a pool; only for a kernel that reads pages."""
-
-    @property
-    def where(self) -> QKPositions:
-        """Positions of queries and keys."""
-        return QKPositions(self.mask.q.pos, self.mask.k.pos)
 
 
 class Kernel(NamedTuple):

@@ -205,12 +205,9 @@ def _added(x: Tensor, same: Tensor, step: int) -> Tensor:
 
 def _shifted(sums: State, first: State | None) -> State:
     """What the chunk before has, for every chunk."""
-
-    def shift(x: Tensor, start: Tensor | None) -> Tensor:
-        start = torch.zeros_like(x[:, :1]) if start is None else start[:, None]
-        return torch.cat((start, x[:, :-1]), 1)
-
-    return shift(sums[0], None if first is None else first[0]), shift(sums[1], None if first is None else first[1])
+    begin = first or (torch.zeros_like(sums[0][:, 0]), torch.zeros_like(sums[1][:, 0]))
+    values, keys = (torch.cat((start[:, None], x[:, :-1]), 1) for start, x in zip(begin, sums, strict=True))
+    return values, keys
 
 
 def _flipped(sums: State) -> State:

@@ -5,14 +5,13 @@ Every round hashes with rotations of its own and sorts the row once more.
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.kernels.cuda_graph import hold
+from anyformer.kernels.trace_constants import constant_table
 
 AT_ONCE = 1 << 21
 """Products of queries and rotations that are held at once."""
@@ -26,17 +25,9 @@ def bucket_counts(tokens: int, chunk: int, buckets: int | tuple[int, ...] | None
     return (2**power,) if 2**power <= 2 * chunk else (2 ** (power // 2), 2 ** (power - power // 2))
 
 
-@functools.lru_cache(maxsize=64)
-def _drawn(shape: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    # Drawn on the CPU, so that a seed means the same buckets on every device. Kept: nothing may be copied to a device
-    # while its work is recorded. For passes with gradients too, which could not read what was made in inference mode.
-    with torch.inference_mode(False):
-        return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype).to(device)
-
-
-@torch.compiler.assume_constant_result
-def _seeded(shape: tuple[int, ...], seed: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    return hold(_drawn(shape, seed, dtype, device))
+def _drawn(shape: tuple[int, ...], seed: int, dtype: torch.dtype) -> Tensor:
+    # Drawn on the CPU, so that a seed means the same buckets on every device.
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
 def rotations(q_BTHK: Tensor, factors: tuple[int, ...], rounds: int, seed: int | None) -> Tensor:
@@ -44,7 +35,7 @@ def rotations(q_BTHK: Tensor, factors: tuple[int, ...], rounds: int, seed: int |
     shape = (q_BTHK.shape[2], q_BTHK.shape[3], rounds, sum(factors) // 2)
     if seed is None:
         return torch.randn(shape, dtype=q_BTHK.dtype, device=q_BTHK.device)
-    return _seeded(shape, seed, q_BTHK.dtype, q_BTHK.device)
+    return constant_table(_drawn, (shape, seed, q_BTHK.dtype), q_BTHK.device)
 
 
 @torch.no_grad()

@@ -62,10 +62,12 @@ def _ask_while_tracing(function: Callable[..., Answer], pattern: tuple[Any, ...]
 def _table(make: Callable[..., Any], names: tuple[Any, ...], device: torch.device) -> Tensor:
     # Also for passes with gradients, which could not keep what was made in inference mode.
     with torch.inference_mode(False):
-        return torch.from_numpy(make(*names)).to(device)
+        return torch.as_tensor(make(*names)).to(device)
 
 
 @constant
 def constant_table(make: Callable[..., Any], names: tuple[Any, ...], device: torch.device) -> Tensor:
-    """The array `make(*names)` as a tensor: made once for each device, and not traced while a model is compiled."""
+    """The array or tensor `make(*names)`: made once for each device, and not traced while a model is compiled. Nothing may
+    be copied to a device while its work is recorded.
+    """
     return hold(_table(make, names, device))

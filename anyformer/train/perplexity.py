@@ -266,7 +266,7 @@ class Reader:
     def nats(self, batch: list[tuple[Tensor, Window]], device: torch.device) -> float:
         """Sum of -ln p over all that the windows predict."""
         total = torch.zeros((), dtype=torch.float64, device=device)
-        for logits, wanted in self._predicted(batch, device):
+        for logits, wanted in self.predicted(batch, device):
             total += F.cross_entropy(logits, wanted, reduction="none").sum(dtype=torch.float64)
         return float(total)
 
@@ -274,14 +274,14 @@ class Reader:
     def by_window(self, batch: list[tuple[Tensor, Window]], device: torch.device) -> list[tuple[float, bool]]:
         """For each window the sum of -ln p over what it predicts, and whether each of these is the likeliest token."""
         nats, likeliest = [], []
-        for logits, wanted in self._predicted(batch, device):
+        for logits, wanted in self.predicted(batch, device):
             nats.append(F.cross_entropy(logits, wanted, reduction="none").double().cpu())
             likeliest.append((logits.argmax(-1) == wanted).cpu())
         counts = [w.end - w.first for _, w in batch]
         sums = [float(part.sum()) for part in torch.cat(nats).split(counts)]
         return list(zip(sums, [bool(part.all()) for part in torch.cat(likeliest).split(counts)], strict=True))
 
-    def _predicted(self, batch: list[tuple[Tensor, Window]], device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    def predicted(self, batch: list[tuple[Tensor, Window]], device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
         """Logits and what should have been said, of all that the windows predict in their order, some at a time."""
         sizes = [w.end - w.start - 1 for _, w in batch]
         width = max(sizes)

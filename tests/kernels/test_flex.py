@@ -205,7 +205,7 @@ def test_flex_score_of_one_pair_equals_the_dense_sum(kind, rows):
     places = torch.meshgrid(*(torch.arange(n) for n in (2, HEADS, tokens, tokens)), indexing="ij")
     score = torch.randn(2, HEADS, tokens, tokens)
     changed = flex.score_mod(terms.scores, sight, terms.softcap, short=False)
-    wanted = score if terms.scores is None else score + score_bias(terms.scores, terms.where).float()
+    wanted = score if terms.scores is None else score + score_bias(terms.scores, terms.mask.where).float()
     if terms.softcap is not None:
         wanted = terms.softcap * torch.tanh(wanted / terms.softcap)
     assert_close("single", changed(score, *places), wanted)
@@ -234,11 +234,11 @@ def test_flex_near_and_far_parts_hold_every_pair_once_with_its_whole_bias(text, 
     times = torch.zeros(2, HEADS, tokens, tokens, dtype=torch.long)
     for part in parts:
         seen = part.mask.mask()
-        added = torch.zeros(()) if part.scores is None else score_bias(part.scores, terms.where)
+        added = torch.zeros(()) if part.scores is None else score_bias(part.scores, terms.mask.where)
         added = added if part.shift_BHT is None else added + part.shift_BHT[..., None]
         total, times = total + added * seen, times + seen
     assert torch.equal(times, sight.mask().long().expand_as(times))
-    assert_close("single", total, (score_bias(terms.scores, terms.where) * sight.mask()).expand_as(total))
+    assert_close("single", total, (score_bias(terms.scores, terms.mask.where) * sight.mask()).expand_as(total))
 
 
 @pytest.mark.parametrize("why", ["no gradient", "cap", "few keys"])
@@ -277,7 +277,7 @@ def added_up(kind, leaves, sight, given):
     """For each entry of the table, the sum of the magnitudes of the score gradients that make up its gradient."""
     inputs = {name: x.detach().requires_grad_() for name, x in leaves.items()}
     terms = terms_of(kind, inputs, sight)
-    bias = score_bias(terms.scores, terms.where)
+    bias = score_bias(terms.scores, terms.mask.where)
     # Each pair's own, with nothing added up over rows.
     each = bias.detach().expand(2, -1, -1, -1).clone().requires_grad_()
     q, k, v = (inputs[name].transpose(1, 2) for name in ("q", "k", "v"))

@@ -55,11 +55,6 @@ class Piece(NamedTuple):
     key: int
     keys: int
 
-    @property
-    def pairs(self) -> int:
-        """How many scores it computes."""
-        return self.blocks * self.rows * self.keys
-
 
 def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) -> Tensor:
     """Block by block where that is less work, else at once."""
@@ -155,7 +150,7 @@ def cut(queries: int, keys: int, back: int, ahead: int, first: int, apart: int) 
     if tail < queries:
         begin = before + tail - back + 1
         pieces.append(Piece(tail, queries - tail, 1, begin, keys - begin))
-    work = sum(piece.pairs for piece in pieces) + 2 * queries * apart
+    work = sum(piece.blocks * piece.rows * piece.keys for piece in pieces) + 2 * queries * apart
     return tuple(pieces) if work < WORTH * queries * keys else None
 
 

@@ -209,8 +209,10 @@ def score_mod(
     """What becomes of one scaled score: the terms added in fp32, then the soft-cap; None if nothing does."""
     if scores is None and softcap is None:
         return None
-    slope_H, table, column = _terms(scores)
-    index = None if scores is None else scores.pick
+    given = scores or ScoreBias()
+    terms = (given.slope_H, given.table_BHTN, given.column_BHS)
+    slope_H, table, column = (None if term is None else term.float() for term in terms)
+    index = given.pick
     q_pos, k_pos = places(mask)
     by_row, by_query = table is not None and table.shape[0] > 1, table is not None and table.shape[2] > 1
     column_by_row = column is not None and column.shape[0] > 1
@@ -228,15 +230,6 @@ def score_mod(
         return score if softcap is None else capped(score, softcap, short=short)
 
     return changed
-
-
-def _terms(scores: ScoreBias | None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    if scores is None:
-        return None, None, None
-    slope, table, column = (
-        None if x is None else x.float() for x in (scores.slope_H, scores.table_BHTN, scores.column_BHS)
-    )
-    return slope, table, column
 
 
 def capped(score: Tensor, softcap: float, *, short: bool) -> Tensor:

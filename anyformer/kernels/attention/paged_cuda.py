@@ -28,6 +28,8 @@ WIDEST = 512
 """Wider heads don't fit a program's registers."""
 ENDLESS = 2**30
 """A length beyond every token, for patterns that ask for one."""
+PROBED = 5000
+"""Places up to which a pattern's interval is compared with that of a window."""
 
 
 class Span(NamedTuple):
@@ -44,11 +46,13 @@ def span(pattern: Pattern) -> Span | None:
     """The tokens that a pattern lets a query see, if it can be said that way."""
     if pattern.needs_length or pattern.per_head or pattern.per_layer or pattern.reads_marks or not pattern.causal:
         return None
-    interval = _interval(pattern)
+    probes = np.arange(0, PROBED, 7)
+    interval = pattern.interval(probes, ENDLESS)
     if interval is not None:
         window = pattern.horizon()
-        exact = Span(window) if pattern.shift_invariant else None
-        return exact if exact is not None and interval == _of_window(window) else Span(ranged=True)
+        wanted = probes * 0 if window is None else np.maximum(probes - window + 1, 0), probes
+        exact = pattern.shift_invariant and np.array_equal(np.broadcast_arrays(*interval, probes)[:2], wanted)
+        return Span(window) if exact else Span(ranged=True)
     if isinstance(pattern, Both):
         for whole, part in ((pattern.first, pattern.second), (pattern.second, pattern.first)):
             if span(whole) == Span() and isinstance(part, Either):
@@ -64,19 +68,6 @@ def _beside_first(whole: Pattern, part: Either) -> Span | None:
             if found is not None and not found.ranged and not found.first:
                 return found._replace(first=early.reach().first)
     return None
-
-
-PROBED = 5000
-
-
-def _interval(pattern: Pattern) -> list[tuple[int, int]] | None:
-    """First and last token that some queries see."""
-    found = pattern.interval(np.arange(0, PROBED, 7), ENDLESS)
-    return None if found is None else list(zip(*(np.asarray(end).tolist() for end in found), strict=True))
-
-
-def _of_window(window: int | None) -> list[tuple[int, int]]:
-    return [(0 if window is None else max(0, p - window + 1), p) for p in range(0, PROBED, 7)]
 
 
 def why_not(request: KernelRequest) -> str | None:
@@ -124,19 +115,15 @@ CROWDED = 128
 
 def plan(kv_heads: int, dim: int, itemsize: int, rows: int = 1) -> Plan:
     """Sizes for a model's shape, as measured (bench/gpu_decode_attention.py --tune)."""
-    alone = _plan(kv_heads, dim, itemsize)
-    return alone._replace(least=512) if rows * kv_heads >= CROWDED else alone
-
-
-def _plan(kv_heads: int, dim: int, itemsize: int) -> Plan:
     wide = max(16, 1 << (dim - 1).bit_length()) * itemsize
+    least = 512 if rows * kv_heads >= CROWDED else 64
     # About four programs for each of a large device's multiprocessors, if one row is alone.
     most = min(128, max(16, 1 << (512 // kv_heads).bit_length() - 1)) if kv_heads < 512 else 16
     if itemsize == 1:
-        return Plan(32, 64, most, 4, 4, 5, 96)
+        return Plan(32, least, most, 4, 4, 5, 96)
     if wide <= 256:
-        return Plan(64, 64, most, 4, 4, 3, 128)
-    return Plan(32, 64, most, 4, 4, 3 if wide <= 512 else 2)
+        return Plan(64, least, most, 4, 4, 3, 128)
+    return Plan(32, least, most, 4, 4, 3 if wide <= 512 else 2)
 
 
 def plain(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: AttentionArgs) -> Tensor:
@@ -164,7 +151,8 @@ def run(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: AttentionArgs) ->
 
 def launched(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: AttentionArgs, sizes: Plan) -> Tensor:
     """The same with the given sizes."""
-    pages, seen, scores = pages_of(terms), span(terms.mask.pattern), terms.scores
+    pages, mask, scores = pages_of(terms), terms.mask, terms.scores
+    seen = span(mask.pattern)
     slope_H = None if scores is None else scores.slope_H
     bias_HN = None if scores is None or scores.table_BHTN is None else _by_distance(scores, terms)
     told = scores is None or (scores.by_distance and (bias_HN is not None or scores.table_BHTN is None))
@@ -174,7 +162,7 @@ def launched(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: AttentionArg
 
     return paged_triton.launch(
         q_BTHK if q_BTHK.stride(3) == 1 else q_BTHK.contiguous(), k_PsGK, v_PsGK, terms, pages, seen, slope_H, bias_HN,
-        None if not seen.ranged else terms.mask.once("interval", lambda: _ranges(terms.mask)), sizes,
+        None if not seen.ranged else mask.once("interval", lambda: _ranges(mask.pattern, mask.q.pos)), sizes,
     )  # fmt: skip
 
 
@@ -206,18 +194,13 @@ def _by_distance(scores: ScoreBias, terms: AttentionArgs) -> Tensor | None:
     return terms.mask.once(("by distance", id(scores.table_BHTN), reach), make)[1]
 
 
-def _ranges(mask: AttentionMask) -> tuple[Tensor, Tensor]:
+def _ranges(pattern: Pattern, pos_BT: Tensor) -> tuple[Tensor, Tensor]:
     """First and last token that each query sees, (B or 1, T)."""
-    begin, end = _ends(mask.pattern, mask.q.pos)
-    return begin.contiguous(), end.contiguous()
-
-
-def _ends(pattern: Pattern, pos_BT: Tensor) -> tuple[Tensor, Tensor]:
     if isinstance(pattern, Both):
-        (a, b), (c, d) = _ends(pattern.first, pos_BT), _ends(pattern.second, pos_BT)
+        (a, b), (c, d) = _ranges(pattern.first, pos_BT), _ranges(pattern.second, pos_BT)
         return torch.maximum(a, c), torch.minimum(b, d)
     found: Any = pattern.interval(pos_BT, ENDLESS)
-    return found
+    return found[0].contiguous(), found[1].contiguous()
 
 
 KERNEL = Kernel("paged", why_not, run, reads_pages=True)

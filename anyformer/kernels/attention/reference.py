@@ -24,7 +24,7 @@ def scores(q_BTHK: Tensor, k_BSGK: Tensor, terms: AttentionArgs) -> Tensor:
     q = q_BTHK.to(exact).view(batch, queries, groups, heads // groups, dim).permute(0, 2, 3, 1, 4)
     k = k_BSGK.to(exact).permute(0, 2, 3, 1)[:, :, None]
     score = (q @ k).flatten(1, 2) * terms.scale
-    bias = None if terms.scores is None else score_bias(terms.scores, terms.where)
+    bias = None if terms.scores is None else score_bias(terms.scores, terms.mask.where)
     if bias is not None:
         score = score + bias.to(exact)
     if terms.softcap is not None:
@@ -51,7 +51,7 @@ def _run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) -
     mixed = probs_BHTS.unflatten(1, (groups, -1)) @ v
     out_BTHK = mixed.flatten(1, 2).transpose(1, 2)
     if terms.values is not None:
-        out_BTHK = out_BTHK + value_part(terms.values, probs_BHTS, terms.where)
+        out_BTHK = out_BTHK + value_part(terms.values, probs_BHTS, terms.mask.where)
     return out_BTHK.to(q_BTHK.dtype)
 
 

@@ -46,7 +46,7 @@ def why_not(request: KernelRequest) -> str | None:
 def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) -> Tensor:
     """One call of torch's function."""
     causal = terms.mask.shape == "causal"
-    bias = None if terms.scores is None else score_bias(terms.scores, terms.where)
+    bias = None if terms.scores is None else score_bias(terms.scores, terms.mask.where)
     if terms.mask.given is not None:
         added = terms.mask.added()
         bias = bias if added is None else added if bias is None else bias + added

@@ -18,7 +18,7 @@ from anyformer.kernels.attention.score_bias import add_up, gaps, score_bias, sum
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.dispatch import AttentionArgs, Kernel, KernelRequest
 from anyformer.kernels.precision import no_autocast
-from anyformer.specs.axes import QKPositions, ScoreBias
+from anyformer.specs.axes import ScoreBias
 
 PAIRS = 1 << 18
 """Scores of a tile on a CPU: measured, 128 x 256 in 8 heads; larger ones leave its cache."""
@@ -47,11 +47,6 @@ class Job(NamedTuple):
     dropout: float
     index: Any
     value_index: Any
-
-    @property
-    def where(self) -> QKPositions:
-        """Positions of queries and keys."""
-        return QKPositions(self.mask.q.pos, self.mask.k.pos)
 
 
 def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) -> Tensor:
@@ -214,7 +209,7 @@ def backward(
             flat = _folded(moved, groups)
             q_grad[:, :, rows] += (flat @ k[:, :, columns]).view(batch, heads, -1, q.shape[3])
             k_grad[:, :, columns] += flat.mT @ q_rows
-            add_up(sums, moved, scores, job.where, rows, columns)
+            add_up(sums, moved, scores, job.mask.where, rows, columns)
         if by_gap is not None and values_grad is not None:
             values_grad = values_grad + torch.einsum("bhtn,bhtk->nk", by_gap, back[:, :, rows])
     sink_grad = None
@@ -237,7 +232,7 @@ def _scores(job: Job, whole: Whole, q_rows: Tensor, rows: slice, tile: Tile) -> 
     heads = whole.q.shape[1]
     score = q_rows @ whole.k[:, :, columns].mT
     score = score.view(score.shape[0], heads, rows.stop - rows.start, -1)
-    bias = score_bias(whole.scores, job.where, rows, columns)
+    bias = score_bias(whole.scores, job.mask.where, rows, columns)
     if bias is not None:
         score = score.add_(bias)
     steep = None
@@ -251,7 +246,7 @@ def _scores(job: Job, whole: Whole, q_rows: Tensor, rows: slice, tile: Tile) -> 
 
 
 def _value_index(job: Job, rows: slice, columns: slice, like_BHTS: Tensor) -> Tensor:
-    return job.value_index(gaps(job.where, rows, columns))[:, None].expand(like_BHTS.shape)
+    return job.value_index(gaps(job.mask.where, rows, columns))[:, None].expand(like_BHTS.shape)
 
 
 def draw_seed(device: torch.device) -> Tensor:

@@ -103,13 +103,7 @@ def by_tiles(x_NI: Tensor, data_OI: Tensor, scale_O: Tensor, bias_O: Tensor | No
     scale_O = scale_O.to(x_NI.dtype)
     # Scales go to what is smaller, the weights or their products.
     early = rows > into
-    pieces = -(-outs * into // (TILE if rows < MANY else WIDE_TILE))
-    if pieces <= 1:
-        w_OI = data_OI.to(x_NI.dtype)
-        if early:
-            return F.linear(x_NI, w_OI.mul_(scale_O[:, None]), bias_O)
-        return _scaled(F.linear(x_NI, w_OI), scale_O, bias_O)
-    step = -(-outs // pieces)
+    step = -(-outs // max(1, -(-outs * into // (TILE if rows < MANY else WIDE_TILE))))
     y_NO, tile_JI = x_NI.new_empty(rows, outs), x_NI.new_empty(step, into)
     for at in range(0, outs, step):
         some = slice(at, min(outs, at + step))
@@ -120,7 +114,9 @@ def by_tiles(x_NI: Tensor, data_OI: Tensor, scale_O: Tensor, bias_O: Tensor | No
             torch.addmm(bias_O[some], x_NI, w_JI.t(), out=y_NJ)
         else:
             torch.mm(x_NI, w_JI.t(), out=y_NJ)
-    return y_NO if early else _scaled(y_NO, scale_O, bias_O)
+    if early:
+        return y_NO
+    return y_NO.mul_(scale_O) if bias_O is None else torch.addcmul(bias_O, y_NO, scale_O, out=y_NO)
 
 
 def int4_by_tiles(x_NI: Tensor, packed: Tensor, scale_OG: Tensor, group: int, bias_O: Tensor | None) -> Tensor:
@@ -132,11 +128,6 @@ def int4_by_tiles(x_NI: Tensor, packed: Tensor, scale_OG: Tensor, group: int, bi
     ]
     y_NO = tiles[0] if len(tiles) == 1 else torch.cat(tiles, -1)
     return y_NO if bias_O is None else y_NO.add_(bias_O)
-
-
-def _scaled(y_NO: Tensor, scale_O: Tensor, bias_O: Tensor | None) -> Tensor:
-    """Y * scale + b, in place."""
-    return y_NO.mul_(scale_O) if bias_O is None else torch.addcmul(bias_O, y_NO, scale_O, out=y_NO)
 
 
 @cache
