@@ -6,6 +6,7 @@ Only names, shapes and dtypes are looked at, never values, so that the checks co
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -16,14 +17,14 @@ from anyformer.parts.kv_cache import KVCache
 from anyformer.specs.model import ModelSpec
 
 RENAMED = {
-    "position_ids": "positions",
-    "token_type_ids": "token_types",
-    "past_key_values": "cache",
-    "encoder_outputs": "encoder_states",
-    "global_attention_mask": "global_mask",
-    "inputs": "input_ids",
-    "mask": "attention_mask",
-    "document_ids": "segments",
+    "position_ids": "called 'positions'",
+    "token_type_ids": "called 'token_types'",
+    "past_key_values": "called 'cache'",
+    "encoder_outputs": "called 'encoder_states'",
+    "global_attention_mask": "called 'global_mask'",
+    "inputs": "called 'input_ids'",
+    "mask": "called 'attention_mask'",
+    "document_ids": "called 'segments'",
 }
 """Names that people bring from elsewhere."""
 
@@ -75,13 +76,14 @@ class Arguments:
 NAMES = tuple(f.name for f in dataclasses.fields(Arguments))
 
 
-def unknown_argument(names: list[str]) -> TypeError:
+def unknown_argument(
+    source: str, given: Iterable[str], known: Iterable[str] = NAMES, renamed: Mapping[str, str] = RENAMED
+) -> TypeError:
     """The error for names that are not arguments."""
     hints = [
-        f"{n!r} is called {RENAMED[n]!r} here" if n in RENAMED else f"{n!r} is unknown{nearest(n, NAMES)}"
-        for n in names
+        f"{n!r} is {renamed[n]} here" if n in renamed else f"{n!r} is unknown{nearest(n, known)}" for n in sorted(given)
     ]
-    return TypeError("model(...): " + "; ".join(hints))
+    return TypeError(f"{source}: " + "; ".join(hints))
 
 
 def check(given: Arguments, spec: ModelSpec, *, reads_length: bool) -> None:
@@ -156,12 +158,7 @@ def check_per_token(name: str, tensor: Tensor | None, batch: int, tokens: int) -
 
 
 def check_tokens(
-    batch: int,
-    tokens: int,
-    mask: Tensor | None,
-    positions: Tensor | None,
-    segments: Tensor | None,
-    prefix: str = "",
+    batch: int, tokens: int, mask: Tensor | None, positions: Tensor | None, segments: Tensor | None, prefix: str = ""
 ) -> None:
     """Refuse arguments about the tokens of an input that don't fit them."""
     check_per_token(f"{prefix}attention_mask", mask, batch, tokens)

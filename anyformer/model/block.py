@@ -30,6 +30,8 @@ Streams = tuple[Tensor, Tensor]
 class Branch(nn.Module):
     """A body between its norms: one on its input, one on its output, one after its result was added."""
 
+    _modules: dict[str, Any]
+
     def __init__(self, body: nn.Module, layer: Layer, name: str, width: int) -> None:
         super().__init__()
         inner, outer, after = slots(layer, name)
@@ -45,18 +47,12 @@ class Branch(nn.Module):
 
     def forward(self, x_BTD: Tensor, *args: Any) -> Tensor:
         """What this branch adds to the residual, in a reversible block: it has no norm after the add."""
-        parts: Any = self._modules  # See Attention.attend.
-        inner = parts.get("inner")
-        y_BTD = parts["body"](x_BTD if inner is None else inner(x_BTD), *args)
+        inner = self._modules.get("inner")
+        y_BTD = self._modules["body"](x_BTD if inner is None else inner(x_BTD), *args)
         return y_BTD if self.bare else self.answer(y_BTD)
 
     def residual_add(
-        self,
-        x_BTD: Tensor,
-        *args: Any,
-        residual_BTD: Tensor | None = None,
-        normed: bool = False,
-        inplace: bool = False,
+        self, x_BTD: Tensor, *args: Any, residual_BTD: Tensor | None = None, normed: bool = False, inplace: bool = False
     ) -> Tensor:
         """The residual after this branch was added to it; `inplace`: nobody reads the residual as it was again.
 
@@ -66,7 +62,7 @@ class Branch(nn.Module):
         The body gets norm and residual, so that it may fuse them with its products; not one that somebody else put
         there, or hooked: it reads and answers what it always did.
         """
-        parts: Any = self._modules  # See Attention.attend.
+        parts = self._modules
         body, norm = parts["body"], None if normed else parts.get("inner")
         after = parts.get("after") if residual_BTD is None else None
         residual_BTD = x_BTD if residual_BTD is None else residual_BTD
@@ -110,6 +106,8 @@ def couple(couplings: Iterable[Coupling], streams: Streams) -> Streams:
 class Block(nn.Module):
     """Attention, cross-attention if the stack has an encoder to read, and a feed-forward."""
 
+    _modules: dict[str, Any]
+
     def __init__(self, layer: Layer, dims: Dims, *, index: int, cross: bool) -> None:
         super().__init__()
         attention = attention_body(layer.attention, dims, layer.position, layer=index)
@@ -149,7 +147,7 @@ class Block(nn.Module):
         router_output: RouterOutput = []
         ffn_args = (metadata, router_output) if self.routes else ()
         if self.serial:
-            branches: Any = self._modules  # See Attention.attend.
+            branches = self._modules
             x_BTD = branches["attention"].residual_add(x_BTD, metadata)
             if self.cross is not None:
                 x_BTD = self.cross.residual_add(x_BTD, cross_metadata, encoder_BSD)

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 class Model(nn.Module):
     """Embedding -> stack(s) -> head, all from one spec."""
 
+    encoder: Stack
+    decoder: Stack
     family: str | None = None
     """Kind of the family whose checkpoint it was read from, which an export asks first; None if it was built here."""
 
@@ -85,7 +87,7 @@ class Model(nn.Module):
         A pass with a cache records no gradients: what it keeps would tie every step to all steps before it.
         """
         if unknown:
-            raise unknown_argument(sorted(unknown))
+            raise unknown_argument("model(...)", unknown)
         given = Arguments(
             input_ids, attention_mask, positions, segments, token_types, global_mask, labels, decoder_input_ids,
             decoder_attention_mask, decoder_segments, encoder_states, pixel_values, values, cache, rope_length,
@@ -147,7 +149,7 @@ class Model(nn.Module):
                 stack.precompute_rotary(pool, like)
         return pool
 
-    def _cached(self, rope_length: int | None) -> tuple[Any, Tensor]:
+    def _cached(self, rope_length: int | None) -> tuple[Stack, Tensor]:
         """The stack that keeps what it has read, and a tensor like those that it computes; or why there is none."""
         if self.spec.topology == "encoder":
             raise InputError("an encoder reads its input at once; only a decoder has a cache")
@@ -183,13 +185,12 @@ class Model(nn.Module):
         """A pass of a model with one stack."""
         x = self.embed(given.source(self.spec), given.token_types)
         decoder = self.spec.topology == "decoder"
-        stack: Any = self.decoder if decoder else self.encoder
+        stack = self.decoder if decoder else self.encoder
         layout = self._layout(stack, x, given)
         return self._head_and_loss(stack(x, layout, cache=given.cache), layout, given, shift=decoder)
 
     def _forward_seq2seq(self, given: Arguments) -> Output:
         """A pass of an encoder-decoder."""
-        decoder: Any = self.decoder
         cache, states = given.cache, given.encoder_states
         if cache is not None and cache.has_source:
             source = TokenLayout(pos_BT=cache.source_pos_BS, valid_BT=cache.source_valid_BS)  # type: ignore[arg-type]
@@ -206,28 +207,27 @@ class Model(nn.Module):
         if states is not None and states.shape[0] != target.shape[0]:
             raise InputError(f"decoder_input_ids: {target.shape[0]} rows against {states.shape[0]} of the encoder")
         x = (self.embed if self.decoder_embed is None else self.decoder_embed)(target, None)
-        layout = self._layout(decoder, x, given, "decoder_")
-        hidden = decoder(x, layout, cache=cache, encoder_BSD=states, source=source)
+        layout = self._layout(self.decoder, x, given, "decoder_")
+        hidden = self.decoder(x, layout, cache=cache, encoder_BSD=states, source=source)
         out = self._head_and_loss(hidden, layout, given, shift=False, source=source)
         out.encoder_states = states
         return out
 
     def _encode(self, given: Arguments) -> tuple[Tensor, TokenLayout]:
         """The encoder's states, computed or given, and where they are."""
-        encoder: Any = self.encoder
         states = given.encoder_states
         if (given.input_ids is None) == (states is None):
             raise TypeError("an encoder-decoder needs input_ids or encoder_states, one of them")
         if states is None:
             x = self.embed(given.source(self.spec), given.token_types)
-            layout = self._layout(encoder, x, given)
-            return encoder(x, layout), layout
+            layout = self._layout(self.encoder, x, given)
+            return self.encoder(x, layout), layout
         if states.dim() != 3 or states.shape[-1] != self.spec.width:
             wanted = f"(batch, tokens, {self.spec.width})"
             raise InputError(f"encoder_states: expected {wanted}, got {tuple(states.shape)}")
-        return states, self._layout(encoder, states, given)
+        return states, self._layout(self.encoder, states, given)
 
-    def _layout(self, stack: Any, x: Tensor, given: Arguments, prefix: str = "") -> TokenLayout:
+    def _layout(self, stack: Stack, x: Tensor, given: Arguments, prefix: str = "") -> TokenLayout:
         """Where the tokens of an input are, after a look at the shapes; `prefix`: of the arguments that say so."""
         batch, tokens = x.shape[:2]
         mask, positions, segments, marks = (
@@ -322,8 +322,7 @@ class Model(nn.Module):
         check_whole("labels", labels)
         if not spec.head.pools:
             shift = shift and isinstance(spec.head, TokenHead)
-            decoder: Any = self.decoder if shift else None
-            labels = counted_labels(labels, layout, shift=shift, prefix=decoder.prefix if shift else 0)
+            labels = counted_labels(labels, layout, shift=shift, prefix=self.decoder.prefix if shift else 0)
         smoothing = spec.loss.label_smoothing if given.label_smoothing is None else given.label_smoothing
         z = spec.loss.z
         if logits is None:

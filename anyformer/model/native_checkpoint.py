@@ -270,9 +270,7 @@ def _read(
     with torch.device("meta"):
         model = Model(spec)
     known: dict[str, nn.Module] = {
-        weight: maps.body.get_submodule(name)
-        for maps in products(model)
-        for name, weight in zip(maps.names, maps.weights, strict=True)
+        weight: body.get_submodule(name) for body, names in products(model) for name, weight in names.items()
     }
     shapes = {name: tuple(module.get_parameter("weight").shape) for name, module in known.items()}
     if isinstance(model.head, LMHead):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,16 +19,6 @@ from anyformer.parts.quantized import Numbers, QuantizedLinear, Slice, check_kin
 
 HEAD = "head.weight"
 """The name that the numbers of the product with the vocabulary go by; of a tied head too, whose table stays beside."""
-
-
-class Maps(NamedTuple):
-    """Maps of a body that read the same input, and run as one product if all of them are quantised."""
-
-    body: nn.Module
-    names: list[str]
-    """Under which the body knows them."""
-    weights: list[str]
-    """Names of their weights in the model."""
 
 
 @torch.no_grad()
@@ -47,39 +37,47 @@ def quantize(model: Model, kind: str) -> Model:
             "the model; read it in a smaller dtype, such as bfloat16"
         )
     numbers: dict[str, Numbers] = {}
-    for maps in products(model):
-        for name, weight in zip(maps.names, maps.weights, strict=True):
-            numbers[weight] = numbers_of(maps.body.get_submodule(name).get_parameter("weight"), kind)
+    for body, names in products(model):
+        for name, weight in names.items():
+            numbers[weight] = numbers_of(body.get_submodule(name).get_parameter("weight"), kind)
     head = model.head
     if isinstance(head, LMHead):
         numbers[HEAD] = numbers_of(head.product()[0], kind)
     return install(model, numbers)
 
 
-def products(model: Model) -> Iterator[Maps]:
-    """The large products of all blocks. Maps that read the same input are one, where a block runs them so."""
+def products(model: Model) -> Iterator[tuple[nn.Module, dict[str, str]]]:
+    """The large products of all blocks: a body, and under the names that it has for them, those that the weights of some
+    maps have in the model. Maps that read the same input are one product, where a block runs them so.
+    """
     for path, branch in model.named_modules():
         body = branch.body if isinstance(branch, Branch) else None
         if not isinstance(body, FusedInputs):
             continue
-        names = {id(m): name for name, m in body.named_children()}
-        inputs, back = ([names[id(m)] for m in ms if isinstance(m, Linear)] for ms in (body.inputs(), [body.output()]))
+        maps = {name for name, m in body.named_children() if isinstance(m, Linear)}
+        inputs, back = ([name for name in names if name in maps] for names in (body.reads, [body.back]))
         reversible = model.get_submodule(path.split(".")[0]).reversible
         # Global tokens have projections of their own, which are few; and then a block calls each of the others.
         groups = [inputs] if body.apart is None and not reversible else [[name] for name in inputs]
         for group in (*groups, back):
             if group:
-                yield Maps(body, group, [f"{path}.body.{name}.weight" for name in group])
+                yield body, {name: f"{path}.body.{name}.weight" for name in group}
 
 
 @torch.no_grad()
 def install(model: Model, numbers: Mapping[str, Numbers]) -> Model:
     """The model with these numbers, by names of weights, instead of its own weights, which may be missing."""
-    for maps in list(products(model)):
-        chosen = [pair for pair in zip(maps.names, maps.weights, strict=True) if pair[1] in numbers]
+    for body, names in list(products(model)):
+        chosen = [name for name in names if names[name] in numbers]
         # A few of several stay apart, and the block then calls each.
-        for group in [chosen] if len(chosen) == len(maps.names) else [[pair] for pair in chosen]:
-            _exchange(maps.body, [name for name, _ in group], [numbers[weight] for _, weight in group])
+        for group in [chosen] if len(chosen) == len(names) else [[name] for name in chosen]:
+            parts = [numbers[names[name]] for name in group]
+            biases: list[Any] = [body.get_submodule(name).bias for name in group]
+            one, at = stacked(parts, biases), 0
+            for name, part in zip(group, parts, strict=True):
+                end = at + part.data_OI.shape[0]
+                body._modules[name] = one if len(group) == 1 else Slice(one, at, end)
+                at = end
     head = model.head
     if isinstance(head, LMHead) and HEAD in numbers:
         head.quantised = QuantizedLinear(numbers[HEAD], head.bias if head.spec.adds_bias else None)
@@ -88,14 +86,3 @@ def install(model: Model, numbers: Mapping[str, Numbers]) -> Model:
             head.register_parameter("weight", None)
     model.requires_grad_(False).eval()
     return model
-
-
-def _exchange(body: nn.Module, names: list[str], parts: list[Numbers]) -> None:
-    """Quantised maps in the place of those that read the same input."""
-    maps: list[Any] = [body.get_submodule(name) for name in names]
-    one = stacked(parts, [m.bias for m in maps])
-    at = 0
-    for name, part in zip(names, parts, strict=True):
-        end = at + part.data_OI.shape[0]
-        body._modules[name] = one if len(names) == 1 else Slice(one, at, end)
-        at = end

@@ -7,13 +7,13 @@ finds every input from the last output, and nothing but the last streams is kept
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from anyformer.model.block import Block, Branch, Coupling, Streams
 from anyformer.parts.attention_metadata import AttentionMetadata
@@ -180,32 +180,21 @@ def replica(module: Any, parameters: Mapping[str, Tensor], prefix: str = "") -> 
     return twin
 
 
-def tensors(value: Any) -> Iterator[Tensor]:
+def tensors(args: tuple[Any, ...]) -> list[Tensor]:
     """The tensors with a gradient among a branch's arguments."""
-    if isinstance(value, Tensor):
-        if value.requires_grad:
-            yield value
-    elif isinstance(value, AttentionMetadata):
-        for field in dataclasses.fields(value):
-            yield from tensors(getattr(value, field.name))
-    elif isinstance(value, Mapping | tuple):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from tensors(part)
+    found = tree_leaves([vars(arg) if isinstance(arg, AttentionMetadata) else arg for arg in args])
+    return [each for each in found if isinstance(each, Tensor) and each.requires_grad]
 
 
-def staged(value: Any, leaves: Mapping[int, Tensor], decisions: ReplayLog) -> Any:
+def staged(args: tuple[Any, ...], leaves: Mapping[int, Tensor], decisions: ReplayLog) -> list[Any]:
     """A branch's arguments with other tensors in their place, and with metadata that record or replay decisions."""
-    if isinstance(value, Tensor):
-        return leaves.get(id(value), value)
-    if isinstance(value, AttentionMetadata):
-        names = [field.name for field in dataclasses.fields(value)]
-        parts: dict[str, Any] = {name: staged(getattr(value, name), leaves, decisions) for name in names}
-        parts["decisions"] = decisions
-        return AttentionMetadata(**parts)
-    if isinstance(value, Mapping):
-        return {key: staged(part, leaves, decisions) for key, part in value.items()}
-    if isinstance(value, tuple):
-        # A named tuple stays one.
-        make = getattr(value, "_make", tuple)
-        return make(staged(part, leaves, decisions) for part in value)
-    return value
+
+    def swapped(value: Any) -> Any:
+        return tree_map_only(Tensor, lambda tensor: leaves.get(id(tensor), tensor), value)
+
+    return [
+        AttentionMetadata(**swapped(vars(arg)) | {"decisions": decisions})
+        if isinstance(arg, AttentionMetadata)
+        else swapped(arg)
+        for arg in args
+    ]

@@ -72,6 +72,8 @@ class LayerGroup:
 class Stack(nn.Module):
     """The blocks of an encoder or a decoder, and what stands before and after them."""
 
+    positions: Any
+
     def __init__(self, spec: ModelSpec, stack: StackSpec) -> None:
         super().__init__()
         self.causal, self.reversible, self.merge = stack.causal, stack.reversible, stack.merge
@@ -161,7 +163,7 @@ class Stack(nn.Module):
     def add_positions(self, x_BTD: Tensor, layout: TokenLayout) -> Tensor:
         """From embeddings to the residual: added positions, norm, projection, dropout."""
         for i in self.added_positions:
-            held: Any = self.positions[i]
+            held = self.positions[i]
             added = held.leaf.embed(held.tensors(), layout.pos_BT, x_BTD)
             x_BTD = x_BTD if added is None else x_BTD + added
         if self.embedding_norm is not None:
@@ -238,15 +240,14 @@ class Stack(nn.Module):
             elif kept is not None and cache is not None and cache.positions_are_counts:
                 angles = tuple([part[0][layout.pos_BT] for part in kept])
             else:
-                held: Any = self.positions[kind.owner]
-                angles = kind.position.angles(held.tensors(), layout.pos_BT, layout.declared_BT, like)
+                own = self.positions[kind.owner].tensors()
+                angles = kind.position.angles(own, layout.pos_BT, layout.declared_BT, like)
         return RotaryTables(layout.pos_BT, layout.declared_BT, angles)
 
     def precompute_rotary(self, cache: StaticKVCache | KVBlockPool, like: Tensor) -> None:
         """Rotations of all positions that a cache has room for."""
         pos = torch.arange(cache.length, device=like.device)[None]
         length = torch.full((1, 1), cache.default_rope_length, device=like.device) if self.needs_rope_length else None
-        held: Any
         for held in self.positions:
             turns = held.leaf.overrides("angles")
             cache.rotary.append(held.leaf.angles(held.tensors(), pos, length, like) if turns else None)
@@ -265,8 +266,7 @@ class Stack(nn.Module):
         q_rope = self.rotary(kind, queries, x_BTD, cache)
         metadata = AttentionMetadata(mask=mask, q_rope=q_rope, cache=cache)
         if kind.owner is not None and (kind.biases or kind.reads_probs):
-            held: Any = self.positions[kind.owner]
-            metadata.own = own = held.tensors()
+            metadata.own = own = self.positions[kind.owner].tensors()
             if kind.biases and not kind.position.reads_content and not self.reversible:
                 # Such terms may know how many heads there are and in what dtype they come, and nothing of what is in
                 # them. A reversible block makes its own: what it recomputes must lead back to the parameters.

@@ -1,19 +1,40 @@
-"""`model.trace(...)`: one pass, and what it showed: residuals, attention weights and predictions of any layer, by name."""
+"""`model.trace(...)`: one pass, and what it showed: residuals, attention weights and predictions of any layer, by name.
+
+A second shell around a model's parameters records what passes through it; the model itself is not touched. No flag in
+the forward pass, no hook on a module that others use: a trace runs beside training and serving.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from anyformer.errors import InputError, nearest
+from anyformer.kernels.attention.reference import scores
+from anyformer.kernels.attention_mask import AttentionMask
+from anyformer.kernels.dispatch import AttentionArgs, Kernel
+from anyformer.kernels.precision import no_autocast
+from anyformer.model.block import Block, Branch
 from anyformer.model.model import Model
 from anyformer.model.output import Output
-from anyformer.model.trace_names import ALL, EMBED, LOGITS, Sites, Wanted, refuse
-from anyformer.model.trace_recorder import Watch
+from anyformer.model.stack import Stack
+from anyformer.model.token_layout import TokenLayout
+from anyformer.model.trace_names import ALL, EMBED, LOGITS, PROBS, Sites, Wanted, refuse
+from anyformer.parts.attention import Attention
+from anyformer.parts.attention_metadata import AttentionMetadata, GlobalQueries, gather_tokens
 from anyformer.parts.heads import pool_hidden
+from anyformer.parts.replay import ReplayLog
+from anyformer.specs.patterns import Tokens
+
+Made = TypeVar("Made", bound=nn.Module)
+ROOM = 1 << 24
+"""Scores that are in memory at once, of all heads."""
 
 
 class Trace(Mapping[str, Tensor]):
@@ -78,7 +99,12 @@ def trace(
     watch = Watch(model, kept.union(*behind.values()), heads)
 
     def read(streams: list[Tensor]) -> Tensor:
-        return lens(watch, sites.last, streams, given.get("token_types"))
+        """What the model would answer if the residual after some layer were that after the last: merged where there are
+        two streams, through the final norm if there is one, and through the head.
+        """
+        states, valid = getattr(watch.model, sites.last).finish(streams), watch.layouts[sites.last].valid_BT
+        head: Any = watch.model.head
+        return head(pool_hidden(model.spec.head, states, valid, given.get("token_types")))
 
     with torch.no_grad():
         output, found = watch.model(**given), watch.found
@@ -102,11 +128,178 @@ def after(name: str, sites: Sites) -> list[str]:
     return [f"{sites.last}.{EMBED}"] if layer == EMBED else sites.of_layer[int(layer)]
 
 
-def lens(watch: Watch, name: str, streams: list[Tensor], types_BT: Tensor | None) -> Tensor:
-    """What the model would answer if the residual after some layer were that after the last: merged where there are two
-    streams, through the final norm if there is one, and through the head.
+def twin(module: Made) -> Made:
+    """Modules of its own around the same parameters, in eval mode and not compiled; hooks that were there run too."""
+    made = copy.copy(module)
+    own = vars(made)
+    own |= {name: copy.copy(value) for name, value in own.items() if "_hooks" in name}
+    own["_modules"] = {name: child if child is None else twin(child) for name, child in module._modules.items()}
+    own["training"], own["_compiled_call_impl"] = False, None
+    return made
+
+
+class Watch:
+    """What one pass showed, by name: residuals and attention weights that were asked for."""
+
+    def __init__(self, model: Model, residuals: Set[str], heads: Mapping[str, tuple[int, ...]]) -> None:
+        self.residuals, self.heads = residuals, heads
+        self.found: dict[str, Tensor] = {}
+        self.layouts: dict[str, TokenLayout] = {}
+        """Where the tokens of each stack are."""
+        self.model = twin(model)
+        for stack in model.spec.stacks:
+            self._stack(cast(Stack, getattr(self.model, stack.name)), stack.name)
+
+    def keep(self, name: str, value: Tensor) -> None:
+        """Record a residual if somebody asked for it."""
+        if name in self.residuals:
+            self.found[name] = value
+
+    def _stack(self, stack: Stack, name: str) -> None:
+        def begin(_: nn.Module, args: tuple[Any, ...]) -> None:
+            self.layouts[name] = args[1]
+
+        def end(_: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+            self.keep(f"{name}.final", out)
+
+        stack.register_forward_pre_hook(begin)
+        stack.register_forward_hook(end)
+        for i, module in enumerate(stack.blocks):
+            self._block(cast(Block, module), f"{name}.{i}", f"{name}.{EMBED}" if i == 0 else "")
+
+    def _block(self, block: Block, at: str, before: str) -> None:
+        reversible = block.wiring == "reversible"
+        streams: list[Tensor] = []
+
+        def begin(_: nn.Module, args: tuple[Any, ...]) -> None:
+            if reversible:
+                streams[:] = args[0]
+            self.keep(before, args[0][0] if reversible else args[0])
+
+        def end(_: nn.Module, args: tuple[Any, ...], out: Any) -> None:
+            each = {f"{at}.residual.{n}": x for n, x in enumerate(out)} if reversible else {f"{at}.residual": out}
+            for name, value in each.items():
+                self.keep(name, value)
+            streams.clear()
+
+        block.register_forward_pre_hook(begin)
+        block.register_forward_hook(end)
+        branches = {name: child for name, child in block.named_children() if isinstance(child, Branch)}
+        for order, (name, branch) in enumerate(branches.items()):
+            if block.serial:
+                vars(branch)["residual_add"] = partial(self._residual_add, branch, f"{at}.{name}.residual")
+            elif reversible:
+                branch.register_forward_hook(partial(self._added, streams, order % 2, f"{at}.{name}.residual"))
+            probs = f"{at}.{name}{PROBS}"
+            if probs in self.heads:
+                vars(branch.body)["mix"] = partial(self._mix, cast(Attention, branch.body), probs)
+
+    def _residual_add(self, branch: Branch, name: str, x_BTD: Tensor, *args: Any, inplace: bool = False) -> Tensor:
+        """Adds a branch to the residual, as it does by itself."""
+        # Not in place, whoever asks for it: what was kept before must stay.
+        out = Branch.residual_add(branch, x_BTD, *args)
+        self.keep(name, out)
+        return out
+
+    def _added(self, streams: list[Tensor], to: int, name: str, _: nn.Module, args: tuple[Any, ...], y: Tensor) -> None:
+        """Adds up what the branches of a reversible block give, as the block does."""
+        streams[to] = streams[to] + y
+        self.keep(name, streams[to])
+
+    def _mix(
+        self,
+        body: Attention,
+        name: str,
+        q_BTHK: Tensor,
+        k_BSGK: Tensor,
+        v_BSGK: Tensor,
+        metadata: AttentionMetadata,
+        mask: AttentionMask,
+        kernel: Kernel | None,
+        *rest: Any,
+    ) -> Tensor:
+        """Computes the weights of one attention beside its own way to the output, from the same queries and keys."""
+        if kernel is None:
+            return self._attend_custom(body, name, q_BTHK, k_BSGK, v_BSGK, metadata)
+
+        def run(q: Tensor, k: Tensor, v: Tensor, terms: AttentionArgs) -> Tensor:
+            probs, rows = probabilities(q, k, terms, self.heads[name]), metadata.globals_
+            if rows is not None and mask is rows.mask:
+                probs = with_global_rows(self.found[name], probs, rows)
+            self.found[name] = probs
+            return kernel.run(q, k, v, terms)
+
+        return Attention.mix(body, q_BTHK, k_BSGK, v_BSGK, metadata, mask, kernel._replace(run=run), *rest)
+
+    def _attend_custom(
+        self, body: Attention, name: str, q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, metadata: AttentionMetadata
+    ) -> Tensor:
+        """The same of a mixer with a way of its own."""
+        made = ReplayLog()
+        out = body.attend_custom(q_BTHK, k_BSGK, v_BSGK, dataclasses.replace(metadata, decisions=made))
+
+        def again(values_BSGK: Tensor) -> Tensor:
+            return body.attend_custom(
+                q_BTHK, k_BSGK, values_BSGK, dataclasses.replace(metadata, decisions=made.replay())
+            )
+
+        # What is drawn once more must not change what is drawn next.
+        with torch.random.fork_rng([q_BTHK.device] if q_BTHK.is_cuda else []):
+            self.found[name] = effective(again, v_BSGK, self.heads[name])
+        return out
+
+
+def probabilities(q_BTHK: Tensor, k_BSGK: Tensor, terms: AttentionArgs, heads: Sequence[int]) -> Tensor:
+    """Weights (B, chosen heads, T, S) as the mixer makes them, in promote(dtype, float32); some queries at a time."""
+    batch, queries, all_heads, _ = q_BTHK.shape
+    step = max(1, ROOM // max(1, batch * all_heads * k_BSGK.shape[1]))
+    found: list[Tensor] = []
+    with no_autocast(q_BTHK):
+        for start in range(0, queries, step):
+            rows = slice(start, min(start + step, queries))
+            score = scores(q_BTHK[:, rows], k_BSGK, terms if step >= queries else some_queries(terms, rows))
+            found.append(terms.mixer.weigh(score, terms.own)[:, list(heads)])
+    return torch.cat(found, 2)
+
+
+def some_queries(terms: AttentionArgs, rows: slice) -> AttentionArgs:
+    """The same terms for some of the queries."""
+    mask, added = terms.mask, terms.scores
+    index = torch.arange(rows.start, rows.stop, device=mask.q.pos.device)[None]
+    part = AttentionMask(
+        mask.pattern, Tokens(*(gather_tokens(value, index) for value in mask.q)), mask.k, mask.valid_BS, heads=mask.heads, layer=mask.layer,
+        shape="none" if mask.shape == "none" else "pattern",
+    )  # fmt: skip
+    if added is not None:
+        table, side = added.table_BHTN, added.q_side_BTHE
+        added = added._replace(
+            table_BHTN=table if table is None or table.shape[2] == 1 else table[:, :, rows],
+            q_side_BTHE=side if side is None else side[:, rows],
+        )
+    return terms._replace(mask=part, scores=added)
+
+
+def with_global_rows(probs_BHTS: Tensor, found_BHNS: Tensor, rows: GlobalQueries) -> Tensor:
+    """Weights with the rows of global queries, which have projections of their own, in their places."""
+    batch, heads, few, keys = found_BHNS.shape
+    places = torch.arange(few, device=found_BHNS.device)[None] if rows.index_BN is None else rows.index_BN
+    index = places[:, None, :, None].expand(batch, heads, few, keys)
+    chosen = rows.chosen_BN[:, None, :, None]
+    return probs_BHTS.scatter(2, index, torch.where(chosen, found_BHNS, probs_BHTS.gather(2, index)))
+
+
+def effective(mix: Callable[[Tensor], Tensor], v_BSGK: Tensor, heads: Sequence[int]) -> Tensor:
+    """Weights (B, chosen heads, T, S) of a mixer that makes no matrix: what it answers if values say whose they are.
+
+    Any mixer is linear in its values, so values that are 1 in one place and 0 elsewhere read its weights out, as many
+    keys at a time as a value has numbers.
     """
-    model, stack = watch.model, getattr(watch.model, name)
-    hidden = pool_hidden(model.spec.head, stack.finish(streams), watch.layouts[name].valid_BT, types_BT)
-    head: Any = model.head
-    return head(hidden)
+    batch, keys, groups, dim = v_BSGK.shape
+    found: list[Tensor] = []
+    for start in range(0, keys, dim):
+        few = min(dim, keys - start)
+        place = torch.arange(few, device=v_BSGK.device)
+        values = v_BSGK.new_zeros(batch, keys, groups, dim)
+        values[:, start + place, :, place] = 1
+        found.append(mix(values)[:, :, list(heads), :few])
+    return torch.cat(found, -1).transpose(1, 2)

@@ -10,10 +10,8 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.model.block import Block as Body
-from anyformer.nn.attention import letters, own_position, read_position
-from anyformer.nn.checks import check_rows
-from anyformer.nn.metadata import cross_metadata, self_metadata
-from anyformer.nn.part import Node, Part, one_layer
+from anyformer.nn.attention import cross_metadata, letters, own_position, read_position, self_metadata
+from anyformer.nn.part import Node, Part, check_rows, one_layer
 from anyformer.specs.axes import FeedForward, Norm, Position
 from anyformer.specs.patterns import Pattern
 

@@ -10,9 +10,9 @@ from anyformer.errors import InputError
 from anyformer.kernels import loss
 from anyformer.kernels.attention import attend
 from anyformer.kernels.linear_cross_entropy import linear_cross_entropy as chunked
+from anyformer.model.arguments import unknown_argument
 from anyformer.model.token_layout import attention_mask, document_length, place
-from anyformer.nn.checks import mask_problems, spread, unknown_names
-from anyformer.nn.part import as_pattern
+from anyformer.nn.part import RENAMED, as_pattern, mask_problems, spread
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.full import Full
 from anyformer.specs.patterns import Pattern
@@ -47,7 +47,7 @@ def attention(
     of the weights that is dropped, at every call.
     """
     if unknown:
-        raise unknown_names("attention", unknown, ("pattern", "mask", "scale", "softcap", "dropout"))
+        raise unknown_argument("attention", unknown, ("pattern", "mask", "scale", "softcap", "dropout"), RENAMED)
     _check(q, k, v, pattern, mask, softcap, dropout)
     found = FULL if pattern is None else as_pattern(pattern, "attention")
     batch, queries, heads, dim = q.shape

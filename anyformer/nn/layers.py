@@ -9,8 +9,7 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.model.arguments import check_positions
-from anyformer.nn.checks import check_rows, check_size
-from anyformer.nn.part import Part, one_layer, read_leaf
+from anyformer.nn.part import Part, check_rows, check_size, one_layer, read_leaf
 from anyformer.parts.embedding import Embedding as Table
 from anyformer.parts.ffn import FeedForwardNet
 from anyformer.parts.ffns.moe import Moe

@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from anyformer.kernels.attention import run_repeated
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.dispatch import AttentionArgs, Kernel
 from anyformer.kernels.precision import no_autocast
+from anyformer.kernels.small_gemm import NormTerms
 from anyformer.kernels.small_gemm.rope_store import RopeStoreArgs, rope_and_store_kv
 from anyformer.parts.attention_metadata import AttentionMetadata, RotaryTables
-from anyformer.parts.fused_linear import FusedInputs, terms_of
+from anyformer.parts.fused_linear import FusedInputs
 from anyformer.parts.leaf_module import LeafModule
 from anyformer.parts.linear import Linear
 from anyformer.parts.norm import Norm, QKNorm
@@ -35,6 +36,8 @@ class Attention(FusedInputs):
     Queries, keys and values are one product where that can be (see `parts.fused_linear`), and few tokens whose keys lie
     in pages are then normed, rotated and stored by one kernel.
     """
+
+    reads, back = ("q", "k", "v"), "o"
 
     def __init__(self, spec: AttentionSpec, dims: Dims, position: Position, *, layer: int, cross: bool = False) -> None:
         super().__init__()
@@ -64,8 +67,15 @@ class Attention(FusedInputs):
         """Heads of queries, keys and values."""
         self.together = spec.qk_norm is None and spec.v_norm is None and not self.rotates_values
         """Whether nothing but a rotation stands between the projections and the heads."""
-        self.stores = why_not_stored(self) is None
-        """Whether one kernel norms, rotates and stores what few tokens project."""
+        norms = [norm for norm in (self.q_norm, self.k_norm, self.v_norm) if norm is not None]
+        self.stores = (
+            not (shares or cross or self.rotates_values)
+            and self.rope_before_cache
+            and (not self.rotates or (isinstance(position, Rope) and self.position is None))
+            and not any(norm.whole for norm in norms)
+            and not (self.v_norm is not None and self.v_norm.last)
+        )
+        """Whether one kernel norms each head, rotates by RoPE and stores what few tokens project."""
 
     def forward(
         self,
@@ -81,7 +91,7 @@ class Attention(FusedInputs):
         fused = self.fused(x_BTD, norm)
         if fused is None:
             out_BTHK = self.attend(x_BTD if norm is None else norm(x_BTD), metadata, encoder_BSD)
-            y_BTD = self.output()(out_BTHK.flatten(2))
+            y_BTD = self._modules["o"](out_BTHK.flatten(2))
             return y_BTD if residual_BTD is None else residual_BTD + y_BTD
         qkv_BTO = fused.project(x_BTD, norm)
         if metadata.pages is not None and self.stores:
@@ -92,9 +102,8 @@ class Attention(FusedInputs):
 
     def attend(self, x_BTD: Tensor, metadata: AttentionMetadata, encoder_BSD: Tensor | None) -> Tensor:
         """Weighted values (B,T,H,K), each projection by itself."""
-        # Past nn.Module.__getattr__: a token of a small model takes microseconds, and look-ups were a thirtieth of them.
-        maps: Any = self._modules
-        q_BTHK = self.split_heads(maps["q"](x_BTD), self.q_norm, metadata.q_rope if self.rope_before_cache else None)
+        q_rope = metadata.q_rope if self.rope_before_cache else None
+        q_BTHK = self.split_heads(self._modules["q"](x_BTD), self.q_norm, q_rope)
         if self.cross:
             k_BSGK, v_BSGK = self.cross_kv(encoder_BSD, metadata)
             q_BTHK = self.tempered(q_BTHK, metadata.mask)
@@ -134,24 +143,18 @@ class Attention(FusedInputs):
             cos_ND, sin_ND = (
                 part.expand(batch, -1, -1, -1).reshape(batch * tokens, -1) for part in metadata.q_rope.angles
             )
-        norms, leaf, d = (self.q_norm, self.k_norm, self.v_norm), self.leaf, self.dims
+        norms = self.q_norm, self.k_norm, self.v_norm
+        q_norm, k_norm, v_norm = (None if n is None else NormTerms(n.leaf, n._parameters) for n in norms)
+        leaf, d = self.leaf, self.dims
         given = RopeStoreArgs(
             qkv_BTO.view(-1, width), slot_N=slot_N, k_PsGK=k_PsGK, v_PsGK=v_PsGK,
             scales=(scales[0], scales[1]) if scales else None, cos_ND=cos_ND, sin_ND=sin_ND,
-            q_norm=terms_of(norms[0]), k_norm=terms_of(norms[1]), v_norm=terms_of(norms[2]),
-            norm_last=any(norm is not None and norm.last for norm in norms[:2]), clip=self.spec.clip_qkv,
+            q_norm=q_norm, k_norm=k_norm, v_norm=v_norm, norm_last=self.q_norm is not None and self.q_norm.last, clip=self.spec.clip_qkv,
             layout=leaf.layout if isinstance(leaf, Rope) else "half", heads=d.heads, kv_heads=d.kv_heads, dim=d.head_dim,
         )  # fmt: skip
         q_NHK = rope_and_store_kv(given)
         q_BTHK = self.tempered(q_NHK.view(batch, tokens, *q_NHK.shape[1:]), metadata.mask)
         return self.mix(q_BTHK, k_PsGK, v_PsGK, metadata, metadata.mask, metadata.kernel, scales)
-
-    def inputs(self) -> list[nn.Module]:
-        return [m for name in ("q", "k", "v") if (m := self._modules.get(name)) is not None]
-
-    def output(self) -> nn.Module:
-        maps: Any = self._modules
-        return maps["o"]
 
     def split(self, qkv_BTO: Tensor, metadata: AttentionMetadata) -> tuple[Tensor, Tensor | None, Tensor]:
         """Queries, keys (None: the queries) and values of one product, rotated in one go if nothing else is done to them."""
@@ -199,7 +202,7 @@ class Attention(FusedInputs):
 
     def project_kv(self, x_BSD: Tensor, metadata: AttentionMetadata, prefix: str = "") -> tuple[Any, ...]:
         """Keys (None: the queries) and values as they are cached; `prefix`: of which projections."""
-        maps: Any = self._modules
+        maps = self._modules
         k_rope = metadata.k_rope if self.rope_before_cache else None
         v_rope = metadata.k_rope if self.rotates_values else None
         shares = self.mixing.shares_keys
@@ -274,24 +277,6 @@ class Attention(FusedInputs):
         words.append("cross" if self.cross else str(self.spec.pattern or ("causal" if d.causal else "full")))
         words.append(self.leaf.kind)
         return ", ".join(words)
-
-
-def why_not_stored(body: Attention) -> str | None:
-    """Why no kernel norms, rotates and stores at once what an attention projects; None: one does."""
-    if body.k is None or body.apart is not None or not body.rope_before_cache:
-        return "what it keeps is not one key and one value of each token, as they are projected"
-    if body.rotates and not isinstance(body.leaf, Rope):
-        return f"the kernel rotates by RoPE, not by {body.leaf.kind!r}"
-    if body.rotates_values:
-        return "the kernel rotates no values"
-    if body.position is not None and body.rotates:
-        return "each layer has angles of its own"
-    norms = [norm for norm in (body.q_norm, body.k_norm, body.v_norm) if norm is not None]
-    if any(norm.whole for norm in norms) or (body.v_norm is not None and body.v_norm.last):
-        return "the kernel norms each head"
-    if body.q_norm is not None and body.k_norm is not None and body.q_norm.last != body.k_norm.last:
-        return "queries and keys are normed at different places"
-    return None
 
 
 def temperature(spec: Temperature, q_pos_BT: Tensor, like: Tensor) -> Tensor:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -19,20 +17,17 @@ from anyformer.specs.axes import Dims, FeedForward
 class FeedForwardNet(FusedInputs):
     """down(combine(up(x))) or down(combine(gate(x), up(x)))."""
 
+    back = "down"
+
     def __init__(self, leaf: FeedForward, dims: Dims) -> None:
         super().__init__()
-        self.leaf = leaf
+        self.leaf, self.reads = leaf, leaf.inputs
         for name in leaf.inputs:
             self.add_module(name, Linear(dims.width, dims.ffn_width, bias=leaf.bias))
         self.down = Linear(dims.ffn_width, dims.width, bias=leaf.bias)
 
     def forward(
-        self,
-        x_BTD: Tensor,
-        *,
-        norm: Norm | None = None,
-        residual_BTD: Tensor | None = None,
-        inplace: bool = False,
+        self, x_BTD: Tensor, *, norm: Norm | None = None, residual_BTD: Tensor | None = None, inplace: bool = False
     ) -> Tensor:
         """What the network makes of `norm(x)`, added to the residual if there is one, which may then be written over."""
         chunk = self.leaf.chunk
@@ -47,19 +42,12 @@ class FeedForwardNet(FusedInputs):
             y_BTD = torch.cat([self.forgetful(piece) for piece in x_BTD.flatten(0, -2).split(chunk)]).view(x_BTD.shape)
         return y_BTD if residual_BTD is None else residual_BTD + y_BTD
 
-    def inputs(self) -> list[nn.Module]:
-        return [m for name in self.leaf.inputs if (m := self._modules.get(name)) is not None]
-
-    def output(self) -> nn.Module:
-        return self.down
-
     def answer(self, x: Tensor, training: bool) -> Tensor:
         """The network, for any tokens (...,D)."""
-        maps: Any = self._modules  # See Attention.attend.
-        inner = self.leaf.combine(*[maps[name](x) for name in self.leaf.inputs])
+        inner = self.leaf.combine(*[self._modules[name](x) for name in self.leaf.inputs])
         if self.leaf.dropout > 0:
             inner = F.dropout(inner, self.leaf.dropout, training)
-        return maps["down"](inner)
+        return self._modules["down"](inner)
 
     def forgetful(self, x_ND: Tensor) -> Tensor:
         """The network, which keeps its input only and computes the inner activation again for the gradient."""

@@ -32,17 +32,19 @@ GLOBAL_PRE_HOOKS = torch.nn.modules.module._global_forward_pre_hooks
 class FusedInputs(nn.Module):
     """A module that owns projections of one input and one back, and keeps the weights of the former in one storage."""
 
+    _modules: dict[str, Any]
+    # Read past nn.Module.__getattr__: a token of a small model takes microseconds, and look-ups were a thirtieth of them.
+    reads: tuple[str, ...]
+    """Names of the projections that read the same input, in the order of their weights; some may be missing."""
+    back: str
+    """Name of the projection back."""
     apart: str | None = None
     """Why its projections never run as one product, if they don't."""
     _fused: Fused | None = None
 
     def inputs(self) -> list[nn.Module]:
-        """The projections that read the same input, in the order of their weights."""
-        raise TypeError(f"{type(self).__name__} must name its projections of one input")
-
-    def output(self) -> nn.Module:
-        """The projection back."""
-        raise TypeError(f"{type(self).__name__} must name its projection back")
+        """The projections that read the same input."""
+        return [m for name in self.reads if (m := self._modules.get(name)) is not None]
 
     def fused(self, x: Tensor, norm: nn.Module | None = None) -> Fused | None:
         """The fused products, if this pass may run them on `norm(x)`; None: it runs map by map."""
@@ -111,20 +113,19 @@ def allocating() -> Iterator[None]:
         _empty.now = False
 
 
-def lay_out(maps: Sequence[nn.Module]) -> None:
+def lay_out(maps: Sequence[Any]) -> None:
     """Put the weights of these maps one below the other in one storage, unless they are, or can't be.
 
     For the module that owns them, when it materialises: whoever holds a parameter's memory then holds nothing.
     """
-    linear: Any = maps
     if len(maps) < 2 or _why_apart(maps) is not None or side_by_side(maps) is not None:
         return
-    rows = [len(m.weight) for m in linear]
+    rows = [len(m.weight) for m in maps]
     # Not inference tensors, even if this is called where gradients are off for good: they are parameters.
     with torch.inference_mode(False), torch.no_grad():
-        _place([m.weight for m in linear], rows)
-        if any(m.bias is not None for m in linear):
-            _place([m.bias for m in linear], rows)
+        _place([m.weight for m in maps], rows)
+        if any(m.bias is not None for m in maps):
+            _place([m.bias for m in maps], rows)
 
 
 class FusedLinear(NamedTuple):
@@ -138,17 +139,17 @@ class Fused:
     """One product for all projections of an input, and one back, as long as what they were made of is the same."""
 
     def __init__(self, owner: FusedInputs) -> None:
-        inputs, output = owner.inputs(), owner.output()
-        self.maps = (*inputs, output)
-        self.named = [(name, m) for name, m in owner._modules.items() if m is not None and m in self.maps]
+        inputs, output = owner.inputs(), owner.get_submodule(owner.back)
+        maps = (*inputs, output)
+        self.named = [(name, m) for name, m in owner._modules.items() if m is not None and m in maps]
         """The projections under their names."""
         self.places = [
             (m._parameters, key, p, p.data_ptr() if type(p) is nn.Parameter else 0)
-            for m in self.maps
+            for m in maps
             for key, p in m._parameters.items()
         ]
         """Where their parameters lie. One that is spread over devices has no place; it is never fused, either."""
-        self.hooks = [hooks for m in self.maps for hooks in (m._forward_hooks, m._forward_pre_hooks)]
+        self.hooks = [hooks for m in maps for hooks in (m._forward_hooks, m._forward_pre_hooks)]
         self.why_not = why_not(inputs) or why_not([output])
         self.quantised = False
         if self.why_not is None:
@@ -157,8 +158,7 @@ class Fused:
 
     def project(self, x_BTD: Tensor, norm: Norm | None, ffn: FeedForward | None = None) -> Tensor:
         """What all input projections give for the normed input, side by side; with `ffn` its inner activations (N,F)."""
-        own: Any = None if norm is None else norm._parameters
-        terms = None if norm is None else NormTerms(norm.leaf, own)
+        terms = None if norm is None else NormTerms(norm.leaf, norm._parameters)
         x_ND, read = x_BTD.reshape(-1, x_BTD.shape[-1]), self.read
         if isinstance(read, FusedLinear):
             if ffn is not None:
@@ -180,13 +180,7 @@ class Fused:
         return small_gemm.linear_add(x_NI, *back, residual_BTD.reshape(-1, shape[-1]), over=inplace).view(shape)
 
 
-def terms_of(norm: Norm | None) -> NormTerms | None:
-    """As kernels read a norm: its parameters are looked up at each call."""
-    own: Any = None if norm is None else norm._parameters
-    return None if norm is None else NormTerms(norm.leaf, own)
-
-
-def _product(maps: Sequence[nn.Module]) -> FusedLinear | QuantizedLinear:
+def _product(maps: Sequence[Any]) -> FusedLinear | QuantizedLinear:
     """One product for all of these maps, which `why_not` has passed."""
     first = maps[0]
     found = (
@@ -197,7 +191,7 @@ def _product(maps: Sequence[nn.Module]) -> FusedLinear | QuantizedLinear:
     return found
 
 
-def why_not(maps: Sequence[nn.Module]) -> str | None:
+def why_not(maps: Sequence[Any]) -> str | None:
     """Why these maps can't be one product; None if they can."""
     if all(isinstance(m, QuantizedLinear | Slice) for m in maps):
         wholes = {getattr(m, "whole", m) for m in maps}

@@ -50,13 +50,12 @@ class GlobalAttention(Attention):
         self, x_BTD: Tensor, out_BTHK: Tensor, further: Sequence[Tensor], metadata: AttentionMetadata
     ) -> Tensor:
         """The output with the rows of global tokens as their own projections give them."""
-        maps: Any = self._modules
         rows: Any = metadata.globals_
         index_BN, x_BND = rows.index_BN, x_BTD
         if index_BN is not None:
             index_BN = index_BN.expand(x_BTD.shape[0], -1)
             x_BND = x_BTD.gather(1, index_BN[:, :, None].expand(-1, -1, x_BTD.shape[2]))
-        q_BNHK = self.tempered(self.split_heads(maps["global_q"](x_BND), self.q_norm, rows.turn), rows.mask)
+        q_BNHK = self.tempered(self.split_heads(self._modules["global_q"](x_BND), self.q_norm, rows.turn), rows.mask)
         if further:
             found_BNHK = self.mix(q_BNHK, further[0], further[1], metadata, rows.mask, rows.kernel)
         else:
@@ -71,8 +70,7 @@ class GlobalAttention(Attention):
         """What few global queries take: tokens themselves are keys and values of one shared head, q W_k meets them, and
         W_v follows. The key's bias adds the same to all scores of a query, which the weights ignore.
         """
-        maps: Any = self._modules
-        keys, values = maps["global_k"], maps["global_v"]
+        keys, values = self._modules["global_k"], self._modules["global_v"]
         groups = self.dims.kv_heads
         k_GKD, v_GKD = (m.weight.view(groups, self.dims.head_dim, -1) for m in (keys, values))
         grouped = q_BNHK.unflatten(2, (groups, -1))

@@ -40,10 +40,6 @@ class StackedLinear(nn.Module):
         self.weight = nn.Parameter(torch.empty(experts, out, into))
         self.bias = nn.Parameter(torch.empty(experts, out)) if bias else None
 
-    def stacked(self) -> Stacked:
-        """As kernels read it."""
-        return Stacked(self.weight, self.bias)
-
     def extra_repr(self) -> str:
         experts, out, into = self.weight.shape
         return f"{experts} x ({into} -> {out})" + (", bias" if self.bias is not None else "")
@@ -62,8 +58,8 @@ class Experts(nn.Module):
 
     def forward(self, x_ND: Tensor, chosen_NK: Tensor, share_NK: Tensor) -> Tensor:
         maps: Any = self._modules
-        inputs = [maps[name].stacked() for name in self.leaf.inputs]
-        return mixed(Work(x_ND, chosen_NK, share_NK, inputs, self.down.stacked(), self.combine, self.on_input))
+        *inputs, down = (Stacked(maps[name].weight, maps[name].bias) for name in (*self.leaf.inputs, "down"))
+        return mixed(Work(x_ND, chosen_NK, share_NK, inputs, down, self.combine, self.on_input))
 
     def combine(self, *inputs: Tensor) -> Tensor:
         """The inner activation, some of it dropped in training."""

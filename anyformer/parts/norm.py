@@ -16,6 +16,8 @@ from anyformer.specs.layer import HeadNorm
 class Norm(nn.Module):
     """A norm over vectors of `shape`; leading dimensions of the gain broadcast (one gain for each head)."""
 
+    _parameters: dict[str, Any]
+
     def __init__(self, leaf: NormLeaf, shape: tuple[int, ...]) -> None:
         super().__init__()
         self.leaf, self.shape = leaf, shape
@@ -23,10 +25,9 @@ class Norm(nn.Module):
             self.register_parameter(name, nn.Parameter(torch.empty(weight.shape)))
 
     def forward(self, x: Tensor, /) -> Tensor:
-        own: Any = self._parameters
         if x.is_cuda and not torch.is_grad_enabled():
-            return small_gemm.norm(x, NormTerms(self.leaf, own))
-        return self.leaf.apply(x, own)
+            return small_gemm.norm(x, NormTerms(self.leaf, self._parameters))
+        return self.leaf.apply(x, self._parameters)
 
     def extra_repr(self) -> str:
         return f"{self.leaf.kind} {'x'.join(map(str, self.shape))}, eps {self.leaf.eps:g}"

@@ -92,6 +92,8 @@ class Leaf(OpenAxis):
     """Fields that must be above 0."""
     hints: ClassVar[Mapping[str, str]] = {}
     """What to say of a field that is below its bound."""
+    formula: ClassVar[str] = ""
+    """What it computes, in one line of plain text with {field} for its own numbers, unless `equation` says more."""
 
     def called(self) -> str:
         """The name for people."""
@@ -99,7 +101,7 @@ class Leaf(OpenAxis):
 
     def equation(self) -> str:
         """What it computes, in one line of plain text with its own numbers filled in; "" if it has nothing to say."""
-        return ""
+        return self.formula.format_map(vars(self))
 
     def problems(self) -> Iterator[Problem]:
         """What is wrong with this node on its own: fields beyond their bounds, and what a leaf adds. Unset is never wrong."""

@@ -100,6 +100,8 @@ class Pattern(Leaf, axis="pattern", leaves="anyformer.parts.patterns"):
     """True if some keys count several times in the softmax (see `extra`)."""
     counted: ClassVar[tuple[str, ...] | None] = None
     """Fields that count tokens; None: every whole number does."""
+    blocks: ClassVar[str] = ""
+    """The field with the tokens of a block, if only the block of a query and of a key matters."""
 
     def _flag(self, **flags: bool) -> None:
         """Sets flags of this pattern alone, where they follow from its fields."""
@@ -166,7 +168,8 @@ class Pattern(Leaf, axis="pattern", leaves="anyformer.parts.patterns"):
 
     def grains(self) -> tuple[int, int]:
         """The predicate changes only where a query (a key) passes a multiple of so many positions; 0: nowhere."""
-        return 1, 1
+        size = getattr(self, self.blocks) if self.blocks else 1
+        return size, size
 
     def chosen(self, q: Tokens) -> list[Any] | None:
         """The key grains that each query sees, if they are few and can be listed. -1 means none."""
@@ -174,7 +177,7 @@ class Pattern(Leaf, axis="pattern", leaves="anyformer.parts.patterns"):
 
     def sizes(self) -> tuple[int, ...]:
         """How many tokens the parts of the pattern span."""
-        return tuple(self._whole().values())
+        return (4 * self.grains()[0],) if self.blocks else tuple(self._whole().values())
 
     def shrunk(self, by: float) -> Pattern:
         """The same pattern with its sizes divided, to be drawn on few tokens."""

@@ -41,7 +41,7 @@ def quantised(seed, kind):
         return None
     if kind == "int8":
         return quantize(plain, kind)
-    found = {w: plain.get_parameter(w) for maps in products(plain) for w in maps.weights}
+    found = {w: plain.get_parameter(w) for _, names in products(plain) for w in names.values()}
     if isinstance(plain.head, LMHead):
         found[HEAD] = plain.head.product()[0]
     numbers = {name: numbers_of(w, kind) for name, w in found.items() if w.shape[1] % 16 == 0}

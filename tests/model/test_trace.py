@@ -8,7 +8,7 @@ import torch
 import anyformer as af
 from anyformer.errors import InputError
 from anyformer.kernels.attention.score_bias import value_part
-from anyformer.model import trace_recorder
+from anyformer.model import trace as tracing
 from anyformer.model.trace_names import Sites
 from anyformer.parts.attention import Attention
 from anyformer.specs import Mixer
@@ -170,7 +170,7 @@ def test_trace_weights_made_in_pieces_equal_those_made_at_once(position, monkeyp
     mask = torch.ones_like(IDS)
     mask[0, :4] = 0
     whole = model.trace(IDS, attention_mask=mask, attention="all")
-    monkeypatch.setattr(trace_recorder, "ROOM", 2 * 6 * 11 * 3)
+    monkeypatch.setattr(tracing, "ROOM", 2 * 6 * 11 * 3)
     pieces = model.trace(IDS, attention_mask=mask, attention="all")
     for name in whole:
         assert_close("kernel", pieces[name], whole[name])

@@ -12,7 +12,7 @@ import anyformer as af
 from anyformer.errors import InputError, SpecError
 from anyformer.kernels.attention import choice
 from anyformer.kernels.dispatch import KernelRequest
-from anyformer.nn.metadata import self_metadata
+from anyformer.nn.attention import self_metadata
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.full import Full
 from anyformer.specs import Position

@@ -73,7 +73,7 @@ def test_block_reversible_runs_two_streams():
 
 
 def _metadata_of(part, x):
-    from anyformer.nn.metadata import self_metadata
+    from anyformer.nn.attention import self_metadata
 
     return self_metadata("here", part.body.attention.body, part.layer.pattern, x)
 

@@ -11,10 +11,8 @@ from anyformer.specs.axes import Init, Normal, ParamSpec
 class FanIn(Init, kind="fan_in"):
     """What goes in with variance 1 comes out with variance 1."""
 
+    formula = "W ~ N(0, 1/d_in), tables N(0, 1)"
     title = "fan-in"
-
-    def equation(self) -> str:
-        return "W ~ N(0, 1/d_in), tables N(0, 1)"
 
     def rule(self, weight: ParamSpec, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
         table = weight.role in ("embedding", "position_embedding")

@@ -15,8 +15,7 @@ class Glorot(Init, kind="glorot"):
     about sqrt(width), so tied embeddings start at width^-1/2 (of the table's own width).
     """
 
-    def equation(self) -> str:
-        return "W ~ N(0, 2/(d_in + d_out)), tables N(0, 1), tied tables N(0, 1/d), all cut at 3 sigma"
+    formula = "W ~ N(0, 2/(d_in + d_out)), tables N(0, 1), tied tables N(0, 1/d), all cut at 3 sigma"
 
     def rule(self, weight: ParamSpec, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
         if weight.role in ("embedding", "position_embedding"):

@@ -11,12 +11,10 @@ from anyformer.specs.axes import Init, Normal, ParamSpec
 class GPT2(Init, kind="gpt2"):
     """The residual's variance stays bounded as depth grows."""
 
+    formula = "W ~ N(0, {std:g}^2), into the residual N(0, {std:g}^2 / (2 depth))"
     title = "GPT-2"
     positive = ("std",)
     std: float = 0.02
-
-    def equation(self) -> str:
-        return f"W ~ N(0, {self.std:g}^2), into the residual N(0, {self.std:g}^2 / (2 depth))"
 
     def rule(self, weight: ParamSpec, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
         residual = weight.role in ("attention_out", "ffn_out")

@@ -11,10 +11,8 @@ from anyformer.specs.axes import Init, Normal, ParamSpec
 class SmallWang(Init, kind="small"):
     """Small init for every input, Wang init for projections back into the residual."""
 
+    formula = "W ~ N(0, 2 / (5 width)), into the residual N(0, 4 / (depth^2 width))"
     title = "small and Wang"
-
-    def equation(self) -> str:
-        return "W ~ N(0, 2 / (5 width)), into the residual N(0, 4 / (depth^2 width))"
 
     def rule(self, weight: ParamSpec, *, width: int, depth: int, tied: bool, heads: int, head_dim: int) -> Normal:
         residual = weight.role in ("attention_out", "ffn_out")

@@ -12,13 +12,11 @@ from anyformer.specs.axes import Mixer, Tensor
 class Relu(Mixer, kind="relu"):
     """Sparse weights without an exponential."""
 
+    formula = "p_ij = max(s_ij, 0) / (sum_k max(s_ik, 0) + {eps:g}), o_i = sum_j p_ij v_j"
     title = "normalised ReLU"
     positive = ("eps",)
     eps: float = 1e-6
     """Added to the sum, so that a row of zeros stays zero."""
-
-    def equation(self) -> str:
-        return f"p_ij = max(s_ij, 0) / (sum_k max(s_ik, 0) + {self.eps:g}), o_i = sum_j p_ij v_j"
 
     def weigh(self, scores: Tensor, own: Mapping[str, Tensor]) -> Tensor:
         weights = scores.relu()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from anyformer.specs.axes import ParamSpec, Tensor
+from anyformer.specs.axes import Norm, NormRecipe, ParamSpec, Tensor
 
 Gain = Literal["weight", "one_plus", "none"]
 GainAt = Literal["before_cast", "after_cast"]
@@ -14,11 +14,23 @@ GAIN_WORDS: dict[Gain, str] = {"weight": " * g", "one_plus": " * (1 + g)", "none
 """How a gain is written in an equation."""
 
 
-def gain_weights(form: Gain, shape: tuple[int, ...]) -> dict[str, ParamSpec]:
-    """What is stored for a gain of 1."""
-    if form == "none":
-        return {}
-    return {"weight": ParamSpec(shape=shape, role="gain", fill=0.0 if form == "one_plus" else 1.0)}
+class GainedNorm(Norm):
+    """A norm with such a gain, and perhaps a bias."""
+
+    positive = ("eps",)
+    centred: ClassVar[bool]
+    """Whether the mean is taken off first."""
+    gain: Gain
+    gain_at: GainAt
+    bias: bool = False
+
+    def weights(self, shape: tuple[int, ...]) -> dict[str, ParamSpec]:
+        bias = {"bias": ParamSpec(shape=shape, role="bias", fill=0.0)} if self.bias else {}
+        fill = 0.0 if self.gain == "one_plus" else 1.0
+        return ({} if self.gain == "none" else {"weight": ParamSpec(shape=shape, role="gain", fill=fill)}) | bias
+
+    def recipe(self) -> NormRecipe:
+        return NormRecipe(centred=self.centred, gain=self.gain, gain_at=self.gain_at)
 
 
 def one_plus(weight: Tensor) -> Tensor:

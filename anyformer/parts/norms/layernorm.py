@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from anyformer.parts.norms.gain import GAIN_WORDS, Gain, GainAt, gain_weights, one_plus, scaled
-from anyformer.specs.axes import Norm, NormRecipe, ParamSpec, Problem, Tensor
+from anyformer.parts.norms.gain import GAIN_WORDS, Gain, GainAt, GainedNorm, one_plus, scaled
+from anyformer.specs.axes import Problem, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayerNorm(Norm, kind="layernorm"):
+class LayerNorm(GainedNorm, kind="layernorm"):
     """Centring and scale; gain and bias are applied in fp32, before the cast back."""
 
     title = "LayerNorm"
-    positive = ("eps",)
+    centred = True
     eps: float = 1e-5
     gain: Gain = "weight"
     """The stored weight, 1 + the stored weight (Nemotron), or no gain at all (OLMo 1)."""
@@ -30,13 +30,6 @@ class LayerNorm(Norm, kind="layernorm"):
     def equation(self) -> str:
         after = GAIN_WORDS[self.gain] + (" + b" if self.bias else "")
         return f"norm(x) = (x - mean(x)) / sqrt(var(x) + {self.eps:g}){after}"
-
-    def weights(self, shape: tuple[int, ...]) -> dict[str, ParamSpec]:
-        bias = {"bias": ParamSpec(shape=shape, role="bias", fill=0.0)} if self.bias else {}
-        return gain_weights(self.gain, shape) | bias
-
-    def recipe(self) -> NormRecipe:
-        return NormRecipe(centred=True, gain=self.gain, gain_at=self.gain_at)
 
     def apply(self, x: Tensor, own: Mapping[str, Tensor]) -> Tensor:
         import torch

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from anyformer.parts.norms.gain import GAIN_WORDS, Gain, GainAt, gain_weights, one_plus, scaled
-from anyformer.specs.axes import Norm, NormRecipe, ParamSpec, Tensor
+from anyformer.parts.norms.gain import GAIN_WORDS, Gain, GainAt, GainedNorm, one_plus, scaled
+from anyformer.specs.axes import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class RMSNorm(Norm, kind="rmsnorm"):
+class RMSNorm(GainedNorm, kind="rmsnorm"):
     """Scale only, no centring."""
 
     title = "RMSNorm"
-    positive = ("eps",)
+    centred = False
     eps: float = 1e-6
     gain: Gain = "weight"
     """The stored weight, 1 + the stored weight (Gemma), or no gain at all."""
@@ -23,12 +23,6 @@ class RMSNorm(Norm, kind="rmsnorm"):
 
     def equation(self) -> str:
         return f"norm(x) = x / sqrt(mean(x^2) + {self.eps:g}){GAIN_WORDS[self.gain]}"
-
-    def weights(self, shape: tuple[int, ...]) -> dict[str, ParamSpec]:
-        return gain_weights(self.gain, shape)
-
-    def recipe(self) -> NormRecipe:
-        return NormRecipe(centred=False, gain=self.gain, gain_at=self.gain_at)
 
     def apply(self, x: Tensor, own: Mapping[str, Tensor]) -> Tensor:
         import torch

@@ -12,6 +12,7 @@ from anyformer.specs.patterns import Pattern, Tokens
 class Band(Pattern, kind="band"):
     """-after <= q - k <= before."""
 
+    formula = "-{after} <= q - k <= {before}"
     minimum = {"before": 0, "after": 0}
     before: int
     """Tokens seen before it."""
@@ -23,9 +24,6 @@ class Band(Pattern, kind="band"):
 
     def allows(self, q: Tokens, k: Tokens) -> Any:
         return (q.pos - k.pos <= self.before) & (k.pos - q.pos <= self.after)
-
-    def equation(self) -> str:
-        return f"-{self.after} <= q - k <= {self.before}"
 
     def interval(self, pos: Any, length: int) -> tuple[Any, Any]:
         return (pos - self.before).clip(0), (pos + self.after).clip(None, length - 1)

@@ -17,6 +17,8 @@ class BigBirdEval(Pattern, kind="bigbird_eval"):
     model does.
     """
 
+    formula = "k // {block} = 0, counted {count} more times, if 0 < q // {block} < blocks - 1"
+    blocks = "block"
     shift_invariant = False
     needs_length = True
     counted = ("block",)
@@ -39,12 +41,3 @@ class BigBirdEval(Pattern, kind="bigbird_eval"):
 
     def is_repeated(self, k: Tokens) -> Any:
         return k.pos < self.block
-
-    def equation(self) -> str:
-        return f"k // {self.block} = 0, counted {self.count} more times, if 0 < q // {self.block} < blocks - 1"
-
-    def grains(self) -> tuple[int, int]:
-        return self.block, self.block
-
-    def sizes(self) -> tuple[int, ...]:
-        return (4 * self.block,)

@@ -26,6 +26,8 @@ class BigBirdRandom(Pattern, kind="bigbird_random"):
     training only: with `drawn="training"` a model in eval mode has `bigbird_eval` instead.
     """
 
+    formula = "k // {block} in {count} blocks, drawn by (layer, head, q // {block})"
+    blocks = "block"
     shift_invariant = False
     needs_length = True
     per_head = True
@@ -70,15 +72,6 @@ class BigBirdRandom(Pattern, kind="bigbird_random"):
         from anyformer.parts.patterns.bigbird_eval import BigBirdEval
 
         return self if self.drawn == "always" else BigBirdEval(block=self.block, count=self.count)
-
-    def equation(self) -> str:
-        return f"k // {self.block} in {self.count} blocks, drawn by (layer, head, q // {self.block})"
-
-    def grains(self) -> tuple[int, int]:
-        return self.block, self.block
-
-    def sizes(self) -> tuple[int, ...]:
-        return (4 * self.block,)
 
     def shrunk(self, by: float) -> Pattern:
         block = max(1, round(self.block / by))

@@ -12,13 +12,11 @@ from anyformer.specs.patterns import Pattern, Tokens
 class Causal(Pattern, kind="causal"):
     """k <= q."""
 
+    formula = "k <= q"
     causal = True
 
     def allows(self, q: Tokens, k: Tokens) -> Any:
         return k.pos <= q.pos
-
-    def equation(self) -> str:
-        return "k <= q"
 
     def interval(self, pos: Any, length: int) -> tuple[Any, Any]:
         return pos * 0, pos

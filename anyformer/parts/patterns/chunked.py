@@ -14,6 +14,7 @@ from anyformer.specs.patterns import Pattern, Tokens
 class Chunked(Pattern, kind="chunked"):
     """-after <= q // size - k // size <= before."""
 
+    blocks = "size"
     shift_invariant = False
     counted = ("size",)
     minimum = {"size": 1, "before": 0, "after": 0}
@@ -48,9 +49,6 @@ class Chunked(Pattern, kind="chunked"):
 
     def ahead(self) -> int:
         return self.size * (self.after + 1) - 1
-
-    def grains(self) -> tuple[int, int]:
-        return self.size, self.size
 
     def sizes(self) -> tuple[int, ...]:
         return (self.size * (1 + self.before + self.after),)

@@ -10,25 +10,35 @@ from anyformer.specs.axes import Problem
 from anyformer.specs.patterns import Pattern, Tokens
 
 
-@dataclass(frozen=True, kw_only=True)
-class DilatedWindow(Pattern, kind="dilated_window"):
-    """0 <= q - k <= (size - 1) dilation, in steps of dilation."""
+class Dilated(Pattern):
+    """Every `dilation`-th token of those within `horizon()` and `ahead()`."""
 
-    causal = True
-    minimum = {"size": 1, "dilation": 1}
     hints = {"size": "a window holds the token itself", "dilation": "1 is a window without gaps"}
-    size: int
-    """Tokens seen, itself included."""
     dilation: int
-    """How far they are apart; 1 is a plain window."""
 
     def check(self, heads: int, context: int) -> Iterator[Problem]:
-        if self.size > 1 and self.dilation >= context > 1:
+        if self.horizon() != 1 and self.dilation >= context > 1:
             yield "dilation", f"{self.dilation} leaves no key but itself in {context} tokens; make it smaller"
 
     def allows(self, q: Tokens, k: Tokens) -> Any:
         back = q.pos - k.pos
-        return (back >= 0) & (back < self.horizon()) & (back % self.dilation == 0)
+        return (back < self.horizon()) & (-back <= self.ahead()) & (back % self.dilation == 0)
+
+    def _smaller(self, by: float) -> int:
+        """The dilation of a pattern that is so many times smaller."""
+        return min(self.dilation, max(2, round(self.dilation / by)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DilatedWindow(Dilated, kind="dilated_window"):
+    """0 <= q - k <= (size - 1) dilation, in steps of dilation."""
+
+    causal = True
+    minimum = {"size": 1, "dilation": 1}
+    size: int
+    """Tokens seen, itself included."""
+    dilation: int
+    """How far they are apart; 1 is a plain window."""
 
     def equation(self) -> str:
         return f"q - k in {{0, {self.dilation}, ..., {self.horizon() - 1}}}"
@@ -43,5 +53,5 @@ class DilatedWindow(Pattern, kind="dilated_window"):
         return (self.horizon(),)
 
     def shrunk(self, by: float) -> Pattern:
-        dilation = min(self.dilation, max(2, round(self.dilation / by)))
+        dilation = self._smaller(by)
         return DilatedWindow(size=max(2, round(self.horizon() / by) // dilation + 1), dilation=dilation)

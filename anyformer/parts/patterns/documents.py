@@ -12,11 +12,10 @@ from anyformer.specs.patterns import Pattern, Tokens
 class Documents(Pattern, kind="documents"):
     """document(q) == document(k)."""
 
+    formula = "document(q) = document(k)"
+
     def allows(self, q: Tokens, k: Tokens) -> Any:
         return (q.document == k.document) & (q.pos == q.pos) & (k.pos == k.pos)
-
-    def equation(self) -> str:
-        return "document(q) = document(k)"
 
     def interval(self, pos: Any, length: int) -> tuple[Any, Any]:
         return pos * 0, pos * 0 + length - 1

@@ -15,6 +15,7 @@ from anyformer.specs.patterns import Pattern, Reach, Tokens
 class EdgeBlocks(Pattern, kind="edge_blocks"):
     """The block of q or of k is one of the first or of the last; `causal & edge_blocks(64, last=0)` are columns."""
 
+    blocks = "block"
     shift_invariant = False
     needs_length = True
     counted = ("block",)
@@ -62,9 +63,6 @@ class EdgeBlocks(Pattern, kind="edge_blocks"):
     def keeps(self) -> Keep:
         # The queries of a last block see everything.
         return Keep() if self.last else Keep(first=self.first * self.block, recent=1)
-
-    def grains(self) -> tuple[int, int]:
-        return self.block, self.block
 
     def sizes(self) -> tuple[int, ...]:
         return (4 * self.block * max(self.first, self.last),)

@@ -12,11 +12,10 @@ from anyformer.specs.patterns import Pattern, Tokens
 class Full(Pattern, kind="full"):
     """Always."""
 
+    formula = "always"
+
     def allows(self, q: Tokens, k: Tokens) -> Any:
         return (q.pos == q.pos) & (k.pos == k.pos)
-
-    def equation(self) -> str:
-        return "always"
 
     def interval(self, pos: Any, length: int) -> tuple[Any, Any]:
         return pos * 0, pos * 0 + length - 1

@@ -14,6 +14,7 @@ from anyformer.specs.patterns import Pattern, Tokens
 class Heads(Pattern, kind="heads"):
     """first <= head < last."""
 
+    formula = "{first} <= head < {last}"
     per_head = True
     counted = ()
     minimum = {"first": 0}
@@ -34,9 +35,6 @@ class Heads(Pattern, kind="heads"):
     def allows(self, q: Tokens, k: Tokens) -> Any:
         # Positions are named so that the answer has the shape of the pairs.
         return (q.head >= self.first) & (q.head < self.last) & (q.pos == q.pos) & (k.pos == k.pos)
-
-    def equation(self) -> str:
-        return f"{self.first} <= head < {self.last}"
 
     def in_head(self, head: int) -> bool:
         return self.first <= head < self.last

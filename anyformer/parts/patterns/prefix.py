@@ -12,6 +12,7 @@ from anyformer.specs.patterns import Pattern, Tokens
 class Prefix(Pattern, kind="prefix"):
     """q < length and k < length."""
 
+    formula = "q < {length} and k < {length}"
     shift_invariant = False
     minimum = {"length": 1}
     hints = {"length": "without a prefix leave it out"}
@@ -23,9 +24,6 @@ class Prefix(Pattern, kind="prefix"):
 
     def allows(self, q: Tokens, k: Tokens) -> Any:
         return (q.pos < self.length) & (k.pos < self.length)
-
-    def equation(self) -> str:
-        return f"q < {self.length} and k < {self.length}"
 
     def interval(self, pos: Any, length: int) -> tuple[Any, Any]:
         return pos * 0, min(self.length, length) * (pos < self.length) - 1

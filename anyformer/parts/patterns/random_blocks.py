@@ -4,31 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from anyformer.specs.axes import Problem
 from anyformer.specs.patterns import Pattern, Tokens
 from anyformer.specs.random_choice import LARGEST, among, draw
 
 
-@dataclass(frozen=True, kw_only=True)
-class RandomBlocks(Pattern, kind="random_blocks"):
-    """k // block is one of `count` blocks drawn from (seed, layer, head, the number of blocks, q // block)."""
+class Drawn(Pattern):
+    """A query sees `count` blocks of keys, drawn from (seed, layer, head, the number of blocks, its own block)."""
 
     shift_invariant = False
     needs_length = True
     per_head = True
     per_layer = True
-    counted = ("block",)
-    minimum = {"block": 1, "count": 1}
+    words: ClassVar[str]
+    """What is drawn, in the plural."""
     block: int
-    """Tokens in a block; the last block of a document may be shorter."""
     count: int
-    """Blocks that are drawn for each block of queries."""
-    seed: int = 0
-    """Another seed draws other blocks."""
-    past: bool = False
-    """Draw among the blocks up to the query's own, as a decoder needs it; the document's length is not read then."""
+    seed: int
+    past: bool
 
     def __post_init__(self) -> None:
         self._flag(needs_length=not self.past, causal=self.past and self.block == 1)
@@ -41,7 +36,7 @@ class RandomBlocks(Pattern, kind="random_blocks"):
     def check(self, heads: int, context: int) -> Iterator[Problem]:
         room = -(-context // self.block)
         if self.count > room:
-            yield "count", f"{self.count} is more than the {room} blocks that a document may have"
+            yield "count", f"{self.count} is more than the {room} {self.words} that a document may have"
 
     def allows(self, q: Tokens, k: Tokens) -> Any:
         return among(k.pos // self.block, self.chosen(q))
@@ -51,15 +46,26 @@ class RandomBlocks(Pattern, kind="random_blocks"):
         blocks = own + 1 if self.past else (q.length + self.block - 1) // self.block
         return draw(self.count, blocks, (self.seed, q.layer, q.head, blocks, own))
 
-    def equation(self) -> str:
-        among = f"blocks 0 to q // {self.block}" if self.past else "all blocks"
-        return f"k // {self.block} in {self.count} of {among}, drawn by (seed {self.seed}, layer, head, blocks)"
-
     def ahead(self) -> int | None:
         return self.block - 1 if self.past else None
 
-    def grains(self) -> tuple[int, int]:
-        return self.block, self.block
 
-    def sizes(self) -> tuple[int, ...]:
-        return (4 * self.block,)
+@dataclass(frozen=True, kw_only=True)
+class RandomBlocks(Drawn, kind="random_blocks"):
+    """k // block is one of `count` blocks drawn from (seed, layer, head, the number of blocks, q // block)."""
+
+    words, blocks = "blocks", "block"
+    counted = ("block",)
+    minimum = {"block": 1, "count": 1}
+    block: int
+    """Tokens in a block; the last block of a document may be shorter."""
+    count: int
+    """Blocks that are drawn for each block of queries."""
+    seed: int = 0
+    """Another seed draws other blocks."""
+    past: bool = False
+    """Draw among the blocks up to the query's own, as a decoder needs it; the document's length is not read then."""
+
+    def equation(self) -> str:
+        among = f"blocks 0 to q // {self.block}" if self.past else "all blocks"
+        return f"k // {self.block} in {self.count} of {among}, drawn by (seed {self.seed}, layer, head, blocks)"

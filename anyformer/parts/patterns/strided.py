@@ -14,6 +14,7 @@ from anyformer.specs.patterns import Pattern, Tokens
 class Strided(Pattern, kind="strided"):
     """(q - k) mod stride = 0: the second set of Child et al. 2019, section 4.3."""
 
+    formula = "(q - k) mod {stride} = 0"
     minimum = {"stride": 1}
     hints = {"stride": "1 sees every token"}
     stride: int
@@ -25,9 +26,6 @@ class Strided(Pattern, kind="strided"):
 
     def allows(self, q: Tokens, k: Tokens) -> Any:
         return (q.pos - k.pos) % self.stride == 0
-
-    def equation(self) -> str:
-        return f"(q - k) mod {self.stride} = 0"
 
     def interval(self, pos: Any, length: int) -> tuple[Any, Any] | None:
         return (pos * 0, pos * 0 + length - 1) if self.stride == 1 else None

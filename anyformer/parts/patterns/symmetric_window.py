@@ -12,6 +12,7 @@ from anyformer.specs.patterns import Pattern, Tokens
 class SymmetricWindow(Pattern, kind="symmetric_window"):
     """|q - k| <= radius."""
 
+    formula = "|q - k| <= {radius}"
     minimum = {"radius": 0}
     radius: int
 
@@ -20,9 +21,6 @@ class SymmetricWindow(Pattern, kind="symmetric_window"):
 
     def allows(self, q: Tokens, k: Tokens) -> Any:
         return (q.pos - k.pos <= self.radius) & (k.pos - q.pos <= self.radius)
-
-    def equation(self) -> str:
-        return f"|q - k| <= {self.radius}"
 
     def interval(self, pos: Any, length: int) -> tuple[Any, Any]:
         return (pos - self.radius).clip(0), (pos + self.radius).clip(None, length - 1)

@@ -12,6 +12,7 @@ from anyformer.specs.patterns import Pattern, Tokens
 class Window(Pattern, kind="window"):
     """0 <= q - k < size."""
 
+    formula = "0 <= q - k < {size}"
     causal = True
     minimum = {"size": 1}
     hints = {"size": "a window holds the token itself"}
@@ -19,9 +20,6 @@ class Window(Pattern, kind="window"):
 
     def allows(self, q: Tokens, k: Tokens) -> Any:
         return (k.pos <= q.pos) & (q.pos - k.pos < self.size)
-
-    def equation(self) -> str:
-        return f"0 <= q - k < {self.size}"
 
     def interval(self, pos: Any, length: int) -> tuple[Any, Any]:
         return (pos - self.size + 1).clip(0), pos

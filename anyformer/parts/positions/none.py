@@ -11,8 +11,6 @@ from anyformer.specs.axes import Position
 class NoPosition(Position, kind="none"):
     """Nothing is added, rotated or biased."""
 
+    formula = "s_ij = scale q_i . k_j"
     title = "no positions"
     relative = True
-
-    def equation(self) -> str:
-        return "s_ij = scale q_i . k_j"

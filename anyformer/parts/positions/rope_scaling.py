@@ -47,13 +47,11 @@ class RopeScaling(Leaf, axis="rope scaling", leaves="anyformer.parts.positions.r
 class Linear(RopeScaling, kind="linear"):
     """Positions are divided by the factor (Chen et al. 2023)."""
 
+    formula = "f_i becomes f_i / {factor:.10g}"
     factor: float
 
     def constants(self, plain: list[float], theta: float) -> dict[str, Sequence[float]]:
         return {"frequency": [f / self.factor for f in plain]}
-
-    def equation(self) -> str:
-        return f"f_i becomes f_i / {self.factor:.10g}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from anyformer.specs.axes import Dims, ParamSpec, Position, Problem, QKPositions
 class TransformerXL(Position, kind="xl"):
     """Content and position biases u and v for each head, and a projection W_r of sine distances."""
 
+    formula = "s_ij = scale ((q_i + u) . k_j + (q_i + v) . W_r R_(i-j)), R_d the sines and cosines of d"
     title = "Transformer-XL"
     relative = True
     reads_content = True
@@ -28,9 +29,6 @@ class TransformerXL(Position, kind="xl"):
     def check(self, dims: Dims) -> Iterator[Problem]:
         if dims.width % 2:
             yield "kind", f"'xl' pairs sines with cosines, so width must be even, got {dims.width}"
-
-    def equation(self) -> str:
-        return "s_ij = scale ((q_i + u) . k_j + (q_i + v) . W_r R_(i-j)), R_d the sines and cosines of d"
 
     def weights(self, dims: Dims) -> dict[str, ParamSpec]:
         heads = ParamSpec(shape=(dims.heads, dims.head_dim), role="relative")
