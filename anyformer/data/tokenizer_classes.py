@@ -157,10 +157,8 @@ INFILLING = {
 SENTENCE = ("{cls_token}:0 $A:0 {sep_token}:0", "{cls_token}:0 $A:0 {sep_token}:0 $B:1 {sep_token}:1")
 
 _GPT2 = Class(steps=_byte_level(), files=BPE_FILES, named=GPT2_END)
-_ROBERTA = Class(
-    steps=_byte_level(), files=BPE_FILES, named=ROBERTA,
-    around=("{cls_token} $A {sep_token}", "{cls_token} $A {sep_token} {sep_token} $B {sep_token}"),
-)  # fmt: skip
+PAIRED = ("{cls_token} $A {sep_token}", "{cls_token} $A {sep_token} {sep_token} $B {sep_token}")
+_ROBERTA = Class(steps=_byte_level(), files=BPE_FILES, named=ROBERTA, around=PAIRED)
 _BERT = Class(
     steps=_bert, model="WordPiece", files=(WORDPIECE_FILE,), around=SENTENCE,
     named={"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"},
