@@ -36,11 +36,6 @@ class RawFile:
     def name(self) -> str:
         return self.path.name
 
-    @property
-    def ending(self) -> str:
-        """How its name ends, without .gz."""
-        return Path(self.name.removesuffix(".gz")).suffix.lower()
-
     def lines(self) -> Iterator[str]:
         """Its lines, each with its newline; only a line feed ends a line, so that no character is lost."""
         # An unpacker by itself looks for the end of a line in Python, which is slow.
@@ -87,10 +82,9 @@ def _decoded(file: Iterable[bytes], name: str) -> Iterator[str]:
         try:
             text = line.decode()
         except UnicodeDecodeError as error:
-            raise DataError(
-                f"{name}: is not UTF-8 text: byte {seen + error.start} is 0x{line[error.start]:02X}; "
-                "convert it first, e.g. with iconv -f latin1 -t utf-8"
-            ) from error
+            what = f"byte {seen + error.start} is 0x{line[error.start]:02X}"
+            way = "convert it first, e.g. with iconv -f latin1 -t utf-8"
+            raise DataError(f"{name}: is not UTF-8 text: {what}; {way}") from error
         yield text if seen else text.removeprefix("\ufeff")
         seen += len(line)
 
@@ -148,7 +142,8 @@ def guess_format(files: Iterable[RawFile]) -> str:
     claimed = {ending: kind for kind in Format.kinds() for ending in format_named(kind).endings}
     kinds: dict[str, str] = {}
     for file in files:
-        kinds.setdefault(claimed.get(file.ending, "text"), file.name)
+        ending = Path(file.name.removesuffix(".gz")).suffix.lower()
+        kinds.setdefault(claimed.get(ending, "text"), file.name)
     if len(kinds) > 1:
         some = ", ".join(f"{name} looks like {kind}" for kind, name in sorted(kinds.items()))
         raise InputError(f"the files have more than one format: {some}; give files of one, or say --format")

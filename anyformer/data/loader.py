@@ -162,10 +162,8 @@ class BatchLoader:
         stream = Stream(self.examples, *objective.around(self._setting, stream=True))
         room = self._room = objective.checked_max_tokens(self._setting)
         if len(stream) < room:
-            raise DataError(
-                f"the text to learn from has {len(stream)} tokens, and one row takes {room} (length); "
-                "give a longer text or a shorter length"
-            )
+            few = f"the text to learn from has {len(stream)} tokens, and one row takes {room} (length)"
+            raise DataError(f"{few}; give a longer text or a shorter length")
         if self.version == 1:
             # One row is given up for the offset, unless there is only one.
             self.rows = max((len(stream) - room) // room, 1)

@@ -94,12 +94,6 @@ class Tokenizer:
         with guarded("the text can't be encoded"):
             return self.inner.encode(_whole(text), add_special_tokens=specials).ids
 
-    def many_text_ids(self, texts: Sequence[str]) -> list[tuple[list[int], int]]:
-        """The same of each text, on all cores, and how many of the first ids are none of the text itself."""
-        with guarded("the texts can't be encoded"):
-            found = self.inner.encode_batch([*map(_whole, texts)], add_special_tokens=True)
-        return [(e.ids, next((i for i, s in enumerate(e.special_tokens_mask) if not s), len(e.ids))) for e in found]
-
     def decode(self, ids: Iterable[int], *, specials: bool = False) -> str:
         """Text of ids. Special tokens appear only if asked for; an id beyond the vocabulary has no text."""
         with guarded("the ids can't be decoded"):
@@ -246,7 +240,9 @@ class DocumentIds(NamedTuple):
 def document_ids(spec: ModelSpec, tokenizer: Tokenizer, texts: Sequence[str]) -> list[DocumentIds]:
     """Ids of whole documents, on all cores."""
     if tokenizer.published:
-        return [DocumentIds(*found) for found in tokenizer.many_text_ids(texts)]
+        with guarded("the texts can't be encoded"):
+            found = tokenizer.inner.encode_batch([*map(_whole, texts)], add_special_tokens=True)
+        return [DocumentIds(e.ids, [*e.special_tokens_mask, 0].index(0)) for e in found]
     before = [] if spec.ids.bos is None else [spec.ids.bos]
     return [DocumentIds(before + ids, len(before)) for ids in tokenizer.encode_many(texts)]
 

@@ -61,10 +61,11 @@ def _llama(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, 
     given = settings.get("add_prefix_space")
     blank = given is None or bool(given)
     scheme = ("always" if settings.get("legacy") else "first") if blank else "never"
-    return None, pre_tokenizers.Metaspace(UNDERLINE, prepend_scheme=scheme, split=False), _spaces(strip=blank)
+    words = pre_tokenizers.Metaspace(UNDERLINE, prepend_scheme=scheme, split=False)
+    return None, words, sentencepiece_decoder(strip=blank)
 
 
-def _spaces(*, strip: bool) -> decoders.Sequence:
+def sentencepiece_decoder(*, strip: bool) -> decoders.Sequence:
     """The decoder of a SentencePiece vocabulary; `strip`: without the space before the first word."""
     first = [decoders.Strip(content=" ", left=1)] if strip else []
     return decoders.Sequence([decoders.Replace(UNDERLINE, " "), decoders.ByteFallback(), decoders.Fuse(), *first])
@@ -73,13 +74,13 @@ def _spaces(*, strip: bool) -> decoders.Sequence:
 def _code_llama(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, str]) -> tuple[Any, Any, Any]:
     _, words, _ = _llama(inner, dict(settings) | {"legacy": False}, named)
     _set_bpe(inner, unk=named["unk_token"], fuse=True, fallback=True)
-    return None, words, _spaces(strip=True)
+    return None, words, sentencepiece_decoder(strip=True)
 
 
 def _gemma(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, str]) -> tuple[Any, Any, Any]:
     _set_bpe(inner, unk=named["unk_token"], fuse=True, fallback=True)
     words = pre_tokenizers.Split(" ", "merged_with_previous")
-    return normalizers.Replace(" ", UNDERLINE), words, _spaces(strip=False)
+    return normalizers.Replace(" ", UNDERLINE), words, sentencepiece_decoder(strip=False)
 
 
 def _bert(inner: tokenizers.Tokenizer, settings: Settings, named: Mapping[str, str]) -> tuple[Any, Any, Any]:
@@ -156,10 +157,8 @@ INFILLING = {
 SENTENCE = ("{cls_token}:0 $A:0 {sep_token}:0", "{cls_token}:0 $A:0 {sep_token}:0 $B:1 {sep_token}:1")
 
 _GPT2 = Class(steps=_byte_level(), files=BPE_FILES, named=GPT2_END)
-_ROBERTA = Class(
-    steps=_byte_level(), files=BPE_FILES, named=ROBERTA,
-    around=("{cls_token} $A {sep_token}", "{cls_token} $A {sep_token} {sep_token} $B {sep_token}"),
-)  # fmt: skip
+PAIRED = ("{cls_token} $A {sep_token}", "{cls_token} $A {sep_token} {sep_token} $B {sep_token}")
+_ROBERTA = Class(steps=_byte_level(), files=BPE_FILES, named=ROBERTA, around=PAIRED)
 _BERT = Class(
     steps=_bert, model="WordPiece", files=(WORDPIECE_FILE,), around=SENTENCE,
     named={"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]", "mask_token": "[MASK]"},

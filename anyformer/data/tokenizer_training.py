@@ -14,6 +14,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from anyformer.data.tokenizer import Tokenizer, guarded, scraps, train_bpe
+from anyformer.data.tokenizer_classes import UNDERLINE, sentencepiece_decoder
 from anyformer.errors import DataError, InputError, nearest
 
 ROLES: dict[str, tuple[str, ...]] = {
@@ -129,13 +130,9 @@ def _wordpiece(texts: Callable[[], Iterable[str]], training: Training) -> Tokeni
 
 def _unigram(texts: Callable[[], Iterable[str]], training: Training) -> Tokenizer:
     """As T5 and Llama have it: a space is a sign of the word after it, and a rare character is spelled in bytes."""
-    normalizer = normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")])
-    split = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Metaspace(prepend_scheme="never", split=True),
-            pre_tokenizers.Split(Regex(r"[\r\n\t]"), behavior="isolated"),
-        ]
-    )
+    normalizer = normalizers.Sequence([normalizers.Prepend(UNDERLINE), normalizers.Replace(" ", UNDERLINE)])
+    lines = pre_tokenizers.Split(Regex(r"[\r\n\t]"), behavior="isolated")
+    split = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(prepend_scheme="never", split=True), lines])
     spelled = [f"<0x{byte:02X}>" for byte in range(256)]
     _room(training, len(training.names) + len(spelled) + 2, "every byte")
     made = tokenizers.Tokenizer(models.Unigram())
@@ -152,9 +149,7 @@ def _unigram(texts: Callable[[], Iterable[str]], training: Training) -> Tokenize
     ranked = [(piece, learned.get(piece, NEVER)) for piece in sorted(pieces, key=pieces.__getitem__)]
     # A byte costs more than any piece: bytes are for what has no other spelling.
     model = models.Unigram([*ranked, *((byte, lowest - 10.0) for byte in spelled)], pieces["<unk>"], byte_fallback=True)
-    strip = decoders.Strip(" ", 1, 0)
-    decoder = decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), strip])
-    return _finished(model, training, normalizer, split, decoder)
+    return _finished(model, training, normalizer, split, sentencepiece_decoder(strip=True))
 
 
 def _chars(texts: Callable[[], Iterable[str]], training: Training) -> Tokenizer:

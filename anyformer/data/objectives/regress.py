@@ -44,10 +44,8 @@ class Regress(Objective, kind="regress"):
         wrong = np.flatnonzero((values_N % channels != 0) | (target_N != outputs))
         if len(wrong):
             i = int(wrong[0])
-            raise DataError(
-                f"example {i} has {values_N[i]} values and {target_N[i]} targets; the spec reads {channels} for each "
-                f"time step (embed.channels) and answers {outputs} (head.outputs)"
-            )
+            asked = f"{channels} for each time step (embed.channels) and answers {outputs} (head.outputs)"
+            raise DataError(f"example {i} has {values_N[i]} values and {target_N[i]} targets; the spec reads {asked}")
         steps_N = values_N // channels
         i, cells, counts = fitting(steps_N, setting.length, self.long)
         return Pieces(i, steps_N[i] - cells, steps_N[i], {"": cells}, **counts)

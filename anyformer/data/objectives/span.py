@@ -87,12 +87,10 @@ class Span(TextObjective, kind="span"):
 
     def to_inputs(self, ids_N: Any, setting: Setting, key: tuple[int, ...]) -> dict[str, Any]:
         sentinels, end = self._sentinels(setting.spec), ids_of(first_eos(setting.spec))
-        if np.isin(ids_N, sentinels).any():
-            taken = int(ids_N[np.isin(ids_N, sentinels)][0])
-            raise DataError(
-                f"token {taken} of the text is a sentinel; widen the vocabulary by {len(sentinels)}, or name other "
-                "sentinels (objective.sentinels)"
-            )
+        taken = ids_N[np.isin(ids_N, sentinels)]
+        if len(taken):
+            way = f"widen the vocabulary by {len(sentinels)}, or name other sentinels (objective.sentinels)"
+            raise DataError(f"token {taken[0]} of the text is a sentinel; {way}")
         draw = np.random.default_rng(key)
         noise, spans = (int(n) for n in self.hidden(len(ids_N)))
         kept = _lengths(len(ids_N) - noise, spans, draw)

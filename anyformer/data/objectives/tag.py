@@ -29,10 +29,8 @@ class Tag(Framed, kind="tag"):
         apart = np.flatnonzero(tokens_N != tags_N)
         if len(apart):
             i = int(apart[0])
-            raise DataError(
-                f"example {i} has {tokens_N[i]} tokens and {tags_N[i]} tags; each token needs one "
-                f"({IGNORE} where it is not the first of its word)"
-            )
+            needed = f"each token needs one ({IGNORE} where it is not the first of its word)"
+            raise DataError(f"example {i} has {tokens_N[i]} tokens and {tags_N[i]} tags; {needed}")
         example_P, start_P, stop_P = cut(tokens_N, setting.length - frame)
         cells = {"": stop_P - start_P + frame}
         return Pieces(example_P, start_P, stop_P, cells, left_out=int((tokens_N == 0).sum()))

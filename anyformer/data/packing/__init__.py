@@ -54,10 +54,8 @@ class Packing(OpenAxis, axis="packing", leaves="anyformer.data.packing"):
             raise DataError(f"rows of {capacity} cells hold nothing; give at least 1")
         if len(lengths_P) and not (lengths_P.min() >= 1 and lengths_P.max() <= capacity):
             wrong = int(np.flatnonzero((lengths_P < 1) | (lengths_P > capacity))[0])
-            raise DataError(
-                f"item {wrong} has {lengths_P[wrong]} cells, and a row holds 1 to {capacity}; "
-                "cut what is longer first, and leave out what is empty"
-            )
+            what = f"item {wrong} has {lengths_P[wrong]} cells, and a row holds 1 to {capacity}"
+            raise DataError(f"{what}; cut what is longer first, and leave out what is empty")
         row_P = self.rows_of(lengths_P, capacity)
         starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.bincount(row_P))])
         return Packed(np.argsort(row_P, kind="stable"), starts, capacity, int(lengths_P.sum()))

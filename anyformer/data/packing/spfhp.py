@@ -28,16 +28,12 @@ class Spfhp(Packing, kind="spfhp"):
 
 def _kinds_of_rows(histogram: Any, capacity: int) -> list[tuple[int, Chain]]:
     """How many rows there are of each kind, and which lengths such a row holds."""
-    done: list[tuple[int, Chain]] = []
     with_room: defaultdict[int, list[tuple[int, Chain]]] = defaultdict(list)
     # Bit n is set while some row has n cells free: the highest set bit is the emptiest row.
     rooms = 0
 
     def keep(count: int, chain: Chain, free: int) -> None:
         nonlocal rooms
-        if not free:
-            done.append((count, chain))
-            return
         with_room[free].append((count, chain))
         rooms |= 1 << free
 
@@ -60,7 +56,8 @@ def _kinds_of_rows(histogram: Any, capacity: int) -> list[tuple[int, Chain]]:
                 for _ in range(times):
                     chain = (length, chain)
                 keep(rows, chain, capacity - times * length)
-    return done + [kind for kinds in with_room.values() for kind in kinds]
+    # Full rows come first.
+    return with_room.pop(0, []) + [kind for kinds in with_room.values() for kind in kinds]
 
 
 def _placed(lengths_P: Any, kinds: list[tuple[int, Chain]]) -> Any:

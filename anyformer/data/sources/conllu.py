@@ -35,10 +35,8 @@ class Conllu(Format, kind="conllu"):
                 continue
             values = bare.split("\t")
             if len(values) != COLUMNS:
-                raise DataError(
-                    f"{name}:{number}: has {len(values)} tab-separated fields, and a word of CoNLL-U has {COLUMNS}; "
-                    "sentences are separated by empty lines"
-                )
+                counts = f"has {len(values)} tab-separated fields, and a word of CoNLL-U has {COLUMNS}"
+                raise DataError(f"{name}:{number}: {counts}; sentences are separated by empty lines")
             if "-" in values[0] or "." in values[0]:
                 continue
             first = first if words else number

@@ -32,8 +32,6 @@ class Tsv(Format, kind="tsv"):
                 if self.header:
                     continue
             if len(values) != len(names):
-                raise DataError(
-                    f"{name}:{number}: has {len(values)} tab-separated fields, and the first line has {len(names)}; "
-                    "every line needs as many"
-                )
+                counts = f"has {len(values)} tab-separated fields, and the first line has {len(names)}"
+                raise DataError(f"{name}:{number}: {counts}; every line needs as many")
             yield Record(dict(zip(names, values, strict=True)), f"{name}:{number}")
