@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 import anyformer as af
-from anyformer.generation.engine.runner_cache import dismiss, runner_for
+from anyformer.generation.engine.model_runner import dismiss, runner_for
 
 BUS = 4.43e12
 """Bytes a second of a matrix-vector product (measured on an H200)."""

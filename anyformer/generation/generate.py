@@ -15,9 +15,8 @@ from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
 from anyformer.generation.engine.core import EngineCore
 from anyformer.generation.engine.engine import make_requests
-from anyformer.generation.engine.model_runner import ModelRunner, RecomputeRunner, TokenPool
+from anyformer.generation.engine.model_runner import ModelRunner, RecomputeRunner, TokenPool, give_back, runner_for
 from anyformer.generation.engine.request import Sequence
-from anyformer.generation.engine.runner_cache import give_back, runner_for
 from anyformer.generation.engine.scheduler import PADDING, Limits
 from anyformer.generation.engine.speculative import make_proposer
 from anyformer.generation.params.checks import shown, whole

@@ -103,3 +103,14 @@ class KVCache(abc.ABC):
         int8: for a kernel that writes them itself.
         """
         raise TypeError("contiguous rows have no blocks that a kernel could write")
+
+
+def concatenated(old: KeyPositions, new: KeyPositions) -> KeyPositions:
+    """Old keys, then new ones."""
+    pos = new[0].expand(len(old[0]), -1)
+    valid, is_global = old[1], None
+    if valid is not None:
+        valid = torch.cat((valid, torch.ones_like(pos, dtype=torch.bool) if new[1] is None else new[1]), 1)
+    if old[2] is not None and new[2] is not None:
+        is_global = torch.cat((old[2], new[2]), 1)
+    return torch.cat((old[0], pos), 1), valid, is_global

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.kernels.block_table import NULL_BLOCK, BlockTable, numbers, write
-from anyformer.parts.kv_cache import KeyPositions, KVCache
+from anyformer.parts.kv_cache import KeyPositions, KVCache, concatenated
 from anyformer.parts.kv_pool import CachedSequence, KVBlockPool
 from anyformer.specs.cache_policy import Keep
 
@@ -185,7 +185,7 @@ class PagedKVCache(KVCache):
             # Padding has the number of a real token, so it writes into the spare slot.
             row_B1, spare = self.slot_B[:, None], self.pool.max_num_seqs
             row_BT = (row_B1 if valid_BT is None else torch.where(valid_BT, row_B1, spare)).expand_as(number_BT)
-            marks[row_BT, number_BT] = False if global_BT is None else global_BT
+            marks[row_BT, number_BT] = torch.zeros_like(row_BT, dtype=torch.bool) if global_BT is None else global_BT
         self.new = pos_BT, valid_BT, self._marks(number_BT)
         self.states = {}
         for blocks in self.blocks:
@@ -203,13 +203,8 @@ class PagedKVCache(KVCache):
         blocks = self.blocks[policy]
         number_BS = numbers(blocks.keep, blocks.slot_S, blocks.before_B if blocks.aside else blocks.after_B)
         there_BS, number_BS = number_BS >= 0, number_BS.clamp(min=0)
-        if not blocks.aside:
-            return number_BS, there_BS, self._marks(number_BS)
-        pos_BT, valid_BT, _ = self.new
-        pos_BT = pos_BT.expand(self.batch, -1)
-        valid_BT = torch.ones_like(pos_BT, dtype=torch.bool) if valid_BT is None else valid_BT
-        number_BS = torch.cat((number_BS, pos_BT), 1)
-        return number_BS, torch.cat((there_BS, valid_BT), 1), self._marks(number_BS)
+        seen = number_BS, there_BS, self._marks(number_BS)
+        return concatenated(seen, self.new) if blocks.aside else seen
 
     def block_table(self, layer: int, queries: int) -> BlockTable | None:
         policy = self.pool.policy_of[layer]

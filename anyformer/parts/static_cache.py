@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.parts.kv_cache import KeyPositions, KVCache
+from anyformer.parts.kv_cache import KeyPositions, KVCache, concatenated
 from anyformer.parts.kv_pool import CachedSequence
 from anyformer.specs.cache_policy import Keep, LayerCacheSpec
 
@@ -178,7 +178,7 @@ class RingCache(LayerCache):
         self.filled, self.keys = 0, tokens.columns(tokens.used, tokens.end)
         if tokens.used > 0:
             self.filled = self._filled(tokens.used)
-            self.keys = _behind(self._find(tokens.used, tokens.seen_B), self.keys)
+            self.keys = concatenated(self._find(tokens.used, tokens.seen_B), self.keys)
         index_R = tokens.index_L[: self.slots]
         if order_TB is None:
             number_R = self.keep.held(index_R, tokens.end)
@@ -224,17 +224,6 @@ class RingCache(LayerCache):
         return kept[: self.filled].transpose(0, 1)
 
 
-def _behind(old: KeyPositions, new: KeyPositions) -> KeyPositions:
-    """Old keys, then new ones."""
-    pos = torch.cat((old[0], new[0]), 1)
-    valid, is_global = old[1], None
-    if valid is not None:
-        valid = torch.cat((valid, torch.ones_like(new[0], dtype=torch.bool) if new[1] is None else new[1]), 1)
-    if old[2] is not None and new[2] is not None:
-        is_global = torch.cat((old[2], new[2]), 1)
-    return pos, valid, is_global
-
-
 def picked(kept: Tensor, dim: int, rows_B: Tensor, filled: int | None = None) -> Tensor:
     """Some rows of a tensor, written into it if they are as many as it has. `filled`: only so many slots count."""
     part = kept if filled is None else kept[:filled]
@@ -244,9 +233,7 @@ def picked(kept: Tensor, dim: int, rows_B: Tensor, filled: int | None = None) ->
         return kept
     if filled is None:
         return found
-    size = list(kept.shape)
-    size[dim] = len(rows_B)
-    more = kept.new_zeros(size)
+    more = kept.new_zeros(len(kept), *found.shape[1:])
     more[:filled] = found
     return more
 

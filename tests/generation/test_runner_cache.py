@@ -7,8 +7,7 @@ import torch
 
 import anyformer as af
 from anyformer.generation.engine import model_runner
-from anyformer.generation.engine.model_runner import DecodeGraph
-from anyformer.generation.engine.runner_cache import dismiss, give_back, runner_for
+from anyformer.generation.engine.model_runner import DecodeGraph, dismiss, give_back, runner_for
 from anyformer.generation.generate import Batch
 from anyformer.parts.paged_cache import PagedKVCache
 from tests.contract.draw import BASE

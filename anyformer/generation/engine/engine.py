@@ -232,15 +232,12 @@ def make_requests(model: Model, inputs: GenerationRequest, *, first: int = 0) ->
 
 def one_row(name: str, given: Any) -> Any:
     """Ids of one row as (1,T)."""
-    if isinstance(given, Tensor):
-        found = given
-    else:
-        if isinstance(given, str | bytes) or not isinstance(given, Rows):
-            raise InputError(f"{name}: expected token ids, a list of them or a tensor, got {type(given).__name__}")
-        try:
-            found = torch.tensor(list(given))
-        except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-            raise InputError(f"{name}: expected whole numbers: {error}") from error
+    if isinstance(given, str | bytes) or not isinstance(given, Tensor | Rows):
+        raise InputError(f"{name}: expected token ids, a list of them or a tensor, got {type(given).__name__}")
+    try:
+        found = given if isinstance(given, Tensor) else torch.tensor(list(given))
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise InputError(f"{name}: expected whole numbers: {error}") from error
     row = found[None] if found.ndim == 1 else found
     if row.ndim != 2 or row.shape[0] != 1:
         raise InputError(f"{name}: a request is one row, (tokens) or (1, tokens), got {tuple(found.shape)}")

@@ -6,7 +6,10 @@ that such a step reads and writes lies in tensors that stay where they are; whos
 
 from __future__ import annotations
 
+import copy
+import threading
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field, replace
@@ -15,7 +18,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from anyformer.errors import InputError
@@ -361,7 +363,7 @@ class RecomputeRunner(ModelRunner):
             if not all(bool(each.all()) for each in valid) or len({len(each) for each in valid}) > 1:
                 given["attention_mask"] = self._padded(valid)
         elif sequences[0].global_T is not None:
-            marks = [pad(each.global_T, (0, max(lengths) - len(each.global_T))) for each in sequences]
+            marks = [F.pad(each.global_T, (0, max(lengths) - len(each.global_T))) for each in sequences]
             given["global_mask"] = torch.stack(marks).to(device)
         if self.model.reads_length:
             given["rope_length"] = sequences[0].rope_length
@@ -391,3 +393,52 @@ class RecomputeRunner(ModelRunner):
     def decode(self, sequences: Rows[CachedSequence], ids: Rows[int]) -> Tensor:
         """Logits (B,V) after one more token of each sequence."""
         return self.head(self.forward(sequences, [[each] for each in ids])[:, -1])
+
+
+STRETCH = 1024
+"""Rows have room for a multiple of so many tokens, so that a prompt a little longer finds the same runner."""
+BLOCK_SIZE = 64
+
+_kept: weakref.WeakKeyDictionary[Model, tuple[Any, ModelRunner]] = weakref.WeakKeyDictionary()
+_users: weakref.WeakKeyDictionary[ModelRunner, weakref.ref[Any]] = weakref.WeakKeyDictionary()
+"""Who was given a runner and has not given it back. One whose user is gone is free again."""
+_asking = threading.Lock()
+
+
+def runner_for(model: Model, rows: int, length: int, user: object | None = None) -> ModelRunner:
+    """A runner for so many rows of so many tokens. One is kept for each model: the last that was asked for.
+
+    `user` has it to itself until it gives it back, or is no more: threads and streams that run side by side have each
+    their own, even before their first row has a slot.
+    """
+    with _asking:
+        weights = tuple(p.data_ptr() for p in model.parameters())
+        seen, runner = _kept.get(model, (None, None))
+        if runner is not None:
+            pool: Any = runner.pool
+            holder = _users.get(runner, lambda: None)()
+            free = not pool.sequences and holder is None
+            if not free or seen != weights or pool.max_num_seqs < rows or pool.length < length:
+                runner = None
+                # Its memory is needed before the next one takes its own.
+                if free:
+                    del _kept[model], pool
+        if runner is None:
+            pool = model.new_pool(rows, -(-length // STRETCH) * STRETCH, block_size=BLOCK_SIZE)
+            # A shell shares all modules: an entry that held the model itself would keep it alive for ever.
+            runner = ModelRunner(copy.copy(model), pool)
+            _kept[model] = weights, runner
+        if user is not None:
+            _users[runner] = weakref.ref(user)
+        return runner
+
+
+def give_back(runner: ModelRunner) -> None:
+    """Let others have a runner."""
+    with _asking:
+        _users.pop(runner, None)
+
+
+def dismiss(model: Model) -> None:
+    """Forget the runner of a model, and give its memory back."""
+    _kept.pop(model, None)
