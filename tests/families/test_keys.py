@@ -1,5 +1,6 @@
 """Reading a config.json: what is refused, and how it is said."""
 
+import math
 import warnings
 
 import pytest
@@ -254,7 +255,7 @@ def test_small_config_finds_a_family_that_can_hold_it_without_being_told(kind):
 def test_preset_can_be_exported(name):
     spec = named(name)
     family, config = family_for(spec)
-    assert spec.count().params == sum(entry.size for entry in family.weights(spec).entries(spec))
+    assert spec.count().params == sum(math.prod(entry.shape) for entry in family.weights(spec).entries(spec))
     assert config["architectures"] == [family.architectures[0]]
 
 
