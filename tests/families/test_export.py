@@ -119,10 +119,10 @@ def test_family_that_is_asked_for_comes_before_the_one_it_was_read_from(folder):
 
 
 def test_model_trained_from_a_published_folder_keeps_its_family(folder):
-    from anyformer.train.checkpoint import model_table
+    from anyformer.model.native_checkpoint import metadata_of
     from anyformer.train.components import load_weights
 
     source = folder("phi3", "whole-heads")
     found = load_weights(str(source), af.spec(source, {"attention.dropout": 0.1}), torch.device("cpu"), torch.float32)
     assert found.family == "phi3"
-    assert model_table(dict(found.named_parameters()), found.spec, found.family).metadata["family"] == "phi3"
+    assert metadata_of(found.spec, found.family)["family"] == "phi3"
