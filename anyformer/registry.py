@@ -6,8 +6,6 @@ the entry point group `anyformer.leaves`. Kinds are names in this table, never p
 can't make us import anything.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import pkgutil

@@ -1,7 +1,5 @@
 """`anyformer`: which commands there are, and how they end: 0 done, 1 failed, 2 bad input, 130 stopped by Ctrl-C."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -1,7 +1,5 @@
 """Argument parsing: what a command declares, and errors that name the nearest right word."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

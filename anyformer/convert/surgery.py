@@ -4,8 +4,6 @@ Fewer key and value heads (pooled, as in the GQA paper), another RoPE base or sc
 that keep their shape stay as they are; a change that would leave a weight over, or need a new one, is refused.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args

@@ -5,8 +5,6 @@ been broken twice; so the process that does it also refuses to start programs, o
 Nothing but the folder of safetensors that it leaves is used by the one that asked.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

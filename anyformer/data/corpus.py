@@ -1,7 +1,5 @@
 """Raw files and texts, unpacked on the fly and read as UTF-8; corpora of documents to train on and held-out ones."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Records to columns of numbers: texts are encoded in batches on all cores, while the batch before is written."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping

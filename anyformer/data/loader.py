@@ -1,7 +1,5 @@
 """Batch loader: the batch of any step, as a pure function of examples, objective, seed and step."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple

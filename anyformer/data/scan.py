@@ -1,7 +1,5 @@
 """What is asked for: columns, held-out examples, tokenizers; and what is known of the files after one reading."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping

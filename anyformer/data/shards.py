@@ -3,8 +3,6 @@
 Arrays grow on the disk and appear whole, one shard after the other.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Tokenizer classes of transformers (5.22) that build their steps anew from a vocabulary, whatever a tokenizer.json says."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

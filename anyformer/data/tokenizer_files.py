@@ -7,8 +7,6 @@ here in the same way; for the others that transformers has (`public_tokenizers.j
 taken as it is. `add_bos_token` and `add_eos_token` count where there is no tokenizer.json.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import warnings

@@ -1,7 +1,5 @@
 """Tokenizers from texts: byte-level BPE, WordPiece, Unigram, and one token for each character."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import re

@@ -1,7 +1,5 @@
 """What the attention step alone costs (q, k, v -> out): time and bytes, by kernel, kv heads and length."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What generating costs on this machine: the first token, each one after it, and how near that is to reading memory."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Iterator
 from contextlib import closing

@@ -19,8 +19,6 @@ that is longer than the model's context loses its beginning. Where there is no t
 A published folder gives the figures of the harness's own adapter, `--model hf`: `bench/harness.py` compares them.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache

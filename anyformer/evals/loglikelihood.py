@@ -4,8 +4,6 @@ A published folder's texts become ids as in the harness's own adapter for transf
 say, unless the text begins with the bos token itself; where there is nothing before a text, the tokenizer's bos or eos.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

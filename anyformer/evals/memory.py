@@ -1,7 +1,5 @@
 """What a step takes on a device: the bytes that it leaves behind, the most that it held at once, and its time."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """How good a model is at what it was trained for, on held-out examples, beside what needs no model at all."""
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Translation: each source decoded freely, against every reference that the data have; BLEU and chrF by sacrebleu."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass

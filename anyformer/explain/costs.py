@@ -1,7 +1,5 @@
 """What a spec costs, as numbers, on which machine: parameters, FLOPs, cache, traffic, and what sets the pace."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 

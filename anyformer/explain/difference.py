@@ -1,7 +1,5 @@
 """What differs between two specs, and what that does to their costs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Layers that are alike: the distinct layers of a spec, each with its stack and its numbers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

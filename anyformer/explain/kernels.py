@@ -1,7 +1,5 @@
 """Which attention kernel serves each distinct layer in training and in decoding, and why the others do not."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """All that is known about a spec, in a paragraph, for printing, for drawing and as plain data."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What nodes and leaves say about themselves: their docstrings, their settings and their files, as plain text."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import sys

@@ -1,7 +1,5 @@
 """The zoo as a table: what each preset is, in a few words for each axis that people ask about."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import get_args
 

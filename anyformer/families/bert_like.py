@@ -1,7 +1,5 @@
 """What BERT and its relatives share: the names of their keys and of their tensors."""
 
-from __future__ import annotations
-
 import re
 from typing import Any, ClassVar
 

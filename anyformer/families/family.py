@@ -6,8 +6,6 @@ they compare logits with the public class on `small`, take the weights there and
 need not check anything. What it could not say shows when the keys are read back, and is refused by its name.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 import warnings

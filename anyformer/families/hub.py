@@ -3,8 +3,6 @@
 Only what is read is fetched: the config, safetensors with their index, and the tokenizer with its chat template. Never code, never pickles.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

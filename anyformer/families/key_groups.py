@@ -4,8 +4,6 @@ RoPE stands there as `rope_theta` and `rope_scaling`, as it was, or as `rope_par
 sliding windows, and by whatever else goes with a kind of layer.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """What LLaMA and its relatives share: the names of their keys and of their tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

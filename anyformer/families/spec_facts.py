@@ -4,8 +4,6 @@ Two specs may say the same in different words (a width of 4 times the model's, o
 or their list). Their facts are equal then, and where they are not, the names say what stands in the way.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What T5 and its relatives share: the names of their keys and of their tensors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.families import family

@@ -1,7 +1,5 @@
 """The zoo: every preset of every family, by name."""
 
-from __future__ import annotations
-
 import difflib
 import functools
 import re

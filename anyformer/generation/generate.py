@@ -1,7 +1,5 @@
 """`generate`: continue token ids, one token at a time."""
 
-from __future__ import annotations
-
 import functools
 import weakref
 from collections.abc import Generator

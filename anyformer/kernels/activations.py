@@ -1,7 +1,5 @@
 """Activations in plain torch, by the names that specs and fused kernels have for them (`specs.axes.Activation`)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -1,7 +1,5 @@
 """The largest number of each row: one pass over pieces of the row that a device takes side by side."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 PIECES = 512

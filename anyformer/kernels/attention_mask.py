@@ -3,8 +3,6 @@
 Kernels ask for the piece that they are working on; only those that need it ask for the whole mask.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal

@@ -13,8 +13,6 @@ What is recorded has fixed shapes and asks nothing of the device: code that woul
 A replay reads the memory that its recording read, so what a cache gave to a recording lives as long as the graph (`hold`).
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 import threading

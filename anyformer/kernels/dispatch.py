@@ -1,7 +1,5 @@
 """Which kernel serves a request: a pure function of the request, with the refusals of those before it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple

@@ -6,8 +6,6 @@ sum of k_s. Tokens are taken in chunks: inside a chunk all pairs are computed, b
 Order is that of the row. A document is a run of equal numbers in it.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

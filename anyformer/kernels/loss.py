@@ -1,7 +1,5 @@
 """Losses over what counts: cross-entropy with label smoothing and z-loss, squared errors, and those of routers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

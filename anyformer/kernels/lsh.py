@@ -5,8 +5,6 @@ behind the other, and what they find is merged as one softmax. A token takes its
 else. Order is that of the row; a document is a run.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple, cast

@@ -3,8 +3,6 @@
 Every round hashes with rotations of its own and sorts the row once more.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

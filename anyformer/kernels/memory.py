@@ -1,7 +1,5 @@
 """How much memory is left on a device."""
 
-from __future__ import annotations
-
 import os
 
 import torch

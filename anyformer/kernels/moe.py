@@ -6,8 +6,6 @@ captured: `gathered` fetches the weights of each choice (few tokens), `grouped` 
 all experts (16-bit and fp32, torch's grouped_mm), and `everywhere` sends every token through every expert.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Products in the dtype that they are asked for, also where a caller lets torch choose smaller ones."""
 
-from __future__ import annotations
-
 import contextlib
 from contextlib import AbstractContextManager
 

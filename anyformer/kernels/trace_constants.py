@@ -1,7 +1,5 @@
 """Functions of plain values that are called while code is traced: their answers are constants of the compiled code."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Launches of Triton kernels: where they can run, and one thread at a time, since a first launch compiles its kernel."""
 
-from __future__ import annotations
-
 import threading
 from functools import cache
 from importlib.util import find_spec

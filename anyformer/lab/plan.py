@@ -3,8 +3,6 @@
 The sizes and rates were found by experiment (docs/performance.md); every one of them can be changed from outside.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Quickstart: a small decoder, trained, measured and kept in two minutes on two cores."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import time

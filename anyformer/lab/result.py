@@ -1,7 +1,5 @@
 """What a run reached, and how two runs compare."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run with all that goes with it: samples of its text, the architecture in words and the device's peak in its report."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

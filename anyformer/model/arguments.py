@@ -3,8 +3,6 @@
 Only names, shapes and dtypes are looked at, never values, so that the checks cost nothing and compile.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

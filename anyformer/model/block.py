@@ -3,8 +3,6 @@
 pre = (inner), post = (after), sandwich = (inner, outer), output = (outer).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """From a spec to a module: on meta first, then on the device, then filled by the spec's init."""
 
-from __future__ import annotations
-
 import zlib
 from typing import TypeVar
 

@@ -7,8 +7,6 @@ Of a quantised model a parameter NAME is stored as NAME_packed and NAME_scale; e
 is JSON under "quantization" in the metadata. docs/quantization.md has the whole format, docs/adr/0033 why.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from dataclasses import asdict, dataclass

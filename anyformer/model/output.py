@@ -1,7 +1,5 @@
 """What a forward pass gives back."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from torch import Tensor

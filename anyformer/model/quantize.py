@@ -1,7 +1,5 @@
 """Quantising a model: the large products of its blocks and of its head in whole numbers, all else as it was."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

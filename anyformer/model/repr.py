@@ -1,7 +1,5 @@
 """How a model prints: the architecture as a tree, equal blocks once, empty slots not at all."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn

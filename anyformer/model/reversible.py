@@ -4,8 +4,6 @@ x1 <- x1 + attention(x2), x2 <- x2 + ffn(x1). What was added can be computed aga
 finds every input from the last output, and nothing but the last streams is kept, however many blocks there are.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast

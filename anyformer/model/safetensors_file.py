@@ -5,8 +5,6 @@ the last bit with the address of a matrix, and a view begins wherever the file s
 begins where every new tensor does, so that a model which was saved and loaded computes as before, to the bit.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

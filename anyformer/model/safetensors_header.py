@@ -4,8 +4,6 @@ The library checks most of this too; here a fault is named with its tensor, a na
 allocated on the word of a file. No torch.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

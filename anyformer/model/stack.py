@@ -2,8 +2,6 @@
 prepares one metadata for each kind of layer before the first block runs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

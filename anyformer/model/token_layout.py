@@ -1,7 +1,5 @@
 """Token layout: where each token of a row is, in which document, and whether it is real."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

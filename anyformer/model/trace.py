@@ -4,8 +4,6 @@ A second shell around a model's parameters records what passes through it; the m
 the forward pass, no hook on a module that others use: a trace runs beside training and serving.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set

@@ -1,7 +1,5 @@
 """The names of what a trace can show of a model, and which of them a caller asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any

@@ -1,7 +1,5 @@
 """Attention alone: projections, heads, positions and a mask or a pattern, called on plain tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A block alone: attention and a feed-forward with their norms and residuals, called on plain tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

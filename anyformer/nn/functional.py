@@ -1,7 +1,5 @@
 """Attention and cross-entropy as functions of plain tensors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Linear map, look-up table, norms, feed-forwards and position embeddings alone, called on plain tensors."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import torch

@@ -4,8 +4,6 @@ and what is refused of tensors, by their shapes and dtypes: values are never loo
 The keywords are read, checked and completed as those of the only layer of a spec.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

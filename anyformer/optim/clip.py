@@ -1,7 +1,5 @@
 """Gradient norms and clipping, for whole gradients and for those that are cut over processes."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterable

@@ -3,8 +3,6 @@
 They move parameters by the rules that training itself uses. What a rule remembers of a parameter is its `state`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

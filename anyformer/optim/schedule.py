@@ -1,7 +1,5 @@
 """Learning-rate schedules: a factor on the peak for each step of a run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

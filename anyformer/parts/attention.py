@@ -1,7 +1,5 @@
 """THE attention: project, norm, rotate, cache, mix, project back. No branch on the variant: leaves and slots decide."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Sequence

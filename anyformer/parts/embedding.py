@@ -1,7 +1,5 @@
 """The three ways in: token ids, image patches, a series of real vectors. Positions and norms come after, in the stack."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """The feed-forward: input projections, the leaf's activation, one projection back."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """Attention whose global tokens have projections of their own (Longformer, Beltagy et al. 2020, section 3.2)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@
 `model.head(out.hidden)` is `out.logits`.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

@@ -4,8 +4,6 @@
 answers those keys; `advance` ends the step. What a layer keeps is said once, by its `LayerCacheSpec`.
 """
 
-from __future__ import annotations
-
 import abc
 
 import torch

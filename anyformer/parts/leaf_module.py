@@ -1,7 +1,5 @@
 """Leaf modules: the tensors that a leaf of an open axis declared, kept in a module under the leaf's own names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 

@@ -4,8 +4,6 @@ It is one of torch's, so that tools that look for those find it. It allocates; `
 spec's init.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

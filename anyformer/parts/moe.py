@@ -1,7 +1,5 @@
 """The mixture of experts: a router, a stack of feed-forwards of which each token uses a few, and one that all use."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

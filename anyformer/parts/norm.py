@@ -1,7 +1,5 @@
 """The norm module: the parameters of a norm leaf, applied to the last dimension or to each head."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

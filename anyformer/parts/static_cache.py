@@ -7,8 +7,6 @@ it is real. Tokens are the first dimension of every tensor: what has been filled
 depend on how much it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -6,8 +6,6 @@ weights once, each activation once out and once in, the cache as it stands. They
 sets the pace.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The two ends of a model: what it reads (`embed`) and what it answers (`head`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal

@@ -4,8 +4,6 @@ Published models write the same constant in many ways (d^-1/2, 1/d, 144^-1/2, sq
 following the sizes when a spec is varied.
 """
 
-from __future__ import annotations
-
 import ast
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The closed nodes of a spec: what every layer has, with fields instead of kinds."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass, field
 from typing import Any, Literal

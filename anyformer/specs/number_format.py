@@ -1,7 +1,5 @@
 """Large numbers for people: 8.03 B parameters, 16.1 GB, 15.2 GFLOP."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable

@@ -5,8 +5,6 @@ is counted by their ends, one that knows distances only by distance, one that is
 lists its keys by that list, and one that forgets within its horizon.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

@@ -4,8 +4,6 @@ Counts sum it, initialisation reads the roles from it, loaders check shapes agai
 whose parameters differ from it, so the counts can't drift from the model.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from anyformer.specs import embed_head

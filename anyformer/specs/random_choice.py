@@ -1,7 +1,5 @@
 """Draws without replacement as plain arithmetic, so that numbers, arrays and tensors draw the same."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

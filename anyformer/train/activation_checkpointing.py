@@ -3,8 +3,6 @@
 Gradients are those of the plain pass to the bit, dropout included: a block starts again from the same generators.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any, Literal, cast
 

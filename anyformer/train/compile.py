@@ -1,7 +1,5 @@
 """Compilation: one block's code serves all layers that are alike, or the whole pass is one graph; from outside."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Everything that can be wrong is looked at before anything is written.
 """
 
-from __future__ import annotations
-
 import resource
 import sys
 import warnings

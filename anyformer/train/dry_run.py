@@ -1,7 +1,5 @@
 """A run before it begins: what each stage reads, how much it computes, how much memory it takes and how long it lasts."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """What a run will take: memory by part, arithmetic, steps and time, before anything is learned."""
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping

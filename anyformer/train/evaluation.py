@@ -1,7 +1,5 @@
 """Evaluation on held-out examples in the middle of a run: the loss and the metrics of the objective."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A plain loop for a short run: batches in, a better model out, one record for each step, until a budget is spent."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

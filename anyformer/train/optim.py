@@ -1,7 +1,5 @@
 """The optimizers of a model: each parameter with its rule, its rate and what is remembered of it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Ranks: the processes of one run that torchrun started, and how they meet. In a run of one process nothing is done."""
 
-from __future__ import annotations
-
 import datetime
 import socket
 import warnings

@@ -1,7 +1,5 @@
 """From a config and its data to the architecture that is trained: a base, its changes, and the data's vocabulary."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ The judgement is a tensor beside the loss and the gradients, so nothing waits fo
 there, and the host looks at it when it reads what the step found.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Decoding modes: every way to generate from a model, each of which must give a prompt the tokens that it gets alone."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable

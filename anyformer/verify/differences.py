@@ -1,7 +1,5 @@
 """What checks share: relative differences, progress, and how long the rows of a model can be."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from torch import Tensor

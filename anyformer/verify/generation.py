@@ -1,7 +1,5 @@
 """Every decoding mode against generation alone: the same tokens, from the same probabilities."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 One document after the other is replaced by other tokens. What another document answers must not move at all.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass
 from typing import Any

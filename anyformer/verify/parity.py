@@ -4,8 +4,6 @@ Both sides compute in one dtype. In fp64, with the public class's own fp32 lifte
 a difference means another computation. In fp32 rounding grows with depth, and the limit is wider.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager

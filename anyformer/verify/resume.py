@@ -5,8 +5,6 @@ again. What they measured and what they hold at the end is compared, and with wh
 folder is only read.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 import warnings

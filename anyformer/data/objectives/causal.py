@@ -1,7 +1,5 @@
 """Causal language modelling: every token is predicted from those before it in its document."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

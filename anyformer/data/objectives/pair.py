@@ -1,7 +1,5 @@
 """Classification of two texts in one row, told apart by token types."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar

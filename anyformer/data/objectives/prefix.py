@@ -1,7 +1,5 @@
 """Prefix language modelling: a beginning that is seen both ways, and every token after it predicted (Raffel et al. 2019)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Classification of a text."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

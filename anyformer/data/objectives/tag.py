@@ -1,7 +1,5 @@
 """Classification of tokens: parts of speech, names."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Translation with teacher forcing: the decoder predicts each token of the target from those before it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """Best-fit decreasing: the longest item first, each into the fullest row that still has room for it (Johnson 1973)."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any

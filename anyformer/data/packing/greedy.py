@@ -1,7 +1,5 @@
 """Greedy (next-fit): items in their order, and a new row when the next one does not fit any more."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

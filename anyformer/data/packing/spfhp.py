@@ -1,7 +1,5 @@
 """Shortest-pack-first histogram packing (Krell et al. 2021): the longest item first, each into the emptiest row."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any

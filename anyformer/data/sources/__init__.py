@@ -1,7 +1,5 @@
 """Formats of raw files, one a file. See `anyformer.data.sources.Format`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """CoNLL-U: sentences of words with their tags, as the Universal Dependencies have them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain

@@ -1,7 +1,5 @@
 """JSON Lines: one object in each line."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Tab-separated values: one record in each line, no quoting."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar

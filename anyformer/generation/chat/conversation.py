@@ -1,7 +1,5 @@
 """A conversation with a model: what was said, cut to what the model can read, and the answer in pieces."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any

@@ -3,8 +3,6 @@
 It is started by `sandbox.py`, imports nothing of ours, and speaks JSON, one line for a question and one for an answer.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import sys

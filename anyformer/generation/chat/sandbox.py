@@ -4,8 +4,6 @@ A template comes with a model that somebody else published. minijinja gives it n
 its instructions, but not its bytes. So it runs in a process with a limit on memory, which is ended if it takes long.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

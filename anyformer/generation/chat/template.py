@@ -4,8 +4,6 @@ A template is read from the model's own folder and from nowhere else. What a per
 a special token that is spelled out in a message is text, while those that the template writes are tokens.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ One thread drives it: `add` and `abort` at any time, `step` as long as it is not
 global. Whoever else is there, a request gets the tokens that it gets alone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Hashable, Iterable

@@ -1,7 +1,5 @@
 """The engine: many requests through one model by continuous batching."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Rows

@@ -4,8 +4,6 @@ On CUDA a decode step is one CUDA graph, sampling included: the host launches on
 that such a step reads and writes lies in tensors that stay where they are; whose rows they are is loaded before it runs.
 """
 
-from __future__ import annotations
-
 import copy
 import threading
 import warnings

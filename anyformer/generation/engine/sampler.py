@@ -1,7 +1,5 @@
 """The sampler of an engine: the next token of each sequence, whose requests may ask for different things."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ draws at the same place of its stream, so its answer is the same. The beams of a
 group.
 """
 
-from __future__ import annotations
-
 import bisect
 from collections import deque
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Checks of single values that a user gave: each answers the value, or says what is wrong with it."""
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Iterable
 from typing import Any

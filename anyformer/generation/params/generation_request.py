@@ -1,7 +1,5 @@
 """What `generate` is asked for: the checks that read values, and what follows from them."""
 
-from __future__ import annotations
-
 import warnings
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Choices: texts of which an answer is exactly one, as sequences of ids."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from anyformer.data.tokenizer import Tokenizer

@@ -1,7 +1,5 @@
 """Whether there is memory for what is asked: a clear answer before a system ends the program without one."""
 
-from __future__ import annotations
-
 from anyformer.errors import InputError
 from anyformer.kernels.memory import free
 from anyformer.model.model import Model

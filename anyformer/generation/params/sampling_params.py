@@ -1,7 +1,5 @@
 """What a user may ask of one request, under the familiar names."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any

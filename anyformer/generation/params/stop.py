@@ -1,7 +1,5 @@
 """Stop strings: where a text ends before its tokens do."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """From a user's options to resolved parameters: everything checked at once, and the logits processors that follow."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a model makes of each token: feature-extraction."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

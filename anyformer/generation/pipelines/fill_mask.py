@@ -1,7 +1,5 @@
 """What stands behind a mask: fill-mask."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from typing import Any

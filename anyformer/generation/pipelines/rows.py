@@ -1,7 +1,5 @@
 """Texts as rows of ids: checked, cut if asked, put together by length, and given back in their order."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Classes of whole texts: text-classification."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final
 

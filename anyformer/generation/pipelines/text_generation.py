@@ -1,7 +1,5 @@
 """Texts that a model writes: text-generation, and text2text-generation, translation and summarization."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Classes of tokens, and words and names that they make up: token-classification."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ The number that decides a row's token is a pure function of its seed and the tok
 row draws the same alone, in any batch and whoever else joins or leaves.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Literal
 

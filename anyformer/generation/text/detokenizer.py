@@ -1,7 +1,5 @@
 """Text from ids that arrive one at a time, without ever showing half a character."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from anyformer.data.tokenizer import Tokenizer

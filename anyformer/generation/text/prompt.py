@@ -1,7 +1,5 @@
 """How a text becomes the ids that a model goes on from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from anyformer.data.tokenizer import Tokenizer, prompt_ids, source_ids

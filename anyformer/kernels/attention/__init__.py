@@ -4,8 +4,6 @@ Shapes: q (B,T,H,K), k and v (B,S,G,K) with G dividing H, result (B,T,H,K).
 score = scale q.k + bias, then the soft-cap, then what the mask forbids becomes -inf, then the mixer's weights.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -4,8 +4,6 @@ Time and memory grow with tokens times window. A few tokens that see or are seen
 are served beside the band: as keys in front of every block's stretch, and as queries by a small dense attention.
 """
 
-from __future__ import annotations
-
 import operator
 from typing import Any, NamedTuple, cast
 

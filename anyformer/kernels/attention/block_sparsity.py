@@ -4,8 +4,6 @@ For plain rows the pattern alone decides, on the host and once for a length. Oth
 code is being compiled or recorded, which must serve rows that it has not seen.
 """
 
-from __future__ import annotations
-
 import operator
 from typing import Any, NamedTuple
 

@@ -5,8 +5,6 @@ position scheme's terms become a function of one score. Both close over tensors,
 reuse what was compiled; sizes inside a pattern are constants of its kernel, which all layers of that pattern share.
 """
 
-from __future__ import annotations
-
 import functools
 import types
 import warnings

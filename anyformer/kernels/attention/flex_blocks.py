@@ -1,7 +1,5 @@
 """Block masks for flex_attention: which tiles of an attention mask are empty, full or mixed, and the predicate of one pair."""
 
-from __future__ import annotations
-
 import math
 from collections import OrderedDict
 from collections.abc import Callable

@@ -5,8 +5,6 @@ A fused kernel adds the gradient of a table's entry once for each pair that pick
 they would wait for each other. Far pairs therefore go without the table, and their log-sum-exp is shifted instead.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any, NamedTuple
 

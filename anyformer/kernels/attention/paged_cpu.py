@@ -4,8 +4,6 @@ One gather for all rows would copy as many keys for the shortest as for the long
 cache before they are used. So rows are sorted by length, and few of them are gathered at a time.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

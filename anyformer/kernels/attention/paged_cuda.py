@@ -5,8 +5,6 @@ of a row are shared out follows from its own length, the model's shape, and whet
 batches of one of the two kinds a row gives the same bits in any company.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Attention as the papers write it: every score in memory, in promote(dtype, float32). The oracle for all kernels."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """What a position scheme adds to scores and values, for all pairs or for a tile of them."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any
 

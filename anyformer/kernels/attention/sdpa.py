@@ -1,7 +1,5 @@
 """torch's own scaled_dot_product_attention, which picks flash, memory-efficient or plain code by itself."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

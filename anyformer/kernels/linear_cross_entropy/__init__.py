@@ -5,8 +5,6 @@ gradient in place, and what it adds to the gradients of h, W and b is taken at o
 as many as with the logits kept, none is done twice, and the backward pass only multiplies by what reaches the loss.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """The chunks of the linear loss, as one operation that a compiler sees from outside: sums of losses, and gradients."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import torch

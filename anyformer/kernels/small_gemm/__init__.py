@@ -5,8 +5,6 @@ product, one call takes both, so that a device may do them in one pass. On CUDA 
 more go to torch's products, with one kernel for the norm before and one for the activation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ torch's own product of one row or a few is threaded badly: on two cores it reads
 possible. The same weights as a batch of slices go to threads one by one.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

@@ -11,8 +11,6 @@ Three digits are 21 bits of the row's largest activation: fp32 has 24.
 `torch._int_mm` is not used. Where a processor has no VNNI it is a plain loop, 2 to 50 times slower than fp32.
 """
 
-from __future__ import annotations
-
 import warnings
 from functools import cache
 from typing import Any

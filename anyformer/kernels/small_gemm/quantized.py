@@ -5,8 +5,6 @@ four bytes: a group of 8 m inputs is m words, and half byte c of word j (low hal
 run of words meets a run of inputs, whichever half byte is taken. weight = number * scale.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

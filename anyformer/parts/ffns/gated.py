@@ -1,7 +1,5 @@
 """Gated feed-forwards: down(act(gate(x)) * up(x)) (Shazeer 2020, eqs. 5-6); the activated branch is the gate."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal

@@ -4,8 +4,6 @@ y = sum over the top_k experts i of g_i expert_i(x), g from softmax(W_router x) 
 dropped, and none is affected by where others go: a token has the same output alone, padded, packed or from a cache.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass

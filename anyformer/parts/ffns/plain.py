@@ -1,7 +1,5 @@
 """Ungated feed-forwards: down(act(up(x))) (Vaswani et al. 2017, eq. 2), one class for each activation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Fan-in: every matrix N(0, 1/d_in), embeddings N(0, 1) (PaLM)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from anyformer.specs.axes import Init, Normal, ParamSpec

@@ -1,7 +1,5 @@
 """The house's own start: truncated normals of variance 2/(d_in + d_out), embeddings of variance 1."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from anyformer.specs.axes import Init, Normal, ParamSpec

@@ -1,7 +1,5 @@
 """GPT-2's start: N(0, 0.02^2), the projections back into the residual divided by sqrt(2 depth)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from anyformer.specs.axes import Init, Normal, ParamSpec

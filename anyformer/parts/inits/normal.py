@@ -1,7 +1,5 @@
 """One standard deviation for everything (BERT, Llama; cut at 3 sigma in OLMo 2)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from anyformer.specs.axes import Init, Normal, ParamSpec

@@ -1,7 +1,5 @@
 """GPT-NeoX's start: sqrt(2 / (5 width)) (Nguyen and Salazar 2019), and 2 / (depth sqrt(width)) into the residual (Wang)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from anyformer.specs.axes import Init, Normal, ParamSpec

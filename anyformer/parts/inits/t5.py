@@ -1,7 +1,5 @@
 """T5's factors (Mesh-TF): the query carries the 1/sqrt(d) that T5's scores lack, embeddings have variance 1."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from anyformer.specs.axes import Init, Normal, ParamSpec

@@ -3,8 +3,6 @@
 With RoPE the rotation acts on the numerator only (RoFormer, equation 19): the denominator stays positive.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """LSH attention (Reformer): a token looks at those whose queries fall into the same bucket of random rotations."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Normalised ReLU scores: p_s = relu(x_s) / sum relu(x); a query whose scores are all negative takes nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

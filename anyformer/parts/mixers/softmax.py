@@ -1,7 +1,5 @@
 """Softmax over the scores, with an optional learned sink: p_s = exp(x_s) / (exp(sink) + sum exp(x)) (gpt-oss)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

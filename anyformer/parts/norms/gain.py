@@ -1,7 +1,5 @@
 """The gain of a norm: a stored weight, one plus a stored weight, or none; multiplied before or after a cast."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 from anyformer.specs.axes import Norm, NormRecipe, ParamSpec, Tensor

@@ -1,7 +1,5 @@
 """LayerNorm (Ba et al. 2016): (x - mean) / sqrt(var + eps), times a gain, plus a bias."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """RMSNorm (Zhang and Sennrich 2019): x / sqrt(mean(x^2) + eps), times a gain."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Axial: tokens are cells of a grid, row by row, and a token sees its row, its column or both (axial attention)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Band: a token sees so many before it, so many after it, and itself."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What BigBird's published code sees in eval mode in place of its random blocks: the first block, several times over."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

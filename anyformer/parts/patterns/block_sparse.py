@@ -1,7 +1,5 @@
 """Block-sparse: the `local` blocks that end with its own, and every `stride`-th block, shifted by head (Phi-3-small)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Causal: a token sees itself and what came before."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

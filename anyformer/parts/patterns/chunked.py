@@ -2,8 +2,6 @@
 before and after as asked for (Reformer's local layers, the band of BigBird's blocks).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

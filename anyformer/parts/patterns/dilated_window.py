@@ -1,7 +1,5 @@
 """Dilated window: a token sees every `dilation`-th of those before it, `size` in all with itself (Longformer, causal)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

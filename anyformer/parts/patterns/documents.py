@@ -1,7 +1,5 @@
 """Documents: a token sees only its own document. Every model adds it by itself where rows hold several."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Edge blocks: the first and the last blocks of a document see all and are seen by all (BigBird)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Fixed: a token sees its own block, and the last `columns` tokens of every block (Sparse Transformer, with `causal &`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

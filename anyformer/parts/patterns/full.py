@@ -1,7 +1,5 @@
 """Full: every token sees every token."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Global tokens: the first of a document, and those marked with `global_mask`, see all and are seen by all (Longformer)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Heads: true in some heads only, so that heads of a layer differ: `heads(0, 2) & window(64) | heads(2, 8) & causal`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Prefix: the first `length` tokens see each other both ways (prefix-LM, written `causal | prefix(n)`)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Random blocks: a block of queries sees `count` blocks of keys of its document, drawn once for all (BigBird)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Random tokens: a token sees `count` tokens of its document, drawn once for all (the random graph of BigBird's theory)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from anyformer.parts.patterns.random_blocks import Drawn

@@ -1,7 +1,5 @@
 """Strided: a token sees every `stride`-th one, counted from itself (Sparse Transformer, with `causal &`)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Symmetric dilated window: every `dilation`-th token on both sides, `radius` of them on each (Longformer)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

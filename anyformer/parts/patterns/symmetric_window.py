@@ -1,7 +1,5 @@
 """Symmetric window: a token sees `radius` tokens on each side, and itself (Longformer, ModernBERT)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

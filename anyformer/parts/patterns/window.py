@@ -1,7 +1,5 @@
 """Sliding window: a token sees the last `size` tokens, itself included (Mistral)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """ALiBi: a penalty that grows with distance, score - slope_h |i - j| (Press et al. 2021)."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

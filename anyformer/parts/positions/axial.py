@@ -1,7 +1,5 @@
 """Axial positions: position p on a grid, row table[p // columns] beside (Reformer) or plus column table[p % columns]."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal

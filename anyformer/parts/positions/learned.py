@@ -1,7 +1,5 @@
 """Learned positions: one trained row for each position, added to the embeddings (GPT, BERT, OPT)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

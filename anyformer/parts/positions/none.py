@@ -1,7 +1,5 @@
 """No position scheme: a causal mask alone tells a decoder what came first (NoPE)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from anyformer.specs.axes import Position

@@ -3,8 +3,6 @@
 Queries and keys are turned the same way; their product then depends on the difference of positions only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

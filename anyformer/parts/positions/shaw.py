@@ -3,8 +3,6 @@
 With fixed sine vectors instead of learned ones this is NEZHA's scheme.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Sinusoidal positions (Vaswani et al. 2017, section 3.5): PE(p, 2i) = sin(p theta^(-2i/d)), PE(p, 2i+1) = cos."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal

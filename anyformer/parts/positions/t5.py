@@ -1,7 +1,5 @@
 """T5's relative bias: one learned number for each head and bucket of distances (Raffel et al. 2019, section 2.1)."""
 
-from __future__ import annotations
-
 import bisect
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ R_d is a sine vector of the distance d. By the addition theorems, w.R_{i-j} is a
 (w turned by i) and a key-side one (the sines of j), so any positions are served without a table of distances.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

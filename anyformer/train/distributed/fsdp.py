@@ -1,7 +1,5 @@
 """A model spread over several processes: cut by FSDP2 in blocks, its products shared if that is asked for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

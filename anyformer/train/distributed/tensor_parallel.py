@@ -5,8 +5,6 @@ While a module computes, it has plain tensors in their place. What enters a bran
 what leaves it is the sum over them.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 import re

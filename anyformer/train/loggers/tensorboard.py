@@ -1,7 +1,5 @@
 """TensorBoard: event files in the run's folder, for `tensorboard --logdir`."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

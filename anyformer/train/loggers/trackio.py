@@ -1,7 +1,5 @@
 """trackio: curves on this machine, or in a Space of the user's."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Weights & Biases: a run of the same name there, which goes on when ours does."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

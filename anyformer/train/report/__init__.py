@@ -1,7 +1,5 @@
 """report.html: all that a run has to show, in one file that needs no network."""
 
-from __future__ import annotations
-
 import math
 from array import array
 from collections.abc import Mapping, Sequence
