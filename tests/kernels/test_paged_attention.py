@@ -131,7 +131,7 @@ def test_paged_kernel_row_alone_gives_the_same_bits_as_in_a_batch(name):
 
 
 @runs
-def test_paged_kernel_layers_that_share_a_sight_do_not_disturb_each_other():
+def test_paged_kernel_layers_that_share_a_mask_do_not_disturb_each_other():
     case = CASES["plain"]
     q, k, v, terms = made(case)
     first = launch(case, q, k, v, terms)
@@ -153,8 +153,8 @@ def test_paged_reference_reads_each_token_of_a_row_once(name):
         at = [(int(pages.table_BN[row, s // case.size]), s % case.size) for s in slots]
         keys, values = (torch.stack([pool[p, i] for p, i in at])[None] for pool in (k, v))
         places = Tokens(terms.mask.q.pos[row : row + 1])
-        sight = AttentionMask(terms.mask.pattern, places, Tokens(torch.tensor([kept])), heads=case.heads)
-        alone = reference.run(q[row : row + 1], keys, values, terms._replace(mask=sight, pages=None))
+        attn_mask = AttentionMask(terms.mask.pattern, places, Tokens(torch.tensor([kept])), heads=case.heads)
+        alone = reference.run(q[row : row + 1], keys, values, terms._replace(mask=attn_mask, pages=None))
         assert_close("kernel", found[row : row + 1], alone)
 
 
