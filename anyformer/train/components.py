@@ -29,9 +29,8 @@ from anyformer.model.native_checkpoint import SPEC, empty_model, metadata_of
 from anyformer.parts.quantized import is_quantized
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.parameters import weights
-from anyformer.train.activation_checkpointing import recompute
 from anyformer.train.checkpoint import FOLDER, Contents, Saver, Table, last_state, name_of, resume, verify
-from anyformer.train.compile import compiled
+from anyformer.train.compile import compiled, recompute
 from anyformer.train.config import Config, flatten, identity
 from anyformer.train.cpu_workers import CpuWorkers, draws
 from anyformer.train.cuda_graph import Captured

@@ -20,7 +20,7 @@ from anyformer.model.block import Block
 from anyformer.model.model import Model
 from anyformer.model.native_checkpoint import empty_model
 from anyformer.specs.model import ModelSpec
-from anyformer.train.activation_checkpointing import DEAR
+from anyformer.train.compile import DEAR
 from anyformer.train.config import Compute
 from anyformer.train.optim import Optimizers
 from anyformer.train.optim_config import Optim

@@ -33,8 +33,8 @@ from anyformer.files import Written
 from anyformer.kernels.loss import LossTerms
 from anyformer.model.native_checkpoint import WEIGHTS
 from anyformer.specs.parameters import silent
-from anyformer.train.activation_checkpointing import recompute
 from anyformer.train.checkpoint import Checkpoint, Contents, Table, newest, verify, write
+from anyformer.train.compile import recompute
 from anyformer.train.config import Config
 from anyformer.train.distributed.fsdp import spread
 from anyformer.train.distributed.sharded_checkpoint import PARTS, Stored, collected, local, stretch, whole, write_part

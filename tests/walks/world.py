@@ -28,8 +28,7 @@ from anyformer.parts.fused_linear import FusedInputs, why_not
 from anyformer.specs import ModelSpec
 from anyformer.specs.embed_head import PatchEmbed
 from anyformer.specs.parameters import silent
-from anyformer.train.activation_checkpointing import recompute
-from anyformer.train.compile import compiled
+from anyformer.train.compile import compiled, recompute
 from anyformer.train.cuda_graph import Captured
 from anyformer.train.optim import Ema, Optimizers
 from anyformer.train.optim_config import AdamW, Muon, Optim
