@@ -22,11 +22,10 @@ from anyformer.data.loader import BatchLoader
 from anyformer.data.shards import open_examples
 from anyformer.files import replace_file
 from anyformer.train.config import Config
-from anyformer.train.evaluation import evaluate
-from anyformer.train.events import Step, Stopped
+from anyformer.train.perplexity import evaluate
 from anyformer.train.report import running_mean
 from anyformer.train.report.chart import INK
-from anyformer.train.trainer import Trainer
+from anyformer.train.trainer import Step, Stopped, Trainer
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 QUIET = {"compute.device": "cpu", "compute.threads": 1, "run.save_every": 10**6, "data.valid": ""}

@@ -22,11 +22,8 @@ from anyformer.cli.terminal import console, errors, live_bar, print_all, print_j
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from anyformer.lab.plan import Plan
-    from anyformer.lab.quickstart import Quickstart
-    from anyformer.lab.result import Comparison, Result
-    from anyformer.train.events import Budget
-    from anyformer.train.loop import StepRecord
+    from anyformer.lab.plan import Budget, Plan
+    from anyformer.lab.quickstart import Comparison, Quickstart, Result, StepRecord
 
 MINUTES, MOST_MINUTES = 2.0, 5.0
 LEAST_STEPS = 500
@@ -63,8 +60,7 @@ def _run(given: argparse.Namespace) -> int:
     # torch takes a second to load; a name that is wrong should not have to wait for it.
     plan = _plan(given)
     plan.spec()
-    from anyformer.lab.quickstart import Quickstart
-    from anyformer.lab.result import compare, earlier, read_result
+    from anyformer.lab.quickstart import Quickstart, compare, earlier, read_result
 
     screen = console()
     made = Quickstart(plan, began=began)
@@ -105,8 +101,7 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _plan(given: argparse.Namespace) -> Plan:
-    from anyformer.lab.plan import Plan
-    from anyformer.train.events import Budget
+    from anyformer.lab.plan import Budget, Plan
 
     named = {path: getattr(given, name) for name, (path, _, _) in SHORTCUTS.items()}
     changes = {path: value for path, value in named.items() if value is not None} | dict(given.changes)

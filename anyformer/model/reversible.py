@@ -51,7 +51,7 @@ def replays_dropout(model: nn.Module) -> bool:
     trained in one.
     """
     for module in model.modules():
-        if isinstance(module, Block) and (module.wiring == "reversible" or module.way is not None):
+        if isinstance(module, Block) and (module.wiring == "reversible" or module.wrapper is not None):
             if any(part.drops for part in module.children() if isinstance(part, Branch)):
                 return True
         elif isinstance(module, FeedForwardNet) and module.leaf.chunk is not None and module.leaf.dropout > 0:

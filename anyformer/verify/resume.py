@@ -21,9 +21,8 @@ from anyformer.files import share_file
 from anyformer.train.checkpoint import FOLDER, Checkpoint, name_of, steps_in, verify
 from anyformer.train.components import device_of
 from anyformer.train.config import Config
-from anyformer.train.events import Saved, Step
 from anyformer.train.loggers import read_metrics
-from anyformer.train.trainer import Trainer
+from anyformer.train.trainer import Saved, Step, Trainer
 from anyformer.verify.differences import Progress, Report
 
 CONFIG = "config.toml"

@@ -1,7 +1,5 @@
 """Packing: which documents share a row."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +71,7 @@ def save_figure(path: str | Path, packed: Mapping[str, Packed], lengths_P: Any, 
     replace_file(Path(path), lambda beside: figure.savefig(beside, dpi=130, format="png"))
 
 
-def draw(packed: Mapping[str, Packed], lengths_P: Any, *, rows: int = ROWS) -> Figure:
+def draw(packed: Mapping[str, Packed], lengths_P: Any, *, rows: int = ROWS) -> "Figure":
     """The figure: one panel for each packing, fullest rows on top; rows that one piece fills are left out."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
