@@ -10,8 +10,7 @@ from anyformer.data.batch import Batch
 from anyformer.data.loader import BatchLoader
 from anyformer.data.objectives import Objective
 from anyformer.model.eval_mode import eval_mode
-from anyformer.model.model import Model
-from anyformer.model.output import Output
+from anyformer.model.model import Model, Output
 from anyformer.specs.model import ModelSpec
 from anyformer.train.perplexity import perplexity
 from anyformer.train.ranks import ALONE, Ranks

@@ -46,19 +46,15 @@ def _found(mask: AttentionMask) -> BlockMask:
     with torch.inference_mode(False), torch.no_grad():
         if not in_order(mask):
             return made(mask)
-        key = kept_key(mask)
+        # All that the block mask of plain rows depends on.
+        pattern = mask.pattern
+        heads, layer = mask.heads if pattern.per_head else 1, mask.layer if pattern.per_layer else 0
+        key = pattern, mask.queries, mask.keys, heads, layer, mask.q.pos.device
         found = _kept.pop(key, None)
         _kept[key] = found = made(mask) if found is None else found
     if len(_kept) > KEPT:
         _kept.popitem(last=False)
     return hold(found)
-
-
-def kept_key(mask: AttentionMask) -> tuple[Any, ...]:
-    """What the block mask of plain rows depends on."""
-    pattern = mask.pattern
-    heads, layer = mask.heads if pattern.per_head else 1, mask.layer if pattern.per_layer else 0
-    return pattern, mask.queries, mask.keys, heads, layer, mask.q.pos.device
 
 
 def made(mask: AttentionMask) -> BlockMask:
