@@ -139,8 +139,7 @@ class Model(nn.Module):
             self.cache_specs, batch=batch, length=length, device=like.device, dtype=like.dtype, chunk=chunk,
             rope_length=rope_length,
         )  # fmt: skip
-        with torch.no_grad():
-            stack.precompute_rotary(cache, like)
+        stack.precompute_rotary(cache, like)
         return cache
 
     def new_pool(
@@ -166,8 +165,7 @@ class Model(nn.Module):
             global_marks=stack.reads_marks, needs_rope_length=stack.needs_rope_length, rope_length=rope_length,
         )  # fmt: skip
         if not stack.needs_rope_length:
-            with torch.no_grad():
-                stack.precompute_rotary(pool, like)
+            stack.precompute_rotary(pool, like)
         return pool
 
     def _cached(self, rope_length: int | None) -> tuple[Stack, Tensor]:

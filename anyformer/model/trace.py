@@ -24,7 +24,8 @@ from anyformer.model.model import Model, Output
 from anyformer.model.stack import Stack
 from anyformer.model.token_layout import TokenLayout
 from anyformer.parts.attention import Attention
-from anyformer.parts.attention_metadata import AttentionMetadata, GlobalQueries, gather_tokens
+from anyformer.parts.attention_metadata import AttentionMetadata, gather_tokens
+from anyformer.parts.global_attention import put_global_rows
 from anyformer.parts.heads import pool_hidden
 from anyformer.parts.replay import ReplayLog
 from anyformer.specs.model import ModelSpec
@@ -338,7 +339,9 @@ class Watch:
         def run(q: Tensor, k: Tensor, v: Tensor, terms: AttentionArgs) -> Tensor:
             probs, rows = probabilities(q, k, terms, self.heads[name]), metadata.globals_
             if rows is not None and mask is rows.mask:
-                probs = with_global_rows(self.found[name], probs, rows)
+                # Their rows stand in the places of those without projections of their own.
+                before_BTHS, probs_BNHS = self.found[name].transpose(1, 2), probs.transpose(1, 2)
+                probs = put_global_rows(before_BTHS, probs_BNHS, rows).transpose(1, 2)
             self.found[name] = probs
             return kernel.run(q, k, v, terms)
 
@@ -390,15 +393,6 @@ def some_queries(terms: AttentionArgs, rows: slice) -> AttentionArgs:
             q_side_BTHE=side if side is None else side[:, rows],
         )
     return terms._replace(mask=part, scores=added)
-
-
-def with_global_rows(probs_BHTS: Tensor, found_BHNS: Tensor, rows: GlobalQueries) -> Tensor:
-    """Weights with the rows of global queries, which have projections of their own, in their places."""
-    batch, heads, few, keys = found_BHNS.shape
-    places = torch.arange(few, device=found_BHNS.device)[None] if rows.index_BN is None else rows.index_BN
-    index = places[:, None, :, None].expand(batch, heads, few, keys)
-    chosen = rows.chosen_BN[:, None, :, None]
-    return probs_BHTS.scatter(2, index, torch.where(chosen, found_BHNS, probs_BHTS.gather(2, index)))
 
 
 def effective(mix: Callable[[Tensor], Tensor], v_BSGK: Tensor, heads: Sequence[int]) -> Tensor:

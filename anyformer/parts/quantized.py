@@ -80,8 +80,9 @@ class QuantizedLinear(nn.Module):
             return product(x_NI, data, scale, self.group, bias)
         if not x_NI.is_cpu:
             return quantized.int8_linear(x_NI, data, scale, bias)
-        if cpu_int8.serves_digits(x_NI):
-            if self._packed is None and cpu_int8.pays_to_pack(data):
+        few = 0 < x_NI.shape[0] <= cpu_int8.MOST
+        if few and x_NI.dtype == torch.float32 and not torch.compiler.is_compiling():
+            if self._packed is None and data.is_cpu and data.numel() >= cpu_int8.LEAST and cpu_int8.packs():
                 self._packed = cpu_int8.pack(data, scale)
             if self._packed is not None:
                 return cpu_int8.by_digits(x_NI, self._packed, bias)

@@ -132,7 +132,7 @@ def _asked(pattern: Pattern, mask: AttentionMask) -> Ask:
         if isinstance(pattern, Both):
             return lambda q, k, b, t, s: first(q, k, b, t, s) & second(q, k, b, t, s)
         return lambda q, k, b, t, s: first(q, k, b, t, s) | second(q, k, b, t, s)
-    chosen, grain = pattern.chosen(mask.all_queries()), pattern.grains()[1]
+    chosen, grain = pattern.chosen(mask.sides()[0]), pattern.grains()[1]
     if chosen is None:
         return _seen(pattern, mask, grain)
     listed = [x[..., 0].to(torch.int32) for x in chosen]
@@ -150,12 +150,12 @@ def _asked(pattern: Pattern, mask: AttentionMask) -> Ask:
 
 def _seen(pattern: Pattern, mask: AttentionMask, grain: int) -> Ask:
     """A drawn predicate as a table of queries and of the grains of keys, or of all keys where rows are not in order."""
+    queries, keys = mask.sides()
     if in_order(mask):
         starts = torch.arange(0, mask.keys, grain, device=mask.k.pos.device)
-        queries = mask.all_queries()
         seen = pattern.allows(queries, Tokens(starts, 0, queries.length, queries.head, mask.layer))[0]
         return lambda q, k, b, t, s: seen[q.head, t, s // grain]
-    dense = pattern.allows(mask.all_queries(), mask.all_keys())
+    dense = pattern.allows(queries, keys)
     rows_differ(dense)
     several = dense.shape[0] > 1
     return lambda q, k, b, t, s: dense[b if several else 0, q.head, t, s]

@@ -75,7 +75,8 @@ def _plan(mask: AttentionMask, rows: int, columns: int) -> Plan:
         return every(queries, keys, rows, columns, True)
     marks = pattern.reads_marks and isinstance(mask.k.marked, Tensor)
     if mask.plain and not pattern.needs_length and not marks:
-        return planned(pattern, queries, keys, rows, columns, mask.heads, mask.layer)
+        heads, layer = mask.heads if pattern.per_head else 1, mask.layer if pattern.per_layer else 0
+        return ask(_planned, pattern, queries, keys, rows, columns, heads, layer)
     if fixed_shapes(mask.k.pos.device.type):
         return every(queries, keys, rows, columns, False)
     return _looked_up(mask, rows, columns)
@@ -102,13 +103,8 @@ def _looked_up(mask: AttentionMask, rows: int, columns: int) -> Plan:
     )
 
 
-def planned(pattern: Pattern, queries: int, keys: int, rows: int, columns: int, heads: int, layer: int) -> Plan:
-    """The tiles of plain rows: queries are the last of the keys, and positions count from 0."""
-    heads, layer = heads if pattern.per_head else 1, layer if pattern.per_layer else 0
-    return ask(_planned, pattern, queries, keys, rows, columns, heads, layer)
-
-
 def _planned(pattern: Pattern, queries: int, keys: int, rows: int, columns: int, heads: int, layer: int) -> Plan:
+    """The tiles of plain rows: queries are the last of the keys, and positions count from 0."""
     edges = np.arange(0, keys, columns)
     ends = np.minimum(edges + columns, keys)
     stripes = []
