@@ -26,7 +26,7 @@ class BlockTable:
     """
 
     table_BN: Tensor
-    """int32; SCRATCH where a row has no page."""
+    """int32; NULL_BLOCK where a row has no page."""
     size: int
     """Tokens of a page."""
     count_B: Tensor
