@@ -4,7 +4,7 @@ import zlib
 from typing import TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from anyformer.errors import InputError
 from anyformer.model.model import Model
@@ -40,32 +40,11 @@ def build(
     check_inventory(model, inventory)
     if torch.device(device).type != "meta":
         allocate(model, device)
-        _initialize(model, inventory, seed)
+        first = Initializer(spec, inventory, seed)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                parameter.copy_(first.value(name, parameter.device))
     return model
-
-
-@torch.no_grad()
-def _initialize(model: Model, inventory: dict[str, ParamSpec], seed: int) -> None:
-    """Fill every parameter by the spec's init."""
-    spec = model.spec
-    tied = isinstance(spec.head, TokenHead) and spec.head.tied
-    sizes = {
-        f"{stack.name}.blocks.{i}": (stack.depth, spec.dims(layer, stack))
-        for stack in spec.stacks
-        for i, layer in enumerate(stack.layers)
-    }
-    elsewhere = sizes[f"{spec.stacks[-1].name}.blocks.0"]
-    for name, parameter in model.named_parameters():
-        weight, device = inventory[name], parameter.device
-        if weight.fill is not None:
-            parameter.fill_(weight.fill)
-            continue
-        depth, dims = sizes.get(".".join(name.split(".")[:3]), elsewhere)
-        rule = spec.init.rule(
-            weight, width=spec.width, depth=depth, tied=tied, heads=dims.heads, head_dim=dims.head_dim
-        )
-        generator = torch.Generator(device).manual_seed((seed * 1_000_003 + zlib.crc32(name.encode())) % 2**63)
-        parameter.copy_(drawn(rule, weight.shape, device, generator))
 
 
 def allocate(model: Built, device: str | torch.device) -> Built:
@@ -85,3 +64,29 @@ def check_inventory(model: nn.Module, inventory: dict[str, ParamSpec]) -> None:
     if wrong:
         lines = [f"{name}: the module has {have.get(name)}, the spec declares {wanted.get(name)}" for name in wrong]
         raise RuntimeError("\n  ".join(["a module and its inventory differ; see the leaf's weights():", *lines]))
+
+
+class Initializer:
+    """The first value of every parameter of a spec, one at a time."""
+
+    def __init__(self, spec: ModelSpec, inventory: dict[str, ParamSpec], seed: int) -> None:
+        self.spec, self.inventory, self.seed = spec, inventory, seed
+        self.tied = isinstance(spec.head, TokenHead) and spec.head.tied
+        self.sizes = {
+            f"{stack.name}.blocks.{i}": (stack.depth, spec.dims(layer, stack))
+            for stack in spec.stacks
+            for i, layer in enumerate(stack.layers)
+        }
+        self.elsewhere = self.sizes[f"{spec.stacks[-1].name}.blocks.0"]
+
+    def value(self, name: str, device: torch.device) -> Tensor:
+        """In fp32, from the generator that belongs to (seed, name)."""
+        weight = self.inventory[name]
+        if weight.fill is not None:
+            return torch.full(weight.shape, weight.fill, dtype=torch.float32, device=device)
+        depth, dims = self.sizes.get(".".join(name.split(".")[:3]), self.elsewhere)
+        rule = self.spec.init.rule(
+            weight, width=self.spec.width, depth=depth, tied=self.tied, heads=dims.heads, head_dim=dims.head_dim
+        )
+        generator = torch.Generator(device).manual_seed((self.seed * 1_000_003 + zlib.crc32(name.encode())) % 2**63)
+        return drawn(rule, weight.shape, device, generator)

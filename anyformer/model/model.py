@@ -1,7 +1,5 @@
 """The one model class: decoder, encoder and encoder-decoder are the same stacks between the same ends."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -188,7 +186,7 @@ class Model(nn.Module):
         attention: Any = None,
         logits: Any = None,
         **given: Any,
-    ) -> Trace:
+    ) -> "Trace":
         """One pass in eval mode, without gradients, and what it showed by name: `trace["decoder.3.attention.residual"]`.
 
         `residuals`: "all", None, or names and numbers of layers. `attention`: "all", None, or the heads of each layer,

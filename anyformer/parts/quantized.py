@@ -1,9 +1,7 @@
 """Quantised maps: weights of 8 or 4 bits for the large products of a model that only reads."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +24,7 @@ class Numbers(NamedTuple):
     group: int
     """Inputs that share a scale; 0: all of a row."""
 
-    def rows(self, start: int, end: int) -> Numbers:
+    def rows(self, start: int, end: int) -> Self:
         """Some outputs of it."""
         return self._replace(data_OI=self.data_OI[start:end], scale=self.scale[start:end])
 

@@ -128,9 +128,7 @@ def _steady(mask: AttentionMask) -> bool:
 
 
 def cut(queries: int, keys: int, back: int, ahead: int, first: int, apart: int) -> tuple[Piece, ...] | None:
-    """Blocks whose stretch lies within the keys after the `first`, and one piece at each end; None if that saves too
-    little.
-    """
+    """Blocks whose stretch lies within the keys after the `first`, and a piece at each end; None if it saves too little."""
     size = LEAST
     while size < MOST and 4 * size <= back + ahead:
         size *= 2

@@ -128,9 +128,7 @@ def masks_of(mask: AttentionMask, reach: int | None) -> list[AttentionMask]:
 
 
 def _by_gap(scores: ScoreBias, reach: int, mask: AttentionMask) -> ScoreBias:
-    """The table with one entry for each gap from -reach to reach, where all queries share it: the kernel then needs no
-    index of the scheme's own.
-    """
+    """A table that all queries share with one entry for each gap from -reach to reach: no index of the scheme's own."""
     if scores.table_BHTN.shape[2] > 1:
         return scores
     index = table_index(scores, torch.arange(-reach, reach + 1, device=mask.q.pos.device))

@@ -8,10 +8,8 @@ pattern alone decides, on the host and once for a length. Otherwise the rows are
 compiled or recorded, which must serve rows that it has not seen.
 """
 
-from __future__ import annotations
-
 import operator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -224,7 +222,7 @@ class Whole(NamedTuple):
     values_NK: Tensor | None
 
     @classmethod
-    def of(cls, job: Job, parts: Parts) -> Whole:
+    def of(cls, job: Job, parts: Parts) -> Self:
         exact = torch.promote_types(parts.q.dtype, torch.float32)
         q, k, v = (x.transpose(1, 2).to(exact).contiguous() for x in parts[:3])
         slope, table, q_side, k_side, column = (None if x is None else x.to(exact) for x in parts[4:9])
