@@ -186,11 +186,9 @@ class Stack(nn.Module):
         # New keys sit where the queries sit; those in the cache are turned already.
         metadata.k_rope = metadata.q_rope
         if kind.attention.global_projections:
+            given = {"training": self.training, "cached": cache is not None}
             metadata.globals_ = global_queries(
-                pattern,
-                mask,
-                metadata.q_rope,
-                lambda some: kernel_for(kind, some, x_BTD, training=self.training, cached=cache is not None),
+                pattern, mask, metadata.q_rope, lambda some: kernel_for(kind, some, x_BTD, **given)
             )
         return metadata
 

@@ -70,17 +70,13 @@ class Sites:
         self.has_head = spec.head.kind != "none"
         self.logits = [f"{self.last}.{at}{LOGITS}" for at in (EMBED, *range(len(self.of_layer)))]
 
-    def pick_residuals(self, wanted: Wanted, problems: list[str]) -> set[str]:
-        """Names of residuals; what can't be found goes to `problems`."""
-        return set(self._pick(wanted, self.residuals, "residuals", self.of_layer, problems))
-
     def pick_logits(self, wanted: Wanted, problems: list[str]) -> list[str]:
         """Names of logits, from the first layer to the last."""
         if wanted is not None and not self.has_head:
             problems.append("logits: this model has no head; leave them out, and read its residuals")
             return []
         by_layer = [[name] for name in self.logits[1:]]
-        found = set(self._pick(wanted, self.logits, "logits", by_layer, problems, {EMBED: self.logits[0]}))
+        found = set(self.pick(wanted, self.logits, "logits", by_layer, problems, {EMBED: self.logits[0]}))
         return [name for name in self.logits if name in found]
 
     def pick_heads(self, wanted: Any, problems: list[str]) -> dict[str, tuple[int, ...]]:
@@ -97,12 +93,12 @@ class Sites:
         found: dict[str, tuple[int, ...]] = {}
         for layer, heads in wanted.items():
             one = layer if isinstance(layer, int) else str(layer).removesuffix(PROBS)
-            for at in self._pick([one], known, "attention", by_layer, problems):
+            for at in self.pick([one], known, "attention", by_layer, problems):
                 name = at + PROBS
                 found[name] = chosen_heads(heads, self.attention[name], name, problems)
         return found
 
-    def _pick(
+    def pick(
         self,
         wanted: Wanted,
         known: list[str],
@@ -111,7 +107,7 @@ class Sites:
         problems: list[str],
         short: Mapping[str, str] | None = None,
     ) -> list[str]:
-        """Known names that are meant by names, which may hold `*` or be `short`, and by numbers of layers."""
+        """Known names that `wanted` means, by name (with `*`, or `short`) or number of a layer; others go to `problems`."""
         if wanted is None or wanted == ALL:
             return known if wanted == ALL else []
         found: list[str] = []
@@ -205,7 +201,7 @@ def trace(
     sites, problems = Sites(model.spec), []
     if given.get("cache") is not None:
         problems.append("cache: a trace reads the whole text in one pass; leave the cache out")
-    kept = sites.pick_residuals(residuals, problems)
+    kept = set(sites.pick(residuals, sites.residuals, "residuals", sites.of_layer, problems))
     heads = sites.pick_heads(attention, problems)
     predicted = sites.pick_logits(logits, problems)
     refuse(problems)
