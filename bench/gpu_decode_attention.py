@@ -94,7 +94,7 @@ def copies_for(bytes_read):
 def ours(q, pools, terms, plan=None):
     groups, dim = pools[0][0].shape[2:]
     plan = plan or paged_cuda.plan(groups, dim, pools[0][0].element_size())
-    return [lambda k=k, v=v: paged_cuda.launched(q, k, v, terms, plan) for k, v in pools]
+    return [lambda k=k, v=v: paged_cuda.run(q, k, v, terms, plan) for k, v in pools]
 
 
 def sdpa(q, pools, context):

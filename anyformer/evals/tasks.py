@@ -15,7 +15,7 @@ from anyformer.data.objectives.causal import NextToken, ends_of
 from anyformer.errors import InputError
 from anyformer.evals.eval_setup import EvalSetup
 from anyformer.evals.memory import Report
-from anyformer.model.output import Output
+from anyformer.model.model import Output
 from anyformer.train.perplexity import evaluate, perplexity
 from anyformer.train.train_step import Precision
 

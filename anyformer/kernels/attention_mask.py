@@ -100,13 +100,9 @@ class AttentionMask:
             allowed = allowed & self.valid_BS[:, columns][:, None].unsqueeze(-2)
         return allowed
 
-    def all_queries(self) -> Tokens:
-        """The queries as patterns read them, (B or 1, 1, T, 1)."""
-        return self._side(self.q, WHOLE, -1)
-
-    def all_keys(self) -> Tokens:
-        """The keys, (B or 1, 1, 1, S)."""
-        return self._side(self.k, WHOLE, -2)
+    def sides(self) -> tuple[Tokens, Tokens]:
+        """The queries (B or 1, 1, T, 1) and the keys (B or 1, 1, 1, S) as patterns read them."""
+        return self._side(self.q, WHOLE, -1), self._side(self.k, WHOLE, -2)
 
     def _side(self, tokens: Tokens, some: Any, unsqueezed: int) -> Tokens:
         """Tokens of some places as (B,1,T,1) for queries (-1) or (B,1,1,S) for keys (-2)."""

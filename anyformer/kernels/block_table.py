@@ -1,9 +1,8 @@
 """Pages: where the keys of each row lie in a pool that rows share."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -26,7 +25,7 @@ class BlockTable:
     """
 
     table_BN: Tensor
-    """int32; SCRATCH where a row has no page."""
+    """int32; NULL_BLOCK where a row has no page."""
     size: int
     """Tokens of a page."""
     count_B: Tensor
@@ -35,7 +34,7 @@ class BlockTable:
     scales: tuple[Tensor, Tensor] | None = None
     """Of a pool of int8: (P, size, G) float32, by which keys and values are multiplied."""
 
-    def scaled(self, scales: Sequence[Tensor]) -> BlockTable:
+    def scaled(self, scales: Sequence[Tensor]) -> Self:
         """The same with the scales of one layer's keys and values, if it has any."""
         return self if len(scales) == 0 else replace(self, scales=(scales[0], scales[1]))
 
@@ -59,9 +58,7 @@ class BlockTable:
 
 
 def numbers(keep: Keep, slot_S: Tensor, count_B: Tensor) -> Tensor:
-    """(B,S): the number of the token in each slot after so many tokens, -1 if there is none: the last page of a ring may
-    have slots that the ring does not use.
-    """
+    """(B,S): the number of the token in each slot after so many tokens; -1: none, as past the end of a ring."""
     found_BS = keep.held(slot_S[None], count_B[:, None])
     if keep.recent is None or keep.columns:
         return found_BS

@@ -173,17 +173,14 @@ class Recorder:
                 work()
                 graph.capture_end()
             except BaseException:
-                self._abandon(graph)
+                # The capture failed at any point. Each of these may find that there is nothing left to do.
+                with suppress(RuntimeError):
+                    graph.capture_end()
+                self.on.close()
+                with suppress(RuntimeError):
+                    graph.reset()
                 raise
         return Graph(graph, state, held)
-
-    def _abandon(self, graph: Any) -> None:
-        """End a capture that failed at any point. Each of these may find that there is nothing left to do."""
-        with suppress(RuntimeError):
-            graph.capture_end()
-        self.on.close()
-        with suppress(RuntimeError):
-            graph.reset()
 
 
 @contextmanager

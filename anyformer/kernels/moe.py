@@ -45,16 +45,8 @@ class Work(NamedTuple):
         return self.down.weight.shape[0]
 
 
-Way = Callable[[Work], Tensor]
-
-
-def mixed(work: Work) -> Tensor:
-    """(N,D): the sum of what the chosen experts give for each token, each by its share."""
-    return way_for(work)(work)
-
-
-def way_for(work: Work) -> Way:
-    """The fastest way that may be gone here."""
+def way_for(work: Work) -> Callable[[Work], Tensor]:
+    """The fastest way that may be gone here to (N,D): the sum of what a token's experts give, each by its share."""
     kind = work.x_ND.device.type
     # A stream that is being captured can't tell how many tokens an expert has.
     fixed = fixed_shapes(kind)

@@ -86,14 +86,12 @@ def unknown_argument(
 
 def check(given: Arguments, spec: ModelSpec, *, reads_length: bool) -> None:
     """Refuse arguments that don't fit this kind of model, or each other."""
-    two = spec.topology == "encoder-decoder"
-    if not two:
+    if spec.topology != "encoder-decoder":
         for name in ENCODER_DECODER:
             if getattr(given, name) is not None:
                 raise TypeError(f"{name} is for encoder-decoders; this model is a {spec.topology}")
-    cache = given.cache
-    if cache is not None:
-        _check_cache(given, cache, spec)
+    if given.cache is not None:
+        _check_cache(given, given.cache, spec)
     if given.segments is not None and spec.head.pools:
         raise InputError(
             f"segments: a {spec.head.kind!r} head answers once for each row, so a row must be one document"

@@ -1,9 +1,8 @@
 """Reading without learning: every module in eval mode, and logits only where they are wanted."""
 
-from __future__ import annotations
-
 import copy
 import threading
+from typing import Self
 from weakref import WeakKeyDictionary
 
 from torch import nn
@@ -22,7 +21,7 @@ class eval_mode:
         self.model = model
         self._held: list[nn.Module] = []
 
-    def __enter__(self) -> eval_mode:
+    def __enter__(self) -> Self:
         with _counting:
             self._held = [module for module in self.model.modules() if module.training or module in _readers]
             for module in self._held:

@@ -1,7 +1,6 @@
 """The one model class: decoder, encoder and encoder-decoder are the same stacks between the same ends."""
 
-from __future__ import annotations
-
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,22 +17,42 @@ from anyformer.model.arguments import (
     check_whole,
     unknown_argument,
 )
-from anyformer.model.output import Output
 from anyformer.model.stack import Stack
 from anyformer.model.token_layout import TokenLayout, declared_length, document_length, follows, place
 from anyformer.parts.embedding import TokenEmbedding, embedding
 from anyformer.parts.heads import LossRequest, head_module, pool_hidden
 from anyformer.parts.kv_cache import KVCache
 from anyformer.parts.kv_pool import KVBlockPool
+from anyformer.parts.leaf_module import LeafModule
 from anyformer.parts.static_cache import StaticKVCache
 from anyformer.specs.axes import ParamSpec
 from anyformer.specs.embed_head import RegressionHead, TokenEmbed, TokenHead
 from anyformer.specs.model import ModelSpec
+from anyformer.specs.number_format import ranges
 from anyformer.specs.parameters import weights
 from anyformer.specs.stacks import cache_specs
 
 if TYPE_CHECKING:
     from anyformer.model.trace import Trace
+
+
+@dataclass
+class Output:
+    """Results of `model(...)`."""
+
+    hidden: Tensor
+    """What the head reads: states (B,T,D), or one vector for each row (B,D) before a head that pools."""
+    logits: Tensor | None = None
+    """The head's answer, (B,T,V) for tokens; None without a head."""
+    loss: Tensor | None = None
+    """What is minimised, a mean over counted labels; None without labels."""
+    losses: dict[str, Tensor] = field(default_factory=dict)
+    """The terms of the loss, before weighting."""
+    label_count: Tensor | None = None
+    """How many labels counted."""
+    cache: KVCache | None = None
+    encoder_states: Tensor | None = None
+    """The encoder's states in an encoder-decoder, to be passed back as `encoder_states=`."""
 
 
 class Model(nn.Module):
@@ -118,8 +137,7 @@ class Model(nn.Module):
             self.cache_specs, batch=batch, length=length, device=like.device, dtype=like.dtype, chunk=chunk,
             rope_length=rope_length,
         )  # fmt: skip
-        with torch.no_grad():
-            stack.precompute_rotary(cache, like)
+        stack.precompute_rotary(cache, like)
         return cache
 
     def new_pool(
@@ -145,8 +163,7 @@ class Model(nn.Module):
             global_marks=stack.reads_marks, needs_rope_length=stack.needs_rope_length, rope_length=rope_length,
         )  # fmt: skip
         if not stack.needs_rope_length:
-            with torch.no_grad():
-                stack.precompute_rotary(pool, like)
+            stack.precompute_rotary(pool, like)
         return pool
 
     def _cached(self, rope_length: int | None) -> tuple[Stack, Tensor]:
@@ -169,7 +186,7 @@ class Model(nn.Module):
         attention: Any = None,
         logits: Any = None,
         **given: Any,
-    ) -> Trace:
+    ) -> "Trace":
         """One pass in eval mode, without gradients, and what it showed by name: `trace["decoder.3.attention.residual"]`.
 
         `residuals`: "all", None, or names and numbers of layers. `attention`: "all", None, or the heads of each layer,
@@ -344,9 +361,11 @@ class Model(nn.Module):
         return LossTerms(total, found, terms.label_count)
 
     def __repr__(self) -> str:
-        from anyformer.model.repr import show
-
-        return show(self)
+        """The architecture as a tree: equal blocks once, empty slots not at all."""
+        total, spec = sum(p.numel() for p in self.parameters()), self.spec
+        known = f"{spec.vocab}" if spec.source_vocab is None else f"{spec.source_vocab} -> {spec.vocab}"
+        title = f"{spec.topology}, {total:,} parameters, vocab {known}, context {spec.context}"
+        return "\n".join([title, *_children(self, "  ")])
 
 
 def counted_labels(labels: Tensor, layout: TokenLayout, *, shift: bool, prefix: int = 0) -> Tensor:
@@ -363,3 +382,28 @@ def counted_labels(labels: Tensor, layout: TokenLayout, *, shift: bool, prefix: 
     if prefix > 1:
         labels = labels.masked_fill(layout.pos_BT < prefix, IGNORE)
     return torch.cat((labels[:, 1:], torch.full_like(labels[:, :1], IGNORE)), 1)
+
+
+def _children(module: nn.Module, indent: str) -> list[str]:
+    lines: list[str] = []
+    for name, child in module.named_children():
+        lines += _blocks(name, child, indent) if isinstance(child, nn.ModuleList) else _node(name, child, indent)
+    return lines
+
+
+def _node(name: str, module: nn.Module, indent: str) -> list[str]:
+    own = module.extra_repr()
+    return [f"{indent}{name}{': ' + own if own else ''}", *_children(module, indent + "  ")]
+
+
+def _blocks(name: str, modules: nn.ModuleList, indent: str) -> list[str]:
+    """Equal members once, with their count and places."""
+    places: dict[str, list[int]] = {}
+    for i, member in enumerate(modules):
+        places.setdefault("\n".join(_node("", member, "")), []).append(i)
+    lines: list[str] = []
+    for indices in places.values():
+        first = modules[indices[0]]
+        what = "position" if isinstance(first, LeafModule) else "block"
+        lines += _node(f"{len(indices)} x {what} ({name} {', '.join(ranges(indices))})", first, indent)
+    return lines

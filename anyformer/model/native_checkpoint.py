@@ -24,7 +24,7 @@ from anyformer.model.build import allocate
 from anyformer.model.model import Model
 from anyformer.model.quantize import HEAD, install, products
 from anyformer.model.safetensors_file import TensorFile
-from anyformer.model.safetensors_header import Place, read_header
+from anyformer.model.safetensors_header import read_header
 from anyformer.parts.heads import LMHead
 from anyformer.parts.quantized import GROUPS, KINDS, Numbers, QuantizedLinear, Slice, is_quantized
 from anyformer.specs.model import ModelSpec
@@ -234,31 +234,24 @@ def contents(model: Model) -> tuple[dict[str, Tensor], dict[str, str]]:
     inventory = weights(model.spec)
     tensors = {name: p.detach() for name, p in model.named_parameters()}
     kind, targets = "", []
-    for path, numbers, bias in _quantised(model):
-        name = f"{path}.weight"
-        kind = numbers.kind
+    for path, module in model.named_modules():
+        if isinstance(module, Slice):
+            numbers, bias = module.whole.numbers.rows(module.start, module.end), module.whole.bias
+            bias = None if bias is None else bias[module.start : module.end]
+        elif isinstance(module, LMHead) and isinstance(module.quantised, QuantizedLinear):
+            # Its bias is a parameter still.
+            numbers, bias = module.quantised.numbers, None
+        elif isinstance(module, QuantizedLinear) and not path.endswith((".whole", ".quantised")):
+            numbers, bias = module.numbers, module.bias
+        else:
+            continue
+        name, kind = f"{path}.weight", numbers.kind
         targets.append(name)
         tensors |= {name + PACKED: numbers.data_OI, name + SCALE: numbers.scale}
         if bias is not None and f"{path}.bias" in inventory:
             tensors[f"{path}.bias"] = bias
     held = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     return held, {KEY: json.dumps(asdict(recipe(kind, sorted(targets))))}
-
-
-def _quantised(model: Model) -> list[tuple[str, Numbers, Tensor | None]]:
-    """Path, numbers and bias of every quantised map."""
-    found: list[tuple[str, Numbers, Tensor | None]] = []
-    for path, module in model.named_modules():
-        if isinstance(module, Slice):
-            bias = module.whole.bias
-            own = None if bias is None else bias[module.start : module.end]
-            found.append((path, module.whole.numbers.rows(module.start, module.end), own))
-        elif isinstance(module, LMHead) and isinstance(module.quantised, QuantizedLinear):
-            # Its bias is a parameter still.
-            found.append((path, module.quantised.numbers, None))
-        elif isinstance(module, QuantizedLinear) and not path.endswith((".whole", ".quantised")):
-            found.append((path, module.numbers, module.bias))
-    return found
 
 
 def _read(
@@ -304,19 +297,16 @@ def _check(stored: TensorFile, asked: Recipe, known: dict[str, tuple[int, ...]])
             continue
         out, into = known[name]
         scale = held.get(name + SCALE)
-        wanted[name + PACKED] = (out, into) if asked.kind == "int8" else (out, into // 2)
-        groups = () if asked.kind == "int8" else (_groups(scale, into),)
-        wanted[name + SCALE] = (out, *groups)
+        wanted[name + PACKED], wanted[name + SCALE] = (out, into), (out,)
+        if asked.kind == "int4":
+            # How many scales an output has: as the file says if that may be, else as we would write it.
+            groups = [into // size for size in GROUPS if into % size == 0] or [0]
+            given = scale.shape[-1] if scale is not None and scale.shape else 0
+            wanted[name + SCALE] = (out, given if given in groups else groups[0])
+            wanted[name + PACKED] = (out, into // 2)
         for place, allowed in ((held.get(name + PACKED), (DTYPES[asked.kind],)), (scale, SCALES[asked.kind])):
             if place is not None and place.dtype not in allowed:
                 problems.append(f"{name}: holds {place.dtype} where {asked.kind} has {' or '.join(allowed)}")
     if problems:
         raise CheckpointError("\n  ".join([f"{stored.file} does not fit its {KEY}:", *sorted(problems)]))
     return wanted
-
-
-def _groups(scale: Place | None, into: int) -> int:
-    """How many scales an output has: as the file says if that may be, else as we would write it."""
-    allowed = [into // size for size in GROUPS if into % size == 0]
-    given = scale.shape[-1] if scale is not None and scale.shape else 0
-    return given if given in allowed else (allowed[0] if allowed else 0)

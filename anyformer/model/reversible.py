@@ -47,9 +47,7 @@ def run_reversible(
 
 
 def replays_dropout(model: nn.Module) -> bool:
-    """Whether a backward pass draws dropout masks once more. All threads share torch's generators, so such a model is
-    trained in one.
-    """
+    """Whether a backward pass redraws dropout masks: such a model is trained in one thread, as all share a generator."""
     for module in model.modules():
         if isinstance(module, Block) and (module.wiring == "reversible" or module.wrapper is not None):
             if any(part.drops for part in module.children() if isinstance(part, Branch)):

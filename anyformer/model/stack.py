@@ -131,7 +131,6 @@ class Stack(nn.Module):
         cross: list[AttentionMetadata | None] = [None] * len(by_group)
         if source is not None:
             cross = [self.cross_metadata(kind, x_BTD, layout, source, cache, encoder_BSD) for kind in self.cross_kinds]
-        streams = (x_BTD,)
         if self.reversible:
             each, across = [by_group[kind] for kind in self.kind_of], [cross[kind] for kind in self.kind_of]
             shared = tuple(self.positions.parameters())
@@ -154,7 +153,7 @@ class Stack(nn.Module):
         x_BTD = streams[0]
         if self.reversible:
             # Both streams begin as the embeddings.
-            x_BTD, other_BTD = streams[0], streams[-1]
+            other_BTD = streams[-1]
             x_BTD = torch.cat((x_BTD, other_BTD), -1) if self.merge == "concat" else (x_BTD + other_BTD) / 2
         return x_BTD if self.final_norm is None else self.final_norm(x_BTD)
 
@@ -187,11 +186,9 @@ class Stack(nn.Module):
         # New keys sit where the queries sit; those in the cache are turned already.
         metadata.k_rope = metadata.q_rope
         if kind.attention.global_projections:
+            given = {"training": self.training, "cached": cache is not None}
             metadata.globals_ = global_queries(
-                pattern,
-                mask,
-                metadata.q_rope,
-                lambda some: kernel_for(kind, some, x_BTD, training=self.training, cached=cache is not None),
+                pattern, mask, metadata.q_rope, lambda some: kernel_for(kind, some, x_BTD, **given)
             )
         return metadata
 
@@ -242,6 +239,7 @@ class Stack(nn.Module):
                 angles = kind.position.angles(own, layout.pos_BT, layout.declared_BT, like)
         return RotaryTables(layout.pos_BT, layout.declared_BT, angles)
 
+    @torch.no_grad()
     def precompute_rotary(self, cache: StaticKVCache | KVBlockPool, like: Tensor) -> None:
         """Rotations of all positions that a cache has room for."""
         pos = torch.arange(cache.length, device=like.device)[None]

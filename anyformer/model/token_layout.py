@@ -123,12 +123,9 @@ def attention_mask(
 
 def tokens_of(layout: TokenLayout) -> Tokens:
     """As patterns read them."""
-    return Tokens(
-        layout.pos_BT,
-        0 if layout.document_BT is None else layout.document_BT,
-        layout.length_BT,
-        marked=False if layout.marked_BT is None else layout.marked_BT,
-    )
+    document = 0 if layout.document_BT is None else layout.document_BT
+    marked = False if layout.marked_BT is None else layout.marked_BT
+    return Tokens(layout.pos_BT, document, layout.length_BT, marked=marked)
 
 
 def shape_of(pattern: Pattern, queries: TokenLayout, keys: TokenLayout) -> Shape:

@@ -4,10 +4,8 @@ Positions, mask, angles, shared score terms and the choice of a kernel are compu
 attention and position spec; a layer only reads them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from torch import Tensor
 
@@ -35,10 +33,11 @@ class RotaryTables(NamedTuple):
     length_BT: Tensor | None
     angles: Any
 
-    def at(self, index_BN: Tensor) -> RotaryTables:
+    def at(self, index_BN: Tensor) -> Self:
         """The same for some tokens of each row."""
         angles = None if self.angles is None else tuple(gather_tokens(part, index_BN) for part in self.angles)
-        return RotaryTables(gather_tokens(self.pos_BT, index_BN), gather_tokens(self.length_BT, index_BN), angles)
+        pos_BN, length_BN = (gather_tokens(each, index_BN) for each in (self.pos_BT, self.length_BT))
+        return self._replace(pos_BT=pos_BN, length_BT=length_BN, angles=angles)
 
 
 class GlobalQueries(NamedTuple):

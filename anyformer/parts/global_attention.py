@@ -49,20 +49,13 @@ class GlobalAttention(Attention):
     ) -> Tensor:
         """The output with the rows of global tokens as their own projections give them."""
         rows: Any = metadata.globals_
-        index_BN, x_BND = rows.index_BN, x_BTD
-        if index_BN is not None:
-            index_BN = index_BN.expand(x_BTD.shape[0], -1)
-            x_BND = x_BTD.gather(1, index_BN[:, :, None].expand(-1, -1, x_BTD.shape[2]))
+        x_BND = x_BTD if rows.index_BN is None else gather_tokens(x_BTD, rows.index_BN)
         q_BNHK = self.tempered(self.split_heads(self._modules["global_q"](x_BND), self.q_norm, rows.turn), rows.mask)
         if further:
             found_BNHK = self.mix(q_BNHK, further[0], further[1], metadata, rows.mask, rows.kernel)
         else:
             found_BNHK = self.absorbed(q_BNHK, x_BTD, metadata, rows)
-        chosen = rows.chosen_BN[:, :, None, None]
-        if index_BN is None:
-            return torch.where(chosen, found_BNHK, out_BTHK)
-        index = index_BN[:, :, None, None].expand(found_BNHK.shape)
-        return out_BTHK.scatter(1, index, torch.where(chosen, found_BNHK, out_BTHK.gather(1, index)))
+        return put_global_rows(out_BTHK, found_BNHK, rows)
 
     def absorbed(self, q_BNHK: Tensor, x_BSD: Tensor, metadata: AttentionMetadata, rows: GlobalQueries) -> Tensor:
         """What few global queries take: tokens themselves are keys and values of one shared head, q W_k meets them, and
@@ -79,6 +72,15 @@ class GlobalAttention(Attention):
         if values.bias is not None:
             found = found + values.bias.view(groups, 1, -1)
         return found.flatten(2, 3)
+
+
+def put_global_rows(out_BTHK: Tensor, found_BNHK: Tensor, rows: GlobalQueries) -> Tensor:
+    """The output with what was found for global queries in their places."""
+    chosen = rows.chosen_BN[:, :, None, None]
+    if rows.index_BN is None:
+        return torch.where(chosen, found_BNHK, out_BTHK)
+    index = rows.index_BN[:, :, None, None].expand(found_BNHK.shape)
+    return out_BTHK.scatter(1, index, torch.where(chosen, found_BNHK, out_BTHK.gather(1, index)))
 
 
 def attention_body(

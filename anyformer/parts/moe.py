@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from anyformer.kernels.moe import Stacked, Work, mixed
+from anyformer.kernels.moe import Stacked, Work, way_for
 from anyformer.kernels.precision import no_autocast
 from anyformer.parts.attention_metadata import AttentionMetadata
 from anyformer.parts.ffn import FeedForwardNet
@@ -57,7 +57,8 @@ class Experts(nn.Module):
     def forward(self, x_ND: Tensor, chosen_NK: Tensor, share_NK: Tensor) -> Tensor:
         maps: Any = self._modules
         *inputs, down = (Stacked(maps[name].weight, maps[name].bias) for name in (*self.leaf.inputs, "down"))
-        return mixed(Work(x_ND, chosen_NK, share_NK, inputs, down, self.combine, self.on_input))
+        work = Work(x_ND, chosen_NK, share_NK, inputs, down, self.combine, self.on_input)
+        return way_for(work)(work)
 
     def combine(self, *inputs: Tensor) -> Tensor:
         """The inner activation, some of it dropped in training."""

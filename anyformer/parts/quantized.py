@@ -1,9 +1,7 @@
 """Quantised maps: weights of 8 or 4 bits for the large products of a model that only reads."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +24,7 @@ class Numbers(NamedTuple):
     group: int
     """Inputs that share a scale; 0: all of a row."""
 
-    def rows(self, start: int, end: int) -> Numbers:
+    def rows(self, start: int, end: int) -> Self:
         """Some outputs of it."""
         return self._replace(data_OI=self.data_OI[start:end], scale=self.scale[start:end])
 
@@ -80,8 +78,9 @@ class QuantizedLinear(nn.Module):
             return product(x_NI, data, scale, self.group, bias)
         if not x_NI.is_cpu:
             return quantized.int8_linear(x_NI, data, scale, bias)
-        if cpu_int8.serves_digits(x_NI):
-            if self._packed is None and cpu_int8.pays_to_pack(data):
+        few = 0 < x_NI.shape[0] <= cpu_int8.MOST
+        if few and x_NI.dtype == torch.float32 and not torch.compiler.is_compiling():
+            if self._packed is None and data.is_cpu and data.numel() >= cpu_int8.LEAST and cpu_int8.packs():
                 self._packed = cpu_int8.pack(data, scale)
             if self._packed is not None:
                 return cpu_int8.by_digits(x_NI, self._packed, bias)

@@ -5,12 +5,10 @@ the last digit, which is enough to move a token to another bucket, so decisions 
 to keep: the state of the generators is.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -41,9 +39,9 @@ class ReplayLog:
             "as many each time, whatever it reads"
         )
 
-    def replay(self) -> ReplayLog:
+    def replay(self) -> Self:
         """The same decisions once more, from the first."""
-        again = ReplayLog()
+        again = type(self)()
         again.made, again._answers = self.made, iter(self.made)
         return again
 

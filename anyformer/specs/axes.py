@@ -19,6 +19,8 @@ else:
     # Leaves say it in annotations, and reading a spec must not import torch.
     Tensor = Any
 
+Params = Mapping[str, Tensor]
+"""The parameters and constants of a leaf by name, as its module keeps them."""
 Problem = tuple[str, str]
 """A field (or a dotted path below the node) and what is wrong with it."""
 
@@ -149,7 +151,7 @@ class Norm(Leaf, axis="norm", leaves="anyformer.parts.norms"):
         """Parameters for vectors of this shape: a gain, a bias, whatever the norm has."""
         raise TypeError(f"{type(self).__name__} defines no weights()")
 
-    def apply(self, x: Tensor, own: Mapping[str, Tensor]) -> Tensor:
+    def apply(self, x: Tensor, own: Params) -> Tensor:
         """Normalise x over its last dimension; parameters may have leading head dimensions."""
         raise TypeError(f"{type(self).__name__} defines no apply()")
 
@@ -277,7 +279,7 @@ class Mixer(Leaf, axis="mixer", leaves="anyformer.parts.mixers"):
         """
         return allowed
 
-    def weigh(self, scores: Tensor, own: Mapping[str, Tensor]) -> Tensor:
+    def weigh(self, scores: Tensor, own: Params) -> Tensor:
         """Weights (B,H,T,S) from scores; a key that may not be seen has score -inf, a row of only those gives 0."""
         raise TypeError(f"{type(self).__name__} defines no weigh()")
 
@@ -378,11 +380,11 @@ class Position(Leaf, axis="position", leaves="anyformer.parts.positions"):
         """FLOPs of the scheme's own matrix products: for each allowed pair, and for each token of a layer."""
         return 0, 0
 
-    def embed(self, own: Mapping[str, Tensor], pos_BT: Tensor, like: Tensor) -> Tensor | None:
+    def embed(self, own: Params, pos_BT: Tensor, like: Tensor) -> Tensor | None:
         """What is added to the embeddings, (B,T,D) in the dtype of `like`."""
         return None
 
-    def angles(self, own: Mapping[str, Tensor], pos_BT: Tensor, length_BT: Tensor | None, like: Tensor) -> Any:
+    def angles(self, own: Params, pos_BT: Tensor, length_BT: Tensor | None, like: Tensor) -> Any:
         """What `rotate` needs for tokens at these positions: a tuple of tensors (B,T,...), computed once for each
         forward, or once for all positions of a cache.
         """
@@ -396,13 +398,11 @@ class Position(Leaf, axis="position", leaves="anyformer.parts.positions"):
         """True if values are rotated too."""
         return False
 
-    def scores(
-        self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: QKPositions, scale: float
-    ) -> ScoreBias | None:
+    def scores(self, own: Params, q_BTHK: Tensor, k_BSGK: Tensor, where: QKPositions, scale: float) -> ScoreBias | None:
         """What is added to the scaled scores."""
         return None
 
-    def values(self, own: Mapping[str, Tensor], like: Tensor) -> ValueTerms | None:
+    def values(self, own: Params, like: Tensor) -> ValueTerms | None:
         """What is added to the values, in the dtype of `like`."""
         return None
 

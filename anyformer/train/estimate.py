@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyformer.data.objectives import Objective
-from anyformer.kernels.linear_cross_entropy.chunks import SHARE
+from anyformer.kernels.linear_cross_entropy import SHARE
 from anyformer.model.block import Block
 from anyformer.model.model import Model
 from anyformer.model.native_checkpoint import empty_model

@@ -21,8 +21,7 @@ from anyformer.data.objectives import Objective
 from anyformer.data.tokenizer import Tokenizer, begins, document_ids
 from anyformer.errors import DataError, InputError
 from anyformer.model.eval_mode import eval_mode, without_head
-from anyformer.model.model import Model
-from anyformer.model.output import Output
+from anyformer.model.model import Model, Output
 from anyformer.train.cpu_workers import CpuWorkers
 from anyformer.train.ranks import ALONE, Ranks
 from anyformer.train.train_step import Precision, even, on_device

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.model.eval_mode import eval_mode
-from anyformer.model.model import Model
-from anyformer.model.output import Output
+from anyformer.model.model import Model, Output
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.parameters import silent
 from anyformer.verify.differences import Progress, Report, difference, is_exact, positions_for

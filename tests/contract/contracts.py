@@ -40,7 +40,7 @@ def length_of(spec: ModelSpec) -> int:
     return spec.embed.tokens() if spec.embed.kind == "patches" else LENGTH
 
 
-def answers(out: af.model.output.Output) -> Tensor:
+def answers(out: af.model.model.Output) -> Tensor:
     return out.hidden if out.logits is None else out.logits
 
 

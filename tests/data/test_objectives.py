@@ -16,7 +16,7 @@ from anyformer.data.objectives.pair import shared
 from anyformer.data.tokenizer import train_bpe, word_starts
 from anyformer.data.tokenizer_training import Training, train_tokenizer
 from anyformer.errors import DataError
-from anyformer.model.output import Output
+from anyformer.model.model import Output
 from anyformer.specs.codec import Problems, read, write
 from tests.data.feeding import INDEX, TEXT, VOCAB, examples_for, feed_for, make, model_for, spec_for, tensors
 from tests.tolerances import assert_close

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from anyformer.model.arguments import NAMES as ARGUMENTS
-from anyformer.model.output import Output
+from anyformer.model.model import Output
 from anyformer.parts.positions.alibi import Alibi
 from anyformer.parts.positions.rope import Rope
 from anyformer.specs import ModelSpec

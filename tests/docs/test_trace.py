@@ -3,7 +3,7 @@
 import re
 
 import anyformer as af
-from anyformer.model.trace_names import Sites
+from anyformer.model.trace import Sites
 from tests.contract.draw import BASE
 from tests.docs.fences import read, run
 

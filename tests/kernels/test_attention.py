@@ -7,14 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.errors import InputError
 from anyformer.kernels.attention import reference, sdpa
 from anyformer.kernels.dispatch import AttentionArgs
 from anyformer.parts.mixers.relu import Relu
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.causal import Causal
 from anyformer.parts.patterns.full import Full
-from anyformer.parts.patterns.heads import Heads
 from anyformer.specs.axes import ValueTerms
 from tests.kernels.samples import SCALE, as_terms, given, near, plain, qkv, run
 from tests.parts.samples import random
@@ -243,29 +241,3 @@ def test_attend_reference_computes_half_precision_scores_in_fp32():
     assert score.dtype == torch.float32
     assert_close("single", score[..., lower], exact[..., lower])
     assert run(reference.KERNEL, q, k, v, plain(CAUSAL, 6)).dtype == torch.bfloat16
-
-
-def shapes(q=(2, 5, 4, 8), k=(2, 5, 2, 8), v=None):
-    return torch.zeros(q), torch.zeros(k), torch.zeros(v or k)
-
-
-OWN_HALF = Heads(first=0, last=2)
-
-
-@pytest.mark.parametrize(
-    ("tensors", "attn_mask", "message"),
-    [
-        (shapes(q=(5, 4, 8)), plain(FULL, 5), r"attend takes q \(B,T,H,K\)"),
-        (shapes(k=(2, 5, 8)), plain(FULL, 5), r"attend takes q \(B,T,H,K\)"),
-        (shapes(v=(2, 6, 2, 8)), plain(FULL, 5), r"attend takes q \(B,T,H,K\)"),
-        (shapes(k=(3, 5, 2, 8)), plain(FULL, 5), r"attend takes q \(B,T,H,K\)"),
-        (shapes(k=(2, 5, 2, 4)), plain(FULL, 5), r"attend takes q \(B,T,H,K\)"),
-        (shapes(k=(2, 5, 3, 8)), plain(FULL, 5), "3 key heads do not divide 4 query heads"),
-        (shapes(), plain(FULL, 6), r"places of q are \(1, 6\), but q has \(batch, tokens\) = \(2, 5\)"),
-        (shapes(), plain(FULL, 5, 6), r"places of k are \(1, 6\), but k has \(batch, tokens\) = \(2, 5\)"),
-        (shapes(), plain(OWN_HALF, 5), "made for 6 heads, but q has 4"),
-    ],
-)
-def test_attend_shapes_that_do_not_fit_are_refused(tensors, attn_mask, message):
-    with pytest.raises(InputError, match=message):
-        run(None, *tensors, attn_mask)

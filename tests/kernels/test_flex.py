@@ -9,7 +9,7 @@ from torch.nn.attention.flex_attention import create_block_mask, create_mask
 
 import anyformer as af
 from anyformer.kernels import attention
-from anyformer.kernels.attention import flex, flex_blocks, flex_parts, reference
+from anyformer.kernels.attention import flex, flex_blocks, reference
 from anyformer.kernels.attention.score_bias import score_bias
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.kernels.dispatch import AttentionArgs, KernelRequest
@@ -228,7 +228,7 @@ def test_flex_near_and_far_parts_hold_every_pair_once_with_its_whole_bias(text, 
     attn_mask = mask_of(text, tokens, rows)
     leaves = leaves_of(kind, tokens)
     terms = terms_of(kind, leaves, attn_mask)
-    parts = flex_parts.parts_of(terms)
+    parts = flex.parts_of(terms)
     assert len(parts) == count
     total = torch.zeros(2, HEADS, tokens, tokens, dtype=torch.float64)
     times = torch.zeros(2, HEADS, tokens, tokens, dtype=torch.long)
@@ -247,7 +247,7 @@ def test_flex_table_stays_in_one_part_where_two_do_not_pay(why):
     attn_mask = mask_of("causal", tokens)
     terms = terms_of("t5 cap" if why == "cap" else "t5", leaves_of("t5", tokens), attn_mask)
     with torch.set_grad_enabled(why != "no gradient"):
-        parts = flex_parts.parts_of(terms)
+        parts = flex.parts_of(terms)
     assert len(parts) == 1
     assert parts[0].mask is attn_mask
 
@@ -258,7 +258,7 @@ def test_flex_promises_the_kernel_only_what_holds_for_every_tile():
     odd = mask_of("causal", 250)
     odd.shape = "causal"
     options = [
-        flex.options_of(flex_parts.Part(attn_mask, None), 128, short=True)
+        flex.options_of(flex.Part(attn_mask, None), 128, short=True)
         for attn_mask in (plain, odd, mask_of("causal & window(128)", 256), mask_of("causal", 256, "packed"))
     ]
     assert options[0] == {"ROWS_GUARANTEED_SAFE": True, "BLOCKS_ARE_CONTIGUOUS": True}

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from anyformer.errors import InputError
-from anyformer.kernels.linear_cross_entropy import chunks, linear_cross_entropy
-from anyformer.kernels.linear_cross_entropy.chunks import default_rows
+from anyformer.kernels import linear_cross_entropy as chunks
+from anyformer.kernels.linear_cross_entropy import default_rows, linear_cross_entropy
 from anyformer.kernels.loss import IGNORE, cross_entropy
 from tests.kernels.alive import Alive
 from tests.parts.samples import random

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import ReformerConfig
 from transformers.models.reformer.modeling_reformer import LSHSelfAttention
 
-from anyformer.kernels import lsh, lsh_buckets
+from anyformer.kernels import lsh
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.parts.mixers.lsh import LSH
 from anyformer.parts.patterns.causal import Causal
@@ -129,7 +129,7 @@ def test_lsh_any_length_equals_the_public_layer_filled_up_to_a_chunk(pattern):
     assert_close("oracle", found, theirs(leaf, x, v, causal=pattern.causal, valid=valid)[:, :37])
 
 
-def by_pairs(leaf: LSH, x: Tensor, v: Tensor, plan: lsh_buckets.Plan) -> Tensor:
+def by_pairs(leaf: LSH, x: Tensor, v: Tensor, plan: lsh.Plan) -> Tensor:
     """The same plan, one query at a time by its definition."""
     batch, tokens, heads, _ = x.shape
     chunks = plan.token_BHL.shape[2] // plan.chunk
@@ -167,8 +167,8 @@ def test_lsh_gradients_with_documents_and_tiles_equal_one_query_at_a_time(tile, 
         if way == "ours":
             out = mixed(leaf, x, v, Causal(), document=document)
         else:
-            found = lsh_buckets.hashed(x, lsh_buckets.rotations(x, (4,), 2, leaf.seed), (4,))
-            plan = lsh_buckets.plan(found, 4, 4, range(-1, 1), causal=True, document_BT=document)
+            found = lsh.hashed(x, lsh.rotations(x, (4,), 2, leaf.seed), (4,))
+            plan = lsh.plan(found, 4, 4, range(-1, 1), causal=True, document_BT=document)
             out = by_pairs(leaf, x, v, plan)
         out.backward(random(*out.shape, seed=7))
         results.append((out, x.grad, v.grad))

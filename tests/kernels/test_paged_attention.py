@@ -88,7 +88,7 @@ def launch(case: Case, q, k, v, terms):
     plan = paged_cuda.plan(case.groups, case.dim, k.element_size())
     if case.sizes:
         plan = plan._replace(**dict(zip(("block", "least", "most", "few"), case.sizes)))
-    return paged_cuda.launched(q, k, v, terms, plan)
+    return paged_cuda.run(q, k, v, terms, plan)
 
 
 def compare(case: Case):

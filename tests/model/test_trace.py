@@ -9,7 +9,7 @@ import anyformer as af
 from anyformer.errors import InputError
 from anyformer.kernels.attention.score_bias import value_part
 from anyformer.model import trace as tracing
-from anyformer.model.trace_names import Sites
+from anyformer.model.trace import Sites
 from anyformer.parts.attention import Attention
 from anyformer.specs import Mixer
 from anyformer.specs.axes import QKPositions

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from anyformer.data.shards import Index
     from anyformer.data.tokenizer import Tokenizer
     from anyformer.kernels.loss import LossTerms
-    from anyformer.model.model import Model
-    from anyformer.model.output import Output
+    from anyformer.model.model import Model, Output
 
 
 Way = Literal["stream", "packed", "padded"]

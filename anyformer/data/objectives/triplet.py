@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from anyformer.kernels.loss import LossTerms
-    from anyformer.model.model import Model
-    from anyformer.model.output import Output
+    from anyformer.model.model import Model, Output
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.errors import InputError
 from anyformer.kernels.attention import block_local, flex, paged_cpu, paged_cuda, reference, sdpa, tiled_flash
 from anyformer.kernels.cuda_graph import fixed_shapes
 from anyformer.kernels.dispatch import AttentionArgs, Dispatch, Kernel, KernelRequest, choose, must_repeat
@@ -44,7 +43,6 @@ def attend(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, *, kernel: Kernel | N
     """Attention by the given kernel, or by the one that the request asks for. `terms` are the fields of `AttentionArgs`."""
     given = AttentionArgs(**terms)
     if kernel is None:
-        _check(q_BTHK, k_BSGK, v_BSGK, given)
         mask, scores = given.mask, given.scores
         request = KernelRequest(
             device=q_BTHK.device.type, dtype=q_BTHK.dtype, phase="train" if q_BTHK.requires_grad else "prefill",
@@ -87,18 +85,3 @@ def _widened(heads_BTHK: Tensor, more_BTE: Tensor) -> Tensor:
     """Every head with the same further numbers, and zeros to fill up."""
     more = F.pad(more_BTE, (0, WIDER - more_BTE.shape[-1]))[:, :, None]
     return torch.cat((heads_BTHK, more.expand(*heads_BTHK.shape[:3], WIDER)), -1)
-
-
-def _check(q: Tensor, k: Tensor, v: Tensor, terms: AttentionArgs) -> None:
-    if q.dim() != 4 or k.dim() != 4 or k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
-        raise InputError(f"attend takes q (B,T,H,K) and k, v (B,S,G,K), got {[tuple(t.shape) for t in (q, k, v)]}")
-    if q.shape[2] % k.shape[2]:
-        raise InputError(f"{k.shape[2]} key heads do not divide {q.shape[2]} query heads")
-    mask = terms.mask
-    for name, side, found in (("q", mask.q, q), ("k", mask.k, k)):
-        if side.pos.shape[1] != found.shape[1] or side.pos.shape[0] not in (1, found.shape[0]):
-            raise InputError(
-                f"mask: places of {name} are {tuple(side.pos.shape)}, but {name} has (batch, tokens) = {tuple(found.shape[:2])}"
-            )
-    if mask.pattern.per_head and mask.heads != q.shape[2]:
-        raise InputError(f"mask: made for {mask.heads} heads, but q has {q.shape[2]}")

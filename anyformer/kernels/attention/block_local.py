@@ -57,8 +57,14 @@ class Piece(NamedTuple):
 def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) -> Tensor:
     """Block by block where that is less work, else at once."""
     mask = terms.mask
-    apart = _apart(mask)
-    pieces = None if apart is None else _pieces(mask, apart)
+    apart, pieces = _apart(mask), None
+    if apart is not None:
+        reach = mask.pattern.reach()
+        # why_not refuses a reach that is not bounded.
+        back, ahead = cast("int", reach.back), cast("int", reach.ahead)
+        first = len(apart) if apart and apart[-1] == len(apart) - 1 else 0
+        # A compiler makes blocks for lengths that it knows.
+        pieces = cut(operator.index(mask.queries), operator.index(mask.keys), back, ahead, first, len(apart))
     if apart is None or pieces is None or not (terms.scores is None or terms.scores.by_distance):
         return sdpa.run(q_BTHK, k_BSGK, v_BSGK, terms)
     found = torch.cat([_blocks(q_BTHK, k_BSGK, v_BSGK, terms, piece, apart) for piece in pieces], 1)
@@ -121,19 +127,8 @@ def _steady(mask: AttentionMask) -> bool:
     return not bool(wrong | moved.any())
 
 
-def _pieces(mask: AttentionMask, apart: tuple[int, ...]) -> tuple[Piece, ...] | None:
-    reach = mask.pattern.reach()
-    # why_not refuses a reach that is not bounded.
-    back, ahead = cast("int", reach.back), cast("int", reach.ahead)
-    first = len(apart) if apart and apart[-1] == len(apart) - 1 else 0
-    # A compiler makes blocks for lengths that it knows.
-    return cut(operator.index(mask.queries), operator.index(mask.keys), back, ahead, first, len(apart))
-
-
 def cut(queries: int, keys: int, back: int, ahead: int, first: int, apart: int) -> tuple[Piece, ...] | None:
-    """Blocks whose stretch lies within the keys after the `first`, and one piece at each end; None if that saves too
-    little.
-    """
+    """Blocks whose stretch lies within the keys after the `first`, and a piece at each end; None if it saves too little."""
     size = LEAST
     while size < MOST and 4 * size <= back + ahead:
         size *= 2

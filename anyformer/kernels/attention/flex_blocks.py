@@ -46,19 +46,15 @@ def _found(mask: AttentionMask) -> BlockMask:
     with torch.inference_mode(False), torch.no_grad():
         if not in_order(mask):
             return made(mask)
-        key = kept_key(mask)
+        # All that the block mask of plain rows depends on.
+        pattern = mask.pattern
+        heads, layer = mask.heads if pattern.per_head else 1, mask.layer if pattern.per_layer else 0
+        key = pattern, mask.queries, mask.keys, heads, layer, mask.q.pos.device
         found = _kept.pop(key, None)
         _kept[key] = found = made(mask) if found is None else found
     if len(_kept) > KEPT:
         _kept.popitem(last=False)
     return hold(found)
-
-
-def kept_key(mask: AttentionMask) -> tuple[Any, ...]:
-    """What the block mask of plain rows depends on."""
-    pattern = mask.pattern
-    heads, layer = mask.heads if pattern.per_head else 1, mask.layer if pattern.per_layer else 0
-    return pattern, mask.queries, mask.keys, heads, layer, mask.q.pos.device
 
 
 def made(mask: AttentionMask) -> BlockMask:
@@ -136,7 +132,7 @@ def _asked(pattern: Pattern, mask: AttentionMask) -> Ask:
         if isinstance(pattern, Both):
             return lambda q, k, b, t, s: first(q, k, b, t, s) & second(q, k, b, t, s)
         return lambda q, k, b, t, s: first(q, k, b, t, s) | second(q, k, b, t, s)
-    chosen, grain = pattern.chosen(mask.all_queries()), pattern.grains()[1]
+    chosen, grain = pattern.chosen(mask.sides()[0]), pattern.grains()[1]
     if chosen is None:
         return _seen(pattern, mask, grain)
     listed = [x[..., 0].to(torch.int32) for x in chosen]
@@ -154,12 +150,12 @@ def _asked(pattern: Pattern, mask: AttentionMask) -> Ask:
 
 def _seen(pattern: Pattern, mask: AttentionMask, grain: int) -> Ask:
     """A drawn predicate as a table of queries and of the grains of keys, or of all keys where rows are not in order."""
+    queries, keys = mask.sides()
     if in_order(mask):
         starts = torch.arange(0, mask.keys, grain, device=mask.k.pos.device)
-        queries = mask.all_queries()
         seen = pattern.allows(queries, Tokens(starts, 0, queries.length, queries.head, mask.layer))[0]
         return lambda q, k, b, t, s: seen[q.head, t, s // grain]
-    dense = pattern.allows(mask.all_queries(), mask.all_keys())
+    dense = pattern.allows(queries, keys)
     rows_differ(dense)
     several = dense.shape[0] > 1
     return lambda q, k, b, t, s: dense[b if several else 0, q.head, t, s]

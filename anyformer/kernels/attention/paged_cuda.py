@@ -127,13 +127,12 @@ def plan(kv_heads: int, dim: int, itemsize: int, rows: int = 1) -> Plan:
 def plain(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: AttentionArgs) -> Tensor:
     """The same in torch: every slot gathered, and the reference over those that hold a token. The oracle."""
     pages = pages_of(terms)
-    scales = (None, None) if pages.scales is None else pages.scales
     number_BS = pages.numbers()
     there_BS = number_BS >= 0
     # What lies in other slots may be anything, and even a weight of 0 does not make NaN vanish.
     k, v = (
         pages.gather(pool, scale, q_BTHK.dtype).masked_fill(~there_BS[..., None, None], 0)
-        for pool, scale in zip((k_PsGK, v_PsGK), scales, strict=True)
+        for pool, scale in zip((k_PsGK, v_PsGK), pages.scales or (None, None), strict=True)
     )
     given, keys = terms.mask, Tokens(number_BS.clamp(min=0))
     heads, layer = q_BTHK.shape[2], given.layer
@@ -141,14 +140,9 @@ def plain(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: AttentionArgs) 
     return reference.run(q_BTHK, k, v, terms._replace(mask=mask, pages=None))
 
 
-def run(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: AttentionArgs) -> Tensor:
+def run(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: AttentionArgs, sizes: Plan | None = None) -> Tensor:
     """One launch, or the plain way for what can't be told before: very wide heads, and columns that a cache keeps."""
-    sizes = plan(k_PsGK.shape[2], q_BTHK.shape[3], k_PsGK.element_size(), q_BTHK.shape[0])
-    return launched(q_BTHK, k_PsGK, v_PsGK, terms, sizes)
-
-
-def launched(q_BTHK: Tensor, k_PsGK: Tensor, v_PsGK: Tensor, terms: AttentionArgs, sizes: Plan) -> Tensor:
-    """The same with the given sizes."""
+    sizes = sizes or plan(k_PsGK.shape[2], q_BTHK.shape[3], k_PsGK.element_size(), q_BTHK.shape[0])
     pages, mask, scores = pages_of(terms), terms.mask, terms.scores
     seen = span(mask.pattern)
     slope_H = None if scores is None else scores.slope_H

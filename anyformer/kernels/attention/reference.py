@@ -36,21 +36,17 @@ def scores(q_BTHK: Tensor, k_BSGK: Tensor, terms: AttentionArgs) -> Tensor:
 def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) -> Tensor:
     """Scores, weights, weighted values."""
     with no_autocast(q_BTHK):
-        return _run(q_BTHK, k_BSGK, v_BSGK, terms)
-
-
-def _run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) -> Tensor:
-    score = scores(q_BTHK, k_BSGK, terms)
-    probs_BHTS = terms.mixer.weigh(score, terms.own)
-    if terms.dropout > 0:
-        probs_BHTS = F.dropout(probs_BHTS, terms.dropout)
-    groups = v_BSGK.shape[2]
-    v = v_BSGK.to(score.dtype).transpose(1, 2)[:, :, None]
-    mixed = probs_BHTS.unflatten(1, (groups, -1)) @ v
-    out_BTHK = mixed.flatten(1, 2).transpose(1, 2)
-    if terms.values is not None:
-        out_BTHK = out_BTHK + value_part(terms.values, probs_BHTS, terms.mask.where)
-    return out_BTHK.to(q_BTHK.dtype)
+        score = scores(q_BTHK, k_BSGK, terms)
+        probs_BHTS = terms.mixer.weigh(score, terms.own)
+        if terms.dropout > 0:
+            probs_BHTS = F.dropout(probs_BHTS, terms.dropout)
+        groups = v_BSGK.shape[2]
+        v = v_BSGK.to(score.dtype).transpose(1, 2)[:, :, None]
+        mixed = probs_BHTS.unflatten(1, (groups, -1)) @ v
+        out_BTHK = mixed.flatten(1, 2).transpose(1, 2)
+        if terms.values is not None:
+            out_BTHK = out_BTHK + value_part(terms.values, probs_BHTS, terms.mask.where)
+        return out_BTHK.to(q_BTHK.dtype)
 
 
 KERNEL = Kernel("reference", why_not, run, reads_masks=True)

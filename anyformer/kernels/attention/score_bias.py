@@ -35,7 +35,7 @@ def score_bias(terms: ScoreBias, where: QKPositions, rows: Any = WHOLE, columns:
 
 def picked(terms: ScoreBias, gap_BTS: Tensor, rows: Any = WHOLE) -> Tensor:
     """What the table holds for these gaps, (B,H,T,S)."""
-    index_BTS, table = _index(terms, gap_BTS), terms.table_BHTN
+    index_BTS, table = table_index(terms, gap_BTS), terms.table_BHTN
     if table.shape[2] == 1 and table.shape[0] == 1:
         # One row of numbers for each head: a plain look-up, whose gradient is a sum over equal gaps.
         return table[0, :, 0][:, index_BTS].transpose(0, 1)
@@ -46,11 +46,9 @@ def picked(terms: ScoreBias, gap_BTS: Tensor, rows: Any = WHOLE) -> Tensor:
     return table.gather(-1, index_BTS[:, None].expand(batch, heads, queries, keys))
 
 
-def value_part(
-    terms: ValueTerms, probs_BHTS: Tensor, where: QKPositions, rows: Any = WHOLE, columns: Any = WHOLE
-) -> Tensor:
+def value_part(terms: ValueTerms, probs_BHTS: Tensor, where: QKPositions) -> Tensor:
     """What the weights take from the values' own table, (B,T,H,K)."""
-    index = terms.pick(gaps(where, rows, columns))[:, None].expand(probs_BHTS.shape)
+    index = terms.pick(gaps(where))[:, None].expand(probs_BHTS.shape)
     table = terms.table_NK.to(probs_BHTS.dtype)
     by_gap = probs_BHTS.new_zeros(*probs_BHTS.shape[:3], table.shape[0]).scatter_add(-1, index, probs_BHTS)
     return (by_gap @ table).transpose(1, 2)
@@ -76,7 +74,7 @@ def add_up(sums: Sums, moved_BHTS: Tensor, terms: ScoreBias, where: QKPositions,
     if slope is not None:
         slope += (moved_BHTS * gaps(where, rows, columns)[:, None].abs()).sum((0, 2, 3))
     if table is not None:
-        index_BTS, some = _index(terms, gaps(where, rows, columns)), moved_BHTS
+        index_BTS, some = table_index(terms, gaps(where, rows, columns)), moved_BHTS
         if table.shape[2] == 1:
             # All queries share the row: pairs of one gap are one sum.
             rest = batch if table.shape[0] > 1 else 1
@@ -101,7 +99,8 @@ def add_up(sums: Sums, moved_BHTS: Tensor, terms: ScoreBias, where: QKPositions,
         column[:, :, columns] += moved_BHTS.sum(2).sum_to_size(column[:, :, columns].shape)
 
 
-def _index(terms: ScoreBias, gap_BTS: Tensor) -> Tensor:
+def table_index(terms: ScoreBias, gap_BTS: Tensor) -> Tensor:
+    """Which entry of the table each gap picks."""
     # A table comes with the index into it. Not by `cast`: a compiler would lose where the function came from.
     pick: Any = terms.pick
     return pick(gap_BTS)

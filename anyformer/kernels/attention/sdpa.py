@@ -20,12 +20,6 @@ OFTEN = 256
 _seen: Counter[tuple[int, ...]] = Counter()
 
 
-def _calls(shape: tuple[int, ...]) -> int:
-    """How often a shape came, this time included."""
-    _seen[shape] += 1
-    return _seen[shape]
-
-
 def why_not(request: KernelRequest) -> str | None:
     """It knows plain softmax over masked and biased scores."""
     if request.mixer.kind != "softmax":
@@ -74,7 +68,10 @@ def _prefers_cudnn(q_BTHK: Tensor, terms: AttentionArgs) -> bool:
     """
     if q_BTHK.shape[1] == 1 or terms.cached or not is_hopper(q_BTHK.device.index or 0):
         return False
-    return torch.is_grad_enabled() or torch.compiler.is_compiling() or _calls(q_BTHK.shape) >= OFTEN
+    if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        return True
+    _seen[q_BTHK.shape] += 1
+    return _seen[q_BTHK.shape] >= OFTEN
 
 
 @constant

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from anyformer.kernels.linear_cross_entropy.chunks import Row
+from anyformer.kernels.linear_cross_entropy import Row
 from anyformer.kernels.triton_launch import one_at_a_time
 
 SKIP = tl.constexpr(-100)

@@ -53,11 +53,6 @@ def _has_operators() -> bool:
         return False
 
 
-def pays_to_pack(data_OI: Tensor) -> bool:
-    """Whether a few rows are faster with a packed copy of these numbers."""
-    return data_OI.is_cpu and data_OI.numel() >= LEAST and packs()
-
-
 def pack(data_OI: Tensor, scale_O: Tensor) -> Any:
     """The same weights in fbgemm's layout, a byte each."""
     zeros_O = torch.zeros(data_OI.shape[0], dtype=torch.long)
@@ -67,11 +62,6 @@ def pack(data_OI: Tensor, scale_O: Tensor) -> Any:
         public: Any = torch
         made = public._make_per_channel_quantized_tensor(data_OI, scale_O.double(), zeros_O, 0)
         return torch.ops.quantized.linear_prepack(made, None)
-
-
-def serves_digits(x_NI: Tensor) -> bool:
-    """Whether rows are few, and of a dtype that three digits hold."""
-    return 0 < x_NI.shape[0] <= MOST and x_NI.dtype == torch.float32 and not torch.compiler.is_compiling()
 
 
 def by_digits(x_NI: Tensor, packed: Any, bias_O: Tensor | None) -> Tensor:

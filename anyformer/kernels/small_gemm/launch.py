@@ -4,8 +4,6 @@ Few rows read each weight once and compute almost nothing: what counts is that t
 torch's own products, with one kernel for the norm before and one for the activation.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -85,7 +83,7 @@ def serves(x: Tensor, weight: Tensor, *others: Tensor | None, most: int = MOST) 
     return usable(x, weight, *others) and all(t is None or t.dtype == x.dtype for t in others)
 
 
-def known(norm: NormTerms, x: Tensor) -> bool:
+def known(norm: "NormTerms", x: Tensor) -> bool:
     """Whether our kernels do this norm: of whole rows, with parameters for one row that do not learn here."""
     if norm.leaf.recipe() is None or x.shape[-1] > WIDEST:
         return False
@@ -107,7 +105,7 @@ def early() -> int:
 
 
 def product(
-    x: Tensor, weight: Tensor, bias: Tensor | None, *, norm: NormTerms | None = None, act: Activation = NO_ACTIVATION,
+    x: Tensor, weight: Tensor, bias: Tensor | None, *, norm: "NormTerms | None" = None, act: Activation = NO_ACTIVATION,
     gated: bool = False, at: str = "no", residual: Tensor | None = None, scale: Tensor | None = None,
     sizes: Blocks | None = None, pdl: bool = True,
 ) -> Tensor:  # fmt: skip
@@ -154,7 +152,7 @@ def int4_linear(x: Tensor, packed: Tensor, scale_OG: Tensor, group: int, bias_O:
     return out.view(*x.shape[:-1], outs)
 
 
-def norm_rows(x: Tensor, norm: NormTerms) -> Tensor:
+def norm_rows(x: Tensor, norm: "NormTerms") -> Tensor:
     """Rows normed in one kernel; more than a few go to the leaf."""
     rows = flat(x)
     count, into = rows.shape

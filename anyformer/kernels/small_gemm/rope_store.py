@@ -3,8 +3,6 @@
 Queries and keys are normed and rotated by position, keys and values go to their slots of the pool, queries come back.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
@@ -40,9 +38,9 @@ class RopeStoreArgs(NamedTuple):
     sin_ND: Tensor | None = None
     """What `Rope.angles` gives for these tokens, with the sign in the sine, (N,R) or (1,R); R may be less than `dim`."""
     layout: Layout = "half"
-    q_norm: NormTerms | None = None
-    k_norm: NormTerms | None = None
-    v_norm: NormTerms | None = None
+    q_norm: "NormTerms | None" = None
+    k_norm: "NormTerms | None" = None
+    v_norm: "NormTerms | None" = None
     norm_last: bool = False
     """Norms of queries and keys come after the rotation."""
     clip: float | None = None

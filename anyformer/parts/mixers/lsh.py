@@ -61,7 +61,6 @@ class LSH(Mixer, kind="lsh"):
 
     def mix(self, work: MixerInput) -> Tensor:
         from anyformer.kernels import lsh
-        from anyformer.kernels import lsh_buckets as buckets
 
         q, mask = work.q_BTHK, work.mask
         tokens = q.shape[1]
@@ -69,11 +68,11 @@ class LSH(Mixer, kind="lsh"):
         if work.k_BSGK is not q or tokens <= self.chunk:
             k = self.keys(work.k_BSGK)
             return lsh.exact(q, k, work.v_BSGK, mask, scale=work.scale, dropout=work.dropout)
-        factors = buckets.bucket_counts(tokens, self.chunk, self.buckets)
+        factors = lsh.bucket_counts(tokens, self.chunk, self.buckets)
         # Drawn in every pass, decided once: a pass that is replayed then draws as many random numbers as the first.
-        turns = buckets.rotations(q, factors, self.rounds, self.seed)
-        found = work.decide(lambda: buckets.hashed(q, turns, factors))
-        plan = buckets.plan(
+        turns = lsh.rotations(q, factors, self.rounds, self.seed)
+        found = work.decide(lambda: lsh.hashed(q, turns, factors))
+        plan = lsh.plan(
             found, math.prod(factors), self.chunk, range(-self.before, self.after + 1), causal=mask.pattern.causal,
             document_BT=None if isinstance(mask.q.document, int) else mask.q.document, valid_BT=mask.valid_BS,
         )  # fmt: skip

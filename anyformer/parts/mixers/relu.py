@@ -1,9 +1,8 @@
 """Normalised ReLU scores: p_s = relu(x_s) / sum relu(x); a query whose scores are all negative takes nothing."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from anyformer.specs.axes import Mixer, Tensor
+from anyformer.specs.axes import Mixer, Params, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +15,6 @@ class Relu(Mixer, kind="relu"):
     eps: float = 1e-6
     """Added to the sum, so that a row of zeros stays zero."""
 
-    def weigh(self, scores: Tensor, own: Mapping[str, Tensor]) -> Tensor:
+    def weigh(self, scores: Tensor, own: Params) -> Tensor:
         weights = scores.relu()
         return weights / (weights.sum(-1, keepdim=True) + self.eps)

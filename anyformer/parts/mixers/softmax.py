@@ -1,9 +1,8 @@
 """Softmax over the scores, with an optional learned sink: p_s = exp(x_s) / (exp(sink) + sum exp(x)) (gpt-oss)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from anyformer.specs.axes import Mixer, ParamSpec, Tensor
+from anyformer.specs.axes import Mixer, Params, ParamSpec, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +23,7 @@ class Softmax(Mixer, kind="softmax"):
     def weights(self, heads: int) -> dict[str, ParamSpec]:
         return {"sink_H": ParamSpec(shape=(heads,), role="sink", fill=0.0)} if self.sinks else {}
 
-    def weigh(self, scores: Tensor, own: Mapping[str, Tensor]) -> Tensor:
+    def weigh(self, scores: Tensor, own: Params) -> Tensor:
         import torch
 
         highest = scores.amax(-1, keepdim=True)

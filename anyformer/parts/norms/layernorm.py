@@ -1,10 +1,10 @@
 """LayerNorm (Ba et al. 2016): (x - mean) / sqrt(var + eps), times a gain, plus a bias."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from anyformer.parts.norms.gain import GAIN_WORDS, Gain, GainAt, GainedNorm, one_plus, scaled
-from anyformer.specs.axes import Problem, Tensor
+from anyformer.specs.axes import Params, Problem, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class LayerNorm(GainedNorm, kind="layernorm"):
         after = GAIN_WORDS[self.gain] + (" + b" if self.bias else "")
         return f"norm(x) = (x - mean(x)) / sqrt(var(x) + {self.eps:g}){after}"
 
-    def apply(self, x: Tensor, own: Mapping[str, Tensor]) -> Tensor:
+    def apply(self, x: Tensor, own: Params) -> Tensor:
         import torch
 
         gain, bias = own.get("weight") if self.gain != "one_plus" else one_plus(own["weight"]), own.get("bias")

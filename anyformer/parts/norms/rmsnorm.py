@@ -1,10 +1,9 @@
 """RMSNorm (Zhang and Sennrich 2019): x / sqrt(mean(x^2) + eps), times a gain."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from anyformer.parts.norms.gain import GAIN_WORDS, Gain, GainAt, GainedNorm, one_plus, scaled
-from anyformer.specs.axes import Tensor
+from anyformer.specs.axes import Params, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +21,7 @@ class RMSNorm(GainedNorm, kind="rmsnorm"):
     def equation(self) -> str:
         return f"norm(x) = x / sqrt(mean(x^2) + {self.eps:g}){GAIN_WORDS[self.gain]}"
 
-    def apply(self, x: Tensor, own: Mapping[str, Tensor]) -> Tensor:
+    def apply(self, x: Tensor, own: Params) -> Tensor:
         import torch
 
         gain = own.get("weight") if self.gain != "one_plus" else one_plus(own["weight"])

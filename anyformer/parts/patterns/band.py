@@ -6,8 +6,18 @@ from typing import Any
 from anyformer.specs.patterns import Pattern, Tokens
 
 
+class Near(Pattern):
+    """All tokens within `horizon()` and `ahead()`."""
+
+    def allows(self, q: Tokens, k: Tokens) -> Any:
+        return (q.pos - k.pos < self.horizon()) & (k.pos - q.pos <= self.ahead())
+
+    def interval(self, pos: Any, length: int) -> tuple[Any, Any] | None:
+        return (pos - self.horizon() + 1).clip(0), (pos + self.ahead()).clip(None, length - 1)
+
+
 @dataclass(frozen=True, kw_only=True)
-class Band(Pattern, kind="band"):
+class Band(Near, kind="band"):
     """-after <= q - k <= before."""
 
     formula = "-{after} <= q - k <= {before}"
@@ -19,12 +29,6 @@ class Band(Pattern, kind="band"):
 
     def __post_init__(self) -> None:
         self._flag(causal=self.after == 0)
-
-    def allows(self, q: Tokens, k: Tokens) -> Any:
-        return (q.pos - k.pos <= self.before) & (k.pos - q.pos <= self.after)
-
-    def interval(self, pos: Any, length: int) -> tuple[Any, Any]:
-        return (pos - self.before).clip(0), (pos + self.after).clip(None, length - 1)
 
     def horizon(self) -> int:
         return self.before + 1

@@ -1,7 +1,5 @@
 """BigBird's random blocks, drawn as its published code draws them while it trains, so that both see the same blocks."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -94,7 +92,7 @@ def _look_up(numbers: str, layer: int, j: int, place: Any) -> Any:
     return constant_table(draws, (numbers, len(range(layer)), j), place.device)[place]
 
 
-def draws(numbers: str, layer: int, j: int) -> np.ndarray:
+def draws(numbers: str, layer: int, j: int) -> "np.ndarray":
     """The block drawn as number j for every row and head: first those of the newer plan, then those of the paper's."""
     most, block, count, heads = map(int, numbers.split())
     return _all_draws(rows_of(most, block), block, count, heads, layer)[j]
@@ -106,7 +104,7 @@ def rows_of(most: int, block: int) -> int:
 
 
 @functools.lru_cache(maxsize=256)
-def _all_draws(rows: int, block: int, count: int, heads: int, layer: int) -> np.ndarray:
+def _all_draws(rows: int, block: int, count: int, heads: int, layer: int) -> "np.ndarray":
     import numpy as np
 
     table = np.zeros((2, rows, heads, count), np.int64)
@@ -121,7 +119,7 @@ def _all_draws(rows: int, block: int, count: int, heads: int, layer: int) -> np.
     return np.ascontiguousarray(table.reshape(-1, count).T)
 
 
-def _newer(dice: np.random.RandomState, row: int, count: int) -> list[int]:
+def _newer(dice: "np.random.RandomState", row: int, count: int) -> list[int]:
     """The newer plan draws among the first 2 count + 5 blocks, whatever the length."""
     end = 2 * count + 5
     barred = {0, end - 1, row - 1, row, row + 1}
@@ -130,7 +128,7 @@ def _newer(dice: np.random.RandomState, row: int, count: int) -> list[int]:
     return [block for block in dice.permutation(end).tolist() if block not in barred][:count]
 
 
-def _paper(dice: np.random.RandomState, row: int, rows: int, block: int, count: int) -> list[int]:
+def _paper(dice: "np.random.RandomState", row: int, rows: int, block: int, count: int) -> list[int]:
     """The paper's plan draws among the blocks of the first 1024 tokens, of a table for the longest document."""
     last = PAPER[0] // block - 1 if PAPER[0] > 2 * block else rows - 1
     middle = list(range(1, rows - 1))

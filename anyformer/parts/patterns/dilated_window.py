@@ -4,11 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from anyformer.parts.patterns.band import Near
 from anyformer.specs.axes import Problem
 from anyformer.specs.patterns import Pattern, Tokens
 
 
-class Dilated(Pattern):
+class Dilated(Near):
     """Every `dilation`-th token of those within `horizon()` and `ahead()`."""
 
     hints = {"size": "a window holds the token itself", "dilation": "1 is a window without gaps"}
@@ -19,8 +20,10 @@ class Dilated(Pattern):
             yield "dilation", f"{self.dilation} leaves no key but itself in {context} tokens; make it smaller"
 
     def allows(self, q: Tokens, k: Tokens) -> Any:
-        back = q.pos - k.pos
-        return (back < self.horizon()) & (-back <= self.ahead()) & (back % self.dilation == 0)
+        return super().allows(q, k) & ((q.pos - k.pos) % self.dilation == 0)
+
+    def interval(self, pos: Any, length: int) -> tuple[Any, Any] | None:
+        return super().interval(pos, length) if self.dilation == 1 or self.horizon() == 1 else None
 
     def _smaller(self, by: float) -> int:
         """The dilation of a pattern that is so many times smaller."""
@@ -40,9 +43,6 @@ class DilatedWindow(Dilated, kind="dilated_window"):
 
     def equation(self) -> str:
         return f"q - k in {{0, {self.dilation}, ..., {self.horizon() - 1}}}"
-
-    def interval(self, pos: Any, length: int) -> tuple[Any, Any] | None:
-        return ((pos - self.size + 1).clip(0), pos) if 1 in (self.size, self.dilation) else None
 
     def horizon(self) -> int:
         return (self.size - 1) * self.dilation + 1

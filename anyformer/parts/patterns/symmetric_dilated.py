@@ -1,7 +1,6 @@
 """Symmetric dilated window: every `dilation`-th token on both sides, `radius` of them on each (Longformer)."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from anyformer.parts.patterns.dilated_window import Dilated
 from anyformer.specs.patterns import Pattern
@@ -22,11 +21,6 @@ class SymmetricDilated(Dilated, kind="symmetric_dilated"):
 
     def equation(self) -> str:
         return f"|q - k| in {{0, {self.dilation}, ..., {self.ahead()}}}"
-
-    def interval(self, pos: Any, length: int) -> tuple[Any, Any] | None:
-        if self.dilation > 1 and self.radius:
-            return None
-        return (pos - self.radius).clip(0), (pos + self.radius).clip(None, length - 1)
 
     def horizon(self) -> int:
         return self.radius * self.dilation + 1

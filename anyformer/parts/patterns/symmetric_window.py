@@ -1,13 +1,12 @@
 """Symmetric window: a token sees `radius` tokens on each side, and itself (Longformer, ModernBERT)."""
 
 from dataclasses import dataclass
-from typing import Any
 
-from anyformer.specs.patterns import Pattern, Tokens
+from anyformer.parts.patterns.band import Near
 
 
 @dataclass(frozen=True, kw_only=True)
-class SymmetricWindow(Pattern, kind="symmetric_window"):
+class SymmetricWindow(Near, kind="symmetric_window"):
     """|q - k| <= radius."""
 
     formula = "|q - k| <= {radius}"
@@ -16,12 +15,6 @@ class SymmetricWindow(Pattern, kind="symmetric_window"):
 
     def __post_init__(self) -> None:
         self._flag(causal=self.radius == 0)
-
-    def allows(self, q: Tokens, k: Tokens) -> Any:
-        return (q.pos - k.pos <= self.radius) & (k.pos - q.pos <= self.radius)
-
-    def interval(self, pos: Any, length: int) -> tuple[Any, Any]:
-        return (pos - self.radius).clip(0), (pos + self.radius).clip(None, length - 1)
 
     def horizon(self) -> int:
         return self.radius + 1

@@ -1,10 +1,10 @@
 """ALiBi: a penalty that grows with distance, score - slope_h |i - j| (Press et al. 2021)."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anyformer.specs.axes import Dims, Position, QKPositions, ScoreBias, Tensor
+from anyformer.specs.axes import Dims, Params, Position, QKPositions, ScoreBias, Tensor
 
 
 def slopes(heads: int, base: float) -> list[float]:
@@ -33,9 +33,7 @@ class Alibi(Position, kind="alibi"):
     def constants(self, dims: Dims) -> dict[str, Sequence[float]]:
         return {"slope_H": slopes(dims.heads, self.slope_base)}
 
-    def scores(
-        self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: QKPositions, scale: float
-    ) -> ScoreBias:
+    def scores(self, own: Params, q_BTHK: Tensor, k_BSGK: Tensor, where: QKPositions, scale: float) -> ScoreBias:
         import torch
 
         exact = torch.promote_types(q_BTHK.dtype, torch.float32)

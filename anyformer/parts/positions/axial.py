@@ -1,10 +1,10 @@
 """Axial positions: position p on a grid, row table[p // columns] beside (Reformer) or plus column table[p % columns]."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from anyformer.specs.axes import Dims, ParamSpec, Position, Problem, Tensor
+from anyformer.specs.axes import Dims, Params, ParamSpec, Position, Problem, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Axial(Position, kind="axial"):
             "columns": ParamSpec(shape=(self.columns, columns), role="position_embedding"),
         }
 
-    def embed(self, own: Mapping[str, Tensor], pos_BT: Tensor, like: Tensor) -> Tensor:
+    def embed(self, own: Params, pos_BT: Tensor, like: Tensor) -> Tensor:
         import torch
 
         row, column = own["rows"][pos_BT // self.columns], own["columns"][pos_BT % self.columns]

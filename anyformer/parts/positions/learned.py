@@ -1,9 +1,8 @@
 """Learned positions: one trained row for each position, added to the embeddings (GPT, BERT, OPT)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from anyformer.specs.axes import Dims, ParamSpec, Position, Tensor
+from anyformer.specs.axes import Dims, Params, ParamSpec, Position, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,7 +25,7 @@ class Learned(Position, kind="learned"):
         shape = (self.limit(dims.context) + self.offset, dims.embed_width)
         return {"table": ParamSpec(shape=shape, role="position_embedding")}
 
-    def embed(self, own: Mapping[str, Tensor], pos_BT: Tensor, like: Tensor) -> Tensor:
+    def embed(self, own: Params, pos_BT: Tensor, like: Tensor) -> Tensor:
         import torch
 
         if torch.compiler.is_compiling():

@@ -3,12 +3,12 @@
 Queries and keys are turned the same way; their product then depends on the difference of positions only.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from anyformer.parts.positions.rope_scaling import RopeScaling, Yarn
-from anyformer.specs.axes import Dims, Position, Problem, Tensor
+from anyformer.specs.axes import Dims, Params, Position, Problem, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ class Rope(Position, kind="rope"):
         plain = [self.theta ** (-2 * i / turned) for i in range(turned // 2)]
         return {"frequency": plain} if self.scaling is None else self.scaling.constants(plain, self.theta)
 
-    def angles(self, own: Mapping[str, Tensor], pos_BT: Tensor, length_BT: Tensor | None, like: Tensor) -> Any:
+    def angles(self, own: Params, pos_BT: Tensor, length_BT: Tensor | None, like: Tensor) -> Any:
         import torch
 
         exact = torch.promote_types(like.dtype, torch.float32)

@@ -6,11 +6,11 @@ Those that depend on the length read one declared length, fixed when the forward
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from anyformer.specs.axes import Leaf, Problem
+from anyformer.specs.axes import Leaf, Params, Problem
 
 if TYPE_CHECKING:
     import torch
@@ -32,9 +32,7 @@ class RopeScaling(Leaf, axis="rope scaling", leaves="anyformer.parts.positions.r
         """Fixed numbers from the plain frequencies."""
         return {"frequency": plain}
 
-    def frequencies(
-        self, own: Mapping[str, Tensor], length_BT: Tensor | None, exact: torch.dtype, theta: float
-    ) -> Tensor:
+    def frequencies(self, own: Params, length_BT: Tensor | None, exact: torch.dtype, theta: float) -> Tensor:
         """The frequencies, one set or one for each token."""
         return own["frequency"].to(exact)
 
@@ -76,9 +74,7 @@ class DynamicNtk(RopeScaling, kind="dynamic"):
         turned = 2 * len(plain)
         return {"exponent": [-2 * i / turned for i in range(len(plain))], "growth": [turned / (turned - 2)]}
 
-    def frequencies(
-        self, own: Mapping[str, Tensor], length_BT: Tensor | None, exact: torch.dtype, theta: float
-    ) -> Tensor:
+    def frequencies(self, own: Params, length_BT: Tensor | None, exact: torch.dtype, theta: float) -> Tensor:
         if length_BT is None:
             raise TypeError("dynamic RoPE scaling reads a length")
         length = length_BT.to(own["growth"].dtype).clamp(min=self.original)
@@ -193,9 +189,7 @@ class LongRope(RopeScaling, kind="longrope"):
         named: dict[str, tuple[float, ...]] = {"short": self.short, "long": self.long}
         return {name: [f / by for f, by in zip(plain, factors, strict=True)] for name, factors in named.items()}
 
-    def frequencies(
-        self, own: Mapping[str, Tensor], length_BT: Tensor | None, exact: torch.dtype, theta: float
-    ) -> Tensor:
+    def frequencies(self, own: Params, length_BT: Tensor | None, exact: torch.dtype, theta: float) -> Tensor:
         if length_BT is None:
             raise TypeError("longrope scaling reads a length")
         within = (length_BT <= self.original)[..., None]

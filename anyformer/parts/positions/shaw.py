@@ -4,11 +4,11 @@ With fixed sine vectors instead of learned ones this is NEZHA's scheme.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from anyformer.specs.axes import Dims, ParamSpec, Position, Problem, QKPositions, ScoreBias, Tensor, ValueTerms
+from anyformer.specs.axes import Dims, Params, ParamSpec, Position, Problem, QKPositions, ScoreBias, Tensor, ValueTerms
 
 WIDEST = 2**16
 """Sine vectors are a list of so many rows, made before anything else."""
@@ -63,18 +63,16 @@ class Shaw(Position, kind="shaw"):
     def flops(self, dims: Dims) -> tuple[int, int]:
         return 0, 2 * dims.heads * dims.head_dim * (2 * self.clip + 1) * (2 if self.on_values else 1)
 
-    def _table(self, own: Mapping[str, Tensor], name: str, like: Tensor) -> Tensor:
+    def _table(self, own: Params, name: str, like: Tensor) -> Tensor:
         return (own["sine"] if self.vectors == "sine" else own[name]).to(like.dtype)
 
     def _index(self, gap: Any) -> Any:
         return gap.clamp(-self.clip, self.clip) + self.clip
 
-    def scores(
-        self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: QKPositions, scale: float
-    ) -> ScoreBias:
+    def scores(self, own: Params, q_BTHK: Tensor, k_BSGK: Tensor, where: QKPositions, scale: float) -> ScoreBias:
         # Against every distance first; a pair then picks one: no (T, S, head_dim) tensor is made.
         by_distance = (q_BTHK @ self._table(own, "keys", q_BTHK).T).transpose(1, 2) * scale
         return ScoreBias(table_BHTN=by_distance, pick=self._index, reach=self.reach)
 
-    def values(self, own: Mapping[str, Tensor], like: Tensor) -> ValueTerms | None:
+    def values(self, own: Params, like: Tensor) -> ValueTerms | None:
         return None if not self.on_values else ValueTerms(self._table(own, "values", like), self._index)

@@ -1,10 +1,10 @@
 """Sinusoidal positions (Vaswani et al. 2017, section 3.5): PE(p, 2i) = sin(p theta^(-2i/d)), PE(p, 2i+1) = cos."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from anyformer.specs.axes import Dims, Position, Problem, Tensor
+from anyformer.specs.axes import Dims, Params, Position, Problem, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Sinusoidal(Position, kind="sinusoidal"):
         steps = max(half - 1, 1) if self.endpoint else half
         return {"frequency": [self.theta ** (-i / steps) for i in range(half)]}
 
-    def embed(self, own: Mapping[str, Tensor], pos_BT: Tensor, like: Tensor) -> Tensor:
+    def embed(self, own: Params, pos_BT: Tensor, like: Tensor) -> Tensor:
         import torch
 
         exact = torch.promote_types(like.dtype, torch.float32)

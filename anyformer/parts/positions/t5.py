@@ -2,10 +2,10 @@
 
 import bisect
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from anyformer.specs.axes import Dims, ParamSpec, Position, Problem, QKPositions, ScoreBias, Tensor
+from anyformer.specs.axes import Dims, Params, ParamSpec, Position, Problem, QKPositions, ScoreBias, Tensor
 
 
 def thresholds(buckets: int, max_distance: int) -> list[int]:
@@ -82,9 +82,7 @@ class T5Bias(Position, kind="t5"):
         per_side = self._per_side(both)
         return {"start": thresholds(per_side, self.max_distance), "after": [per_side if both else 0]}
 
-    def scores(
-        self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: QKPositions, scale: float
-    ) -> ScoreBias:
+    def scores(self, own: Params, q_BTHK: Tensor, k_BSGK: Tensor, where: QKPositions, scale: float) -> ScoreBias:
         start, after = own["start"].long(), own["after"].long()
 
         def bucket(gap: Tensor) -> Tensor:

@@ -4,10 +4,10 @@ R_d is a sine vector of the distance d. By the addition theorems, w.R_{i-j} is a
 (w turned by i) and a key-side one (the sines of j), so any positions are served without a table of distances.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from anyformer.specs.axes import Dims, ParamSpec, Position, Problem, QKPositions, ScoreBias, Tensor
+from anyformer.specs.axes import Dims, Params, ParamSpec, Position, Problem, QKPositions, ScoreBias, Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +44,7 @@ class TransformerXL(Position, kind="xl"):
         inner = dims.heads * dims.head_dim
         return 2 * inner, 2 * inner * dims.width + 2 * inner
 
-    def scores(
-        self, own: Mapping[str, Tensor], q_BTHK: Tensor, k_BSGK: Tensor, where: QKPositions, scale: float
-    ) -> ScoreBias:
+    def scores(self, own: Params, q_BTHK: Tensor, k_BSGK: Tensor, where: QKPositions, scale: float) -> ScoreBias:
         import torch
 
         exact = torch.promote_types(q_BTHK.dtype, torch.float32)
