@@ -196,8 +196,7 @@ class Pattern(Leaf, axis="pattern", leaves="anyformer.parts.patterns"):
 
     def __str__(self) -> str:
         # What has its default is left out, and what comes after a gap is named.
-        values: list[str] = []
-        gap = False
+        values, gap = list[str](), False
         for field in dataclasses.fields(cast("Any", type(self))):
             value = getattr(self, field.name)
             if value == field.default and type(value) is type(field.default):
