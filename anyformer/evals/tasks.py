@@ -15,11 +15,11 @@ from anyformer.data.dataset import Examples
 from anyformer.data.objectives.causal import NextToken, ends_of
 from anyformer.errors import InputError
 from anyformer.evals.eval_setup import EvalSetup
-from anyformer.evals.memory import Report
 from anyformer.model.output import Output
 from anyformer.train.evaluation import evaluate
 from anyformer.train.perplexity import perplexity
 from anyformer.train.train_step import Precision
+from anyformer.verify.differences import Report
 
 CHUNK = 2**22
 """Numbers of a column that are counted at once."""
