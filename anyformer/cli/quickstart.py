@@ -155,7 +155,11 @@ def _train(screen: Console, made: Quickstart, *, quiet: bool) -> None:
                 continue
             if not slow and (slow := _slow(record, made.allotted)):
                 screen.print(slow, markup=False, soft_wrap=True)
-            numbers, left = _numbers(record, screen.width), _left(record)
+            numbers = f"step {record.step:4} {record.loss:.2f}"
+            if screen.width >= 60:
+                speed = f"{record.tokens / record.seconds:,.0f} tokens/s"
+                numbers = f"step {record.step:4}  loss {record.loss:.3f}  {speed}"
+            left = f"{_clock(record.seconds * (1 - record.progress) / max(record.progress, 1e-6))} left"
             if bar is not None and task is not None:
                 bar.update(task, completed=record.progress, description=numbers, left=left)
             elif int(record.progress * 10) > tenths:
@@ -180,16 +184,6 @@ def _clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
-def _numbers(record: StepRecord, width: int) -> str:
-    if width < 60:
-        return f"step {record.step:4} {record.loss:.2f}"
-    return f"step {record.step:4}  loss {record.loss:.3f}  {record.tokens / record.seconds:,.0f} tokens/s"
-
-
-def _left(record: StepRecord) -> str:
-    return f"{_clock(record.seconds * (1 - record.progress) / max(record.progress, 1e-6))} left"
-
-
 def _show_result(screen: Console, result: Result, rule: str, budget: Budget) -> None:
     gain = 1 - result.bits_per_byte / result.gzip_bits_per_byte
     beside = f"{abs(gain):.1%} {'below' if gain >= 0 else 'above'} gzip"
@@ -206,10 +200,8 @@ def _show_result(screen: Console, result: Result, rule: str, budget: Budget) -> 
         # What a run that was given more time has made of it.
         made = f"it took {result.seconds:.0f} s instead of {budget.seconds:.0f} s."
         if result.steps < budget.least_steps:
-            made = (
-                f"{result.steps} of {budget.least_steps} steps were made in {result.seconds:.0f} s, the most that is "
-            )
-            made += "given. Expect a worse model than on an idle one; more time: --minutes 15"
+            made = f"{result.steps} of {budget.least_steps} steps were made in {result.seconds:.0f} s, the most that is"
+            made += " given. Expect a worse model than on an idle one; more time: --minutes 15"
         said.append(f"The machine was slow or busy: {made}")
     print_all(screen, [*said, text(rule, "dim")])
 

@@ -61,7 +61,7 @@ def _style(axes: Axes, unit: str, subs: tuple[float, ...]) -> None:
 def save_attention(table: attention.Table, path: str | Path) -> None:
     """Draw a column for each number of kv heads, time above bytes, into a file; its ending says the format."""
     setting = table.setting
-    attentions, names = setting.attentions(), list(dict.fromkeys(row.case for row in table.rows))
+    attentions, names = setting.attentions(), list(dict.fromkeys(row.kernel for row in table.rows))
     figure = _figure(1.2 + 3.6 * len(attentions), 7.2)
     axes = figure.subplots(2, len(attentions), sharex=True, sharey="row", squeeze=False)
     for column, (attention, kv_heads) in enumerate(attentions.items()):
@@ -85,7 +85,7 @@ def _panel(axes: Axes, rows: list[attention.Row], names: list[str], lengths: tup
 
     axes.set_xscale("log", base=2)
     for i, name in enumerate(names):
-        found = [(row.length, row.seconds if seconds else row.peak) for row in rows if row.case == name]
+        found = [(row.tokens, row.seconds if seconds else row.peak_bytes) for row in rows if row.kernel == name]
         axes.plot(
             [length for length, _ in found], [value or float("nan") for _, value in found], label=name,
             color=COLOURS[i % len(COLOURS)], marker=MARKS[i % len(MARKS)], markersize=5, linewidth=1.6,

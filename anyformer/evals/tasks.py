@@ -14,10 +14,10 @@ from anyformer.data.dataset import IGNORE, Examples
 from anyformer.data.objectives.causal import NextToken, ends_of
 from anyformer.errors import InputError
 from anyformer.evals.eval_setup import EvalSetup
-from anyformer.evals.memory import Report
 from anyformer.model.model import Output
 from anyformer.train.perplexity import evaluate, perplexity
 from anyformer.train.train_step import Precision
+from anyformer.verify.differences import Report
 
 CHUNK = 2**22
 """Numbers of a column that are counted at once."""
