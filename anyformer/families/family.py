@@ -132,7 +132,7 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     """The stack and the layer in it that speak for all where keys are written."""
     tensors: ClassVar[StateMap]
     """Where the tensors of a checkpoint go, if that is the same for every spec (otherwise: `weights`)."""
-    small: ClassVar[Mapping[str, Any]] = {}
+    small: ClassVar[dict[str, Any]] = {}
     """A config of the smallest size at which everything of the family is in use. Sizes of `TINY` are added to it."""
 
     def __init_subclass__(cls, **rest: Any) -> None:
@@ -292,11 +292,6 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     def weights(cls, spec: ModelSpec) -> StateMap:
         """Where the tensors of a checkpoint of this spec go."""
         return cls.tensors
-
-    @classmethod
-    def tiny(cls) -> dict[str, Any]:
-        """A copy of `small`."""
-        return dict(cls.small)
 
 
 def families() -> list[type[Family]]:
