@@ -63,7 +63,6 @@ BASE: dict[str, Any] = {
     "attention": {"heads": 1, "bias": "qkvo"},
     "norm": {"kind": "layernorm", "eps": 1e-5, "placement": "post"},
     "ffn": {"kind": "relu", "bias": True},
-    "init": {"kind": "normal", "std": 0.02},
 }
 TWO_DEPTHS: dict[str, Any] = {
     "encoder_layers": 2, "decoder_layers": 3, "decoder_attention_heads": 2, "decoder_ffn_dim": 24,

@@ -48,7 +48,6 @@ class ViT(Family, kind="vit"):
         "ffn": {"kind": "gelu", "bias": True},
         "embed": {"kind": "patches", "image": 224, "patch": 16},
         "head": {"kind": "sequence", "labels": 1000},
-        "init": {"kind": "normal", "std": 0.02},
     }
     presets = series("vit-{}-16", "ViT-{SIZE}/16 (2020)",
         ("b", sizes(768, 12, 12), 86_567_656, "85,798,656 without the classifier, which adds 769,000"),
@@ -60,9 +59,8 @@ class ViT(Family, kind="vit"):
     architectures = ("ViTForImageClassification",)
     keys = {
         **usual(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072),
-        **usual(
-            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.02, layer_norm_eps=1e-12
-        ),
+        **usual(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
+        **usual(initializer_range=0.02, layer_norm_eps=1e-12),
         "hidden_act": activation("gelu", more={"ffn.bias": True}),
         "image_size": _side(224, "embed.image"),
         "patch_size": _side(16, "embed.patch"),
@@ -99,16 +97,14 @@ class ViT(Family, kind="vit"):
         embed = spec.embed
         if not isinstance(embed, PatchEmbed):
             return StateMap(rules=())
-        patch = (spec.width, embed.channels, embed.patch, embed.patch)
+        patch, table = (spec.width, embed.channels, embed.patch, embed.patch), Shaped((1, spec.context, spec.width))
         front, layer = "vit.embeddings", "vit.encoder.layer.{i}"
         return StateMap(
             rules=(
                 Rule(f"{front}.cls_token", "embed.class_token", Shaped((1, 1, spec.width))),
                 Rule(f"{front}.patch_embeddings.projection.weight", "embed.patches.weight", Shaped(patch)),
                 Rule(f"{front}.patch_embeddings.projection.bias", "embed.patches.bias"),
-                Rule(
-                    f"{front}.position_embeddings", "encoder.positions.0.table", Shaped((1, spec.context, spec.width))
-                ),
+                Rule(f"{front}.position_embeddings", "encoder.positions.0.table", table),
                 *(
                     Rule(f"{layer}.{name}.{{p}}", f"encoder.blocks.{{i}}.{own}.{{p}}")
                     for name, (_, own) in PARTS.items()
