@@ -12,7 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from anyformer.families.config_keys import NUMBERS, TABLE, TEXTS, Key, SpecView, flag, number, text, whole
-from anyformer.families.config_values import Values
+from anyformer.families.config_values import Values, without
 from anyformer.parts.positions.rope import Rope
 from anyformer.specs.axes import Position
 from anyformer.specs.codec import Problems
@@ -234,12 +234,8 @@ def arranged(names: Sequence[str], groups: Mapping[str, Mapping[str, Any]]) -> d
 
 def without_idle_rope(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Changes less those of RoPE where no layer is left that has it."""
-    nowhere = changes.get("position.kind") == "none"
-    return {
-        path: value
-        for path, value in changes.items()
-        if not nowhere or path == "position.kind" or not path.startswith("position.")
-    }
+    idle = [path for path in changes if path.startswith("position.") and path != "position.kind"]
+    return without(changes, idle if changes.get("position.kind") == "none" else ())
 
 
 def checked(c: Values, types: Sequence[str], window: int | None) -> list[str]:

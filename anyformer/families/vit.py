@@ -6,21 +6,17 @@ from typing import Any
 from anyformer.families.config_keys import TABLE, Key, activation, are_whole, flag, is_whole, text, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, series, sizes
-from anyformer.families.statemap import Rule, Shaped, StateMap
+from anyformer.families.statemap import Rule, Shaped, StateMap, block_rules
 from anyformer.specs.embed_head import PatchEmbed
 from anyformer.specs.model import ModelSpec
 
-PARTS = {
-    "layernorm_before": ("layernorm_before", "attention.inner"),
-    "attention.attention.query": ("attention.q_proj", "attention.body.q"),
-    "attention.attention.key": ("attention.k_proj", "attention.body.k"),
-    "attention.attention.value": ("attention.v_proj", "attention.body.v"),
-    "attention.output.dense": ("attention.o_proj", "attention.body.o"),
-    "layernorm_after": ("layernorm_after", "ffn.inner"),
-    "intermediate.dense": ("mlp.fc1", "ffn.body.up"),
-    "output.dense": ("mlp.fc2", "ffn.body.down"),
+FILES = {
+    **{"q": "attention.attention.query", "k": "attention.attention.key", "v": "attention.attention.value"},
+    **{"o": "attention.output.dense", "up": "intermediate.dense", "down": "output.dense"},
+    **{"attention_inner": "layernorm_before", "ffn_inner": "layernorm_after"},
 }
-"""Name in files -> name in memory, and ours."""
+MEMORY = {name: f"attention.{name}_proj" for name in "qkvo"} | {"up": "mlp.fc1", "down": "mlp.fc2"}
+"""What the class calls parts in files, and in memory where that differs."""
 
 
 def _side(default: int, sets: str) -> Key:
@@ -98,24 +94,21 @@ class ViT(Family, kind="vit"):
         if not isinstance(embed, PatchEmbed):
             return StateMap(rules=())
         patch, table = (spec.width, embed.channels, embed.patch, embed.patch), Shaped((1, spec.context, spec.width))
-        front, layer = "vit.embeddings", "vit.encoder.layer.{i}"
+        front = "vit.embeddings"
         return StateMap(
             rules=(
                 Rule(f"{front}.cls_token", "embed.class_token", Shaped((1, 1, spec.width))),
                 Rule(f"{front}.patch_embeddings.projection.weight", "embed.patches.weight", Shaped(patch)),
                 Rule(f"{front}.patch_embeddings.projection.bias", "embed.patches.bias"),
                 Rule(f"{front}.position_embeddings", "encoder.positions.0.table", table),
-                *(
-                    Rule(f"{layer}.{name}.{{p}}", f"encoder.blocks.{{i}}.{own}.{{p}}")
-                    for name, (_, own) in PARTS.items()
-                ),
+                *block_rules("vit.encoder.layer.{i}", FILES, "encoder.blocks.{i}"),
                 Rule("vit.layernorm.{p}", "encoder.final_norm.{p}"),
                 Rule("classifier.{p}", "head.answer.{p}"),
             ),
             ignored=(r"(vit\.)?pooler\.dense\.(weight|bias)", r"(vit\.)?embeddings\.mask_token"),
             prefix="vit.",
             forms={
-                rf"^(vit\.)?layers\.(\d+)\.{inside}\.": rf"vit.encoder.layer.\2.{name}."
-                for name, (inside, _) in PARTS.items()
+                rf"^(vit\.)?layers\.(\d+)\.{MEMORY.get(part, name)}\.": rf"vit.encoder.layer.\2.{name}."
+                for part, name in FILES.items()
             },
         )
