@@ -206,19 +206,17 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         """Keys that can't be ignored: they are not there, or are read without any problem, or name code."""
         wrong: list[str] = []
         for key in ignore_keys:
+            remote = key.partition(".")[0] == REMOTE
+            # What is read once all the others are gone.
+            alone = without(config, [other for other in ignore_keys if other != key])
+            spare = key in cls.parse(alone)[1].passed or key in HARMLESS or key.startswith("_")
             if not has(config, key):
                 wrong.append(f"the file has no key {key!r}")
-            elif key.partition(".")[0] == REMOTE and not cls._remote(config):
-                # It names nothing, or a class that this family reads instead of its code.
-                wrong.append(f"{key!r} is read and understood, so that it can't be left out")
-            elif key.partition(".")[0] == REMOTE:
+            elif remote and cls._remote(config):
                 wrong.append(f"{REMOTE} names code, and is always refused; remove it from the file")
-            else:
-                # What is read once all the others are gone.
-                alone = without(config, [other for other in ignore_keys if other != key])
-                spare = key in cls.parse(alone)[1].passed or key in HARMLESS or key.startswith("_")
-                if not spare and cls.readable(alone) is not None:
-                    wrong.append(f"{key!r} is read and understood, so that it can't be left out")
+            # A remote one names nothing then, or a class that this family reads instead of its code.
+            elif remote or (not spare and cls.readable(alone) is not None):
+                wrong.append(f"{key!r} is read and understood, so that it can't be left out")
         return wrong
 
     @classmethod

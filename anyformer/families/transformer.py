@@ -24,11 +24,11 @@ SINES = (r"(model\.)?(encoder|decoder)\.embed_positions\.weight",)
 """Tables that are computed."""
 
 
-def sines(spec: ModelSpec) -> dict[str, Sines]:
-    """What must stand in those tables: the public classes read them."""
+def sines(spec: ModelSpec, tables: str = SINES[0]) -> dict[str, Sines]:
+    """What must stand in such tables, given by a pattern of their names: the public classes read them."""
     view = SpecView.of(spec, 0)
     frequency = view.layer.position.constants(view.dims).get("frequency", ())
-    return {SINES[0]: Sines(tuple(frequency), getattr(view.layer.position, "offset", 0))}
+    return {tables: Sines(tuple(frequency), getattr(view.layer.position, "offset", 0))}
 
 
 STACK_KEYS = {
