@@ -129,12 +129,10 @@ def spread(values):
 
 def draw(path, panels, *, title, across=2):
     """Panels of (heading, x name, y name, [(label, color, curves)]), some across, with the curves of each label; it is at their ends."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     down, across = math.ceil(len(panels) / across), min(across, len(panels))
     figure = Figure(figsize=(max(5.2 * across, 7.5), 3.2 * down + 0.5), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
     figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
     for axes, panel in zip(figure.subplots(down, across, squeeze=False).flat, panels, strict=True):
         draw_panel(axes, *panel)

@@ -76,7 +76,8 @@ def _run_generate(given: argparse.Namespace) -> int:
     """Measure, print, and draw if there is a file to draw into."""
     with working("loading torch"):
         from anyformer.evals.generation import Setting, measure
-        from anyformer.evals.plot import check_path, save_generation
+        from anyformer.evals.plot import save_generation
+        from anyformer.explain.figure import check_path
 
         device = device_of(given.device)
     if given.plot:
@@ -176,7 +177,8 @@ def _run_attention(given: argparse.Namespace) -> int:
     """Measure, print, and draw if there is a file to draw into."""
     with working("loading torch"):
         from anyformer.evals.attention import Setting, measure
-        from anyformer.evals.plot import check_path, save_attention
+        from anyformer.evals.plot import save_attention
+        from anyformer.explain.figure import check_path
 
         device, heads = device_of(given.device), given.heads
         fitting = [n for n in range(1, heads + 1) if heads % n == 0]

@@ -58,7 +58,7 @@ def _parity_arguments(parser: argparse.ArgumentParser) -> None:
 def _run_parity(given: argparse.Namespace) -> int:
     """Compare, print, and say by the exit status whether all is the same."""
     from anyformer.data.corpus import read_text
-    from anyformer.families.hub import find_folder
+    from anyformer.families.io import find_folder
 
     text = None if given.text is None else read_text(given.text)
     folder = find_folder(given.folder)

@@ -251,12 +251,10 @@ def draw_curve(
 ) -> None:
     """Write a PNG of points (tokens, value) and level lines; `held_out` is of a sample, `final` of the whole part."""
     # The figure is made without pyplot: no window system is asked, and nothing is left behind in global state.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter
 
     figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     smooth: list[float] = running_mean([y for _, y in train], share=0.04).tolist()
     if train:
