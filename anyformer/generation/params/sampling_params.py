@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from anyformer.errors import nearest
+from anyformer.model.arguments import unknown_argument
 
 ALIASES = {"num_return_sequences": "n"}
 """Other names that mean the same."""
@@ -102,12 +102,10 @@ NAMES = tuple(field.name for field in fields(SamplingParams))
 def read_params(given: Mapping[str, Any], *, others: Iterable[str] = (), caller: str = "generate") -> SamplingParams:
     """SamplingParams by name. `others` are names that the caller itself reads, to be suggested where one is misspelled."""
     known = {*NAMES, *ALIASES}
-    unknown = sorted(set(given) - known)
-    hints = [
-        f"{n!r} is called {RENAMED[n]!r} here" if n in RENAMED else f"{n!r} is unknown{nearest(n, {*known, *others})}"
-        for n in unknown
-    ]
-    hints += [f"{name!r} and {alias!r} mean the same; give one" for alias, name in ALIASES.items() if {alias, name} <= given.keys()]  # fmt: skip
-    if hints:
-        raise TypeError(f"{caller}(...): " + "; ".join(hints))
+    if unknown := set(given) - known:
+        renamed = {name: f"called {own!r}" for name, own in RENAMED.items()}
+        raise unknown_argument(f"{caller}(...)", unknown, {*known, *others}, renamed)
+    for alias, name in ALIASES.items():
+        if {alias, name} <= given.keys():
+            raise TypeError(f"{caller}(...): {name!r} and {alias!r} mean the same; give one")
     return SamplingParams(**{ALIASES.get(name, name): value for name, value in given.items()})

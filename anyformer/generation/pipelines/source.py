@@ -94,12 +94,10 @@ def open_source(
             made = made.to(device=place, dtype=dtype)
     own, given = _own(made, given, folder)
     read, tokens, template = _tokenizer(given, folder)
-    for one, limit, which in ((read, made.spec.vocab, ""), (own, made.spec.input_vocab, "of the source ")):
+    for one, limit, which in ((read, made.spec.vocab, ""), (own, made.spec.input_vocab, "that of the source ")):
         if one is not None and min(one.vocab, one.texts) > limit:
             raise InputError(
-                f"tokenizer: that {which}has {one.vocab} tokens, and the model {limit}; give the one that it was trained with"
-                if which
-                else f"tokenizer: has {one.vocab} tokens, and the model {limit}; give the tokenizer that it was trained with"
+                f"tokenizer: {which}has {one.vocab} tokens, and the model {limit}; give the one that it was trained with"
             )
     config = _table(folder, CONFIG, CONFIG_BYTES)
     return Source(
@@ -161,15 +159,12 @@ def _tokenizer(given: Any, folder: Path | None) -> tuple[Tokenizer, dict[str, st
     if isinstance(place, str | Path):
         # A tokenizer that is given beside a folder speaks for itself, but the chat template is the model's.
         home = Path(place) if Path(place).is_dir() else Path(place).parent
-        settings = _table(home, SETTINGS, SETTINGS_BYTES)
-        return tokenizer(place), special_tokens(settings), read_template(folder or home)
+        tokens = special_tokens(_table(home, SETTINGS, SETTINGS_BYTES))
+        return tokenizer(place), tokens, read_template(folder or home)
     template = read_template(folder) if folder is not None else None
     if isinstance(place, Tokenizer):
-        own = _table(folder, SETTINGS, SETTINGS_BYTES)
-        return place, special_tokens(own), template
-    if isinstance(place, tokenizers.Tokenizer):
-        return Tokenizer(tokenizers.Tokenizer.from_str(place.to_str()), published=True), {}, template
-    inner = getattr(place, "backend_tokenizer", None)
+        return place, special_tokens(_table(folder, SETTINGS, SETTINGS_BYTES)), template
+    inner = getattr(place, "backend_tokenizer", place)
     if not isinstance(inner, tokenizers.Tokenizer):
         raise InputError(
             f"tokenizer: expected a path, a tokenizer of anyformer or of the tokenizers library, got {type(place).__name__}"
