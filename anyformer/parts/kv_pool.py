@@ -6,26 +6,21 @@ never changes. NULL_BLOCK belongs to nobody. A block that nobody holds is free, 
 given to somebody else: the one that was freed longest ago goes first.
 """
 
-from __future__ import annotations
-
 import abc
 import itertools
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.kernels.block_table import NULL_BLOCK
+from anyformer.parts.kv_cache import KVCache
 from anyformer.specs.cache_policy import Keep, LayerCacheSpec
-
-if TYPE_CHECKING:
-    from anyformer.parts.kv_cache import KVCache
-    from anyformer.parts.paged_cache import PagedKVCache
 
 Key = tuple[Any, tuple[int, ...]]
 """What a full block holds: what stands before it, and its own tokens."""
@@ -265,7 +260,7 @@ class KVBlockPool(Pool):
         """Whether a layer keeps a state."""
         return any(spec.state for spec in self.specs)
 
-    def batch(self, sequences: Sequence[CachedSequence], lengths: Sequence[int]) -> PagedKVCache:
+    def batch(self, sequences: Sequence[CachedSequence], lengths: Sequence[int]) -> KVCache:
         from anyformer.parts.paged_cache import PagedKVCache
 
         return PagedKVCache(self, sequences, lengths)

@@ -4,10 +4,8 @@ Each row goes on from its own count: a token's number in its row is its position
 a row) is not kept. All that a step needs is in tensors, so that a captured step can be run again for other sequences.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -96,7 +94,7 @@ class PagedKVCache(KVCache):
     @classmethod
     def for_decode(
         cls, pool: KVBlockPool, rows: int, source: CachedSequence | None = None, source_length: int = 0
-    ) -> PagedKVCache:
+    ) -> Self:
         """Rows that decode, whoever is loaded; with room for sources of up to `source_length` tokens, like `source`'s."""
         made = cls.__new__(cls)
         made._allocate(pool, rows, [max(1, pool.blocks_for(i, pool.length)) for i in range(len(pool.policies))])

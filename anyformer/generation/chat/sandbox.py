@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -60,14 +61,8 @@ class Sandbox:
 
     def _ask(self, question: bytes) -> dict[str, str]:
         """The answer, or why the process was stopped."""
-        process = self._running()
-        late = threading.Event()
-
-        def give_up() -> None:
-            late.set()
-            process.kill()
-
-        timer = threading.Timer(PATIENCE, give_up)
+        process, began = self._running(), time.monotonic()
+        timer = threading.Timer(PATIENCE, process.kill)
         timer.daemon = True
         timer.start()
         line = b""
@@ -87,7 +82,8 @@ class Sandbox:
         if line.endswith(b"\n"):
             return json.loads(line)
         self.close()
-        return {"stopped": f"took more than {PATIENCE:g} seconds" if late.is_set() else "took more memory than it may"}
+        late = time.monotonic() - began >= PATIENCE
+        return {"stopped": f"took more than {PATIENCE:g} seconds" if late else "took more memory than it may"}
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._parent == os.getpid() and self._process.poll() is None:

@@ -18,6 +18,8 @@ USUAL = ("[MASK]", "<mask>")
 class FillMask(Reader):
     """`pipe("Paris is the [MASK] of France.")`: the likeliest tokens for the mask."""
 
+    spelled = True
+
     def __init__(self, source: Source) -> None:
         spec = source.model.spec
         if spec.topology != "encoder" or not spec.head.predicts_tokens:
@@ -58,7 +60,7 @@ class FillMask(Reader):
         def answer(out: Any, b: int, row: Row) -> list[Any]:
             return self._fill(out.hidden[b], row, count, chosen)
 
-        return self.read(inputs, answer, batch_size=batch_size, truncation=truncation, spelled=True)
+        return self.read(inputs, answer, batch_size=batch_size, truncation=truncation)
 
     def check(self, i: int, row: Row) -> None:
         if self.mask not in row.ids:

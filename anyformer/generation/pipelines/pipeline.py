@@ -1,9 +1,9 @@
 """`pipeline`: a task by its name, on a model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from anyformer.errors import InputError, nearest
 from anyformer.generation.pipelines.feature_extraction import FeatureExtraction
@@ -12,9 +12,6 @@ from anyformer.generation.pipelines.source import Source, open_source
 from anyformer.generation.pipelines.text_classification import TextClassification
 from anyformer.generation.pipelines.text_generation import PAIR, Answer, Summarization, TextGeneration, Translation
 from anyformer.generation.pipelines.token_classification import TokenClassification
-
-if TYPE_CHECKING:
-    import torch
 
 TASKS: dict[str, Callable[[Source], Any]] = {
     "text-generation": TextGeneration,

@@ -107,6 +107,9 @@ def padded(rows: Sequence[Sequence[int]], fill: int, *, left: bool = False) -> t
 class Reader:
     """What the tasks share that read texts: rows of ids, passes over batches of them, and answers in order."""
 
+    spelled = False
+    """Whether special tokens may be spelled out in a text."""
+
     def __init__(self, source: Source, model: Model | None = None) -> None:
         self.source, self.model = source, model or source.model
 
@@ -114,17 +117,11 @@ class Reader:
         """Refuse input `i` if this task can't answer it."""
 
     def read(
-        self,
-        inputs: Any,
-        answer: Callable[[Any, int, Row], Any],
-        *,
-        batch_size: int | None,
-        truncation: bool,
-        spelled: bool = False,
+        self, inputs: Any, answer: Callable[[Any, int, Row], Any], *, batch_size: int | None, truncation: bool
     ) -> Any:
         """What `answer(output, b, row)` makes of row b of each pass: of a text alone, or of each text of a list."""
         given, alone = listed(inputs)
-        rows = read_rows(self.source, given, truncation=truncation, spelled=spelled)
+        rows = read_rows(self.source, given, truncation=truncation, spelled=self.spelled)
         for i, row in enumerate(rows):
             self.check(i, row)
         found: list[Any] = [None] * len(rows)

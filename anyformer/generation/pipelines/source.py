@@ -1,15 +1,14 @@
 """What a pipeline runs on: a model, its tokenizer, and what its folder says besides."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tokenizers
 import torch
+from torch import Tensor
 
 from anyformer.data.tokenizer import Tokenizer, source_tokenizer, tokenizer
 from anyformer.data.tokenizer_files import NAMED, SETTINGS, SETTINGS_BYTES, special_tokens
@@ -20,9 +19,6 @@ from anyformer.families.io import load
 from anyformer.families.shards import CONFIG, CONFIG_BYTES, read_json
 from anyformer.generation.chat.template import ChatTemplate, read_template
 from anyformer.model.model import Model
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 GENERATION = "generation_config.json"
 FAIRSEQ = ("vocab-src.json", "vocab-tgt.json", "merges.txt")
@@ -83,15 +79,20 @@ def open_source(
     ignore_keys: Sequence[str] = (),
 ) -> Source:
     """What `pipeline` was given, checked."""
-    place = _device(device)
+    place, public = _device(device), sys.modules.get("transformers")
     folder: Path | None = None
     if isinstance(model, str | Path):
         folder = find_folder(model)
         made = load(folder, place, dtype, ignore_keys=ignore_keys)
+    elif isinstance(model, Model):
+        made = model
+    elif public is not None and isinstance(model, public.PreTrainedModel):
+        made = from_hf(model)
     else:
-        made = _model(model)
-        if place is not None or dtype is not None:
-            made = made.to(device=place, dtype=dtype)
+        what = "nothing" if model is None else type(model).__name__
+        raise InputError(f"model: expected a folder, a name on the hub or a model, got {what}")
+    if folder is None and (place is not None or dtype is not None):
+        made = made.to(device=place, dtype=dtype)
     own, given = _own(made, given, folder)
     read, tokens, template = _tokenizer(given, folder)
     for one, limit, which in ((read, made.spec.vocab, ""), (own, made.spec.input_vocab, "that of the source ")):
@@ -113,16 +114,6 @@ def _device(given: Any) -> torch.device | None:
         return torch.device("cpu" if given == -1 else given)
     except (RuntimeError, TypeError) as error:
         raise InputError(f"device: {given!r} is none; give 'cpu', 'cuda' or 'cuda:1'") from error
-
-
-def _model(given: Any) -> Model:
-    if isinstance(given, Model):
-        return given
-    public = sys.modules.get("transformers")
-    if public is not None and isinstance(given, public.PreTrainedModel):
-        return from_hf(given)
-    what = "nothing" if given is None else type(given).__name__
-    raise InputError(f"model: expected a folder, a name on the hub or a model, got {what}")
 
 
 def _own(model: Model, given: Any, folder: Path | None) -> tuple[Tokenizer | None, Any]:

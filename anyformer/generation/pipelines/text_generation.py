@@ -69,8 +69,9 @@ class Writer:
                 chosen = [same[b] for b in batch]
                 rows = self._together([asked[i] for i in chosen], kind[0], self._seed(read, chosen), more)
                 for b, i in enumerate(chosen):
-                    own = rows[b * read.n : (b + 1) * read.n]
-                    found[i] = [(ids, self._text(asked[i], ids, read)) for ids in own]
+                    for ids in rows[b * read.n : (b + 1) * read.n]:
+                        text = self._reader(asked[i], read)
+                        found[i].append((ids, text.push(*ids) + text.end()))
         return found
 
     def stream(self, given: Sequence[Asked], options: Mapping[str, Any], *, alone: bool) -> Iterator[str]:
@@ -100,10 +101,6 @@ class Writer:
         return StopText(
             Detokenizer(self.source.tokenizer, () if self.two else asked.ids), stops, least=read.min_new_tokens
         )
-
-    def _text(self, asked: Asked, ids: Sequence[int], read: SamplingParams) -> str:
-        text = self._reader(asked, read)
-        return text.push(*ids) + text.end()
 
     def _seed(self, read: SamplingParams, chosen: Sequence[int]) -> Any:
         """Each prompt has a seed of its own, whatever batch it comes into."""

@@ -122,13 +122,9 @@ class TokenClassification(Reader):
 
     def _word(self, pieces: list[Piece], strategy: str) -> Piece:
         """One piece for a word, with the scores that the strategy says."""
-        match strategy:
-            case "first":
-                scores_C = pieces[0].scores_C
-            case "max":
-                scores_C = max(pieces, key=lambda piece: float(piece.scores_C.max())).scores_C
-            case _:
-                scores_C = torch.stack([piece.scores_C for piece in pieces]).mean(0)
+        scores_PC = torch.stack([piece.scores_C for piece in pieces])
+        surest = int(scores_PC.amax(-1).argmax())
+        scores_C = {"first": scores_PC[0], "max": scores_PC[surest], "average": scores_PC.mean(0)}[strategy]
         first, last = pieces[0], pieces[-1]
         return Piece(self._text([piece.word for piece in pieces]), scores_C, first.start, last.end, first.place, False)
 

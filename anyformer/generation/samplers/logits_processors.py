@@ -1,13 +1,11 @@
 """Logits processors: penalties, bans and filters, each a small frozen dataclass that turns logits into logits."""
 
-from __future__ import annotations
-
 import abc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -29,9 +27,9 @@ class TokenHistory:
     new_B: Tensor
     """How many are new."""
 
-    def rows(self, rows_R: Tensor) -> TokenHistory:
+    def rows(self, rows_R: Tensor) -> Self:
         """That of some rows."""
-        return TokenHistory(self.ids_BL[rows_R], self.prompt_B[rows_R], self.new_B[rows_R])
+        return type(self)(self.ids_BL[rows_R], self.prompt_B[rows_R], self.new_B[rows_R])
 
     def fresh_BL(self) -> Tensor:
         """The same ids, with -1 for the prompt too."""
