@@ -155,9 +155,8 @@ class DecodeOptions:
         own = inputs.rope_length is None and model.reads_length and model.spec.topology != "encoder-decoder"
         cache = model.new_cache(len(inputs.decoder_BT), length, rope_length=length if own else inputs.rope_length)
         step = compiled(model, self.compile) if self.compile else None
-        return EngineCore(
-            ModelRunner(model, StaticPool(cache), cuda_graphs=False, compiled=step), Limits(lockstep=True)
-        )
+        runner = ModelRunner(model, StaticPool(cache), cuda_graphs=False, compiled=step)
+        return EngineCore(runner, Limits(lockstep=True))
 
 
 class Step(NamedTuple):

@@ -6,25 +6,21 @@ never changes. NULL_BLOCK belongs to nobody. A block that nobody holds is free, 
 given to somebody else: the one that was freed longest ago goes first.
 """
 
-from __future__ import annotations
-
+import abc
 import itertools
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.kernels.block_table import NULL_BLOCK
+from anyformer.parts.kv_cache import KVCache
 from anyformer.specs.cache_policy import CachePolicy, LayerCacheSpec
-
-if TYPE_CHECKING:
-    from anyformer.parts.paged_cache import PagedKVCache
-
 
 Key = tuple[Any, tuple[int, ...]]
 """What a full block holds: what stands before it, and its own tokens."""
@@ -149,7 +145,36 @@ class CachedSequence:
     """A number that no other sequence ever has, as an address may."""
 
 
-class KVBlockPool:
+class Pool(abc.ABC):
+    """Where keys and values of sequences are kept: blocks, contiguous rows, or nothing but their tokens."""
+
+    restartable = False
+    """Whether a sequence whose pass failed can begin again while others go on."""
+    device: torch.device
+    length: int
+
+    @abc.abstractmethod
+    def add(self, *, rope_length: int | None = None, source_rope_length: int | None = None) -> CachedSequence | None:
+        """An empty sequence; None if all slots are taken."""
+
+    @abc.abstractmethod
+    def fork(self, sequence: CachedSequence) -> CachedSequence | None:
+        """A copy of a sequence; None if there is no room."""
+
+    @abc.abstractmethod
+    def batch(self, sequences: Sequence[CachedSequence], lengths: Sequence[int]) -> KVCache:
+        """These sequences as the rows of a batch, for one pass with so many new tokens each."""
+
+    @abc.abstractmethod
+    def free(self, sequence: CachedSequence, *, wipe: bool = False) -> None:
+        """Give back all that a sequence holds; `wipe` clears what nobody else holds of it."""
+
+    def reserve(self, sequence: CachedSequence, new: int) -> bool:
+        """Allocate room for so many new tokens: for all of them, or none if it is not there."""
+        return True
+
+
+class KVBlockPool(Pool):
     """Room for `max_num_seqs` sequences of up to `length` tokens each.
 
     `num_blocks` bounds the blocks of layers that keep every token (None: enough for all sequences at full length); others
@@ -235,14 +260,12 @@ class KVBlockPool:
         """Whether a layer keeps a state."""
         return any(spec.state for spec in self.specs)
 
-    def batch(self, sequences: Sequence[CachedSequence], lengths: Sequence[int]) -> PagedKVCache:
-        """These sequences as the rows of a batch, for one pass with so many new tokens each."""
+    def batch(self, sequences: Sequence[CachedSequence], lengths: Sequence[int]) -> KVCache:
         from anyformer.parts.paged_cache import PagedKVCache
 
         return PagedKVCache(self, sequences, lengths)
 
     def add(self, *, rope_length: int | None = None, source_rope_length: int | None = None) -> CachedSequence | None:
-        """An empty sequence; None if all slots are taken."""
         if not self.free_slots:
             return None
         sequence = CachedSequence(self.free_slots.pop(), [[] for _ in self.policies])
@@ -259,10 +282,7 @@ class KVBlockPool:
             raise InputError(f"the pool has no block left for {new} more tokens")
 
     def free(self, sequence: CachedSequence, *, wipe: bool = False) -> None:
-        """Give back all that a sequence holds; `wipe` clears what nobody else holds of it.
-
-        What is not finite must be cleared: whoever gets a block next does not see it, but 0 times NaN is not 0.
-        """
+        # What is not finite must be cleared: whoever gets a block next does not see it, but 0 times NaN is not 0.
         if self.sequences.pop(sequence.slot, None) is not sequence:
             raise InputError("this sequence holds nothing of this pool: it was freed before, or belongs to another")
         for i, (manager, held) in enumerate(zip(self.managers, sequence.blocks, strict=True)):
@@ -287,7 +307,6 @@ class KVBlockPool:
         return [max(0, self.blocks_for(i, count) - len(held)) for i, held in enumerate(sequence.blocks)]
 
     def reserve(self, sequence: CachedSequence, new: int) -> bool:
-        """Allocate the blocks for so many new tokens: all of them, or none if they are not there."""
         if sequence.num_computed_tokens + new > self.length:
             raise InputError(
                 f"the pool serves rows of up to {self.length} tokens: {sequence.num_computed_tokens} are read and {new} were given"

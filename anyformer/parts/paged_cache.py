@@ -4,10 +4,8 @@ Each row goes on from its own count: a token's number in its row is its position
 a row) is not kept. All that a step needs is in tensors, so that a captured step can be run again for other sequences.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -96,7 +94,7 @@ class PagedKVCache(KVCache):
     @classmethod
     def for_decode(
         cls, pool: KVBlockPool, rows: int, source: CachedSequence | None = None, source_length: int = 0
-    ) -> PagedKVCache:
+    ) -> Self:
         """Rows that decode, whoever is loaded; with room for sources of up to `source_length` tokens, like `source`'s."""
         made = cls.__new__(cls)
         made._allocate(pool, rows, [max(1, pool.blocks_for(i, pool.length)) for i in range(len(pool.policies))])
@@ -262,21 +260,16 @@ class PagedKVCache(KVCache):
         for sequence, length in zip(self.sequences, self.lengths, strict=True):
             sequence.num_computed_tokens += length
         if not self.has_source and self.cross[0]:
-            self._split_sources()
-        self.used, self.right_padded, self.ragged = (
-            min(each.num_computed_tokens for each in self.sequences),
-            False,
-            True,
-        )
-
-    def _split_sources(self) -> None:
-        """Give each sequence what was kept of its source, without padding where that stands behind."""
-        self.has_source = True
-        for row, sequence in enumerate(self.sequences):
-            sequence.cross = [tuple(t[row : row + 1] for t in layer) for layer in self.cross]
+            self.has_source = True
             pos_BS, valid_BS = self.source_pos_BS, self.source_valid_BS
-            sequence.source_pos_1S = pos_BS if pos_BS is None or len(pos_BS) == 1 else pos_BS[row : row + 1]
-            sequence.source_valid_1S = valid_BS if valid_BS is None or len(valid_BS) == 1 else valid_BS[row : row + 1]
+            for row, sequence in enumerate(self.sequences):
+                mine = slice(row, row + 1)
+                sequence.cross = [tuple(t[mine] for t in layer) for layer in self.cross]
+                # Rows of a source that do not differ share where they are, and which tokens are real.
+                sequence.source_pos_1S = pos_BS if pos_BS is None or len(pos_BS) == 1 else pos_BS[mine]
+                sequence.source_valid_1S = valid_BS if valid_BS is None or len(valid_BS) == 1 else valid_BS[mine]
+        self.used = min(each.num_computed_tokens for each in self.sequences)
+        self.right_padded, self.ragged = False, True
 
 
 def _fill(tensor: Tensor, rows: list[Any]) -> None:

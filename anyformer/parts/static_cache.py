@@ -14,7 +14,7 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.parts.kv_cache import KeyPositions, KVCache, concatenated
-from anyformer.parts.kv_pool import CachedSequence
+from anyformer.parts.kv_pool import CachedSequence, Pool
 from anyformer.specs.cache_policy import CachePolicy, LayerCacheSpec
 
 
@@ -358,14 +358,11 @@ class StaticKVCache(KVCache):
         return sum(t.nbytes for layer in (*self.layers, *self.states, *self.cross) for t in layer)
 
 
-class StaticPool:
+class StaticPool(Pool):
     """Sequences as the rows of one static cache. All of them are added before the first pass.
 
     A fork names the row that it continues, and who leaves names none: the next batch puts its rows in order.
     """
-
-    restartable = False
-    """Whether a sequence whose pass failed can begin again while others go on."""
 
     def __init__(self, cache: StaticKVCache) -> None:
         self.cache, self.alive = cache, 0
@@ -375,9 +372,6 @@ class StaticPool:
         """An empty sequence; its lengths are those of the cache."""
         self.alive += 1
         return CachedSequence(self.alive - 1, [])
-
-    def reserve(self, sequence: CachedSequence, new: int) -> bool:
-        return True
 
     def fork(self, sequence: CachedSequence) -> CachedSequence:
         self.alive += 1

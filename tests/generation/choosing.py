@@ -9,7 +9,7 @@ import anyformer as af
 from anyformer.generation.engine.request import Request, Sequence
 from anyformer.generation.engine.sampler import Sampled, Sampler
 from anyformer.generation.params.sampling_params import SamplingParams
-from anyformer.generation.params.validate import resolve_params
+from anyformer.generation.params.validate import ResolvedParams, problems, resolve_params
 from anyformer.generation.samplers.batched import keys, pick
 from anyformer.generation.samplers.logits_processors import LogitsProcessor, TokenHistory, process, why_not
 from tests.contract.draw import BASE
@@ -19,10 +19,19 @@ NO_HISTORY = TokenHistory(torch.empty(0, 0), torch.empty(0), torch.empty(0))
 """For processors that read none."""
 
 
+def resolved(options: SamplingParams, spec: Any, **more: Any) -> ResolvedParams:
+    """Some options resolved, or an error that says all that is wrong with them."""
+    wrong: list[str] = []
+    found = resolve_params(options, spec, wrong, **more)
+    if found is None:
+        raise problems("generate", wrong)
+    return found
+
+
 def sampled(logits_BV: Tensor, *, seed: int = 0, tokens: tuple[int, ...] = (1,), **options: Any) -> list[Sampled]:
     """What the engine's sampler takes for rows that ask for the same."""
     spec = af.spec(BASE, {"vocab": logits_BV.shape[-1]})
-    plan = resolve_params(SamplingParams(seed=seed if options.get("temperature") else None, **options), spec)
+    plan = resolved(SamplingParams(seed=seed if options.get("temperature") else None, **options), spec)
     draws = keys(seed, len(logits_BV), device=CPU).tolist()
     rows = []
     for i in range(len(logits_BV)):

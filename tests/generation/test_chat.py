@@ -62,7 +62,7 @@ def test_chat_in_plain_does_not_show_the_part_that_the_user_has(tmp_path, monkey
     word = whole[3:6]
     talk.reset()
     # As if the user were called so.
-    monkeypatch.setattr(Chat, "_stops", (word,))
+    monkeypatch.setattr(talk, "_stops", (word,))
     said = "".join(talk.say("the cat", max_new_tokens=12))
     assert said == whole[: whole.index(word)]
     assert talk.turns[-1]["content"] == said.strip()

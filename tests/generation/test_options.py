@@ -5,8 +5,8 @@ import torch
 
 import anyformer as af
 from anyformer.generation.params.sampling_params import SamplingParams, read_params
-from anyformer.generation.params.validate import resolve_params
 from anyformer.generation.samplers.logits_processors import BadWords, RepetitionPenalty, Temperature, TopK, TopP
+from tests.generation.choosing import resolved
 from tests.generation.words import model, tokenizer
 
 PROMPT = torch.tensor([[5, 6, 7]])
@@ -89,7 +89,7 @@ def test_options_say_all_that_is_wrong_at_once():
         temperature=-1, top_p=0, stop=["x" * 1001, 999], seed=-1, n=0, num_beams=HUGE, logit_bias={3: "a"}
     )
     with pytest.raises(af.InputError) as caught:
-        resolve_params(bad, model().spec, tokenizer=tokenizer())
+        resolved(bad, model().spec, tokenizer=tokenizer())
     lines = str(caught.value).splitlines()
     assert lines[0] == "generate(...):"
     for name in ("temperature", "top_p", "stop: a text", "stop: 999", "seed", "n:", "num_beams", "logit_bias"):
@@ -108,24 +108,24 @@ def test_generate_warns_of_a_filter_without_a_draw(given):
 
 def test_plan_of_the_usual_options_says_so_and_leaves_out_what_is_off():
     spec = model().spec
-    plan = resolve_params(
+    plan = resolved(
         SamplingParams(temperature=0.7, top_k=4, top_p=0.9, repetition_penalty=1.0, presence_penalty=0), spec
     )
     assert plan.batchable
     assert not plan.reads_history
     assert plan.logits_processors == (Temperature(0.7), TopK(4), TopP(0.9))
     assert (plan.temperature, plan.top_k, plan.top_p, plan.min_p) == (0.7, 4, 0.9, 0.0)
-    assert resolve_params(SamplingParams(), spec).logits_processors == ()
-    other = resolve_params(SamplingParams(temperature=1.0, repetition_penalty=1.2), spec)
+    assert resolved(SamplingParams(), spec).logits_processors == ()
+    other = resolved(SamplingParams(temperature=1.0, repetition_penalty=1.2), spec)
     assert other.logits_processors == (RepetitionPenalty(1.2),)
     assert other.reads_history
     assert not other.batchable
-    assert not resolve_params(SamplingParams(temperature=1.0, typical_p=0.5), spec).batchable
+    assert not resolved(SamplingParams(temperature=1.0, typical_p=0.5), spec).batchable
 
 
 def test_bad_words_as_texts_are_barred_at_the_beginning_of_a_text_and_inside():
     words = tokenizer()
-    (sampler,) = resolve_params(
+    (sampler,) = resolved(
         SamplingParams(bad_words=["cat", [4, 5], 7, "cat"]), model().spec, tokenizer=words
     ).logits_processors
     assert sampler == BadWords((tuple(words.encode("cat")), tuple(words.encode(" cat")), (4, 5), (7,)))

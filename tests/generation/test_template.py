@@ -182,14 +182,14 @@ def test_ids_equal_those_of_the_usual_library(words):
     want = theirs.apply_chat_template(talk, add_generation_prompt=True, return_dict=False)
     assert ChatTemplate(text=CHATML).ids(words, talk) == want
     going = theirs.apply_chat_template(talk, continue_final_message=True, return_dict=False)
-    assert ChatTemplate(text=CHATML).ids_to_continue(words, talk) == going
+    assert ChatTemplate(text=CHATML).ids(words, talk, continue_final_message=True) == going
 
 
 def test_continuing_a_message_that_the_template_leaves_out_is_refused(words):
     with pytest.raises(InputError, match="leaves the last message out"):
-        ChatTemplate(text="{{ messages[0].content }}").ids_to_continue(words, TALK)
+        ChatTemplate(text="{{ messages[0].content }}").ids(words, TALK, continue_final_message=True)
     with pytest.raises(InputError, match=r"messages\[0\]: has no text to be continued"):
-        ChatTemplate(text=CHATML).ids_to_continue(words, [{"role": "assistant", "content": " "}])
+        ChatTemplate(text=CHATML).ids(words, [{"role": "assistant", "content": " "}], continue_final_message=True)
 
 
 @pytest.mark.parametrize("where", ["file", "settings", "list"])

@@ -1,6 +1,6 @@
 """A conversation with a model: what was said, cut to what the model can read, and the answer in pieces."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -31,6 +31,8 @@ class Chat:
         if source.template is None and not plain:
             raise InputError(BASE)
         self.source, self.system, self.plain = source, system, plain
+        # A base model writes both parts.
+        self._stops = (f"\n{USER}:",) if plain else ()
         self.turns: list[dict[str, str]] = []
         """Messages of the user and the assistant in turn, the system's not among them."""
         self.forgotten = 0
@@ -67,36 +69,24 @@ class Chat:
             raise
         return self._answer(ids, steps)
 
-    @property
-    def _stops(self) -> tuple[str, ...]:
-        # A base model writes both parts.
-        return (f"\n{USER}:",) if self.plain else ()
-
     def _answer(self, ids: list[int], steps: Any) -> Iterator[str]:
         stream = StopText(Detokenizer(self.source.tokenizer, ids), self._stops)
-        said = ""
-        self.count, ended = 0, False
+        said, ended = "", False
         try:
-            with closing(steps):
-                for ids_B in steps:
-                    self.count += 1
-                    if piece := self._begun(said, stream.push(int(ids_B))):
+            with closing(stream.pieces(steps)) as pieces:
+                for each in pieces:
+                    # The blank between a name and what it says is not said.
+                    if piece := each.lstrip() if self.plain and not said else each:
                         said += piece
                         yield piece
-            if piece := self._begun(said, stream.end()):
-                said += piece
-                yield piece
             ended = True
         finally:
+            self.count = stream.count
             if said or ended:
                 self.turns.append({"role": "assistant", "content": said.strip() if self.plain else said})
             else:
                 # A question that was never answered would stand before the next one.
                 self.turns.pop()
-
-    def _begun(self, said: str, piece: str) -> str:
-        """A piece; the blank between a name and what it says is not said."""
-        return piece.lstrip() if self.plain and not said else piece
 
     def _fit(self, most: int) -> tuple[list[int], int]:
         """Ids of what is remembered, and how many tokens may follow. The oldest turns are dropped if need be."""
@@ -116,17 +106,14 @@ class Chat:
         return ids, min(most, size - len(ids))
 
     def _ids(self) -> list[int]:
-        if not self.plain and self.source.template is not None:
-            return self.source.template.ids(self.source.tokenizer, self.messages)
-        spec, words = self.source.model.spec, self.source.tokenizer
-        return [*prompt_ids(spec, words, transcript(self.messages), literal=True)]
+        words, template = self.source.tokenizer, self.source.template
+        if not self.plain and template is not None:
+            return template.ids(words, self.messages)
+        return [*prompt_ids(self.source.model.spec, words, transcript(self.messages), literal=True)]
 
 
 def transcript(messages: list[dict[str, str]]) -> str:
     """A conversation as a base model may have seen one, up to where the assistant speaks."""
-    names: Mapping[str, str] = {"user": USER, "assistant": ASSISTANT}
-    lines = [
-        message["content"] + "\n" if message["role"] == "system" else f"{names[message['role']]}: {message['content']}"
-        for message in messages
-    ]
+    names = {"system": "", "user": f"{USER}: ", "assistant": f"{ASSISTANT}: "}
+    lines = [names[each["role"]] + each["content"] + "\n" * (each["role"] == "system") for each in messages]
     return "\n".join([*lines, f"{ASSISTANT}:"])

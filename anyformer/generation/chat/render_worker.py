@@ -53,13 +53,12 @@ def environment(minijinja: Any) -> Any:
             value, ensure_ascii=ensure_ascii, indent=indent, separators=separators and tuple(separators), sort_keys=sort_keys
         )  # fmt: skip
 
-    made = minijinja.Environment(
+    return minijinja.Environment(
         fuel=FUEL, trim_blocks=True, lstrip_blocks=True, pycompat=True, debug=False,
         globals={"raise_exception": raise_exception, "strftime_now": strftime_now}, filters={"tojson": tojson},
         # A chat is no page: nothing is escaped.
         auto_escape_callback=lambda name: False,
     )  # fmt: skip
-    return made
 
 
 def answer(made: Any, asked: dict[str, Any]) -> dict[str, str]:

@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,9 +34,9 @@ class Sandbox:
         """The text of a template."""
         question = json.dumps({"template": template, "names": dict(names)}).encode() + b"\n"
         with self._lock:
-            said, late = self._ask(question)
-        if said is None:
-            why = f"took more than {PATIENCE:g} seconds" if late else "took more memory than it may"
+            said = self._ask(question)
+        if "stopped" in said:
+            why = said["stopped"]
             raise InputError(f"the chat template {why}, and was stopped; give the model's folder another one")
         if "missing" in said:
             raise CapabilityError(f"chat templates need the package {said['missing']}: pip install 'anyformer[chat]'")
@@ -58,16 +59,10 @@ class Sandbox:
         process.kill()
         process.communicate()
 
-    def _ask(self, question: bytes) -> tuple[dict[str, str] | None, bool]:
-        """The answer, or None if the process died; and whether that was for taking too long."""
-        process = self._running()
-        late = threading.Event()
-
-        def give_up() -> None:
-            late.set()
-            process.kill()
-
-        timer = threading.Timer(PATIENCE, give_up)
+    def _ask(self, question: bytes) -> dict[str, str]:
+        """The answer, or why the process was stopped."""
+        process, began = self._running(), time.monotonic()
+        timer = threading.Timer(PATIENCE, process.kill)
         timer.daemon = True
         timer.start()
         line = b""
@@ -84,10 +79,11 @@ class Sandbox:
             raise
         finally:
             timer.cancel()
-        if not line.endswith(b"\n"):
-            self.close()
-            return None, late.is_set()
-        return json.loads(line), False
+        if line.endswith(b"\n"):
+            return json.loads(line)
+        self.close()
+        late = time.monotonic() - began >= PATIENCE
+        return {"stopped": f"took more than {PATIENCE:g} seconds" if late else "took more memory than it may"}
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._parent == os.getpid() and self._process.poll() is None:

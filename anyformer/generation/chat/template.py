@@ -36,37 +36,20 @@ class ChatTemplate:
 
     def render(self, messages: Sequence[Message], *, answer: bool = True, **names: Any) -> str:
         """The chat as one text; with `answer` it ends where the model's answer begins."""
-        return SANDBOX.render(
-            self.text,
-            {"messages": check_messages(messages), "add_generation_prompt": answer} | dict(self.tokens) | names,
-        )
+        chat = {"messages": check_messages(messages), "add_generation_prompt": answer}
+        return SANDBOX.render(self.text, {**chat, **self.tokens, **names})
 
-    def ids(self, tokenizer: Tokenizer, messages: Sequence[Message], **names: Any) -> list[int]:
-        """Ids of the rendered chat."""
-        return self._encode(tokenizer, messages, lambda safe: self.render(safe, **names))
-
-    def ids_to_continue(self, tokenizer: Tokenizer, messages: Sequence[Message], **names: Any) -> list[int]:
-        """Ids of the chat up to the end of its last message, which the model is to continue."""
-
-        def begun(safe: list[dict[str, Any]]) -> str:
-            said = safe[-1]["content"]
-            if not isinstance(said, str) or not said.strip():
-                raise InputError(f"messages[{len(safe) - 1}]: has no text to be continued")
-            # Templates may strip a message, so its end is marked by a word and not by its length.
-            end = "".join(chr(MARKS.stop) for _ in range(3))
-            text = self.render([*safe[:-1], safe[-1] | {"content": said + end}], answer=False, **names)
-            if end not in text:
-                raise InputError("the chat template leaves the last message out, so it can't be continued")
-            return text[: text.rindex(end)]
-
-        return self._encode(tokenizer, messages, begun)
-
-    def _encode(self, tokenizer: Tokenizer, messages: Sequence[Message], render: Any) -> list[int]:
+    def ids(
+        self, tokenizer: Tokenizer, messages: Sequence[Message], *, continue_final_message: bool = False, **names: Any
+    ) -> list[int]:
+        """Ids of the rendered chat, or of the chat up to the end of its last message, which the model is to continue."""
         checked = check_messages(messages)
         spelled = [name for name in sorted(tokenizer.specials, key=len, reverse=True) if len(name) > 1]
         special = re.compile("|".join(map(re.escape, spelled)) or r"(?!)")
-        mark = _mark(checked)
-        text = render(_broken(checked, special, mark))
+        held = set(json.dumps(checked, ensure_ascii=False))
+        mark = next(chr(code) for code in MARKS if chr(code) not in held)
+        safe = _broken(checked, special, mark)
+        text = self._begun(safe, names) if continue_final_message else self.render(safe, **names)
         if mark not in text:
             return tokenizer.spelled.encode(text, add_special_tokens=False).ids
         # Someone has written a special token into a message: the template's own are told apart one by one.
@@ -77,6 +60,18 @@ class ChatTemplate:
             ids.append(tokenizer.specials[match[0]])
             start = match.end()
         return ids + tokenizer.encode(text[start:].replace(mark, ""))
+
+    def _begun(self, messages: list[dict[str, Any]], names: Mapping[str, Any]) -> str:
+        """The chat up to the end of its last message."""
+        said = messages[-1]["content"]
+        if not isinstance(said, str) or not said.strip():
+            raise InputError(f"messages[{len(messages) - 1}]: has no text to be continued")
+        # Templates may strip a message, so its end is marked by a word and not by its length.
+        end = chr(MARKS.stop) * 3
+        text = self.render([*messages[:-1], messages[-1] | {"content": said + end}], answer=False, **names)
+        if end not in text:
+            raise InputError("the chat template leaves the last message out, so it can't be continued")
+        return text[: text.rindex(end)]
 
 
 def read_template(folder: Path) -> ChatTemplate | None:
@@ -136,12 +131,6 @@ def _plain(value: Any, where: str) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(each, f"{where}[{i}]") for i, each in enumerate(value)]
     raise InputError(f"{where}: expected text, a number, a list or a table, got {type(value).__name__}")
-
-
-def _mark(messages: Any) -> str:
-    """A character that no message holds."""
-    held = set(json.dumps(messages, ensure_ascii=False))
-    return next(chr(code) for code in MARKS if chr(code) not in held)
 
 
 def _broken(value: Any, special: re.Pattern[str], mark: str) -> Any:

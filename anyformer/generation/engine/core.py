@@ -265,9 +265,8 @@ class EngineCore:
         """The next token of each sequence; further answers of one whose prefill has ended begin here too."""
         if any([each.request.search is not None for each in rows]):
             searches = [i for i, each in enumerate(rows) if each.request.search is not None]
-            advance_searches(
-                self, [rows[i] for i in searches], logits_BV[searches], hidden and [hidden[i] for i in searches]
-            )
+            states = hidden and [hidden[i] for i in searches]
+            advance_searches(self, [rows[i] for i in searches], logits_BV[searches], states)
             others = [i for i in range(len(rows)) if i not in searches]
             rows, logits_BV = [rows[i] for i in others], logits_BV[others]
             if not rows:

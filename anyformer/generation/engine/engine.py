@@ -17,12 +17,7 @@ from anyformer.generation.engine.request import Request, RequestOutput, Sequence
 from anyformer.generation.engine.scheduler import LITTLE, PADDING, Limits
 from anyformer.generation.engine.search import BeamSearch, ContrastiveSearch
 from anyformer.generation.engine.speculative import make_proposer
-from anyformer.generation.params.generation_request import (
-    GenerationRequest,
-    check_model,
-    check_request,
-    context_length,
-)
+from anyformer.generation.params.generation_request import GenerationRequest, check_model, check_request, context_length
 from anyformer.generation.params.sampling_params import SamplingParams, read_params
 from anyformer.generation.params.stop import StopText
 from anyformer.generation.samplers.batched import keys
@@ -139,8 +134,11 @@ class Engine(EngineCore):
         )  # fmt: skip
         (made,) = make_requests(self.model, self._fitted(inputs), first=self._arrivals)
         made.id, made.logprobs = name, options.logprobs
-        if not self.requests:
-            self._see_weights()
+        if not self.requests and _weights(self.model) != self._weights and self.scheduler.blocks is not None:
+            # The model has learned or was loaded since the last request: what was kept of prompts is forgotten.
+            self.scheduler.blocks.reset_prefix_cache()
+            self.runner = ModelRunner(self.model, self.pool, batch_invariant=self.scheduler.limits.batch_invariant)
+            self._weights, self._modules = _weights(self.model), list(self.model.modules())
         self._arrivals += 1
         self.add(made)
         return made
@@ -164,13 +162,6 @@ class Engine(EngineCore):
         if why is not None:
             raise InputError(f"a prompt of {prompt} and {new} new tokens: {why}")
         return replace(inputs, max_new_tokens=new, max_length=prompt + new)
-
-    def _see_weights(self) -> None:
-        """Where the model has learned or was loaded since the last request, forget what was kept of prompts."""
-        if _weights(self.model) != self._weights and self.scheduler.blocks is not None:
-            self.scheduler.blocks.reset_prefix_cache()
-            self.runner = ModelRunner(self.model, self.pool, batch_invariant=self.scheduler.limits.batch_invariant)
-            self._weights, self._modules = _weights(self.model), list(self.model.modules())
 
     def __iter__(self) -> Iterator[RequestOutput]:
         """Outputs, until there is nothing more to do."""
@@ -214,7 +205,7 @@ def make_requests(model: Model, inputs: GenerationRequest, *, first: int = 0) ->
             id=first + row, arrival=first + row, params=params, prompt=tuple(prompts[row].tolist()),
             max_new_tokens=inputs.max_new_tokens, rope_length=rope_length,
             source_rope_length=inputs.rope_length if seq2seq else None, source_S=prompts[row] if seq2seq else None,
-            global_T=None if marks is None else marks[row], prompt_logprobs=[] if inputs.reads_prompt else None,
+            global_T=None if marks is None else marks[row], prompt_logprobs=None if params.options.prompt_logprobs is None else [],
             search=None if search is None else search(params, inputs.max_new_tokens),
         )  # fmt: skip
         for i in range(n if search is None else 1):

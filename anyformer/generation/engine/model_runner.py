@@ -11,7 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from anyformer.kernels.cuda_graph import CaptureError, Recorder, attempt
 from anyformer.model.eval_mode import without_head
 from anyformer.model.model import Model
 from anyformer.parts.kv_cache import KVCache
-from anyformer.parts.kv_pool import CachedSequence, KVBlockPool
+from anyformer.parts.kv_pool import CachedSequence, KVBlockPool, Pool
 from anyformer.parts.paged_cache import PagedKVCache
 
 MAX_IN_FLIGHT = 2
@@ -101,8 +101,11 @@ class DecodeStream:
         self.graph.load(self.kv, self._ids)
         self._ids = None
         self.graph.replay(self.kv)
-        ids_B, finite_B = (_to_host(each[: len(self.kv)]) for each in (self.graph.ids_B, self.graph.finite_B))
-        event = None
+        count, event = len(self.kv), None
+        ids_B, finite_B = (
+            torch.empty(count, dtype=each.dtype, pin_memory=each.is_cuda).copy_(each[:count], non_blocking=True)
+            for each in (self.graph.ids_B, self.graph.finite_B)
+        )
         if self.graph.ids_B.is_cuda:
             event = torch.cuda.Event()
             event.record()
@@ -116,12 +119,6 @@ class DecodeStream:
         return ids_B.tolist(), finite_B.tolist()
 
 
-def _to_host(tensor: Tensor) -> Tensor:
-    if not tensor.is_cuda:
-        return tensor.clone()
-    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
-
-
 BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 192, 256, 384, 512)
 """Batches that a step is captured for; a batch between two of them is filled up."""
 SLACK, FEW = 2, 4
@@ -132,22 +129,6 @@ SOURCE = 64
 
 Tensors = Rows[Tensor] | None
 """One of each row, or none."""
-
-
-class Pool(Protocol):
-    """Where keys and values of sequences are kept: blocks, contiguous rows, or nothing but their tokens."""
-
-    restartable: bool
-    device: torch.device
-    length: int
-
-    def add(
-        self, *, rope_length: int | None = None, source_rope_length: int | None = None
-    ) -> CachedSequence | None: ...
-    def reserve(self, sequence: CachedSequence, new: int) -> bool: ...
-    def fork(self, sequence: CachedSequence) -> CachedSequence | None: ...
-    def free(self, sequence: CachedSequence, *, wipe: bool = False) -> None: ...
-    def batch(self, sequences: Rows[CachedSequence], lengths: Rows[int]) -> KVCache: ...
 
 
 class ModelRunner:
@@ -289,7 +270,7 @@ class ModelRunner:
 
     def _padded(self, rows: Rows[Tensor]) -> Tensor:
         """(B,T) from rows of different lengths, with zeros behind."""
-        padded = rows[0][None] if len(rows) == 1 else torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True)
+        padded = rows[0][None] if len(rows) == 1 else pad_sequence(list(rows), batch_first=True)
         return padded.to(self.pool.device)
 
     def _mask(self, lengths: Rows[int]) -> Tensor:
@@ -307,31 +288,22 @@ class UncachedSequence(CachedSequence):
     source_valid_S: Tensor = field(default_factory=lambda: torch.empty(0))
 
 
-class TokenPool:
+class TokenPool(Pool):
     """Sequences that can be forked, and no keys or values."""
-
-    restartable = False
 
     def __init__(self, model: Model, length: int) -> None:
         self.device, self.length = next(model.parameters()).device, length
 
     def add(self, *, rope_length: int | None = None, source_rope_length: int | None = None) -> CachedSequence:
-        """A sequence without tokens."""
         return UncachedSequence(0, [], rope_length=rope_length, source_rope_length=source_rope_length)
 
-    def reserve(self, sequence: CachedSequence, new: int) -> bool:
-        """There is always room."""
-        return True
-
     def fork(self, sequence: Any) -> CachedSequence:
-        """Another sequence with the same tokens."""
         return replace(sequence, tokens=list(sequence.tokens))
 
     def free(self, sequence: CachedSequence, *, wipe: bool = False) -> None:
         """Nothing is held."""
 
     def batch(self, sequences: Rows[CachedSequence], lengths: Rows[int]) -> KVCache:
-        """There is none."""
         raise TypeError("without a cache no pass has one")
 
 
@@ -373,7 +345,7 @@ class RecomputeRunner(ModelRunner):
         column_BT = column_BT.clamp(max=hidden_BTD.shape[1] - 1)
         return hidden_BTD.gather(1, column_BT[..., None].expand(-1, -1, hidden_BTD.shape[-1]))
 
-    def _encode(self, sequences: Rows[Any], sources: Rows[Tensor], global_tokens: Rows[Tensor] | None) -> None:
+    def _encode(self, sequences: Rows[Any], sources: Rows[Tensor], global_tokens: Tensors) -> None:
         """Keep the encoder's states of each source."""
         mask_BS = self._mask([len(source) for source in sources])
         given: dict[str, Any] = {"input_ids": self._padded(sources), "attention_mask": mask_BS}

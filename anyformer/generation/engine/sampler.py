@@ -71,13 +71,11 @@ class Sampler:
                 rows = Sampler(self.device)._sample(logits_BV[part], [sequences[i] for i in part])
                 found |= zip(part, rows, strict=True)
             return [found[i] for i in range(len(sequences))]
-        return [
-            Sampled(
-                each,
-                None if each != NONE else InputError(why_not(logits_BV[i], left_BV[i]) or "no token can be chosen"),
-            )
-            for i, each in enumerate(ids)
-        ]
+        chosen = [Sampled(each) for each in ids]
+        for i, each in enumerate(chosen):
+            if each.id == NONE:
+                each.error = InputError(why_not(logits_BV[i], left_BV[i]) or "no token can be chosen")
+        return chosen
 
     def _prepare(self, sequences: list[Sequence]) -> None:
         """Remember what these rows ask for."""
@@ -113,8 +111,8 @@ class Sampler:
 
     def _add_logprobs(self, logits_BV: Tensor, sequences: Rows[Sequence], found: list[Sampled]) -> None:
         """Log-probabilities for rows that asked for them."""
-        asking = [(i, each.request.logprobs) for i, each in enumerate(sequences) if found[i].error is None]
-        asking = [(i, count) for i, count in asking if count is not None]
+        counts = [each.request.logprobs for each in sequences]
+        asking = [(i, n) for i, n in enumerate(counts) if n is not None and found[i].error is None]
         if not asking:
             return
         own_RV = own_logprobs(logits_BV[[i for i, _ in asking]])

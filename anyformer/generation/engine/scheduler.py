@@ -11,9 +11,8 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from anyformer.generation.engine.model_runner import Pool
 from anyformer.generation.engine.request import Sequence
-from anyformer.parts.kv_pool import CachedSequence, KVBlockPool
+from anyformer.parts.kv_pool import CachedSequence, KVBlockPool, Pool
 
 PADDING = {"cuda": 2048}
 """Padding that a pass may have, in tokens: about what another pass would cost the host."""

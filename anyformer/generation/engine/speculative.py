@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence as Rows
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,21 +24,6 @@ NGRAMS = (4, 3, 2)
 """Lengths of the runs of tokens that are looked up, the surest first."""
 
 
-class Proposer(Protocol):
-    """Proposes the next tokens of some sequences."""
-
-    most: int
-    """Tokens that are proposed at once."""
-
-    def propose(self, sequences: Rows[Sequence], most: Rows[int]) -> list[list[int]]:
-        """Up to `most` tokens that may follow each sequence; none where there is no proposal."""
-        ...
-
-    def forget(self, sequence: Sequence) -> None:
-        """A sequence has ended."""
-        ...
-
-
 class PromptLookup:
     """What followed when the last tokens occurred before in the sequence: texts that quote or edit repeat themselves."""
 
@@ -48,10 +33,11 @@ class PromptLookup:
         """Behind which token each run ended last, and under () how many tokens were looked at."""
 
     def propose(self, sequences: Rows[Sequence], most: Rows[int]) -> list[list[int]]:
-        """The tokens after the latest occurrence of the longest run."""
+        """Up to `most` tokens that followed the latest occurrence of the longest run; none where there is no proposal."""
         return [self._propose(each, n) for each, n in zip(sequences, most, strict=True)]
 
     def forget(self, sequence: Sequence) -> None:
+        """A sequence has ended."""
         self._ends.pop(sequence, None)
 
     def _propose(self, sequence: Sequence, most: int) -> list[int]:
@@ -92,7 +78,7 @@ class DraftModel:
         """The tokens whose keys and values are there."""
 
     def propose(self, sequences: Rows[Sequence], most: Rows[int]) -> list[list[int]]:
-        """What the smaller model would say; it runs in eval mode, and gets its mode back."""
+        """Up to `most` tokens that the smaller model would say; it runs in eval mode, and gets its mode back."""
         found: list[list[int]] = [[] for _ in sequences]
         # A prefix that sees itself both ways must be there as a whole.
         least = max(1, self.pool.prefix)
@@ -122,6 +108,7 @@ class DraftModel:
                     self._computed[sequences[i]].append(found[i][-1])
 
     def forget(self, sequence: Sequence) -> None:
+        """A sequence has ended."""
         kv = self._kv.pop(sequence, None)
         self._computed.pop(sequence, None)
         if kv is not None:
@@ -159,6 +146,10 @@ class DraftModel:
         for row, ids in zip(rows, new, strict=True):
             self._computed[row] += ids
         return kv, self.runner.last_logits(hidden_BTD, [len(ids) for ids in new])
+
+
+Proposer = PromptLookup | DraftModel
+"""Proposes the next tokens of some sequences, at most `most` at once."""
 
 
 def make_proposer(

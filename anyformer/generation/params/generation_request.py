@@ -10,12 +10,17 @@ from torch import Tensor
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
 from anyformer.generation.params.checks import whole
-from anyformer.generation.params.memory_check import check_memory
 from anyformer.generation.params.sampling_params import SamplingParams
-from anyformer.generation.params.validate import ResolvedParams, check_params, problems
+from anyformer.generation.params.validate import ResolvedParams, problems, resolve_params
+from anyformer.kernels.memory import free
 from anyformer.model.arguments import check_ids
 from anyformer.model.model import Model
 from anyformer.specs.model import ModelSpec
+
+LITTLE = 2**16
+"""Tokens of all rows that are not looked at more closely."""
+BOOKS = 64
+"""Bytes that a token takes beside keys and values: its id, where it is, whether it is real."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +45,6 @@ class GenerationRequest:
     params: ResolvedParams
     """How tokens are chosen, and when a row ends."""
     tokenizer: Tokenizer | None
-
-    @property
-    def reads_prompt(self) -> bool:
-        """Whether the prompt's own log-probabilities were asked for."""
-        return self.params.options.prompt_logprobs is not None
 
     def unpadded(self, rows_BT: Tensor) -> list[Tensor]:
         """Each row of the prompt (or source), or of what is as wide, without padding."""
@@ -100,7 +100,6 @@ def check_request(
     wrong: list[str] = []
     ids = input_ids.to(device=next(model.parameters()).device, dtype=torch.long)
     mask = _mask(attention_mask, ids, wrong)
-    is_global = _global_mask(global_mask, ids, model, wrong)
     vocab, name = spec.input_vocab, "vocab" if spec.source_vocab is None else "source_vocab"
     out = (ids < 0) | (ids >= vocab)
     if bool(out.any()):
@@ -113,6 +112,11 @@ def check_request(
     prompt = 1 if seq2seq else longest
     decoder: Any = model.decoder
     encoder: Any = model.encoder if seq2seq else None
+    is_global = None
+    if global_mask is not None and not (decoder if encoder is None else encoder).reads_marks:
+        wrong.append("global_mask: no pattern of this model reads it; write one with global_tokens")
+    elif global_mask is not None and _has_shape("global_mask", global_mask, ids, wrong):
+        is_global = global_mask.to(ids.device)
     for tokens, stack, what in ((longest, encoder, "source"), (prompt, decoder, "prompt")):
         if stack is not None and stack.limit is not None and tokens > stack.limit:
             wrong.append(
@@ -129,15 +133,14 @@ def check_request(
             f"prompt_logprobs: the first {decoder.prefix} tokens of this prefix-LM see each other both ways, so none is "
             "predicted; leave it out"
         )
-    params = check_params(
-        options, spec, tokenizer=tokenizer, rows=len(ids), details=details, stream=stream, wrong=wrong,
-        stacklevel=stacklevel + 1,
+    params = resolve_params(
+        options, spec, wrong, tokenizer=tokenizer, rows=len(ids), details=details, stream=stream, stacklevel=stacklevel + 1
     )  # fmt: skip
     if wrong or params is None:
         raise problems("generate", wrong)
     new = _max_new_tokens(model, params, prompt)
     if use_cache:
-        check_memory(model, len(ids) * params.options.n, prompt + new)
+        _check_memory(model, len(ids) * params.options.n, prompt + new)
     if longest > spec.context:
         warnings.warn(
             f"a {'source' if seq2seq else 'prompt'} of {longest} tokens, and this model is made for {spec.context}: what it says after "
@@ -181,6 +184,21 @@ def _max_new_tokens(model: Model, params: ResolvedParams, prompt: int) -> int:
     return new
 
 
+def _check_memory(model: Model, rows: int, total: int) -> None:
+    """Refuse more tokens than the cache of a model can have memory for."""
+    like = next(model.parameters())
+    # A device of its own says itself that it is full, and may hold what this very call will use again.
+    if like.device.type != "cpu" or rows * total <= LITTLE:
+        return
+    needed = model.spec.count().kv_bytes(total, str(like.dtype), rows) + BOOKS * rows * total
+    left = free(like.device)
+    if needed > left:
+        raise InputError(
+            f"max_new_tokens: {total:,} tokens in each of {rows} rows take {needed / 2**30:,.1f} GiB, and {left / 2**30:,.1f} are "
+            "free; ask for fewer"
+        )
+
+
 def _mask(mask: Any, ids: Tensor, wrong: list[str]) -> Tensor | None:
     """The mask as 0 and 1, or None if all tokens are real."""
     if mask is None or not _has_shape("attention_mask", mask, ids, wrong):
@@ -196,17 +214,6 @@ def _mask(mask: Any, ids: Tensor, wrong: list[str]) -> Tensor | None:
         wrong.append(f"attention_mask: row {int(empty.long().argmax())} has no real token")
         return None
     return None if bool(real.all()) else real.long()
-
-
-def _global_mask(given: Any, ids: Tensor, model: Model, wrong: list[str]) -> Tensor | None:
-    """The mask of global tokens."""
-    reader: Any = model.encoder if model.spec.topology == "encoder-decoder" else model.decoder
-    if given is None:
-        return None
-    if not reader.reads_marks:
-        wrong.append("global_mask: no pattern of this model reads it; write one with global_tokens")
-        return None
-    return given.to(ids.device) if _has_shape("global_mask", given, ids, wrong) else None
 
 
 def _has_shape(name: str, given: Any, ids: Tensor, wrong: list[str]) -> bool:

@@ -4,30 +4,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from anyformer.errors import nearest
+from anyformer.model.arguments import unknown_argument
 
 ALIASES = {"num_return_sequences": "n"}
 """Other names that mean the same."""
 
 RENAMED = {
-    "max_length": "max_new_tokens",
-    "max_tokens": "max_new_tokens",
-    "min_length": "min_new_tokens",
-    "min_tokens": "min_new_tokens",
-    "eos_token_id": "stop",
-    "stop_token_ids": "stop",
-    "stop_strings": "stop",
-    "stopping_criteria": "stop",
+    **dict.fromkeys(("max_length", "max_tokens"), "max_new_tokens"),
+    **dict.fromkeys(("min_length", "min_tokens"), "min_new_tokens"),
+    **dict.fromkeys(("eos_token_id", "stop_token_ids", "stop_strings", "stopping_criteria"), "stop"),
+    **dict.fromkeys(("return_dict_in_generate", "output_scores"), "details"),
+    **dict.fromkeys(("inputs", "prompt"), "input_ids"),
     "bad_words_ids": "bad_words",
     "sequence_bias": "logit_bias",
     "best_of": "n",
     "top_logprobs": "logprobs",
     "streamer": "stream",
     "generator": "seed",
-    "return_dict_in_generate": "details",
-    "output_scores": "details",
-    "inputs": "input_ids",
-    "prompt": "input_ids",
     "mask": "attention_mask",
     "global_attention_mask": "global_mask",
 }
@@ -102,12 +95,10 @@ NAMES = tuple(field.name for field in fields(SamplingParams))
 def read_params(given: Mapping[str, Any], *, others: Iterable[str] = (), caller: str = "generate") -> SamplingParams:
     """SamplingParams by name. `others` are names that the caller itself reads, to be suggested where one is misspelled."""
     known = {*NAMES, *ALIASES}
-    unknown = sorted(set(given) - known)
-    hints = [
-        f"{n!r} is called {RENAMED[n]!r} here" if n in RENAMED else f"{n!r} is unknown{nearest(n, {*known, *others})}"
-        for n in unknown
-    ]
-    hints += [f"{name!r} and {alias!r} mean the same; give one" for alias, name in ALIASES.items() if {alias, name} <= given.keys()]  # fmt: skip
-    if hints:
-        raise TypeError(f"{caller}(...): " + "; ".join(hints))
+    if unknown := set(given) - known:
+        renamed = {name: f"called {own!r}" for name, own in RENAMED.items()}
+        raise unknown_argument(f"{caller}(...)", unknown, {*known, *others}, renamed)
+    for alias, name in ALIASES.items():
+        if {alias, name} <= given.keys():
+            raise TypeError(f"{caller}(...): {name!r} and {alias!r} mean the same; give one")
     return SamplingParams(**{ALIASES.get(name, name): value for name, value in given.items()})

@@ -1,6 +1,7 @@
 """Stop strings: where a text ends before its tokens do."""
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import closing
 from typing import Any
 
 from anyformer.data.tokenizer import Tokenizer
@@ -24,7 +25,7 @@ class StopText:
         self._stream, self._stops, self._least = stream, tuple(stops), least
         self._kept = ""
         """Certain text that was not shown."""
-        self._count, self._passed = 0, 0
+        self.count = self._passed = 0
         """Tokens so far, and characters of the kept text that the first `least` of them had already."""
         self.met: str | None = None
         """The stop string that was found; from then on there is nothing more to show."""
@@ -44,14 +45,26 @@ class StopText:
         piece, self._kept = self._kept + self._stream.end(), ""
         return piece
 
+    def pieces(self, steps: Generator[Any]) -> Generator[str]:
+        """Pieces of the text of a stream of single ids, as they come."""
+        with closing(steps):
+            for ids_B in steps:
+                if piece := self.push(int(ids_B)):
+                    yield piece
+        if piece := self.end():
+            yield piece
+
     def _push(self, token: int) -> str:
-        self._count += 1
+        self.count += 1
         self._kept += self._stream.push(token)
         # If the row ended here, so would the text: what the stream holds back counts.
         whole = self._kept + self._stream.held()
-        if self._count <= self._least:
+        if self.count <= self._least:
             self._passed = len(whole)
-        found = [(at, stop) for stop in self._stops if (at := whole.find(stop, self._begin(stop))) >= 0]
+        # A stop string must end behind what passed.
+        found = [
+            (at, stop) for stop in self._stops if (at := whole.find(stop, max(0, self._passed - len(stop) + 1))) >= 0
+        ]
         if found:
             begin, self.met = min(found, key=lambda each: each[0])
             self._kept = ""
@@ -62,17 +75,10 @@ class StopText:
         self._passed = max(0, self._passed - len(piece))
         return piece
 
-    def _begin(self, stop: str) -> int:
-        """Where a stop string may begin, so that it ends behind what passed."""
-        return max(0, self._passed - len(stop) + 1)
-
 
 def _overlap(text: str, stop: str) -> int:
     """Characters at the end of a text that may begin a stop string, but are not all of it."""
-    for size in range(min(len(text), len(stop) - 1), 0, -1):
-        if text.endswith(stop[:size]):
-            return size
-    return 0
+    return next((size for size in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:size])), 0)
 
 
 def read_stop(

@@ -8,15 +8,14 @@ from typing import Any, Literal
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
 from anyformer.generation.params.checks import ids, number, shown, text, whole
-from anyformer.generation.params.guided_choice import read_choices
 from anyformer.generation.params.sampling_params import SamplingParams
 from anyformer.generation.params.stop import read_stop
 from anyformer.generation.samplers import logits_processors as processors
 from anyformer.generation.samplers.logits_processors import Choices, LogitsProcessor
 from anyformer.specs.model import ModelSpec
 
-WORDS, TOP = 1024, 1000
-"""The most bad words; the most answers, beams or top tokens."""
+WORDS, CHOICES, TOP = 1024, 1024, 1000
+"""The most bad words; texts to choose from; and answers, beams or top tokens."""
 FAR = 10_000.0
 """The largest penalty, bias or power."""
 
@@ -64,47 +63,24 @@ class ResolvedParams:
         return {"beam": self.options.num_beams, "contrastive": self.options.top_k or 1}.get(self.mode, 1)
 
 
-def resolve_params(
-    options: SamplingParams,
-    spec: ModelSpec,
-    *,
-    tokenizer: Tokenizer | None = None,
-    rows: int = 1,
-    details: bool = True,
-    stream: bool = False,
-    caller: str = "generate",
-    stacklevel: int = 2,
-) -> ResolvedParams:
-    """Some options resolved, or an error that says all that is wrong with them."""
-    wrong: list[str] = []
-    found = check_params(
-        options, spec, tokenizer=tokenizer, rows=rows, details=details, stream=stream, wrong=wrong,
-        stacklevel=stacklevel + 1,
-    )  # fmt: skip
-    if found is None:
-        raise problems(caller, wrong)
-    return found
-
-
 def problems(caller: str, wrong: list[str]) -> InputError:
     """One error for all that is wrong."""
     return InputError("\n  ".join([f"{caller}(...):", *wrong]) if len(wrong) > 1 else wrong[0])
 
 
-def check_params(
-    options: SamplingParams,
+def resolve_params(
+    o: SamplingParams,
     spec: ModelSpec,
+    bad: list[str],
     *,
-    tokenizer: Tokenizer | None,
-    rows: int,
-    details: bool,
-    stream: bool,
-    wrong: list[str],
-    stacklevel: int,
+    tokenizer: Tokenizer | None = None,
+    rows: int = 1,
+    details: bool = True,
+    stream: bool = False,
+    stacklevel: int = 2,
 ) -> ResolvedParams | None:
-    """Some options resolved; None if something is wrong, which is then added to `wrong`. What has no effect is warned of."""
-    bad: list[str] = []
-    o, vocab = options, spec.vocab
+    """Some options resolved; None if something is wrong, which is then added to `bad`. What has no effect is warned of."""
+    before, vocab = len(bad), spec.vocab
     new = None if o.max_new_tokens is None else whole("max_new_tokens", o.max_new_tokens, 1, bad)
     least = whole("min_new_tokens", o.min_new_tokens, 0, bad)
     if new is not None and least > new:
@@ -119,7 +95,7 @@ def check_params(
     if least and len(stop) >= vocab:
         bad.append("min_new_tokens: every token is a stop token, so none is left to begin with")
     seed = _seed(o.seed, rows, bad)
-    choices = None if o.choices is None else read_choices(o, spec, tokenizer, stop, bad)
+    choices = None if o.choices is None else _choices(o, spec, tokenizer, stop, bad)
     found = _penalties_and_bans(o, vocab, tokenizer, bad)
     if least and stop:
         found.append(processors.MinNewTokens(least, stop))
@@ -130,14 +106,13 @@ def check_params(
             bad.append(f"first: {shown(o.first)} is not a list of ids below vocab = {vocab}")
         found.append(processors.First(first))
     found += [choices] if choices is not None else []
-    mode = _mode(o, texts, drawn=temperature > 0, bad=bad)
+    mode = _mode(o, texts, drawn=temperature > 0, stream=stream, bad=bad)
     _check_answers(o, mode, temperature, vocab, details=details, stream=stream, bad=bad)
     if temperature == 0 and o.temperature is None:
         given = {"top_p": top_p < 1, "min_p": min_p > 0, "typical_p": typical < 1}
         given["top_k"] = bool(top_k) and mode != "contrastive"
         notes += [f"{name} has no effect without a draw; give a temperature" for name, on in given.items() if on]
-    if bad:
-        wrong += bad
+    if len(bad) > before:
         return None
     for note in notes:
         warnings.warn(note, stacklevel=stacklevel)
@@ -179,11 +154,12 @@ def _penalties_and_bans(
 ) -> list[LogitsProcessor]:
     """Penalties, biases and bans, in the order of transformers' own."""
     found: list[LogitsProcessor] = []
-    bound = {"least": -FAR, "most": FAR, "wrong": bad}
-    rule = f"a number between -{FAR:,.0f} and {FAR:,.0f}"
-    if o.logit_bias is not None:
-        pairs = _bias(o.logit_bias, vocab, rule, bad)
-        found += [processors.LogitBias(pairs)] if pairs else []
+    if o.logit_bias is not None and not isinstance(o.logit_bias, Mapping):
+        bad.append(f"logit_bias: expected a dict of id and number, got {shown(o.logit_bias)}")
+    elif o.logit_bias:
+        known = ids("logit_bias", o.logit_bias.keys(), vocab, bad)
+        values = [_near(f"logit_bias: {shown(i)}", value, bad) for i, value in o.logit_bias.items()]
+        found.append(processors.LogitBias(tuple(sorted(zip(known, values, strict=False)))))
     if o.repetition_penalty is not None:
         penalty = number("repetition_penalty", o.repetition_penalty, f"above 0 and at most {FAR:,.0f}", bad, least=0.0, most=FAR, above=True)  # fmt: skip
         found += [processors.RepetitionPenalty(penalty)] if penalty != 1 else []
@@ -192,7 +168,7 @@ def _penalties_and_bans(
         ("frequency_penalty", o.frequency_penalty, processors.FrequencyPenalty),
     ):
         if value is not None:
-            penalty = number(name, value, rule, **bound)
+            penalty = _near(name, value, bad)
             found += [kind(penalty)] if penalty else []
     if o.no_repeat_ngram_size is not None:
         size = whole("no_repeat_ngram_size", o.no_repeat_ngram_size, 0, bad)
@@ -203,13 +179,9 @@ def _penalties_and_bans(
     return found
 
 
-def _bias(given: Any, vocab: int, rule: str, bad: list[str]) -> tuple[tuple[int, float], ...]:
-    if not isinstance(given, Mapping):
-        bad.append(f"logit_bias: expected a dict of id and number, got {shown(given)}")
-        return ()
-    known = ids("logit_bias", given.keys(), vocab, bad)
-    values = [number(f"logit_bias: {shown(i)}", v, rule, bad, least=-FAR, most=FAR) for i, v in given.items()]
-    return tuple(sorted(zip(known, values, strict=False)))
+def _near(name: str, value: Any, bad: list[str]) -> float:
+    """A penalty, bias or power that may be negative."""
+    return number(name, value, f"a number between -{FAR:,.0f} and {FAR:,.0f}", bad, least=-FAR, most=FAR)
 
 
 def _bad_words(given: Any, vocab: int, tokenizer: Tokenizer | None, bad: list[str]) -> tuple[tuple[int, ...], ...]:
@@ -247,13 +219,12 @@ def _seed(seed: Any, rows: int, bad: list[str]) -> int | tuple[int, ...] | None:
 
 
 def _mode(
-    o: SamplingParams, texts: tuple[str, ...], *, drawn: bool, bad: list[str]
+    o: SamplingParams, texts: tuple[str, ...], *, drawn: bool, stream: bool, bad: list[str]
 ) -> Literal["sample", "beam", "contrastive"]:
     """How tokens are searched for."""
     beams = whole("num_beams", o.num_beams, 1, bad, most=TOP)
     groups = whole("num_beam_groups", o.num_beam_groups, 1, bad, most=TOP)
-    rule = f"a number between -{FAR:,.0f} and {FAR:,.0f}"
-    power = number("length_penalty", o.length_penalty, rule, bad, least=-FAR, most=FAR)
+    power = _near("length_penalty", o.length_penalty, bad)
     apart = number("diversity_penalty", o.diversity_penalty, f"between 0 and {FAR:,.0f}", bad, least=0.0, most=FAR)
     if not isinstance(o.early_stopping, bool) and o.early_stopping != "never":
         bad.append(f"early_stopping: expected True, False or 'never', got {shown(o.early_stopping)}")
@@ -271,14 +242,15 @@ def _mode(
         bad.append(f"num_beam_groups: {groups} groups do not share {beams} beams evenly")
     elif (groups > 1) != (apart > 0):
         bad.append("diversity_penalty: keeps groups of beams apart; give it together with num_beam_groups above 1")
-    what = {"beam": "num_beams", "contrastive": "penalty_alpha"}.get(mode)
-    if what is not None:
-        if drawn:
-            bad.append(f"{what}: a search draws nothing; leave temperature and do_sample out")
-        if texts:
-            bad.append(f"{what}: a search ends at ids, not at texts; give ids as stop")
-        if o.logprobs is not None or o.prompt_logprobs is not None:
-            bad.append(f"{what}: a search gives no logprobs of other tokens; leave logprobs and prompt_logprobs out")
+    name = {"beam": "num_beams", "contrastive": "penalty_alpha"}.get(mode)
+    logprobs = o.logprobs is not None or o.prompt_logprobs is not None
+    clashes = {
+        "a search draws nothing; leave temperature and do_sample out": drawn,
+        "a search ends at ids, not at texts; give ids as stop": bool(texts),
+        "a search gives no logprobs of other tokens; leave logprobs and prompt_logprobs out": logprobs,
+        "a search knows its tokens only at the end, so there is nothing to stream; leave one out": stream,
+    }
+    bad += [f"{name}: {why}" for why, on in clashes.items() if on and name is not None]
     return mode
 
 
@@ -293,9 +265,6 @@ def _check_answers(
         bad.append(f"n: contrastive search gives one answer, and {n} were asked for")
     elif n > 1 and mode == "sample" and temperature == 0:
         bad.append(f"n: {n} answers of the likeliest tokens are the same; give a temperature, or num_beams")
-    if stream and mode != "sample":
-        what = "num_beams" if mode == "beam" else "penalty_alpha"
-        bad.append(f"{what}: a search knows its tokens only at the end, so there is nothing to stream; leave one out")
     for name, value in (("logprobs", o.logprobs), ("prompt_logprobs", o.prompt_logprobs)):
         if value is not None:
             whole(name, value, 0, bad, most=min(TOP, vocab))
@@ -303,3 +272,46 @@ def _check_answers(
                 bad.append(f"{name}: is answered with details=True only")
     if stream and o.prompt_logprobs is not None:
         bad.append("prompt_logprobs: the steps of a stream are new tokens; ask for it without stream")
+
+
+def _choices(
+    o: SamplingParams, spec: ModelSpec, tokenizer: Tokenizer | None, stop: tuple[int, ...], bad: list[str]
+) -> Choices | None:
+    """The sampler that leaves nothing but these texts; None if something is wrong, which is added to `bad`."""
+    before = len(bad)
+    if isinstance(o.choices, str) or not isinstance(o.choices, Iterable):
+        bad.append(f"choices: expected a list of texts, got {shown(o.choices)}")
+        return None
+    texts = list(o.choices)
+    if not 1 <= len(texts) <= CHOICES:
+        bad.append(f"choices: {len(texts)} texts; give 1 to {CHOICES:,}")
+        return None
+    known = [text("choices", one, tokenizer, bad) for one in texts]
+    clash = {
+        "stop": isinstance(o.stop, str) or (isinstance(o.stop, Iterable) and any(isinstance(s, str) for s in o.stop)),
+        "min_new_tokens": o.min_new_tokens, "bad_words": o.bad_words, "no_repeat_ngram_size": o.no_repeat_ngram_size,
+        "first": o.first, "num_beams": o.num_beams != 1, "penalty_alpha": o.penalty_alpha,
+    }  # fmt: skip
+    bad += [f"choices: {name} could bar or cut what must be answered; leave one of them out" for name, on in clash.items() if on]  # fmt: skip
+    if tokenizer is None or len(bad) > before:
+        return None
+    answers = tuple(tuple(tokenizer.encode(one)) for one in known if one is not None)
+    by_ids: dict[tuple[int, ...], str] = {}
+    for one, answer in zip(texts, answers, strict=True):
+        if not answer:
+            bad.append(f"choices: {shown(one)} has no tokens")
+        elif answer in by_ids:
+            bad.append(f"choices: {shown(by_ids[answer])} and {shown(one)} have the same tokens; give one of them")
+        elif max(answer) >= spec.vocab:
+            bad.append(f"choices: {shown(one)} has a token beyond vocab = {spec.vocab}; is it this model's tokenizer?")
+        elif set(answer) & set(stop):
+            bad.append(f"choices: {shown(one)} has a stop token in it; give other ids as stop")
+        by_ids.setdefault(answer, one)
+    found = Choices(answers, stop)
+    longer = next(((a, b) for a in answers for b in answers if len(b) > len(a) and b[: len(a)] == a), None)
+    if longer is not None and not stop:
+        a, b = longer
+        bad.append(f"choices: {shown(by_ids[a])} begins {shown(by_ids[b])}, and without a stop token nothing tells that the shorter one ended; give stop")  # fmt: skip
+    if o.max_new_tokens is not None and isinstance(o.max_new_tokens, int) and o.max_new_tokens < found.steps:
+        bad.append(f"choices: the longest needs {found.steps} tokens, more than max_new_tokens, {o.max_new_tokens}")
+    return found if len(bad) == before else None

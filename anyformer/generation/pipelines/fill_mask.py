@@ -8,15 +8,17 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.generation.pipelines.rows import Row, check_count, check_size, listed, read_all, read_rows
+from anyformer.generation.pipelines.rows import Reader, Row, check_count
 from anyformer.generation.pipelines.source import Source
 from anyformer.model.eval_mode import without_head
 
 USUAL = ("[MASK]", "<mask>")
 
 
-class FillMask:
+class FillMask(Reader):
     """`pipe("Paris is the [MASK] of France.")`: the likeliest tokens for the mask."""
+
+    spelled = True
 
     def __init__(self, source: Source) -> None:
         spec = source.model.spec
@@ -28,7 +30,8 @@ class FillMask:
         mask = source.token("mask_token", *USUAL)
         if mask is None:
             raise InputError(f"fill-mask: the tokenizer has no mask token (such as {' or '.join(USUAL)})")
-        self.source, self.mask = source, mask
+        super().__init__(source, without_head(source.model))
+        self.mask = mask
         self.pad = spec.ids.pad if spec.ids.pad is not None else source.token("pad_token")
         self.mask_token: str = source.tokenizer.inner.id_to_token(mask) or USUAL[0]
         """How the mask is written in a text."""
@@ -51,19 +54,17 @@ class FillMask:
             batch_size: Texts at once.
             truncation: Cut texts that are too long.
         """
-        given, alone = listed(inputs)
         count = check_count("top_k", top_k)
-        chosen_ids = None if targets is None else self._targets([targets] if isinstance(targets, str) else targets)
-        rows = read_rows(self.source, given, truncation=truncation, spelled=True)
-        for i, row in enumerate(rows):
-            if self.mask not in row.ids:
-                raise InputError(f"input {i}: has no mask; write {self.mask_token} where a token is to be found")
+        chosen = None if targets is None else self._targets([targets] if isinstance(targets, str) else targets)
 
-        def answer(out: Any, _: Tensor, chosen: list[Row]) -> list[Any]:
-            return [self._fill(out.hidden[b], row, count, chosen_ids) for b, row in enumerate(chosen)]
+        def answer(out: Any, b: int, row: Row) -> list[Any]:
+            return self._fill(out.hidden[b], row, count, chosen)
 
-        found = read_all(self.source, rows, check_size(batch_size), answer, without_head(self.source.model))
-        return found[0] if alone else found
+        return self.read(inputs, answer, batch_size=batch_size, truncation=truncation)
+
+    def check(self, i: int, row: Row) -> None:
+        if self.mask not in row.ids:
+            raise InputError(f"input {i}: has no mask; write {self.mask_token} where a token is to be found")
 
     def _fill(self, hidden_TD: Tensor, row: Row, count: int | None, targets: Tensor | None) -> list[Any]:
         places = [t for t, token in enumerate(row.ids) if token == self.mask]

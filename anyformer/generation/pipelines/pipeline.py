@@ -1,9 +1,9 @@
 """`pipeline`: a task by its name, on a model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
 
 from anyformer.errors import InputError, nearest
 from anyformer.generation.pipelines.feature_extraction import FeatureExtraction
@@ -12,9 +12,6 @@ from anyformer.generation.pipelines.source import Source, open_source
 from anyformer.generation.pipelines.text_classification import TextClassification
 from anyformer.generation.pipelines.text_generation import PAIR, Answer, Summarization, TextGeneration, Translation
 from anyformer.generation.pipelines.token_classification import TokenClassification
-
-if TYPE_CHECKING:
-    import torch
 
 TASKS: dict[str, Callable[[Source], Any]] = {
     "text-generation": TextGeneration,
@@ -25,9 +22,9 @@ TASKS: dict[str, Callable[[Source], Any]] = {
     "translation": Translation,
     "summarization": Summarization,
     "text2text-generation": Answer,
+    "sentiment-analysis": TextClassification,
+    "ner": TokenClassification,
 }
-ALSO = {"sentiment-analysis": "text-classification", "ner": "token-classification"}
-"""Other names of tasks."""
 
 
 def pipeline(
@@ -53,8 +50,7 @@ def pipeline(
         dtype: What it computes in. A model that is given is converted.
         labels: Names of a head's classes, in their order; None: those of the config.json, else LABEL_0, LABEL_1 ...
     """
-    named = {**TASKS, **{other: TASKS[known] for other, known in ALSO.items()}}
-    if not isinstance(task, str) or (task not in named and not PAIR.fullmatch(task)):
-        raise InputError(f"task: {task!r} is unknown{nearest(str(task), named)}")
+    if not isinstance(task, str) or (task not in TASKS and not PAIR.fullmatch(task)):
+        raise InputError(f"task: {task!r} is unknown{nearest(str(task), TASKS)}")
     source = open_source(model, tokenizer, device=device, dtype=dtype, labels=labels)
-    return Translation(source, task) if PAIR.fullmatch(task) else named[task](source)
+    return Translation(source, task) if PAIR.fullmatch(task) else TASKS[task](source)

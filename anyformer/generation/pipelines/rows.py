@@ -2,14 +2,13 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import tokenizers
 import torch
-from torch import Tensor
 
 from anyformer.errors import InputError
+from anyformer.generation.params.generation_request import context_length
 from anyformer.generation.pipelines.source import Source
 from anyformer.model.eval_mode import eval_mode
 from anyformer.model.model import Model
@@ -18,15 +17,15 @@ BATCH = 8
 """Rows at once, unless told otherwise."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One text."""
+class Row(NamedTuple):
+    """One text, or a pair of them."""
 
     ids: list[int]
     types: list[int]
     """0 for the first text of a pair, 1 for the second."""
     encoding: tokenizers.Encoding
     text: str
+    pair: str | None
 
 
 def listed(inputs: Any, what: str = "a text") -> tuple[list[Any], bool]:
@@ -52,61 +51,39 @@ def read_rows(source: Source, inputs: Sequence[Any], *, truncation: bool, spelle
 
     `spelled`: a special token that is spelled out in a text, such as [MASK], is that token.
     """
-    inner = source.reader.spelled if spelled else source.reader.inner
+    inner, model = source.reader.spelled if spelled else source.reader.inner, source.model
+    size, hard = context_length(model, model.decoder if model.spec.topology == "decoder" else model.encoder)
     rows: list[Row] = []
     for i, given in enumerate(inputs):
         text, pair = given, None
         if isinstance(given, Mapping):
-            strange = sorted(set(given) - {"text", "text_pair"})
-            if strange or "text" not in given:
+            if "text" not in given or set(given) - {"text", "text_pair"}:
                 raise InputError(f'input {i}: expected {{"text": ..., "text_pair": ...}}, got {sorted(given)}')
             text, pair = given["text"], given.get("text_pair")
-        check_text(text, i)
-        if pair is not None:
-            check_text(pair, i)
-        encoding = inner.encode(text, pair)
-        rows.append(_row(source, encoding, text, i, truncation=truncation, pair=pair is not None))
+        encoding = inner.encode(check_text(text, i), None if pair is None else check_text(pair, i))
+        ids, types = encoding.ids, encoding.type_ids
+        if len(ids) > size and truncation:
+            if pair is not None:
+                raise InputError(f"input {i}: a pair of {len(ids)} tokens can't be cut; shorten one of its texts")
+            # The special tokens that the template puts after the text stay there.
+            closing = next((n for n, special in enumerate(reversed(encoding.special_tokens_mask)) if not special), 0)
+            keep, end = size - closing, len(ids) - closing
+            ids, types = ids[:keep] + ids[end:], types[:keep] + types[end:]
+        elif len(ids) > size and hard:
+            raise InputError(
+                f"input {i}: has {len(ids)} tokens, and this model has {size} positions; shorten it, or cut it with "
+                "truncation=True"
+            )
+        elif len(ids) > size:
+            warnings.warn(
+                f"input {i}: has {len(ids)} tokens, more than the {size} that this model is made for; truncation=True "
+                "cuts it",
+                stacklevel=4,
+            )
+        if not ids:
+            raise InputError(f"input {i}: has no tokens")
+        rows.append(Row(ids, types, encoding, text, pair))
     return rows
-
-
-def _row(source: Source, encoding: tokenizers.Encoding, text: str, i: int, *, truncation: bool, pair: bool) -> Row:
-    ids, types = list(encoding.ids), list(encoding.type_ids)
-    size, hard = limit_of(source.model)
-    if len(ids) > size and truncation:
-        if pair:
-            raise InputError(f"input {i}: a pair of {len(ids)} tokens can't be cut; shorten one of its texts")
-        # What the template puts after the text stays there.
-        closing = _closing(encoding.special_tokens_mask)
-        keep = size - closing
-        end = len(ids) - closing
-        ids, types = ids[:keep] + ids[end:], types[:keep] + types[end:]
-    elif len(ids) > size and hard:
-        raise InputError(
-            f"input {i}: has {len(ids)} tokens, and this model has {size} positions; shorten it, or cut it with "
-            "truncation=True"
-        )
-    elif len(ids) > size:
-        warnings.warn(
-            f"input {i}: has {len(ids)} tokens, more than the {size} that this model is made for; truncation=True cuts it",
-            stacklevel=5,
-        )
-    if not ids:
-        raise InputError(f"input {i}: has no tokens")
-    return Row(ids=ids, types=types, encoding=encoding, text=text)
-
-
-def _closing(special: Sequence[int]) -> int:
-    """Special tokens at the end."""
-    count = 0
-    while count < len(special) and special[-1 - count]:
-        count += 1
-    return count if count < len(special) else 0
-
-
-def limit_of(model: Model) -> tuple[int, bool]:
-    """Tokens that the stack which reads texts is made for, and whether it has no more positions than that."""
-    stack: Any = model.decoder if model.spec.topology == "decoder" else model.encoder
-    return (stack.limit, True) if stack.limit is not None else (model.spec.context, False)
 
 
 def batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
@@ -119,39 +96,48 @@ def batches(lengths: Sequence[int], size: int) -> Iterator[list[int]]:
 def padded(rows: Sequence[Sequence[int]], fill: int, *, left: bool = False) -> tuple[list[list[int]], list[list[int]]]:
     """Rows of one length, and which of their tokens are real."""
     longest = max(map(len, rows))
-    ids: list[list[int]] = []
-    mask: list[list[int]] = []
-    for row in rows:
-        blank = longest - len(row)
-        ids.append([fill] * blank + [*row] if left else [*row] + [fill] * blank)
-        mask.append([0] * blank + [1] * len(row) if left else [1] * len(row) + [0] * blank)
-    return ids, mask
+
+    def filled(row: Sequence[int], fill: int) -> list[int]:
+        blank = [fill] * (longest - len(row))
+        return [*blank, *row] if left else [*row, *blank]
+
+    return [filled(row, fill) for row in rows], [filled([1] * len(row), 0) for row in rows]
 
 
-def read_all(
-    source: Source, rows: Sequence[Row], size: int, answer: Callable[[Any, Tensor, list[Row]], Sequence[Any]],
-    model: Model | None = None,
-) -> list[Any]:  # fmt: skip
-    """Run the model over all rows, and hand each batch's output, mask and rows to `answer`; its answers in order."""
-    found: list[Any] = [None] * len(rows)
-    model = model or source.model
-    spec = model.spec
-    typed = spec.embed.token_types > 0 or spec.head.kind == "pair"
-    two = spec.topology == "encoder-decoder"
-    with torch.inference_mode(), eval_mode(model):
-        for batch in batches([len(row.ids) for row in rows], size):
-            chosen = [rows[i] for i in batch]
-            ids, mask = padded([row.ids for row in chosen], spec.input_pad or 0)
-            more: dict[str, Any] = {}
-            if typed:
-                more["token_types"] = source.to_device(padded([row.types for row in chosen], 0)[0])
-            if two:
-                more["decoder_input_ids"] = source.to_device([[spec.ids.start or 0]] * len(chosen))
-            mask_BT = source.to_device(mask)
-            out = model(source.to_device(ids), attention_mask=mask_BT, **more)
-            for i, each in zip(batch, answer(out, mask_BT, chosen), strict=True):
-                found[i] = each
-    return found
+class Reader:
+    """What the tasks share that read texts: rows of ids, passes over batches of them, and answers in order."""
+
+    spelled = False
+    """Whether special tokens may be spelled out in a text."""
+
+    def __init__(self, source: Source, model: Model | None = None) -> None:
+        self.source, self.model = source, model or source.model
+
+    def check(self, i: int, row: Row) -> None:
+        """Refuse input `i` if this task can't answer it."""
+
+    def read(
+        self, inputs: Any, answer: Callable[[Any, int, Row], Any], *, batch_size: int | None, truncation: bool
+    ) -> Any:
+        """What `answer(output, b, row)` makes of row b of each pass: of a text alone, or of each text of a list."""
+        given, alone = listed(inputs)
+        rows = read_rows(self.source, given, truncation=truncation, spelled=self.spelled)
+        for i, row in enumerate(rows):
+            self.check(i, row)
+        found: list[Any] = [None] * len(rows)
+        spec, to_device = self.model.spec, self.source.to_device
+        with torch.inference_mode(), eval_mode(self.model):
+            for batch in batches([len(row.ids) for row in rows], check_size(batch_size)):
+                ids, mask = padded([rows[i].ids for i in batch], spec.input_pad or 0)
+                more: dict[str, Any] = {}
+                if spec.embed.token_types > 0 or spec.head.kind == "pair":
+                    more["token_types"] = to_device(padded([rows[i].types for i in batch], 0)[0])
+                if spec.topology == "encoder-decoder":
+                    more["decoder_input_ids"] = to_device([[spec.ids.start or 0]] * len(batch))
+                out = self.model(to_device(ids), attention_mask=to_device(mask), **more)
+                for b, i in enumerate(batch):
+                    found[i] = answer(out, b, rows[i])
+        return found[0] if alone else found
 
 
 def check_size(batch_size: Any) -> int:

@@ -1,15 +1,14 @@
 """What a pipeline runs on: a model, its tokenizer, and what its folder says besides."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import tokenizers
 import torch
+from torch import Tensor
 
 from anyformer.data.tokenizer import Tokenizer, source_tokenizer, tokenizer
 from anyformer.data.tokenizer_files import NAMED, SETTINGS, SETTINGS_BYTES, special_tokens
@@ -19,9 +18,6 @@ from anyformer.families.io import find_folder, load
 from anyformer.families.shards import CONFIG, CONFIG_BYTES, read_json
 from anyformer.generation.chat.template import ChatTemplate, read_template
 from anyformer.model.model import Model
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 GENERATION = "generation_config.json"
 FAIRSEQ = ("vocab-src.json", "vocab-tgt.json", "merges.txt")
@@ -82,23 +78,26 @@ def open_source(
     ignore_keys: Sequence[str] = (),
 ) -> Source:
     """What `pipeline` was given, checked."""
-    place = _device(device)
+    place, public = _device(device), sys.modules.get("transformers")
     folder: Path | None = None
     if isinstance(model, str | Path):
         folder = find_folder(model)
         made = load(folder, place, dtype, ignore_keys=ignore_keys)
+    elif isinstance(model, Model):
+        made = model
+    elif public is not None and isinstance(model, public.PreTrainedModel):
+        made = from_hf(model)
     else:
-        made = _model(model)
-        if place is not None or dtype is not None:
-            made = made.to(device=place, dtype=dtype)
+        what = "nothing" if model is None else type(model).__name__
+        raise InputError(f"model: expected a folder, a name on the hub or a model, got {what}")
+    if folder is None and (place is not None or dtype is not None):
+        made = made.to(device=place, dtype=dtype)
     own, given = _own(made, given, folder)
     read, tokens, template = _tokenizer(given, folder)
-    for one, limit, which in ((read, made.spec.vocab, ""), (own, made.spec.input_vocab, "of the source ")):
+    for one, limit, which in ((read, made.spec.vocab, ""), (own, made.spec.input_vocab, "that of the source ")):
         if one is not None and min(one.vocab, one.texts) > limit:
             raise InputError(
-                f"tokenizer: that {which}has {one.vocab} tokens, and the model {limit}; give the one that it was trained with"
-                if which
-                else f"tokenizer: has {one.vocab} tokens, and the model {limit}; give the tokenizer that it was trained with"
+                f"tokenizer: {which}has {one.vocab} tokens, and the model {limit}; give the one that it was trained with"
             )
     config = _table(folder, CONFIG, CONFIG_BYTES)
     return Source(
@@ -114,16 +113,6 @@ def _device(given: Any) -> torch.device | None:
         return torch.device("cpu" if given == -1 else given)
     except (RuntimeError, TypeError) as error:
         raise InputError(f"device: {given!r} is none; give 'cpu', 'cuda' or 'cuda:1'") from error
-
-
-def _model(given: Any) -> Model:
-    if isinstance(given, Model):
-        return given
-    public = sys.modules.get("transformers")
-    if public is not None and isinstance(given, public.PreTrainedModel):
-        return from_hf(given)
-    what = "nothing" if given is None else type(given).__name__
-    raise InputError(f"model: expected a folder, a name on the hub or a model, got {what}")
 
 
 def _own(model: Model, given: Any, folder: Path | None) -> tuple[Tokenizer | None, Any]:
@@ -160,15 +149,12 @@ def _tokenizer(given: Any, folder: Path | None) -> tuple[Tokenizer, dict[str, st
     if isinstance(place, str | Path):
         # A tokenizer that is given beside a folder speaks for itself, but the chat template is the model's.
         home = Path(place) if Path(place).is_dir() else Path(place).parent
-        settings = _table(home, SETTINGS, SETTINGS_BYTES)
-        return tokenizer(place), special_tokens(settings), read_template(folder or home)
+        tokens = special_tokens(_table(home, SETTINGS, SETTINGS_BYTES))
+        return tokenizer(place), tokens, read_template(folder or home)
     template = read_template(folder) if folder is not None else None
     if isinstance(place, Tokenizer):
-        own = _table(folder, SETTINGS, SETTINGS_BYTES)
-        return place, special_tokens(own), template
-    if isinstance(place, tokenizers.Tokenizer):
-        return Tokenizer(tokenizers.Tokenizer.from_str(place.to_str()), published=True), {}, template
-    inner = getattr(place, "backend_tokenizer", None)
+        return place, special_tokens(_table(folder, SETTINGS, SETTINGS_BYTES)), template
+    inner = getattr(place, "backend_tokenizer", place)
     if not isinstance(inner, tokenizers.Tokenizer):
         raise InputError(
             f"tokenizer: expected a path, a tokenizer of anyformer or of the tokenizers library, got {type(place).__name__}"

@@ -1,13 +1,13 @@
 """Classes of whole texts: text-classification."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import torch
 from torch import Tensor
 
 from anyformer.errors import InputError, nearest
-from anyformer.generation.pipelines.rows import check_count, check_size, listed, read_all, read_rows
+from anyformer.generation.pipelines.rows import Reader, Row, check_count
 from anyformer.generation.pipelines.source import Source
 from anyformer.specs.embed_head import PairHead, RegressionHead, SequenceHead
 
@@ -19,7 +19,7 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 BEST: Final = "best"
 
 
-class TextClassification:
+class TextClassification(Reader):
     """`pipe(text)`: a label and its score; `pipe(text, top_k=None)`: all of them, the best first."""
 
     def __init__(self, source: Source) -> None:
@@ -29,7 +29,7 @@ class TextClassification:
                 f"text-classification: needs a head that answers for a whole text (sequence, pair or regression), and "
                 f"this model's is {head.kind!r}"
             )
-        self.source = source
+        super().__init__(source)
         self.classes = head.outputs if isinstance(head, RegressionHead) else head.labels
         self.function = "none" if isinstance(head, RegressionHead) else "sigmoid" if self.classes == 1 else "softmax"
         self.pairs = isinstance(head, PairHead)
@@ -52,30 +52,21 @@ class TextClassification:
             batch_size: Texts at once.
             truncation: Cut texts that are too long.
         """
-        given, alone = listed(inputs)
         function = self.function if function_to_apply is None else function_to_apply
         if function not in FUNCTIONS:
             raise InputError(f"function_to_apply: {function!r} is unknown{nearest(str(function), FUNCTIONS)}")
         count = 1 if top_k == BEST else check_count("top_k", top_k)
-        if self.pairs:
-            for i, each in enumerate(given):
-                if not isinstance(each, dict) or each.get("text_pair") is None:
-                    raise InputError(
-                        f'input {i}: this model compares two texts; give {{"text": ..., "text_pair": ...}}'
-                    )
-        rows = read_rows(self.source, given, truncation=truncation)
+        one = top_k == BEST and not isinstance(inputs, str | Mapping)
 
-        def answer(out: Any, _: Tensor, chosen: list[Any]) -> list[Any]:
-            logits_BC = out.logits.to(torch.promote_types(out.logits.dtype, torch.float32))
-            scores_BC = FUNCTIONS[function](logits_BC)
-            return [self._labels(scores_C, count) for scores_C in scores_BC]
+        def answer(out: Any, b: int, row: Row) -> Any:
+            logits_C = out.logits[b]
+            scores = FUNCTIONS[function](logits_C.to(torch.promote_types(logits_C.dtype, torch.float32))).tolist()
+            order = sorted(range(len(scores)), key=lambda i: -scores[i])
+            labels = [{"label": self.source.label(i), "score": scores[i]} for i in order[:count]]
+            return labels[0] if one else labels
 
-        found = read_all(self.source, rows, check_size(batch_size), answer)
-        if top_k == BEST:
-            return [labels[0] for labels in found]
-        return found[0] if alone else found
+        return self.read(inputs, answer, batch_size=batch_size, truncation=truncation)
 
-    def _labels(self, scores_C: Tensor, count: int | None) -> list[dict[str, Any]]:
-        scores = scores_C.tolist()
-        order = sorted(range(len(scores)), key=lambda i: -scores[i])
-        return [{"label": self.source.label(i), "score": scores[i]} for i in order[:count]]
+    def check(self, i: int, row: Row) -> None:
+        if self.pairs and row.pair is None:
+            raise InputError(f'input {i}: this model compares two texts; give {{"text": ..., "text_pair": ...}}')

@@ -1,8 +1,7 @@
 """Texts that a model writes: text-generation, and text2text-generation, translation and summarization."""
 
 import re
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from anyformer.data.tokenizer import prompt_ids
@@ -70,36 +69,31 @@ class Writer:
                 chosen = [same[b] for b in batch]
                 rows = self._together([asked[i] for i in chosen], kind[0], self._seed(read, chosen), more)
                 for b, i in enumerate(chosen):
-                    own = rows[b * read.n : (b + 1) * read.n]
-                    found[i] = [(ids, self._text(asked[i], ids, read)) for ids in own]
+                    for ids in rows[b * read.n : (b + 1) * read.n]:
+                        text = self._reader(asked[i], read)
+                        found[i].append((ids, text.push(*ids) + text.end()))
         return found
 
-    def stream(self, asked: Asked, options: Mapping[str, Any]) -> Iterator[str]:
+    def stream(self, given: Sequence[Asked], options: Mapping[str, Any], *, alone: bool) -> Iterator[str]:
         """Pieces of one answer, as they come."""
+        if not alone:
+            raise InputError("stream: one prompt at a time is streamed; give one text, or leave stream out")
+        asked = given[0]
         read, more = self._options(options)
-        steps = generate(
-            self.source.model, self.source.to_device([asked.ids]), stream=True, tokenizer=self.source.tokenizer,
-            max_new_tokens=self._new(len(asked.ids), read.max_new_tokens), seed=self._seed(read, [0]), **more,
-        )  # fmt: skip
-        return self._pieces(self._reader(asked, read), steps)
+        new, seed = self._new(len(asked.ids), read.max_new_tokens), self._seed(read, [0])
+        steps = self._generate([asked.ids], stream=True, max_new_tokens=new, seed=seed, **more)
+        return self._reader(asked, read).pieces(steps)
+
+    def _generate(self, ids: list[list[int]], **options: Any) -> Any:
+        return generate(self.source.model, self.source.to_device(ids), tokenizer=self.source.tokenizer, **options)
 
     def _together(self, asked: Sequence[Asked], new: int | None, seed: Any, more: Mapping[str, Any]) -> list[list[int]]:
         """New ids of prompts that run at once."""
         ids, mask = padded([each.ids for each in asked], self.source.model.spec.input_pad or 0, left=not self.two)
-        made = generate(
-            self.source.model, self.source.to_device(ids), attention_mask=self.source.to_device(mask), details=True,
-            tokenizer=self.source.tokenizer, max_new_tokens=new, seed=seed, **more,
-        )  # fmt: skip
+        mask_BT = self.source.to_device(mask)
+        made = self._generate(ids, attention_mask=mask_BT, details=True, max_new_tokens=new, seed=seed, **more)
         rows = made.ids[:, 1 if self.two else len(ids[0]) :].tolist()
         return [row[:length] for row, length in zip(rows, made.lengths, strict=True)]
-
-    def _pieces(self, text: StopText, steps: Generator[Any]) -> Iterator[str]:
-        with closing(steps):
-            for ids_B in steps:
-                if piece := text.push(int(ids_B)):
-                    yield piece
-        if piece := text.end():
-            yield piece
 
     def _reader(self, asked: Asked, read: SamplingParams) -> StopText:
         """What new ids say, after those of the prompt."""
@@ -107,10 +101,6 @@ class Writer:
         return StopText(
             Detokenizer(self.source.tokenizer, () if self.two else asked.ids), stops, least=read.min_new_tokens
         )
-
-    def _text(self, asked: Asked, ids: Sequence[int], read: SamplingParams) -> str:
-        text = self._reader(asked, read)
-        return text.push(*ids) + text.end()
 
     def _seed(self, read: SamplingParams, chosen: Sequence[int]) -> Any:
         """Each prompt has a seed of its own, whatever batch it comes into."""
@@ -180,9 +170,7 @@ class TextGeneration(Writer):
         given, alone = ([inputs], True) if chat else listed(inputs, "a text, a chat")
         asked = [self._ask(each, i, continue_final_message) for i, each in enumerate(given)]
         if stream:
-            if not alone:
-                raise InputError("stream: one prompt at a time is streamed; give one text, or leave stream out")
-            return self.stream(asked[0], options)
+            return self.stream(asked, options, alone=alone)
         made = self.write(asked, options, batch_size)
         found = [
             [{"generated_token_ids": [*each.ids, *ids]} if return_tensors else {self.key: self._whole(each, text, return_full_text)} for ids, text in answers]
@@ -202,8 +190,8 @@ class TextGeneration(Writer):
             )
         messages = check_messages(given)
         goes_on = messages[-1]["role"] == "assistant" if continues is None else continues
-        read = template.ids_to_continue if goes_on else template.ids
-        return Asked(read(self.source.tokenizer, messages), messages, goes_on)
+        ids = template.ids(self.source.tokenizer, messages, continue_final_message=goes_on)
+        return Asked(ids, messages, goes_on)
 
     def _whole(self, asked: Asked, text: str, full: bool) -> Any:
         """The answer, after what it answers if that is asked for."""
@@ -222,8 +210,9 @@ class Answer(Writer):
 
     task = "text2text-generation"
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, task: str | None = None) -> None:
         super().__init__(source)
+        self.task = task or self.task
         if not self.two:
             raise InputError(
                 f"{self.task}: needs an encoder-decoder, and this model is a {source.model.spec.topology}; "
@@ -256,9 +245,7 @@ class Answer(Writer):
         rows = read_rows(self.source, texts, truncation=truncation)
         asked = [Asked(row.ids, row.text) for row in rows]
         if stream:
-            if not alone:
-                raise InputError("stream: one text at a time is streamed; give one text, or leave stream out")
-            return self.stream(asked[0], options)
+            return self.stream(asked, options, alone=alone)
         made = self.write(asked, options, batch_size)
         found = [[{self.key: text} for _, text in answers] for answers in made]
         # One answer for each text is the usual case, and comes without a list around it.
@@ -277,10 +264,6 @@ class Translation(Answer):
     """`pipe(text)`: `[{"translation_text": ...}]`."""
 
     task, key = "translation", "translation_text"
-
-    def __init__(self, source: Source, task: str = "translation") -> None:
-        self.task = task
-        super().__init__(source)
 
 
 class Summarization(Answer):

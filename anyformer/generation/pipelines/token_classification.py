@@ -1,17 +1,18 @@
 """Classes of tokens, and words and names that they make up: token-classification."""
 
 import warnings
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from anyformer.errors import InputError, nearest
-from anyformer.generation.pipelines.rows import Row, check_size, listed, read_all, read_rows
+from anyformer.generation.pipelines.rows import Reader, Row
 from anyformer.generation.pipelines.source import Source
 from anyformer.specs.embed_head import LabelHead
 
+T = TypeVar("T")
 STRATEGIES = ("none", "simple", "first", "average", "max")
 
 
@@ -28,7 +29,7 @@ class Piece(NamedTuple):
     """Whether it goes on with the word before."""
 
 
-class TokenClassification:
+class TokenClassification(Reader):
     """`pipe(text)`: a label for each token; with `aggregation_strategy` for each word or name."""
 
     def __init__(self, source: Source) -> None:
@@ -42,7 +43,7 @@ class TokenClassification:
                 "token-classification: the head of an encoder-decoder answers for the tokens of its decoder, and not for "
                 "those of the text; use an encoder or a decoder"
             )
-        self.source = source
+        super().__init__(source)
         model: Any = source.tokenizer.inner.model
         self.unknown = source.token("unk_token", str(getattr(model, "unk_token", None) or "[UNK]"))
         self.knows_words = bool(getattr(model, "continuing_subword_prefix", None))
@@ -68,7 +69,6 @@ class TokenClassification:
             batch_size: Texts at once.
             truncation: Cut texts that are too long.
         """
-        given, alone = listed(inputs)
         strategy = aggregation_strategy
         if strategy not in STRATEGIES:
             raise InputError(f"aggregation_strategy: {strategy!r} is unknown{nearest(str(strategy), STRATEGIES)}")
@@ -77,24 +77,29 @@ class TokenClassification:
                 f"aggregation_strategy: this tokenizer does not mark words, so {strategy!r} takes what stands between "
                 "blanks for one", stacklevel=2,
             )  # fmt: skip
-        rows = read_rows(self.source, given, truncation=truncation)
 
-        def answer(out: Any, _: Tensor, chosen: list[Row]) -> list[Any]:
-            scores_BTC = out.logits.to(torch.promote_types(out.logits.dtype, torch.float32)).softmax(-1).cpu()
-            return [self._label(row, scores_BTC[b], strategy, ignore_labels) for b, row in enumerate(chosen)]
+        def answer(out: Any, b: int, row: Row) -> list[dict[str, Any]]:
+            logits_TC = out.logits[b]
+            scores_TC = logits_TC.to(torch.promote_types(logits_TC.dtype, torch.float32)).softmax(-1).cpu()
+            return self._label(row, scores_TC, strategy, ignore_labels)
 
-        found = read_all(self.source, rows, check_size(batch_size), answer)
-        return found[0] if alone else found
+        return self.read(inputs, answer, batch_size=batch_size, truncation=truncation)
 
     def _label(self, row: Row, scores_TC: Tensor, strategy: str, ignored: Sequence[str]) -> list[dict[str, Any]]:
         pieces = self._pieces(row, scores_TC)
         if strategy in STRATEGIES[2:]:
-            pieces = [self._word(word, strategy) for word in _words(pieces)]
-        found = [self._entity(piece) for piece in pieces]
-        if strategy != "none":
-            found = [self._group(group) for group in _groups(found)]
-        name = "entity" if strategy == "none" else "entity_group"
-        return [each for each in found if each[name] not in ignored]
+            pieces = [self._word(word, strategy) for word in _runs(pieces, lambda _, piece: piece.inside)]
+        found: list[dict[str, Any]] = []
+        for piece in pieces:
+            best = int(piece.scores_C.argmax())
+            found.append({
+                "entity": self.source.label(best), "score": float(piece.scores_C[best]), "index": piece.place,
+                "word": piece.word, "start": piece.start, "end": piece.end,
+            })  # fmt: skip
+        if strategy == "none":
+            return [each for each in found if each["entity"] not in ignored]
+        groups = [self._group(group) for group in _runs(found, _continues)]
+        return [each for each in groups if each["entity_group"] not in ignored]
 
     def _pieces(self, row: Row, scores_TC: Tensor) -> list[Piece]:
         """The tokens of the text itself."""
@@ -115,63 +120,45 @@ class TokenClassification:
             found.append(Piece(word, scores_TC[t], start, end, t, inside))
         return found
 
-    def _entity(self, piece: Piece) -> dict[str, Any]:
-        best = int(piece.scores_C.argmax())
-        return {
-            "entity": self.source.label(best), "score": float(piece.scores_C[best]), "index": piece.place,
-            "word": piece.word, "start": piece.start, "end": piece.end,
-        }  # fmt: skip
-
     def _word(self, pieces: list[Piece], strategy: str) -> Piece:
         """One piece for a word, with the scores that the strategy says."""
-        match strategy:
-            case "first":
-                scores_C = pieces[0].scores_C
-            case "max":
-                scores_C = max(pieces, key=lambda piece: float(piece.scores_C.max())).scores_C
-            case _:
-                scores_C = torch.stack([piece.scores_C for piece in pieces]).mean(0)
+        scores_PC = torch.stack([piece.scores_C for piece in pieces])
+        surest = int(scores_PC.amax(-1).argmax())
+        scores_C = {"first": scores_PC[0], "max": scores_PC[surest], "average": scores_PC.mean(0)}[strategy]
         first, last = pieces[0], pieces[-1]
-        return Piece(self._text(pieces), scores_C, first.start, last.end, first.place, False)
+        return Piece(self._text([piece.word for piece in pieces]), scores_C, first.start, last.end, first.place, False)
 
     def _group(self, entities: list[dict[str, Any]]) -> dict[str, Any]:
         return {
-            "entity_group": _tag(entities[0]["entity"])[1] if "-" in entities[0]["entity"] else entities[0]["entity"],
+            "entity_group": _tag(entities[0]["entity"]),
             "score": sum(each["score"] for each in entities) / len(entities),
-            "word": self._text([Piece(each["word"], torch.empty(0), 0, 0, 0, False) for each in entities]),
+            "word": self._text([each["word"] for each in entities]),
             "start": entities[0]["start"],
             "end": entities[-1]["end"],
         }
 
-    def _text(self, pieces: Sequence[Piece]) -> str:
+    def _text(self, words: list[str]) -> str:
         """Tokens as the tokenizer's decoder puts them together."""
         decoder: Any = self.source.tokenizer.inner.decoder
-        words = [piece.word for piece in pieces]
         return " ".join(words) if decoder is None else decoder.decode(words)
 
 
-def _words(pieces: Sequence[Piece]) -> list[list[Piece]]:
-    found: list[list[Piece]] = []
-    for piece in pieces:
-        if found and piece.inside:
-            found[-1].append(piece)
+def _runs(items: Sequence[T], joins: Callable[[T, T], bool]) -> list[list[T]]:
+    """Neighbours together, as long as each one joins the one before."""
+    found: list[list[T]] = []
+    for item in items:
+        if found and joins(found[-1][-1], item):
+            found[-1].append(item)
         else:
-            found.append([piece])
+            found.append([item])
     return found
 
 
-def _groups(entities: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Neighbours with one label; B- begins a new group."""
-    found: list[list[dict[str, Any]]] = []
-    for entity in entities:
-        begins, tag = _tag(entity["entity"])
-        if found and not begins and tag == _tag(found[-1][-1]["entity"])[1]:
-            found[-1].append(entity)
-        else:
-            found.append([entity])
-    return found
+def _continues(before: dict[str, Any], entity: dict[str, Any]) -> bool:
+    """Whether a label goes on with the group of the one before; B- begins a new one."""
+    return not entity["entity"].startswith("B-") and _tag(entity["entity"]) == _tag(before["entity"])
 
 
-def _tag(label: str) -> tuple[bool, str]:
-    """Whether a label begins a group, and its name without B- or I-."""
-    return label.startswith("B-"), label[2:] if label.startswith(("B-", "I-")) else label
+def _tag(label: str) -> str:
+    """A label without B- or I-."""
+    return label[2:] if label.startswith(("B-", "I-")) else label

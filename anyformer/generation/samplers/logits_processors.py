@@ -1,13 +1,11 @@
 """Logits processors: penalties, bans and filters, each a small frozen dataclass that turns logits into logits."""
 
-from __future__ import annotations
-
 import abc
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -29,9 +27,9 @@ class TokenHistory:
     new_B: Tensor
     """How many are new."""
 
-    def rows(self, rows_R: Tensor) -> TokenHistory:
+    def rows(self, rows_R: Tensor) -> Self:
         """That of some rows."""
-        return TokenHistory(self.ids_BL[rows_R], self.prompt_B[rows_R], self.new_B[rows_R])
+        return type(self)(self.ids_BL[rows_R], self.prompt_B[rows_R], self.new_B[rows_R])
 
     def fresh_BL(self) -> Tensor:
         """The same ids, with -1 for the prompt too."""
@@ -341,19 +339,14 @@ class Choices(LogitsProcessor):
         return torch.where(left_BV | ~goes_on_B1, logits_BV, NEVER)
 
     @property
-    def longest(self) -> int:
-        """Tokens of the longest answer, without a stop token."""
-        return max(len(answer) for answer in self.answers)
-
-    @property
     def steps(self) -> int:
         """Tokens of the longest answer, with the stop token that one needs which is the beginning of another."""
         begins = [len(a) + 1 for a in self.answers if any(len(b) > len(a) and b[: len(a)] == a for b in self.answers)]
-        return max([self.longest, *begins])
+        return max([*map(len, self.answers), *begins])
 
     def _next(self, history: TokenHistory) -> tuple[Tensor, Tensor]:
         """(B,C): which answers begin with the new tokens of a row, and the id that comes next in them; else -1."""
-        longest, device = self.longest, history.ids_BL.device
+        longest, device = max(map(len, self.answers)), history.ids_BL.device
         # One column more than the longest, in which every answer has ended.
         flat = tuple(i for answer in self.answers for i in (*answer, *([-1] * (longest + 1 - len(answer)))))
         ids_CM = tensor_of(flat, device).view(len(self.answers), longest + 1)

@@ -39,14 +39,9 @@ def read_prompt(spec: ModelSpec, tokenizer: Tokenizer, text: str | None) -> Prom
     if spec.topology == "encoder-decoder":
         return Prompt(ids=tuple(source_ids(tokenizer, text)))
     # A published folder's text becomes exactly the ids that its files say.
-    takes_back = not tokenizer.published and text.endswith(BLANK) and text != BLANK
-    first = _first(tokenizer) if takes_back else ()
-    if len(first) > 1:
-        return Prompt(ids=prompt_ids(spec, tokenizer, text[:-1]), first=first, repeated=1)
+    if not tokenizer.published and text.endswith(BLANK) and text != BLANK:
+        blank = tokenizer.encode(BLANK)
+        first = tokenizer.beginning_with(blank[0]) if len(blank) == 1 else ()
+        if len(first) > 1:
+            return Prompt(ids=prompt_ids(spec, tokenizer, text[:-1]), first=first, repeated=1)
     return Prompt(ids=prompt_ids(spec, tokenizer, text))
-
-
-def _first(tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Every token that begins with a blank."""
-    blank = tokenizer.encode(BLANK)
-    return tokenizer.beginning_with(blank[0]) if len(blank) == 1 else ()
