@@ -61,18 +61,18 @@ def both_ways(forward, *inputs):
     return run
 
 
-def sight_of(pattern, tokens, heads):
+def mask_of(pattern, tokens, heads):
     pos = torch.arange(tokens, device="cuda")[None]
     shape = "causal" if isinstance(pattern, Causal) else "pattern"
     return AttentionMask(pattern, Tokens(pos), Tokens(pos), plain=True, heads=heads, shape=shape)
 
 
 def ours(pattern, tokens, scale):
-    """Our entry point as a layer calls it, with a sight made anew for each pass."""
+    """Our entry point as a layer calls it, with a attn_mask made anew for each pass."""
 
     def forward(q, k, v):
-        sight = sight_of(pattern, tokens, q.shape[2])
-        return attend(q, k, v, scale=scale, mixer=Softmax(), own={}, mask=sight)
+        attn_mask = mask_of(pattern, tokens, q.shape[2])
+        return attend(q, k, v, scale=scale, mixer=Softmax(), own={}, mask=attn_mask)
 
     return forward
 
@@ -137,8 +137,8 @@ def packed_mask(tokens, rounds):
 
     document = (torch.arange(tokens, device="cuda") // 700)[None].repeat(4, 1)
     pos = torch.arange(tokens, device="cuda")[None] % 700 + 0 * document
-    sight = AttentionMask(Causal(), Tokens(pos, document), Tokens(pos, document))
-    took = medians(rounds, {"made": lambda: made(sight)})["made"]
+    attn_mask = AttentionMask(Causal(), Tokens(pos, document), Tokens(pos, document))
+    took = medians(rounds, {"made": lambda: made(attn_mask)})["made"]
     print(f"block mask of 4 packed rows of {tokens} tokens: {took:.2f} ms")
 
 
@@ -154,11 +154,11 @@ def memory():
             torch.cuda.synchronize()
             before = torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
-            sight = sight_of(Causal(), tokens, 4)
-            out = attend(*leaves, scale=0.125, mixer=Softmax(), own={}, mask=sight, kernel=kernel)
+            attn_mask = mask_of(Causal(), tokens, 4)
+            out = attend(*leaves, scale=0.125, mixer=Softmax(), own={}, mask=attn_mask, kernel=kernel)
             torch.autograd.grad(out, leaves, torch.ones_like(out))
             peaks.append(torch.cuda.max_memory_allocated() - before)
-            del out, leaves, inputs, sight
+            del out, leaves, inputs, attn_mask
         print(f"{tokens:>8} {peaks[0] / 2**20:>8.1f} MiB {peaks[1] / 2**20:>8.1f} MiB {peaks[0] / peaks[1]:>8.1%}")
 
 

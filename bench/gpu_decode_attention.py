@@ -20,7 +20,7 @@ from anyformer.kernels.block_table import BlockTable
 from anyformer.kernels.dispatch import AttentionArgs
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.causal import Causal
-from anyformer.specs.cache_policy import Keep
+from anyformer.specs.cache_policy import CachePolicy
 from anyformer.specs.patterns import Tokens
 
 LIMIT = 4.43e12
@@ -82,7 +82,7 @@ def inputs(batch, context, heads, groups, dim, size, copies, *, int8=False):
         Softmax(),
         {},
         AttentionMask(Causal(), pos, pos, heads=heads),
-        pages=BlockTable(table, size, count, Keep(), scales),
+        pages=BlockTable(table, size, count, CachePolicy(), scales),
     )
     return q, pools, terms
 

@@ -31,8 +31,7 @@ from anyformer.cli.main import main as anyformer
 from anyformer.lab.train_run import training
 from anyformer.train.checkpoint import newest
 from anyformer.train.config import Config
-from anyformer.train.events import Stopped
-from anyformer.train.trainer import Trainer
+from anyformer.train.trainer import Stopped, Trainer
 
 CONFIG = """
 [model.spec]

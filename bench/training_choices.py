@@ -22,11 +22,10 @@ from anyformer.data.loader import BatchLoader
 from anyformer.data.shards import open_examples
 from anyformer.files import replace_file
 from anyformer.train.config import Config
-from anyformer.train.evaluation import evaluate
-from anyformer.train.events import Step, Stopped
+from anyformer.train.perplexity import evaluate
 from anyformer.train.report import running_mean
 from anyformer.train.report.chart import INK
-from anyformer.train.trainer import Trainer
+from anyformer.train.trainer import Step, Stopped, Trainer
 
 RECIPES = Path(__file__).parent.parent / "recipes"
 QUIET = {"compute.device": "cpu", "compute.threads": 1, "run.save_every": 10**6, "data.valid": ""}
@@ -130,12 +129,10 @@ def spread(values):
 
 def draw(path, panels, *, title, across=2):
     """Panels of (heading, x name, y name, [(label, color, curves)]), some across, with the curves of each label; it is at their ends."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     down, across = math.ceil(len(panels) / across), min(across, len(panels))
     figure = Figure(figsize=(max(5.2 * across, 7.5), 3.2 * down + 0.5), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
     figure.suptitle(title, x=0.01, ha="left", fontsize=11, color=INK)
     for axes, panel in zip(figure.subplots(down, across, squeeze=False).flat, panels, strict=True):
         draw_panel(axes, *panel)

@@ -30,7 +30,7 @@ WAYS = {
 }
 
 
-def sight_of(pattern, tokens):
+def mask_of(pattern, tokens):
     place = Tokens(torch.arange(tokens)[None])
     shape = "causal" if isinstance(pattern, Causal) else "pattern"
     return AttentionMask(pattern, place, place, plain=True, heads=HEADS, shape=shape)
@@ -44,8 +44,8 @@ def step(name, tokens, window):
     back = torch.randn(1, tokens, HEADS, DIM)
 
     def run():
-        sight = sight_of(pattern, tokens)
-        out = attend(q, k, v, scale=DIM**-0.5, mixer=Softmax(), own={}, mask=sight, kernel=kernel)
+        attn_mask = mask_of(pattern, tokens)
+        out = attend(q, k, v, scale=DIM**-0.5, mixer=Softmax(), own={}, mask=attn_mask, kernel=kernel)
         out.backward(back)
         q.grad = k.grad = v.grad = None
 

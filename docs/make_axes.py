@@ -69,12 +69,10 @@ def written() -> str:
 
 def draw(path: Path) -> None:
     """A block of a model, and around it what can be chosen where."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.patches import FancyBboxPatch
 
     figure = Figure(figsize=(11, 7), dpi=150, facecolor="white")
-    FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, 1), ylim=(0, 1))
     axes.axis("off")

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
-# Thousands of collected tests are no garbage; looking through them at every turn is an eighth of the time of a compiling test.
 gc.set_threshold(100_000, 20, 50)
 QUICK = "quick"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -31,6 +30,12 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if any(mark.kwargs.get("required", True) for mark in item.iter_markers("cuda")):
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+def pytest_collection_finish():
+    """Thousands of collected tests are no garbage: a collection of garbage need not look through them each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

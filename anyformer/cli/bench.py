@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,7 +76,8 @@ def _run_generate(given: argparse.Namespace) -> int:
     """Measure, print, and draw if there is a file to draw into."""
     with working("loading torch"):
         from anyformer.evals.generation import Setting, measure
-        from anyformer.evals.plot import check_path, save_generation
+        from anyformer.evals.plot import save_generation
+        from anyformer.explain.figure import check_path
 
         device = device_of(given.device)
     if given.plot:
@@ -175,7 +177,8 @@ def _run_attention(given: argparse.Namespace) -> int:
     """Measure, print, and draw if there is a file to draw into."""
     with working("loading torch"):
         from anyformer.evals.attention import Setting, measure
-        from anyformer.evals.plot import check_path, save_attention
+        from anyformer.evals.plot import save_attention
+        from anyformer.explain.figure import check_path
 
         device, heads = device_of(given.device), given.heads
         fitting = [n for n in range(1, heads + 1) if heads % n == 0]
@@ -199,18 +202,13 @@ def _run_attention(given: argparse.Namespace) -> int:
 
 
 def _attention_data(table: attention.Table) -> dict[str, Any]:
-    def row_data(row: attention.Row) -> dict[str, Any]:
-        named = {"attention": row.attention, "kv_heads": row.kv_heads, "tokens": row.length, "kernel": row.case}
-        if row.skipped:
-            return named | {"skipped": row.skipped}
-        return named | {"seconds": row.seconds, "allocated_bytes": row.left, "peak_bytes": row.peak}
-
     setting = table.setting
+    rows = [{name: value for name, value in asdict(row).items() if value is not None} for row in table.rows]
     return {
         "device": setting.device, "machine": table.machine, "threads": table.threads,
         "dtype": str(setting.dtype).removeprefix("torch."), "backward": setting.backward, "batch": setting.batch,
         "heads": setting.heads, "head_dim": setting.head_dim, "window": setting.window,
-        "rows": [row_data(row) for row in table.rows],
+        "rows": rows,
         "refusals": [refusal._asdict() for refusal in table.refusals],
     }  # fmt: skip
 
@@ -227,8 +225,8 @@ def _attention_page(table: attention.Table) -> Iterator[Any]:
     skips: dict[tuple[str, str], attention.Row] = {}
     for row in table.rows:
         if row.skipped:
-            skips.setdefault((row.attention, row.case), row)
-    for note in dict.fromkeys(f"{row.case} from {row.length:,} tokens on: {row.skipped}" for row in skips.values()):
+            skips.setdefault((row.attention, row.kernel), row)
+    for note in dict.fromkeys(f"{row.kernel} from {row.tokens:,} tokens on: {row.skipped}" for row in skips.values()):
         yield text(f"\nnot measured: {note}", "yellow")
     if table.refusals:
         yield text("\nKernels that do not serve:", "dim")
@@ -246,15 +244,16 @@ def _attention_page(table: attention.Table) -> Iterator[Any]:
 def _attention_rows(rows: list[attention.Row]) -> Iterator[Any]:
     from anyformer.specs.number_format import data
 
-    for length, alike in groupby(rows, key=lambda row: row.length):
+    for length, alike in groupby(rows, key=lambda row: row.tokens):
         shown, same = f"{length:,}", list(alike)
-        base = next((row.seconds for row in same if row.case == "sdpa"), None)
+        base = next((row.seconds for row in same if row.kernel == "sdpa"), None)
         for row in same:
-            if row.seconds is None or row.left is None or row.peak is None:
-                yield shown, text(row.case), text("-", "yellow"), "", "", ""
+            if row.seconds is None or row.allocated_bytes is None or row.peak_bytes is None:
+                yield shown, text(row.kernel), text("-", "yellow"), "", "", ""
             else:
-                against = f"x {row.seconds / base:.3g}" if base and row.case != "sdpa" else ""
-                yield shown, text(row.case), clock(row.seconds), against, data(row.left), data(row.peak)
+                against = f"x {row.seconds / base:.3g}" if base and row.kernel != "sdpa" else ""
+                sizes = data(row.allocated_bytes), data(row.peak_bytes)
+                yield shown, text(row.kernel), clock(row.seconds), against, *sizes
             shown = ""
 
 

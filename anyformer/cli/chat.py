@@ -39,9 +39,8 @@ HELP = """\
 def _arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "model", FOLDER, "MODEL")
     option(parser, "--system", "what the model is told before the conversation", "TEXT")
-    flag(
-        parser, "--plain", "a transcript of 'User: ...' and 'Assistant: ...', for a base model without a chat template"
-    )
+    words = "a transcript of 'User: ...' and 'Assistant: ...', for a base model without a chat template"
+    flag(parser, "--plain", words)
     add_ignore_keys(parser)
     add_sampling(parser, new=512)
 
@@ -50,15 +49,6 @@ def _run(given: argparse.Namespace) -> int:
     """Read lines and answer them until there are no more."""
     if given.system is not None and not given.system.strip():
         raise InputError("--system: is empty; give a text, or leave it out")
-    session = Session(_open(given), given)
-    if session.interactive:
-        errors().print(f"{given.model}: /help for commands, Ctrl-D to leave", style="dim", markup=False)
-    while (line := session.read()) is not None and line.split()[:1] != ["/quit"]:
-        session.handle(line)
-    return 0
-
-
-def _open(given: argparse.Namespace) -> Chat:
     folder = check_folder(given.model)
     with working(f"reading {given.model}"):
         from anyformer.generation.chat.conversation import BASE, Chat
@@ -70,7 +60,12 @@ def _open(given: argparse.Namespace) -> Chat:
                 f"{given.model}: {BASE}. Continue texts with anyformer generate, or try a plain transcript with --plain"
             )
         source = open_source(folder, None, device=None, dtype=None, labels=None, ignore_keys=given.ignore_keys)
-        return Chat(source, system=given.system, plain=given.plain)
+        session = Session(Chat(source, system=given.system, plain=given.plain), given)
+    if session.interactive:
+        errors().print(f"{given.model}: /help for commands, Ctrl-D to leave", style="dim", markup=False)
+    while (line := session.read()) is not None and line.split()[:1] != ["/quit"]:
+        session.handle(line)
+    return 0
 
 
 class Session:

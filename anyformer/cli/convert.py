@@ -63,7 +63,7 @@ def _run(given: argparse.Namespace) -> int:
     from pathlib import Path
 
     from anyformer.data.corpus import read_text
-    from anyformer.families.hub import find_folder
+    from anyformer.families.io import find_folder
 
     source, words = together(
         lambda: find_folder(given.source), lambda: None if given.text is None else read_text(given.text)

@@ -191,7 +191,11 @@ def _part_page(setup: EvalSetup, measured: list[Measured], translated: list[Tran
     for line in dict.fromkeys(line for each in measured for line in _notes(each)):
         yield text(line, "dim")
     for each in translated:
-        yield text(f"\n{_line(each)}", "bold")
+        counted = f"{len(each.sources):,} sentences with {sum(map(len, each.references)):,} references"
+        cut = f", {each.unfinished:,} did not end and were cut" if each.unfinished else ""
+        left_out = f", {each.left_out:,} too long for the model" if each.left_out else ""
+        scores = f"{_search(each)}: BLEU {each.bleu.bleu:.2f}, chrF {each.bleu.chrf:.2f}"
+        yield text(f"\n{scores}, {counted}, {each.seconds:.1f} s{cut}{left_out}", "bold")
         yield text(f"{each.bleu.signature}\n{each.bleu.chrf_signature}", "dim")
     if measured[0].figures.get("accuracy") is not None and translated:
         whole = ", ".join(f"{_search(each)} {100 * each.equal:.1f}%" for each in translated)
@@ -235,14 +239,6 @@ def _notes(found: Measured) -> Iterator[str]:
 
 def _search(found: Translated) -> str:
     return f"{found.beams} beams" if found.beams > 1 else "greedy"
-
-
-def _line(found: Translated) -> str:
-    sentences = f"{len(found.sources):,} sentences with {sum(map(len, found.references)):,} references"
-    cut = f", {found.unfinished:,} did not end and were cut" if found.unfinished else ""
-    left_out = f", {found.left_out:,} too long for the model" if found.left_out else ""
-    scores = f"{_search(found)}: BLEU {found.bleu.bleu:.2f}, chrF {found.bleu.chrf:.2f}"
-    return f"{scores}, {sentences}, {found.seconds:.1f} s{cut}{left_out}"
 
 
 COMMAND = Command("eval", "perplexity on a text, or figures on a part of the data", __doc__, _arguments, _run)

@@ -56,17 +56,12 @@ def add_sampling(parser: argparse.ArgumentParser, *, new: int) -> None:
     """How tokens are chosen, and when a text ends."""
     option(parser, "--max-new-tokens", "at most so many", whole(1), default=new)
     temperature = parser.add_mutually_exclusive_group()
-    least, share = number(least=0), number(above=0, most=1)
-    option(
-        temperature,
-        "--temperature",
-        "above 1 rare tokens gain, below 1 likely ones; 0: greedy (0.8)",
-        least,
-        metavar="T",
-    )
+    words = "above 1 rare tokens gain, below 1 likely ones; 0: greedy (0.8)"
+    option(temperature, "--temperature", words, number(least=0), metavar="T")
     flag(temperature, "--greedy", "always the likeliest token")
     option(parser, "--top-k", "draw from the K likeliest tokens", whole(1), metavar="K")
-    option(parser, "--top-p", "draw from the fewest tokens with this probability together (0.95)", share, metavar="P")
+    words = "draw from the fewest tokens with this probability together (0.95)"
+    option(parser, "--top-p", words, number(above=0, most=1), metavar="P")
     option(parser, "--min-p", "drop tokens below P times the top probability", number(least=0, most=1), metavar="P")
     option(parser, "--repetition-penalty", "above 1 makes earlier tokens less likely", number(above=0), metavar="R")
     option(parser, "--seed", "the same seed draws the same text", whole(0), metavar="S")

@@ -62,13 +62,13 @@ def stdin_text(given: str) -> str:
 
 def check_folder(path: str) -> Path:
     """The folder of a model, or an error that says what is there instead."""
-    from anyformer.families.hub import NAME, check_weights, find_folder
+    from anyformer.families.io import HUB_NAME, check_weights, find_folder
 
     folder = settle(path)
     if not folder.is_dir():
         check_weights(path)
         # One that is missing among others is a folder; a name whose owner is no folder here is one of the hub.
-        if folder.exists() or folder.parent.is_dir() or not NAME.fullmatch(path):
+        if folder.exists() or folder.parent.is_dir() or not HUB_NAME.fullmatch(path):
             what = "is a file" if folder.exists() else "there is no such folder"
             raise InputError(f"{path}: {what}; give {FOLDER}")
         folder = find_folder(path)

@@ -22,11 +22,8 @@ from anyformer.cli.terminal import console, errors, live_bar, print_all, print_j
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from anyformer.lab.plan import Plan
-    from anyformer.lab.quickstart import Quickstart
-    from anyformer.lab.result import Comparison, Result
-    from anyformer.train.events import Budget
-    from anyformer.train.loop import StepRecord
+    from anyformer.lab.plan import Budget, Plan
+    from anyformer.lab.quickstart import Comparison, Quickstart, Result, StepRecord
 
 MINUTES, MOST_MINUTES = 2.0, 5.0
 LEAST_STEPS = 500
@@ -63,8 +60,7 @@ def _run(given: argparse.Namespace) -> int:
     # torch takes a second to load; a name that is wrong should not have to wait for it.
     plan = _plan(given)
     plan.spec()
-    from anyformer.lab.quickstart import Quickstart
-    from anyformer.lab.result import compare, earlier, read_result
+    from anyformer.lab.quickstart import Quickstart, compare, earlier, read_result
 
     screen = console()
     made = Quickstart(plan, began=began)
@@ -105,8 +101,7 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _plan(given: argparse.Namespace) -> Plan:
-    from anyformer.lab.plan import Plan
-    from anyformer.train.events import Budget
+    from anyformer.lab.plan import Budget, Plan
 
     named = {path: getattr(given, name) for name, (path, _, _) in SHORTCUTS.items()}
     changes = {path: value for path, value in named.items() if value is not None} | dict(given.changes)
@@ -160,7 +155,11 @@ def _train(screen: Console, made: Quickstart, *, quiet: bool) -> None:
                 continue
             if not slow and (slow := _slow(record, made.allotted)):
                 screen.print(slow, markup=False, soft_wrap=True)
-            numbers, left = _numbers(record, screen.width), _left(record)
+            numbers = f"step {record.step:4} {record.loss:.2f}"
+            if screen.width >= 60:
+                speed = f"{record.tokens / record.seconds:,.0f} tokens/s"
+                numbers = f"step {record.step:4}  loss {record.loss:.3f}  {speed}"
+            left = f"{_clock(record.seconds * (1 - record.progress) / max(record.progress, 1e-6))} left"
             if bar is not None and task is not None:
                 bar.update(task, completed=record.progress, description=numbers, left=left)
             elif int(record.progress * 10) > tenths:
@@ -185,16 +184,6 @@ def _clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02}"
 
 
-def _numbers(record: StepRecord, width: int) -> str:
-    if width < 60:
-        return f"step {record.step:4} {record.loss:.2f}"
-    return f"step {record.step:4}  loss {record.loss:.3f}  {record.tokens / record.seconds:,.0f} tokens/s"
-
-
-def _left(record: StepRecord) -> str:
-    return f"{_clock(record.seconds * (1 - record.progress) / max(record.progress, 1e-6))} left"
-
-
 def _show_result(screen: Console, result: Result, rule: str, budget: Budget) -> None:
     gain = 1 - result.bits_per_byte / result.gzip_bits_per_byte
     beside = f"{abs(gain):.1%} {'below' if gain >= 0 else 'above'} gzip"
@@ -211,10 +200,8 @@ def _show_result(screen: Console, result: Result, rule: str, budget: Budget) -> 
         # What a run that was given more time has made of it.
         made = f"it took {result.seconds:.0f} s instead of {budget.seconds:.0f} s."
         if result.steps < budget.least_steps:
-            made = (
-                f"{result.steps} of {budget.least_steps} steps were made in {result.seconds:.0f} s, the most that is "
-            )
-            made += "given. Expect a worse model than on an idle one; more time: --minutes 15"
+            made = f"{result.steps} of {budget.least_steps} steps were made in {result.seconds:.0f} s, the most that is"
+            made += " given. Expect a worse model than on an idle one; more time: --minutes 15"
         said.append(f"The machine was slow or busy: {made}")
     print_all(screen, [*said, text(rule, "dim")])
 

@@ -190,17 +190,11 @@ def _page(index: Index, kept: int, seconds: float) -> Iterator[Any]:
     known = f"vocabularies {index.source_vocab:,} and {index.vocab:,}" if index.source_vocab else known
     yield text(f"{index.folder}: {index.format}, {known}, {seconds:.1f} s")
     columns = list(index.columns)
-    rows = (
-        (
-            name,
-            f"{part.examples:,}",
-            *(f"{part.values[c]:,}" for c in columns),
-            f"{part.bytes:,}",
-            f"{len(part.shards)}",
-        )
-        for name, part in index.parts.items()
-    )
-    yield grid(("", "examples", *columns, "bytes", "shards"), "l" + "r" * (len(columns) + 3), rows)
+    table = grid(("", "examples", *columns, "bytes", "shards"), "l" + "r" * (len(columns) + 3))
+    for name, part in index.parts.items():
+        numbers = (part.examples, *(part.values[column] for column in columns), part.bytes, len(part.shards))
+        table.add_row(name, *(f"{n:,}" for n in numbers))
+    yield table
     for label, ids in (("special ids", index.ids), ("of the source", index.source_ids)):
         if ids:
             yield text(f"{label}  " + "  ".join(f"{role} {i}" for role, i in ids.items()))

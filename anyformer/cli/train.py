@@ -85,7 +85,7 @@ def _train(config: Config, given: argparse.Namespace) -> int:
     from anyformer.cli.train_live import Live
     from anyformer.lab.train_run import peak, training
     from anyformer.train.dry_run import stretches
-    from anyformer.train.events import Evaluated, Resumed, Step, Stopped
+    from anyformer.train.trainer import Evaluated, Resumed, Step, Stopped
 
     made = training(config)
     end: dict[str, Any] = {"status": "finished", "step": 0}
@@ -200,9 +200,9 @@ def _forecast_page(setup: Components, found: Forecast, device: str, room: int) -
         f"About {duration(found.seconds)} on {device}: products run at {rate}, of which a step is expected to reach "
         f"{found.efficiency:.0%} ({speed}). Of these: {times}."
     )
-    if found.looks.count:
-        sample = f"{found.looks.rows:,} of {found.looks.all_rows:,} held-out rows {found.looks.count:,} times"
-        whole = ", and on all of them at the end" if found.looks.rows < found.looks.all_rows else ""
+    if found.evals.count:
+        sample = f"{found.evals.rows:,} of {found.evals.all_rows:,} held-out rows {found.evals.count:,} times"
+        whole = ", and on all of them at the end" if found.evals.rows < found.evals.all_rows else ""
         yield f"Measured on {sample}{whole}."
     for i, each in enumerate(found.stretches):
         if each.repeated:
@@ -218,7 +218,7 @@ def _forecast_data(setup: Components, found: Forecast, device: str, room: int) -
     return {
         "params": setup.spec.count().params, "steps": setup.config.steps, "stages": stages, "flops": found.flops,
         "memory": {"total": found.memory.total, "free": room, "stage": found.stage, **found.memory.parts()},
-        "seconds": found.seconds, "seconds_by_part": found.parts(), "held_out": asdict(found.looks),
+        "seconds": found.seconds, "seconds_by_part": found.parts(), "held_out": asdict(found.evals),
         "rate": found.rate, "efficiency": found.efficiency, "device": device,
     }  # fmt: skip
 

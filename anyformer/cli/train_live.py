@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from anyformer.cli.terminal import CONTROLS, console, errors, live_bar
 from anyformer.specs import number_format
-from anyformer.train.events import Evaluated, Event, Resumed, Sampled, Saved, Step
 from anyformer.train.report.page import duration
+from anyformer.train.trainer import Evaluated, Event, Resumed, Sampled, Saved, Step
 
 if TYPE_CHECKING:
     from anyformer.train.dry_run import Stretch

@@ -58,7 +58,7 @@ def _parity_arguments(parser: argparse.ArgumentParser) -> None:
 def _run_parity(given: argparse.Namespace) -> int:
     """Compare, print, and say by the exit status whether all is the same."""
     from anyformer.data.corpus import read_text
-    from anyformer.families.hub import find_folder
+    from anyformer.families.io import find_folder
 
     text = None if given.text is None else read_text(given.text)
     folder = find_folder(given.folder)
@@ -314,8 +314,9 @@ def _generation_page(name: str, origin: str, device: str, found: Equality) -> It
         lines = [f"{r.mode}: {r.first or f'log-probabilities differ by {r.difference:.2g}'}" for r in found.wrong]
         yield text("\ndiffers\n" + "\n".join(lines), "bold red")
         if found.dtype == "bfloat16":
-            why = "a product of other shapes rounds otherwise in 8 bits; float32 and float64 are held to more"
-            yield text(why, "dim")
+            yield text(
+                "a product of other shapes rounds otherwise in 8 bits; float32 and float64 are held to more", "dim"
+            )
 
 
 def _resume_arguments(parser: argparse.ArgumentParser) -> None:

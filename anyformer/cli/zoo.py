@@ -17,7 +17,6 @@ from anyformer.cli.terminal import console, grid, show, text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-    from rich.text import Text
 
     from anyformer.explain.zoo_table import Entry
 
@@ -52,8 +51,14 @@ def _page(entries: list[Entry], missing: dict[str, str], width: int) -> Iterator
     if entries:
         rows = [_cells(entry) for entry in entries]
         layout, gap = _layout(rows, width)
-        align = "".join("r" if name in ("params", "context") else "l" for name in layout)
-        yield grid(layout, align, _lines(entries, rows, layout), gap=gap)
+        table = grid(layout, "".join("r" if name in ("params", "context") else "l" for name in layout), gap=gap)
+        topology = ""
+        for entry, row in zip(entries, rows, strict=True):
+            if "topology" not in layout and entry.topology != topology:
+                topology = entry.topology
+                table.add_row(text(f"{topology}s", "underline"))
+            table.add_row(*(text(row[name], "bold" if name == "name" else "") for name in layout))
+        yield table
         others = [f"{name} is {entry.name}" for entry in entries for name in entry.also]
         if others and "also" not in layout:
             yield text(f"\nOther names: {', '.join(others)}.")
@@ -89,15 +94,6 @@ def _layout(rows: list[dict[str, str]], width: int) -> tuple[tuple[str, ...], in
             if needed + gap * (len(layout) - 1) <= width:
                 return layout, gap
     return LAYOUTS[-1], 1
-
-
-def _lines(entries: list[Entry], rows: list[dict[str, str]], layout: tuple[str, ...]) -> Iterator[list[Text]]:
-    topology = ""
-    for entry, row in zip(entries, rows, strict=True):
-        if "topology" not in layout and entry.topology != topology:
-            topology = entry.topology
-            yield [text(f"{topology}s", "underline")]
-        yield [text(row[name], "bold" if name == "name" else "") for name in layout]
 
 
 COMMAND = Command("zoo", "list the published models that are known by name", __doc__, _arguments, _run)

@@ -82,13 +82,9 @@ class Surgery:
             changes |= _rope_changes(spec, "scaling", _scaling(spec, *self.scaling))
         if self.window is not None:
             why = "window: no layer of this model has full causal attention; use --set attention.pattern=..."
-            pattern = f"window({self.window})"
+            path, pattern = "attention.pattern", f"window({self.window})"
             changes |= _layer_changes(
-                spec,
-                lambda stack, layer: isinstance(pattern_of(stack, layer), Causal),
-                "attention.pattern",
-                pattern,
-                why,
+                spec, lambda stack, layer: isinstance(pattern_of(stack, layer), Causal), path, pattern, why
             )
         if self.positions is not None:
             if self.positions < spec.context:
@@ -140,20 +136,15 @@ def _reshaped(
     if surgery.kv_heads is not None and module in POOLED:
         # A gain that all heads share has kept its shape, so what is left has a part for each head at the front.
         parts = old.unflatten(0, (surgery.kv_heads, old.shape[0] // weight.shape[0], -1))
-        if surgery.pool == "random":
-            return fresh[name]
-        pooled = parts[:, 0] if surgery.pool == "first" else _mean(parts)
-        return pooled.reshape(weight.shape)
+        if surgery.pool in ("random", "first"):
+            return fresh[name] if surgery.pool == "random" else parts[:, 0].reshape(weight.shape)
+        # Heads that are equal keep their value to the last bit: a sum of n equal numbers, divided by n, may not.
+        wide = parts.to(torch.promote_types(parts.dtype, torch.float32))
+        return (wide[:, 0] + (wide - wide[:, :1]).mean(1)).to(parts.dtype).reshape(weight.shape)
     is_table = weight.role == "position_embedding" and old.shape[1:] == weight.shape[1:]
     if surgery.positions is not None and is_table and weight.shape[0] > old.shape[0]:
         return _longer(old, weight.shape[0], surgery)
     return None
-
-
-def _mean(parts: Tensor) -> Tensor:
-    # Heads that are equal keep their value to the last bit: a sum of n equal numbers, divided by n, may not.
-    wide = parts.to(torch.promote_types(parts.dtype, torch.float32))
-    return (wide[:, 0] + (wide - wide[:, :1]).mean(1)).to(parts.dtype)
 
 
 def _longer(old: Tensor, rows: int, surgery: Surgery) -> Tensor:
@@ -206,19 +197,15 @@ def _scaling(spec: ModelSpec, kind: str, factor: float) -> dict[str, Any] | None
     """A scaling by kind and factor, beginning from the length that the model was trained for."""
     if kind == "none":
         return None
-    leaf = RopeScaling.named(kind)
-    known = [k for k in RopeScaling.kinds() if (other := RopeScaling.named(k)) and _simple(other)]
-    if leaf is None or not _simple(leaf):
+    fields = {name: fields_of(leaf) for name in RopeScaling.kinds() if (leaf := RopeScaling.named(name))}
+    needed = {name: {field for field, (_, f) in own.items() if required(f)} for name, own in fields.items()}
+    # A factor and a length are all that can be said here.
+    known = [name for name in fields if needed[name] <= {"factor", "original"}]
+    if kind not in known:
         raise InputError(f"rope-scaling: {kind!r} is none of {', '.join(known)}, none; for others use --set")
     # Without any RoPE it is refused where the layers are looked for.
     positions = [layer.position for stack in spec.stacks for layer in stack.layers]
     scalings = [position.scaling for position in positions if isinstance(position, Rope)]
     original = getattr(next(iter(scalings), None), "original", spec.context)
-    more = {"original": original} if "original" in fields_of(leaf) else {}
+    more = {"original": original} if "original" in fields[kind] else {}
     return {"kind": kind, "factor": factor} | more
-
-
-def _simple(leaf: type[Any]) -> bool:
-    """Whether a factor and a length are all that a scaling needs."""
-    needed = {name for name, (_, f) in fields_of(leaf).items() if required(f)}
-    return needed <= {"factor", "original"}

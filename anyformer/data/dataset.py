@@ -1,21 +1,27 @@
-"""Examples in a fixed order, each with named columns of numbers: a document, a pair and its label, a series."""
+"""Examples in a fixed order, each with named columns of numbers (a document, a pair and its label, a series); and batches.
 
-from __future__ import annotations
+A batch is what the model is called with in one step, and how it is divided among ranks and micro-batches.
+"""
 
 import hashlib
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from anyformer.errors import DataError, nearest
+from anyformer.specs.embed_head import TokenEmbed
+from anyformer.specs.model import ModelSpec
 
 Names = Mapping[str, Sequence[str]]
 """Names of the classes of each column that holds labels or tags."""
+IGNORE = -100
+"""A label that does not count: the number that the model's loss ignores, here without torch."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +36,7 @@ class Ragged:
         return len(self.bounds) - 1
 
     @classmethod
-    def of(cls, lists: Sequence[Any]) -> Ragged:
+    def of(cls, lists: Sequence[Any]) -> Self:
         """Lists laid end to end: whole numbers as int64, others as float32."""
         arrays = [np.asarray(one) for one in lists]
         whole = all(array.dtype.kind in "iu" or not array.size for array in arrays)
@@ -59,7 +65,7 @@ class Examples:
         """UTF-8 bytes of all the text, 0 if that is not known."""
 
     @classmethod
-    def of(cls, columns: Mapping[str, Sequence[Any]], *, names: Names | None = None, bytes: int = 0) -> Examples:
+    def of(cls, columns: Mapping[str, Sequence[Any]], *, names: Names | None = None, bytes: int = 0) -> Self:
         """Examples in memory: `Examples.of({"tokens": [[5, 6, 7], [8]], "label": [[0], [1]]})`."""
         pieces = {column: [Ragged.of(lists)] for column, lists in columns.items()}
         digest = hashlib.sha256(repr(sorted((names or {}).items())).encode())
@@ -141,3 +147,100 @@ def cut(lengths_N: Any, room: int) -> tuple[Any, Any, Any]:
     first_N = np.cumsum(parts_N) - parts_N
     start_P = (np.arange(len(example_P)) - first_N[example_P]) * room
     return example_P, start_P, np.minimum(start_P + room, lengths_N[example_P])
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Arguments of `model(...)` as arrays. A unit is not divided: a row, or the rows of one example judged together."""
+
+    inputs: Mapping[str, Any]
+    step: int
+    tokens_U: Any
+    labels_U: Any
+    """Labels of each unit that count in the loss."""
+
+    @property
+    def units(self) -> int:
+        return len(self.tokens_U)
+
+    @property
+    def tokens(self) -> int:
+        return int(self.tokens_U.sum())
+
+    @property
+    def labels(self) -> int:
+        """Labels that count: what the model answers as `label_count`."""
+        return int(self.labels_U.sum())
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of names, shapes, dtypes and bytes of all inputs."""
+        digest = hashlib.blake2b(digest_size=16)
+        for name, array in sorted(self.inputs.items()):
+            digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+            digest.update(np.ascontiguousarray(array).data)
+        return digest.hexdigest()
+
+    def share(self, rank: int, world: int) -> Self:
+        """The units of one rank: the batch's own order, cut into `world` equal parts."""
+        if not 0 <= rank < world:
+            raise DataError(f"there is no rank {rank} among {world}; ranks are 0 to {world - 1}")
+        return self._divided(world, f"{world} processes")[rank]
+
+    def split(self, parts: int) -> list[Self]:
+        if parts < 1:
+            raise DataError(f"a batch can't be split into {parts} parts; give at least 1")
+        return self._divided(parts, f"{parts} micro-batches")
+
+    def _divided(self, parts: int, words: str) -> list[Self]:
+        if parts == 1:
+            return [self]
+        if self.units % parts:
+            below = self.units - self.units % parts
+            fits = f"make it a multiple of {parts}, such as {f'{below} or ' if below else ''}{below + parts}"
+            raise DataError(f"a batch of {self.units} can't be divided equally among {words}; {fits}")
+        each = self.units // parts
+
+        def part(array: Any, i: int) -> Any:
+            rows = len(array) // self.units * each
+            return array[i * rows : (i + 1) * rows]
+
+        inputs = [{name: part(array, i) for name, array in self.inputs.items()} for i in range(parts)]
+        counts = [(part(self.tokens_U, i), part(self.labels_U, i)) for i in range(parts)]
+        return [type(self)(inputs[i], self.step, *counts[i]) for i in range(parts)]
+
+
+def check_values(inputs: Mapping[str, Any], spec: ModelSpec, *, classes: int | None) -> None:
+    """Refuse ids beyond a table, falling segments and non-finite numbers; `classes`: of integer labels, else None."""
+    limits = {"input_ids": spec.input_vocab, "decoder_input_ids": spec.vocab}
+    if isinstance(spec.embed, TokenEmbed) and spec.embed.token_types:
+        limits["token_types"] = spec.embed.token_types
+    problems: list[str] = []
+    for name, array in inputs.items():
+        if name == "labels" and classes is not None:
+            problems += _beyond(name, array, (array != IGNORE) & ((array < 0) | (array >= classes)), classes)
+        elif name in limits:
+            problems += _beyond(name, array, (array < 0) | (array >= limits[name]), limits[name])
+        elif name.endswith("segments"):
+            back = np.argwhere(array[:, 1:] < array[:, :-1])
+            if len(back):
+                row, place = back[0].tolist()
+                problems.append(
+                    f"{name}: {array[row, place]} is followed by {array[row, place + 1]} at row {row}, column "
+                    f"{place + 1}; ids of documents never decrease along a row"
+                )
+        elif array.dtype.kind == "f" and not np.isfinite(array).all():
+            place = tuple(np.argwhere(~np.isfinite(array))[0].tolist())
+            problems.append(f"{name}: {array[place]} at {place} is not a finite number")
+    if problems:
+        raise DataError("\n  ".join(["a batch that the model can't read:", *problems]))
+
+
+def _beyond(name: str, array: Any, wrong: Any, limit: int) -> list[str]:
+    if not wrong.any():
+        return []
+    place = tuple(np.argwhere(wrong)[0].tolist())
+    return [
+        f"{name}: {array[place]} at {place} is not among the {limit} that the spec has (0 to {limit - 1}); "
+        "the tokenizer or the names of classes may belong to another spec"
+    ]

@@ -167,7 +167,9 @@ class Encoder:
             else:
                 lists = values
                 characters += sum(map(len, values))
-            columns[column] = _laid(lists, self._dtypes[column])
+            bounds = np.cumsum([0, *map(len, lists)])
+            flat = np.fromiter(chain.from_iterable(lists), self._dtypes[column], int(bounds[-1]))
+            columns[column] = Ragged(flat, bounds)
         return Encoded(columns, sizes, np.array([item.more for item in batch], bool), characters)
 
     def _tags(self, values: Mapping[str, Any], offsets: list[tuple[int, int]]) -> list[int]:
@@ -182,11 +184,6 @@ class Encoder:
             if word < len(words) and word > tagged and ends[word] - len(words[word]) < end:
                 tags[token], tagged = numbers[values["tags"][word]], word
         return tags
-
-
-def _laid(lists: list[Any], dtype: str) -> Ragged:
-    bounds = np.cumsum([0, *map(len, lists)])
-    return Ragged(np.fromiter(chain.from_iterable(lists), dtype, int(bounds[-1])), bounds)
 
 
 def _with_text(item: Item, parts: list[str]) -> Item:

@@ -6,8 +6,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from anyformer.data.batch import IGNORE, Batch, check_values
-from anyformer.data.dataset import Examples, Piece
+from anyformer.data.dataset import IGNORE, Batch, Examples, Piece, check_values
 from anyformer.data.objectives import Made, Objective, Setting, TextObjective, ids_of, surrounded
 from anyformer.data.packing import Packed, Packing
 from anyformer.data.packing.best_fit import BestFit
@@ -46,18 +45,18 @@ class Order:
         self._epoch, self._offset = -1, 0
         self._visits: Any = None
 
-    def _visit(self, epoch: int, place: int) -> Visit:
-        if epoch != self._epoch:
-            draw = np.random.default_rng((self.seed, epoch))
-            self._offset = 0 if self.offsets is None else int(draw.integers(self.offsets))
-            self._epoch, self._visits = epoch, draw.permutation(self.rows)
-        return Visit(epoch, int(self._visits[place]), self._offset)
-
     def visits(self, first: int, count: int) -> list[Visit]:
         """The visits from number `first` on, counted from the beginning of the run."""
         if first < 0:
             raise DataError(f"there is no step before the first; got visit {first}")
-        return [self._visit(*divmod(i, self.rows)) for i in range(first, first + count)]
+        found: list[Visit] = []
+        for epoch, place in (divmod(i, self.rows) for i in range(first, first + count)):
+            if epoch != self._epoch:
+                draw = np.random.default_rng((self.seed, epoch))
+                self._offset = 0 if self.offsets is None else int(draw.integers(self.offsets))
+                self._epoch, self._visits = epoch, draw.permutation(self.rows)
+            found.append(Visit(epoch, int(self._visits[place]), self._offset))
+        return found
 
 
 class Stream:
@@ -73,10 +72,7 @@ class Stream:
     def read(self, start: int, stop: int) -> Any:
         """The ids from one place to another, int64. The end is followed by the beginning: places go once around at most."""
         if stop > len(self):
-            return np.concatenate([self._read(start, len(self)), self._read(0, stop - len(self))])
-        return self._read(start, stop)
-
-    def _read(self, start: int, stop: int) -> Any:
+            return np.concatenate([self.read(start, len(self)), self.read(0, stop - len(self))])
         parts: list[Any] = []
         i = int(np.searchsorted(self._ends_N, start, side="right"))
         while start < stop:

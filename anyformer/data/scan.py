@@ -19,17 +19,8 @@ from anyformer.errors import DataError, InputError, nearest
 
 Kind = Literal["tokens", "words", "tags", "class", "numbers"]
 
-LAYOUTS: tuple[tuple[str, ...], ...] = (
-    ("text",),
-    ("text", "label"),
-    ("source", "target"),
-    ("a", "b"),
-    ("a", "b", "label"),
-    ("a", "b", "c"),
-    ("a", "b", "c", "label"),
-    ("words", "tags"),
-    ("values", "target"),
-)
+_LAYOUTS = "text, text label, source target, a b, a b label, a b c, a b c label, words tags, values target"
+LAYOUTS = tuple(tuple(roles.split()) for roles in _LAYOUTS.split(", "))
 """What an example can be made of."""
 
 CLASSES = 100_000
@@ -198,8 +189,8 @@ class HeldOut:
 
     def _drawn(self, record: Record) -> bool:
         values = self.layout.values(record)
-        told = json.dumps(values if self.key is None else values[self.key], sort_keys=True)
-        return int.from_bytes(hashlib.sha256(told.encode()).digest()[:8], "big") < int(self.share * 2**64)
+        hashed = json.dumps(values if self.key is None else values[self.key], sort_keys=True)
+        return int.from_bytes(hashlib.sha256(hashed.encode()).digest()[:8], "big") < int(self.share * 2**64)
 
 
 def _divided(records: Iterable[Record], field: str, cut: int, *, held: bool) -> Iterator[Record]:
@@ -321,8 +312,8 @@ def take_survey(plan: Plan, report: Report = lambda done, total: None) -> Survey
                     names = seen.setdefault(role, set())
                     names.update(values[role] if isinstance(values[role], list) else [values[role]])
                     if len(names) > CLASSES:
-                        many = f"column {role!r} has more than {CLASSES:,} different values"
-                        raise DataError(f"{record.where}: {many}; is it a class?")
+                        found = f"column {role!r} has more than {CLASSES:,} different values"
+                        raise DataError(f"{record.where}: {found}; is it a class?")
             done += 1
             report(done, total)
     if layout is None:

@@ -4,12 +4,10 @@ Special tokens are for programs: one that is spelled out in a text is text, and 
 exception is `text_ids`, which gives the ids of a text exactly as a published folder's own files do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import tokenizers
@@ -122,7 +120,7 @@ class Tokenizer:
         with guarded("the token can't be looked up"):
             return self.inner.token_to_id(token)
 
-    def ending_with(self, token: int) -> Tokenizer:
+    def ending_with(self, token: int) -> Self:
         """A copy whose template puts a token after a text; itself, if its own template adds something already."""
         if self.encode("a", specials=True) != self.encode("a"):
             return self
@@ -132,7 +130,7 @@ class Tokenizer:
             template = processors.TemplateProcessing(single=f"$A {name}", special_tokens=[(name, token)])
             own = copy.post_processor
             copy.post_processor = template if own is None else processors.Sequence([own, template])
-        return Tokenizer(copy)
+        return type(self)(copy)
 
     @cached_property
     def literal(self) -> tokenizers.Tokenizer:

@@ -159,7 +159,14 @@ def read_published(folder: Path) -> dict[str, Any]:
     # A class that expects another model can't be built from this vocabulary; the file stands as it is.
     built = known if known is not None and type(inner.model).__name__ == known.model else Class()
     if built is not known and name in {*CLASSES, *public_tokenizers()["own steps"]}:
-        _say_unknown(folder, name, known, inner)
+        why = f"{name} of transformers builds steps of its own, which are not known here"
+        if known is not None:
+            why = f"{name} of transformers builds a {known.model} model, and {FILE} holds {type(inner.model).__name__}"
+        warnings.warn(
+            f"{folder}: {why}: {FILE} is taken as it is, and ids may differ from those of AutoTokenizer. Where the file is "
+            f'right, say so: "tokenizer_class": "PreTrainedTokenizerFast" in {SETTINGS}',
+            stacklevel=3,
+        )
     with guarded(f"{folder}: the steps of {name} can't be set"):
         special, more = _specials(settings, _table(folder, NAMES, SETTINGS_BYTES), built)
         named = {key: special[key].content for key in NAMED if key in special}
@@ -186,18 +193,6 @@ def read_published(folder: Path) -> dict[str, Any]:
             ids = [(each, inner.token_to_id(each)) for each in _names_in(single)]
             inner.post_processor = processors.TemplateProcessing(single=single, pair=pair, special_tokens=ids)
     return {"inner": inner, "named": named, "splits": bool(settings.get("split_special_tokens") or False)}
-
-
-def _say_unknown(folder: Path, name: str, known: Class | None, inner: tokenizers.Tokenizer) -> None:
-    """Warn that ids may not be those of the class that reads a folder in transformers."""
-    why = f"{name} of transformers builds steps of its own, which are not known here"
-    if known is not None:
-        why = f"{name} of transformers builds a {known.model} model, and {FILE} holds {type(inner.model).__name__}"
-    warnings.warn(
-        f"{folder}: {why}: {FILE} is taken as it is, and ids may differ from those of AutoTokenizer. Where the file is "
-        f'right, say so: "tokenizer_class": "PreTrainedTokenizerFast" in {SETTINGS}',
-        stacklevel=4,
-    )
 
 
 def _flagged(settings: Settings, named: Mapping[str, str]) -> tuple[str, str]:

@@ -1,7 +1,5 @@
 """From raw files to a folder of shards: scan, tokenizers, shards, index, and resuming after a kill."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import hashlib
@@ -87,6 +85,124 @@ def _asked(plan: Plan, progress: Progress) -> dict[str, Any]:
 
 def _sha256(made: Tokenizer | None) -> str | None:
     return made and hashlib.sha256(made.to_json().encode()).hexdigest()
+
+
+class Journal:
+    """What is done so far, in the folder itself: whole shards, and what they were made of."""
+
+    def __init__(self, folder: Path, asked: dict[str, Any]) -> None:
+        self.folder, self.asked = folder, asked
+        self.shards: dict[str, Shards] = {}
+        self._saved: dict[str, Any] = {}
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise InputError(f"{folder}: is a file; give the name of a folder")
+        there = {file.name for file in folder.iterdir()} if folder.is_dir() else set[str]()
+        names = sorted(there - {INDEX, JOURNAL, TOKENIZER, SOURCE})
+        strange = [name for name in names if not stored.NAMED.fullmatch(name) and not LEFT.fullmatch(name)]
+        if strange:
+            raise InputError(f"{folder}: holds {', '.join(strange[:3])}, which is not ours; pick another folder")
+        place, self._found = folder / JOURNAL, _state(folder)
+        if place.is_file():
+            try:
+                found = json.loads(place.read_bytes())
+                self._saved = {key: found[key] for key in ("asked", "survey", "tokenizer", "shards")}
+                self._saved["source_tokenizer"] = found.get("source_tokenizer")
+            except (ValueError, KeyError, TypeError) as error:
+                raise DataError(f"{place}: is damaged; remove the folder {folder} and begin anew") from error
+
+    def finished(self) -> Index | None:
+        """The index of a folder that is complete already."""
+        if not (self.folder / INDEX).is_file():
+            return None
+        index = stored.open_index(self.folder)
+        self._compare({"inputs": list(index.inputs), "options": index.options})
+        files.DISK.remove(self.folder / JOURNAL)
+        return index
+
+    def survey(self) -> Survey | None:
+        """What an interrupted run found, if the files and what is asked for are still the same."""
+        if not self._saved:
+            return None
+        try:
+            self._compare(self._saved["asked"])
+        except InputError:
+            if any(self._saved["shards"].values()):
+                raise
+            # Nothing is lost: no shard was finished, as when the first try had an option wrong.
+            self._saved = {}
+            return None
+        return Survey(**self._saved["survey"])
+
+    def _compare(self, old: Mapping[str, Any]) -> None:
+        was, now = old["options"], self.asked["options"]
+        differs = [f"{key} was {was.get(key)!r} and is {now[key]!r}" for key in now if was.get(key) != now[key]]
+        before, given = (
+            {(i["part"], i["name"], i["label"], i["sha256"]) for i in one["inputs"]} for one in (old, self.asked)
+        )
+        differs += [f"the {part} file {name} is another" for part, name, *_ in sorted(given - before, key=str)]
+        differs += [f"the {part} file {name} was there" for part, name, *_ in sorted(before - given, key=str)]
+        if not differs and old["inputs"] != self.asked["inputs"]:
+            differs.append("the order of the files is another")
+        if differs:
+            what = "; ".join(differs)
+            raise InputError(f"{self.folder}: was made of something else: {what}; pick another folder, or remove it")
+
+    def tokenizer(self, name: str) -> Tokenizer | None:
+        """A tokenizer of an interrupted run, by the name of its file."""
+        place = self.folder / name
+        whole = self._saved and place.is_file() and file_sha256(place) == self._saved[place.stem]
+        return tokenizer(place) if whole else None
+
+    @contextlib.contextmanager
+    def begun(self, survey: Survey, tokenizers: Tokenizers, parts: Iterable[str]) -> Iterator[dict[str, Shards]]:
+        """The shards of each part so far, in a folder that nobody else writes to meanwhile."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self.folder, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise InputError(f"{self.folder}: another process writes to it; wait, or pick another") from error
+            if _state(self.folder) != self._found:
+                # Going on from what was read before would remove shards that were finished since.
+                raise InputError(f"{self.folder}: another process wrote to it meanwhile; run the command again")
+            sha256: dict[str, str | None] = {}
+            for place, one in ((self.folder / name, one) for name, one in tokenizers.items()):
+                if one is not None:
+                    one.save(place)
+                sha256[place.stem] = None if one is None else file_sha256(place)
+            same = all(self._saved.get(name) == digest for name, digest in sha256.items())
+            told = self._saved.get("shards", {}) if same else {}
+            self.shards = {part: self._whole(told.get(part, [])) for part in parts}
+            self._saved = {"asked": self.asked, "survey": asdict(survey), **sha256, "shards": self.shards}
+            # What a killed process left: arrays that no journal speaks of.
+            known = {array["file"] for some in self.shards.values() for array in stored.arrays_of(some)}
+            for file in self.folder.iterdir():
+                if (stored.NAMED.fullmatch(file.name) and file.name not in known) or LEFT.fullmatch(file.name):
+                    files.DISK.remove(file)
+            self.note()
+            yield self.shards
+        finally:
+            os.close(handle)
+
+    def _whole(self, shards: Shards) -> Shards:
+        """The shards up to the first that is damaged."""
+        for i, shard in enumerate(shards):
+            try:
+                for array in stored.arrays_of([shard]):
+                    stored.check_array(self.folder, array, verify=True)
+            except DataError:
+                return shards[:i]
+        return list(shards)
+
+    def note(self) -> None:
+        _write_json(self.folder / JOURNAL, {"version": VERSION, **self._saved})
+
+    def finish(self, index: dict[str, Any]) -> Index:
+        """The index, last of all."""
+        _write_json(self.folder / INDEX, index | self.asked)
+        files.DISK.remove(self.folder / JOURNAL)
+        return stored.open_index(self.folder)
 
 
 @dataclass
@@ -190,118 +306,6 @@ class _Job:
         }  # fmt: skip
 
 
-class Journal:
-    """What is done so far, in the folder itself: whole shards, and what they were made of."""
-
-    def __init__(self, folder: Path, asked: dict[str, Any]) -> None:
-        self.folder, self.asked = folder, asked
-        self.shards: dict[str, Shards] = {}
-        self._told: dict[str, Any] = {}
-        _check_ours(folder)
-        place, self._found = folder / JOURNAL, _state(folder)
-        if place.is_file():
-            try:
-                found = json.loads(place.read_bytes())
-                self._told = {key: found[key] for key in ("asked", "survey", "tokenizer", "shards")}
-                self._told["source_tokenizer"] = found.get("source_tokenizer")
-            except (ValueError, KeyError, TypeError) as error:
-                raise DataError(f"{place}: is damaged; remove the folder {folder} and begin anew") from error
-
-    def finished(self) -> Index | None:
-        """The index of a folder that is complete already."""
-        if not (self.folder / INDEX).is_file():
-            return None
-        index = stored.open_index(self.folder)
-        self._compare({"inputs": list(index.inputs), "options": index.options})
-        files.DISK.remove(self.folder / JOURNAL)
-        return index
-
-    def survey(self) -> Survey | None:
-        """What an interrupted run found, if the files and what is asked for are still the same."""
-        if not self._told:
-            return None
-        try:
-            self._compare(self._told["asked"])
-        except InputError:
-            if any(self._told["shards"].values()):
-                raise
-            # Nothing is lost: no shard was finished, as when the first try had an option wrong.
-            self._told = {}
-            return None
-        return Survey(**self._told["survey"])
-
-    def _compare(self, old: Mapping[str, Any]) -> None:
-        was, now = old["options"], self.asked["options"]
-        differs = [f"{key} was {was.get(key)!r} and is {now[key]!r}" for key in now if was.get(key) != now[key]]
-        before, given = (
-            {(i["part"], i["name"], i["label"], i["sha256"]) for i in one["inputs"]} for one in (old, self.asked)
-        )
-        differs += [f"the {part} file {name} is another" for part, name, *_ in sorted(given - before, key=str)]
-        differs += [f"the {part} file {name} was there" for part, name, *_ in sorted(before - given, key=str)]
-        if not differs and old["inputs"] != self.asked["inputs"]:
-            differs.append("the order of the files is another")
-        if differs:
-            what = "; ".join(differs)
-            raise InputError(f"{self.folder}: was made of something else: {what}; pick another folder, or remove it")
-
-    def tokenizer(self, name: str) -> Tokenizer | None:
-        """A tokenizer of an interrupted run, by the name of its file."""
-        place = self.folder / name
-        whole = self._told and place.is_file() and file_sha256(place) == self._told[place.stem]
-        return tokenizer(place) if whole else None
-
-    @contextlib.contextmanager
-    def begun(self, survey: Survey, tokenizers: Tokenizers, parts: Iterable[str]) -> Iterator[dict[str, Shards]]:
-        """The shards of each part so far, in a folder that nobody else writes to meanwhile."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.folder, os.O_RDONLY)
-        try:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise InputError(f"{self.folder}: another process writes to it; wait, or pick another") from error
-            if _state(self.folder) != self._found:
-                # Going on from what was read before would remove shards that were finished since.
-                raise InputError(f"{self.folder}: another process wrote to it meanwhile; run the command again")
-            sha256: dict[str, str | None] = {}
-            for place, one in ((self.folder / name, one) for name, one in tokenizers.items()):
-                if one is not None:
-                    one.save(place)
-                sha256[place.stem] = None if one is None else file_sha256(place)
-            same = all(self._told.get(name) == digest for name, digest in sha256.items())
-            told = self._told.get("shards", {}) if same else {}
-            self.shards = {part: self._whole(told.get(part, [])) for part in parts}
-            self._told = {"asked": self.asked, "survey": asdict(survey), **sha256, "shards": self.shards}
-            # What a killed process left: arrays that no journal speaks of.
-            known = {array["file"] for some in self.shards.values() for array in stored.arrays_of(some)}
-            for file in self.folder.iterdir():
-                if (stored.NAMED.fullmatch(file.name) and file.name not in known) or LEFT.fullmatch(file.name):
-                    files.DISK.remove(file)
-            self.note()
-            yield self.shards
-        finally:
-            os.close(handle)
-
-    def _whole(self, shards: Shards) -> Shards:
-        """The shards up to the first that is damaged."""
-        for i, shard in enumerate(shards):
-            try:
-                for array in stored.arrays_of([shard]):
-                    stored.check_array(self.folder, array, verify=True)
-            except DataError:
-                return shards[:i]
-        return list(shards)
-
-    def note(self) -> None:
-        _write_json(self.folder / JOURNAL, {"version": VERSION, **self._told})
-
-    def finish(self, index: dict[str, Any]) -> Index:
-        """The index, last of all."""
-        _write_json(self.folder / INDEX, index | self.asked)
-        files.DISK.remove(self.folder / JOURNAL)
-        return stored.open_index(self.folder)
-
-
 def _state(folder: Path) -> list[Any]:
     """What tells one state of a folder from another: every note of progress is a new file."""
     state: list[Any] = []
@@ -310,18 +314,6 @@ def _state(folder: Path) -> list[Any]:
             found = (folder / name).stat()
             state.append((name, found.st_ino, found.st_mtime_ns, found.st_size))
     return state
-
-
-def _check_ours(folder: Path) -> None:
-    """Refuse a folder that holds what is not ours, or nothing of ours."""
-    if not folder.is_dir():
-        if os.path.lexists(folder):
-            raise InputError(f"{folder}: is a file; give the name of a folder")
-        return
-    names = sorted({file.name for file in folder.iterdir()} - {INDEX, JOURNAL, TOKENIZER, SOURCE})
-    strange = [name for name in names if not stored.NAMED.fullmatch(name) and not LEFT.fullmatch(name)]
-    if strange:
-        raise InputError(f"{folder}: holds {', '.join(strange[:3])}, which is not ours; pick another folder")
 
 
 def _write_json(place: Path, value: Any) -> None:

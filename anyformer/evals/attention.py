@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.evals.memory import Report, Used, machine, now, rounds, typical, used
+from anyformer.evals.memory import Used, machine, now, rounds, typical, used
 from anyformer.kernels.attention import KERNELS, attend
 from anyformer.kernels.attention_mask import AttentionMask, Shape
 from anyformer.kernels.dispatch import Kernel, KernelRequest, choose
@@ -18,6 +18,7 @@ from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.causal import Causal
 from anyformer.parts.patterns.window import Window
 from anyformer.specs.patterns import Pattern, Tokens
+from anyformer.verify.differences import Progress, Report
 
 FIRST = 512
 """From this length on a kernel's bytes are followed in doublings, so that the next step can be foreseen."""
@@ -82,14 +83,14 @@ class Row:
 
     attention: str
     kv_heads: int
-    length: int
-    case: str
+    tokens: int
+    kernel: str
     seconds: float | None = None
-    left: int | None = None
+    allocated_bytes: int | None = None
     """Bytes allocated after the forward pass: the output, and what is kept for the backward pass."""
-    peak: int | None = None
+    peak_bytes: int | None = None
     """The most bytes at one moment of the step, beyond q, k, v and the gradient that comes in."""
-    skipped: str = ""
+    skipped: str | None = None
     """Why there is no measurement."""
 
 
@@ -197,15 +198,13 @@ def measure(setting: Setting, report: Report | None = None) -> Table:
     """
     served, refused = cases(setting)
     attentions, lengths = setting.attentions(), steps(setting.lengths)
-    rows, done = list[Row](), 0
+    rows, progress = list[Row](), Progress(report, len(attentions) * len(lengths))
     with torch.set_grad_enabled(setting.backward):
         for attention, kv_heads in attentions.items():
             growths = [(case, MemoryGrowth()) for case in served]
             for length in lengths:
                 rows += _at(setting, attention, kv_heads, length, growths)
-                done += 1
-                if report is not None:
-                    report(done, len(attentions) * len(lengths))
+                progress.tick()
     return Table(
         setting=setting, rows=tuple(rows), refusals=tuple(refused), threads=torch.get_num_threads(),
         machine=machine(setting.device),
@@ -243,8 +242,9 @@ def _at(
         return
     times = step.seconds(list(bytes_))
     for case, growth in growths:
-        found, seconds = bytes_.get(case), times.get(case)
+        found = bytes_.get(case)
         yield Row(
-            attention=attention, kv_heads=kv_heads, length=length, case=case.name, seconds=seconds,
-            left=found and found.left, peak=found and found.peak, skipped="" if found else growth.stopped,
+            attention=attention, kv_heads=kv_heads, tokens=length, kernel=case.name, seconds=times.get(case),
+            allocated_bytes=found and found.left, peak_bytes=found and found.peak,
+            skipped=None if found else growth.stopped,
         )  # fmt: skip

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from anyformer.errors import InputError
-from anyformer.evals.memory import Report, machine, now, rounds, typical
+from anyformer.evals.memory import machine, now, rounds, typical
 from anyformer.generation.generate import generate
 from anyformer.generation.params.generation_request import check_model, context_length
 from anyformer.model.model import Model
+from anyformer.verify.differences import Progress, Report
 
 READ = 2**30
 """Bytes of the largest buffer with which memory is timed."""
@@ -120,11 +121,10 @@ def measure(model: Model, setting: Setting, report: Report | None = None) -> Tab
         for mode in (CACHED, UNCACHED)
         if mode == CACHED or (setting.uncached and batch == 1)
     ]
-    rows: list[Row] = []
+    rows, progress = list[Row](), Progress(report, len(cases))
     for case in cases:
         rows.append(_row(model, *case, setting, bandwidth))
-        if report is not None:
-            report(len(rows), len(cases))
+        progress.tick()
     return Table(
         rows=tuple(rows), bandwidth=bandwidth, params=sum(p.numel() for p in model.parameters()), device=str(like.device),
         dtype=str(like.dtype).removeprefix("torch."), machine=machine(like.device),

@@ -103,8 +103,7 @@ def open_model(
 
     from anyformer.data.tokenizer import tokenizer
     from anyformer.evals.loglikelihood import LoglikelihoodModel
-    from anyformer.families.hub import find_folder
-    from anyformer.families.io import load
+    from anyformer.families.io import find_folder, load
     from anyformer.generation.pipelines.source import stop_ids
 
     known = ("path", "dtype", "batch_tokens", "prefix_token_id", *HARNESS)

@@ -11,11 +11,11 @@ import torch
 
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
-from anyformer.evals.memory import Report
 from anyformer.generation.generate import generate
 from anyformer.model.eval_mode import eval_mode
 from anyformer.model.model import Model
 from anyformer.train.perplexity import MANY, TOKENS, Reader, Window, batches, unpredicted, window_sizes
+from anyformer.verify.differences import Progress, Report
 
 
 class LoglikelihoodModel:
@@ -109,15 +109,14 @@ class LoglikelihoodModel:
         return [-sum(found[window][0] for window in some) for some in windows]
 
     def _read(self, rows: list[list[int]], windows: list[Window], report: Report | None) -> dict[Window, Any]:
-        found: dict[Window, Any] = {}
+        found, progress = dict[Window, Any](), Progress(report, len(windows))
         tensors = [torch.tensor(row, dtype=torch.long) for row in rows]
         with eval_mode(self.model):
             reader = Reader(self.model)
             for batch in batches(windows, self.tokens):
                 answers = reader.by_window([(tensors[w.document], w) for w in batch], self.device)
                 found |= dict(zip(batch, answers, strict=True))
-                if report is not None:
-                    report(len(found), len(windows))
+                progress.tick(len(batch))
         return found
 
     def generate_until(
@@ -131,7 +130,7 @@ class LoglikelihoodModel:
         if room < 1:
             raise InputError(f"{new} new tokens leave no room for a context: the model is made for {self.room}")
         ids = [(self.ids(text) or self._nothing())[-room:] for text in contexts]
-        texts = [""] * len(ids)
+        texts, progress = [""] * len(ids), Progress(report, len(ids))
         order, done = sorted(range(len(ids)), key=lambda i: (-len(ids[i]), i)), 0
         while done < len(order):
             width = len(ids[order[done]])
@@ -148,8 +147,7 @@ class LoglikelihoodModel:
             for i, row, count in zip(some, made.ids.tolist(), made.lengths, strict=True):
                 texts[i] = cut_at(self.words.decode(row[width : width + count]), until)
             done += len(some)
-            if report is not None:
-                report(done, len(order))
+            progress.tick(len(some))
         return texts
 
 

@@ -10,8 +10,6 @@ import torch
 from torch._C._autograd import _disable_profiler_legacy, _enable_profiler_legacy
 from torch._C._profiler import ProfilerConfig, ProfilerState, _ExperimentalConfig
 
-Report = Callable[[int, int], None]
-"""Called with how much is done, and with all that there is to do."""
 ROUNDS = 5
 """Rounds of timing at most, unless told otherwise."""
 
@@ -33,21 +31,15 @@ def used(step: Callable[[], Any], device: str | torch.device = "cpu") -> Used:
     back, also those inside an operator, which no hook on tensors would see. Memory that a library takes by itself
     (a workspace of BLAS) passes both by.
     """
-    return _on_cuda(step, torch.device(device)) if torch.device(device).type == "cuda" else _on_cpu(step)
-
-
-def _on_cuda(step: Callable[[], Any], device: torch.device) -> Used:
-    torch.cuda.synchronize(device)
-    before = torch.cuda.memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    result = step()
-    torch.cuda.synchronize(device)
-    left, peak = torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
-    del result
-    return Used(left - before, peak - before)
-
-
-def _on_cpu(step: Callable[[], Any]) -> Used:
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        result = step()
+        torch.cuda.synchronize(device)
+        left, peak = torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
+        del result
+        return Used(left - before, peak - before)
     # The profiler that came before kineto: it says the same about memory, and nothing on standard error.
     config = ProfilerConfig(ProfilerState.CPU, False, True, False, False, False, _ExperimentalConfig())
     _enable_profiler_legacy(config)

@@ -6,42 +6,15 @@ import statistics
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anyformer.errors import InputError, naming
+from anyformer.explain.figure import BARS, INK, save_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from anyformer.evals import attention, generation
 
-INK, FAINT, PAPER = "#1f2933", "#c9d0d6", "#ffffff"
-COLOURS = ("#3b6ea5", "#c8803a", "#4f9d69", "#8767b0", "#b5504d", "#7d8894")
+FAINT = "#c9d0d6"
 MARKS = "osD^vP"
-
-
-def check_path(path: str | Path) -> None:
-    """Refuse a file that could not be written, before hours of measuring and not after them."""
-    file = Path(path)
-    if file.suffix.removeprefix(".").lower() not in _figure(1, 1).canvas.get_supported_filetypes():
-        raise InputError(f"{str(path)!r} ends in no picture format; write e.g. {file.stem or 'attention'}.png")
-    if not file.parent.is_dir():
-        raise InputError(f"{path}: there is no directory {str(file.parent)!r}")
-
-
-def _figure(width: float, height: float) -> Figure:
-    """An empty figure, with no window and no global state."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _save(figure: Figure, path: str | Path) -> None:
-    check_path(path)
-    with naming(path):
-        figure.savefig(path, dpi=150, facecolor=PAPER)
 
 
 def _style(axes: Axes, unit: str, subs: tuple[float, ...]) -> None:
@@ -60,9 +33,11 @@ def _style(axes: Axes, unit: str, subs: tuple[float, ...]) -> None:
 
 def save_attention(table: attention.Table, path: str | Path) -> None:
     """Draw a column for each number of kv heads, time above bytes, into a file; its ending says the format."""
+    from matplotlib.figure import Figure
+
     setting = table.setting
-    attentions, names = setting.attentions(), list(dict.fromkeys(row.case for row in table.rows))
-    figure = _figure(1.2 + 3.6 * len(attentions), 7.2)
+    attentions, names = setting.attentions(), list(dict.fromkeys(row.kernel for row in table.rows))
+    figure = Figure(figsize=(1.2 + 3.6 * len(attentions), 7.2), layout="constrained")
     axes = figure.subplots(2, len(attentions), sharex=True, sharey="row", squeeze=False)
     for column, (attention, kv_heads) in enumerate(attentions.items()):
         rows = [row for row in table.rows if row.attention == attention and row.seconds is not None]
@@ -77,7 +52,7 @@ def save_attention(table: attention.Table, path: str | Path) -> None:
     what = "forward and backward" if setting.backward else "forward"
     dtype = str(setting.dtype).removeprefix("torch.")
     figure.suptitle(f"Attention step, {what}, {dtype}, head dimension {setting.head_dim}, {table.machine}", color=INK)
-    _save(figure, path)
+    save_figure(figure, path)
 
 
 def _panel(axes: Axes, rows: list[attention.Row], names: list[str], lengths: tuple[int, ...], *, seconds: bool) -> None:
@@ -85,10 +60,10 @@ def _panel(axes: Axes, rows: list[attention.Row], names: list[str], lengths: tup
 
     axes.set_xscale("log", base=2)
     for i, name in enumerate(names):
-        found = [(row.length, row.seconds if seconds else row.peak) for row in rows if row.case == name]
+        found = [(row.tokens, row.seconds if seconds else row.peak_bytes) for row in rows if row.kernel == name]
         axes.plot(
             [length for length, _ in found], [value or float("nan") for _, value in found], label=name,
-            color=COLOURS[i % len(COLOURS)], marker=MARKS[i % len(MARKS)], markersize=5, linewidth=1.6,
+            color=BARS[i % len(BARS)], marker=MARKS[i % len(MARKS)], markersize=5, linewidth=1.6,
         )  # fmt: skip
     axes.set_xticks(list(lengths), [f"{length:,}" for length in lengths], fontsize=9, color=INK)
     axes.xaxis.set_minor_locator(NullLocator())
@@ -97,11 +72,13 @@ def _panel(axes: Axes, rows: list[attention.Row], names: list[str], lengths: tup
 
 def save_generation(table: generation.Table, path: str | Path) -> None:
     """Draw a line for each mode and batch, and a faint one for what memory allows, into a file."""
-    figure = _figure(7.2, 5.2)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.2, 5.2), layout="constrained")
     axes = figure.subplots()
     for i, (mode, batch) in enumerate(dict.fromkeys((row.mode, row.batch) for row in table.rows)):
         rows = [row for row in table.rows if (row.mode, row.batch) == (mode, batch)]
-        colour, label = COLOURS[i % len(COLOURS)], f"{mode}, {batch} row{'s' if batch > 1 else ''}"
+        colour, label = BARS[i % len(BARS)], f"{mode}, {batch} row{'s' if batch > 1 else ''}"
         for row in rows:
             places = range(row.prompt + 1, row.prompt + 1 + len(row.steps))
             axes.plot(list(places), row.steps, color=colour, linewidth=0.7, alpha=0.45)
@@ -118,4 +95,4 @@ def save_generation(table: generation.Table, path: str | Path) -> None:
     every = statistics.median(len(row.steps) for row in table.rows)
     size = f"{table.params / 1e6:.3g} M parameters, {table.dtype}, {table.machine}"
     axes.set_title(f"Generating {every + 1:.0f} tokens, {size}", fontsize=11, color=INK)
-    _save(figure, path)
+    save_figure(figure, path)

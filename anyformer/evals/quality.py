@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import DataError, InputError
-from anyformer.evals.memory import Report
 from anyformer.model.eval_mode import eval_mode
 from anyformer.model.model import Model
 from anyformer.train.perplexity import (
@@ -26,6 +25,7 @@ from anyformer.train.perplexity import (
     unpredicted,
     window_sizes,
 )
+from anyformer.verify.differences import Progress, Report
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ def compare_ids(
     total = sum(w.end - w.first for w in windows)
     if not total:
         raise DataError("there is nothing to predict: give a longer text")
-    found, done = torch.zeros(4, dtype=torch.float64), 0
+    found, progress = torch.zeros(4, dtype=torch.float64), Progress(report, total)
     device, rows = next(model.parameters()).device, [torch.tensor(row, dtype=torch.long) for row in documents]
     with eval_mode(model), eval_mode(changed):
         readers = Reader(model), Reader(changed)
@@ -123,8 +123,6 @@ def compare_ids(
                 nats = (F.nll_loss(logs, wanted, reduction="none") for logs in (old, new))
                 kl, same = F.kl_div(new, old, reduction="none", log_target=True), old.argmax(-1) == new.argmax(-1)
                 found += torch.stack([each.sum(dtype=torch.float64) for each in (*nats, kl, same)]).cpu()
-            done += sum(window.end - window.first for window in batch)
-            if report is not None:
-                report(done, total)
+            progress.tick(sum(window.end - window.first for window in batch))
     before, after, divergence, agreed = found.tolist()
     return Quality(tokens=total, bytes=bytes, before=before, after=after, divergence=divergence, agreed=round(agreed))

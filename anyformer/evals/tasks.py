@@ -9,17 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from anyformer.data.batch import IGNORE
 from anyformer.data.corpus import counted_nats
-from anyformer.data.dataset import Examples
+from anyformer.data.dataset import IGNORE, Examples
 from anyformer.data.objectives.causal import NextToken, ends_of
 from anyformer.errors import InputError
 from anyformer.evals.eval_setup import EvalSetup
-from anyformer.evals.memory import Report
 from anyformer.model.model import Output
-from anyformer.train.evaluation import evaluate
-from anyformer.train.perplexity import perplexity
+from anyformer.train.perplexity import evaluate, perplexity
 from anyformer.train.train_step import Precision
+from anyformer.verify.differences import Report
 
 CHUNK = 2**22
 """Numbers of a column that are counted at once."""

@@ -11,11 +11,11 @@ from anyformer.data.dataset import Examples
 from anyformer.data.objectives import source_eos
 from anyformer.errors import CapabilityError, DataError, InputError
 from anyformer.evals.eval_setup import EvalSetup
-from anyformer.evals.memory import Report
 from anyformer.generation.generate import generate
 from anyformer.generation.params.generation_request import context_length
 from anyformer.model.model import Model
 from anyformer.registry import installed
+from anyformer.verify.differences import Progress, Report
 
 LONGER = 50
 """A translation has at most so many tokens more than its source (Vaswani et al. 2017, section 6.1)."""
@@ -159,7 +159,7 @@ def decode(
     by_length: dict[int, list[int]] = {}
     for i, source in enumerate(sources):
         by_length.setdefault(len(source), []).append(i)
-    unfinished = done = 0
+    unfinished, progress = 0, Progress(report, len(sources))
     # Sources of one length have one limit and need no padding, so who shares a batch can't matter.
     for length, order in sorted(by_length.items(), reverse=True):
         limit, size = max(1, min(length + len(tail) + LONGER, most)), max(1, cells // (length + len(tail)))
@@ -171,7 +171,5 @@ def decode(
                 # The decoder's start token is no part of the translation, nor is what ended it.
                 made[i] = row[1 : 1 + new - (reason == "stop")]
                 unfinished += reason != "stop"
-            done += len(some)
-            if report is not None:
-                report(done, len(sources))
+            progress.tick(len(some))
     return made, unfinished

@@ -386,7 +386,7 @@ def _wiring(g: Group) -> Choice:
 @axis("stack norms", "stack", STACK)
 def _stack_norms(stack: Stack) -> Choice:
     first, last = ("after the embeddings", "x_0 = norm(x)"), ("after the last layer", "h = norm(x_depth)")
-    found = [site for site, has in ((first, stack.embedding_norm), (last, stack.final_norm)) if has]
+    found = [site for site, has in ((first, stack.norm.embedding), (last, stack.norm.has_final())) if has]
     sites, leaf = tuple(where for where, _ in found), stack.norm.leaf
     value = f"{leaf.called()} {join([*sites])}" if found else "none"
     # The norm itself is another axis, unless it is not that of the layers.

@@ -123,20 +123,16 @@ def check_contexts(spec: ModelSpec, contexts: Sequence[int]) -> tuple[int, ...]:
 
 def cost(count: Count, context: int, machine: Machine) -> Cost:
     """The cost of one document of `context` tokens (of an encoder-decoder: with as many source tokens)."""
-    spec = count.spec
-    spent = count.flops(context)
+    spec, spent, phases = count.spec, count.flops(context), dict[Phase, Traffic]()
+    for phase in PHASES if decodes(spec) else PHASES[:2]:
+        done, moved = count.phase_flops(phase, context), count.bytes_moved(phase, context, DTYPE)
+        intensity = done / moved
+        phases[phase] = Traffic(flops=done, bytes=moved, intensity=intensity, bound=machine.bound(intensity))
     return Cost(
         context=context,
         flops_per_token=spent.total / context,
         by_part={name: n / context for name, n in asdict(spent).items() if n},
         kv_bytes=count.kv_bytes(context, DTYPE) if decodes(spec) else None,
         kv_bytes_by_part=count.kv_bytes_by_part(context, DTYPE) if decodes(spec) else {},
-        phases={
-            phase: _traffic(count, phase, context, machine) for phase in PHASES if phase != "decode" or decodes(spec)
-        },
+        phases=phases,
     )
-
-
-def _traffic(count: Count, phase: Phase, context: int, machine: Machine) -> Traffic:
-    done, moved = count.phase_flops(phase, context), count.bytes_moved(phase, context, DTYPE)
-    return Traffic(flops=done, bytes=moved, intensity=done / moved, bound=machine.bound(done / moved))

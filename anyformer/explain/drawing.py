@@ -80,12 +80,8 @@ def _branch(group: Group, name: str, *, serial: bool, shared: bool) -> Branch:
     last = [(norm,)] if outer else []
     if layer.block.branch_scale != 1:
         last.append((f"times {number(layer.block.branch_scale)}",))
-    return Branch(
-        name=name,
-        boxes=(*first, body_lines(group, name), *last),
-        body=len(first),
-        after=norm if after and serial else "",
-    )
+    boxes = (*first, body_lines(group, name), *last)
+    return Branch(name=name, boxes=boxes, body=len(first), after=norm if after and serial else "")
 
 
 def body_lines(group: Group, name: str) -> tuple[str, ...]:
@@ -100,17 +96,10 @@ def body_lines(group: Group, name: str) -> tuple[str, ...]:
     lines = [kind, str(group.pattern)] if name == "attention" else [f"cross-attention {kind}", "reads the encoder"]
     if type(a.mixer) is not type(Attention(heads=1).mixer):
         lines.append(a.mixer.called())
-    extras = [
-        text
-        for text, has in (
-            ("qk-norm", a.qk_norm is not None),
-            ("v-norm", a.v_norm is not None),
-            (f"softcap {number(a.softcap or 0)}", a.softcap is not None),
-            ("temperature", a.temperature is not None),
-        )
-        if has
-    ]
-    return (*lines, *([", ".join(extras)] if extras else []))
+    capped = f"softcap {number(a.softcap or 0)}"
+    extras = {"qk-norm": a.qk_norm, "v-norm": a.v_norm, capped: a.softcap, "temperature": a.temperature}
+    given = ", ".join(name for name, value in extras.items() if value is not None)
+    return (*lines, *([given] if given else []))
 
 
 class Box(NamedTuple):

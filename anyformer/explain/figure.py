@@ -1,4 +1,4 @@
-"""A report as one picture: blocks, patterns, and bars of parameters and FLOPs. Only this file imports matplotlib."""
+"""A report as one picture: blocks, patterns, and bars of parameters and FLOPs."""
 
 from __future__ import annotations
 
@@ -34,9 +34,23 @@ LETTERS = 26
 
 def save(report: Report, path: str | Path) -> None:
     """Draw a report into a file; its ending says the format."""
-    figure = make(report)
-    if Path(path).suffix.removeprefix(".").lower() not in figure.canvas.get_supported_filetypes():
-        raise InputError(f"{str(path)!r} ends in no known picture format; write e.g. {Path(path).stem or 'model'}.png")
+    save_figure(make(report), path)
+
+
+def check_path(path: str | Path) -> None:
+    """Refuse a file that could not be written, before hours of measuring and not after them."""
+    from matplotlib.figure import Figure
+
+    file = Path(path)
+    if file.suffix.removeprefix(".").lower() not in Figure().canvas.get_supported_filetypes():
+        raise InputError(f"{str(path)!r} ends in no known picture format; write e.g. {file.stem or 'model'}.png")
+    if not file.parent.is_dir():
+        raise InputError(f"{path}: there is no directory {str(file.parent)!r}")
+
+
+def save_figure(figure: Figure, path: str | Path) -> None:
+    """Write a figure into a file that is checked first."""
+    check_path(path)
     with naming(path):
         figure.savefig(path, dpi=150, facecolor=PAPER)
 

@@ -148,13 +148,10 @@ def _cost_table(report: Report, costs: tuple[Cost, ...]) -> Table:
         name = "forward" if phase == "prefill" and costs[0].kv_bytes is None else phase
         table.add_row(name, *("" for _ in costs))
         table.add_row("  bytes moved", *(number_format.data(cost.phases[phase].bytes) for cost in costs))
-        rates = [f"{_rate(cost.phases[phase].intensity)} {cost.phases[phase].bound}" for cost in costs]
-        table.add_row("  FLOP/byte", *rates)
+        rates = [(cost.phases[phase].intensity, cost.phases[phase].bound) for cost in costs]
+        shown = [f"{n:,.{0 if n >= 100 else 1 if n >= 10 else 2}f} {bound}" for n, bound in rates]
+        table.add_row("  FLOP/byte", *shown)
     return table
-
-
-def _rate(intensity: float) -> str:
-    return f"{intensity:,.0f}" if intensity >= 100 else f"{intensity:.1f}" if intensity >= 10 else f"{intensity:.2f}"
 
 
 def _drawings(report: Report, width: int, *, ascii_only: bool) -> Iterator[Text]:

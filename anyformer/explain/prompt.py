@@ -5,7 +5,6 @@ and the page that shows it, one HTML file that needs no network, with its data, 
 from __future__ import annotations
 
 import base64
-import hashlib
 import html
 import json
 import zlib
@@ -23,6 +22,7 @@ from anyformer.errors import InputError
 from anyformer.explain.words import some
 from anyformer.files import replace_file
 from anyformer.specs import number_format
+from anyformer.train.report.page import csp_hash
 
 if TYPE_CHECKING:
     from anyformer.data.tokenizer import Tokenizer
@@ -289,17 +289,14 @@ def _texts(tokenizer: Tokenizer, ids: Iterable[int]) -> dict[int, str]:
     return {token: text(token) for token in sorted(ids)}
 
 
-ENDINGS = (".html", ".htm")
-FOLDER = files("anyformer.explain") / "web"
-
-
 def page(trace: PromptTrace) -> str:
     """The text of the file. Nothing in it but our own script runs, whatever the tokens say."""
-    style, script = _part("page.css"), _part("page.js")
-    return Template(_part("page.html")).substitute(
+    folder = files("anyformer.explain") / "web"
+    shell, style, script = ((folder / f"page.{end}").read_text(encoding="utf-8") for end in ("html", "css", "js"))
+    return Template(shell).substitute(
         title=html.escape(f"{trace.name}: a prompt, explained"),
         name=html.escape(trace.name),
-        policy=f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}",
+        policy=f"default-src 'none'; style-src {csp_hash(style)}; script-src {csp_hash(script)}",
         style=style,
         script=script,
         data=safe(json.dumps(trace.data(), allow_nan=False, separators=(",", ":"))),
@@ -314,18 +311,9 @@ def safe(data: str) -> str:
 def save(trace: PromptTrace, path: str | Path) -> None:
     """Write the page into a file."""
     place = Path(path)
-    if place.suffix.lower() not in ENDINGS:
+    if place.suffix.lower() not in (".html", ".htm"):
         raise InputError(f"--html: {str(path)!r} does not end in .html; write e.g. {place.stem or 'explain'}.html")
     if not place.parent.is_dir():
         raise InputError(f"--html: {str(path)!r}: there is no folder {str(place.parent)!r}; make it first")
     text = page(trace)
     replace_file(place, lambda beside: beside.write_text(text, encoding="utf-8", newline="\n"))
-
-
-def _part(name: str) -> str:
-    return (FOLDER / name).read_text(encoding="utf-8")
-
-
-def _digest(text: str) -> str:
-    """What a content security policy calls an inline element."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from anyformer.explain.axes import PLACEMENTS, Axis, axes_of
+from anyformer.explain.axes import PLACEMENTS, Axis, Placed, axes_of
 from anyformer.explain.costs import STORED, Cost, Machine, check_contexts, cost, usual_contexts
 from anyformer.explain.drawing import picture_of, sketch
 from anyformer.explain.groups import Group, groups
@@ -28,17 +28,17 @@ KINDS = 3
 
 def summary(spec: ModelSpec) -> str:
     """What the model is, in a few sentences."""
-    return " ".join([_whole(spec), *_layers(spec), _ends(spec)])
-
-
-def _whole(spec: ModelSpec) -> str:
     layers = some(spec.stacks[-1].depth, "layer")
     if len(spec.stacks) > 1:
         layers = f"{join([f'{stack.depth} {stack.name}' for stack in spec.stacks])} layers"
     size = f"a width of {spec.width:,} and {params(spec.count().params)} parameters"
-    return (
-        f"{_article(spec.topology).capitalize()} of {layers} with {size}, made for up to {some(spec.context, 'token')}."
-    )
+    size += f", made for up to {some(spec.context, 'token')}"
+    made = f"{_article(spec.topology).capitalize()} of {layers} with {size}."
+    known = f" of a vocabulary of {spec.input_vocab:,}" if spec.embed.reads == "input_ids" else ""
+    tied = " from the embedding table" if getattr(spec.head, "tied", False) else ""
+    other = f" of another of {spec.vocab:,}" if spec.source_vocab is not None and spec.head.predicts_tokens else ""
+    ends = f"It reads {spec.embed.called()}{known} and answers with {spec.head.called()}{other}{tied}."
+    return " ".join([made, *_layers(spec), ends])
 
 
 def _layers(spec: ModelSpec) -> list[str]:
@@ -72,14 +72,6 @@ def _layer(group: Group) -> str:
 def _article(name: str) -> str:
     """`a SwiGLU`: by the letter as it is said, which is near enough for names."""
     return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
-
-
-def _ends(spec: ModelSpec) -> str:
-    known = f" of a vocabulary of {spec.input_vocab:,}" if spec.embed.reads == "input_ids" else ""
-    reads = spec.embed.called() + known
-    tied = " from the embedding table" if getattr(spec.head, "tied", False) else ""
-    other = f" of another of {spec.vocab:,}" if spec.source_vocab is not None and spec.head.predicts_tokens else ""
-    return f"It reads {reads} and answers with {spec.head.called()}{other}{tied}."
 
 
 def exemptions(spec: ModelSpec) -> list[str]:
@@ -151,7 +143,7 @@ class Report:
             "varied": self.varied,
             "summary": self.summary,
             "spec": self.spec.to_data(),
-            "axes": [_axis(axis) for axis in self.axes],
+            "axes": [{"axis": axis.name, "choices": [_choice(each) for each in axis.placed]} for axis in self.axes],
             "parameters": {"total": self.params, "by_part": dict(self.by_part)},
             "weights_bytes": dict(self.weights_bytes),
             "costs": [asdict(each) | {"kv_bytes_per_token": each.kv_bytes_per_token} for each in self.costs],
@@ -200,13 +192,9 @@ def _fields(node: Any, *names: str) -> dict[str, Any]:
     return {name: list(value) if isinstance(value := getattr(node, name), tuple) else value for name in names}
 
 
-def _axis(axis: Axis) -> dict[str, Any]:
-    choices = [
-        _fields(each.choice, "value", "words", "equation", "file")
-        | {"layers": {stack: list(indices) for stack, indices in each.layers.items()}}
-        for each in axis.placed
-    ]
-    return {"axis": axis.name, "choices": choices}
+def _choice(placed: Placed) -> dict[str, Any]:
+    layers = {stack: list(indices) for stack, indices in placed.layers.items()}
+    return _fields(placed.choice, "value", "words", "equation", "file") | {"layers": layers}
 
 
 def _group(group: Group) -> dict[str, Any]:

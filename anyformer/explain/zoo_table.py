@@ -60,7 +60,7 @@ def undisclosed(text: str = "") -> dict[str, str]:
 
 
 def _entry(family: type[Family], preset: Preset) -> Entry:
-    spec = family.spec(preset)
+    spec = family.varied(preset.changes)
     alike = groups(spec)
 
     def joined(*values: str) -> str:

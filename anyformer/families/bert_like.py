@@ -17,7 +17,6 @@ BASE: dict[str, Any] = {
     "ffn": {"kind": "gelu", "bias": True},
     "embed": {"kind": "tokens", "token_types": 2},
     "head": {"kind": "lm", "tied": True, "bias": True, "transform": True},
-    "init": {"kind": "normal", "std": 0.02},
 }
 
 

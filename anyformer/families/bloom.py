@@ -51,10 +51,9 @@ class Bloom(Family, kind="bloom"):
         "n_inner": must(None),
         "apply_residual_connection_post_layernorm": must(False),
         # These change the order of rounding in the public class, not what is computed.
-        **each(
-            flag(True), "masked_softmax_fusion", "attention_softmax_in_fp32", "bias_dropout_fusion", "skip_bias_add"
-        ),
+        **each(flag(True), "masked_softmax_fusion", "attention_softmax_in_fp32", "bias_dropout_fusion"),
         **each(flag(False), "slow_but_exact", "skip_bias_add_qkv"),
+        "skip_bias_add": flag(True),
         **each(whole(None), "offset_alibi", "unk_token_id"),
     }
     tensors = decoder_map(

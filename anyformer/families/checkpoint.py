@@ -64,7 +64,7 @@ def recognised(config: Mapping[str, Any], folder: Path, ignore_keys: Sequence[st
     for family in sorted(families(), key=lambda family: family.second):
         kept = without(config, ignore_keys)
         spec = family.readable(kept)
-        if spec is None or (not stored and family.parse(kept).passed):
+        if spec is None or (not stored and family.parse(kept)[1].passed):
             continue
         with contextlib.suppress(CheckpointError):
             if stored:

@@ -49,9 +49,7 @@ class Cohere2(Family, kind="cohere2"):
         ),
     )
     tensors = like.tensors(PARTS)
-    small = like.small(
-        logit_scale=0.3, rope_theta=500.0, sliding_window=5, num_hidden_layers=5
-    )  # fmt: skip
+    small = like.small(logit_scale=0.3, rope_theta=500.0, sliding_window=5, num_hidden_layers=5)
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:

@@ -16,11 +16,6 @@ SHARED: dict[str, Any] = {"vocab": 65024, "context": 2048, "ids.bos": 11, "ids.e
 TWICE = "in released files, which hold the table a second time as the head"
 
 
-def _is_new(c: Values) -> bool:
-    """Groups of heads and two norms; of the first releases only those that have them speak of `n_head_kv`."""
-    return c["new_decoder_architecture"] or (c["n_head_kv"] is not None and "new_decoder_architecture" not in c.given)
-
-
 class Falcon(Family, kind="falcon"):
     """Falcon 1 and 2, and the RefinedWeb models with ALiBi.
 
@@ -81,35 +76,28 @@ class Falcon(Family, kind="falcon"):
         for old, new in renamed.items():
             if c[old] is not None and new in c.given:
                 c.refuse(old, f"stands beside {new}; keep one of them")
-        found, kv_heads = super().read(c), cls._kv_heads(c)
+        found, norms, parallel = super().read(c), c["num_ln_in_parallel_attn"], c["parallel_attn"]
+        # Groups of heads and two norms; of the first releases only those that have them speak of `n_head_kv`.
+        unsaid = "new_decoder_architecture" not in c.given
+        if c["new_decoder_architecture"] or (c["n_head_kv"] is not None and unsaid):
+            kv_heads = c["num_kv_heads"] if c["n_head_kv"] is None else c["n_head_kv"]
+            if not parallel:
+                c.refuse("parallel_attn", "false does not go with new_decoder_architecture")
+            if norms not in (None, 1, 2):
+                c.refuse("num_ln_in_parallel_attn", f"{norms} norms are more than a block has branches", "1 or 2")
+            wiring = "parallel" if norms == 1 else "parallel2"
+        else:
+            kv_heads = 1 if c["multi_query"] else None
+            if kv_heads is None and c["num_kv_heads"] not in (None, c["num_attention_heads"]):
+                c.refuse("num_kv_heads", "groups of heads go with new_decoder_architecture only")
+            if norms == 2 and parallel:
+                c.refuse("num_ln_in_parallel_attn", "2 goes with new_decoder_architecture only")
+            wiring = "parallel" if parallel else "serial"
         if c["alibi"]:
             found = {path: value for path, value in found.items() if not path.startswith("position.")}
             found |= {"position.kind": "alibi", "position.before_scale": True}
         own = {"attention.kv_heads": None if kv_heads == found["attention.heads"] else kv_heads}
-        return found | own | {"block.wiring": cls._wiring(c)}
-
-    @staticmethod
-    def _kv_heads(c: Values) -> int | None:
-        if _is_new(c):
-            return c["num_kv_heads"] if c["n_head_kv"] is None else c["n_head_kv"]
-        if c["multi_query"]:
-            return 1
-        if c["num_kv_heads"] not in (None, c["num_attention_heads"]):
-            c.refuse("num_kv_heads", "groups of heads go with new_decoder_architecture only")
-        return None
-
-    @staticmethod
-    def _wiring(c: Values) -> str:
-        norms = c["num_ln_in_parallel_attn"]
-        if _is_new(c):
-            if not c["parallel_attn"]:
-                c.refuse("parallel_attn", "false does not go with new_decoder_architecture")
-            if norms not in (None, 1, 2):
-                c.refuse("num_ln_in_parallel_attn", f"{norms} norms are more than a block has branches", "1 or 2")
-            return "parallel" if norms == 1 else "parallel2"
-        if norms == 2 and c["parallel_attn"]:
-            c.refuse("num_ln_in_parallel_attn", "2 goes with new_decoder_architecture only")
-        return "parallel" if c["parallel_attn"] else "serial"
+        return found | own | {"block.wiring": wiring}
 
     @classmethod
     def write(cls, spec: ModelSpec) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from anyformer.errors import InputError, SpecError
 from anyformer.families.config_keys import COMMON, Key, SpecView, read_ids, write_ids
@@ -99,14 +99,13 @@ TINY: dict[str, float] = {
 """What a small config has, by the field that a key is read into; special ids by their keys."""
 
 
-class ParsedConfig(NamedTuple):
-    """What a family makes of a config."""
-
-    changes: dict[str, Any]
-    """What it has otherwise than the family's base."""
-    problems: Problems
-    passed: tuple[str, ...]
-    """Keys that the public class never reads."""
+BASE: dict[str, Any] = {
+    "attention": {"heads": 1},
+    "embed": {"kind": "tokens"},
+    "head": {"kind": "lm"},
+    "init": {"kind": "normal", "std": 0.02},
+}
+"""What a family's base has unless it says otherwise."""
 
 
 class Family(OpenAxis, axis="family", leaves="anyformer.families"):
@@ -132,7 +131,7 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     """The stack and the layer in it that speak for all where keys are written."""
     tensors: ClassVar[StateMap]
     """Where the tensors of a checkpoint go, if that is the same for every spec (otherwise: `weights`)."""
-    small: ClassVar[Mapping[str, Any]] = {}
+    small: ClassVar[dict[str, Any]] = {}
     """A config of the smallest size at which everything of the family is in use. Sizes of `TINY` are added to it."""
 
     def __init_subclass__(cls, **rest: Any) -> None:
@@ -147,14 +146,9 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         cls.small = {name: TINY[field] for field, name in firsts.items() if field in TINY} | dict(cls.small)
 
     @classmethod
-    def spec(cls, preset: Preset) -> ModelSpec:
-        """The spec of one of the family's presets."""
-        return cls.varied(preset.changes)
-
-    @classmethod
     def varied(cls, changes: Mapping[str, Any], source: str = "") -> ModelSpec:
         """The family's base with changes by dotted names."""
-        return ModelSpec.from_data(vary(ModelSpec, {"embed": {"kind": "tokens"}} | dict(cls.base), changes), source)
+        return ModelSpec.from_data(vary(ModelSpec, BASE | dict(cls.base), changes), source)
 
     @classmethod
     def spec_from(cls, config: Mapping[str, Any], source: str = "", ignore_keys: Sequence[str] = ()) -> ModelSpec:
@@ -164,33 +158,29 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         taken as absent, though they would be refused; that of a nested table is a dotted name.
         """
         kept = without(config, ignore_keys)
-        read = cls.parse(kept)
+        changes, values = cls.parse(kept)
         if wrong := cls._not_ignorable(config, ignore_keys):
             raise InputError(f"ignore_keys: {'; '.join(wrong)}")
-        if read.problems.found:
-            raise SpecError(read.problems.lines, source)
-        spec = cls.varied(read.changes, source)
-        if read.passed:
+        if values.problems.found:
+            raise SpecError(values.problems.lines, source)
+        spec = cls.varied(changes, source)
+        if values.passed:
             warnings.warn(
                 f"{f'{source}: ' if source else ''}passed over, as {cls.architectures[0]} never reads them: "
-                f"{', '.join(read.passed)}",
+                f"{', '.join(values.passed)}",
                 stacklevel=2,
             )
         return spec
 
     @classmethod
-    def parse(cls, config: Mapping[str, Any]) -> ParsedConfig:
-        """What a config says, problems and all."""
+    def parse(cls, config: Mapping[str, Any]) -> tuple[dict[str, Any], Values]:
+        """What a config has otherwise than the family's base, and its values with all problems."""
         problems = Problems()
         if wrong := cls._remote(config):
             problems.add(REMOTE, wrong)
-        given = without(config, [REMOTE])
-        values = Values(given, COMMON | dict(cls.keys), problems, read_by(cls.architectures[0]))
-        changes: dict[str, Any] = {}
-        if not problems.found:
-            own = cls.read(values)
-            changes = read_ids(values, own["vocab"]) | own
-        return ParsedConfig(changes, problems, tuple(values.passed))
+        values = Values(without(config, [REMOTE]), COMMON | dict(cls.keys), problems, read_by(cls.architectures[0]))
+        own = {} if problems.found else cls.read(values)
+        return (read_ids(values, own["vocab"]) | own if own else own), values
 
     @classmethod
     def _remote(cls, config: Mapping[str, Any]) -> str:
@@ -216,27 +206,25 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         """Keys that can't be ignored: they are not there, or are read without any problem, or name code."""
         wrong: list[str] = []
         for key in ignore_keys:
+            remote = key.partition(".")[0] == REMOTE
+            # What is read once all the others are gone.
+            alone = without(config, [other for other in ignore_keys if other != key])
+            spare = key in cls.parse(alone)[1].passed or key in HARMLESS or key.startswith("_")
             if not has(config, key):
                 wrong.append(f"the file has no key {key!r}")
-            elif key.partition(".")[0] == REMOTE and not cls._remote(config):
-                # It names nothing, or a class that this family reads instead of its code.
-                wrong.append(f"{key!r} is read and understood, so that it can't be left out")
-            elif key.partition(".")[0] == REMOTE:
+            elif remote and cls._remote(config):
                 wrong.append(f"{REMOTE} names code, and is always refused; remove it from the file")
-            else:
-                # What is read once all the others are gone.
-                alone = without(config, [other for other in ignore_keys if other != key])
-                spare = key in cls.parse(alone).passed or key in HARMLESS or key.startswith("_")
-                if not spare and cls.readable(alone) is not None:
-                    wrong.append(f"{key!r} is read and understood, so that it can't be left out")
+            # A remote one names nothing then, or a class that this family reads instead of its code.
+            elif remote or (not spare and cls.readable(alone) is not None):
+                wrong.append(f"{key!r} is read and understood, so that it can't be left out")
         return wrong
 
     @classmethod
     def readable(cls, config: Mapping[str, Any]) -> ModelSpec | None:
         """The spec that a config describes; None where it is refused."""
-        read = cls.parse(config)
+        changes, values = cls.parse(config)
         try:
-            return None if read.problems.found else cls.varied(read.changes)
+            return None if values.problems.found else cls.varied(changes)
         except SpecError:
             return None
 
@@ -248,10 +236,11 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         spec's `init` and `loss` have no place in such a file.
         """
         title = f"as a checkpoint of {cls.architectures[0]}"
+        base = BASE | dict(cls.base)
         ends = {
-            "topology": (spec.topology, cls.base.get("topology", "decoder")),
-            "embed.kind": (spec.embed.kind, cls.base.get("embed", {}).get("kind", "tokens")),
-            "head.kind": (spec.head.kind, cls.base["head"]["kind"]),
+            "topology": (spec.topology, base.get("topology", "decoder")),
+            "embed.kind": (spec.embed.kind, base["embed"]["kind"]),
+            "head.kind": (spec.head.kind, base["head"]["kind"]),
         }
         obstacles = [(name, mine, theirs) for name, (mine, theirs) in ends.items() if mine != theirs]
         config: dict[str, Any] = {"architectures": [cls.architectures[0]], "model_type": cls.model_type}
@@ -292,11 +281,6 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     def weights(cls, spec: ModelSpec) -> StateMap:
         """Where the tensors of a checkpoint of this spec go."""
         return cls.tensors
-
-    @classmethod
-    def tiny(cls) -> dict[str, Any]:
-        """A copy of `small`."""
-        return dict(cls.small)
 
 
 def families() -> list[type[Family]]:

@@ -43,7 +43,6 @@ class FSMT(TwoStacks, kind="fsmt"):
     base = BASE | {
         "position": {"kind": "sinusoidal", "layout": "halves", "endpoint": True, "offset": 2},
         "embed": {"kind": "tokens", "scale": "sqrt(width)"},
-        "head": {"kind": "lm"},
     }
     presets = series("wmt19-{}", "FAIR's WMT19 {} (2019)",
         ("en-ru", {"vocab": 31232, "source_vocab": 31640, "embed.shared": False}, 323_076_096, "",

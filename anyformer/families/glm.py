@@ -20,6 +20,7 @@ KEYS = {
     **usual(pad_token_id=151329, eos_token_id=STOPS),
     "attention_bias": flag(True, "attention.bias", on="qkv"),
 }
+PARTS = like.ATTENTION | like.FUSED_FFN | like.PRE_NORMS
 ROPE = RopeKeys(fraction=0.5, layout="interleaved")
 
 
@@ -38,5 +39,5 @@ class Glm(like.LlamaLike, kind="glm"):
     architectures = ("GlmForCausalLM",)
     keys = KEYS
     groups = (ROPE,)
-    tensors = like.tensors(like.ATTENTION | like.FUSED_FFN | like.PRE_NORMS)
+    tensors = like.tensors(PARTS)
     small = like.small(head_dim=12, rope_theta=500.0)

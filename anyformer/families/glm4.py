@@ -19,9 +19,6 @@ class Glm4(Family, kind="glm4"):
     keys = glm.KEYS
     groups = (glm.ROPE,)
     tensors = like.tensors(
-        like.ATTENTION
-        | like.FUSED_FFN
-        | like.PRE_NORMS
-        | {"attention_outer": "post_self_attn_layernorm", "ffn_outer": "post_mlp_layernorm"}
+        glm.PARTS | {"attention_outer": "post_self_attn_layernorm", "ffn_outer": "post_mlp_layernorm"}
     )
     small = like.small(head_dim=12, rope_theta=500.0)

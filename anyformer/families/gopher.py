@@ -25,7 +25,6 @@ class Gopher(Family, kind="gopher"):
     base = {
         "vocab": 32000,
         "context": 2048,
-        "attention": {"heads": 1},
         "norm": {"kind": "rmsnorm", "eps": 1e-6},
         "position": {"kind": "xl"},
         "ffn": {"kind": "gelu_tanh"},

@@ -15,7 +15,6 @@ BASE: dict[str, Any] = {
     "position": {"kind": "learned"},
     "ffn": {"kind": "gelu_tanh", "bias": True},
     "head": {"kind": "lm", "tied": True},
-    "init": {"kind": "normal", "std": 0.02},
 }
 """The design that families without LLaMA's choices start from."""
 GPT2_INIT: dict[str, Any] = {"kind": "gpt2", "std": 0.02}

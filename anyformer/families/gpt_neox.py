@@ -64,12 +64,8 @@ class GPTNeoX(Family, kind="gpt_neox"):
     tensors = decoder_map(
         "gpt_neox.layers",
         MEGATRON
-        | {
-            "qkv": "attention.query_key_value",
-            "o": "attention.dense",
-            "tokens": "embed_in",
-            "final": "final_layer_norm",
-        },
+        | {"qkv": "attention.query_key_value", "o": "attention.dense"}
+        | {"tokens": "embed_in", "final": "final_layer_norm"},
         op=PerHead(),
         ignored=(
             r"(gpt_neox\.)?layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",

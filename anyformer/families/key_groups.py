@@ -9,33 +9,15 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 from anyformer.families.config_keys import NUMBERS, TABLE, TEXTS, Key, SpecView, flag, number, text, whole
-from anyformer.families.config_values import Values
+from anyformer.families.config_values import Values, without
 from anyformer.parts.positions.rope import Rope
 from anyformer.specs.axes import Position
 from anyformer.specs.codec import Problems
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.stacks import DEEPEST, pattern_of
-
-
-class KeyGroup(Protocol):
-    """Keys that mean something together only."""
-
-    @property
-    def keys(self) -> Mapping[str, Key]:
-        """What each may hold."""
-        ...
-
-    def read(self, c: Values) -> Mapping[str, Any]:
-        """Their values as changes of a spec."""
-        ...
-
-    def write(self, spec: ModelSpec) -> Mapping[str, Any]:
-        """The keys of a spec."""
-        ...
-
 
 ROPE_KEYS: dict[str, Key] = {
     "rope_theta": number(None),
@@ -252,12 +234,8 @@ def arranged(names: Sequence[str], groups: Mapping[str, Mapping[str, Any]]) -> d
 
 def without_idle_rope(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Changes less those of RoPE where no layer is left that has it."""
-    nowhere = changes.get("position.kind") == "none"
-    return {
-        path: value
-        for path, value in changes.items()
-        if not nowhere or path == "position.kind" or not path.startswith("position.")
-    }
+    idle = [path for path in changes if path.startswith("position.") and path != "position.kind"]
+    return without(changes, idle if changes.get("position.kind") == "none" else ())
 
 
 def checked(c: Values, types: Sequence[str], window: int | None) -> list[str]:
@@ -334,3 +312,6 @@ class WindowKeys:
         ropes = write_ropes(spec, keys if len({*keys}) > 1 else []) if keys else {}
         own = {"sliding_window": window} | ({"use_sliding_window": window is not None} if self.switched else {})
         return ropes | own | ({"layer_types": types} if self.listed else {})
+
+
+KeyGroup = RopeKeys | WindowKeys

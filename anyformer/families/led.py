@@ -5,7 +5,7 @@ from typing import Any
 from anyformer.families.config_keys import activation, must, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import series, sizes
-from anyformer.families.longformer import WINDOWS, global_rules, local, read_windows, write_windows
+from anyformer.families.longformer import GLOBAL, WINDOWS, local, read_windows, write_windows
 from anyformer.families.statemap import Rule, Shaped, StateMap, block_rules
 from anyformer.families.transformer import BASE, STACK_KEYS, TWO_DEPTHS, TwoStacks, layer_rules
 from anyformer.specs.embed_head import TokenHead
@@ -92,7 +92,6 @@ class LED(TwoStacks, kind="led"):
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
-        attention, body = f"{ENCODER}.longformer_self_attn", "encoder.blocks.{i}.attention.body"
         ends = [
             Rule("led.shared.weight", "embed.tokens.weight"),
             Rule("lm_head.weight", "head.weight"),
@@ -101,16 +100,14 @@ class LED(TwoStacks, kind="led"):
         for stack in ("encoder", "decoder"):
             ends.append(Rule(f"led.{stack}.embed_positions.weight", f"{stack}.positions.0.table"))
             ends.append(Rule(f"led.{stack}.layernorm_embedding.{{p}}", f"{stack}.embedding_norm.{{p}}"))
-        local_rules = [
-            *block_rules(attention, {"q": "query", "k": "key", "v": "value"}, "encoder.blocks.{i}"),
-            *global_rules(attention, body),
-            Rule(f"{ENCODER}.output.{{p}}", f"{body}.o.{{p}}"),
-        ]
+        projections = {"q": "query", "k": "key", "v": "value"} | GLOBAL
+        names = {part: f"longformer_self_attn.{name}" for part, name in projections.items()} | {"o": "output"}
+        local_rules = block_rules(ENCODER, names, "encoder.blocks.{i}")
         rest = [rule for rule in layer_rules("led") if not rule.theirs.startswith(f"{ENCODER}.")]
-        names = ("led.encoder.embed_tokens.weight", "led.decoder.embed_tokens.weight", "lm_head.weight")
+        tables = ("led.encoder.embed_tokens.weight", "led.decoder.embed_tokens.weight", "lm_head.weight")
         return StateMap(
             rules=(*ends, *local_rules, *rest),
-            copies=dict.fromkeys(names, "led.shared.weight"),
+            copies=dict.fromkeys(tables, "led.shared.weight"),
             zeros=("final_logits_bias",),
             prefix="led.",
         )

@@ -11,12 +11,9 @@ from anyformer.families.key_groups import RopeKeys
 from anyformer.families.statemap import Rule, StateMap, decoder_map
 
 BASE: dict[str, Any] = {
-    "attention": {"heads": 1},
     "norm": {"kind": "rmsnorm", "eps": 1e-5},
     "position": {"kind": "rope", "theta": 1e4},
     "ffn": {"kind": "swiglu"},
-    "head": {"kind": "lm"},
-    "init": {"kind": "normal", "std": 0.02},
 }
 """The design that most later families start from."""
 

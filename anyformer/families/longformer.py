@@ -9,14 +9,12 @@ from anyformer.families.config_values import Values
 from anyformer.families.family import series, sizes
 from anyformer.families.key_groups import arranged
 from anyformer.families.roberta import Roberta, RobertaLike
-from anyformer.families.statemap import Rule
+from anyformer.families.statemap import Rule, block_rules
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.stacks import DEEPEST, Stack, pattern_of
 
-GLOBAL = {"query_global": "global_q", "key_global": "global_k", "value_global": "global_v"}
-"""Projections of global tokens: their names, and ours."""
-
-
+GLOBAL = {"global_q": "query_global", "global_k": "key_global", "global_v": "value_global"}
+"""Projections of global tokens."""
 WINDOWS = Key(what="a whole number, or a list of one for each layer", fits=are_whole, default=512)
 """How many keys around itself a token sees in every layer, or in each."""
 
@@ -42,11 +40,6 @@ def write_windows(stack: Stack) -> list[int]:
     """The windows of a stack; of a layer that has none, the public default, which reading back shows."""
     found = [re.match(r"symmetric_window\((\d+)\)", str(pattern_of(stack, layer))) for layer in stack.layers]
     return [2 * int(match[1]) if match else 512 for match in found]
-
-
-def global_rules(theirs: str, ours: str) -> tuple[Rule, ...]:
-    """The tensors of the projections of global tokens."""
-    return tuple(Rule(f"{theirs}.{name}.{{p}}", f"{ours}.{own}.{{p}}") for name, own in GLOBAL.items())
 
 
 class Longformer(RobertaLike, kind="longformer"):
@@ -86,5 +79,5 @@ class Longformer(RobertaLike, kind="longformer"):
 
     @classmethod
     def rules(cls, spec: ModelSpec) -> tuple[Rule, ...]:
-        body = f"{spec.stacks[-1].name}.blocks.{{i}}.attention.body"
-        return global_rules("longformer.encoder.layer.{i}.attention.self", body)
+        ours = f"{spec.stacks[-1].name}.blocks.{{i}}"
+        return block_rules("longformer.encoder.layer.{i}.attention.self", GLOBAL, ours)

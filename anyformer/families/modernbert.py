@@ -16,7 +16,6 @@ FIRST = {"norm": {"attention_placement": "none"}}
 """The first layer follows the norm of the embeddings, and has none of its own before attention."""
 
 BASE: dict[str, Any] = {
-    "attention": {"heads": 1},
     "norm": {"kind": "layernorm", "eps": 1e-5, "bias": False, "embedding": True},
     "position": {"kind": "rope"},
     "ffn": {"kind": "geglu", "form": "erf"},
@@ -24,6 +23,8 @@ BASE: dict[str, Any] = {
     # Published with all draws cut at two standard deviations.
     "init": {"kind": "gpt2", "std": 0.02},
 }
+NAMES = {ours["kind"]: name for name, ours in reversed(ACTIVATIONS.items())}
+"""Our ungated activation -> its first published name."""
 KEYS = {
     **key_groups.ROPE_KEYS,
     **usual(vocab_size=50368, hidden_size=768, intermediate_size=1152, num_hidden_layers=22, num_attention_heads=12),
@@ -47,7 +48,8 @@ KEYS = {
         text("gelu"),
         sets=("head.activation",),
         read=lambda c, name: {"head.activation": activation("gelu").read(c, name)["ffn.kind"]},
-        write=lambda view: published_name(view.get("head.activation")),
+        # GELU if there is no such name, which reading back will then name.
+        write=lambda view: NAMES.get(view.get("head.activation"), "gelu"),
     ),
     # No logit depends on these.
     "classifier_pooling": text("cls"),
@@ -57,11 +59,6 @@ KEYS = {
     "layer_norm_eps": number(1e-5),
     "position_embedding_type": must("absolute"),
 }
-
-
-def published_name(kind: str) -> str:
-    """The published name of an ungated activation; GELU if there is none, which reading back will then name."""
-    return next((name for name, ours in ACTIVATIONS.items() if ours == {"kind": kind}), "gelu")
 
 
 def layers(names: list[str], window: str, thetas: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -27,12 +27,10 @@ class MPT(Family, kind="mpt"):
     """MPT."""
 
     base = {
-        "attention": {"heads": 1},
         "norm": {"kind": "layernorm", "eps": 1e-5, "bias": False},
         "position": {"kind": "alibi"},
         "ffn": {"kind": "gelu"},
         "head": {"kind": "lm", "tied": True},
-        "init": {"kind": "normal", "std": 0.02},
     }
     presets = series("mpt-{}", "MPT {SIZE} (2023)",
         ("7b", sizes(4096, 32, 32) | {"context": 2048}, 6_649_286_656, "only rounded, to 6.7B, on its card",

@@ -68,7 +68,7 @@ class OPT(Family, kind="opt"):
         before = stack.layers[0].norm.of_attention() == "pre"
         return super().write(spec) | {
             "do_layer_norm_before": before,
-            "_remove_final_layer_norm": before and not stack.final_norm,
+            "_remove_final_layer_norm": before and not stack.norm.has_final(),
         }
 
     @classmethod

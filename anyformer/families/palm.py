@@ -13,7 +13,6 @@ class PaLM(Family, kind="palm"):
     """PaLM. No class of it was released; Cohere's, with one key, computes the same but for RoPE's pairs."""
 
     base = {
-        "attention": {"heads": 1},
         # The paper's formulas write LayerNorm and say that nothing has a bias; tables that say RMSNorm don't say why.
         "norm": {"kind": "layernorm", "eps": 1e-5, "bias": False},
         "position": {"kind": "rope", "theta": 1e4},

@@ -34,7 +34,6 @@ class Phi3Small(Family, kind="phi3small"):
         "ffn": {"kind": "geglu", "form": "quick", "clamp": 20.0, "offset": 1.0, "bias": True},
         "embed": {"kind": "tokens", "scale": 10.0},
         "head": {"kind": "lm", "tied": True, "scale": "1/8.0"},
-        "init": {"kind": "normal", "std": 0.02},
         "ids": {"bos": 100257, "eos": [100257]},
     }
     presets = (

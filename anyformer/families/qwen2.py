@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import SpecView, whole
+from anyformer.families.config_keys import whole
 from anyformer.families.family import series, sizes
 from anyformer.families.key_groups import LOCAL, RopeKeys, WindowKeys, window_of
 
@@ -14,14 +14,8 @@ TIED = {"head.tied": True}
 WIDER = "eps 1e-5 is that of the base model; the instruct model has 1e-6"
 WIDE = {"norm.eps": 1e-5}
 SHARED: dict[str, Any] = {"position.theta": 1e6, "norm.eps": 1e-6}
-
-
-def _first_window(view: SpecView) -> int:
-    types = window_of(view.spec)[1]
-    return types.index(LOCAL) if LOCAL in types else view.stack.depth
-
-
-LAST = {"max_window_layers": replace(whole(28), write=_first_window)}
+# The first layer that has a window; the depth if none has.
+LAST = {"max_window_layers": replace(whole(28), write=lambda view: [*window_of(view.spec)[1], LOCAL].index(LOCAL))}
 WINDOWS = WindowKeys(window=4096, switched=True, is_local=lambda c, i: i >= c["max_window_layers"])
 """Windows from some layer on, if they are switched on at all."""
 

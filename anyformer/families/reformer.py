@@ -93,13 +93,11 @@ class Reformer(Family, kind="reformer"):
     """
 
     base = {
-        "attention": {"heads": 1},
         "norm": {"kind": "layernorm", "eps": 1e-12},
         "position": {"kind": "axial"},
         "ffn": {"kind": "relu", "bias": True},
         "block": {"wiring": "reversible", "merge": "concat"},
         "head": {"kind": "lm", "bias": True, "adds_bias": False},
-        "init": {"kind": "normal", "std": 0.02},
     }
     presets = (
         Preset("reformer-enwik8", "Reformer on enwik8 (2020)", {
@@ -140,6 +138,12 @@ class Reformer(Family, kind="reformer"):
         if buckets is None and "lsh" in names and context > max(chunk, 1) ** 3:
             why = "is unset, which means another number here than in the public class where rows may be this long"
             c.refuse("num_buckets", why, f"set, for example to about 2 for each chunk of {chunk} tokens")
+        (rows, columns), widths = c["axial_pos_shape"], list(c["axial_pos_embds_dim"])
+        position = {"kind": "axial", "rows": rows, "columns": columns, "row_width": widths[0]}
+        if not c["axial_pos_embds"]:
+            position = {"kind": "learned"}
+        elif sum(widths) != c["hidden_size"]:
+            c.problems.add("axial_pos_embds_dim", f"{widths} do not add up to hidden_size={c['hidden_size']}")
         own = {
             "local": {
                 "attention.pattern": local(c["local_attn_chunk_length"], c["local_num_chunks_before"]),
@@ -157,18 +161,9 @@ class Reformer(Family, kind="reformer"):
             **super().read(c),
             "depth": len(names),
             "ffn.chunk": c["chunk_size_feed_forward"] or None,
-            **cls._read_positions(c),
+            "position": position,
             **(arranged(names, own) if not unknown else {}),
         }
-
-    @classmethod
-    def _read_positions(cls, c: Values) -> dict[str, Any]:
-        if not c["axial_pos_embds"]:
-            return {"position": {"kind": "learned"}}
-        (rows, columns), widths = c["axial_pos_shape"], list(c["axial_pos_embds_dim"])
-        if sum(widths) != c["hidden_size"]:
-            c.problems.add("axial_pos_embds_dim", f"{widths} do not add up to hidden_size={c['hidden_size']}")
-        return {"position": {"kind": "axial", "rows": rows, "columns": columns, "row_width": widths[0]}}
 
     @classmethod
     def write(cls, spec: ModelSpec) -> dict[str, Any]:

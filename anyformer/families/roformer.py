@@ -4,10 +4,11 @@ import dataclasses
 from typing import Any
 
 from anyformer.families import bert_like as like
-from anyformer.families.config_keys import Key, SpecView, embed_width, flag
+from anyformer.families.config_keys import Key, embed_width, flag
 from anyformer.families.config_values import Values
 from anyformer.families.family import Preset, sizes
-from anyformer.families.statemap import Rule, Sines, StateMap
+from anyformer.families.statemap import Rule, StateMap
+from anyformer.families.transformer import sines
 from anyformer.specs.model import ModelSpec
 
 BASE = like.BASE | {"vocab": 50000, "context": 1536, "position": {"kind": "rope", "layout": "interleaved"}}
@@ -36,10 +37,8 @@ class RoFormerLike(like.BertLike):
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
-        view = SpecView.of(spec)
         # The angles of its rotation, which the public class reads from the file.
-        frequency = view.layer.position.constants(view.dims).get("frequency", ())
-        return dataclasses.replace(super().weights(spec), computed={cls.unread[0]: Sines(tuple(frequency))})
+        return dataclasses.replace(super().weights(spec), computed=sines(spec, cls.unread[0]))
 
 
 class RoFormer(RoFormerLike, kind="roformer"):

@@ -10,10 +10,8 @@ class SparseTransformer(Family, kind="sparse_transformer"):
     """The Sparse Transformer for text."""
 
     base = {
-        "attention": {"heads": 1},
         "norm": {"kind": "layernorm", "eps": 1e-5},
         "ffn": {"kind": "gelu_quick", "bias": True},
-        "head": {"kind": "lm"},
         "init": {"kind": "gpt2", "std": 0.02},
     }
     presets = (

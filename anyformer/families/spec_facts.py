@@ -38,8 +38,8 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
     for stack in spec.stacks:
         where = f"{stack.name}/"
         found |= {f"{where}/depth": stack.depth}
-        found |= {f"{where}/norm.final": stack.final_norm, f"{where}/norm.embedding": stack.embedding_norm}
-        if stack.final_norm or stack.embedding_norm:
+        found |= {f"{where}/norm.final": stack.norm.has_final(), f"{where}/norm.embedding": stack.norm.embedding}
+        if stack.norm.has_final() or stack.norm.embedding:
             found |= _flat(f"{where}/norm.ends", write(stack.norm.leaf))
         for i, layer in enumerate(stack.layers):
             found |= _layer(spec, stack, layer, f"{where}{i}/")

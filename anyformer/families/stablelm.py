@@ -41,9 +41,7 @@ class StableLM(like.LlamaLike, kind="stablelm"):
         "num_heads": whole(None),
     }
     groups = (RopeKeys(fraction=0.25),)
-    small = like.small(
-        qk_layernorm=True, use_parallel_residual=True, rope_theta=500.0, partial_rotary_factor=0.25
-    )  # fmt: skip
+    small = like.small(qk_layernorm=True, use_parallel_residual=True, rope_theta=500.0, partial_rotary_factor=0.25)
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:

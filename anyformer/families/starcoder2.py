@@ -46,6 +46,4 @@ class StarCoder2(like.LlamaLike, kind="starcoder2"):
     }  # fmt: skip
     groups = (RopeKeys(), WindowKeys(listed=False))
     tensors = like.tensors(like.ATTENTION | {"up": "mlp.c_fc", "down": "mlp.c_proj"} | like.PRE_NORMS)
-    small = like.small(
-        hidden_size=36, num_attention_heads=6, rope_theta=500.0, sliding_window=5, pad_token_id=None
-    )  # fmt: skip
+    small = like.small(hidden_size=36, num_attention_heads=6, rope_theta=500.0, sliding_window=5, pad_token_id=None)

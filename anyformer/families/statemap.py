@@ -143,6 +143,7 @@ class Rule:
 PARTS: dict[str, tuple[str, ...]] = {
     **{name: (f"attention.body.{name}",) for name in ("q", "k", "v", "o", "q_norm", "k_norm")},
     **{f"cross_{name}": (f"cross.body.{name}",) for name in "qkvo"},
+    **{f"global_{name}": (f"attention.body.global_{name}",) for name in "qkv"},
     **{name: (f"ffn.body.{name}",) for name in ("gate", "up", "down")},
     "qkv": ("attention.body.q", "attention.body.k", "attention.body.v"),
     "gate_up": ("ffn.body.gate", "ffn.body.up"),

@@ -24,11 +24,11 @@ SINES = (r"(model\.)?(encoder|decoder)\.embed_positions\.weight",)
 """Tables that are computed."""
 
 
-def sines(spec: ModelSpec) -> dict[str, Sines]:
-    """What must stand in those tables: the public classes read them."""
+def sines(spec: ModelSpec, tables: str = SINES[0]) -> dict[str, Sines]:
+    """What must stand in such tables, given by a pattern of their names: the public classes read them."""
     view = SpecView.of(spec, 0)
     frequency = view.layer.position.constants(view.dims).get("frequency", ())
-    return {SINES[0]: Sines(tuple(frequency), getattr(view.layer.position, "offset", 0))}
+    return {tables: Sines(tuple(frequency), getattr(view.layer.position, "offset", 0))}
 
 
 STACK_KEYS = {
@@ -63,7 +63,6 @@ BASE: dict[str, Any] = {
     "attention": {"heads": 1, "bias": "qkvo"},
     "norm": {"kind": "layernorm", "eps": 1e-5, "placement": "post"},
     "ffn": {"kind": "relu", "bias": True},
-    "init": {"kind": "normal", "std": 0.02},
 }
 TWO_DEPTHS: dict[str, Any] = {
     "encoder_layers": 2, "decoder_layers": 3, "decoder_attention_heads": 2, "decoder_ffn_dim": 24,

@@ -6,21 +6,17 @@ from typing import Any
 from anyformer.families.config_keys import TABLE, Key, activation, are_whole, flag, is_whole, text, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, series, sizes
-from anyformer.families.statemap import Rule, Shaped, StateMap
+from anyformer.families.statemap import Rule, Shaped, StateMap, block_rules
 from anyformer.specs.embed_head import PatchEmbed
 from anyformer.specs.model import ModelSpec
 
-PARTS = {
-    "layernorm_before": ("layernorm_before", "attention.inner"),
-    "attention.attention.query": ("attention.q_proj", "attention.body.q"),
-    "attention.attention.key": ("attention.k_proj", "attention.body.k"),
-    "attention.attention.value": ("attention.v_proj", "attention.body.v"),
-    "attention.output.dense": ("attention.o_proj", "attention.body.o"),
-    "layernorm_after": ("layernorm_after", "ffn.inner"),
-    "intermediate.dense": ("mlp.fc1", "ffn.body.up"),
-    "output.dense": ("mlp.fc2", "ffn.body.down"),
+FILES = {
+    **{"q": "attention.attention.query", "k": "attention.attention.key", "v": "attention.attention.value"},
+    **{"o": "attention.output.dense", "up": "intermediate.dense", "down": "output.dense"},
+    **{"attention_inner": "layernorm_before", "ffn_inner": "layernorm_after"},
 }
-"""Name in files -> name in memory, and ours."""
+MEMORY = {name: f"attention.{name}_proj" for name in "qkvo"} | {"up": "mlp.fc1", "down": "mlp.fc2"}
+"""What the class calls parts in files, and in memory where that differs."""
 
 
 def _side(default: int, sets: str) -> Key:
@@ -48,7 +44,6 @@ class ViT(Family, kind="vit"):
         "ffn": {"kind": "gelu", "bias": True},
         "embed": {"kind": "patches", "image": 224, "patch": 16},
         "head": {"kind": "sequence", "labels": 1000},
-        "init": {"kind": "normal", "std": 0.02},
     }
     presets = series("vit-{}-16", "ViT-{SIZE}/16 (2020)",
         ("b", sizes(768, 12, 12), 86_567_656, "85,798,656 without the classifier, which adds 769,000"),
@@ -60,9 +55,8 @@ class ViT(Family, kind="vit"):
     architectures = ("ViTForImageClassification",)
     keys = {
         **usual(hidden_size=768, num_hidden_layers=12, num_attention_heads=12, intermediate_size=3072),
-        **usual(
-            hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, initializer_range=0.02, layer_norm_eps=1e-12
-        ),
+        **usual(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0),
+        **usual(initializer_range=0.02, layer_norm_eps=1e-12),
         "hidden_act": activation("gelu", more={"ffn.bias": True}),
         "image_size": _side(224, "embed.image"),
         "patch_size": _side(16, "embed.patch"),
@@ -99,27 +93,22 @@ class ViT(Family, kind="vit"):
         embed = spec.embed
         if not isinstance(embed, PatchEmbed):
             return StateMap(rules=())
-        patch = (spec.width, embed.channels, embed.patch, embed.patch)
-        front, layer = "vit.embeddings", "vit.encoder.layer.{i}"
+        patch, table = (spec.width, embed.channels, embed.patch, embed.patch), Shaped((1, spec.context, spec.width))
+        front = "vit.embeddings"
         return StateMap(
             rules=(
                 Rule(f"{front}.cls_token", "embed.class_token", Shaped((1, 1, spec.width))),
                 Rule(f"{front}.patch_embeddings.projection.weight", "embed.patches.weight", Shaped(patch)),
                 Rule(f"{front}.patch_embeddings.projection.bias", "embed.patches.bias"),
-                Rule(
-                    f"{front}.position_embeddings", "encoder.positions.0.table", Shaped((1, spec.context, spec.width))
-                ),
-                *(
-                    Rule(f"{layer}.{name}.{{p}}", f"encoder.blocks.{{i}}.{own}.{{p}}")
-                    for name, (_, own) in PARTS.items()
-                ),
+                Rule(f"{front}.position_embeddings", "encoder.positions.0.table", table),
+                *block_rules("vit.encoder.layer.{i}", FILES, "encoder.blocks.{i}"),
                 Rule("vit.layernorm.{p}", "encoder.final_norm.{p}"),
                 Rule("classifier.{p}", "head.answer.{p}"),
             ),
             ignored=(r"(vit\.)?pooler\.dense\.(weight|bias)", r"(vit\.)?embeddings\.mask_token"),
             prefix="vit.",
             forms={
-                rf"^(vit\.)?layers\.(\d+)\.{inside}\.": rf"vit.encoder.layer.\2.{name}."
-                for name, (inside, _) in PARTS.items()
+                rf"^(vit\.)?layers\.(\d+)\.{MEMORY.get(part, name)}\.": rf"vit.encoder.layer.\2.{name}."
+                for part, name in FILES.items()
             },
         )

@@ -56,7 +56,7 @@ def zoo() -> tuple[str, ...]:
 def named(name: str) -> ModelSpec:
     """The spec of a preset."""
     family, preset = find(name)
-    return family.spec(preset)
+    return family.varied(preset.changes)
 
 
 def known(name: str) -> tuple[type[Family], Preset] | None:

@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from anyformer.specs.cache_policy import Keep
+from anyformer.specs.cache_policy import CachePolicy
 
 NULL_BLOCK = 0
 """The page that nobody owns: what is written for padding goes there, and nobody reads it."""
@@ -30,7 +30,7 @@ class BlockTable:
     """Tokens of a page."""
     count_B: Tensor
     """int32: tokens of each row, those of this step included."""
-    keep: Keep
+    keep: CachePolicy
     scales: tuple[Tensor, Tensor] | None = None
     """Of a pool of int8: (P, size, G) float32, by which keys and values are multiplied."""
 
@@ -57,7 +57,7 @@ class BlockTable:
         return pool.index_select(0, self.table_BN.flatten()).view(len(self.table_BN), -1, *pool.shape[2:])
 
 
-def numbers(keep: Keep, slot_S: Tensor, count_B: Tensor) -> Tensor:
+def numbers(keep: CachePolicy, slot_S: Tensor, count_B: Tensor) -> Tensor:
     """(B,S): the number of the token in each slot after so many tokens; -1: none, as past the end of a ring."""
     found_BS = keep.held(slot_S[None], count_B[:, None])
     if keep.recent is None or keep.columns:

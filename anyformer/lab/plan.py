@@ -13,7 +13,6 @@ from typing import Any
 from anyformer.errors import InputError, SpecError
 from anyformer.optim.schedule import Trapezoid
 from anyformer.specs.model import ModelSpec
-from anyformer.train.events import Budget
 from anyformer.train.optim_config import Optim
 
 SPEC: Mapping[str, Any] = {
@@ -37,6 +36,49 @@ def left_for_steps(total: float, before: float, after: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Budget:
+    """How long a run lasts: by the clock, or by a number of steps, which repeats to the bit.
+
+    By the clock it may ask for `least_steps`: a machine that has not made them when the seconds are over goes on until it
+    has, for `most_seconds` in all.
+    """
+
+    seconds: float | None = None
+    steps: int | None = None
+    least_steps: int = 0
+    most_seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.seconds is None) == (self.steps is None):
+            raise TypeError("a budget is either seconds or steps")
+        if bool(self.least_steps) != (self.most_seconds is not None) or (self.least_steps and self.seconds is None):
+            raise TypeError("least_steps and most_seconds go together, with seconds")
+
+    @property
+    def words(self) -> str:
+        """The budget for people; equal for equal budgets."""
+        if self.seconds is None:
+            return f"{self.steps} steps"
+        more = f", or {self.least_steps} steps in at most {self.most_seconds:g} s" if self.least_steps else ""
+        return f"{self.seconds:g} s{more}"
+
+    def progress(self, step: int, seconds: float) -> float:
+        """How much of the run is over before a step, from 0 to 1."""
+        if self.seconds is None:
+            return min(step / (self.steps or 1), 1.0)
+        spent = seconds / self.seconds
+        if self.least_steps and self.most_seconds:
+            # A slow machine goes by its steps, and one that is slower still by the longer time: each of the three only
+            # grows, and so does what is made of them, so that a schedule reaches its end when the run does.
+            spent = max(min(spent, step / self.least_steps), seconds / self.most_seconds)
+        return min(spent, 1.0)
+
+    def expected(self, step: int, seconds: float) -> float:
+        """The seconds of the whole run, at the speed so far."""
+        return seconds / max(self.progress(step, seconds), 1e-9)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """What is asked for."""
 
@@ -55,8 +97,26 @@ class Plan:
     seed: int = 0
 
     def spec(self) -> ModelSpec:
-        """The architecture that is asked for; the size of its vocabulary is settled by the text."""
-        return _checked(ModelSpec.from_data(SPEC).vary(self.changes))
+        """The architecture that is asked for, if it can be trained to predict the next token of a text, which settles the
+        size of its vocabulary.
+        """
+        spec = ModelSpec.from_data(SPEC).vary(self.changes)
+        wrong: list[str] = []
+        if spec.topology != "decoder":
+            wrong.append(f"topology: {spec.topology!r} can't predict the next token of a text; leave it 'decoder'")
+        if not spec.head.predicts_tokens:
+            wrong.append(f"head.kind: {spec.head.kind!r} predicts no tokens; leave it 'lm'")
+        if spec.embed.reads != "input_ids":
+            wrong.append(f"embed.kind: {spec.embed.kind!r} reads no tokens; leave it 'tokens'")
+        if spec.vocab < LEAST_VOCAB:
+            wrong.append(
+                f"vocab: {spec.vocab} is less than {LEAST_VOCAB}: every byte needs a token, and one ends a text"
+            )
+        if spec.context < 2:
+            wrong.append(f"context: {spec.context} leaves nothing to predict; give at least 2")
+        if wrong:
+            raise SpecError(wrong, "quickstart")
+        return spec
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**63:
@@ -86,21 +146,3 @@ class Plan:
 
 def _slug(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._=]+", "-", text).strip("-.") or "text"
-
-
-def _checked(spec: ModelSpec) -> ModelSpec:
-    """Refuse what can't be trained to predict the next token of a text."""
-    wrong: list[str] = []
-    if spec.topology != "decoder":
-        wrong.append(f"topology: {spec.topology!r} can't predict the next token of a text; leave it 'decoder'")
-    if not spec.head.predicts_tokens:
-        wrong.append(f"head.kind: {spec.head.kind!r} predicts no tokens; leave it 'lm'")
-    if spec.embed.reads != "input_ids":
-        wrong.append(f"embed.kind: {spec.embed.kind!r} reads no tokens; leave it 'tokens'")
-    if spec.vocab < LEAST_VOCAB:
-        wrong.append(f"vocab: {spec.vocab} is less than {LEAST_VOCAB}: every byte needs a token, and one ends a text")
-    if spec.context < 2:
-        wrong.append(f"context: {spec.context} leaves nothing to predict; give at least 2")
-    if wrong:
-        raise SpecError(wrong, "quickstart")
-    return spec

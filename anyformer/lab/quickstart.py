@@ -1,11 +1,12 @@
-"""Quickstart: a small decoder, trained, measured and kept in two minutes on two cores."""
+"""Quickstart: a small decoder, trained, measured and kept in two minutes on two cores; and how two such runs compare."""
 
 import itertools
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import get_type_hints
 
 import numpy as np
 import torch
@@ -16,40 +17,131 @@ from anyformer.data.loader import BatchLoader
 from anyformer.data.objectives.causal import Causal
 from anyformer.data.tokenizer import END, Tokenizer, train_bpe
 from anyformer.data.tokenizer import FILE as TOKENIZER_FILE
-from anyformer.errors import DataError, InputError
-from anyformer.files import NewFolder
+from anyformer.errors import AnyformerError, DataError, InputError
+from anyformer.explain.difference import Difference, difference
+from anyformer.files import NewFolder, settle
 from anyformer.generation.generate import generate
 from anyformer.generation.text.detokenizer import Detokenizer
 from anyformer.generation.text.prompt import read_prompt
-from anyformer.lab.plan import LEAST, Plan, left_for_steps
-from anyformer.lab.result import RESULT, Result
+from anyformer.lab.plan import LEAST, Budget, Plan, left_for_steps
 from anyformer.model.build import build
 from anyformer.model.model import Model
 from anyformer.model.native_checkpoint import SPEC as SPEC_FILE
 from anyformer.model.native_checkpoint import WEIGHTS as WEIGHTS_FILE
 from anyformer.model.native_checkpoint import save
+from anyformer.optim.schedule import Schedule
 from anyformer.specs.model import ModelSpec
 from anyformer.train.components import device_of
 from anyformer.train.cpu_workers import CpuWorkers, draws
-from anyformer.train.events import Budget
 from anyformer.train.loggers import FILE as METRICS_FILE
-from anyformer.train.loggers import Metrics
-from anyformer.train.loop import StepRecord, train
+from anyformer.train.loggers import Metrics, read_metrics
 from anyformer.train.optim import Optimizers
 from anyformer.train.perplexity import score, score_ids
 from anyformer.train.report.chart import draw_curve
 from anyformer.train.signals import StopSignals
-from anyformer.train.spike_guard import SpikeGuard
-from anyformer.train.train_step import Precision, TrainStep
+from anyformer.train.train_step import Precision, SpikeGuard, TrainStep
 
 CURVE = "loss.png"
 FILES = (SPEC_FILE, WEIGHTS_FILE, TOKENIZER_FILE, METRICS_FILE, CURVE)
 """What a run folder holds."""
+RESULT = "result"
+"""The event under which metrics.jsonl holds it, last."""
 QUICK_EVALS = 20
 """How often a run is evaluated on some of the held-out text, for the curve."""
 QUICK_ROWS = 16
 KEEPING = 3.0
 """Seconds in which the model is kept, the picture drawn and a sample spoken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepRecord:
+    """What a step did."""
+
+    step: int
+    loss: float
+    """Mean cross-entropy of the step's rows in nats per token, before the update; smoothed if the spec says so."""
+    gradient_norm: float
+    rate: float
+    tokens: int
+    seconds: float
+    progress: float
+    skipped: bool
+    """Loss or gradient were not finite, so the weights were left as they were."""
+
+
+def train(
+    train_step: TrainStep,
+    loader: BatchLoader,
+    *,
+    schedule: Schedule,
+    budget: Budget,
+    seed: int,
+    clock: Callable[[], float] | None = None,
+) -> Iterator[StepRecord]:
+    """Train until the budget is spent; the caller's time between steps counts only if `clock` measures it."""
+    model = train_step.model
+    model.train()
+    step = tokens = 0
+    seconds = 0.0
+
+    def over() -> float:
+        return budget.progress(step, seconds if clock is None else clock())
+
+    while (progress := over()) < 1.0:
+        begun = time.perf_counter()
+        batch, rate = loader.batch(step), schedule.at(progress)
+        found = train_step.step(batch, seed=seed, step=step, factor=rate).read()
+        tokens += batch.tokens
+        step += 1
+        seconds += time.perf_counter() - begun
+        yield StepRecord(
+            step=step, loss=found.loss, gradient_norm=found.norm, rate=rate, tokens=tokens, seconds=seconds,
+            progress=over(), skipped=found.skipped,
+        )  # fmt: skip
+        train_step.settle(found, step, batch)
+    model.eval()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """The figures of a finished run."""
+
+    loss: float
+    """Mean nats per token on the held-out text."""
+    perplexity: float
+    bits_per_byte: float
+    gzip_bits_per_byte: float
+    unigram_bits_per_byte: float
+    params: int
+    steps: int
+    tokens: int
+    seconds: float
+    corpus: str
+    fingerprint: str
+    """A hash of the text and its split: figures compare only where it is equal."""
+    seed: int
+    budget: str
+    """How long it was to last: figures of runs with other budgets don't say which model is better."""
+    device: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """A run beside an earlier one on the same text."""
+
+    before: Result
+    after: Result
+    difference: Difference
+
+    @property
+    def fair(self) -> bool:
+        """Whether both had the same budget, on the same kind of machine."""
+        return (self.before.budget, self.before.device) == (self.after.budget, self.after.device)
+
+    @property
+    def gain(self) -> float:
+        """By what share the bits per byte fell; negative if they rose."""
+        return 1 - self.after.bits_per_byte / self.before.bits_per_byte
 
 
 class Quickstart:
@@ -230,3 +322,36 @@ class Quickstart:
         ):  # fmt: skip
             yield stream.push(int(ids_B[0]))
         yield stream.end()
+
+
+def read_result(folder: Path) -> Result | None:
+    """The result of a run folder, or None if it has none that we can read."""
+    wanted = {name: (int, float) if kind is float else kind for name, kind in get_type_hints(Result).items()}
+    for record in reversed(read_metrics(folder, RESULT)):
+        if all(isinstance(record.get(name), kind) for name, kind in wanted.items()):
+            return Result(**{name: record[name] for name in wanted})
+    return None
+
+
+def earlier(base: Path, place: Path) -> Path | None:
+    """The run with which one is compared: the plain run on the same text, or else the oldest one beside it."""
+    after = read_result(place)
+    beside = [folder for folder in place.parent.iterdir() if folder.is_dir() and folder.name[0] != "."]
+    found = {folder: read_result(folder) for folder in (settle(base), *sorted(beside))}
+    others = {folder: result for folder, result in found.items() if result and folder.resolve() != place.resolve()}
+    same = [folder for folder, result in others.items() if after and result.fingerprint == after.fingerprint]
+    if base in same:
+        return base
+    return min(same, key=lambda folder: (folder / METRICS_FILE).stat().st_mtime, default=None)
+
+
+def compare(first: Path, second: Path) -> Comparison | None:
+    """Two run folders side by side; None if one has no result, or if they were measured on different texts."""
+    before, after = read_result(first), read_result(second)
+    if before is None or after is None or before.fingerprint != after.fingerprint:
+        return None
+    try:
+        old, new = (ModelSpec.from_file(folder / SPEC_FILE) for folder in (first, second))
+    except AnyformerError:
+        return None
+    return Comparison(before=before, after=after, difference=difference(old, new, (first.name, second.name)))

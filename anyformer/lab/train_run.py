@@ -41,13 +41,10 @@ def peak(components: Components) -> float | None:
 
 def sample_text(components: Components, step: int) -> str:
     """A sample after a step, the prompt first; nothing from a model that answers no text. Equal weights say the same."""
-    if (
-        components.tokenizer is None
-        or not components.spec.head.predicts_tokens
-        or components.spec.topology == "encoder"
-    ):
+    spec = components.spec
+    if components.tokenizer is None or not spec.head.predicts_tokens or spec.topology == "encoder":
         return ""
-    if components.spec.topology == "encoder-decoder":
+    if spec.topology == "encoder-decoder":
         return _answered(components, components.tokenizer)
     return _continued(components, components.tokenizer)
 
@@ -73,9 +70,9 @@ def _continued(components: Components, tokenizer: Tokenizer) -> str:
 
 def _answered(components: Components, tokenizer: Tokenizer) -> str:
     """A source and what the model makes of it: the prompt, or the first held-out example."""
-    reader = components.reader or tokenizer
+    reads = components.input_tokenizer or tokenizer
     if components.config.run.prompt:
-        source_S = torch.tensor([list(read_prompt(components.spec, reader, components.config.run.prompt).ids)])
+        source_S = torch.tensor([list(read_prompt(components.spec, reads, components.config.run.prompt).ids)])
     else:
         inputs = (components.valid or components.loader(0)).batch(0).inputs
         row = torch.from_numpy(inputs["input_ids"][:1])
@@ -90,7 +87,7 @@ def _answered(components: Components, tokenizer: Tokenizer) -> str:
     said = _generated(components, source_S, room, None)[1:]
     # Marks of spans that were taken out are part of what is asked and answered.
     shown = bool(components.index.sentinels)
-    return f"{reader.decode(source_S[0].tolist(), specials=shown)}\n-> {tokenizer.decode(said, specials=shown)}"
+    return f"{reads.decode(source_S[0].tolist(), specials=shown)}\n-> {tokenizer.decode(said, specials=shown)}"
 
 
 def _generated(components: Components, ids_BT: torch.Tensor, room: int, first: tuple[int, ...] | None) -> list[int]:

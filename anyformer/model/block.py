@@ -120,15 +120,15 @@ class Block(nn.Module):
         self.routes = layer.ffn.routes
         self.serial = layer.block.wiring == "serial"
         self.wiring = layer.block.wiring
-        self.way: Callable[..., Any] | None = None
+        self.wrapper: Callable[..., Any] | None = None
         """How `compute` is run, given the block and its arguments, if not plainly: recomputed, compiled. What is compiled
-        has the way that it was compiled from as `plain`.
+        has the wrapper that it was compiled from as `plain`.
         """
 
     def forward(self, x_BTD: Any, metadata: AttentionMetadata, *more: Any) -> Any:
         """See `compute`."""
-        if self.way is not None and self.training:
-            return self.way(self, x_BTD, metadata, *more)
+        if self.wrapper is not None and self.training:
+            return self.wrapper(self, x_BTD, metadata, *more)
         return self.compute(x_BTD, metadata, *more)
 
     def compute(
@@ -182,7 +182,7 @@ class Block(nn.Module):
     def __getstate__(self) -> Any:
         # Compiled code belongs to one process and is counted for one model: a copy and an unpickled block run what was
         # compiled, uncompiled, until somebody compiles them.
-        return {**super().__getstate__(), "way": getattr(self.way, "plain", self.way)}
+        return {**super().__getstate__(), "wrapper": getattr(self.wrapper, "plain", self.wrapper)}
 
     def extra_repr(self) -> str:
         return self.wiring

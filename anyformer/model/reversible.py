@@ -49,7 +49,7 @@ def run_reversible(
 def replays_dropout(model: nn.Module) -> bool:
     """Whether a backward pass redraws dropout masks: such a model is trained in one thread, as all share a generator."""
     for module in model.modules():
-        if isinstance(module, Block) and (module.wiring == "reversible" or module.way is not None):
+        if isinstance(module, Block) and (module.wiring == "reversible" or module.wrapper is not None):
             if any(part.drops for part in module.children() if isinstance(part, Branch)):
                 return True
         elif isinstance(module, FeedForwardNet) and module.leaf.chunk is not None and module.leaf.dropout > 0:

@@ -82,7 +82,7 @@ class Stack(nn.Module):
         """Which of them are added to the embeddings."""
         last = isinstance(spec.embed, TokenEmbed) and spec.embed.project == "last" and projects(spec)
         width = spec.embed_width if last else spec.width
-        self.embedding_norm = Norm(stack.norm.leaf, (width,)) if stack.embedding_norm else None
+        self.embedding_norm = Norm(stack.norm.leaf, (width,)) if stack.norm.embedding else None
         bias = isinstance(spec.embed, TokenEmbed) and spec.embed.project_bias
         self.project = Linear(width, spec.width, bias=bias) if last else None
         self.blocks = nn.ModuleList(
@@ -91,7 +91,7 @@ class Stack(nn.Module):
         )
         self.scores = [layer.ffn.score if isinstance(layer.ffn, Moe) else None for layer in stack.layers]
         """What the router of each layer makes of its logits, if it has one."""
-        self.final_norm = Norm(stack.norm.leaf, (stack.out_width(spec.width),)) if stack.final_norm else None
+        self.final_norm = Norm(stack.norm.leaf, (stack.out_width(spec.width),)) if stack.norm.has_final() else None
         self.dropout = spec.embed.dropout
         kinds = layer_groups(spec, stack)
         self.kinds = list(dict.fromkeys(kinds))

@@ -11,8 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from anyformer.errors import CapabilityError, InputError
-from anyformer.optim.clip import settled
-from anyformer.optim.rule import AdamWRule, MuonRule, OptimizedParam, Rule, StepSize
+from anyformer.optim.rule import AdamWRule, MuonRule, OptimizedParam, Rule, StepSize, settled
 
 Params = Iterable[Any]
 """Parameters, pairs of a name and a parameter, or param groups, as torch's optimizers take them."""

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from anyformer.errors import InputError
 from anyformer.kernels.block_table import NULL_BLOCK
-from anyformer.specs.cache_policy import Keep, LayerCacheSpec
+from anyformer.specs.cache_policy import CachePolicy, LayerCacheSpec
 
 if TYPE_CHECKING:
     from anyformer.parts.paged_cache import PagedKVCache
@@ -189,7 +189,7 @@ class KVBlockPool:
         """Whether a position scheme reads a length, and the one that was given for all sequences."""
         self.default_rope_length = length if rope_length is None else rope_length
         policies = [spec.keep.fed(chunk).within(length) if spec.streams else None for spec in specs]
-        self.policies: list[Keep] = list(dict.fromkeys(keep for keep in policies if keep is not None))
+        self.policies: list[CachePolicy] = list(dict.fromkeys(keep for keep in policies if keep is not None))
         self.policy_of = [None if keep is None else self.policies.index(keep) for keep in policies]
         """By layer; None: it keeps only a state."""
         whole = [max_num_seqs * math.ceil(keep.room(length) / block_size) for keep in self.policies]

@@ -16,7 +16,7 @@ from anyformer.errors import InputError
 from anyformer.kernels.block_table import NULL_BLOCK, BlockTable, numbers, write
 from anyformer.parts.kv_cache import KeyPositions, KVCache, concatenated
 from anyformer.parts.kv_pool import CachedSequence, KVBlockPool
-from anyformer.specs.cache_policy import Keep
+from anyformer.specs.cache_policy import CachePolicy
 
 FEW = 16
 """New tokens of a row up to which a kernel that reads blocks is asked for."""
@@ -25,7 +25,7 @@ FEW = 16
 class LayerBlocks:
     """The rows' blocks of one policy, and where this step's tokens go and are found."""
 
-    def __init__(self, pool: KVBlockPool, keep: Keep, rows: int, width: int) -> None:
+    def __init__(self, pool: KVBlockPool, keep: CachePolicy, rows: int, width: int) -> None:
         self.keep, self.block_size, self.chunk = keep, pool.block_size, pool.chunk
         self.host_BN = torch.full((rows, width), NULL_BLOCK, dtype=torch.int32)
         self.table_BN = self.host_BN.to(pool.device, copy=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 from anyformer.errors import InputError
 from anyformer.parts.kv_cache import KeyPositions, KVCache, concatenated
 from anyformer.parts.kv_pool import CachedSequence
-from anyformer.specs.cache_policy import Keep, LayerCacheSpec
+from anyformer.specs.cache_policy import CachePolicy, LayerCacheSpec
 
 
 class CachePositions:
@@ -145,7 +145,7 @@ class RingCache(LayerCache):
     still sees: they are seen behind what the ring holds, and then the ring takes what later queries can see.
     """
 
-    def __init__(self, tokens: CachePositions, keep: Keep, chunk: int) -> None:
+    def __init__(self, tokens: CachePositions, keep: CachePolicy, chunk: int) -> None:
         super().__init__(tokens, keep.room(tokens.length))
         self.keep, self.chunk = keep, chunk
         self.filled = 0
@@ -263,7 +263,7 @@ class StaticKVCache(KVCache):
         self.tokens = tokens = CachePositions(batch, length, device, numbered=any(keep.recent for keep in some))
         self.ragged, self.seen_B = False, tokens.seen_B
         self.positions_are_counts = any([keep.columns > 0 for keep in some])
-        by_policy: dict[Keep | None, LayerCache] = {None: LayerCache(tokens)}
+        by_policy: dict[CachePolicy | None, LayerCache] = {None: LayerCache(tokens)}
         for keep in some:
             by_policy[keep] = FullCache(tokens, length) if keep.recent is None else RingCache(tokens, keep, chunk)
         self.storage_of = [by_policy[keep] for keep in policies]

@@ -1,4 +1,4 @@
-"""What a cache keeps of a row: which tokens, in which slots (Keep), and the tensors of each layer (LayerCacheSpec).
+"""What a cache keeps of a row: which tokens, in which slots (CachePolicy), and each layer's tensors (LayerCacheSpec).
 
 Slots are given by a token's number among the real tokens of its row. A newer token takes the slot of an older one
 that no query will see again, so the room does not grow with the row unless the pattern makes it.
@@ -14,7 +14,7 @@ from anyformer.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Keep:
+class CachePolicy:
     """The first tokens, the most recent ones, and the last columns of every block.
 
     Slots are in that order: the first tokens, a ring of recent ones, then the columns as they come.
@@ -39,31 +39,31 @@ class Keep:
         if wrong:
             raise InputError(f"what a cache keeps: {'; '.join(wrong)}")
 
-    def join(self, other: Keep) -> Keep:
+    def join(self, other: CachePolicy) -> CachePolicy:
         """What two patterns need together."""
         if self.recent is None or other.recent is None:
-            return Keep()
+            return CachePolicy()
         grids = [keep for keep in (self, other) if keep.columns]
         if len({keep.block for keep in grids}) > 1:
             # Columns of two grids would need two slots for some tokens.
-            return Keep()
+            return CachePolicy()
         block, columns = max(((keep.block, keep.columns) for keep in grids), default=(0, 0))
         recent, first = max(self.recent, other.recent), max(self.first, other.first)
-        return Keep(recent=recent, first=first, block=block, columns=columns)
+        return CachePolicy(recent=recent, first=first, block=block, columns=columns)
 
-    def meet(self, other: Keep) -> Keep:
+    def meet(self, other: CachePolicy) -> CachePolicy:
         """What is enough for queries that must satisfy both patterns: the smaller of the two."""
 
-        def size(keep: Keep) -> tuple[bool, bool, int]:
+        def size(keep: CachePolicy) -> tuple[bool, bool, int]:
             return keep.recent is None, keep.columns > 0, (keep.recent or 0) + keep.first
 
         return min(self, other, key=size)
 
-    def fed(self, chunk: int) -> Keep:
+    def fed(self, chunk: int) -> CachePolicy:
         """The same with room for `chunk` new tokens at once: the oldest of them sees as far back as ever."""
         if self.recent is None or chunk == 1:
             return self
-        return Keep(recent=self.recent + chunk - 1, first=self.first, block=self.block, columns=self.columns)
+        return CachePolicy(recent=self.recent + chunk - 1, first=self.first, block=self.block, columns=self.columns)
 
     def room(self, length: int) -> int:
         """Slots for rows of up to `length` tokens."""
@@ -71,9 +71,9 @@ class Keep:
             return length
         return min(length, self.first + self.recent + self._columns_of(length))
 
-    def within(self, length: int) -> Keep:
+    def within(self, length: int) -> CachePolicy:
         """The policy for rows of up to `length` tokens: to keep all, where that takes no more room."""
-        return Keep() if self.room(length) == length else self
+        return CachePolicy() if self.room(length) == length else self
 
     def filled(self, count: int) -> int:
         """How many slots of a ring, counted from the first, hold all that is kept of `count` tokens."""
@@ -129,7 +129,7 @@ class LayerCacheSpec:
 
     streams: tuple[tuple[int, int], ...] = ()
     """(heads, dim) of each tensor that is kept of a token."""
-    keep: Keep = Keep()
+    keep: CachePolicy = CachePolicy()
     """Which tokens."""
     state: tuple[tuple[int, ...], ...] = ()
     """Shapes of what is kept of a row, however long it is."""

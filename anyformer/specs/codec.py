@@ -224,13 +224,9 @@ def _read_axis(axis: type[OpenAxis], data: Any, path: str, problems: Problems, b
     if leaf is not None:
         return _read_node(leaf, rest, path, problems, beside)
     problems.add(join(path, "kind"), f"{kind!r} is unknown{nearest(kind, axis.kinds())}")
-    return _read_rest(axis, rest, path, problems, beside)
-
-
-def _read_rest(axis: type[OpenAxis], table: Table, path: str, problems: Problems, beside: Iterable[str]) -> Any:
-    """Note what is wrong beside a kind that is unknown: names that no kind has, values that none of them can read."""
+    # What else is wrong beside it: names that no kind has, values that none of them can read.
     leaves = _leaves(axis)
-    for name, value in table.items():
+    for name, value in rest.items():
         trials = [(Problems(), fields[name][0]) for fields in leaves if name in fields]
         for trial, hint in trials:
             read(hint, value, join(path, name), trial)

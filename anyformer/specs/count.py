@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 from anyformer.errors import InputError, nearest
 from anyformer.specs.axes import Dims, ParamSpec
 from anyformer.specs.embed_head import TokenEmbed, TokenHead
@@ -116,11 +118,13 @@ class Count:
         for i, layer in enumerate(stack.layers):
             dims = self.spec.dims(layer, stack)
             projections += self._projection_flops(stack, layer, length, place)
-            pairs = (
-                self._pairs(stack, layer, i, length)
-                if place is None
-                else self._keys_seen(stack, layer, i, place, length)
-            )
+            if place is not None:
+                pairs = self._keys_seen(stack, layer, i, place, length)
+            elif layer.attention.mixer.weighs:
+                pairs = allowed_pairs_of_heads(pattern_of(stack, layer), length, dims.heads, i)
+            else:
+                allowed = allowed_pairs(pattern_of(stack, layer), length)
+                pairs = dims.heads * layer.attention.mixer.pairs(allowed, length, dims.head_dim)
             scores += self._score_flops(layer, dims, pairs, tokens)
             if stack.cross:
                 # A cache holds keys and values of the source.
@@ -143,8 +147,6 @@ class Count:
         each = 2 * queries + (1 if a.mixer.shares_keys else 2) * keys
         total = tokens * each
         if a.global_projections:
-            import numpy as np
-
             # Queries of global tokens, those that a pattern fixes, as marks are unknown; keys and values of all tokens,
             # if there is a global one, and they are too many to do without.
             places: Any = np.arange(length) if place is None else np.asarray([place])
@@ -153,13 +155,6 @@ class Count:
             if place is not None or (chosen and not absorbs(a, layer.position, dims, chosen)):
                 total += tokens * 2 * keys
         return 2 * dims.width * total
-
-    def _pairs(self, stack: Stack, layer: Layer, index: int, length: int) -> int:
-        """Pairs that the heads of a layer compute in a document."""
-        dims, pattern = self.spec.dims(layer, stack), pattern_of(stack, layer)
-        if not layer.attention.mixer.weighs:
-            return dims.heads * layer.attention.mixer.pairs(allowed_pairs(pattern, length), length, dims.head_dim)
-        return allowed_pairs_of_heads(pattern, length, dims.heads, index)
 
     def _score_flops(self, layer: Layer, dims: Dims, pairs: int, length: int, *, own: bool = True) -> int:
         """Of the pairs of all heads."""
@@ -209,22 +204,6 @@ class Count:
                     crossed = lengths["encoder"] * self._crossed(stack, layer) * size
                     parts["cross-attention"] = parts.get("cross-attention", 0) + crossed * batch
         return parts
-
-    def pool_bytes(
-        self, length: int, dtype: Any = "bfloat16", seats: int = 1, *, page: int, chunk: int = 1, storage: str = "model"
-    ) -> int:
-        """Bytes of a pool with room for so many requests of up to `length` tokens, in pages of `page` tokens: keys, values
-        and states. In int8 each head of a token has a scale of 4 bytes. What a tenant keeps of a source is its own.
-        """
-        self._check(context=length, batch=seats, source=None, chunk=chunk)
-        size, scale = (1, BYTES["float32"]) if storage == "int8" else (dtype_bytes(dtype), 0)
-        total = 0
-        for stack in self.spec.stacks:
-            for room in cache_specs(self.spec, stack) if stack.causal else ():
-                slots = -(-room.tokens(length, chunk) // page) * page
-                heads = sum(heads for heads, _ in room.streams)
-                total += slots * (room.per_token * size + heads * scale) + room.per_row * state_bytes(dtype)
-        return total * seats
 
     def _crossed(self, stack: Stack, layer: Layer) -> int:
         """Numbers that cross-attention keeps for each source token."""

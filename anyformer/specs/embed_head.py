@@ -115,9 +115,7 @@ class NoHead(Head, kind="none"):
     """No head: the states are the answer."""
 
     title = "no head"
-
-    def equation(self) -> str:
-        return "answer_t = h_t"
+    formula = "answer_t = h_t"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,9 +173,7 @@ class PairHead(Head, kind="pair"):
     pools = True
     labels: int
     dropout: float = 0.0
-
-    def equation(self) -> str:
-        return "logits = W [u, v, |u - v|, u * v] + b, u and v the means of h over text A and B"
+    formula = "logits = W [u, v, |u - v|, u * v] + b, u and v the means of h over text A and B"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,9 +183,7 @@ class LabelHead(Head, kind="token"):
     title = "token classes"
     labels: int
     dropout: float = 0.0
-
-    def equation(self) -> str:
-        return "logits_t = W h_t + b"
+    formula = "logits_t = W h_t + b"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -168,17 +168,13 @@ def vary(root: type[Any], data: Table, changes: Mapping[str, Any]) -> Table:
     everywhere = {"depth", *fields_of(Layer)}
     for path, value in codec.listed(changes):
         if path[0] in everywhere:
-            for scope in _scopes(table):
+            # Overrides of each stack, and of each group, in the spec and in its stacks.
+            stacks = _tables(table, "encoder", "decoder")
+            layers = [inner for scope in (table, *stacks) for inner in _tables(scope, "layers")]
+            for scope in (*stacks, *(group for inner in layers for group in _tables(inner, *inner))):
                 _spread(root, scope, path, value)
         _put(root, table, path, value)
     return table
-
-
-def _scopes(table: Table) -> list[Table]:
-    """The tables of overrides: of each stack, and of each group, in the spec and in its stacks."""
-    stacks = _tables(table, "encoder", "decoder")
-    layers = [table for scope in (table, *stacks) for table in _tables(scope, "layers")]
-    return [*stacks, *(group for table in layers for group in _tables(table, *table))]
 
 
 def _tables(table: Table, *names: str) -> list[Table]:
@@ -197,20 +193,20 @@ def _put(node: Any, table: Table, path: Path, value: Any) -> None:
         _put(_below(node, hint), inner, rest, value)
     elif value is None and (may_be_none or hint in (None, Overrides, Layers)):
         table.pop(name, None)
-        if may_be_none and _comes_back(node, table, name):
+        leaf = node.named(table.get("kind", "")) if is_axis(node) else node
+        fields = fields_of(leaf) if dataclasses.is_dataclass(leaf) else {}
+        # A field that is left out has its default, if that is a value.
+        if may_be_none and name in fields and codec.default_of(fields[name][1]) not in (None, codec.MISSING):
             table[name] = codec.unset(hint)
     elif isinstance(value, Mapping):
         # An empty table changes nothing that is there, and turns on what is not.
         table[name] = _opened(hint, table.get(name))
-    elif (
-        isinstance(value, str)
-        and is_node(hint)
-        and inline_of(hint)
-        and not (may_be_none and codec.is_unset(hint, value))
-    ):
+    elif not isinstance(value, str) or not is_node(hint) or (may_be_none and codec.is_unset(hint, value)):
+        table[name] = write(value, whole=True)
+    elif inline_of(hint):
         _put(node, table, (name, "kind"), value)
     else:
-        table[name] = write(value, whole=True)
+        table[name] = value
 
 
 def _spread(node: Any, table: Table, path: Path, value: Any) -> None:
@@ -248,13 +244,6 @@ def _renew(node: Any, table: Table) -> None:
 def _outer(node: Any) -> set[str]:
     """The fields of a node that are no part of its kind."""
     return set(fields_of(node)) if is_node(node) and not is_axis(node) and "kind" not in fields_of(node) else set()
-
-
-def _comes_back(node: Any, table: Table, name: str) -> bool:
-    """Whether a field that is left out has a value: that of its default."""
-    leaf = node.named(table.get("kind", "")) if is_axis(node) else node
-    fields = fields_of(leaf) if dataclasses.is_dataclass(leaf) else {}
-    return name in fields and codec.default_of(fields[name][1]) not in (None, codec.MISSING)
 
 
 def _hint(node: Any, table: Table, name: str) -> Any:

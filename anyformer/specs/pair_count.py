@@ -10,6 +10,8 @@ import itertools
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from anyformer.specs.patterns import Both, Either, Pattern, Tokens
 
 PAIRS = 1 << 21
@@ -78,16 +80,12 @@ class _Place(NamedTuple):
 
     def allowed(self, pattern: Pattern, q_pos: Any, k_pos: Any) -> Any:
         """Whether queries see keys, as an array of the shape of both."""
-        import numpy as np
-
         allowed = pattern.allows(self.tokens(q_pos), self.tokens(k_pos))
         return np.broadcast_to(allowed, np.broadcast_shapes(np.shape(q_pos), np.shape(k_pos)))
 
 
 @functools.lru_cache(maxsize=4096)
 def _term_pairs(term: Term, place: _Place) -> int:
-    import numpy as np
-
     pos: Any = np.arange(place.length, dtype=np.int64)
     first, last = pos * 0, pos * 0 + place.length - 1
     rest: list[Pattern] = []
@@ -103,16 +101,16 @@ def _term_pairs(term: Term, place: _Place) -> int:
         return int((last - first + 1).sum())
     if all(leaf.shift_invariant and not leaf.needs_length for leaf in rest):
         return _by_distance(functools.reduce(Pattern.__and__, rest), place, first, last)
-    listed = _listing(rest)
-    if listed is not None:
-        return _by_list(listed, [leaf for leaf in rest if leaf is not listed], place, first, last)
+    for leaf in rest:
+        # One that lists its keys, if no other one divides what it lists.
+        grain = leaf.grains()[1] if leaf.chosen(Tokens(0, 0, 1)) is not None else 0
+        if grain and all(other.grains()[1] % grain == 0 for other in rest):
+            return _by_list(leaf, [other for other in rest if other is not leaf], place, first, last)
     return _by_asking(functools.reduce(Pattern.__and__, rest), place, first, last)
 
 
 def _by_distance(pattern: Pattern, place: _Place, first: Any, last: Any) -> int:
     """By asking about each distance once, and then how many allowed ones lie between two."""
-    import numpy as np
-
     distance: Any = np.arange(1 - place.length, place.length)
     allowed = place.allowed(pattern, np.maximum(distance, 0), np.maximum(-distance, 0))
     below = np.concatenate([[0], np.cumsum(allowed, dtype=np.int64)])
@@ -120,20 +118,8 @@ def _by_distance(pattern: Pattern, place: _Place, first: Any, last: Any) -> int:
     return int((below[pos - first + place.length] - below[pos - last + place.length - 1]).sum())
 
 
-def _listing(patterns: list[Pattern]) -> Pattern | None:
-    """The pattern that lists its keys, if no other one divides what it lists."""
-    for leaf in patterns:
-        if leaf.chosen(Tokens(0, 0, 1)) is not None:
-            grain = leaf.grains()[1]
-            if all(other.grains()[1] % grain == 0 for other in patterns):
-                return leaf
-    return None
-
-
 def _by_list(leaf: Pattern, others: list[Pattern], place: _Place, first: Any, last: Any) -> int:
     """By the keys that every query lists."""
-    import numpy as np
-
     pos: Any = np.arange(place.length)
     grain, total = leaf.grains()[1], 0
     for number in leaf.chosen(place.tokens(pos)) or []:
@@ -148,8 +134,6 @@ def _by_list(leaf: Pattern, others: list[Pattern], place: _Place, first: Any, la
 
 def _by_asking(pattern: Pattern, place: _Place, first: Any, last: Any) -> int:
     """By asking about pairs: of blocks, within the horizon, or all, whichever are the fewest."""
-    import numpy as np
-
     length = place.length
     pos: Any = np.arange(length)
     seen = last >= first
@@ -175,8 +159,6 @@ def _by_block(pattern: Pattern, place: _Place, first: Any, last: Any) -> int:
     """By asking about one pair of each pair of blocks, and how many keys of each query's interval lie in which. If there
     are too many, as many evenly spaced blocks of queries are asked as there is time for, and the sum is scaled up.
     """
-    import numpy as np
-
     length = place.length
     rows, columns = (grain or length for grain in pattern.grains())
     every, keys = (np.arange(0, length, grain) for grain in (rows, columns))
@@ -199,8 +181,6 @@ def _by_block(pattern: Pattern, place: _Place, first: Any, last: Any) -> int:
 @functools.lru_cache(maxsize=4096)
 def keys_seen(pattern: Pattern, pos: int, keys: int, head: int = 0, layer: int = 0) -> int:
     """How many of the first `keys` tokens a query at `pos` sees in one head, at the end of its document."""
-    import numpy as np
-
     return int(np.sum(_Place(pos + 1, head, layer).allowed(pattern, pos, np.arange(keys))))
 
 
@@ -224,8 +204,6 @@ def blind_heads(pattern: Pattern, heads: int, context: int, layer: int = 0) -> l
 
 
 def _is_blind(pattern: Pattern, place: _Place) -> bool:
-    import numpy as np
-
     length = place.length
     spread = {i * (length - 1) // ASKED for i in range(ASKED + 1)}
     pos: Any = np.arange(length) if length <= SHORT else np.array(sorted({0, 1, *spread}))

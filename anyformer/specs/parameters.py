@@ -6,6 +6,8 @@ whose parameters differ from it, so the counts can't drift from the model.
 
 from typing import Any
 
+import numpy as np
+
 from anyformer.specs import embed_head
 from anyformer.specs.axes import Dims, NamedWeights, Norm, ParamSpec, Position, linear
 from anyformer.specs.layer import Attention, Layer, Placement, mixer_of
@@ -17,16 +19,12 @@ from anyformer.specs.stacks import pattern_of
 
 def weights(spec: ModelSpec) -> dict[str, ParamSpec]:
     """Name -> weight, in the order of the forward pass. A tied head is listed once, as the embedding."""
-    return dict(_all(spec))
-
-
-def _all(spec: ModelSpec) -> NamedWeights:
-    yield from _embed(spec, "embed")
+    found = dict(_embed(spec, "embed"))
     for stack in spec.stacks:
         if stack.cross and not (isinstance(spec.embed, embed_head.TokenEmbed) and spec.embed.shared):
-            yield from _embed(spec, "decoder_embed")
-        yield from _stack(spec, stack)
-    yield from _head(spec)
+            found |= _embed(spec, "decoder_embed")
+        found |= _stack(spec, stack)
+    return found | dict(_head(spec))
 
 
 def _prefixed(prefix: str, named: dict[str, ParamSpec]) -> NamedWeights:
@@ -43,10 +41,8 @@ def _embed(spec: ModelSpec, name: str) -> NamedWeights:
             rows = spec.vocab if name == "decoder_embed" else spec.input_vocab
             yield f"{name}.tokens.weight", ParamSpec(shape=(rows, spec.embed_width), role="embedding")
             if embed.token_types:
-                yield (
-                    f"{name}.types.weight",
-                    ParamSpec(shape=(embed.token_types, spec.position_width), role="embedding"),
-                )
+                shape = embed.token_types, spec.position_width
+                yield f"{name}.types.weight", ParamSpec(shape=shape, role="embedding")
             if projects(spec) and embed.project == "first":
                 yield from linear(f"{name}.project", spec.width, spec.embed_width, "project", embed.project_bias)
         case embed_head.PatchEmbed() as embed:
@@ -85,13 +81,13 @@ def shared_positions(spec: ModelSpec, stack: Stack) -> tuple[list[tuple[Position
 def _stack(spec: ModelSpec, stack: Stack) -> NamedWeights:
     for i, (position, dims) in enumerate(shared_positions(spec, stack)[0]):
         yield from _prefixed(f"{stack.name}.positions.{i}", position.weights(dims))
-    if stack.embedding_norm:
+    if stack.norm.embedding:
         yield from _norm(f"{stack.name}.embedding_norm", stack.norm.leaf, spec.position_width)
     if isinstance(spec.embed, embed_head.TokenEmbed) and spec.embed.project == "last" and projects(spec):
         yield from linear(f"{stack.name}.project", spec.width, spec.embed_width, "project", spec.embed.project_bias)
     for i, layer in enumerate(stack.layers):
         yield from _block(spec, stack, layer, f"{stack.name}.blocks.{i}")
-    if stack.final_norm:
+    if stack.norm.has_final():
         yield from _norm(f"{stack.name}.final_norm", stack.norm.leaf, stack.out_width(spec.width))
 
 
@@ -118,8 +114,7 @@ def _block(spec: ModelSpec, stack: Stack, layer: Layer, name: str) -> NamedWeigh
         if branch == "ffn":
             yield from _prefixed(f"{prefix}.body", layer.ffn.weights(spec.width))
         else:
-            uses_position = branch == "attention" or layer.attention.cross_position
-            position = layer.position if uses_position else None
+            position = layer.position if branch == "attention" or layer.attention.cross_position else None
             yield from attention_weights(layer.attention, dims, position, f"{prefix}.body", cross=branch == "cross")
 
 
@@ -135,13 +130,9 @@ def attention_weights(
             yield from linear(f"{name}.{prefix}k", keys, dims.width, "key", "k" in a.bias)
         yield from linear(f"{name}.{prefix}v", keys, dims.width, "value", "v" in a.bias)
     yield from linear(f"{name}.o", dims.width, queries, "attention_out", "o" in a.bias)
-    k_norm = None if mixer.shares_keys else a.qk_norm
-    for letter, norm, heads in (
-        ("q", a.qk_norm, dims.heads),
-        ("k", k_norm, dims.kv_heads),
-        ("v", a.v_norm, dims.kv_heads),
-    ):
-        if norm is not None:
+    norms = {"q": (a.qk_norm, dims.heads), "k": (a.qk_norm, dims.kv_heads), "v": (a.v_norm, dims.kv_heads)}
+    for letter, (norm, heads) in norms.items():
+        if norm is not None and not (letter == "k" and mixer.shares_keys):
             yield from _prefixed(f"{name}.{letter}_norm", norm.leaf.weights(norm.shape(heads, dims.head_dim)))
     yield from _prefixed(f"{name}.mixer", mixer.weights(dims.heads))
     if position is not None and position.per_layer:
@@ -210,8 +201,6 @@ def silent(spec: ModelSpec) -> dict[str, str]:
 
 def _read_by(stack: Stack, token: int, tokens: int) -> set[int]:
     """The tokens on which the state of one of them can depend after all layers."""
-    import numpy as np
-
     every: Any = np.arange(tokens)
     found = every == token
     for layer in reversed(stack.layers):

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 from anyformer.errors import nearest
 from anyformer.specs.axes import Leaf, Problem
-from anyformer.specs.cache_policy import Keep
+from anyformer.specs.cache_policy import CachePolicy
 
 Limit = Callable[[int | None, int | None], int | None]
 """What two limits (None: none) leave together."""
@@ -150,9 +150,9 @@ class Pattern(Leaf, axis="pattern", leaves="anyformer.parts.patterns"):
         """Where a query's keys can be; tokens that see or are seen everywhere are apart."""
         return Reach(self.horizon(), self.ahead())
 
-    def keeps(self) -> Keep:
+    def keeps(self) -> CachePolicy:
         """Which keys a cache must keep for later queries."""
-        return Keep(recent=self.horizon())
+        return CachePolicy(recent=self.horizon())
 
     def check(self, heads: int, context: int) -> Iterator[Problem]:
         """What is wrong with it in a layer of so many heads, for documents of up to `context` tokens."""
@@ -196,8 +196,7 @@ class Pattern(Leaf, axis="pattern", leaves="anyformer.parts.patterns"):
 
     def __str__(self) -> str:
         # What has its default is left out, and what comes after a gap is named.
-        values: list[str] = []
-        gap = False
+        values, gap = list[str](), False
         for field in dataclasses.fields(cast("Any", type(self))):
             value = getattr(self, field.name)
             if value == field.default and type(value) is type(field.default):
@@ -307,7 +306,7 @@ class Both(Pair):
     def reach(self) -> Reach:
         return self.first.reach().meet(self.second.reach())
 
-    def keeps(self) -> Keep:
+    def keeps(self) -> CachePolicy:
         return self.first.keeps().meet(self.second.keeps())
 
     def __str__(self) -> str:
@@ -328,7 +327,7 @@ class Either(Pair):
     def reach(self) -> Reach:
         return self.first.reach().join(self.second.reach())
 
-    def keeps(self) -> Keep:
+    def keeps(self) -> CachePolicy:
         return self.first.keeps().join(self.second.keeps())
 
     def __str__(self) -> str:

@@ -14,7 +14,6 @@ from anyformer.specs.codec import Problems, join, related
 from anyformer.specs.embed_head import PatchEmbed, TokenEmbed, TokenHead
 from anyformer.specs.formulas import Scale, ScaleTextError, evaluate
 from anyformer.specs.layer import Attention, BlockWiring, Layer, Temperature
-from anyformer.specs.pair_count import blind_heads
 from anyformer.specs.patterns import Tokens
 from anyformer.specs.stacks import Origin, Resolved, Stack, locate, pattern_of
 
@@ -226,13 +225,12 @@ def _head(spec: ModelSpec) -> Findings:
 def _loss(spec: ModelSpec) -> Findings:
     yield from at_least("loss.z", spec.loss.z, 0)
     yield from share("loss.label_smoothing", spec.loss.label_smoothing)
-    for name in ("z", "label_smoothing"):
-        if spec.head.kind in ("regression", "none") and getattr(spec.loss, name):
-            yield Finding(f"loss.{name}", f"has no effect on a {spec.head.kind!r} head", ("head.kind",))
     for name in ("balance", "router_z"):
         yield from at_least(f"loss.{name}", getattr(spec.loss, name), 0)
-        if spec.head.kind == "none" and getattr(spec.loss, name):
-            yield Finding(f"loss.{name}", "has no effect on a 'none' head", ("head.kind",))
+    idle = {"none": ("z", "label_smoothing", "balance", "router_z"), "regression": ("z", "label_smoothing")}
+    for name in idle.get(spec.head.kind, ()):
+        if getattr(spec.loss, name):
+            yield Finding(f"loss.{name}", f"has no effect on a {spec.head.kind!r} head", ("head.kind",))
 
 
 def _routers(spec: ModelSpec, stacks: Sequence[Stack]) -> Findings:
@@ -249,22 +247,18 @@ def _routers(spec: ModelSpec, stacks: Sequence[Stack]) -> Findings:
             yield Finding(f"loss.{name}", f"{why}; pick another wiring, or leave it out", ("block.wiring", "ffn"))
 
 
-def _reached_elsewhere(spec: ModelSpec, stack: Stack) -> bool:
-    """Whether another stack has positions for the whole context: a decoder may be shorter than its encoder (LED)."""
-    others = [other for other in spec.stacks if other.name != stack.name]
-    limits = [[layer.position.limit(spec.context) for layer in other.layers] for other in others]
-    return any(all(n is None or n >= spec.context for n in found) for found in limits)
-
-
 def _agreement(spec: ModelSpec, stack: Stack) -> Findings:
     positions = dict.fromkeys(layer.position for layer in stack.layers)
     if len(positions) > 1 and any(position.overrides("embed") for position in positions):
         names = ", ".join(sorted({position.kind for position in positions}))
         why = f"{names}: positions that are added to the embeddings must be the same in every layer"
         yield Finding("position", why, ("layers",))
+    # A decoder may have fewer positions than its encoder (LED), but one of them must reach the whole context.
+    others = [[layer.position.limit(spec.context) for layer in s.layers] for s in spec.stacks if s.name != stack.name]
+    reached = any(all(n is None or n >= spec.context for n in limits) for limits in others)
     for position in positions:
         limit = position.limit(spec.context)
-        if limit is not None and limit < spec.context and not _reached_elsewhere(spec, stack):
+        if limit is not None and limit < spec.context and not reached:
             why = f"{spec.context} is longer than the {limit} positions that position.{position.kind} has"
             yield Finding("context", why, ("position", "layers"))
     crossing = [layer.position for layer in stack.layers if stack.cross and layer.attention.cross_position]
@@ -427,6 +421,8 @@ def _layer_sizes(spec: ModelSpec, stack: Stack, layer: Layer) -> Findings:
     for path, message in wrong:
         yield Finding(join("attention.pattern", path), message, SIZES)
     if not wrong:
+        from anyformer.specs.pair_count import blind_heads
+
         blind = blind_heads(pattern, dims.heads, spec.context)
         if blind:
             whose = f" in head {blind[0]}" if len(blind) < dims.heads else ""

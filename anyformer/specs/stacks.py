@@ -33,10 +33,8 @@ class Stack:
     """Whether an unset pattern means causal."""
     cross: bool
     """Whether each block also attends to the encoder."""
-    embedding_norm: bool
-    final_norm: bool
     norm: NormPlacement
-    """The norm of the embedding and final sites."""
+    """The norm after the embeddings and after the last block, if it has them."""
 
     @property
     def depth(self) -> int:
@@ -182,16 +180,7 @@ def _resolved(plan: Plan, problems: Problems, *, cross: bool) -> Resolved:
             known[group, single] = _layer(bases, norm, origin, problems), origin
         found.append(known[group, single])
     layers, origins = zip(*found, strict=True)
-    stack = Stack(
-        name=plan.name,
-        layers=layers,
-        causal=plan.name == "decoder",
-        cross=cross,
-        embedding_norm=norm.embedding,
-        final_norm=norm.has_final(),
-        norm=norm,
-    )
-    return stack, origins
+    return Stack(name=plan.name, layers=layers, causal=plan.name == "decoder", cross=cross, norm=norm), origins
 
 
 def _layer(data: Table, norm: NormPlacement, origin: Origin, problems: Problems) -> Layer:

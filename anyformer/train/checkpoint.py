@@ -9,8 +9,6 @@ Only after that are older ones deleted. Nothing but safetensors and JSON is read
 is right.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import json
@@ -21,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -45,10 +43,9 @@ class Table:
     tensors: Mapping[str, Tensor]
     metadata: Mapping[str, str] = field(default_factory=dict)
 
-    def on_host(self) -> Table:
+    def on_host(self) -> Self:
         """A copy on the host, which later steps don't change."""
-        moved = {name: tensor.detach().to("cpu", copy=True) for name, tensor in self.tensors.items()}
-        return Table(moved, self.metadata)
+        return replace(self, tensors={name: t.detach().to("cpu", copy=True) for name, t in self.tensors.items()})
 
     def pieces(self) -> Iterator[Bytes]:
         """The file from its first byte to its last. Tensors leave their device one at a time."""
@@ -94,7 +91,7 @@ class Contents:
     beside: Callable[[Path], Mapping[str, Written]] = lambda _: {}
     """Called with the folder while it is filled: what other processes wrote there."""
 
-    def on_host(self) -> Contents:
+    def on_host(self) -> Self:
         return replace(self, tables={name: table.on_host() for name, table in self.tables.items()})
 
 
@@ -150,7 +147,12 @@ def write(run: Path, step: int, contents: Contents, keep: int = 2) -> Path:
         files.DISK.folder(made)
         try:
             _fill(made, step, contents)
-            _set_aside(run, step)
+            for later, folder in steps_in(run).items():
+                if later >= step:
+                    # A run that wrote this one could not use it, so it gets another name.
+                    names = (f"damaged-{folder.name}{f'-{i}' if i else ''}" for i in range(10_000))
+                    free = next(name for name in names if not (folder.parent / name).exists())
+                    files.DISK.rename(folder, folder.parent / free)
             files.DISK.rename(made, place)
         except BaseException:
             files.DISK.remove(made)
@@ -189,15 +191,6 @@ def _signed(head: Mapping[str, Any]) -> bytes:
 
 def _json(data: Mapping[str, Any]) -> str:
     return json.dumps(data, indent=1, allow_nan=False) + "\n"
-
-
-def _set_aside(run: Path, step: int) -> None:
-    """Give checkpoints that are not before this step other names: a run that wrote this one could not use them."""
-    for later, folder in steps_in(run).items():
-        if later >= step:
-            names = (f"damaged-{folder.name}{f'-{i}' if i else ''}" for i in range(10_000))
-            free = next(name for name in names if not (folder.parent / name).exists())
-            files.DISK.rename(folder, folder.parent / free)
 
 
 def clear(run: Path) -> None:
@@ -245,12 +238,12 @@ def verify(folder: Path, step: int, *, hashes: bool = True) -> Checkpoint:
     head = _manifest(folder / MANIFEST)
     if head["step"] != step:
         raise CheckpointError(f"{folder}: its {MANIFEST} is of step {head['step']}")
-    for name, told in head["files"].items():
+    for name, listed in head["files"].items():
         if not NAME.fullmatch(name) or name == MANIFEST:
             raise CheckpointError(f"{folder / MANIFEST}: names {name!r:.120}, which is no file of a checkpoint")
         file = inside(folder / name, folder)
         if hashes:
-            _check(file, told)
+            _check(file, listed)
     missing = sorted({STATE, head["public"] or STATE} - head["files"].keys())
     if missing:
         raise CheckpointError(f"{folder / MANIFEST}: names no {', '.join(missing)}")
@@ -271,9 +264,9 @@ def _manifest(file: Path) -> dict[str, Any]:
     return head
 
 
-def _check(file: Path, told: Any) -> None:
+def _check(file: Path, listed: Any) -> None:
     """Refuse a file that is not what the manifest says."""
-    wants: dict[str, Any] = told if isinstance(told, dict) else {}
+    wants: dict[str, Any] = listed if isinstance(listed, dict) else {}
     try:
         size = file.stat().st_size
         if size != wants.get("size"):
@@ -320,7 +313,7 @@ class Saver:
             flying.result()
             self.last = self._step
 
-    def __enter__(self) -> Saver:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

@@ -29,21 +29,18 @@ from anyformer.model.native_checkpoint import SPEC, empty_model, metadata_of
 from anyformer.parts.quantized import is_quantized
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.parameters import weights
-from anyformer.train.activation_checkpointing import recompute
 from anyformer.train.checkpoint import FOLDER, Contents, Saver, Table, last_state, name_of, resume, verify
-from anyformer.train.compile import compiled
+from anyformer.train.compile import compiled, recompute
 from anyformer.train.config import Config, flatten, identity
 from anyformer.train.cpu_workers import CpuWorkers, draws
 from anyformer.train.cuda_graph import Captured
 from anyformer.train.distributed.sharded_checkpoint import fill, gathered_contents, save_parts
-from anyformer.train.events import Progress
 from anyformer.train.lock import Lock
 from anyformer.train.optim import Ema, Optimizers
 from anyformer.train.ranks import ALONE, Meshes, Ranks, joined
 from anyformer.train.resolve import Needs, needs
-from anyformer.train.run_state import RunState, check_resume, extension, machine, order_of, versions
-from anyformer.train.spike_guard import SpikeGuard
-from anyformer.train.train_step import Precision, TrainStep
+from anyformer.train.run_state import Progress, RunState, check_resume, extension, machine, order_of, versions
+from anyformer.train.train_step import Precision, SpikeGuard, TrainStep
 
 CONFIG = "config.toml"
 STAGE = 7919
@@ -100,7 +97,7 @@ class Components:
                 raise DataError(f"data.valid: the part {config.data.valid!r} can't be measured on: {error}") from error
 
     @property
-    def reader(self) -> Tokenizer | None:
+    def input_tokenizer(self) -> Tokenizer | None:
         """The tokenizer of the texts that the model reads, with what it was trained to see after them."""
         made, end = self.source_tokenizer or self.tokenizer, source_eos(self.spec)
         return made if made is None or end is None or not self.objective.ends_source else made.ending_with(end)
@@ -273,8 +270,8 @@ class Components:
         fill(found, TABLES[0], dict(self.model.named_parameters()))
         fill(found, TABLES[1], self.optimizers.state())
         if self.ema is not None:
-            told = fill(found, TABLES[2], self.ema.means)
-            self.ema.steps.fill_(int(told.get("steps", "0")))
+            metadata = fill(found, TABLES[2], self.ema.means)
+            self.ema.steps.fill_(int(metadata.get("steps", "0")))
         self.train_step.guard.restore(before.guard)
         self.saver.last = before.step
         done = Progress(step=before.step, tokens=before.tokens, seconds=before.seconds, batch=before.digest)
@@ -308,10 +305,10 @@ class Components:
                 place = self.folder / name
                 if not place.is_file() or place.read_bytes() != text.encode():
                     replace_file(place, lambda beside, text=text: beside.write_text(text, encoding="utf-8"))
-            if new and self.tokenizer is not None and self.reader is not None:
-                (self.tokenizer if self.source_tokenizer else self.reader).save(self.folder)
+            if new and self.tokenizer is not None and (reads := self.input_tokenizer) is not None:
+                (self.tokenizer if self.source_tokenizer else reads).save(self.folder)
                 if self.source_tokenizer:
-                    self.reader.save(self.folder / SOURCE)
+                    reads.save(self.folder / SOURCE)
 
     def averaged(self) -> AbstractContextManager[Any]:
         """With the averaged weights, if there are any."""

@@ -12,14 +12,12 @@
 [run]        the folder, the seed, and how often to evaluate, save and sample
 """
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from anyformer.data.objectives import Objective
 from anyformer.data.packing import Packing
@@ -33,7 +31,7 @@ from anyformer.train.loggers import unknown_services
 from anyformer.train.optim_config import Optim
 
 ROWS = Literal["stream", "packed", "padded"]
-LOOKS, SAVES = 20, 10
+EVALS, SAVES = 20, 10
 """So often in a run, unless the config says otherwise."""
 
 
@@ -185,7 +183,7 @@ class RunPart:
     """Loggers besides metrics.jsonl: tensorboard, wandb, trackio."""
 
     def eval_interval(self, total: int) -> int:
-        return self.eval_every or max(1, -(-total // LOOKS))
+        return self.eval_every or max(1, -(-total // EVALS))
 
     def save_interval(self, total: int) -> int:
         return self.save_every or max(1, -(-total // SAVES))
@@ -218,12 +216,9 @@ class Config:
     run: RunPart
 
     @classmethod
-    def from_data(cls, data: Mapping[str, Any], source: str = "") -> Config:
-        """Read plain data. Every problem is named in one InputError."""
-        return cls._read(data, source, Problems())
-
-    @classmethod
-    def _read(cls, data: Mapping[str, Any], source: str, problems: Problems) -> Config:
+    def from_data(cls, data: Mapping[str, Any], source: str = "", problems: Problems | None = None) -> Self:
+        """Read plain data. Every problem is named in one InputError, after the `problems` that are known already."""
+        problems = Problems() if problems is None else problems
         if isinstance(data.get("stages"), Mapping):
             problems.add("stages", "is one table, and there may be several; write [[stages]], with two brackets")
             data = {**data, "stages": [data["stages"]]}
@@ -245,17 +240,17 @@ class Config:
         return config
 
     @classmethod
-    def from_toml(cls, text: str, source: str = "", changes: Mapping[str, Any] | None = None) -> Config:
+    def from_toml(cls, text: str, source: str = "", changes: Mapping[str, Any] | None = None) -> Self:
         """Read a config's text, with dotted changes such as {"run.seed": 3}."""
         try:
             data = tomllib.loads(text)
         except (ValueError, RecursionError) as error:
             raise InputError(f"{source or 'the config'} is not TOML: {error}") from error
         problems = Problems()
-        return cls._read(_changed(cls, data, changes or {}, problems), source, problems)
+        return cls.from_data(_changed(cls, data, changes or {}, problems), source, problems)
 
     @classmethod
-    def from_file(cls, path: str | Path, changes: Mapping[str, Any] | None = None) -> Config:
+    def from_file(cls, path: str | Path, changes: Mapping[str, Any] | None = None) -> Self:
         """Read a config file. Relative paths in it begin where the command is called, not at the file."""
         place = Path(path)
         try:
@@ -353,8 +348,8 @@ def _changed(root: type[Config], data: Table, changes: Mapping[str, Any], proble
         chosen = stages if not place.isdigit() else stages[int(place) : int(place) + 1]
         name = ".".join(rest if place.isdigit() else [place, *rest])
         if not chosen or not name:
-            many = f"{len(stages)} stage{'' if len(stages) == 1 else 's'}"
-            problems.add(path, f"the config has {many}, counted from 0; write stages.0.steps=100")
+            count = f"{len(stages)} stage{'' if len(stages) == 1 else 's'}"
+            problems.add(path, f"the config has {count}, counted from 0; write stages.0.steps=100")
             continue
         for stage in chosen:
             stage |= merge(Stage, stage, {name: value})

@@ -5,12 +5,10 @@ takes one core for a moment, every one of those waits grows, and training slows 
 way on each core meet once in a step, so a busy core costs no more than its share; on an idle machine it is faster too.
 """
 
-from __future__ import annotations
-
 import collections
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 
@@ -33,7 +31,7 @@ class CpuWorkers:
         self._cores = 1
 
     @classmethod
-    def on(cls, device: torch.device, most: int) -> CpuWorkers:
+    def on(cls, device: torch.device, most: int) -> Self:
         """As many as help on a device, and no more than there are pieces of work."""
         return cls(max(1, min(LARGEST, torch.get_num_threads(), most)) if device.type == "cpu" else 1)
 
@@ -51,7 +49,7 @@ class CpuWorkers:
         while waiting:
             yield waiting.popleft().result()
 
-    def __enter__(self) -> CpuWorkers:
+    def __enter__(self) -> Self:
         if self.size > 1:
             self._cores = torch.get_num_threads()
             each = max(1, self._cores // self.size)

@@ -5,8 +5,6 @@ a step on an H200 in this way, and 19 ms where the host launches each kernel. Be
 found.
 """
 
-from __future__ import annotations
-
 import gc
 import math
 import warnings
@@ -15,7 +13,7 @@ from typing import Any
 
 import torch
 
-from anyformer.data.batch import Batch
+from anyformer.data.dataset import Batch
 from anyformer.errors import CapabilityError
 from anyformer.kernels.cuda_graph import CaptureError, Recorder, attempt
 from anyformer.model.reversible import replays_dropout
@@ -27,6 +25,47 @@ WARM = 2
 """Steps before the recording: kernels are compiled, and libraries take their memory."""
 
 Shapes = tuple[tuple[str, tuple[int, ...], str], ...]
+
+
+class _Recorded:
+    """Two graphs for batches of one shape, and the tensors that they read and write."""
+
+    def __init__(self, train_step: TrainStep, batch: Batch, device: torch.device, recorder: Recorder) -> None:
+        self.train_step, self.device = train_step, device
+        self.inputs = {name: torch.from_numpy(a).to(device) for name, a in batch.inputs.items()}
+        self.factor = torch.zeros((), device=device)
+        # While it is set nothing can change, so steps that are only recorded leave no trace.
+        self.skip = torch.ones((), dtype=torch.bool, device=device)
+        self.terms: Sums = {}
+        self.norm = self.factor
+        recorder.warm(self._both, WARM)
+        self.learn = recorder.record(self._learn)
+        self.move = recorder.record(self._move)
+
+    def _both(self) -> None:
+        self._learn()
+        self._move()
+
+    def _learn(self) -> None:
+        """Gradients of the mean loss, clipped, and what they are."""
+        train_step = self.train_step
+        with train_step.precision.products(self.device):
+            # Nothing that was cast outside of the recording may be read inside of it.
+            with train_step.precision.step(self.device, keep=False):
+                terms = train_step.objective.loss(train_step.model, self.inputs)
+            terms.total.backward()
+        self.terms = {name: value.detach() for name, value in (*terms.terms.items(), ("total", terms.total))}
+        self.norm = train_step.optimizers.clip(train_step.clip or math.inf)
+
+    def _move(self) -> None:
+        self.train_step.optimizers.step(self.factor, None, self.skip)
+
+    def load(self, batch: Batch, factor: float) -> None:
+        """Lay out what the next replay reads, without waiting."""
+        for name, array in batch.inputs.items():
+            held, given = self.inputs[name], torch.from_numpy(array)
+            held.copy_(given.pin_memory() if held.is_cuda else given, non_blocking=True)
+        self.factor.fill_(factor)
 
 
 class Captured:
@@ -122,51 +161,8 @@ def why_not(train_step: TrainStep, batch: Batch, device: torch.device) -> str:
         return f"only steps on a CUDA device can be recorded, and this model is on {device.type}; pick device = cuda"
     if train_step.ranks.world > 1:
         return f"processes meet in the middle of a step, and there are {train_step.ranks.world}; run one"
-    if train_step.micro and batch.units > train_step.micro:
-        return (
-            f"the pieces of a batch count by their labels, which differ; leave compute.micro ({train_step.micro}) out"
-        )
+    if (micro := train_step.micro) and batch.units > micro:
+        return f"the pieces of a batch count by their labels, which differ; leave compute.micro ({micro}) out"
     if replays_dropout(train_step.model):
         return "reversible blocks replay what they drop by the host's hand; leave dropout out"
     return ""
-
-
-class _Recorded:
-    """Two graphs for batches of one shape, and the tensors that they read and write."""
-
-    def __init__(self, train_step: TrainStep, batch: Batch, device: torch.device, recorder: Recorder) -> None:
-        self.train_step, self.device = train_step, device
-        self.inputs = {name: torch.from_numpy(a).to(device) for name, a in batch.inputs.items()}
-        self.factor = torch.zeros((), device=device)
-        # While it is set nothing can change, so steps that are only recorded leave no trace.
-        self.skip = torch.ones((), dtype=torch.bool, device=device)
-        self.terms: Sums = {}
-        self.norm = self.factor
-        recorder.warm(self._both, WARM)
-        self.learn = recorder.record(self._learn)
-        self.move = recorder.record(self._move)
-
-    def _both(self) -> None:
-        self._learn()
-        self._move()
-
-    def _learn(self) -> None:
-        """Gradients of the mean loss, clipped, and what they are."""
-        train_step = self.train_step
-        with train_step.precision.products(self.device):
-            # Nothing that was cast outside of the recording may be read inside of it.
-            with train_step.precision.step(self.device, keep=False):
-                terms = train_step.objective.loss(train_step.model, self.inputs)
-            terms.total.backward()
-        self.terms = {name: value.detach() for name, value in (*terms.terms.items(), ("total", terms.total))}
-        self.norm = train_step.optimizers.clip(train_step.clip or math.inf)
-
-    def _move(self) -> None:
-        self.train_step.optimizers.step(self.factor, None, self.skip)
-
-    def load(self, batch: Batch, factor: float) -> None:
-        """Lay out what the next replay reads, without waiting."""
-        for name, array in batch.inputs.items():
-            held, given = self.inputs[name], torch.from_numpy(array)
-            held.copy_(given.pin_memory() if held.is_cuda else given, non_blocking=True)
-        self.factor.fill_(factor)

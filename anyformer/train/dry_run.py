@@ -51,21 +51,18 @@ _known: WeakKeyDictionary[Components, tuple[Stretch, ...]] = WeakKeyDictionary()
 def stretches(components: Components) -> tuple[Stretch, ...]:
     """The stages of a run whose data are read."""
     if components not in _known:
+        stages, found = components.config.stages, list[Stretch]()
         # From the last to the first: the loaders that are needed first are still there when the run begins.
-        stages = range(len(components.config.stages))
-        _known[components] = tuple(reversed([_stretch(components, i) for i in reversed(stages)]))
+        for number, stage in reversed([*enumerate(stages)]):
+            loader = components.loader(number)
+            flops, cells = step_flops(components.specs[number], loader.batch(0).inputs)
+            read = {name: getattr(loader, name) for name in ("rows", "waste", "left_out", "shortened", "repeated")}
+            found.append(Stretch(
+                first=sum(each.steps for each in stages[:number]), steps=stage.steps, cells=cells, flops=flops, **read,
+                words=f"length {stage.length:,}, {stage.batch:,} rows", epochs=stage.steps * stage.batch / loader.rows,
+            ))  # fmt: skip
+        _known[components] = tuple(reversed(found))
     return _known[components]
-
-
-def _stretch(components: Components, number: int) -> Stretch:
-    stages, loader = components.config.stages, components.loader(number)
-    stage = stages[number]
-    flops, cells = step_flops(components.specs[number], loader.batch(0).inputs)
-    return Stretch(
-        first=sum(each.steps for each in stages[:number]), steps=stage.steps, cells=cells, flops=flops,
-        words=f"length {stage.length:,}, {stage.batch:,} rows", epochs=stage.steps * stage.batch / loader.rows,
-        **{name: getattr(loader, name) for name in ("rows", "waste", "left_out", "shortened", "repeated")},
-    )  # fmt: skip
 
 
 def load_of(components: Components, stage: int, device: torch.device) -> Load:
@@ -90,7 +87,7 @@ class HeldOutPasses:
     flops: float = 0.0
 
 
-def looks_of(components: Components) -> HeldOutPasses:
+def evals_of(components: Components) -> HeldOutPasses:
     """Evaluations of a run whose data are read."""
     run, total, valid = components.config.run, components.config.steps, components.valid
     if valid is None:
@@ -116,7 +113,7 @@ class Forecast:
     rate: float
     """FLOP/s of a large product in the dtype and on the cores that the run will use."""
     efficiency: float
-    looks: HeldOutPasses
+    evals: HeldOutPasses
     spoken: float
     saved: float
 
@@ -127,7 +124,7 @@ class Forecast:
     def parts(self) -> dict[str, float]:
         """Seconds that each part of the run is expected to take on one process."""
         speed = self.rate * self.efficiency
-        named = {"steps": self.flops / speed, "held-out loss": self.looks.flops / speed}
+        named = {"steps": self.flops / speed, "held-out loss": self.evals.flops / speed}
         named |= {"samples": self.spoken, "checkpoints": self.saved}
         return {name: seconds for name, seconds in named.items() if seconds}
 
@@ -141,13 +138,9 @@ class Forecast:
 
 def forecast(components: Components, device: torch.device) -> Forecast:
     """Estimate a run whose data are read; nothing is built and nothing is written."""
-    run, total, spec, compute = (
-        components.config.run,
-        components.config.steps,
-        components.spec,
-        components.config.compute,
-    )
-    loads = [load_of(components, i, device) for i in range(len(components.config.stages))]
+    config, spec = components.config, components.spec
+    run, total, compute = config.run, config.steps, config.compute
+    loads = [load_of(components, i, device) for i in range(len(config.stages))]
     sizes = [estimate.memory(load) for load in loads]
     stage = max(range(len(sizes)), key=lambda i: sizes[i].total)
     most = sizes[stage]
@@ -158,10 +151,7 @@ def forecast(components: Components, device: torch.device) -> Forecast:
     # One checkpoint before the first step, those on the way, and the last.
     saves, (least, speed) = 1 + -(-total // run.save_interval(total)), estimate.SAVED
     saved = saves * (least + (most.weights + most.optimizer + most.average) / speed)
-    dtype, compiled = (
-        torch.bfloat16 if compute.autocast == "bfloat16" else DTYPES[compute.dtype],
-        compute.compile != "none",
-    )
+    dtype = torch.bfloat16 if compute.autocast == "bfloat16" else DTYPES[compute.dtype]
     before = torch.get_num_threads()
     torch.set_num_threads(compute.threads or before)
     try:
@@ -169,10 +159,10 @@ def forecast(components: Components, device: torch.device) -> Forecast:
             rate = estimate.product_rate(device, dtype)
     finally:
         torch.set_num_threads(before)
-    share = estimate.EFFICIENCY["cuda compiled" if device.type == "cuda" and compiled else device.type]
+    share = estimate.EFFICIENCY["cuda compiled" if device.type == "cuda" and compute.compile != "none" else device.type]
     return Forecast(
         stretches=stretches(components), memory=most, stage=stage, load=loads[stage], rate=rate, efficiency=share,
-        looks=looks_of(components), spoken=spoken, saved=saved,
+        evals=evals_of(components), spoken=spoken, saved=saved,
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from anyformer.model.block import Block
 from anyformer.model.model import Model
 from anyformer.model.native_checkpoint import empty_model
 from anyformer.specs.model import ModelSpec
-from anyformer.train.activation_checkpointing import DEAR
+from anyformer.train.compile import DEAR
 from anyformer.train.config import Compute
 from anyformer.train.optim import Optimizers
 from anyformer.train.optim_config import Optim
@@ -111,16 +111,16 @@ def memory(load: Load) -> Memory:
     with notes.watching(), notes, _Played(autocast=autocast, device=load.device):
         load.objective.loss(model, given)
     rows = given["labels"].numel() if "labels" in given else 0
-    kept = notes.kept(*_loss_bytes(model, rows, torch.bfloat16 if autocast else dtype, load.device))
-    whole = 0 if load.shards == 1 else weights // max(1, len(kept.blocks))
+    saved, beside = _loss_bytes(model, rows, torch.bfloat16 if autocast else dtype, load.device)
+    whole = 0 if load.shards == 1 else weights // max(1, len(notes.inputs))
     return Memory(
         # A block's weights are gathered whole while it computes.
         weights=weights // load.shards + whole,
         gradients=weights // load.shards * at_once + whole,
         optimizer=state // load.shards,
         average=average // load.shards,
-        activations=kept.activations(load.compute.recompute) * at_once,
-        logits=kept.loss * at_once,
+        activations=notes.activations(load.compute.recompute, saved) * at_once,
+        logits=(saved + beside) * at_once,
         added_up=load.pieces > 1,
     )
 
@@ -191,34 +191,6 @@ VALUES = ("segments", "attention_mask", "positions")
 """Ends of the names of arguments that say who sees whom. Only their values matter, which are not there."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kept:
-    """Bytes that a pass keeps."""
-
-    outside: int
-    """By embedding, last norm and head."""
-    loss: int
-    """The head's gradient, which the loss makes at once, its copy on the way back, and a chunk of logits."""
-    blocks: tuple[int, ...]
-    """By each block."""
-    inputs: tuple[int, ...]
-    """The residual that each block reads: what it keeps if it is recomputed."""
-    dear: tuple[int, ...]
-    """What products and attention of each block give: what it keeps if only the rest is recomputed."""
-    widest: int
-    """The largest single tensor that is saved inside a block."""
-
-    def activations(self, recompute: str) -> int:
-        """Bytes at the moment when all blocks were passed and the last one is about to be gone through backwards."""
-        kept = {"none": sum(self.blocks), "block": sum(self.inputs), "selective": sum(self.inputs) + sum(self.dear)}
-        # What a block keeps of dear things is not made again.
-        dear = self.dear if recompute == "selective" else (0,) * len(self.blocks)
-        again = max((block - kept for block, kept in zip(self.blocks, dear, strict=True)), default=0)
-        again = 0 if recompute == "none" else max(again, 0)
-        # Gradients on their way through a block: two of its widest tensors at once.
-        return self.outside + kept[recompute] + again + 2 * self.widest
-
-
 def _loss_bytes(model: Model, rows: int, dtype: torch.dtype, device: str) -> tuple[int, int]:
     """Of the loss over a vocabulary: the gradient that autograd saves, and what else is there beside it."""
     spec = model.spec
@@ -232,7 +204,7 @@ def _loss_bytes(model: Model, rows: int, dtype: torch.dtype, device: str) -> tup
 
 
 class _Notes(TorchDispatchMode):
-    """Which storages are saved, and in which block."""
+    """Which storages a pass saves, and in which block."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -242,7 +214,9 @@ class _Notes(TorchDispatchMode):
         # Held, so that no number is given twice.
         self.seen: dict[int, tuple[Any, int | None]] = {}
         self.inputs: list[int] = []
+        """The residual that each block reads: what it keeps if it is recomputed."""
         self.dear: list[int] = []
+        """What products and attention of each block give: what it keeps if only the rest is recomputed."""
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -276,8 +250,10 @@ class _Notes(TorchDispatchMode):
             self.dear[self.block] += made.nbytes
         return made
 
-    def kept(self, saved: int, beside: int) -> Kept:
-        """All of it. `saved` and `beside` are bytes of the loss, of which autograd has noted the first."""
+    def activations(self, recompute: str, loss: int) -> int:
+        """Bytes at the moment when all blocks were passed and the last one is about to be gone through backwards, without
+        those of the loss that autograd has noted.
+        """
         blocks = [0] * len(self.inputs)
         outside = widest = 0
         for storage, block in self.seen.values():
@@ -286,10 +262,13 @@ class _Notes(TorchDispatchMode):
             else:
                 blocks[block] += storage.nbytes()
                 widest = max(widest, storage.nbytes())
-        return Kept(
-            outside=max(outside - saved, 0), loss=saved + beside, blocks=tuple(blocks), inputs=tuple(self.inputs),
-            dear=tuple(self.dear), widest=widest,
-        )  # fmt: skip
+        kept = {"none": sum(blocks), "block": sum(self.inputs), "selective": sum(self.inputs) + sum(self.dear)}
+        # What a block keeps of dear things is not made again.
+        dear = self.dear if recompute == "selective" else [0] * len(blocks)
+        again = max((block - held for block, held in zip(blocks, dear, strict=True)), default=0)
+        again = 0 if recompute == "none" else max(again, 0)
+        # Gradients on their way through a block: two of its widest tensors at once.
+        return max(outside - loss, 0) + kept[recompute] + again + 2 * widest
 
 
 class _Fused(Function):

@@ -5,8 +5,6 @@ network file system it holds between machines if the server keeps locks (NFS doe
 mounted with `nolock` or `local_lock`); where there are no locks at all, a warning says so.
 """
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json
@@ -15,7 +13,7 @@ import socket
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from weakref import WeakSet
 
 from anyformer.errors import TrainingError
@@ -25,8 +23,6 @@ MOST = 4096
 """Bytes that are read of what a holder wrote."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
 
-_held: WeakSet[Lock] = WeakSet()
-
 
 class Lock:
     """Held for the duration of a `with`; TrainingError, with the holder, if another process has it."""
@@ -35,7 +31,7 @@ class Lock:
         self.file = run / FILE
         self._handle = -1
 
-    def __enter__(self) -> Lock:
+    def __enter__(self) -> Self:
         handle = os.open(self.file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,10 +53,10 @@ class Lock:
             )
         self._handle = handle
         _held.add(self)
-        told = {"pid": os.getpid(), "host": socket.gethostname(), "started": time.strftime("%Y-%m-%d %H:%M:%S")}
+        holder = {"pid": os.getpid(), "host": socket.gethostname(), "started": time.strftime("%Y-%m-%d %H:%M:%S")}
         # Not a rename: the lock belongs to this file, and another of the same name would have one of its own.
         os.ftruncate(handle, 0)
-        os.pwrite(handle, json.dumps(told).encode(), 0)
+        os.pwrite(handle, json.dumps(holder).encode(), 0)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -74,11 +70,14 @@ class Lock:
             _held.discard(self)
 
 
+_held: WeakSet[Lock] = WeakSet()
+
+
 def _words(holder: bytes) -> str:
     """Who holds the lock, for people; what is in the file is only a hint."""
     try:
-        told: Any = json.loads(holder)
-        return f"process {int(told['pid'])} on {told['host']!s:.80} (since {told['started']!s:.40})"
+        found: Any = json.loads(holder)
+        return f"process {int(found['pid'])} on {found['host']!s:.80} (since {found['started']!s:.40})"
     except (ValueError, TypeError, KeyError, RecursionError):
         return "another process"
 

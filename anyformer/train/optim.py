@@ -7,17 +7,13 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from anyformer.errors import CheckpointError, InputError, TrainingError, nearest
+from anyformer.errors import InputError, TrainingError
 from anyformer.model.model import Model
-from anyformer.optim.clip import clip, settled
 from anyformer.optim.grouping import GROUPS, Group, group_of
-from anyformer.optim.rule import OptimizedParam, Rule, StepSize, Update, as_dtensor, lists, local
+from anyformer.optim.rule import OptimizedParam, Rule, StepSize, Update, clip, lists, local, settled
 from anyformer.specs.parameters import weights
 from anyformer.train.cpu_workers import CpuWorkers
 from anyformer.train.optim_config import Optim
-
-NAMED = 5
-"""So many keys of a state that does not fit are named."""
 
 
 class Optimizers:
@@ -84,41 +80,6 @@ class Optimizers:
         """What is remembered, as `parameter/slot`. These are the tensors themselves: copy them before the next step."""
         return {f"{each.name}/{slot}": tensor for each in self.all for slot, tensor in each.slots.items()}
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        """Take over what `state` answered, to the bit. Whatever does not fit is refused before anything changes."""
-        check(state, self.state(), "the optimizer's state")
-        take(state, self.state())
-
-
-def check(given: Mapping[str, Tensor], wanted: Mapping[str, Tensor], what: str) -> None:
-    """Refuse a state whose names, shapes or dtypes are not those that are wanted."""
-    wrong = [f"{key}: is missing" for key in wanted if key not in given]
-    # The nearest right spelling, without the list of all keys, which may be thousands.
-    near = {key: nearest(key, wanted).split(" (known")[0].rstrip(";") for key in given if key not in wanted}
-    wrong += [f"{key}: is unknown{spelled}" for key, spelled in near.items()]
-    for key, tensor in wanted.items():
-        found = given.get(key)
-        if found is not None and (found.shape != tensor.shape or found.dtype != tensor.dtype):
-            have, want = (f"{tuple(t.shape)} of {t.dtype}" for t in (found, tensor))
-            wrong.append(f"{key}: is {have}, and must be {want}")
-    if wrong:
-        more = [f"and {len(wrong) - NAMED} more"] if len(wrong) > NAMED else []
-        title = f"{what} does not fit this model and its config; both must be as they were:"
-        raise CheckpointError("\n  ".join([title, *wrong[:NAMED], *more]))
-
-
-@torch.no_grad()
-def take(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
-    """Copy a state that was checked into the tensors that hold it."""
-    for key, tensor in own.items():
-        value, cut = given[key], as_dtensor(tensor)
-        if cut is not None and type(value) is Tensor:
-            from torch.distributed.tensor import distribute_tensor
-
-            # A whole tensor for one that is cut over processes: each takes its part.
-            value = distribute_tensor(value.to(cut.device), cut.device_mesh, cut.placements)
-        tensor.copy_(value)
-
 
 class Ema:
     """After t updates: (1 - f) sum of f^(t - i) w_i, divided by 1 - f^t, so that the weights count 1 in all.
@@ -156,10 +117,9 @@ class Ema:
         finally:
             take(before, own)
 
-    def state(self) -> dict[str, Tensor]:
-        """What is remembered, as `parameter/ema`, and the number of updates. Copy it before the next one."""
-        return {f"{name}/ema": mean for name, mean in self.means.items()} | {"ema/steps": self.steps}
 
-    def load(self, state: Mapping[str, Tensor]) -> None:
-        check(state, self.state(), "the mean of the weights (run.ema)")
-        take(state, self.state())
+@torch.no_grad()
+def take(given: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """Copy values by name into the tensors that hold them."""
+    for name, tensor in own.items():
+        tensor.copy_(given[name])

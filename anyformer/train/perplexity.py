@@ -1,16 +1,14 @@
-"""How well a model predicts texts: perplexity and bits per byte, in sliding windows.
+"""How well a model predicts texts, by perplexity and bits per byte in sliding windows; and held-out examples in a run.
 
-One rule, whoever asks. A text is split into documents at lines of `<|endoftext|>`; the ids of each are those of
+Of texts there is one rule, whoever asks. A text is split into documents at lines of `<|endoftext|>`; the ids of each are those of
 `anyformer.data.tokenizer`; each is read in windows of `context` tokens that move on by `stride`, and no window crosses into
 another document. The first token of a document is only read. `Score.rule` says all of it in words.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +16,15 @@ from torch.nn import functional as F
 
 from anyformer.data.corpus import SEPARATOR
 from anyformer.data.corpus import documents as split_documents
+from anyformer.data.loader import BatchLoader
+from anyformer.data.objectives import Objective
 from anyformer.data.tokenizer import Tokenizer, begins, document_ids
 from anyformer.errors import DataError, InputError
 from anyformer.model.eval_mode import eval_mode, without_head
-from anyformer.model.model import Model
+from anyformer.model.model import Model, Output
 from anyformer.train.cpu_workers import CpuWorkers
+from anyformer.train.ranks import ALONE, Ranks
+from anyformer.train.train_step import Precision, even, on_device
 
 TOKENS = {"cpu": 2048}
 """Tokens that are read at once. A CPU is fastest while they stay in its caches."""
@@ -30,6 +32,8 @@ MANY = 32_768
 """The same on an accelerator."""
 LOGITS = 2**22
 """Logits that are held at once."""
+EVAL_LOGITS = 2**26
+"""The same for held-out examples in a run."""
 GIVEN = "as given"
 """Documents and their first tokens where only ids were given."""
 
@@ -65,23 +69,19 @@ class Score:
     @property
     def rule(self) -> str:
         """How it was measured: two figures compare where this is equal."""
-        return rule(self.documents, self.split, self.begin, self.context, self.stride)
+        count = f"{self.documents:,} document{'' if self.documents == 1 else 's'}"
+        windows = f"windows of {self.context:,} tokens, moved by {self.stride:,}"
+        return f"{count} ({self.split}), {self.begin}; {windows}"
 
     @property
     def bits_per_byte(self) -> float | None:
         """Bits for each byte of text, which compares models whatever their tokenizers; None if only ids were given."""
         return self.nats / math.log(2) / self.bytes if self.bytes else None
 
-    def __add__(self, other: Score) -> Score:
+    def __add__(self, other: Self) -> Self:
         sums = {name: getattr(self, name) + getattr(other, name) for name in ("tokens", "bytes", "nats", "documents")}
         words = {name: (getattr(self, name), getattr(other, name)) for name in ("split", "begin")}
         return replace(self, **sums, **{name: "; ".join(dict.fromkeys(both)) for name, both in words.items()})
-
-
-def rule(documents: int, split: str, begin: str, context: int, stride: int) -> str:
-    """How texts were read, in words."""
-    count = f"{documents:,} document{'' if documents == 1 else 's'}"
-    return f"{count} ({split}), {begin}; windows of {context:,} tokens, moved by {stride:,}"
 
 
 class Window(NamedTuple):
@@ -140,17 +140,13 @@ def read_documents(model: Model, tokenizer: Tokenizer, texts: str | Sequence[str
     skipped = unpredicted(model)
     found = document_ids(model.spec, tokenizer, some)
     read = [row.ids[row.before : skipped] for row in found]
-    total = sum(len(text.encode()) for text in some)
-    size = total - sum(_bytes_of(tokenizer, ids) for ids in read if ids)
+    size = sum(len(text.encode()) for text in some)
+    for ids in read:
+        # The first tokens of a text may end within a character.
+        text = tokenizer.decode(ids)
+        whole = len(ids) > 1 and "\ufffd" not in text
+        size -= len(text.encode()) if whole else sum(map(tokenizer.bytes_of, ids))
     return Documents([row.ids for row in found], size, split, begins(model.spec, tokenizer, found))
-
-
-def _bytes_of(tokenizer: Tokenizer, ids: list[int]) -> int:
-    """Bytes of UTF-8 that the first tokens of a text stand for, though they may end within a character."""
-    text = tokenizer.decode(ids)
-    if len(ids) > 1 and "\ufffd" not in text:
-        return len(text.encode())
-    return sum(map(tokenizer.bytes_of, ids))
 
 
 def unpredicted(model: Model) -> int:
@@ -300,3 +296,66 @@ class Reader:
         for some, wanted in zip(hidden.split(self.few), labels.split(self.few), strict=True):
             logits: Tensor = self.head(some)
             yield logits.to(torch.promote_types(logits.dtype, torch.float32)), wanted
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalResult:
+    """Held-out loss and metrics."""
+
+    loss: float
+    """Mean over the labels that count, without label smoothing or anything added for training: nats per token."""
+    labels: int
+    figures: dict[str, float]
+    """Further metrics of the objective, such as accuracy."""
+    rows: int
+    all_rows: int
+    """Rows that there are: fewer were read if they are a sample."""
+
+    @property
+    def perplexity(self) -> float:
+        """Exp of the loss; of use where the loss is nats per token."""
+        return perplexity(self.loss)
+
+
+def evaluate(
+    model: Model,
+    loader: BatchLoader,
+    objective: Objective,
+    *,
+    precision: Precision,
+    batches: int = 0,
+    ranks: Ranks = ALONE,
+    watch: Callable[[Output, dict[str, torch.Tensor]], None] | None = None,
+    report: Callable[[int, int], None] | None = None,
+) -> EvalResult:
+    """Evaluate on so many batches of a sample of the rows, always the same, without dropout; 0: all rows once.
+
+    `watch` gets the model's output and inputs for each piece of a batch. `report` is called at the beginning and after
+    each batch with the rows that were read and their total.
+    """
+    device = next(model.parameters()).device
+    sums: dict[str, torch.Tensor] = {}
+    read, total, tell = 0, loader.swept(batches), report or (lambda *_: None)
+    tell(read, total)
+    with eval_mode(model), torch.no_grad(), precision.step(device):
+        for batch in loader.sweep(ranks.dp_size, few=batches):
+            mine = ranks.share(batch)
+            cells = max(array.size for array in mine.inputs.values())
+            logits = cells * (model.spec.vocab if model.spec.head.predicts_tokens else 1)
+            for part in mine.split(even(mine.units, max(1, math.ceil(logits / EVAL_LOGITS)))):
+                inputs = on_device(part, device)
+                # Of the labels as they are: exp of a smoothed loss is no perplexity.
+                terms, out = objective.answer(model, inputs, label_smoothing=0.0)
+                if watch is not None:
+                    watch(out, inputs)
+                plain = terms.terms.get("cross_entropy", terms.terms.get("squared_error", terms.total))
+                found = {"loss": (float(plain) * part.labels, float(part.labels)), **objective.judge(out, inputs)}
+                for name, pair in found.items():
+                    sums[name] = sums.get(name, 0) + torch.tensor(pair, dtype=torch.float64)
+            read = min(read + batch.units, total)
+            tell(read, total)
+    totals = {name: ranks.total(row.to(device)).tolist() for name, row in sums.items()}
+    # The mean of nothing is no number: 0 would be the best loss of all.
+    means = {name: total / counted if counted else math.nan for name, (total, counted) in totals.items()}
+    labels = int(totals["loss"][1])
+    return EvalResult(loss=means.pop("loss"), labels=labels, figures=means, rows=total, all_rows=loader.swept())

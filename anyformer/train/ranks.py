@@ -16,7 +16,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from anyformer.data.batch import Batch
+from anyformer.data.dataset import Batch
 from anyformer.errors import InputError, TrainingError
 from anyformer.train.config import Many
 

@@ -4,24 +4,39 @@ No state of a random generator is kept, because there is none to keep: what a st
 and the process alone, and so does its batch. A state that is not there can't be restored wrongly.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import json
 import platform
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, NamedTuple, get_origin, get_type_hints
+from typing import Any, Self, get_origin, get_type_hints
 
 import torch
 
+from anyformer.data.dataset import Batch
 from anyformer.errors import CheckpointError
 from anyformer.optim.schedule import Schedule
 from anyformer.train.config import Config, only_warned
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """What a run has behind it."""
+
+    step: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    batch: str = ""
+
+    def after(self, batch: Batch) -> Self:
+        return replace(self, step=self.step + 1, tokens=self.tokens + batch.tokens, batch=batch.digest)
+
+    def later(self, seconds: float) -> Self:
+        return replace(self, seconds=self.seconds + seconds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +64,7 @@ class RunState:
     """From which step on the schedule was that of a run of how many steps; empty: never of another number."""
 
     @classmethod
-    def from_data(cls, data: Mapping[str, Any], source: str) -> RunState:
+    def from_data(cls, data: Mapping[str, Any], source: str) -> Self:
         """Read plain data; CheckpointError with all that is wrong."""
         data, kinds = EARLIER | dict(data), get_type_hints(cls)
         problems = [f"{name}: is missing" for name in kinds.keys() - data.keys()]
@@ -107,24 +122,16 @@ def _cpu() -> str:
     return platform.processor() or platform.machine()
 
 
-class Differences(NamedTuple):
-    """What a run that is to be continued finds changed, each with both values."""
-
-    refused: list[str]
-    changed: list[str]
-    """Settings that may be others from here on."""
-    warned: list[str]
-    """Where the last bits come from."""
-
-
-def differences(old: RunState, new: RunState) -> Differences:
-    """Compare what a checkpoint was made of with what is there now. What the run counts does not matter."""
+def differences(old: RunState, new: RunState) -> tuple[list[str], list[str], list[str]]:
+    """What a checkpoint was made of and what is there now, where they differ: refused, settings that may be others from
+    here on, and where the last bits come from. What the run counts does not matter.
+    """
     lines = _differing("data.", old.data, new.data) + _differing("spec.", old.spec, new.spec)
     lines += _differing("", old.config, new.config) + _differing("run.", {"seed": old.seed}, {"seed": new.seed})
     lines += _differing("", {"tokenizer": old.tokenizer}, {"tokenizer": new.tokenizer})
     changed = [line for line in lines if only_warned(line.split(":")[0])]
     warned = _differing("versions.", old.versions, new.versions) + _differing("machine.", old.machine, new.machine)
-    return Differences([line for line in dict.fromkeys(lines) if line not in changed], changed, warned)
+    return [line for line in dict.fromkeys(lines) if line not in changed], changed, warned
 
 
 def _differing(prefix: str, was: Mapping[str, Any], now: Mapping[str, Any], most: int = 80) -> list[str]:
@@ -142,16 +149,16 @@ def _differing(prefix: str, was: Mapping[str, Any], now: Mapping[str, Any], most
 
 def check_resume(old: RunState, new: RunState, run: Path, allowed: Collection[str] = ()) -> None:
     """Refuse to resume a run as another one, naming every key not `allowed`; warn of what changes last bits."""
-    found = differences(old, new)
+    differing, changed, warned = differences(old, new)
     starts = tuple(f"{name}{end}" for name in allowed for end in ":.")
-    refused = [line for line in found.refused if not line.startswith(starts)]
+    refused = [line for line in differing if not line.startswith(starts)]
     if refused:
         raise CheckpointError(
             "\n  ".join([f"{run} was begun otherwise, and can't be continued like this:", *refused])
             + "\nSet these back to continue it, or give run.folder another name to begin a new run"
         )
     elsewhere = "goes on elsewhere than it began, so it may differ in the last bits"
-    for what, lines in (("goes on with other settings than it began with", found.changed), (elsewhere, found.warned)):
+    for what, lines in (("goes on with other settings than it began with", changed), (elsewhere, warned)):
         if lines:
             warnings.warn("\n  ".join([f"{run} {what}:", *lines]), stacklevel=2)
 

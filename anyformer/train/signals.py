@@ -3,14 +3,12 @@
 What is saved before the end is the run's business; here a signal only becomes something that a loop can ask for.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading
 import time
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 APART = 1.0
@@ -45,7 +43,7 @@ class StopSignals:
         if self.signal is not None:
             raise KeyboardInterrupt if self.signal == signal.SIGINT else SystemExit(self.status)
 
-    def __enter__(self) -> StopSignals:
+    def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for each in SIGNALS:
                 self._before[each] = signal.signal(each, self._arrived)

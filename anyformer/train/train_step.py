@@ -3,30 +3,31 @@
 Nothing here waits for an accelerator: what a step found is read from it when somebody asks, a step later.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from anyformer.data.batch import Batch
+from anyformer.data.dataset import Batch
 from anyformer.data.objectives import Objective
-from anyformer.errors import InputError
+from anyformer.errors import CheckpointError, InputError, TrainingError
 from anyformer.kernels.loss import LossTerms
 from anyformer.model.model import Model
 from anyformer.model.reversible import replays_dropout
 from anyformer.train.cpu_workers import CpuWorkers
 from anyformer.train.optim import Optimizers
 from anyformer.train.ranks import ALONE, Ranks
-from anyformer.train.spike_guard import SpikeGuard
 
+WINDOW = 64
+"""So many gradient norms of the past a spike is measured by."""
+ENOUGH = 16
+"""With fewer than these there is no telling what is usual."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64}
 
 
@@ -83,6 +84,20 @@ Sums = dict[str, Tensor]
 """Terms of the loss by name, and the loss itself as `total`; each a mean over the labels that count."""
 
 
+@dataclass(frozen=True)
+class StepMetrics:
+    """What a step found, as numbers."""
+
+    terms: dict[str, float]
+    norm: float
+    skipped: bool
+
+    @property
+    def loss(self) -> float:
+        """What people look at: the cross-entropy or the squared error without anything added to it."""
+        return self.terms.get("cross_entropy", self.terms.get("squared_error", self.terms["total"]))
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepResult:
     """What a step found, still on its device."""
@@ -99,18 +114,102 @@ class StepResult:
         return StepMetrics(dict(zip(self.terms, values, strict=True)), norm, bool(self.skipped))
 
 
-@dataclass(frozen=True)
-class StepMetrics:
-    """What a step found, as numbers."""
+class SpikeGuard:
+    """Keeps numbers that are not finite, and spikes, from the weights. Judges each step by its loss and the norm of its
+    gradients, both of the whole batch and alike on all processes.
 
-    terms: dict[str, float]
-    norm: float
-    skipped: bool
+    The judgement is a tensor beside the loss and the gradients, so nothing waits for an accelerator: the update reads it
+    there, and the host looks at it when it reads what the step found.
 
-    @property
-    def loss(self) -> float:
-        """What people look at: the cross-entropy or the squared error without anything added to it."""
-        return self.terms.get("cross_entropy", self.terms.get("squared_error", self.terms["total"]))
+    A spike is a norm of more than `spike` times the median of the last ones that were let through: a median does not
+    move when a few of them are odd. `spike=None` refuses only what is not finite.
+    """
+
+    def __init__(
+        self, action: Literal["skip", "stop"] = "skip", spike: float | None = None, patience: int = 10
+    ) -> None:
+        self.action, self.spike, self.patience = action, spike, patience
+        self.skipped = 0
+        """Steps that were left out so far."""
+        self.in_a_row = 0
+        """Steps that were left out since the last one that was not."""
+        self._stage = 0
+        self._norms_W = torch.full((WINDOW,), math.inf, dtype=torch.float64)
+        self._count = torch.zeros((), dtype=torch.int64)
+
+    @torch.no_grad()
+    def judge(self, loss: Tensor, norm: Tensor) -> Tensor:
+        """Whether the weights must be left as they are: a truth value on the device of the norm."""
+        loss, norm = loss.detach(), norm.detach().double()
+        skip = ~(loss.isfinite() & norm.isfinite())
+        if self.spike is None:
+            return skip
+        self._norms_W, self._count = self._norms_W.to(norm.device), self._count.to(norm.device)
+        # Slots that are still empty hold infinity and come last.
+        held = self._count.clamp(max=WINDOW)
+        middle = ((held - 1) // 2).clamp(min=0)
+        usual = self._norms_W.sort().values.gather(0, middle[None])[0]
+        skip = skip | ((held >= ENOUGH) & (norm > self.spike * usual))
+        slot_W = torch.arange(WINDOW, device=norm.device) == self._count % WINDOW
+        self._norms_W = torch.where(slot_W & ~skip, norm, self._norms_W)
+        self._count = self._count + ~skip
+        return skip
+
+    def enter(self, stage: int) -> None:
+        """Forget what is usual when another stage begins: rows of another length have gradients of another size.
+
+        A checkpoint at the end of a stage knows that the next one has not begun.
+        """
+        if stage != self._stage:
+            self._stage = stage
+            self._norms_W = torch.full_like(self._norms_W, math.inf)
+            self._count = torch.zeros_like(self._count)
+
+    def settle(self, skipped: bool, *, step: int, loss: float, norm: float, where: Callable[[], str]) -> str:
+        """Count a judged step, in order; what was wrong on the batch that `where` names. TrainingError ends the run."""
+        if not skipped:
+            self.in_a_row = 0
+            return ""
+        self.skipped += 1
+        self.in_a_row += 1
+        cause = f"the gradient's norm, {norm:.4g}, was more than {self.spike} times the usual one (loss {loss:.4g})"
+        if not math.isfinite(loss):
+            cause = f"the loss was {loss}"
+        elif not math.isfinite(norm):
+            cause = f"the gradient's norm was {norm} (loss {loss:.4g})"
+        fault = f"step {step}: {cause} on batch {where()}; the weights were left as they were"
+        if self.action == "stop":
+            raise TrainingError(
+                f"{fault}, and the run ends, because guard.action is stop. Look at these examples, or set "
+                "guard.action = skip to leave such steps out; the same command continues from the last checkpoint"
+            )
+        if self.in_a_row >= self.patience:
+            raise TrainingError(
+                f"{fault}. {self.in_a_row} steps in a row were left out, which is guard.patience, so the run ends. The "
+                "model may be unstable: lower the learning rate, add qk_norm or a norm before each branch "
+                "(norm.placement = pre)" + ("" if self.spike is None else f", or raise guard.spike, {self.spike:g}")
+            )
+        return fault
+
+    def state(self) -> dict[str, Any]:
+        """All that a resume needs, as plain numbers. Waits for the device."""
+        count = int(self._count)
+        counts = {"skipped": self.skipped, "in_a_row": self.in_a_row, "stage": self._stage, "count": count}
+        return counts | {"norms": self._norms_W.tolist()[: min(count, WINDOW)]}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        try:
+            skipped, row, stage, count = (int(state[name]) for name in ("skipped", "in_a_row", "stage", "count"))
+            norms = [float(norm) for norm in state["norms"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"guard: its state can't be read: {error!r}") from error
+        whole = len(norms) == min(count, WINDOW) and all(map(math.isfinite, norms))
+        if not whole or min(skipped, row, stage, count) < 0:
+            raise CheckpointError(f"guard: its state does not hold together: {count} steps, {len(norms)} norms")
+        self.skipped, self.in_a_row, self._stage = skipped, row, stage
+        rest = [math.inf] * (WINDOW - len(norms))
+        self._norms_W = torch.tensor(norms + rest, dtype=torch.float64, device=self._norms_W.device)
+        self._count = torch.tensor(count, device=self._count.device)
 
 
 @dataclass(kw_only=True)

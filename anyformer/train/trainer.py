@@ -4,26 +4,100 @@ The same config again goes on with the same run. Everything that a step does dep
 checkpoint holds, so a run that was interrupted ends as one that was not.
 """
 
-from __future__ import annotations
-
 import collections
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from anyformer.data.batch import Batch
+from anyformer.data.dataset import Batch
 from anyformer.train.components import Components
 from anyformer.train.config import Config
 from anyformer.train.dry_run import explain_oom
-from anyformer.train.evaluation import evaluate
-from anyformer.train.events import Evaluated, Event, Progress, Resumed, Sampled, Saved, Step, Stopped
 from anyformer.train.loggers import Logger, LoggerGroup, Metrics, finals, points, read_metrics, services, trim
+from anyformer.train.perplexity import evaluate
 from anyformer.train.report import About, Report, about_of
+from anyformer.train.run_state import Progress
 from anyformer.train.signals import StopSignals
 from anyformer.train.train_step import StepResult
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A batch was learned from."""
+
+    step: int
+    """Counted from 1."""
+    stage: int
+    loss: float
+    """Mean over the labels that count, before the update, without anything that is only added."""
+    terms: dict[str, float]
+    """All terms of the loss, and their weighted sum as `total`."""
+    gradient_norm: float
+    rate: float
+    tokens: int
+    seconds: float
+    batch: str
+    skipped: bool
+    """The weights were left as they were: a number was not finite, or far out of line."""
+    memory: int
+    """Bytes of the device that were in use at most so far; on a CPU, of the process."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """Held-out examples were measured on."""
+
+    step: int
+    tokens: int
+    loss: float
+    figures: dict[str, float]
+    labels: int
+    bits_per_byte: float | None
+    rows: int
+    all_rows: int
+    """Rows of the held-out part: two points are of one curve if both numbers are the same."""
+    final: bool = False
+    """Whether it is the word on the whole held-out part, at the end, and no point of the curve."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled:
+    """The model said something."""
+
+    step: int
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """A checkpoint is on the disk; of what an accelerator holds, it is copied and being written."""
+
+    step: int
+    place: Path
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumed:
+    """The run goes on from a checkpoint."""
+
+    step: int
+    place: Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stopped:
+    """Somebody asked for a stop; everything is saved."""
+
+    step: int
+    status: int
+    """The exit status that tells by which signal."""
+
+
+Event = Step | Evaluated | Sampled | Saved | Resumed | Stopped
 
 Sample = Callable[[Components, int], str]
 """Generates a sample after a step; what generates is not known here."""
@@ -66,7 +140,7 @@ class Trainer:
     def folder(self) -> Path:
         return self.components.folder
 
-    def __enter__(self) -> Trainer:
+    def __enter__(self) -> Self:
         try:
             self.components.open()
         except BaseException as error:
@@ -91,7 +165,12 @@ class Trainer:
         measured = any(seen.get("step") == self.total for seen in last)
         # By the first process's files: all must do the same, and others may read too early, or other disks.
         unmeasured = end == self.total and not components.ranks.broadcast(measured)
-        loggers = self._logger_group(progress, new=progress.step < end or unmeasured)
+        loggers = LoggerGroup([])
+        if components.ranks.is_rank0 and (progress.step < end or unmeasured):
+            # One that can't begin is an error before the first step.
+            report = Report(self.folder, self.about(components))
+            loggers = LoggerGroup([*services(self.config.run.log, self.folder), *self.loggers, report])
+            loggers.begin(self.folder.resolve().name, self.config.to_data(), progress.step)
         with StopSignals() as stopping, Metrics(self.folder, loggers, quiet=not components.ranks.is_rank0) as metrics:
             if place is not None:
                 yield Resumed(step=progress.step, place=place)
@@ -137,16 +216,6 @@ class Trainer:
                 metrics.tell("end", step=progress.step)
             if stop:
                 yield Stopped(step=progress.step, status=stopping.status)
-
-    def _logger_group(self, progress: Progress, *, new: bool) -> LoggerGroup:
-        """The loggers of this part of the run; one that can't begin is an error before the first step."""
-        components = self.components
-        if not new or not components.ranks.is_rank0:
-            return LoggerGroup([])
-        report = Report(self.folder, self.about(components))
-        loggers = LoggerGroup([*services(self.config.run.log, self.folder), *self.loggers, report])
-        loggers.begin(self.folder.resolve().name, self.config.to_data(), progress.step)
-        return loggers
 
     def _due(self, step: int, end: int) -> tuple[bool, bool, bool]:
         run, total = self.config.run, self.total

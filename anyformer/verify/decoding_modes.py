@@ -167,15 +167,14 @@ class HalfRight:
             for each, n in zip(sequences, most, strict=True)
         ]
         return [
-            mine if mine and self.rng.random() < 0.5 else [self._spoil(token) for token in right]
+            mine
+            if mine and self.rng.random() < 0.5
+            else [token if self.rng.random() < 0.67 else (token + 1) % self.vocab for token in right]
             for mine, right in zip(from_text, from_answer, strict=True)
         ]
 
     def forget(self, sequence: Sequence) -> None:
         self.lookup.forget(sequence)
-
-    def _spoil(self, token: int) -> int:
-        return token if self.rng.random() < 0.67 else (token + 1) % self.vocab
 
 
 def proposals(task: Task, known: Completions, rng: random.Random) -> Completions:
@@ -232,16 +231,13 @@ def batching(task: Task, known: Completions, rng: random.Random) -> Completions:
     return _completions([added[row] for row in rows])
 
 
+NO_PROMPT = "a decoder that begins with one token has no prompt to cut"
 MODES = (
     DecodingMode("without a cache", partial(batched, left=False, use_cache=False)),
     DecodingMode("in a batch, padded left", partial(batched, left=True)),
     DecodingMode("in a batch, padded right", partial(batched, left=False)),
     DecodingMode("streamed", streamed),
-    DecodingMode(
-        "prompt in pieces",
-        chunks,
-        absent=lambda task: "a decoder that begins with one token has no prompt to cut" if task.seq2seq else None,
-    ),
+    DecodingMode("prompt in pieces", chunks, absent=lambda task: NO_PROMPT if task.seq2seq else None),
     DecodingMode("in blocks, in pieces", blocks),
     DecodingMode("samples of one reading", samples, copies=SAMPLES),
     DecodingMode("with proposals", proposals),
@@ -254,9 +250,8 @@ MODES = (
 def decision(task: Task, row: int, ids: Rows[int]) -> Tensor:
     """Logits (V,) by which the token after these new ones is chosen, read without a cache."""
     ids_BT = torch.tensor([[*task.starts[row], *ids]], device=task.prompts[0].device)
-    given = (
-        {"input_ids": task.prompts[row][None], "decoder_input_ids": ids_BT} if task.seq2seq else {"input_ids": ids_BT}
-    )
+    source = {"input_ids": task.prompts[row][None]} if task.seq2seq else {}
+    given = source | {"decoder_input_ids" if task.seq2seq else "input_ids": ids_BT}
     with torch.inference_mode(), eval_mode(task.model):
         return task.model(**given, **task.rope_length).logits[0, -1]
 

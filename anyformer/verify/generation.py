@@ -171,12 +171,16 @@ def _compare(
             row.difference = max(row.difference or 0.0, apart)
         if same == len(want.ids) == len(each.ids):
             continue
-        if not strict and same < shortest and _tied(task, i, copies, want, each.ids[same], same):
-            row.ties += 1
-            continue
+        prompt, stream = divmod(i, copies)
+        if not strict and same < shortest:
+            point_B, logits_V = task.point(prompt, same, stream), decision(task, prompt, want.ids[:same])
+            point = None if point_B is None else float(point_B)
+            if is_tie(logits_V, want.ids[same], each.ids[same], temperature=task.temperature, point=point):
+                row.ties += 1
+                continue
         row.mismatches += 1
         kind = f"temperature {task.temperature:g}" if task.temperature else "greedy"
-        row.first = row.first or f"prompt {i // copies}, {kind}, new token {same}"
+        row.first = row.first or f"prompt {prompt}, {kind}, new token {same}"
 
 
 def is_tie(logits_V: Tensor, want: int, other: int, *, temperature: float, point: float | None) -> bool:
@@ -192,10 +196,3 @@ def is_tie(logits_V: Tensor, want: int, other: int, *, temperature: float, point
     below_V = (logits_V / temperature).softmax(-1).cumsum(-1)
     apart = below_V[other - 1] - point if want < other else point - below_V[other]
     return float(apart) <= TIE
-
-
-def _tied(task: Task, answer: int, copies: int, want: Completion, other: int, step: int) -> bool:
-    row, stream = divmod(answer, copies)
-    point_B, logits_V = task.point(row, step, stream), decision(task, row, want.ids[:step])
-    point = None if point_B is None else float(point_B)
-    return is_tie(logits_V, want.ids[step], other, temperature=task.temperature, point=point)

@@ -145,7 +145,13 @@ def packing(
             after = _answers(model, [*made[:i], other, *made[i + 1 :]], seed)
             moved.append(tuple(map(difference, after, before)))
             progress.tick()
-    gradient, worst = _worst(model, row_gradients, gradients)
+    # Each relative to that parameter's own largest. A gradient that mathematics makes zero is nothing but rounding, and
+    # is compared with the largest of all; so is, at a millionth, what is smaller than that.
+    largest, quiet = max(float(g.abs().max()) for g in gradients), silent(model.spec)
+    gradient, worst = max(
+        (difference(a, b, largest if name in quiet else max(float(b.abs().max()), 1e-6 * largest)), name)
+        for (name, _), a, b in zip(model.named_parameters(), row_gradients, gradients, strict=True)
+    )
     return Packing(
         lengths=tuple(each.lengths for each in made), exact=is_exact(model.spec),
         answers=tuple(map(difference, together, alone)), loss=difference(torch.tensor(row_loss), torch.tensor(loss)),
@@ -245,16 +251,3 @@ def _trained(model: Model, documents: list[Document], seed: int) -> tuple[list[T
     found = iter(torch.autograd.grad(total, learned, allow_unused=True, materialize_grads=True) if learned else ())
     gradients = [next(found) if p.requires_grad else torch.zeros_like(p) for p in model.parameters()]
     return _split(out, documents), float(total.detach()), gradients
-
-
-def _worst(model: Model, row: list[Tensor], alone: list[Tensor]) -> tuple[float, str]:
-    """The largest difference of a gradient and whose it is, relative to that parameter's own largest.
-
-    A gradient that mathematics makes zero is nothing but rounding, and is compared with the largest of all; so is, at
-    a millionth, what is smaller than that.
-    """
-    largest, quiet = max(float(g.abs().max()) for g in alone), silent(model.spec)
-    return max(
-        (difference(a, b, largest if name in quiet else max(float(b.abs().max()), 1e-6 * largest)), name)
-        for (name, _), a, b in zip(model.named_parameters(), row, alone, strict=True)
-    )

@@ -21,9 +21,8 @@ from anyformer.files import share_file
 from anyformer.train.checkpoint import FOLDER, Checkpoint, name_of, steps_in, verify
 from anyformer.train.components import device_of
 from anyformer.train.config import Config
-from anyformer.train.events import Saved, Step
 from anyformer.train.loggers import read_metrics
-from anyformer.train.trainer import Trainer
+from anyformer.train.trainer import Saved, Step, Trainer
 from anyformer.verify.differences import Progress, Report
 
 CONFIG = "config.toml"
@@ -117,8 +116,9 @@ def resume(
         raise InputError(f"steps: {steps} can't be interrupted halfway; give at least 2")
     place = Path(run)
     if not (place / CONFIG).is_file():
-        what = f"holds no {CONFIG}, so it is no folder of a run; give the one that anyformer train made"
-        raise InputError(f"{place}: {what}")
+        raise InputError(
+            f"{place}: holds no {CONFIG}, so it is no folder of a run; give the one that anyformer train made"
+        )
     config = Config.from_file(place / CONFIG)
     found = _start(place, config.steps)
     begin, end = found.step, min(found.step + steps, config.steps)
@@ -134,7 +134,14 @@ def resume(
                 shutil.copytree(found.folder, target, copy_function=lambda a, b: share_file(Path(a), Path(b)))
             straight = _train(config, copies[0], [end], notes, progress)
             halves = _train(config, copies[1], [middle, end], notes, progress)
-            rows = _compared(straight, halves)
+            wrong = [step for step in straight if straight[step].batch != halves[step].batch]
+            first = f"step {wrong[0]}" if wrong else None
+            rows = [Row(name="batches", compared=len(straight), difference=float(len(wrong)), first=first)]
+            for name, field in (("losses", "loss"), ("gradient norms", "gradient_norm")):
+                pairs = {
+                    step: (getattr(event, field), getattr(halves[step], field)) for step, event in straight.items()
+                }
+                rows.append(_numbers(name, pairs))
             rows += _held(*(verify(copy / FOLDER / name_of(end), end) for copy in copies))
     except OSError as error:
         raise CheckpointError(
@@ -192,17 +199,6 @@ def _train(config: Config, folder: Path, ends: list[int], notes: list[str], prog
             if "goes on" in text and text not in notes:
                 notes.append(text)
     return steps
-
-
-def _compared(straight: Mapping[int, Step], halves: Mapping[int, Step]) -> list[Row]:
-    """What both measured in the same steps."""
-    batches = [step for step in straight if straight[step].batch != halves[step].batch]
-    first = f"step {batches[0]}" if batches else None
-    return [
-        Row(name="batches", compared=len(straight), difference=float(len(batches)), first=first),
-        _numbers("losses", {step: (event.loss, halves[step].loss) for step, event in straight.items()}),
-        _numbers("gradient norms", {s: (e.gradient_norm, halves[s].gradient_norm) for s, e in straight.items()}),
-    ]
 
 
 def _numbers(name: str, pairs: Mapping[int, tuple[Any, Any]]) -> Row:

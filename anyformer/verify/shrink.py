@@ -48,11 +48,8 @@ class Draft:
         two = len(self.layers) > 1
         for stack, layers in zip(self.spec.stacks, self.layers, strict=True):
             names = [f"kind{i}" for i in range(len(layers))]
-            own = {
-                "depth": len(layers),
-                "norm": write(stack.norm, whole=True),
-                "layers": {"order": names} | dict(zip(names, (write(x, whole=True) for x in layers), strict=True)),
-            }
+            groups = {"order": names} | dict(zip(names, (write(x, whole=True) for x in layers), strict=True))
+            own = {"depth": len(layers), "norm": write(stack.norm, whole=True), "layers": groups}
             data |= {stack.name: own} if two else own | {"norm": write(stack.norm)}
         if two:
             data |= {"layers": {}, "norm": write(self.spec.stacks[0].norm), "depth": len(self.layers[0])}

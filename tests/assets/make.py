@@ -31,8 +31,7 @@ from anyformer.lab.train_run import training
 from anyformer.train import run_state
 from anyformer.train.checkpoint import newest
 from anyformer.train.config import Config
-from anyformer.train.events import Evaluated, Step
-from anyformer.train.trainer import Trainer
+from anyformer.train.trainer import Evaluated, Step, Trainer
 from tests.data.feeding import feed_for
 
 VERSIONS = Path(__file__).parent / "versions"

@@ -49,7 +49,7 @@ def test_config_with_two_bad_sizes_of_blocks_names_both():
     family = Family.named("big_bird")
     assert family is not None
     with pytest.raises(af.SpecError) as info:
-        family.spec_from(family.tiny() | {"block_size": 0, "num_random_blocks": -2})
+        family.spec_from(family.small | {"block_size": 0, "num_random_blocks": -2})
     assert "block_size: 0 is not at least 1" in str(info.value)
     assert "num_random_blocks: -2 is not at least 0" in str(info.value)
 
@@ -69,7 +69,7 @@ def test_command_that_needs_weights_says_that_a_preset_has_none(capsys, tmp_path
 
 
 def test_command_takes_a_name_on_the_hub_as_load_does(capsys, folder, tmp_path, monkeypatch):
-    from anyformer.families import hub
+    from anyformer.families import io as hub
 
     asked = []
     monkeypatch.setattr(hub, "fetched", lambda name, revision=None: asked.append(name) or folder)

@@ -92,7 +92,7 @@ def test_bench_attention_beyond_the_memory_says_so(capsys, monkeypatch):
         (["attention", "--kv-heads", "3"], "--kv-heads: 3 does not divide --heads 4; pick one of 1, 2, 4"),
         (["attention", "--device", "tpu"], "--device: 'tpu' is neither cpu nor cuda"),
         (["attention", "--dtype", "int8"], "invalid choice: 'int8'"),
-        (["attention", "--plot", "a.foo"], "'a.foo' ends in no picture format; write e.g. a.png"),
+        (["attention", "--plot", "a.foo"], "'a.foo' ends in no known picture format; write e.g. a.png"),
         (["attention", "--plot", "nowhere/a.png"], "there is no directory 'nowhere'"),
         (["attention", "--window", "-1"], "-1 is not at least 1"),
     ],

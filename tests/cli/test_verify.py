@@ -22,7 +22,7 @@ def folder(tmp_path):
     family = Family.named("llama")
     own = tmp_path / "own"
     _, words = small_run(own)
-    spec = family.spec_from(family.tiny() | {"vocab_size": words.vocab})
+    spec = family.spec_from(family.small | {"vocab_size": words.vocab})
     af.save(af.build(spec, seed=1), tmp_path / "llama", format="hf")
     shutil.copy(own / "tokenizer.json", tmp_path / "llama")
     return tmp_path / "llama"

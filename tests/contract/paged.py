@@ -9,6 +9,7 @@ from anyformer.model.model import Model
 from anyformer.parts.kv_pool import CachedSequence, KVBlockPool
 from anyformer.parts.paged_cache import PagedKVCache
 from anyformer.specs import ModelSpec
+from anyformer.specs.stacks import cache_specs
 from tests.contract.contracts import answers, keeps_a_cache, model_of, prefix_of
 from tests.contract.feed import Document, alone, call, document
 from tests.tolerances import assert_close
@@ -61,6 +62,18 @@ def feed(
     return [answers(out)[i, :n] for i, n in enumerate(lengths)]
 
 
+def pool_bytes(spec: ModelSpec, length: int, rows: int, *, chunk: int, storage: str) -> int:
+    """Bytes of keys, values and states in float64, or in int8 with a scale of 4 bytes for each head of a token."""
+    size, scale = (1, 4) if storage == "int8" else (8, 0)
+    total = 0
+    for stack in spec.stacks:
+        for room in cache_specs(spec, stack) if stack.causal else ():
+            slots = -(-room.tokens(length, chunk) // SIZE) * SIZE
+            heads = sum(heads for heads, _ in room.streams)
+            total += slots * (room.per_token * size + heads * scale) + room.per_row * 8
+    return total * rows
+
+
 def paged(spec: ModelSpec) -> None:
     """Two requests with pages of one pool, in turns and together, == each of them whole."""
     if not keeps_a_cache(spec):
@@ -74,7 +87,7 @@ def paged(spec: ModelSpec) -> None:
     first = early
     for storage in ("model", "int8"):
         some = model.new_pool(2, 9, block_size=SIZE, chunk=2, kv_cache_dtype=storage)
-        assert some.nbytes == spec.count().pool_bytes(9, "float64", 2, page=SIZE, chunk=2, storage=storage)
+        assert some.nbytes == pool_bytes(spec, 9, 2, chunk=2, storage=storage)
     a, b, c = pool.add(), pool.add(), None
     assert a is not None
     assert b is not None

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from anyformer.data.batch import IGNORE, check_values
-from anyformer.data.dataset import Examples
+from anyformer.data.dataset import IGNORE, Examples, check_values
 from anyformer.data.objectives import Objective
 from anyformer.errors import DataError
 from anyformer.kernels import loss as kernel

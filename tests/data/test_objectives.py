@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from anyformer.data.batch import IGNORE
-from anyformer.data.dataset import Examples
+from anyformer.data.dataset import IGNORE, Examples
 from anyformer.data.loader import BatchLoader
 from anyformer.data.objectives import Objective, Setting
 from anyformer.data.objectives.causal import ends_of

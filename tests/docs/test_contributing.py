@@ -46,8 +46,8 @@ import recipe_kernel
 make = torch.Generator().manual_seed(0)
 q, k, v = (torch.randn(2, 3, h, 4, generator=make, dtype=torch.float64, requires_grad=True) for h in (6, 3, 3))
 here = Tokens(torch.arange(3)[None])
-sight = AttentionMask(Full(), here, here, plain=True, shape="none")
-rules = dict(scale=0.5, mixer=plain.attention.mixer, own={}, mask=sight)
+attn_mask = AttentionMask(Full(), here, here, plain=True, shape="none")
+rules = dict(scale=0.5, mixer=plain.attention.mixer, own={}, mask=attn_mask)
 outs = [attend(q, k, v, kernel=kernel, **rules) for kernel in (recipe_kernel.KERNEL, reference.KERNEL)]
 grads = [torch.autograd.grad(out.square().sum(), (q, k, v)) for out in outs]
 for ours, theirs in zip((outs[0], *grads[0]), (outs[1], *grads[1]), strict=True):

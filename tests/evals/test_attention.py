@@ -42,15 +42,15 @@ def test_measure_has_a_row_for_every_way_with_bytes_that_add_up(backward):
     served, _ = cases(setting(backward=backward))
     assert len(table.rows) == 3 * 2 * len(served)
     for row in table.rows:
-        out = row.length * 4 * 8 * 4
+        out = row.tokens * 4 * 8 * 4
         assert row.seconds > 0
-        assert row.peak >= row.left >= out
+        assert row.peak_bytes >= row.allocated_bytes >= out
         if not backward:
-            assert row.left == out
-        if row.case == "reference":
-            assert row.peak >= row.length**2 * 4 * 4
+            assert row.allocated_bytes == out
+        if row.kernel == "reference":
+            assert row.peak_bytes >= row.tokens**2 * 4 * 4
     if backward:
-        kept = {row.case: row.left for row in table.rows if (row.attention, row.length) == ("MHA", 96)}
+        kept = {row.kernel: row.allocated_bytes for row in table.rows if (row.attention, row.tokens) == ("MHA", 96)}
         # The reference keeps its weights for the backward pass; what is tiled makes them anew.
         assert kept["reference"] > 96**2 * 4 * 4 > kept["tiled"] - 96 * 4 * 8 * 4
 
@@ -73,11 +73,11 @@ def test_measure_beyond_the_memory_skips_with_the_figures(monkeypatch):
     monkeypatch.setattr(attention, "free", lambda device: 400_000)
     table = measure(setting(lengths=(32, 256)))
     skipped = [row for row in table.rows if row.skipped]
-    assert {row.length for row in skipped} == {256}
-    assert "reference" in {row.case for row in skipped}
+    assert {row.tokens for row in skipped} == {256}
+    assert "reference" in {row.kernel for row in skipped}
     assert "more than half of the 0.0004 GB that are free" in skipped[0].skipped
-    assert all(row.seconds is None and row.peak is None for row in skipped)
-    assert {row.case for row in table.rows if row.length == 32 and row.seconds} == {row.case for row in table.rows}
+    assert all(row.seconds is None and row.peak_bytes is None for row in skipped)
+    assert {row.kernel for row in table.rows if row.tokens == 32 and row.seconds} == {row.kernel for row in table.rows}
 
 
 def test_course_expects_what_the_last_two_lengths_say():

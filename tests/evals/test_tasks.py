@@ -15,8 +15,7 @@ from anyformer.errors import DataError, InputError
 from anyformer.evals import tasks
 from anyformer.evals.eval_setup import EvalSetup, open_setup
 from anyformer.evals.tasks import counts, measure
-from anyformer.train.events import Evaluated
-from anyformer.train.trainer import Trainer
+from anyformer.train.trainer import Evaluated, Trainer
 from tests.data.feeding import examples_for, make, spec_for
 from tests.tolerances import TABLE
 from tests.train.small_data import text_config, text_data, text_examples, write_data

@@ -122,7 +122,7 @@ def test_approximate_mixer_is_an_exemption(monkeypatch):
 
 def test_count_is_compared_with_the_released_model():
     family, preset = find("llama-3-8b")
-    spec = family.spec(preset)
+    spec = family.varied(preset.changes)
     made = report(spec, H200, name="llama-3-8b", preset=preset_of("llama-3-8b"))
     assert made.title == f"llama-3-8b: {preset.title}"
     assert made.counted() == "8,030,261,248 parameters counted, as many as the released model has."
@@ -135,7 +135,7 @@ def test_count_is_compared_with_the_released_model():
 
 def test_count_of_a_model_that_was_never_released_is_compared_with_nothing():
     family, preset = find("gpt3-small")
-    made = report(family.spec(preset), H200, name="gpt3-small", preset=preset)
+    made = report(family.varied(preset.changes), H200, name="gpt3-small", preset=preset)
     assert made.counted().startswith("125,226,240 parameters counted; its weights were never released")
 
 

@@ -53,7 +53,7 @@ def differences(kind: str) -> dict[str, float]:
     """What was changed -> the difference of logits."""
     family = Family.named(kind)
     assert family is not None
-    config = {name: value for name, value in family.tiny().items() if not name.startswith("ro")} | CASES[kind]
+    config = {name: value for name, value in family.small.items() if not name.startswith("ro")} | CASES[kind]
     cls = getattr(transformers, family.architectures[0])
     theirs = cls(cls.config_class(**config)).eval()
     randomise(theirs, family.weights(family.spec_from(config)), 0)

@@ -46,7 +46,7 @@ def test_model_without_a_public_class_is_refused_with_that_reason(kind):
     family = Family.named(kind)
     assert family is not None
     with pytest.raises(CapabilityError, match=f"has no class {family.architectures[0]}: its code was published with"):
-        to_hf(af.build(family.spec_from(family.tiny())), kind)
+        to_hf(af.build(family.spec_from(family.small)), kind)
 
 
 def test_weights_are_copied_not_shared():
@@ -65,7 +65,7 @@ def test_weights_are_copied_not_shared():
 def test_bfloat16_and_training_mode_are_kept():
     family = Family.named("gpt2")
     assert family is not None
-    ours = af.build(family.spec_from(family.tiny()), dtype=torch.bfloat16)
+    ours = af.build(family.spec_from(family.small), dtype=torch.bfloat16)
     theirs = to_hf(ours)
     assert theirs.dtype == torch.bfloat16
     assert theirs.training
@@ -124,7 +124,7 @@ def test_public_model_with_one_of_its_shared_tables_replaced_comes_over_right_or
 def test_marian_without_tied_words_has_a_table_for_each_use_and_all_of_them_come_over(tmp_path):
     family = Family.named("transformer")
     assert family is not None
-    config = family.tiny() | {"tie_word_embeddings": False}
+    config = family.small | {"tie_word_embeddings": False}
     theirs, given = oracle(family, config, seed=7), {"input_ids": IDS, "decoder_input_ids": IDS}
     tables = {"model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head"}
     assert len({theirs.get_submodule(name).weight.data_ptr() for name in tables}) == 4
@@ -145,7 +145,7 @@ def test_marian_without_tied_words_has_a_table_for_each_use_and_all_of_them_come
 def test_shared_table_beside_an_untied_head_is_written_for_each_use(tmp_path):
     family = Family.named("transformer")
     assert family is not None
-    spec = family.spec_from(family.tiny()).vary({"head.tied": False})
+    spec = family.spec_from(family.small).vary({"head.tied": False})
     ours = af.build(spec, dtype=torch.float64, seed=2).eval()
     given = {"input_ids": IDS, "decoder_input_ids": IDS}
     back = to_hf(ours)

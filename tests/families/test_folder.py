@@ -19,7 +19,7 @@ from tests.contract.draw import BASE
 def model():
     family = Family.named("llama")
     assert family is not None
-    return af.build(family.spec_from(family.tiny()), seed=3)
+    return af.build(family.spec_from(family.small), seed=3)
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def released(kind, tmp_path, change):
     """A small checkpoint with the names of a released file, and the model that it must give."""
     family = Family.named(kind)
     assert family is not None
-    model = af.build(family.spec_from(family.tiny()), seed=4)
+    model = af.build(family.spec_from(family.small), seed=4)
     save_published(model, tmp_path, family=kind)
     tensors = {}
     for name, tensor in load_file(tmp_path / "model.safetensors").items():

@@ -70,16 +70,16 @@ def test_preset_has_the_parameters_of_the_public_class(name):
 
 def test_spec_whose_output_is_the_decoder_s_table_is_marian_s_and_not_fsmt_s():
     fsmt, marian = Family.named("fsmt"), Family.named("transformer")
-    spec = fsmt.spec_from(fsmt.tiny()).vary({"head.tied": True})
+    spec = fsmt.spec_from(fsmt.small).vary({"head.tied": True})
     with pytest.raises(SpecError):
         fsmt.hf_from(spec)
-    two = marian.tiny() | {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 47}
+    two = marian.small | {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 47}
     again = marian.spec_from(marian.hf_from(marian.spec_from(two)))
     assert (again.source_vocab, again.vocab, again.head.tied) == (61, 47, True)
 
 
 def test_saved_as_the_public_class_and_read_by_it_gives_the_same_logits(tmp_path):
-    spec = Family.named("fsmt").spec_from(Family.named("fsmt").tiny())
+    spec = Family.named("fsmt").spec_from(Family.named("fsmt").small)
     ours = af.build(spec, dtype=torch.float64, seed=3)
     af.save(ours, tmp_path, format="hf")
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype=torch.float64)

@@ -36,7 +36,7 @@ def good(tmp_path_factory):
     place = tmp_path_factory.mktemp("good")
     family = Family.named("llama")
     _, words = small_run(tmp_path_factory.mktemp("own"))
-    af.save(af.build(family.spec_from(family.tiny() | {"vocab_size": words.vocab})), place, format="hf")
+    af.save(af.build(family.spec_from(family.small | {"vocab_size": words.vocab})), place, format="hf")
     words.save(place)
     return place
 

@@ -9,7 +9,7 @@ import pytest
 
 import anyformer as af
 from anyformer.errors import CheckpointError, InputError
-from anyformer.families import hub
+from anyformer.families import io as hub
 from anyformer.families.family import Family
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +20,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 def cache(tmp_path):
     """A cache as the hub's library lays it out: files are links into the blobs of their repository."""
     family = Family.named("llama")
-    af.save(af.build(family.spec_from(family.tiny()), seed=5), tmp_path / "made", format="hf")
+    af.save(af.build(family.spec_from(family.small), seed=5), tmp_path / "made", format="hf")
     repository = tmp_path / "home" / "hub" / "models--org--tiny.llama"
     snapshot = repository / "snapshots" / COMMIT
     for place in (snapshot, repository / "refs", repository / "blobs"):
@@ -47,7 +47,7 @@ def test_load_by_name_reads_the_local_cache(cache):
     )
     assert done.returncode == 0, done.stderr
     family = Family.named("llama")
-    assert done.stdout.split() == ["rope", str(family.spec_from(family.tiny()).count().params)]
+    assert done.stdout.split() == ["rope", str(family.spec_from(family.small).count().params)]
 
 
 def test_load_by_a_name_that_is_not_cached_says_what_to_do(cache):

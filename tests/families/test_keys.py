@@ -17,7 +17,7 @@ from tests.families.cases import gathered
 def read(kind: str, **changes):
     family = Family.named(kind)
     assert family is not None
-    return family.spec_from(family.tiny() | changes, "config.json")
+    return family.spec_from(family.small | changes, "config.json")
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_config_of_garbage_is_refused_as_a_config_and_never_fails_otherwise(kind
             with warnings.catch_warnings():
                 # A table may hold what nobody reads.
                 warnings.filterwarnings("ignore", message="passed over")
-                spec = family.spec_from(family.tiny() | {key: value})
+                spec = family.spec_from(family.small | {key: value})
         except SpecError:
             refused += 1
         else:
@@ -145,7 +145,7 @@ def test_config_without_special_ids_has_none():
     for family in families():
         if not family.keys.get("pad_token_id", COMMON["pad_token_id"]).null:
             continue  # its positions are counted from it
-        ids = family.spec_from(family.tiny() | nothing).ids
+        ids = family.spec_from(family.small | nothing).ids
         assert (ids.pad, ids.bos, ids.eos, ids.start) == (None, None, (), None), family.kind
 
 
@@ -212,7 +212,7 @@ def test_spec_that_a_config_cannot_say_is_refused_by_its_name(kind, changes, obs
     family = Family.named(kind)
     assert family is not None
     with pytest.raises(SpecError) as info:
-        family.hf_from(family.spec_from(family.tiny()).vary(changes))
+        family.hf_from(family.spec_from(family.small).vary(changes))
     lines = [line.replace("'koqv'", "'kqvo'") for line in info.value.problems]
     assert any(line.startswith(obstacle) for line in lines), lines
     assert family.architectures[0] in str(info.value)
@@ -221,7 +221,7 @@ def test_spec_that_a_config_cannot_say_is_refused_by_its_name(kind, changes, obs
 def test_training_choices_do_not_stand_in_the_way_of_an_export():
     family = Family.named("llama")
     assert family is not None
-    spec = family.spec_from(family.tiny())
+    spec = family.spec_from(family.small)
     trained = spec.vary({"block.dropout": 0.1, "loss.z": 1e-4, "init.kind": "glorot"})
     assert family.hf_from(trained) == family.hf_from(spec)
 
@@ -230,7 +230,7 @@ def test_training_choices_do_not_stand_in_the_way_of_an_export():
 def test_small_config_finds_a_family_that_can_hold_it_without_being_told(kind):
     family = Family.named(kind)
     assert family is not None
-    spec = family.spec_from(family.tiny())
+    spec = family.spec_from(family.small)
     found, config = family_for(spec)
     assert not uncovered(spec, found.weights(spec).entries(spec))
     assert family_of(config) is found
@@ -319,7 +319,7 @@ def test_slices_put_back_one_by_one_give_the_whole():
 def test_tensors_without_a_rule_are_named():
     family = Family.named("llama")
     assert family is not None
-    spec = family.spec_from(family.tiny())
+    spec = family.spec_from(family.small)
     table = StateMap(rules=(Rule("model.embed_tokens.weight", "embed.tokens.weight"),))
     assert "decoder.final_norm.weight" in uncovered(spec, table.entries(spec))
 

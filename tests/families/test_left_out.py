@@ -87,7 +87,7 @@ def test_sine_table_of_the_class_passes_in_every_dtype_and_one_row_that_moved_do
 def test_public_model_in_memory_with_another_sine_table_is_refused(kind):
     family = Family.named(kind)
     assert family is not None
-    model = oracle(family, family.tiny())
+    model = oracle(family, family.small)
     af.from_hf(model)
     name = next(name for name in model.state_dict() if name.endswith("embed_positions.weight"))
     model.state_dict()[name].mul_(1.5)

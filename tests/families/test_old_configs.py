@@ -294,7 +294,7 @@ def test_public_keys_hold_every_name_that_a_class_is_seen_to_read(kind, monkeypa
         return plain(self, name)
 
     monkeypatch.setattr(cls.config_class, "__getattribute__", watched)
-    theirs = oracle(family, family.tiny())
+    theirs = oracle(family, family.small)
     if "input_ids" in theirs.forward.__code__.co_varnames:
         ids = torch.randint(3, 58, (1, 9))
         answer(theirs, input_ids=ids, **({"decoder_input_ids": ids} if theirs.config.is_encoder_decoder else {}))
@@ -354,7 +354,7 @@ def test_ignored_key_that_is_not_there_or_is_understood_is_refused(keys, message
 @pytest.mark.parametrize("kind", ["llama", "phi3", "mpt", "phi3small"])
 def test_auto_map_is_refused_whatever_is_ignored(kind, tmp_path):
     family = Family.named(kind)
-    config = {"architectures": [family.architectures[0]], "model_type": family.model_type} | family.tiny()
+    config = {"architectures": [family.architectures[0]], "model_type": family.model_type} | family.small
     config |= {"auto_map": {"AutoModelForCausalLM": "modeling_mine.Mine"}}
     with pytest.raises(SpecError, match=r"auto_map: names code beside the weights \(modeling_mine\.Mine\)"):
         read(config, tmp_path)

@@ -179,7 +179,7 @@ def test_saved_in_two_shards_loads_here_and_in_the_public_library(made, kind, va
 @pytest.mark.parametrize("family", families(), ids=[family.kind for family in families()])
 def test_default_config_of_the_public_class_is_read_without_complaint(family):
     # Some classes are decoders only if told.
-    told = {name: value for name, value in family.tiny().items() if name == "is_decoder"}
+    told = {name: value for name, value in family.small.items() if name == "is_decoder"}
     config = public_class(family).config_class(**told)
     spec = family.spec_from(config.to_dict())
     assert family.spec_from(told) == spec, "an absent key must mean what the public class means by it"

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(params=["anyformer", "hf"])
 def folder(request, tmp_path):
     family = Family.named("gpt_neox")
-    save(af.build(family.spec_from(family.tiny()), seed=3), tmp_path, format=request.param)
+    save(af.build(family.spec_from(family.small), seed=3), tmp_path, format=request.param)
     return tmp_path
 
 
@@ -84,7 +84,7 @@ def test_weights_of_our_own_format_give_the_same_bits_wherever_they_lie_in_a_fil
     from safetensors.torch import load_file, save_file
 
     family = Family.named("llama")
-    model = af.build(family.spec_from(family.tiny() | {"hidden_size": 48}), seed=3).eval()
+    model = af.build(family.spec_from(family.small | {"hidden_size": 48}), seed=3).eval()
     save(model, tmp_path)
     file = tmp_path / "model.safetensors"
     with safe_open(file, framework="pt") as stored:

@@ -37,7 +37,7 @@ def spec_of(kind: str) -> ModelSpec:
     """The small config of a family."""
     family = Family.named(kind)
     assert family is not None
-    return family.spec_from(family.tiny() | (ONE_CHUNK if kind == "reformer" else {}))
+    return family.spec_from(family.small | (ONE_CHUNK if kind == "reformer" else {}))
 
 
 KINDS = [family.kind for family in families() if talks(spec_of(family.kind))]
@@ -115,7 +115,7 @@ def test_families_of_these_tests_are_all_that_go_from_tokens_to_tokens():
 def test_generate_of_a_model_in_training_mode_drops_nothing():
     family = Family.named("t5")
     assert family is not None
-    model = randomise(af.build(family.spec_from(family.tiny()), dtype=torch.float64), 0)
+    model = randomise(af.build(family.spec_from(family.small), dtype=torch.float64), 0)
     assert model.spec.embed.dropout > 0
     ids = torch.arange(3, 12)[None]
     before = af.generate(model, ids, max_new_tokens=4, details=True).logprobs

@@ -55,8 +55,7 @@ def pair(kind: str) -> tuple[Any, Model]:
     """The public model and ours. Its matrices are loud and its biases low, so that the answer follows what is read."""
     family = Family.named(kind)
     assert family is not None
-    config = family.tiny()
-    config |= {key: ROOM for key in ROOMS if key in config} | CHANGES.get(kind, {})
+    config = family.small | {key: ROOM for key in ROOMS if key in family.small} | CHANGES.get(kind, {})
     theirs = oracle(family, config, seed=SEEDS.get(kind, 0))
     table = family.weights(family.spec_from(config))
     tables = {

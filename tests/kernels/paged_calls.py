@@ -9,7 +9,7 @@ from anyformer.kernels.block_table import BlockTable
 from anyformer.kernels.dispatch import AttentionArgs
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.specs.axes import ScoreBias
-from anyformer.specs.cache_policy import Keep
+from anyformer.specs.cache_policy import CachePolicy
 from anyformer.specs.patterns import Tokens, parse
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -29,7 +29,7 @@ class Case(NamedTuple):
     groups: int = 2
     dim: int = 16
     size: int = 16
-    keep: Keep = Keep()
+    keep: CachePolicy = CachePolicy()
     dtype: torch.dtype = torch.float32
     softcap: float | None = None
     sinks: bool = False

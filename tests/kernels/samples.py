@@ -1,4 +1,4 @@
-"""Queries, keys, values, sights and biases for the tests of attention kernels."""
+"""Queries, keys, values, masks and biases for the tests of attention kernels."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field

@@ -57,13 +57,13 @@ def by_torch(q, k, v, **rest):
 def test_attend_reference_equals_torch_with_repeated_keys_and_values(case, groups):
     q, k, v = qkv(13, 13, groups=groups)
     mask, bias = seen(13, 13), random(1, 6, 13, 13, seed=5)
-    sight, scores, theirs = {
+    attn_mask, scores, theirs = {
         "full": (plain(FULL, 13), None, {}),
         "causal": (plain(CAUSAL, 13), None, {"is_causal": True}),
         "mask": (given(mask), None, {"attn_mask": mask}),
         "bias": (plain(FULL, 13), as_terms(bias), {"attn_mask": bias}),
     }[case]
-    assert_close("formula", run(reference.KERNEL, q, k, v, sight, scores=scores), by_torch(q, k, v, **theirs))
+    assert_close("formula", run(reference.KERNEL, q, k, v, attn_mask, scores=scores), by_torch(q, k, v, **theirs))
 
 
 @EITHER
@@ -195,8 +195,10 @@ def test_attend_sdpa_equals_reference_in_value_and_gradient(case, groups, length
         leaves = [t.requires_grad_() for t in qkv(length, length, groups=groups)]
         if "bias" in case:
             leaves.append(random(1, 6, length, length, seed=5).requires_grad_())
-        sight = given(seen(length, length)) if "mask" in case else plain(CAUSAL if "causal" in case else FULL, length)
-        out = run(kernel, *leaves[:3], sight, scores=as_terms(leaves[3]) if "bias" in case else None)
+        attn_mask = (
+            given(seen(length, length)) if "mask" in case else plain(CAUSAL if "causal" in case else FULL, length)
+        )
+        out = run(kernel, *leaves[:3], attn_mask, scores=as_terms(leaves[3]) if "bias" in case else None)
         out.backward(random(*out.shape, seed=7))
         results.append((out, *(leaf.grad for leaf in leaves)))
     for native_result, reference_result in zip(*results, strict=True):
@@ -209,16 +211,16 @@ def test_attend_dropout_zeroes_its_share_of_weights_and_raises_the_rest(kernel):
     # Values that are unit vectors make the output the weights themselves.
     q, k = random(1, tokens, 4, tokens, seed=1), random(1, tokens, 4, tokens, seed=2)
     v = torch.eye(tokens, dtype=torch.float64)[None, :, None].expand(1, tokens, 4, tokens)
-    sight = plain(FULL, tokens, heads=4)
-    whole = run(kernel, q, k, v, sight)
+    attn_mask = plain(FULL, tokens, heads=4)
+    whole = run(kernel, q, k, v, attn_mask)
     torch.manual_seed(0)
-    dropped = run(kernel, q, k, v, sight, dropout=share)
+    dropped = run(kernel, q, k, v, attn_mask, dropout=share)
     kept = dropped != 0
     assert_close("formula", dropped[kept], whole[kept] / (1 - share))
     deviation = (share * (1 - share) / kept.numel()) ** 0.5
     assert abs(float((~kept).double().mean()) - share) < 4 * deviation
     torch.manual_seed(0)
-    assert torch.equal(run(kernel, q, k, v, sight, dropout=share), dropped)
+    assert torch.equal(run(kernel, q, k, v, attn_mask, dropout=share), dropped)
 
 
 def test_attend_values_by_distance_are_added_to_the_values():

@@ -57,23 +57,23 @@ def calls(monkeypatch):
     return found
 
 
-def with_marks(sight: AttentionMask) -> AttentionMask:
+def with_marks(attn_mask: AttentionMask) -> AttentionMask:
     """The same with a few tokens of each row marked."""
-    if not sight.pattern.reads_marks:
-        return sight
-    tokens = sight.keys
+    if not attn_mask.pattern.reads_marks:
+        return attn_mask
+    tokens = attn_mask.keys
     marked = torch.zeros(2, tokens, dtype=torch.bool)
     marked[0, [0, tokens // 2, tokens - 1]] = True
     marked[1, [3]] = True
-    before = tokens - sight.queries
+    before = tokens - attn_mask.queries
     return dataclasses.replace(
-        sight, q=sight.q._replace(marked=marked[:, before:]), k=sight.k._replace(marked=marked), notes={}
+        attn_mask, q=attn_mask.q._replace(marked=marked[:, before:]), k=attn_mask.k._replace(marked=marked), notes={}
     )
 
 
-def assert_equals_reference(sight, *names, real=None, groups=2):
-    found = value_and_gradients(block_local.KERNEL, sight, *names, groups=groups, real=real)
-    expected = value_and_gradients(reference.KERNEL, sight, *names, groups=groups, real=real)
+def assert_equals_reference(attn_mask, *names, real=None, groups=2):
+    found = value_and_gradients(block_local.KERNEL, attn_mask, *names, groups=groups, real=real)
+    expected = value_and_gradients(reference.KERNEL, attn_mask, *names, groups=groups, real=real)
     for ours, theirs in zip(found, expected, strict=True):
         assert_close("kernel", ours, theirs)
 
@@ -105,8 +105,8 @@ def test_banded_packed_documents_equal_reference(name, calls):
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_banded_padded_rows_equal_reference_in_real_tokens(name, calls):
-    sight, real = padded(PATTERNS[name], 63)
-    assert_equals_reference(with_marks(sight), real=real)
+    attn_mask, real = padded(PATTERNS[name], 63)
+    assert_equals_reference(with_marks(attn_mask), real=real)
     assert any(rows > 2 for _, _, rows in calls), "no blocks were made"
 
 
@@ -114,8 +114,8 @@ def test_banded_padded_rows_equal_reference_in_real_tokens(name, calls):
 @pytest.mark.parametrize("name", ["window", "both_ways", "chunked", "by_head", "first_global", "marked"])
 @pytest.mark.parametrize("rows", ["plain", "packed"])
 def test_banded_bias_by_distance_equals_reference(name, added, rows, calls):
-    sight = plain(PATTERNS[name], 63) if rows == "plain" else packed(PATTERNS[name], 63)
-    assert_equals_reference(with_marks(sight), added)
+    attn_mask = plain(PATTERNS[name], 63) if rows == "plain" else packed(PATTERNS[name], 63)
+    assert_equals_reference(with_marks(attn_mask), added)
     assert any(rows > 2 for _, _, rows in calls), "no blocks were made"
 
 
@@ -137,11 +137,11 @@ def test_banded_rows_with_holes_or_positions_of_their_own_are_served_at_once(cal
 
 
 def test_banded_row_that_sees_nothing_gives_zero_and_finite_gradients():
-    sight, real = padded(Window(size=7), 63)
+    attn_mask, real = padded(Window(size=7), 63)
     real = real.clone()
-    sight = dataclasses.replace(sight, valid_BS=real.logical_and(torch.arange(63) > 30), notes={})
+    attn_mask = dataclasses.replace(attn_mask, valid_BS=real.logical_and(torch.arange(63) > 30), notes={})
     q, k, v = (t.requires_grad_() for t in qkv(63, 63))
-    out = run(block_local.KERNEL, q, k, v, sight)
+    out = run(block_local.KERNEL, q, k, v, attn_mask)
     assert (out[1, 10] == 0).all()
     out.sum().backward()
     assert all(t.grad.isfinite().all() for t in (q, k, v))
@@ -151,8 +151,11 @@ def test_banded_dropout_zeroes_its_share_of_weights():
     tokens, share, size = 64, 0.25, 8
     q, k, _ = qkv(tokens, tokens, 4, 4, tokens)
     v = torch.eye(tokens, dtype=torch.float64)[None, :, None].expand(2, tokens, 4, tokens)
-    sight = plain(Window(size=size), tokens, heads=4)
-    whole, dropped = run(block_local.KERNEL, q, k, v, sight), run(block_local.KERNEL, q, k, v, sight, dropout=share)
+    attn_mask = plain(Window(size=size), tokens, heads=4)
+    whole, dropped = (
+        run(block_local.KERNEL, q, k, v, attn_mask),
+        run(block_local.KERNEL, q, k, v, attn_mask, dropout=share),
+    )
     seen, kept = whole != 0, dropped != 0
     assert_close("formula", dropped[kept], whole[kept] / (1 - share))
     lost = float((seen & ~kept).double().sum() / seen.double().sum())
@@ -201,7 +204,7 @@ def test_banded_compiles_in_one_graph_and_equals_itself(name):
 
 def test_banded_one_mask_serves_all_blocks_where_they_are_alike():
     for name, alike in (("window", True), ("causal_chunked", True), ("chunked", False), ("first_global", True)):
-        sight = plain(PATTERNS[name], 100)
-        run(block_local.KERNEL, *qkv(100, 100), sight)
-        blocks = [mask.shape[2] for key, mask in sight.notes.items() if key[0] == "band"]
+        attn_mask = plain(PATTERNS[name], 100)
+        run(block_local.KERNEL, *qkv(100, 100), attn_mask)
+        blocks = [mask.shape[2] for key, mask in attn_mask.notes.items() if key[0] == "band"]
         assert (max(blocks) == 1) is alike, name

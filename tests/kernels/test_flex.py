@@ -43,7 +43,7 @@ def pattern(text):
     return parse(text, lambda leaf, fields: leaf(**fields))
 
 
-def sight_of(text, tokens, rows="alone", device="cpu"):
+def mask_of(text, tokens, rows="alone", device="cpu"):
     """Two rows of tokens: alike, or packed with documents of other lengths, or padded on the left."""
     at = torch.arange(tokens)[None]
     pos, document, valid, length = at, 0, None, torch.full((1, 1), tokens)
@@ -102,9 +102,9 @@ def test_flex_request_with_pattern_bias_cap_or_sinks_is_served(change):
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("text", PATTERNS)
 def test_flex_mask_of_one_pair_equals_the_dense_mask(text, rows):
-    sight = sight_of(text, 100, rows)
-    found = create_mask(flex_blocks.mask_mod(sight), 2, HEADS, 100, 100, device="cpu")
-    assert torch.equal(found, sight.mask().expand(2, HEADS, 100, 100))
+    attn_mask = mask_of(text, 100, rows)
+    found = create_mask(flex_blocks.mask_mod(attn_mask), 2, HEADS, 100, 100, device="cpu")
+    assert torch.equal(found, attn_mask.mask().expand(2, HEADS, 100, 100))
 
 
 @pytest.mark.parametrize("rows", ROWS)
@@ -112,10 +112,10 @@ def test_flex_mask_of_one_pair_equals_the_dense_mask(text, rows):
 def test_flex_tiles_are_those_that_torch_derives_from_every_pair(text, rows, monkeypatch):
     tokens = 300
     monkeypatch.setattr(flex_blocks, "PAIRS", 128 * tokens * 2 * HEADS)
-    sight = sight_of(text, tokens, rows)
-    found = flex_blocks.made(sight)
-    batch, heads = sight.mask().shape[:2]
-    dense = sight.mask()
+    attn_mask = mask_of(text, tokens, rows)
+    found = flex_blocks.made(attn_mask)
+    batch, heads = attn_mask.mask().shape[:2]
+    dense = attn_mask.mask()
     wanted = create_block_mask(lambda b, h, q, k: dense[b, h, q, k], batch, heads, tokens, tokens, device="cpu")
     assert found.shape == wanted.shape
     for name in ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks"):
@@ -124,7 +124,7 @@ def test_flex_tiles_are_those_that_torch_derives_from_every_pair(text, rows, mon
 
 
 def test_flex_tiles_of_a_window_are_skipped_outside_it_and_whole_inside():
-    blocks = flex_blocks.made(sight_of("causal & window(384)", 1024))
+    blocks = flex_blocks.made(mask_of("causal & window(384)", 1024))
     seen, whole = blocks.to_dense()[0, 0], blocks.full_kv_num_blocks[0, 0]
     assert seen.sum(-1).tolist() == [1, 2, 3, 4, 4, 4, 4, 4]
     # Between the diagonal and the far edge nothing needs a test.
@@ -132,23 +132,23 @@ def test_flex_tiles_of_a_window_are_skipped_outside_it_and_whole_inside():
 
 
 def test_flex_block_mask_of_plain_rows_is_kept_by_what_it_depends_on():
-    first = flex_blocks.block_mask(sight_of("causal & window(50)", 200))
-    assert flex_blocks.block_mask(sight_of("causal & window(50)", 200)) is first
-    assert flex_blocks.block_mask(sight_of("causal & window(51)", 200)) is not first
-    assert flex_blocks.block_mask(sight_of("causal & window(50)", 201)) is not first
+    first = flex_blocks.block_mask(mask_of("causal & window(50)", 200))
+    assert flex_blocks.block_mask(mask_of("causal & window(50)", 200)) is first
+    assert flex_blocks.block_mask(mask_of("causal & window(51)", 200)) is not first
+    assert flex_blocks.block_mask(mask_of("causal & window(50)", 201)) is not first
 
 
-def test_flex_block_mask_of_packed_rows_is_made_once_for_each_sight():
-    sight = sight_of("causal", 200, "packed")
-    first = flex_blocks.block_mask(sight)
-    assert flex_blocks.block_mask(sight) is first
-    assert flex_blocks.block_mask(sight_of("causal", 200, "packed")) is not first
+def test_flex_block_mask_of_packed_rows_is_made_once_for_each_mask():
+    attn_mask = mask_of("causal", 200, "packed")
+    first = flex_blocks.block_mask(attn_mask)
+    assert flex_blocks.block_mask(attn_mask) is first
+    assert flex_blocks.block_mask(mask_of("causal", 200, "packed")) is not first
 
 
 def test_flex_block_mask_of_a_layer_with_draws_of_its_own_is_not_anothers():
-    one, other = (sight_of("symmetric_window(9) | random_blocks(16, 2)", 200) for _ in range(2))
+    one, other = (mask_of("symmetric_window(9) | random_blocks(16, 2)", 200) for _ in range(2))
     other.layer = 1
-    masks = [flex_blocks.block_mask(sight) for sight in (one, other)]
+    masks = [flex_blocks.block_mask(attn_mask) for attn_mask in (one, other)]
     assert masks[0] is not masks[1]
     assert not torch.equal(*(create_mask(m.mask_mod, 1, HEADS, 200, 200, device="cpu") for m in masks))
 
@@ -159,20 +159,20 @@ def t5_terms(table, *, both=False):
     return T5Bias().scores({"start": start, "after": after, "table": table}, table, table, None, SCALE)
 
 
-def terms_of(kind, leaves, sight):
+def terms_of(kind, leaves, attn_mask):
     """Terms of one kind on given leaves."""
     scores, q = None, leaves["q"]
     if kind == "alibi":
         scores = ScoreBias(slope_H=torch.tensor([-0.5, -0.25, -0.1, -0.01], device=q.device, dtype=q.dtype))
     if "t5" in kind:
-        scores = t5_terms(leaves["table"], both=not sight.pattern.causal)
+        scores = t5_terms(leaves["table"], both=not attn_mask.pattern.causal)
     if kind == "shaw":
         scores = Shaw(clip=16, on_values=False).scores({"keys": leaves["keys"]}, q, leaves["k"], None, SCALE)
     if kind == "column":
         scores = ScoreBias(column_BHS=leaves["column"])
     sinks = "sink" in leaves
     own = {"sink_H": leaves["sink"]} if sinks else {}
-    return AttentionArgs(SCALE, Softmax(sinks=sinks), own, sight, scores, None, 5.0 if "cap" in kind else None)
+    return AttentionArgs(SCALE, Softmax(sinks=sinks), own, attn_mask, scores, None, 5.0 if "cap" in kind else None)
 
 
 def leaves_of(kind, tokens, device="cpu"):
@@ -200,11 +200,11 @@ KINDS = ("alibi", "t5", "shaw", "column", "cap", "t5 cap")
 @pytest.mark.parametrize("kind", KINDS)
 def test_flex_score_of_one_pair_equals_the_dense_sum(kind, rows):
     tokens = 60
-    sight = sight_of("causal", tokens, rows)
-    terms = terms_of(kind, leaves_of(kind, tokens), sight)
+    attn_mask = mask_of("causal", tokens, rows)
+    terms = terms_of(kind, leaves_of(kind, tokens), attn_mask)
     places = torch.meshgrid(*(torch.arange(n) for n in (2, HEADS, tokens, tokens)), indexing="ij")
     score = torch.randn(2, HEADS, tokens, tokens)
-    changed = flex.score_mod(terms.scores, sight, terms.softcap, short=False)
+    changed = flex.score_mod(terms.scores, attn_mask, terms.softcap, short=False)
     wanted = score if terms.scores is None else score + score_bias(terms.scores, terms.mask.where).float()
     if terms.softcap is not None:
         wanted = terms.softcap * torch.tanh(wanted / terms.softcap)
@@ -217,7 +217,7 @@ def test_flex_soft_cap_of_16_bit_values_is_the_same_function():
 
 
 def test_flex_without_terms_or_cap_changes_no_score():
-    assert flex.score_mod(None, sight_of("causal", 10), None, short=True) is None
+    assert flex.score_mod(None, mask_of("causal", 10), None, short=True) is None
 
 
 @pytest.mark.parametrize("rows", ROWS)
@@ -225,9 +225,9 @@ def test_flex_without_terms_or_cap_changes_no_score():
 @pytest.mark.parametrize(("text", "count"), [("causal", 2), ("full", 3), ("causal & window(10)", 1)])
 def test_flex_near_and_far_parts_hold_every_pair_once_with_its_whole_bias(text, count, kind, rows):
     tokens = 520
-    sight = sight_of(text, tokens, rows)
+    attn_mask = mask_of(text, tokens, rows)
     leaves = leaves_of(kind, tokens)
-    terms = terms_of(kind, leaves, sight)
+    terms = terms_of(kind, leaves, attn_mask)
     parts = flex.parts_of(terms)
     assert len(parts) == count
     total = torch.zeros(2, HEADS, tokens, tokens, dtype=torch.float64)
@@ -237,29 +237,29 @@ def test_flex_near_and_far_parts_hold_every_pair_once_with_its_whole_bias(text, 
         added = torch.zeros(()) if part.scores is None else score_bias(part.scores, terms.mask.where)
         added = added if part.shift_BHT is None else added + part.shift_BHT[..., None]
         total, times = total + added * seen, times + seen
-    assert torch.equal(times, sight.mask().long().expand_as(times))
-    assert_close("single", total, (score_bias(terms.scores, terms.mask.where) * sight.mask()).expand_as(total))
+    assert torch.equal(times, attn_mask.mask().long().expand_as(times))
+    assert_close("single", total, (score_bias(terms.scores, terms.mask.where) * attn_mask.mask()).expand_as(total))
 
 
 @pytest.mark.parametrize("why", ["no gradient", "cap", "few keys"])
 def test_flex_table_stays_in_one_part_where_two_do_not_pay(why):
     tokens = 300 if why == "few keys" else 600
-    sight = sight_of("causal", tokens)
-    terms = terms_of("t5 cap" if why == "cap" else "t5", leaves_of("t5", tokens), sight)
+    attn_mask = mask_of("causal", tokens)
+    terms = terms_of("t5 cap" if why == "cap" else "t5", leaves_of("t5", tokens), attn_mask)
     with torch.set_grad_enabled(why != "no gradient"):
         parts = flex.parts_of(terms)
     assert len(parts) == 1
-    assert parts[0].mask is sight
+    assert parts[0].mask is attn_mask
 
 
 def test_flex_promises_the_kernel_only_what_holds_for_every_tile():
-    plain = sight_of("causal", 256)
+    plain = mask_of("causal", 256)
     plain.shape = "causal"
-    odd = sight_of("causal", 250)
+    odd = mask_of("causal", 250)
     odd.shape = "causal"
     options = [
-        flex.options_of(flex.Part(sight, None), 128, short=True)
-        for sight in (plain, odd, sight_of("causal & window(128)", 256), sight_of("causal", 256, "packed"))
+        flex.options_of(flex.Part(attn_mask, None), 128, short=True)
+        for attn_mask in (plain, odd, mask_of("causal & window(128)", 256), mask_of("causal", 256, "packed"))
     ]
     assert options[0] == {"ROWS_GUARANTEED_SAFE": True, "BLOCKS_ARE_CONTIGUOUS": True}
     assert options[1] == {"ROWS_GUARANTEED_SAFE": True}
@@ -267,16 +267,16 @@ def test_flex_promises_the_kernel_only_what_holds_for_every_tile():
     assert options[2] == options[3] == {}
 
 
-def both(run, kind, leaves, sight, dtype, given):
+def both(run, kind, leaves, attn_mask, dtype, given):
     inputs = {name: x.to(dtype).detach().requires_grad_() for name, x in leaves.items()}
-    out = run(inputs["q"], inputs["k"], inputs["v"], terms_of(kind, inputs, sight))
+    out = run(inputs["q"], inputs["k"], inputs["v"], terms_of(kind, inputs, attn_mask))
     return [out, *torch.autograd.grad(out, list(inputs.values()), given.to(dtype))]
 
 
-def added_up(kind, leaves, sight, given):
+def added_up(kind, leaves, attn_mask, given):
     """For each entry of the table, the sum of the magnitudes of the score gradients that make up its gradient."""
     inputs = {name: x.detach().requires_grad_() for name, x in leaves.items()}
-    terms = terms_of(kind, inputs, sight)
+    terms = terms_of(kind, inputs, attn_mask)
     bias = score_bias(terms.scores, terms.mask.where)
     # Each pair's own, with nothing added up over rows.
     each = bias.detach().expand(2, -1, -1, -1).clone().requires_grad_()
@@ -284,7 +284,7 @@ def added_up(kind, leaves, sight, given):
     k, v = (x.repeat_interleave(HEADS // GROUPS, 1) for x in (k, v))
     score = SCALE * q @ k.mT + each
     score = score if terms.softcap is None else terms.softcap * torch.tanh(score / terms.softcap)
-    score = score.masked_fill(~sight.mask(), -torch.inf)
+    score = score.masked_fill(~attn_mask.mask(), -torch.inf)
     if "sink" in inputs:
         ends = inputs["sink"][:, None, None].expand(2, -1, score.shape[2], 1)
         weights = torch.cat((score, ends), -1).softmax(-1)[..., :-1]
@@ -300,11 +300,11 @@ def added_up(kind, leaves, sight, given):
 @pytest.mark.parametrize("kind", ["t5", "t5 cap", "t5 sinks"])
 def test_flex_magnitudes_of_a_table_gradient_bound_it_and_its_error_in_fp32(kind, rows):
     """What is computed in fp32 by another kernel keeps the tolerance, and a gradient that is off does not."""
-    sight, leaves = sight_of("causal", 100, rows), leaves_of(kind, 100)
+    attn_mask, leaves = mask_of("causal", 100, rows), leaves_of(kind, 100)
     given = torch.randn(2, 100, HEADS, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    wanted = both(reference.run, kind, leaves, sight, torch.float64, given)[4]
-    found = both(reference.run, kind, leaves, sight, torch.float32, given)[4]
-    magnitudes = added_up(kind, leaves, sight, given)
+    wanted = both(reference.run, kind, leaves, attn_mask, torch.float64, given)[4]
+    found = both(reference.run, kind, leaves, attn_mask, torch.float32, given)[4]
+    magnitudes = added_up(kind, leaves, attn_mask, given)
     assert_sum_close("table-gradient", found, wanted, magnitudes)
     with pytest.raises(AssertionError, match="table-gradient"):
         assert_sum_close("table-gradient", found + 1e-3 * magnitudes, wanted, magnitudes)
@@ -328,14 +328,14 @@ def test_flex_magnitudes_of_a_table_gradient_bound_it_and_its_error_in_fp32(kind
     ],
 )
 def test_flex_on_cuda_equals_the_reference_in_value_and_gradient(text, kind, rows, tokens):
-    sight = sight_of(text, tokens, rows, "cuda")
+    attn_mask = mask_of(text, tokens, rows, "cuda")
     leaves = leaves_of(kind, tokens, "cuda")
     given = torch.randn_like(leaves["q"])
-    wanted = both(reference.run, kind, leaves, sight, torch.float64, given)
-    found = both(flex.run, kind, leaves, sight, torch.float32, given)
+    wanted = both(reference.run, kind, leaves, attn_mask, torch.float64, given)
+    found = both(flex.run, kind, leaves, attn_mask, torch.float32, given)
     for name, a, b in zip(("out", *leaves), found, wanted, strict=True):
         if name == "table":
-            assert_sum_close("table-gradient", a, b, added_up(kind, leaves, sight, given))
+            assert_sum_close("table-gradient", a, b, added_up(kind, leaves, attn_mask, given))
         else:
             assert_close("fused", a, b)
 
@@ -349,9 +349,9 @@ def test_flex_on_cuda_other_rows_and_boundaries_compile_nothing_new():
         at = torch.arange(512, device="cuda")[None].expand(batch, -1)
         document = (at >= cut).long()
         here = Tokens(at - cut * document, document)
-        sight = AttentionMask(Causal(), here, here, heads=HEADS)
+        attn_mask = AttentionMask(Causal(), here, here, heads=HEADS)
         q, k = (torch.randn(batch, 512, n, DIM, device="cuda", requires_grad=True) for n in (HEADS, GROUPS))
-        flex.run(q, k, k, AttentionArgs(SCALE, Softmax(), {}, sight)).sum().backward()
+        flex.run(q, k, k, AttentionArgs(SCALE, Softmax(), {}, attn_mask)).sum().backward()
         graphs.append(counters["stats"]["unique_graphs"])
     assert len(set(graphs)) == 1, graphs
 
@@ -360,11 +360,11 @@ def test_flex_on_cuda_other_rows_and_boundaries_compile_nothing_new():
 def test_flex_on_cuda_row_that_sees_nothing_gives_zero_and_no_gradient():
     pos = torch.arange(130, device="cuda")[None]
     valid = torch.zeros(1, 130, dtype=torch.bool, device="cuda")
-    sight = AttentionMask(Full(), Tokens(pos), Tokens(pos), valid, heads=HEADS)
+    attn_mask = AttentionMask(Full(), Tokens(pos), Tokens(pos), valid, heads=HEADS)
     q, k, v = (torch.randn(1, 130, HEADS, DIM, device="cuda", requires_grad=True) for _ in range(3))
     sink = torch.zeros(HEADS, device="cuda")
     for own in ({}, {"sink_H": sink}):
-        out = flex.run(q, k, v, AttentionArgs(SCALE, Softmax(sinks=bool(own)), own, sight))
+        out = flex.run(q, k, v, AttentionArgs(SCALE, Softmax(sinks=bool(own)), own, attn_mask))
         grads = torch.autograd.grad(out.sum(), (q, k, v))
         assert all((x == 0).all() for x in (out, *grads))
 
@@ -404,7 +404,7 @@ def test_flex_serves_no_learned_bias_where_gradients_must_repeat(position, asked
 @gpu
 @pytest.mark.parametrize("kind", ["t5", "shaw", "column", "t5 cap"])
 def test_flex_on_cuda_learned_bias_has_the_same_bits_each_time_where_they_are_asked_for(kind):
-    sight, leaves = sight_of("causal", 300, device="cuda"), leaves_of(kind, 300, "cuda")
+    attn_mask, leaves = mask_of("causal", 300, device="cuda"), leaves_of(kind, 300, "cuda")
     given = torch.randn_like(leaves["q"])
     before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
@@ -415,7 +415,7 @@ def test_flex_on_cuda_learned_bias_has_the_same_bits_each_time_where_they_are_as
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = [both(served, kind, leaves, sight, torch.float32, given) for _ in range(4)]
+            found = [both(served, kind, leaves, attn_mask, torch.float32, given) for _ in range(4)]
     finally:
         torch.use_deterministic_algorithms(before[0], warn_only=before[1])
     for again in found[1:]:
@@ -443,13 +443,13 @@ VARIED = [
 
 def served(tokens, text, rows, grads, kind="plain"):
     """flex and the reference, for rows of two lengths of memory: laid out plainly, and every second one of more."""
-    sight, leaves = sight_of(text, tokens, rows), leaves_of(kind, tokens)
+    attn_mask, leaves = mask_of(text, tokens, rows), leaves_of(kind, tokens)
     outs = []
     for stride in (1, 2):
         q, k, v = (leaves[name].float().repeat_interleave(stride, 0)[::stride] for name in ("q", "k", "v"))
         context = torch.inference_mode if grads == "inference" else torch.no_grad
         with context():
-            terms = terms_of(kind, leaves, sight)
+            terms = terms_of(kind, leaves, attn_mask)
             outs.append((flex.run(q, k, v, terms), reference.run(q.double(), k.double(), v.double(), terms)))
     return outs
 
@@ -481,6 +481,6 @@ def test_flex_that_the_compiler_gives_up_is_served_by_another_kernel_with_one_wa
 def test_flex_block_mask_made_in_inference_mode_serves_a_pass_with_gradients():
     flex_blocks._kept.clear()
     with torch.inference_mode():
-        blocks = [flex_blocks.block_mask(sight_of("causal & window(50)", 300, rows)) for rows in ROWS]
+        blocks = [flex_blocks.block_mask(mask_of("causal & window(50)", 300, rows)) for rows in ROWS]
     for some in blocks:
         assert not any(x.is_inference() for x in (some.kv_indices, some.kv_num_blocks, some.q_indices))

@@ -60,8 +60,8 @@ def rotation(pos_BT: Tensor) -> Callable[[Tensor], Tensor]:
 def work(q, k, v, *, pattern=None, document=None, valid=None, turn=None, state=None) -> MixerInput:
     pos = torch.arange(q.shape[1])[None]
     at = Tokens(pos, 0 if document is None else document)
-    sight = AttentionMask(pattern or Causal(), at, at, valid, heads=q.shape[2])
-    return MixerInput(q, k, v, turn or (lambda x: x), sight, 1.0, 0.0, state, lambda make: make())
+    attn_mask = AttentionMask(pattern or Causal(), at, at, valid, heads=q.shape[2])
+    return MixerInput(q, k, v, turn or (lambda x: x), attn_mask, 1.0, 0.0, state, lambda make: make())
 
 
 def seen_by(pattern, tokens: int, document: Tensor | None = None, valid: Tensor | None = None) -> Tensor:

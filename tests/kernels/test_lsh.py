@@ -47,9 +47,11 @@ def mixed(
 ) -> Tensor:
     pos = torch.arange(x_BTHK.shape[1])[None] if document is None else positions(document)
     at = Tokens(pos, 0 if document is None else document)
-    sight = AttentionMask(pattern, at, at, valid, heads=x_BTHK.shape[2])
+    attn_mask = AttentionMask(pattern, at, at, valid, heads=x_BTHK.shape[2])
     keys = x_BTHK.clone() if cached else x_BTHK
-    return leaf.mix(MixerInput(x_BTHK, keys, v_BTHK, lambda x: x, sight, DIM**-0.5, dropout, None, lambda make: make()))
+    return leaf.mix(
+        MixerInput(x_BTHK, keys, v_BTHK, lambda x: x, attn_mask, DIM**-0.5, dropout, None, lambda make: make())
+    )
 
 
 def inputs(tokens: int, batch: int = 2, heads: int = HEADS) -> tuple[Tensor, Tensor]:
@@ -233,9 +235,9 @@ def test_lsh_with_a_cache_every_key_is_seen_and_equals_no_cache_within_a_chunk()
     assert_close("same", mixed(leaf, x, v, Causal(), cached=True), whole)
     for start, stop in ((0, 5), (5, 6), (6, 16)):
         q_at, k_at = Tokens(torch.arange(start, stop)[None]), Tokens(torch.arange(stop)[None])
-        sight = AttentionMask(Causal(), q_at, k_at, heads=HEADS)
+        attn_mask = AttentionMask(Causal(), q_at, k_at, heads=HEADS)
         work = MixerInput(
-            x[:, start:stop], x[:, :stop], v[:, :stop], lambda y: y, sight, DIM**-0.5, 0.0, None, lambda f: f()
+            x[:, start:stop], x[:, :stop], v[:, :stop], lambda y: y, attn_mask, DIM**-0.5, 0.0, None, lambda f: f()
         )
         assert_close("promise", leaf.mix(work), whole[:, start:stop])
 
@@ -255,8 +257,8 @@ def test_lsh_buckets_are_decided_once_and_replayed():
 
     def run(decide) -> Tensor:
         at = Tokens(torch.arange(64)[None])
-        sight = AttentionMask(Causal(), at, at, heads=HEADS)
-        return LSH(chunk=8, seed=None).mix(MixerInput(x, x, v, lambda y: y, sight, 1.0, 0.0, None, decide))
+        attn_mask = AttentionMask(Causal(), at, at, heads=HEADS)
+        return LSH(chunk=8, seed=None).mix(MixerInput(x, x, v, lambda y: y, attn_mask, 1.0, 0.0, None, decide))
 
     def record(make):
         kept.append(make())

@@ -19,7 +19,7 @@ from anyformer.kernels.dispatch import KernelRequest
 from anyformer.parts.mixers.relu import Relu
 from anyformer.parts.mixers.softmax import Softmax
 from anyformer.parts.patterns.causal import Causal
-from anyformer.specs.cache_policy import Keep
+from anyformer.specs.cache_policy import CachePolicy
 from anyformer.specs.patterns import Tokens
 from tests.kernels.paged_calls import Case, made, pattern
 from tests.tolerances import assert_close
@@ -49,10 +49,10 @@ CASES = {
     "window-and-queries": Case("causal & window(33)", queries=4, counts=(4, 70, 199)),
     "chunked": Case("causal & chunked(48)", queries=2, counts=(2, 49, 200)),
     "first": Case("causal & (window(20) | global_tokens(3, False))", counts=(2, 60, 100)),
-    "ring": Case("window(40)", keep=Keep(recent=40), counts=(3, 40, 200)),
-    "ring-and-queries": Case("window(40)", keep=Keep(recent=43), queries=4, counts=(4, 43, 201)),
+    "ring": Case("window(40)", keep=CachePolicy(recent=40), counts=(3, 40, 200)),
+    "ring-and-queries": Case("window(40)", keep=CachePolicy(recent=43), queries=4, counts=(4, 43, 201)),
     "ring-and-first": Case(
-        "causal & (window(20) | global_tokens(3, False))", keep=Keep(recent=20, first=3), counts=(2, 23, 100)
+        "causal & (window(20) | global_tokens(3, False))", keep=CachePolicy(recent=20, first=3), counts=(2, 23, 100)
     ),
     "soft-cap": Case(softcap=2.0),
     "sinks": Case(sinks=True, counts=(1, 20, 200)),
@@ -60,7 +60,7 @@ CASES = {
     "table": Case(table=True, queries=2, counts=(2, 20, 200)),
     "int8": Case(int8=True),
     "all": Case(
-        "window(70)", queries=2, heads=6, groups=2, dim=24, keep=Keep(recent=71), sinks=True, slopes=True, softcap=3.0,
+        "window(70)", queries=2, heads=6, groups=2, dim=24, keep=CachePolicy(recent=71), sinks=True, slopes=True, softcap=3.0,
         int8=True, size=32, counts=(2, 69, 300),
     ),
     "half": Case(dtype=torch.float16, sinks=True),
@@ -74,7 +74,7 @@ ON_CUDA = {
     "bf16-tiles": Case(dtype=torch.bfloat16, heads=64, groups=1, dim=64, queries=16, counts=(16, 90, 3001), sizes=()),
     "bf16-int8": Case(dtype=torch.bfloat16, heads=16, groups=8, dim=128, int8=True, counts=(1, 9, 3001), sizes=()),
     "bf16-ring": Case(
-        "window(1000)", dtype=torch.bfloat16, heads=16, groups=8, dim=128, keep=Keep(recent=1000), sinks=True, sizes=(),
+        "window(1000)", dtype=torch.bfloat16, heads=16, groups=8, dim=128, keep=CachePolicy(recent=1000), sinks=True, sizes=(),
         counts=(7, 1000, 90001),
     ),
     "bf16-window": Case("window(1000)", dtype=torch.bfloat16, heads=16, groups=8, dim=128, sizes=(), counts=(7, 9001)),
@@ -131,7 +131,7 @@ def test_paged_kernel_row_alone_gives_the_same_bits_as_in_a_batch(name):
 
 
 @runs
-def test_paged_kernel_layers_that_share_a_sight_do_not_disturb_each_other():
+def test_paged_kernel_layers_that_share_a_mask_do_not_disturb_each_other():
     case = CASES["plain"]
     q, k, v, terms = made(case)
     first = launch(case, q, k, v, terms)
@@ -153,8 +153,8 @@ def test_paged_reference_reads_each_token_of_a_row_once(name):
         at = [(int(pages.table_BN[row, s // case.size]), s % case.size) for s in slots]
         keys, values = (torch.stack([pool[p, i] for p, i in at])[None] for pool in (k, v))
         places = Tokens(terms.mask.q.pos[row : row + 1])
-        sight = AttentionMask(terms.mask.pattern, places, Tokens(torch.tensor([kept])), heads=case.heads)
-        alone = reference.run(q[row : row + 1], keys, values, terms._replace(mask=sight, pages=None))
+        attn_mask = AttentionMask(terms.mask.pattern, places, Tokens(torch.tensor([kept])), heads=case.heads)
+        alone = reference.run(q[row : row + 1], keys, values, terms._replace(mask=attn_mask, pages=None))
         assert_close("kernel", found[row : row + 1], alone)
 
 

@@ -36,14 +36,14 @@ def drawn(dtype=torch.float64):
     ]
 
 
-def sight():
+def attn_mask():
     places = Tokens(torch.arange(LENGTH)[None], length=torch.full((1, 1), LENGTH))
     return AttentionMask(pattern(), places, places, plain=True, heads=3)
 
 
 def written_out(q, k, v, scale):
     """Queries of inner blocks get COUNT more copies of the first block's keys and values."""
-    mask = sight().mask().expand(2, 3, LENGTH, LENGTH)
+    mask = attn_mask().mask().expand(2, 3, LENGTH, LENGTH)
     rows = []
     last = (LENGTH + BLOCK - 1) // BLOCK - 1
     for t in range(LENGTH):
@@ -67,7 +67,7 @@ def test_repeated_keys_count_as_often_as_they_are_written_out_in_every_kernel_th
     if kernel.why_not(request) is not None:
         pytest.skip(f"it does not serve this: {kernel.why_not(request)}")
     given = drawn()
-    found = attend(*given, kernel=kernel, scale=scale, mixer=Softmax(), own={}, mask=sight())
+    found = attend(*given, kernel=kernel, scale=scale, mixer=Softmax(), own={}, mask=attn_mask())
     wanted = written_out(*given, scale)
     assert_close("kernel", found, wanted)
     weight = torch.randn(found.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -77,13 +77,13 @@ def test_repeated_keys_count_as_often_as_they_are_written_out_in_every_kernel_th
         strict=True,
     ):
         assert_close("kernel", mine, theirs)
-    plain = kernel.run(*given, AttentionArgs(scale, Softmax(), {}, sight()))
+    plain = kernel.run(*given, AttentionArgs(scale, Softmax(), {}, attn_mask()))
     assert difference(plain, wanted) > 1e-3, "keys that count once would be the same"
 
 
 def test_repeated_keys_in_half_precision_are_off_by_its_rounding_only():
     given = drawn(torch.float16)
-    found = attend(*given, scale=0.125, mixer=Softmax(), own={}, mask=sight(), kernel=KERNELS[-1])
+    found = attend(*given, scale=0.125, mixer=Softmax(), own={}, mask=attn_mask(), kernel=KERNELS[-1])
     wanted = written_out(*(x.double() for x in given), 0.125)
     assert difference(found, wanted) < 2**-10
 

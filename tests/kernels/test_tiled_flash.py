@@ -41,9 +41,9 @@ def small_tiles(monkeypatch):
     monkeypatch.setattr(tiled_flash, "sizes", lambda heads, queries, keys, device: (16, 24))
 
 
-def assert_equals_reference(sight, *names, real=None, groups=2, **rest):
-    found = value_and_gradients(tiled_flash.KERNEL, sight, *names, groups=groups, real=real, **rest)
-    expected = value_and_gradients(reference.KERNEL, sight, *names, groups=groups, real=real, **rest)
+def assert_equals_reference(attn_mask, *names, real=None, groups=2, **rest):
+    found = value_and_gradients(tiled_flash.KERNEL, attn_mask, *names, groups=groups, real=real, **rest)
+    expected = value_and_gradients(reference.KERNEL, attn_mask, *names, groups=groups, real=real, **rest)
     for ours, theirs in zip(found, expected, strict=True):
         assert_close("kernel", ours, theirs)
 
@@ -65,10 +65,10 @@ def test_tiled_with_two_things_added_equals_reference(names, small_tiles):
 def test_tiled_every_pattern_and_kind_of_row_equals_reference(name, rows, added, small_tiles):
     pattern, real = PATTERNS[name], None
     if rows == "padded":
-        sight, real = padded(pattern, 63)
+        attn_mask, real = padded(pattern, 63)
     else:
-        sight = packed(pattern, 63) if rows == "packed" else plain(pattern, 63 if rows == "plain" else 20, 63)
-    assert_equals_reference(sight, added, "softcap", "sink", real=real)
+        attn_mask = packed(pattern, 63) if rows == "packed" else plain(pattern, 63 if rows == "plain" else 20, 63)
+    assert_equals_reference(attn_mask, added, "softcap", "sink", real=real)
 
 
 @pytest.mark.parametrize("groups", [6, 3, 1])
@@ -174,9 +174,9 @@ def test_dropout_of_a_tile_is_that_part_of_the_whole():
 @pytest.mark.parametrize("added", ["plain", "shaw", "softcap", "sink"])
 def test_tiled_gradient_with_dropout_is_that_of_the_masked_reference(added, small_tiles):
     tokens, share, heads = 63, 0.3, 6
-    sight = plain(Causal(), tokens)
+    attn_mask = plain(Causal(), tokens)
     torch.manual_seed(3)
-    found = value_and_gradients(tiled_flash.KERNEL, sight, added, dropout=share)
+    found = value_and_gradients(tiled_flash.KERNEL, attn_mask, added, dropout=share)
     torch.manual_seed(3)
     seed = torch.randint(-(2**31), 2**31 - 1, (2,)).to(torch.int32)
     kept = tiled_flash.kept_weights(seed, (2, heads), slice(0, tokens), slice(0, tokens), share)
@@ -190,7 +190,7 @@ def test_tiled_gradient_with_dropout_is_that_of_the_masked_reference(added, smal
     fields, more = ADDED[added](tokens, tokens, heads)
     if added == "sink":
         fields["mixer"] = Dropped(sinks=True)
-    out = run(reference.KERNEL, *leaves, sight, **(rest | fields))
+    out = run(reference.KERNEL, *leaves, attn_mask, **(rest | fields))
     out.backward(random(*out.shape, seed=7))
     for ours, theirs in zip(found, [out, *(t.grad for t in leaves + more)], strict=True):
         assert_close("kernel", ours, theirs)
@@ -200,12 +200,12 @@ def test_tiled_gradient_with_dropout_is_that_of_the_masked_reference(added, smal
 @pytest.mark.parametrize("rows", ["plain", "packed", "padded"])
 def test_tiles_left_are_those_that_hold_a_pair_and_whole_ones_hold_all(name, rows):
     pattern = PATTERNS[name]
-    sight = (
+    attn_mask = (
         plain(pattern, 63) if rows == "plain" else packed(pattern, 63) if rows == "packed" else padded(pattern, 63)[0]
     )
-    mask = sight.mask()
+    mask = attn_mask.mask()
     dense = torch.ones(1, 1, 63, 63, dtype=torch.bool) if mask is None else mask.expand(-1, -1, 63, 63)
-    found = {(s.first, s.last, t.first, t.last): t.whole for s in tiled_flash.plan(sight, 16, 24) for t in s.tiles}
+    found = {(s.first, s.last, t.first, t.last): t.whole for s in tiled_flash.plan(attn_mask, 16, 24) for t in s.tiles}
     for t, s in itertools.product(range(0, 63, 16), range(0, 63, 24)):
         part = dense[:, :, t : t + 16, s : s + 24]
         place = (t, min(t + 16, 63), s, min(s + 24, 63))
@@ -220,13 +220,13 @@ def test_tiles_of_a_window_grow_with_the_row_not_with_its_square():
 
 def test_tiled_asks_about_mixed_tiles_only_and_multiplies_no_other(monkeypatch, small_tiles):
     asked, multiplied = [], []
-    sight, scores = plain(Window(size=9), 63), tiled_flash._scores
-    part = sight.part
-    monkeypatch.setattr(sight, "part", lambda rows, columns: asked.append((rows, columns)) or part(rows, columns))
+    attn_mask, scores = plain(Window(size=9), 63), tiled_flash._scores
+    pairs = attn_mask.pairs
+    monkeypatch.setattr(attn_mask, "pairs", lambda rows, columns: asked.append((rows, columns)) or pairs(rows, columns))
     monkeypatch.setattr(tiled_flash, "_scores", lambda *args: multiplied.append(args[-2:]) or scores(*args))
     leaves = [t.requires_grad_() for t in qkv(63, 63)]
-    run(tiled_flash.KERNEL, *leaves, sight).sum().backward()
-    left = sum(len(stripe.tiles) for stripe in tiled_flash.plan(sight, 16, 24))
+    run(tiled_flash.KERNEL, *leaves, attn_mask).sum().backward()
+    left = sum(len(stripe.tiles) for stripe in tiled_flash.plan(attn_mask, 16, 24))
     assert left < 4 * 3
     assert (len(multiplied), len(asked)) == (2 * left, 2 * left)
 
@@ -235,21 +235,21 @@ def test_tiled_asks_about_mixed_tiles_only_and_multiplies_no_other(monkeypatch, 
 @pytest.mark.parametrize("share", [0.0, 0.2])
 def test_tiled_never_holds_all_pairs(added, share):
     tokens, heads = 1024, 1
-    sight = plain(Window(size=200), tokens, heads=heads)
+    attn_mask = plain(Window(size=200), tokens, heads=heads)
     with Largest() as largest:
-        value_and_gradients(tiled_flash.KERNEL, sight, added, groups=1, dropout=share)
+        value_and_gradients(tiled_flash.KERNEL, attn_mask, added, groups=1, dropout=share)
     assert largest.numel <= max(tiled_flash.PAIRS, 2 * tokens * 16)
     assert largest.numel < tokens * tokens
 
 
-def with_everything(q, k, v, table, sink, on_values, sight, share):
+def with_everything(q, k, v, table, sink, on_values, attn_mask, share):
     start = torch.tensor([1, 2, 4, 6], device=q.device)
 
     def bucket(gap):
         return torch.bucketize(gap.abs().contiguous(), start, right=True)
 
     return run(
-        tiled_flash.KERNEL, q, k, v, sight, mixer=Softmax(sinks=True), own={"sink_H": sink}, softcap=1.5,
+        tiled_flash.KERNEL, q, k, v, attn_mask, mixer=Softmax(sinks=True), own={"sink_H": sink}, softcap=1.5,
         scores=ScoreBias(table_BHTN=table, pick=bucket), values=ValueTerms(on_values, bucket), dropout=share,
     )  # fmt: skip
 
@@ -260,11 +260,11 @@ def test_tiled_compiles_in_one_graph_and_equals_itself(rows, share, small_tiles)
     results = []
     torch._dynamo.reset()
     for way in (torch.compile(with_everything, fullgraph=True, backend="eager"), with_everything):
-        sight = plain(pattern, 30) if rows == "plain" else packed(pattern, 30)
+        attn_mask = plain(pattern, 30) if rows == "plain" else packed(pattern, 30)
         leaves = [*qkv(30, 30), random(1, 6, 1, 5, seed=4), random(6, seed=5), random(5, 8, seed=6)]
         leaves = [t.requires_grad_() for t in leaves]
         torch.manual_seed(0)
-        out = way(*leaves, sight, share)
+        out = way(*leaves, attn_mask, share)
         out.square().sum().backward()
         results.append([out, *(t.grad for t in leaves)])
     for compiled, eager in zip(*results, strict=True):

@@ -18,10 +18,8 @@ from safetensors.torch import save_file
 import anyformer as af
 from anyformer.errors import DataError, SpecError
 from anyformer.lab import quickstart as quickstarting
-from anyformer.lab.plan import SPEC, Plan
-from anyformer.lab.quickstart import Quickstart
-from anyformer.lab.result import compare, earlier, read_result
-from anyformer.train.events import Budget
+from anyformer.lab.plan import SPEC, Budget, Plan
+from anyformer.lab.quickstart import Quickstart, compare, earlier, read_result
 from anyformer.train.perplexity import score
 from anyformer.train.train_step import TrainStep
 from tests.cli.command import run
@@ -406,7 +404,7 @@ def test_command_on_a_slow_machine_takes_more_time_up_to_a_limit_and_says_so(
 
     monkeypatch.setattr(TrainStep, "step", slow)
     monkeypatch.setitem(Quickstart.__init__.__kwdefaults__, "clock", clock)
-    for place in ("train.loop", "cli.quickstart"):
+    for place in ("lab.quickstart", "cli.quickstart"):
         monkeypatch.setattr(f"anyformer.{place}.time", SimpleNamespace(perf_counter=clock))
     ran = run(capsys, "quickstart", "--text", "foxes.txt", *FLAGS)
     assert ran.status == 0, ran.err

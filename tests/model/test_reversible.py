@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import anyformer as af
-from anyformer.data.batch import Batch
+from anyformer.data.dataset import Batch
 from anyformer.data.objectives.causal import Causal
 from anyformer.kernels.attention_mask import AttentionMask
 from anyformer.model import stack
@@ -22,8 +22,7 @@ from anyformer.model.reversible import Work, run_reversible
 from anyformer.parts.attention_metadata import AttentionMetadata, RotaryTables
 from anyformer.train.cpu_workers import CpuWorkers
 from anyformer.train.optim import Optimizers
-from anyformer.train.spike_guard import SpikeGuard
-from anyformer.train.train_step import Precision, TrainStep
+from anyformer.train.train_step import Precision, SpikeGuard, TrainStep
 from tests.parts.samples import random, randomised
 from tests.tolerances import TABLE, assert_close, difference
 

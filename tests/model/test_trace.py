@@ -47,9 +47,9 @@ class Spy:
         def run(body, q, k, v, scene, *rest):
             known = len(self.seen)
             out = method(body, q, k, v, scene, *rest)
-            sight = rest[0] if rest else scene.mask
+            attn_mask = rest[0] if rest else scene.mask
             # Neither what reads weights out of a mixer, nor rows that have projections of their own.
-            if len(self.seen) == known and scene.decisions is None and sight is scene.mask:
+            if len(self.seen) == known and scene.decisions is None and attn_mask is scene.mask:
                 self.seen.append((body, v, out, scene))
             return out
 

@@ -36,8 +36,8 @@ def module_and_scene(position=None, **fields):
     own = {} if position.per_layer else held(position, SIZES)
     turn = RotaryTables(POS, None, position.angles(own, POS, None, X))
     here = Tokens(POS)
-    sight = AttentionMask(Causal(), here, here, plain=True, shape="causal")
-    scene = AttentionMetadata(mask=sight, kernel=reference.KERNEL, own=own, q_rope=turn, k_rope=turn)
+    attn_mask = AttentionMask(Causal(), here, here, plain=True, shape="causal")
+    scene = AttentionMetadata(mask=attn_mask, kernel=reference.KERNEL, own=own, q_rope=turn, k_rope=turn)
     return module, scene
 
 
@@ -194,8 +194,8 @@ def test_attention_cross_reads_keys_and_values_of_the_memory_once():
     cache = StaticKVCache(
         (LayerCacheSpec(streams=((2, 8), (2, 8))),), batch=2, length=9, device=X.device, dtype=X.dtype
     )
-    sight = AttentionMask(Full(), Tokens(POS), Tokens(torch.arange(5)[None]), plain=True, shape="none")
-    scene = AttentionMetadata(mask=sight, kernel=reference.KERNEL, cache=cache)
+    attn_mask = AttentionMask(Full(), Tokens(POS), Tokens(torch.arange(5)[None]), plain=True, shape="none")
+    scene = AttentionMetadata(mask=attn_mask, kernel=reference.KERNEL, cache=cache)
     q, k, v = split(module, "q", X), split(module, "k", memory), split(module, "v", memory)
     weights = (torch.einsum("bthk,bshk->bhts", q, k.repeat_interleave(2, 2)) * 8**-0.5).softmax(-1)
     expected = torch.einsum("bhts,bshk->bthk", weights, v.repeat_interleave(2, 2)).reshape(2, 7, 32) @ module.o.weight.T

@@ -221,8 +221,10 @@ def test_shaw_attention_equals_the_equations_of_the_paper():
     score = torch.einsum("bthk,btshk->bhts", q, k[:, None] + on_keys[:, :, :, None]) * SCALE
     expected = torch.einsum("bhts,btshk->bthk", score.softmax(-1), v[:, None] + on_values[:, :, :, None])
     scores = leaf.scores(own, q, k, QKPositions(Q_POS, K_POS), SCALE)
-    sight = AttentionMask(Full(), Tokens(Q_POS), Tokens(K_POS), heads=4)
-    found = attend(q, k, v, scale=SCALE, mixer=Softmax(), own={}, mask=sight, scores=scores, values=leaf.values(own, v))
+    attn_mask = AttentionMask(Full(), Tokens(Q_POS), Tokens(K_POS), heads=4)
+    found = attend(
+        q, k, v, scale=SCALE, mixer=Softmax(), own={}, mask=attn_mask, scores=scores, values=leaf.values(own, v)
+    )
     assert_close("formula", found, expected)
 
 
@@ -297,8 +299,8 @@ def test_xl_attention_equals_the_published_class(memory):
         hidden = (~mask[0]).double()[:, :, None, None].expand(-1, -1, 2, 3)
         theirs = published.rel_attn_core(*(t.transpose(0, 1) for t in (q, k, v)), turned, attn_mask=hidden)
     scores = leaf.scores(own, q, k, QKPositions(q_pos, k_pos), published.scale)
-    sight = AttentionMask(Causal(), Tokens(q_pos), Tokens(k_pos), plain=True, heads=3)
-    ours = attend(q, k, v, scale=published.scale, mixer=Softmax(), own={}, mask=sight, scores=scores)
+    attn_mask = AttentionMask(Causal(), Tokens(q_pos), Tokens(k_pos), plain=True, heads=3)
+    ours = attend(q, k, v, scale=published.scale, mixer=Softmax(), own={}, mask=attn_mask, scores=scores)
     assert_close("oracle", ours, theirs.transpose(0, 1))
 
 

@@ -9,7 +9,7 @@ import torch
 
 from anyformer.errors import InputError
 from anyformer.parts.static_cache import StaticKVCache
-from anyformer.specs.cache_policy import Keep, LayerCacheSpec
+from anyformer.specs.cache_policy import CachePolicy, LayerCacheSpec
 from tests.contract.contracts import model_of, prefix_of
 from tests.contract.draw import draw
 from tests.generation.talking import talking
@@ -18,7 +18,7 @@ from tests.tolerances import assert_close
 
 STREAMS = (((2, 8), (2, 8)), ((1, 4), (1, 6)))
 ALL = tuple(LayerCacheSpec(streams=streams) for streams in STREAMS)
-NEAR = LayerCacheSpec(streams=((1, 2),), keep=Keep(recent=4))
+NEAR = LayerCacheSpec(streams=((1, 2),), keep=CachePolicy(recent=4))
 
 
 def empty(rooms=ALL, batch=3, length=10, **rest) -> StaticKVCache:
@@ -156,20 +156,22 @@ def test_cache_of_another_model_batch_or_dtype_is_refused():
 class Policy(NamedTuple):
     """A predicate on positions, and what a cache must keep for it."""
 
-    keep: Keep
+    keep: CachePolicy
     allows: Callable[[int, int], bool]
 
 
 POLICIES = {
-    "causal": Policy(Keep(), lambda q, k: k <= q),
-    "window": Policy(Keep(recent=4), lambda q, k: 0 <= q - k < 4),
-    "self": Policy(Keep(recent=1), lambda q, k: q == k),
-    "both sides": Policy(Keep(recent=3), lambda q, k: abs(q - k) <= 2),
-    "chunked": Policy(Keep(recent=6), lambda q, k: k <= q and q // 6 == k // 6),
-    "first": Policy(Keep(recent=3, first=2), lambda q, k: k <= q and (k < 2 or q - k < 3)),
-    "fixed": Policy(Keep(recent=5, block=5, columns=2), lambda q, k: k <= q and (q // 5 == k // 5 or k % 5 >= 3)),
+    "causal": Policy(CachePolicy(), lambda q, k: k <= q),
+    "window": Policy(CachePolicy(recent=4), lambda q, k: 0 <= q - k < 4),
+    "self": Policy(CachePolicy(recent=1), lambda q, k: q == k),
+    "both sides": Policy(CachePolicy(recent=3), lambda q, k: abs(q - k) <= 2),
+    "chunked": Policy(CachePolicy(recent=6), lambda q, k: k <= q and q // 6 == k // 6),
+    "first": Policy(CachePolicy(recent=3, first=2), lambda q, k: k <= q and (k < 2 or q - k < 3)),
+    "fixed": Policy(
+        CachePolicy(recent=5, block=5, columns=2), lambda q, k: k <= q and (q // 5 == k // 5 or k % 5 >= 3)
+    ),
     "all": Policy(
-        Keep(recent=2, first=1, block=4, columns=1), lambda q, k: k <= q and (q - k < 2 or k < 1 or k % 4 == 3)
+        CachePolicy(recent=2, first=1, block=4, columns=1), lambda q, k: k <= q and (q - k < 2 or k < 1 or k % 4 == 3)
     ),
 }
 LAYERS = tuple(LayerCacheSpec(streams=((1, 2), (2, 1)), keep=policy.keep) for policy in POLICIES.values())

@@ -16,8 +16,7 @@ from anyformer.parts.ffns.gated import Geglu, Swiglu
 from anyformer.parts.ffns.moe import Moe
 from anyformer.parts.moe import MoE
 from anyformer.specs.axes import FeedForward
-from anyformer.train.activation_checkpointing import recompute
-from anyformer.train.compile import compiled
+from anyformer.train.compile import compiled, recompute
 from tests.contract.contracts import CONTRACTS, compiles
 from tests.contract.draw import BASE
 from tests.parts.samples import dims, lifted, random, randomised, small_model, small_spec

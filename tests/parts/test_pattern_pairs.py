@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from anyformer.specs.cache_policy import Keep
+from anyformer.specs.cache_policy import CachePolicy
 from anyformer.specs.pair_count import allowed_pairs, allowed_pairs_of_heads, blind_heads, keys_seen, keys_seen_of_heads
 from anyformer.specs.patterns import Pattern
 from tests.parts.pattern_samples import HEADS, LAYER, LENGTH, masks, one_of_each, parse, samples
@@ -106,7 +106,7 @@ def test_cache_of_a_pattern_has_no_more_room_than_it_needs(text, room):
 
 def test_room_check_catches_a_cache_that_forgets_too_early(monkeypatch):
     pattern = parse("window(5)")
-    monkeypatch.setattr(type(pattern), "keeps", lambda self: Keep(recent=4))
+    monkeypatch.setattr(type(pattern), "keeps", lambda self: CachePolicy(recent=4))
     with pytest.raises(AssertionError, match="query 4 misses"):
         kept(pattern, 1)
 

@@ -188,7 +188,7 @@ def test_stacks_have_depths_nodes_and_layers_of_their_own():
 
 def test_stack_has_a_final_norm_of_its_own():
     spec = small({**BOTH, "encoder": {"norm": {"final": False}}})
-    assert [stack.final_norm for stack in spec.stacks] == [False, True]
+    assert [stack.norm.has_final() for stack in spec.stacks] == [False, True]
 
 
 def test_stacks_may_share_groups_that_each_reaches_in_part():

@@ -33,15 +33,14 @@ from anyformer.files import Written
 from anyformer.kernels.loss import LossTerms
 from anyformer.model.native_checkpoint import WEIGHTS
 from anyformer.specs.parameters import silent
-from anyformer.train.activation_checkpointing import recompute
 from anyformer.train.checkpoint import Checkpoint, Contents, Table, newest, verify, write
+from anyformer.train.compile import recompute
 from anyformer.train.config import Config
 from anyformer.train.distributed.fsdp import spread
 from anyformer.train.distributed.sharded_checkpoint import PARTS, Stored, collected, local, stretch, whole, write_part
 from anyformer.train.distributed.tensor_parallel import problems
-from anyformer.train.events import Evaluated, Resumed, Sampled, Step
 from anyformer.train.ranks import layout, meshes
-from anyformer.train.trainer import Trainer
+from anyformer.train.trainer import Evaluated, Resumed, Sampled, Step, Trainer
 from tests.contract.contracts import answers, length_of, randomise
 from tests.contract.draw import draw, every_kind, spec_of_kind
 from tests.contract.feed import alone, document

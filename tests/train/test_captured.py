@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import anyformer as af
-from anyformer.data.batch import Batch
+from anyformer.data.dataset import Batch
 from anyformer.data.objectives import Objective
 from anyformer.errors import CapabilityError
 from anyformer.kernels.cuda_graph import Recorder, fixed_shapes, hold, recording
@@ -22,8 +22,7 @@ from anyformer.train import cuda_graph
 from anyformer.train.cuda_graph import Captured, why_not
 from anyformer.train.optim import Optimizers
 from anyformer.train.ranks import Ranks
-from anyformer.train.spike_guard import SpikeGuard
-from anyformer.train.train_step import Precision, TrainStep
+from anyformer.train.train_step import Precision, SpikeGuard, TrainStep
 from tests.contract.draw import BASE
 from tests.kernels.recording import FAULTS, FakeDevice, untouched
 from tests.quick import few

@@ -54,7 +54,7 @@ def contents(model, step: int) -> Contents:
     with torch.no_grad():
         for p in model.parameters():
             p.fill_(step)
-    table = Table(dict(model.named_parameters()), metadata_of(model.spec))
+    table = Table(dict(model.named_parameters()), metadata_of(model.spec, model.family))
     rest = Table({"m.step": torch.tensor(float(step)), "m.sum": torch.full((3, 5), step, dtype=torch.float64)})
     return Contents(
         tables={"model.safetensors": table, "optimizer.safetensors": rest},

@@ -8,8 +8,7 @@ import torch
 
 import anyformer as af
 from anyformer.errors import InputError
-from anyformer.train.activation_checkpointing import recompute
-from anyformer.train.compile import compiled
+from anyformer.train.compile import compiled, recompute
 from tests.tolerances import assert_close
 from tests.train.small import SEGMENTS, VARIANTS, gradients, small
 
@@ -80,11 +79,11 @@ def test_compiled_model_without_logits_is_one_graph():
 def test_compiled_undone_is_the_plain_pass():
     model = small()
     recompute(model, "block")
-    before = [b.way for b in model.decoder.blocks]
+    before = [b.wrapper for b in model.decoder.blocks]
     for kind in ("block", "model"):
         compiled(model, kind, backend="eager")
         compiled(model, "none")
-        assert [b.way for b in model.decoder.blocks] == before
+        assert [b.wrapper for b in model.decoder.blocks] == before
         assert model._compiled_call_impl is None
 
 
@@ -134,7 +133,7 @@ def test_compiled_model_copy_has_its_weights_and_recomputation_and_compiles_noth
     model = small(depth=1)
     recompute(model, recomputed)
     wanted = [gradients(model)]
-    ways = [block.way for block in model.decoder.blocks]
+    ways = [block.wrapper for block in model.decoder.blocks]
     graphs = compiled(model, kind, backend="aot_eager")
     found = [gradients(model)]
     made = graphs.made
@@ -143,7 +142,7 @@ def test_compiled_model_copy_has_its_weights_and_recomputation_and_compiles_noth
     assert graphs.made == made, "a copy is not compiled until somebody asks for it"
     assert other._compiled_call_impl is None
     # What `save` writes are weights; how a training pass runs is not among them.
-    assert [block.way for block in other.decoder.blocks] == ([None] * len(ways) if copied is by_save else ways)
+    assert [block.wrapper for block in other.decoder.blocks] == ([None] * len(ways) if copied is by_save else ways)
     again = compiled(other, kind, backend="aot_eager")
     same([gradients(other)], wanted)
     same([gradients(model)], wanted)

@@ -5,12 +5,11 @@ import pytest
 import torch
 
 import anyformer as af
-from anyformer.data.batch import Batch
+from anyformer.data.dataset import Batch
 from anyformer.data.objectives import Objective
 from anyformer.train.cpu_workers import CpuWorkers
 from anyformer.train.optim import Optimizers
-from anyformer.train.spike_guard import SpikeGuard
-from anyformer.train.train_step import Precision, TrainStep
+from anyformer.train.train_step import Precision, SpikeGuard, TrainStep
 from tests.contract.draw import BASE
 
 

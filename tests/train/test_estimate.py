@@ -197,10 +197,10 @@ def test_forecast_counts_every_row_that_will_be_measured_on(tmp_path, monkeypatc
         whole = run.components.valid.swept()
         batch = next(run.components.valid.sweep())
     assert seen == [2, 2, 2, whole]
-    assert (found.looks.count, found.looks.rows, found.looks.all_rows) == (3, 2, whole)
+    assert (found.evals.count, found.evals.rows, found.evals.all_rows) == (3, 2, whole)
     each = step_flops(run.components.spec, batch.inputs)[0] / 3 / batch.units
-    assert found.looks.flops == pytest.approx(each * sum(seen))
-    assert found.parts()["held-out loss"] == pytest.approx(found.looks.flops / found.rate / found.efficiency)
+    assert found.evals.flops == pytest.approx(each * sum(seen))
+    assert found.parts()["held-out loss"] == pytest.approx(found.evals.flops / found.rate / found.efficiency)
     assert found.parts()["checkpoints"] > 0
 
 

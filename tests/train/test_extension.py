@@ -10,9 +10,8 @@ import anyformer as af
 from anyformer.cli.main import main
 from anyformer.errors import CheckpointError
 from anyformer.train.config import Config
-from anyformer.train.events import Evaluated, Step
 from anyformer.train.loggers import finals
-from anyformer.train.trainer import Trainer
+from anyformer.train.trainer import Evaluated, Step, Trainer
 from tests.assets.make import VERSIONS
 from tests.train.small_data import text_config, text_data
 

@@ -14,9 +14,8 @@ from anyformer import files
 from anyformer.cli.main import main
 from anyformer.errors import CheckpointError, TrainingError
 from anyformer.train.checkpoint import newest
-from anyformer.train.events import Evaluated, Resumed, Saved, Step, Stopped
 from anyformer.train.train_step import TrainStep
-from anyformer.train.trainer import Trainer
+from anyformer.train.trainer import Evaluated, Resumed, Saved, Step, Stopped, Trainer
 from tests.train.faulty import BrokenDisk, CountingDisk, DeadlyDisk, QuickDisk, forked
 from tests.train.small_data import text_config, text_data
 

@@ -14,9 +14,8 @@ from anyformer.train import checkpoint
 from anyformer.train.checkpoint import Saver
 from anyformer.train.config import Config
 from anyformer.train.cpu_workers import CpuWorkers, draws
-from anyformer.train.events import Evaluated, Step
 from anyformer.train.train_step import Precision
-from anyformer.train.trainer import Trainer
+from anyformer.train.trainer import Evaluated, Step, Trainer
 from tests.train.small_data import text_config, text_data, text_examples, write_data
 
 WINDOWED = {"stages.spec": {"attention": {"pattern": "causal & window(2)"}}}

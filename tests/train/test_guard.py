@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from anyformer.errors import CheckpointError, TrainingError
-from anyformer.train.spike_guard import ENOUGH, WINDOW, SpikeGuard
+from anyformer.train.train_step import ENOUGH, WINDOW, SpikeGuard
 
 NAN, INF = math.nan, math.inf
 

@@ -10,13 +10,12 @@ import torch
 from anyformer.cli.main import main
 from anyformer.data.dataset import Examples
 from anyformer.train.config import Config
-from anyformer.train.evaluation import evaluate
-from anyformer.train.events import Evaluated, Step
 from anyformer.train.loggers import finals, points, read_metrics
+from anyformer.train.perplexity import evaluate
 from anyformer.train.report import About, Report
 from anyformer.train.report.page import headline, page
 from anyformer.train.train_step import Precision
-from anyformer.train.trainer import Trainer
+from anyformer.train.trainer import Evaluated, Step, Trainer
 from tests.train.small_data import text_config, text_data, text_examples, write_data
 
 

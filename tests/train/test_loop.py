@@ -14,17 +14,16 @@ from anyformer.data.dataset import Examples
 from anyformer.data.loader import BatchLoader
 from anyformer.data.objectives.causal import Causal
 from anyformer.errors import TrainingError
+from anyformer.lab.plan import Budget
+from anyformer.lab.quickstart import train
 from anyformer.optim.schedule import Trapezoid
 from anyformer.train.cpu_workers import CpuWorkers
-from anyformer.train.events import Budget
 from anyformer.train.loggers import Metrics, read_metrics
-from anyformer.train.loop import train
 from anyformer.train.optim import Optimizers
 from anyformer.train.optim_config import Optim
 from anyformer.train.report import running_mean
 from anyformer.train.report.chart import draw_curve
-from anyformer.train.spike_guard import SpikeGuard
-from anyformer.train.train_step import Precision, TrainStep
+from anyformer.train.train_step import Precision, SpikeGuard, TrainStep
 from tests.contract.draw import BASE
 
 SPEC = af.spec(BASE | {"vocab": 16, "context": 16})

@@ -7,7 +7,7 @@ import torch
 
 from anyformer.errors import InputError
 from anyformer.model.reversible import replays_dropout
-from anyformer.train.activation_checkpointing import recompute
+from anyformer.train.compile import recompute
 from tests.kernels.alive import Alive
 from tests.train.small import IDS, SEGMENTS, VARIANTS, gradients, small
 
@@ -46,9 +46,9 @@ def test_recompute_keeps_less_the_more_is_recomputed():
 def test_recompute_every_other_block_leaves_the_others_plain():
     model = small(depth=5)
     recompute(model, "block", every=2)
-    assert [b.way is not None for b in model.decoder.blocks] == [True, False, True, False, True]
+    assert [b.wrapper is not None for b in model.decoder.blocks] == [True, False, True, False, True]
     recompute(model, "none")
-    assert all(b.way is None for b in model.decoder.blocks)
+    assert all(b.wrapper is None for b in model.decoder.blocks)
 
 
 def test_recompute_copy_of_a_model_learns_by_itself():

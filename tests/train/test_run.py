@@ -15,10 +15,9 @@ from anyformer.data.tokenizer import train_bpe
 from anyformer.errors import CapabilityError, CheckpointError, DataError, InputError, SpecError, TrainingError
 from anyformer.train.components import restaged
 from anyformer.train.config import Config
-from anyformer.train.events import Evaluated, Resumed, Sampled, Saved, Step, Stopped
 from anyformer.train.loggers import read_metrics
 from anyformer.train.resolve import specs_of
-from anyformer.train.trainer import Trainer
+from anyformer.train.trainer import Evaluated, Resumed, Sampled, Saved, Step, Stopped, Trainer
 from tests.data.feeding import INDEX, examples_for, make, spec_for
 from tests.train.small_data import text_config, text_data, text_examples, write_data
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import anyformer as af
 from anyformer.convert.surgery import Surgery, operate
-from anyformer.data.batch import Batch
+from anyformer.data.dataset import Batch
 from anyformer.errors import AnyformerError
 from anyformer.families.checkpoint import family_for
 from anyformer.model.model import Model
@@ -23,6 +23,7 @@ from anyformer.specs.parameters import weights
 from anyformer.train.components import restaged
 from anyformer.train.cpu_workers import CpuWorkers, draws
 from anyformer.train.cuda_graph import Captured, why_not
+from anyformer.train.optim import take
 from anyformer.train.train_step import on_device
 from tests.contract.contracts import answers
 from tests.walks.actions import WHOLE, action
@@ -241,12 +242,13 @@ def resume(world: World, rng: random.Random) -> None:
     """Optimizers and mean from what a checkpoint holds, as a run that is taken up has them; the twin goes on."""
     side = world.live
     state = {name: t.clone() for name, t in side.learner.optimizers.state().items()}
-    mean = {name: t.clone() for name, t in side.ema.state().items()}
+    mean, steps = {name: t.clone() for name, t in side.ema.means.items()}, int(side.ema.steps)
     other = side.other
     side.ready()
     side.other = other
-    side.learner.optimizers.load(state)
-    side.ema.load(mean)
+    take(state, side.learner.optimizers.state())
+    take(mean, side.ema.means)
+    side.ema.steps.fill_(steps)
 
 
 STAGES: tuple[dict[str, Any], ...] = (

@@ -21,8 +21,7 @@ from anyformer.model.model import Model
 from anyformer.model.quantize import quantize
 from anyformer.parts.moe import MoE
 from anyformer.specs.stacks import pattern_of
-from anyformer.train.evaluation import evaluate
-from anyformer.train.perplexity import score_ids
+from anyformer.train.perplexity import evaluate, score_ids
 from anyformer.verify.decoding_modes import MODES
 from anyformer.verify.generation import equality
 from anyformer.verify.packing import packing
@@ -468,8 +467,6 @@ def ask_what_is_refused(world: World, rng: random.Random) -> None:
         lambda: model.trace(**inputs, residuals=["nothing.of.this.name"]),
         lambda: model.load_state_dict({"no.such.weight": torch.zeros(1)}, strict=True),
         lambda: af.save(model, world.folder / "five", format="onnx"),
-        lambda: world.live.learner.optimizers.load({}),
-        lambda: world.live.ema.load({}),
         lambda: world.read(model, inputs, labels=torch.zeros(1, 1, 1, 1)),
     ]
     if world.talks:

@@ -6,8 +6,7 @@ import torch
 import anyformer as af
 from anyformer.model.model import Model
 from anyformer.train.components import Components
-from anyformer.train.events import Sampled
-from anyformer.train.trainer import Trainer
+from anyformer.train.trainer import Sampled, Trainer
 from tests.train.small_data import text_config, text_data
 
 STEPS = 12

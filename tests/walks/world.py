@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 import anyformer as af
-from anyformer.data.batch import Batch
+from anyformer.data.dataset import Batch
 from anyformer.data.objectives import Objective
 from anyformer.model.model import Model
 from anyformer.model.stack import Stack
@@ -28,13 +28,11 @@ from anyformer.parts.fused_linear import FusedInputs, why_not
 from anyformer.specs import ModelSpec
 from anyformer.specs.embed_head import PatchEmbed
 from anyformer.specs.parameters import silent
-from anyformer.train.activation_checkpointing import recompute
-from anyformer.train.compile import compiled
+from anyformer.train.compile import compiled, recompute
 from anyformer.train.cuda_graph import Captured
 from anyformer.train.optim import Ema, Optimizers
 from anyformer.train.optim_config import AdamW, Muon, Optim
-from anyformer.train.spike_guard import SpikeGuard
-from anyformer.train.train_step import Precision, TrainStep
+from anyformer.train.train_step import Precision, SpikeGuard, TrainStep
 from tests.contract.contracts import answers, randomise
 from tests.contract.feed import call, document
 from tests.generation.talking import talks
@@ -150,7 +148,7 @@ class Side:
     def state(self) -> dict[str, Tensor]:
         """What is remembered beside the weights."""
         found = {f"optimizers: {name}": tensor for name, tensor in self.learner.optimizers.state().items()}
-        found |= {f"mean: {name}": tensor for name, tensor in self.ema.state().items()}
+        found |= {f"mean: {name}": tensor for name, tensor in self.ema.means.items()} | {"mean: steps": self.ema.steps}
         if self.other is not None:
             for i, slots in enumerate(self.other.state_dict()["state"].values()):
                 found |= {f"torch's optimizer: {i} {name}": t for name, t in slots.items() if isinstance(t, Tensor)}

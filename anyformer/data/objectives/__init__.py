@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
-from anyformer.data.batch import IGNORE
-from anyformer.data.dataset import Examples, Piece, Pieces, cut
+from anyformer.data.dataset import IGNORE, Examples, Piece, Pieces, cut
 from anyformer.errors import DataError
 from anyformer.registry import OpenAxis
 from anyformer.specs.axes import Problem

@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from anyformer.data.batch import IGNORE
-from anyformer.data.dataset import Examples
+from anyformer.data.dataset import IGNORE, Examples
 from anyformer.data.objectives import Setting, TextObjective, first_eos
 from anyformer.specs.axes import Problem
 from anyformer.specs.model import ModelSpec
@@ -26,7 +25,9 @@ class NextToken(TextObjective):
         return 1
 
     def bits_per_byte(self, loss: float, examples: Examples) -> float | None:
-        return text_bits(loss, examples)
+        """At the text's own number of tokens per byte; None if its bytes were not counted."""
+        tokens = int(np.sum(examples.lengths("tokens")))
+        return loss * tokens / math.log(2) / examples.bytes if examples.bytes else None
 
     def around(self, setting: Setting, *, stream: bool) -> tuple[int | None, int | None]:
         return ends_of(setting.spec, stream=stream)
@@ -47,12 +48,6 @@ class Causal(NextToken, kind="causal"):
                 "objective.kind",
                 "'causal' counts every token, and the spec's pattern shows a prefix both ways; take 'prefix'",
             )
-
-
-def text_bits(loss: float, examples: Examples) -> float | None:
-    """Bits per byte of a text, at its own number of tokens per byte; None if its bytes were not counted."""
-    tokens = int(np.sum(examples.lengths("tokens")))
-    return loss * tokens / math.log(2) / examples.bytes if examples.bytes else None
 
 
 def ends_of(spec: ModelSpec, *, stream: bool) -> tuple[int | None, int | None]:

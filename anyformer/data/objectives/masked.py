@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from anyformer.data.batch import IGNORE
+from anyformer.data.dataset import IGNORE
 from anyformer.data.objectives import Framed, Setting, TextObjective
 from anyformer.specs.axes import Problem
 from anyformer.specs.model import ModelSpec
@@ -92,7 +92,10 @@ class Masked(TextObjective, Framed, kind="masked"):
         count = max(round(self.share * len(places)), 1)
         if not self.whole_word:
             return np.sort(draw.permutation(places)[:count])
-        starts_N = self._starts(setting.spec)[ids_N] | ~open_N
+        known = np.zeros(0, bool) if self.word_starts is None else self.word_starts
+        # The vocabulary may be rounded up to a size that suits hardware.
+        starts_V = np.concatenate([known, np.ones(max(setting.spec.vocab - len(known), 0), bool)])
+        starts_N = starts_V[ids_N] | ~open_N
         # The first token of a piece begins a word for it; no word reaches over a special id, which is one by itself.
         starts_N[:1] = True
         word_of = (np.cumsum(starts_N) - 1)[places]
@@ -106,8 +109,3 @@ class Masked(TextObjective, Framed, kind="masked"):
             if left <= 0:
                 break
         return places[np.isin(word_of, taken)]
-
-    def _starts(self, spec: ModelSpec) -> Any:
-        """Which tokens begin a word, for a vocabulary that may be rounded up to a size that suits hardware."""
-        known = np.zeros(0, bool) if self.word_starts is None else self.word_starts
-        return np.concatenate([known, np.ones(max(spec.vocab - len(known), 0), bool)])

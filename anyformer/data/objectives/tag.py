@@ -5,8 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from anyformer.data.batch import IGNORE
-from anyformer.data.dataset import Examples, Piece, Pieces, cut
+from anyformer.data.dataset import IGNORE, Examples, Piece, Pieces, cut
 from anyformer.data.objectives import Framed, Made, Setting, Way, ids_of
 from anyformer.errors import DataError
 

@@ -1,7 +1,5 @@
 """Packing: which documents share a row."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,14 +71,12 @@ def save_figure(path: str | Path, packed: Mapping[str, Packed], lengths_P: Any, 
     replace_file(Path(path), lambda beside: figure.savefig(beside, dpi=130, format="png"))
 
 
-def draw(packed: Mapping[str, Packed], lengths_P: Any, *, rows: int = ROWS) -> Figure:
+def draw(packed: Mapping[str, Packed], lengths_P: Any, *, rows: int = ROWS) -> "Figure":
     """The figure: one panel for each packing, fullest rows on top; rows that one piece fills are left out."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     lengths_P = np.asarray(lengths_P)
     figure = Figure(figsize=(3.4 * len(packed), 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
     panels: Any = figure.subplots(1, len(packed), squeeze=False, sharey=True)
     for axes, (name, each) in zip(panels[0], packed.items(), strict=True):
         filled = np.add.reduceat(lengths_P[each.items_P], each.starts[:-1])

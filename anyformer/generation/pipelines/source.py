@@ -15,8 +15,7 @@ from anyformer.data.tokenizer import Tokenizer, source_tokenizer, tokenizer
 from anyformer.data.tokenizer_files import NAMED, SETTINGS, SETTINGS_BYTES, special_tokens
 from anyformer.errors import InputError
 from anyformer.families.hf_bridge import from_hf
-from anyformer.families.hub import find_folder
-from anyformer.families.io import load
+from anyformer.families.io import find_folder, load
 from anyformer.families.shards import CONFIG, CONFIG_BYTES, read_json
 from anyformer.generation.chat.template import ChatTemplate, read_template
 from anyformer.model.model import Model

@@ -168,7 +168,7 @@ def _grouped(q_NTHK: Tensor, k_NGSK: Tensor, v_NGSK: Tensor, mask: Tensor, terms
         mask = mask.expand(-1, heads // groups, -1, -1).flatten(1, 2)[:, None]
     else:
         mask = mask.unflatten(1, (groups, -1)).flatten(2, 3)
-    out = F.scaled_dot_product_attention(q, k_NGSK, v_NGSK, mask, terms.dropout, scale=terms.scale)
+    out = F.scaled_dot_product_attention(q, k_NGSK, v_NGSK, attn_mask=mask, dropout_p=terms.dropout, scale=terms.scale)
     return out.view(count, groups, heads // groups, rows, dim).permute(0, 3, 1, 2, 4)
 
 

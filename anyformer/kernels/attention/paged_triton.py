@@ -21,7 +21,7 @@ TILE = 4096
 
 @triton.jit
 def held(slot, count, recent, FIRST: tl.constexpr, RING: tl.constexpr):
-    """The number of the token in a slot, negative if there is none (as Keep.held, without columns)."""
+    """The number of the token in a slot, negative if there is none (as CachePolicy.held, without columns)."""
     number = slot
     if RING:
         newest = count - 1 - FIRST

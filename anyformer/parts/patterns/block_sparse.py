@@ -7,7 +7,7 @@ from typing import Any
 from anyformer.parts.patterns.causal import Causal
 from anyformer.parts.patterns.chunked import Chunked
 from anyformer.specs.axes import Problem
-from anyformer.specs.cache_policy import Keep
+from anyformer.specs.cache_policy import CachePolicy
 from anyformer.specs.patterns import Pattern, Tokens
 
 
@@ -68,11 +68,11 @@ class BlockSparse(Pattern, kind="block_sparse"):
     def interval(self, pos: Any, length: int) -> tuple[Any, Any] | None:
         return (pos * 0, pos) if self.stride == 1 else None
 
-    def keeps(self) -> Keep:
+    def keeps(self) -> CachePolicy:
         # Heads that differ need different blocks, and a cache has one set of slots for all.
         if self.per_head:
-            return Keep()
-        return Keep(recent=self.local * self.block, block=self.stride * self.block, columns=self.block)
+            return CachePolicy()
+        return CachePolicy(recent=self.local * self.block, block=self.stride * self.block, columns=self.block)
 
     def spelled(self) -> Pattern:
         near = Chunked(size=self.block, before=self.local - 1)

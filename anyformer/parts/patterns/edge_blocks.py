@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anyformer.specs.axes import Problem
-from anyformer.specs.cache_policy import Keep
+from anyformer.specs.cache_policy import CachePolicy
 from anyformer.specs.patterns import Pattern, Reach, Tokens
 
 
@@ -58,9 +58,9 @@ class EdgeBlocks(Pattern, kind="edge_blocks"):
     def reach(self) -> Reach:
         return Reach(None, None) if self.last else Reach(1, 0, self.first * self.block)
 
-    def keeps(self) -> Keep:
+    def keeps(self) -> CachePolicy:
         # The queries of a last block see everything.
-        return Keep() if self.last else Keep(first=self.first * self.block, recent=1)
+        return CachePolicy() if self.last else CachePolicy(first=self.first * self.block, recent=1)
 
     def sizes(self) -> tuple[int, ...]:
         return (4 * self.block * max(self.first, self.last),)

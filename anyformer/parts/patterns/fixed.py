@@ -6,7 +6,7 @@ from typing import Any
 
 from anyformer.parts.patterns.chunked import Chunked
 from anyformer.specs.axes import Problem
-from anyformer.specs.cache_policy import Keep
+from anyformer.specs.cache_policy import CachePolicy
 from anyformer.specs.patterns import Pattern, Tokens
 
 
@@ -59,8 +59,8 @@ class Fixed(Pattern, kind="fixed"):
     def interval(self, pos: Any, length: int) -> tuple[Any, Any] | None:
         return (pos * 0, pos * 0 + length - 1) if self.columns == self.block else None
 
-    def keeps(self) -> Keep:
-        return Keep(recent=self.block, block=self.block, columns=self.columns)
+    def keeps(self) -> CachePolicy:
+        return CachePolicy(recent=self.block, block=self.block, columns=self.columns)
 
     def spelled(self) -> Pattern:
         return Chunked(size=self.block) | Columns(block=self.block, columns=self.columns)

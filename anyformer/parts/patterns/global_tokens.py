@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anyformer.specs.axes import Problem
-from anyformer.specs.cache_policy import Keep
+from anyformer.specs.cache_policy import CachePolicy
 from anyformer.specs.patterns import Pattern, Reach, Tokens
 
 
@@ -53,5 +53,5 @@ class GlobalTokens(Pattern, kind="global_tokens"):
     def reach(self) -> Reach:
         return Reach(1, 0, self.first, self.marks)
 
-    def keeps(self) -> Keep:
-        return Keep() if self.marks else Keep(first=self.first, recent=1)
+    def keeps(self) -> CachePolicy:
+        return CachePolicy() if self.marks else CachePolicy(first=self.first, recent=1)

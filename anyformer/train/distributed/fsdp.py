@@ -72,7 +72,7 @@ def assembled(model: Model, spec: ModelSpec, device: torch.device, *, keep: bool
     return plain
 
 
-KEPT = {"training", "way"}
+KEPT = {"training", "wrapper"}
 """What belongs to the run and not to the spec."""
 
 

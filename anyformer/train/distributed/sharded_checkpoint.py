@@ -8,15 +8,13 @@ each reads only what it holds. torch's own distributed checkpoint keeps its inde
 is read; this one is safetensors and JSON, and goes by the same protocol as any checkpoint.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -40,9 +38,9 @@ class Stretch(NamedTuple):
             whole = whole.narrow(dim, start, size)
         return whole
 
-    def within(self, outer: Stretch) -> Stretch:
+    def within(self, outer: Self) -> Self:
         """The same box, counted from where another one begins."""
-        return Stretch(tuple(a - b for a, b in zip(self.start, outer.start, strict=True)), self.shape)
+        return self._replace(start=tuple(a - b for a, b in zip(self.start, outer.start, strict=True)))
 
 
 def stretch(tensor: Tensor) -> Stretch:
@@ -197,7 +195,7 @@ class Stored:
         self._files: dict[str, TensorFile] = {}
         self._open = ExitStack()
 
-    def __enter__(self) -> Stored:
+    def __enter__(self) -> Self:
         try:
             self._read()
         except BaseException as error:

@@ -200,10 +200,6 @@ def constants(spec: ModelSpec, n: int, index: int) -> Iterator[tuple[str, str, l
                     yield place, name, list(values)[index * size : (index + 1) * size]
 
 
-Entry = tuple[tuple[str, ...], str, Cut]
-"""A parameter from a module's point of view: the way down to its owner, its name there, how it is cut."""
-
-
 def share_products(model: Model, spec: ModelSpec, mesh: DeviceMesh) -> None:
     """Let a model of `divided(spec, n)`, on the meta device, be one of n that compute together what `spec` says."""
     # Weights that are cut in two directions are gathered in two goes: torch would remark on it at every step.
@@ -265,7 +261,8 @@ class Parts:
 
     def __init__(self, names: Iterable[str], plan: Mapping[str, Cut], prefix: str, mesh: DeviceMesh) -> None:
         paths = {name: name.removeprefix(prefix).split(".") for name in names}
-        self.entries: list[Entry] = [(tuple(path[:-1]), path[-1], plan[name]) for name, path in paths.items()]
+        # Parameters from the module's point of view: the way down to the owner, the name there, how it is cut.
+        self.entries = [(tuple(path[:-1]), path[-1], plan[name]) for name, path in paths.items()]
         self.size = mesh.size()
         self.kept: list[list[tuple[Any, str, Any]]] = []
 

@@ -1,7 +1,5 @@
 """Metrics of a run: metrics.jsonl, one JSON object on a line, and loggers that are told the same."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -9,7 +7,7 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 from anyformer.errors import AnyformerError, CapabilityError, InputError, naming, nearest
 from anyformer.files import replace_file
@@ -176,7 +174,7 @@ class Metrics:
         """Tell loggers of something that is no measurement."""
         self._loggers.log(event, values)
 
-    def __enter__(self) -> Metrics:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

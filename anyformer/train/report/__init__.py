@@ -244,10 +244,12 @@ SHORT = 16
 def about_of(components: Components, *, summary: str = "", peak: float | None = None, picture: bool = False) -> About:
     """Gather it from a run that is ready. `summary` and `peak` are for who knows them."""
     config, found = components.config, stretches(components)
+    machine = components.machine | versions()
+    words = {n: {True: "yes", False: "no"}[v] if isinstance(v, bool) else str(v) for n, v in machine.items()}
     return About(
         name=components.folder.resolve().name, total=config.steps, params=components.spec.count().params, stretches=found,
         summary=summary, spec=components.spec.to_toml(), config=config.to_toml(), peak=peak, picture=picture,
-        facts={"Data": _data(components), "Machine": _words(components.machine | versions())},
+        facts={"Data": _data(components), "Machine": words},
     )  # fmt: skip
 
 
@@ -273,7 +275,3 @@ def _data(components: Components) -> dict[str, str]:
     told["tokenizer"] = (index.tokenizer_sha256 or "")[:SHORT]
     told["tokenizer of the source"] = (index.source_sha256 or "")[:SHORT]
     return {name: value for name, value in told.items() if value}
-
-
-def _words(table: Mapping[str, Any]) -> dict[str, str]:
-    return {name: {True: "yes", False: "no"}[v] if isinstance(v, bool) else str(v) for name, v in table.items()}

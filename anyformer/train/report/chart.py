@@ -1,7 +1,5 @@
 """Charts of a run: inline SVG over its steps in the colours of the page, and the loss curve as a PNG."""
 
-from __future__ import annotations
-
 import html
 import itertools
 import math
@@ -28,6 +26,29 @@ class Line:
     dots: bool = False
     joined: bool = True
     """Whether neighbours are joined by a line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Scale:
+    """From steps and values to places in the drawing."""
+
+    width: int
+    height: int
+    total: int
+    low: float
+    high: float
+    log: bool
+
+    def x(self, step: float) -> float:
+        return LEFT + (self.width - LEFT - RIGHT) * min(step / max(self.total, 1), 1.0)
+
+    def y(self, value: float) -> float:
+        low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
+        at = (math.log(max(value, self.low)) if self.log else value) - low
+        return TOP + (self.height - TOP - BOTTOM) * (1 - at / (high - low))
+
+    def points(self, points: Points) -> str:
+        return " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,29 +176,6 @@ class Chart:
         ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Scale:
-    """From steps and values to places in the drawing."""
-
-    width: int
-    height: int
-    total: int
-    low: float
-    high: float
-    log: bool
-
-    def x(self, step: float) -> float:
-        return LEFT + (self.width - LEFT - RIGHT) * min(step / max(self.total, 1), 1.0)
-
-    def y(self, value: float) -> float:
-        low, high = (math.log(self.low), math.log(self.high)) if self.log else (self.low, self.high)
-        at = (math.log(max(value, self.low)) if self.log else value) - low
-        return TOP + (self.height - TOP - BOTTOM) * (1 - at / (high - low))
-
-    def points(self, points: Points) -> str:
-        return " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in points)
-
-
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
     """Round numbers within a span, at most about so many."""
     span = high - low
@@ -253,12 +251,10 @@ def draw_curve(
 ) -> None:
     """Write a PNG of points (tokens, value) and level lines; `held_out` is of a sample, `final` of the whole part."""
     # The figure is made without pyplot: no window system is asked, and nothing is left behind in global state.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter
 
     figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     smooth: list[float] = running_mean([y for _, y in train], share=0.04).tolist()
     if train:

@@ -54,5 +54,5 @@ def config_of(kind: str, variant: str) -> dict[str, Any]:
     family = Family.named(kind)
     assert family is not None
     changes = {} if variant == "tiny" else variants(kind)[variant]
-    config = family.tiny() | changes
+    config = family.small | changes
     return {name: value for name, value in config.items() if not (value is None and name.startswith("ro"))}

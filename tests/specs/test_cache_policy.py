@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 
 from anyformer.errors import InputError
-from anyformer.specs.cache_policy import Keep, LayerCacheSpec
+from anyformer.specs.cache_policy import CachePolicy, LayerCacheSpec
 from anyformer.specs.stacks import cache_specs
 from tests.specs.small import small
 
 
-def drawn(seed: int) -> tuple[Keep, int]:
+def drawn(seed: int) -> tuple[CachePolicy, int]:
     """Any policy that forgets, and a length."""
     draw = random.Random(seed)
     block = draw.choice([0, 0, 1, 2, 3, 5, 8])
-    return Keep(
+    return CachePolicy(
         recent=draw.randint(1, 9), first=draw.choice([0, 0, 1, 2, 5]), block=block, columns=draw.randint(0, block)
     ), draw.randint(1, 60)
 
 
-def stays(keep: Keep, number: int, count: int) -> bool:
+def stays(keep: CachePolicy, number: int, count: int) -> bool:
     """By the definition: one of the first, of the newest, or of the last columns of its block."""
     newest = keep.recent is None or number >= count - keep.recent
     column = keep.columns > 0 and number % keep.block in range(keep.block - keep.columns, keep.block)
@@ -66,21 +66,21 @@ def test_keep_with_room_for_a_chunk_lets_its_first_token_see_as_far_as_ever(seed
 
 
 def test_keep_everything_has_a_slot_for_each_token():
-    assert Keep().room(50) == 50
-    assert Keep().filled(7) == 7
-    assert [Keep().slot(n) for n in (0, 7)] == [0, 7]
-    assert [Keep().held(s, 5) for s in (0, 4, 5)] == [0, 4, -1]
+    assert CachePolicy().room(50) == 50
+    assert CachePolicy().filled(7) == 7
+    assert [CachePolicy().slot(n) for n in (0, 7)] == [0, 7]
+    assert [CachePolicy().held(s, 5) for s in (0, 4, 5)] == [0, 4, -1]
 
 
 def test_keep_room_is_that_of_its_parts_and_never_more_than_the_row():
-    assert Keep(recent=4).room(100) == 4
-    assert Keep(recent=4, first=3).room(100) == 7
-    assert Keep(recent=8, block=8, columns=2).room(100) == 8 + 12 * 2
-    assert Keep(recent=8, block=8, columns=2).room(103) == 8 + 12 * 2 + 1, "the last block is not whole"
-    assert Keep(recent=200, first=3).room(100) == 100
-    assert Keep(recent=100).within(100) == Keep()
-    assert Keep(recent=99).within(100) == Keep(recent=99)
-    assert Keep(recent=4).fed(3).room(100) == 6
+    assert CachePolicy(recent=4).room(100) == 4
+    assert CachePolicy(recent=4, first=3).room(100) == 7
+    assert CachePolicy(recent=8, block=8, columns=2).room(100) == 8 + 12 * 2
+    assert CachePolicy(recent=8, block=8, columns=2).room(103) == 8 + 12 * 2 + 1, "the last block is not whole"
+    assert CachePolicy(recent=200, first=3).room(100) == 100
+    assert CachePolicy(recent=100).within(100) == CachePolicy()
+    assert CachePolicy(recent=99).within(100) == CachePolicy(recent=99)
+    assert CachePolicy(recent=4).fed(3).room(100) == 6
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -94,14 +94,14 @@ def test_keep_joined_holds_what_either_needs_and_met_what_both_see(seed):
 
 
 def test_keep_joined_forgets_nothing_only_if_it_must():
-    grid = Keep(recent=4, block=8, columns=2)
-    assert Keep(recent=3, first=2).join(Keep(recent=5)) == Keep(recent=5, first=2)
-    assert grid.join(Keep(recent=9, first=1)) == replace(grid, recent=9, first=1)
-    assert grid.join(Keep(recent=1, block=8, columns=3)) == replace(grid, columns=3)
-    assert grid.join(Keep(recent=1, block=6, columns=3)) == Keep()
-    assert Keep().join(grid) == Keep()
-    assert Keep().meet(grid) == grid.meet(Keep()) == grid
-    assert grid.meet(Keep(recent=100)) == Keep(recent=100), "a grid grows with the row"
+    grid = CachePolicy(recent=4, block=8, columns=2)
+    assert CachePolicy(recent=3, first=2).join(CachePolicy(recent=5)) == CachePolicy(recent=5, first=2)
+    assert grid.join(CachePolicy(recent=9, first=1)) == replace(grid, recent=9, first=1)
+    assert grid.join(CachePolicy(recent=1, block=8, columns=3)) == replace(grid, columns=3)
+    assert grid.join(CachePolicy(recent=1, block=6, columns=3)) == CachePolicy()
+    assert CachePolicy().join(grid) == CachePolicy()
+    assert CachePolicy().meet(grid) == grid.meet(CachePolicy()) == grid
+    assert grid.meet(CachePolicy(recent=100)) == CachePolicy(recent=100), "a grid grows with the row"
 
 
 @pytest.mark.parametrize(
@@ -117,13 +117,13 @@ def test_keep_joined_forgets_nothing_only_if_it_must():
 )
 def test_keep_of_nonsense_is_refused(fields, message):
     with pytest.raises(InputError, match=f"what a cache keeps: {message}"):
-        Keep(**fields)
+        CachePolicy(**fields)
 
 
 def test_rooms_follow_the_pattern_and_the_heads_of_each_layer():
     spec = small({"depth": 2, "layers": {"0": {"attention": {"pattern": "window(8)", "kv_heads": 1}}}})
     near, far = cache_specs(spec, spec.stack("decoder"))
-    assert near == LayerCacheSpec(streams=((1, 4), (1, 4)), keep=Keep(recent=8))
+    assert near == LayerCacheSpec(streams=((1, 4), (1, 4)), keep=CachePolicy(recent=8))
     assert far == LayerCacheSpec(streams=((2, 4), (2, 4)))
     assert (near.per_token, far.per_token) == (8, 16)
     assert (near.tokens(20, 1), near.tokens(20, 4), near.tokens(5, 1), far.tokens(20, 4)) == (8, 11, 5, 20)
