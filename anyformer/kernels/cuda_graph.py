@@ -159,14 +159,7 @@ class Recorder:
         """The work as a graph; CaptureError if it can't be one. Nothing is computed by it."""
         graph, state = self.on.graph(), self.on.generator()
         self.on.settle()
-        with (
-            ONE,
-            _resting(),
-            self.on.forked(),
-            _drawing(self.on.default(), state),
-            self.on.aside(),
-            recording() as held,
-        ):
+        with ONE, self.on.forked(), _undisturbed(self.on.default(), state), self.on.aside(), recording() as held:
             try:
                 # Other threads may do what they want meanwhile.
                 graph.capture_begin(pool=self.on.memory, capture_error_mode="thread_local")
@@ -196,26 +189,17 @@ def attempt(what: str) -> Iterator[None]:
 
 
 @contextmanager
-def _drawing(default: Any, state: Any) -> Iterator[None]:
-    """For a while the default generator has another state; its own is put back untouched.
+def _undisturbed(default: Any, state: Any) -> Iterator[None]:
+    """For a while Python's collector does nothing, and the default generator has another state.
 
-    The very object is put back: graphs that others recorded draw from it.
+    Its own is put back untouched, the very object: graphs that others recorded draw from it.
     """
-    before = default.graphsafe_get_state()
-    default.graphsafe_set_state(state)
+    works, before = gc.isenabled(), default.graphsafe_get_state()
     try:
+        gc.disable()
+        default.graphsafe_set_state(state)
         yield
     finally:
         default.graphsafe_set_state(before)
-
-
-@contextmanager
-def _resting() -> Iterator[None]:
-    """Python's collector does nothing meanwhile."""
-    works = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
         if works:
             gc.enable()

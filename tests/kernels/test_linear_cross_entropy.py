@@ -67,7 +67,7 @@ def test_linear_cross_entropy_rows_that_do_not_count_are_the_same_dropped_and_ke
     # As a graph sees it, with all rows and the labels of some chunks all left out.
     full = {"scale": 1.0, "softcap": None, "smoothing": 0.0, "z": 0.0} | CASES[case]
     flat = hidden.flatten(0, -2), weight, bias, labels.flatten()
-    total, *_ = chunks.linear_loss(*flat, *full.values(), 4, False, True, True, True)
+    total, *_ = chunks.linear_loss(*flat, *full.values(), 4, True, True, True)
     wanted = plain(hidden, weight, bias, labels, **CASES[case]).total
     assert_close("formula", total / 3, wanted)
     leaves = hidden, weight, bias
@@ -148,7 +148,7 @@ def test_linear_cross_entropy_never_holds_more_logits_than_a_few_chunks(case):
     full = {"scale": 1.0, "softcap": None, "smoothing": 0.0, "z": 0.0} | CASES[case]
     labels = torch.arange(count) % vocab
     with Alive() as held, torch.no_grad():
-        chunks.computed(hidden, weight, None, labels, *full.values(), rows, False, True, True, False)
+        chunks.computed(hidden, weight, None, labels, *full.values(), rows, True, True, False)
     chunk, gradients = 4 * rows * vocab, 4 * 8 * (vocab + count)
     assert chunk < held.peak < 4 * chunk + 2 * gradients < 4 * count * vocab / 8
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from anyformer.kernels import small_gemm
-from anyformer.kernels.small_gemm import NormTerms, cpu
+from anyformer.kernels.small_gemm import NormTerms
 from anyformer.parts.ffns.gated import Swiglu
 from anyformer.parts.ffns.plain import Gelu
 from anyformer.parts.norms.layernorm import LayerNorm
@@ -61,16 +61,16 @@ def test_product_shared_out_over_its_outputs_equals_the_plain_one(rows, outs):
     weight = torch.randn(outs, 130, generator=generator, dtype=torch.float64)
     bias = torch.randn(outs, generator=generator, dtype=torch.float64)
     with torch.no_grad():
-        assert cpu.serves(x, weight)
-        found = cpu.linear(x[None], weight, bias)
+        assert small_gemm.cpu_serves(x, weight)
+        found = small_gemm.cpu_linear(x[None], weight, bias)
     assert found.shape == (1, rows, outs)
     assert_close("kernel", found[0], torch.nn.functional.linear(x, weight, bias))
 
 
 def test_product_that_learns_is_not_shared_out():
     x, weight = torch.randn(1, 512), torch.randn(1024, 512)
-    assert not cpu.serves(x, weight)
+    assert not small_gemm.cpu_serves(x, weight)
     with torch.no_grad():
-        assert cpu.serves(x, weight)
-        assert not cpu.serves(x.expand(cpu.MOST + 1, -1), weight)
-        assert not cpu.serves(x, weight[:64])
+        assert small_gemm.cpu_serves(x, weight)
+        assert not small_gemm.cpu_serves(x.expand(small_gemm.CPU_ROWS + 1, -1), weight)
+        assert not small_gemm.cpu_serves(x, weight[:64])

@@ -192,7 +192,8 @@ def prepare(mask: AttentionMask, reach: int | None) -> None:
 def run(q_BTHK: Tensor, k_BSGK: Tensor, v_BSGK: Tensor, terms: AttentionArgs) -> Tensor:
     """One fused call, or one for the pairs near each other and one for those far apart."""
     dim, short = q_BTHK.shape[3], q_BTHK.dtype != torch.float32
-    q, k, v = (_wide(x).transpose(1, 2) for x in (q_BTHK, k_BSGK, v_BSGK))
+    missing = LEAST_DIM - dim
+    q, k, v = ((x if missing <= 0 else F.pad(x, (0, missing))).transpose(1, 2) for x in (q_BTHK, k_BSGK, v_BSGK))
     parts = parts_of(terms)
     calls: list[Call] = []
     for part in parts:
@@ -297,10 +298,6 @@ class _Compiled:
 @functools.lru_cache(maxsize=KINDS)
 def _kind(key: tuple[Any, ...], mode: tuple[Any, ...]) -> _Compiled:
     return _Compiled(f"flex_{abs(hash(key)):x}")
-
-
-def _wide(x: Tensor) -> Tensor:
-    return F.pad(x, (0, LEAST_DIM - x.shape[3])) if x.shape[3] < LEAST_DIM else x
 
 
 def score_mod(

@@ -90,7 +90,7 @@ def default_rows(hidden_ND: Tensor, weight_VD: Tensor) -> int:
 
 def computed(
     hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, labels_N: Tensor, scale: float,
-    softcap: float | None, smoothing: float, z: float, rows: int, exact_sums: bool, hidden_learns: bool,
+    softcap: float | None, smoothing: float, z: float, rows: int, hidden_learns: bool,
     weight_learns: bool, bias_learns: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The summed loss, its terms (2,), and the gradients of hidden, weight and bias for it (empty where none is asked).
@@ -106,9 +106,8 @@ def computed(
         read_VD = F.pad(read_VD, (0, 0, 0, spare))
     offset_V = None if bias_V is None else F.pad(bias_V.to(dtype), (0, spare))
     row = Row(vocab, scale, softcap, smoothing, z, hidden_learns or weight_learns or bias_learns)
-    summed = torch.promote_types(weight_VD.dtype, torch.float32) if exact_sums else weight_VD.dtype
     hidden_grad = torch.empty_like(hidden_ND) if hidden_learns else hidden_ND.new_empty(0)
-    weight_grad = torch.empty(read_VD.shape if weight_learns else 0, dtype=summed, device=device)
+    weight_grad = torch.empty(read_VD.shape if weight_learns else 0, dtype=weight_VD.dtype, device=device)
     if not count:
         weight_grad.zero_()
     bias_grad = torch.zeros(vocab if bias_learns else 0, dtype=exact, device=device)
@@ -135,7 +134,7 @@ def computed(
                 bias_grad += y_CV[:, :vocab].sum(0, dtype=exact)
     sums = losses_2N.sum(1)
     total = sums[0] + z * sums[1]
-    weight_grad = weight_grad[:vocab].to(weight_VD.dtype) if spare or summed != weight_VD.dtype else weight_grad
+    weight_grad = weight_grad[:vocab] if spare else weight_grad
     return total, sums, hidden_grad, weight_grad, bias_grad if bias_V is None else bias_grad.to(bias_V.dtype)
 
 
@@ -177,7 +176,7 @@ def _remember(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> 
 def _backward(ctx: Any, factor: Tensor | None, *_: Any) -> tuple[Tensor | None, ...]:
     """Each gradient times what reaches the loss; never in place, as a caller may come twice."""
     given = zip(ctx.asked, ctx.saved_tensors, strict=True)
-    return *(_times(grad, factor) if asked and factor is not None else None for asked, grad in given), *[None] * 10
+    return *(_times(grad, factor) if asked and factor is not None else None for asked, grad in given), *[None] * 9
 
 
 def _times(grad: Tensor, factor: Tensor) -> Tensor:
@@ -201,14 +200,13 @@ def linear_cross_entropy(
     smoothing: float = 0.0,
     z: float = 0.0,
     rows: int | None = None,
-    exact_sums: bool = False,
     drop: bool = False,
 ) -> LossTerms:
     """Mean over labels other than -100 for hidden (...,D) and labels (...); 0 if there are none. Terms carry no gradient.
 
-    rows: how many are computed at a time (unset: by the device). exact_sums: the weight's gradient is summed over chunks
-    in fp32 if the weight is of 16 bits. drop: rows that do not count are left out before the products, which asks the
-    device how many there are; on a CPU that costs nothing and is always done. Under autocast products are in its dtype.
+    rows: how many are computed at a time (unset: by the device). drop: rows that do not count are left out before the
+    products, which asks the device how many there are; on a CPU that costs nothing and is always done. Under autocast
+    products are in its dtype.
     """
     if hidden.shape[:-1] != labels.shape or hidden.shape[-1] != weight_VD.shape[-1]:
         raise InputError(
@@ -228,7 +226,7 @@ def linear_cross_entropy(
     learns = torch.is_grad_enabled()
     total, sums, *_ = linear_loss(
         hidden_ND, weight_VD, bias_V, labels_N, scale, softcap, smoothing, z,
-        default_rows(hidden_ND, weight_VD) if rows is None else rows, exact_sums,
+        default_rows(hidden_ND, weight_VD) if rows is None else rows,
         learns and hidden_ND.requires_grad, learns and weight_VD.requires_grad,
         learns and bias_V is not None and bias_V.requires_grad,
     )  # fmt: skip

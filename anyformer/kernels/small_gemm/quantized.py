@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from anyformer.errors import CapabilityError
-
 SHRINK = (1.0, 0.96, 0.92, 0.88, 0.84)
 """Shares of a group's largest weight that the end of the int4 range is tried at: cutting it may cost less than it buys."""
 
@@ -35,18 +33,13 @@ def dequantise_int8(data_OI: Tensor, scale_O: Tensor, dtype: torch.dtype) -> Ten
     return (data_OI.to(scale_O.dtype) * scale_O[:, None]).to(dtype)
 
 
-def quantise_int4(weight_OI: Tensor, group: int = 128) -> tuple[Tensor, Tensor]:
-    """(bytes (O,I/2), scales (O,I/group) in the weights' dtype, or fp32 for fp64).
+def quantise_int4(weight_OI: Tensor, group: int) -> tuple[Tensor, Tensor]:
+    """(bytes (O,I/2), scales (O,I/group) in the weights' dtype, or fp32 for fp64); groups of whole words of 8 inputs.
 
     The largest weight of a group becomes -8, the end of the range that reaches further; the scale has its sign. Of a
     few smaller ends the one with the least squared error is taken.
     """
     into = weight_OI.shape[1]
-    if group < 8 or group % 8 or into % group:
-        raise CapabilityError(
-            f"int4 weights: groups of {group} do not cut {into} inputs into whole words of 8; take a group such as 128, "
-            "64 or 32 that divides the inputs, or int8"
-        )
     kept = torch.float32 if weight_OI.dtype == torch.float64 else weight_OI.dtype
     packed = torch.empty(weight_OI.shape[0], into // 2, dtype=torch.uint8, device=weight_OI.device)
     scale_OG = torch.empty(weight_OI.shape[0], into // group, dtype=kept, device=weight_OI.device)

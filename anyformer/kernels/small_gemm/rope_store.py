@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from anyformer.errors import InputError
 from anyformer.kernels.block_table import write
 from anyformer.kernels.small_gemm.launch import FLOATS
 from anyformer.kernels.triton_launch import has_triton
@@ -48,22 +47,9 @@ class RopeStoreArgs(NamedTuple):
 
 def rope_and_store_kv(given: RopeStoreArgs) -> Tensor:
     """Queries (N,H,K) of N tokens, whose keys and values are stored."""
-    qkv_NC, heads, kv_heads, dim = given[:4]
-    if qkv_NC.dim() != 2 or qkv_NC.shape[1] != (heads + 2 * kv_heads) * dim:
-        raise InputError(
-            f"rope_and_store_kv: {heads} + 2 x {kv_heads} heads of {dim} are {(heads + 2 * kv_heads) * dim} columns, got "
-            f"{tuple(qkv_NC.shape)}"
-        )
-    norms = (("q_norm", given.q_norm, heads), ("k_norm", given.k_norm, kv_heads), ("v_norm", given.v_norm, kv_heads))
-    known = qkv_NC.dtype in FLOATS
-    for name, norm, count in norms:
-        known = known and (norm is None or norm.leaf.recipe() is not None)
-        for weight in {} if norm is None else norm.own.values():
-            if weight.shape not in ((dim,), (count, dim)):
-                raise InputError(
-                    f"rope_and_store_kv: {name} is of each head, ({dim},), got weights {tuple(weight.shape)}"
-                )
-    if not (known and qkv_NC.is_cuda and has_triton()):
+    norms = (given.q_norm, given.k_norm, given.v_norm)
+    known = given.qkv_NC.dtype in FLOATS and all(norm is None or norm.leaf.recipe() is not None for norm in norms)
+    if not (known and given.qkv_NC.is_cuda and has_triton()):
         return plain(given)
     from anyformer.kernels.small_gemm.rope_store_triton import launch
 
