@@ -152,16 +152,15 @@ def blocks(task: Task, known: Completions, rng: random.Random) -> Completions:
     return _served(task, engine)
 
 
-class HalfRight:
+class HalfRight(PromptLookup):
     """Proposes what a row will say, from its own text or from the answer, and is wrong about every third token."""
 
-    most = GUESSES
-
     def __init__(self, answers: Rows[list[int]], vocab: int, rng: random.Random) -> None:
-        self.answers, self.vocab, self.rng, self.lookup = answers, vocab, rng, PromptLookup(GUESSES)
+        super().__init__(GUESSES)
+        self.answers, self.vocab, self.rng = answers, vocab, rng
 
     def propose(self, sequences: Rows[Sequence], most: Rows[int]) -> list[list[int]]:
-        from_text = self.lookup.propose(sequences, most)
+        from_text = super().propose(sequences, most)
         from_answer = [
             self.answers[cast(int, each.request.id)][len(each.tokens) : len(each.tokens) + n]
             for each, n in zip(sequences, most, strict=True)
@@ -172,9 +171,6 @@ class HalfRight:
             else [token if self.rng.random() < 0.67 else (token + 1) % self.vocab for token in right]
             for mine, right in zip(from_text, from_answer, strict=True)
         ]
-
-    def forget(self, sequence: Sequence) -> None:
-        self.lookup.forget(sequence)
 
 
 def proposals(task: Task, known: Completions, rng: random.Random) -> Completions:
