@@ -214,8 +214,7 @@ class _Writer:
             self._show("\n")
 
     def answer(self) -> dict[str, Any]:
-        reason = "stop" if self.stopped else "length"
-        return {"text": "".join(self.pieces), "tokens": self.count, "reason": reason}
+        return {"text": "".join(self.pieces), "tokens": self.count, "reason": "stop" if self.stopped else "length"}
 
     def _keep(self, piece: str) -> None:
         self.pieces.append(piece)

@@ -62,7 +62,11 @@ class Live:
             case Step():
                 self._step(event)
             case Evaluated():
-                self._evaluated(event)
+                figures = [f"step {event.step:,}", f"held-out loss {event.loss:.4f}"]
+                if event.bits_per_byte is not None:
+                    figures.append(f"{event.bits_per_byte:.4f} bits per byte")
+                figures += [f"{name.replace('_', ' ')} {value:.4g}" for name, value in event.figures.items()]
+                self.say("  ".join([*figures, *(["(all held-out rows)"] if event.final else [])]))
             case Sampled() if event.text.strip():
                 self.say(f"--- step {event.step:,} says:\n{event.text.translate(CONTROLS)}\n---")
             case Resumed():
@@ -94,13 +98,6 @@ class Live:
         if not self.lively and tenths > self.tenths:
             self.say("  ".join([*self.figures(event), self.left(event)]))
         self.tenths = tenths
-
-    def _evaluated(self, event: Evaluated) -> None:
-        figures = [f"step {event.step:,}", f"held-out loss {event.loss:.4f}"]
-        if event.bits_per_byte is not None:
-            figures.append(f"{event.bits_per_byte:.4f} bits per byte")
-        figures += [f"{name.replace('_', ' ')} {value:.4g}" for name, value in event.figures.items()]
-        self.say("  ".join([*figures, *(["(all held-out rows)"] if event.final else [])]))
 
     def on_eval_rows(self, done: int, total: int) -> None:
         """Held-out rows are measured on; the bar of the run waits below."""

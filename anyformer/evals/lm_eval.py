@@ -65,16 +65,14 @@ def lm_eval_class() -> Any:
             self._device = self.model.device
 
         def loglikelihood(self, requests: Sequence[Any], **_: Any) -> list[tuple[float, bool]]:
-            found = self.model.loglikelihood([request.args for request in requests])
-            return self._cached("loglikelihood", requests, found)
+            return self._cached("loglikelihood", requests, self.model.loglikelihood([each.args for each in requests]))
 
         def loglikelihood_rolling(self, requests: Sequence[Any], **_: Any) -> list[float]:
             found = self.model.loglikelihood_rolling([request.args[0] for request in requests])
             return self._cached("loglikelihood_rolling", requests, found)
 
         def generate_until(self, requests: Sequence[Any], **_: Any) -> list[str]:
-            found = answers(self.model, [request.args for request in requests])
-            return self._cached("generate_until", requests, found)
+            return self._cached("generate_until", requests, answers(self.model, [each.args for each in requests]))
 
         def _cached(self, what: str, requests: Sequence[Any], found: list[Any]) -> list[Any]:
             """The answers, which the harness may keep for another time."""

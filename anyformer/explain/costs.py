@@ -38,7 +38,6 @@ MACHINES = {
         Machine(name="a100", flops=312e12, bandwidth=2.04e12, source="data sheet, 80 GB SXM"),
     )
 }
-USUAL = "h200"
 
 
 def machine(name: str) -> Machine:

@@ -83,7 +83,8 @@ class Difference:
 def difference(first: ModelSpec, second: ModelSpec, names: tuple[str, str], context: int | None = None) -> Difference:
     """Compare two specs, at a context of both (default: the shorter of their own)."""
     pairs = [(a, b, a.same(b)) for a, b in zip(axes_of(first), axes_of(second), strict=True)]
-    contexts = _contexts(first, second, context)
+    given, shortest = context is not None, min(first.context, second.context) if context is None else context
+    contexts = _context(first, shortest, given=given), _context(second, shortest, given=given)
     return Difference(
         names=names,
         axes=tuple((a, b) for a, b, same in pairs if not same),
@@ -115,20 +116,13 @@ def _fields(first: ModelSpec, second: ModelSpec) -> tuple[Field, ...]:
     return tuple(Field(name=name, before=before.get(name), after=after.get(name)) for name in names)
 
 
-def _contexts(first: ModelSpec, second: ModelSpec, context: int | None) -> tuple[int, int]:
-    """An image is as long as it is; texts are compared at the same length."""
-    if context is None:
-        shortest = min(first.context, second.context)
-        return _fitting(first, shortest), _fitting(second, shortest)
-    for spec in (first, second):
-        check_contexts(spec, [context])
-    return context, context
-
-
-def _fitting(spec: ModelSpec, wanted: int) -> int:
+def _context(spec: ModelSpec, wanted: int, *, given: bool) -> int:
+    """Texts are compared at the same length; an image is as long as it is, unless a length was given for both."""
     try:
         return check_contexts(spec, [wanted])[0]
     except InputError:
+        if given:
+            raise
         return usual_contexts(spec)[-1]
 
 

@@ -58,9 +58,6 @@ def groups(spec: ModelSpec, layer: int | None = None) -> list[Group]:
 def place(stack: Stack, indices: Sequence[int], *, both: bool) -> str:
     """Layers in words, with the stack if there are two."""
     prefix = f"{stack.name} " if both else ""
-    if len(indices) == stack.depth:
-        every = "layer 0" if stack.depth == 1 else f"layers 0-{stack.depth - 1}"
-        return f"{prefix}{every}"
     return f"{prefix}{'layer' if len(indices) == 1 else 'layers'} {listed(indices)}"
 
 

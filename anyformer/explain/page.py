@@ -51,7 +51,13 @@ def page(report: Report, width: int, *, ascii_only: bool = False) -> Iterator[Pa
     yield _heading("Costs")
     yield from _costs(report, width)
     yield _heading("Blocks and patterns")
-    yield from _drawings(report, width, ascii_only=ascii_only)
+    for group in report.groups[:DRAWN]:
+        yield Text(group.where(), style="underline")
+        lines = "\n".join(_side_by_side(group, width))
+        yield Text(lines.translate(PLAIN) if ascii_only else lines, no_wrap=True, overflow="crop")
+    if (left := len(report.groups) - DRAWN) > 0:
+        numbers = ", ".join(str(group.indices[0]) for group in report.groups[DRAWN:][:DRAWN])
+        yield Text(f"{some(left, 'more kind')} of layers: add --layer N, e.g. {numbers}.")
     yield _heading("Promises")
     if not report.exemptions:
         yield Text("All: exact mixers, and no position scheme that depends on the length of the text.")
@@ -63,12 +69,11 @@ def _heading(text: str) -> Text:
 
 
 def _axes(report: Report, width: int) -> Table:
-    table = Table.grid(padding=(0, 2))
+    table = Table.grid(padding=(0, 2), expand=True)
     table.add_column(no_wrap=True)
     table.add_column(ratio=1)
     if width >= WIDE:
         table.add_column(no_wrap=True, style="dim")
-    table.expand = True
     used = [axis for axis in report.axes if axis.value != "none"]
     for axis in used:
         for i, placed in enumerate(axis.placed):
@@ -152,17 +157,6 @@ def _cost_table(report: Report, costs: tuple[Cost, ...]) -> Table:
         shown = [f"{n:,.{0 if n >= 100 else 1 if n >= 10 else 2}f} {bound}" for n, bound in rates]
         table.add_row("  FLOP/byte", *shown)
     return table
-
-
-def _drawings(report: Report, width: int, *, ascii_only: bool) -> Iterator[Text]:
-    for group in report.groups[:DRAWN]:
-        yield Text(group.where(), style="underline")
-        lines = "\n".join(_side_by_side(group, width))
-        yield Text(lines.translate(PLAIN) if ascii_only else lines, no_wrap=True, overflow="crop")
-    left = len(report.groups) - DRAWN
-    if left > 0:
-        numbers = ", ".join(str(group.indices[0]) for group in report.groups[DRAWN:][:DRAWN])
-        yield Text(f"{some(left, 'more kind')} of layers: add --layer N, e.g. {numbers}.")
 
 
 def _side_by_side(group: Group, width: int) -> list[str]:

@@ -94,11 +94,9 @@ class PromptTrace:
         return f"{some(len(self.ids), 'token')}, {some(sum(each.heads for each in self.attention), 'attention head')}"
 
     def data(self) -> dict[str, Any]:
-        texts = {
-            name: {str(token): text for token, text in getattr(self, name).items()}
-            for name in ("texts", "source_texts")
-        }
-        return asdict(self) | texts | {"first": {"attention": self.first[0], "head": self.first[1]}}
+        texts, source = ({str(i): text for i, text in each.items()} for each in (self.texts, self.source_texts))
+        first = {"attention": self.first[0], "head": self.first[1]}
+        return asdict(self) | {"texts": texts, "source_texts": source, "first": first}
 
 
 def trace_prompt(
@@ -196,17 +194,13 @@ def _layers(found: Trace, stack: str, depth: int) -> Iterable[Prediction]:
     """Predictions by layer, one layer at a time: a vocabulary of logits for all of them may not fit into memory."""
     for layer in ("embed", *range(depth)):
         logits = found.lens(layer) if layer != depth - 1 else found.output.logits
-        name = "embedding" if layer == "embed" else f"layer {layer}"
-        yield Prediction(name=name, top=_top(logits, TOP if layer == depth - 1 else TOP_BY_LAYER))
-
-
-def _top(logits: Tensor | None, most: int) -> list[Candidates]:
-    """The likeliest tokens at each place."""
-    if logits is None:
-        return []
-    chances = _chances(logits).topk(min(most, logits.shape[-1]), -1)
-    pairs = zip(chances.indices[0].tolist(), chances.values[0].tolist(), strict=True)
-    return [[[i, round(p, 4)] for i, p in zip(*pair, strict=True)] for pair in pairs]
+        top: list[Candidates] = []
+        if logits is not None:
+            most = min(TOP if layer == depth - 1 else TOP_BY_LAYER, logits.shape[-1])
+            chances = _chances(logits).topk(most, -1)
+            pairs = zip(chances.indices[0].tolist(), chances.values[0].tolist(), strict=True)
+            top = [[[i, round(p, 4)] for i, p in zip(*pair, strict=True)] for pair in pairs]
+        yield Prediction(name="embedding" if layer == "embed" else f"layer {layer}", top=top)
 
 
 def _chances(logits_BTV: Tensor) -> Tensor:
@@ -228,8 +222,7 @@ def _given(logits: Tensor | None, ids: Sequence[int], predicts: str | None) -> l
 
 def _weights(found: Trace, first: str, *, two: bool) -> tuple[list[Weights], int, list[str]]:
     """Attention of every layer, or of as many as there is room for, evenly spread; and where among them the first one is."""
-    packed: list[Weights] = []
-    wanted = 0
+    packed, wanted = list[Weights](), 0
     for name, heads in found.heads.items():
         stack, layer, kind, _ = name.split(".")
         wanted = len(packed) if name.startswith(f"{first}.") else wanted

@@ -1,13 +1,12 @@
 """What nodes and leaves say about themselves: their docstrings, their settings and their files, as plain text."""
 
-import dataclasses
 import re
 import sys
 from typing import Any
 
 from anyformer.registry import OpenAxis
 from anyformer.specs.axes import Leaf
-from anyformer.specs.codec import fields_of, inline_of
+from anyformer.specs.codec import default_of, fields_of, inline_of
 from anyformer.specs.patterns import Pattern
 
 
@@ -34,8 +33,7 @@ def settings(node: Any, *leave: str) -> str:
     shown: list[str] = []
     for name, (_, field) in fields_of(type(node)).items():
         value = getattr(node, name)
-        usual = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-        if name not in leave and name != inline_of(type(node)) and value != usual:
+        if name not in leave and name != inline_of(type(node)) and value != default_of(field):
             shown.append(_setting(name.replace("_", " "), value))
     return ", ".join(shown)
 

@@ -285,7 +285,11 @@ def read_fields(node: type[Any], data: Any, path: str, problems: Problems, besid
         table = own
     for name in table:
         if name not in fields:
-            problems.add(join(path, name), f"is unknown{_right_name(name, node, beside)}")
+            # The field one step down that is called so, or else the nearest one here.
+            below = [f"{field}.{name}" for field, (hint, _) in fields.items() if name in _names_below(hint)]
+            near = nearest(name, {*fields, *beside} - {inner_name or ""})
+            right = f"; did you mean {' or '.join(map(repr, below))}?" if below else near
+            problems.add(join(path, name), f"is unknown{right}")
     for name, (hint, field) in fields.items():
         if name in table:
             values[name] = read(hint, table[name], join(path, name), problems)
@@ -293,15 +297,6 @@ def read_fields(node: type[Any], data: Any, path: str, problems: Problems, besid
             problems.add(join(path, name), "is missing; it has no default")
             values[name] = MISSING
     return values
-
-
-def _right_name(name: str, node: type[Any], beside: Iterable[str]) -> str:
-    """A clause that names the field one step down that is called so, or else the nearest one here."""
-    below = [f"{field}.{name}" for field, (hint, _) in fields_of(node).items() if name in _names_below(hint)]
-    if below:
-        return f"; did you mean {' or '.join(map(repr, below))}?"
-    inner = inline_of(node)
-    return nearest(name, {*fields_of(node), *beside} - ({inner} if inner else set()))
 
 
 def _names_below(hint: Any) -> set[str]:

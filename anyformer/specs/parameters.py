@@ -170,7 +170,10 @@ def silent(spec: ModelSpec) -> dict[str, str]:
     named, reasons = weights(spec), dict[str, str]()
     for stack in spec.stacks:
         uses = shared_positions(spec, stack)[1]
-        alone = [_sees_itself_only(spec, stack, layer) for layer in stack.layers]
+        alone: list[bool] = []
+        for layer in stack.layers:
+            pairs = allowed_pairs_of_heads(pattern_of(stack, layer), spec.context, layer.attention.heads)
+            alone.append(layer.attention.mixer.ignores_shift and pairs == spec.context * layer.attention.heads)
         if stack is spec.stacks[-1] and getattr(spec.head, "pool", "") == "first":
             # Of the last layer the head reads what the first token takes, and no more.
             alone[-1] = alone[-1] or _first_sees_itself_only(spec, stack)
@@ -220,11 +223,6 @@ def _silent_keys(layer: Layer, prefix: str, rotates: bool, *, cross: bool) -> di
         if a.qk_norm is not None and (not rotates or a.qk_norm.when == "after"):
             reasons[f"{prefix}.k_norm.bias"] = why
     return reasons
-
-
-def _sees_itself_only(spec: ModelSpec, stack: Stack, layer: Layer) -> bool:
-    pairs = allowed_pairs_of_heads(pattern_of(stack, layer), spec.context, layer.attention.heads)
-    return layer.attention.mixer.ignores_shift and pairs == spec.context * layer.attention.heads
 
 
 def _first_sees_itself_only(spec: ModelSpec, stack: Stack) -> bool:

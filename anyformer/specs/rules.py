@@ -307,9 +307,8 @@ def _nodes(spec: ModelSpec, stack: Stack, layer: Layer) -> Findings:
             why = "has no effect: 'log_n' has no strength; leave it out"
             yield Finding("attention.temperature.strength", why, ("attention.temperature.kind",))
     if a.v_norm is not None and a.v_norm.when == "after":
-        yield Finding(
-            "attention.v_norm.when", "'after' has no effect: values are normed before they are rotated or cached"
-        )
+        why = "'after' has no effect: values are normed before they are rotated or cached"
+        yield Finding("attention.v_norm.when", why)
     if stack.causal and a.pattern is not None and a.pattern.prefix() is None:
         why = f"'{a.pattern}' lets a token see later ones, which a decoder may not; write 'causal & ({a.pattern})'"
         yield Finding("attention.pattern", why, ("topology",))

@@ -84,17 +84,10 @@ def equality(
     temperatures: Sequence[float] = TEMPERATURES,
     report: Report | None = None,
 ) -> Equality:
-    """Generate in every mode, with random prompts.
+    """Generate `new` tokens in every mode (some of `MODES`) with a decoder or an encoder-decoder, after random prompts.
 
-    Args:
-        model: A decoder or an encoder-decoder with an lm head.
-        prompts: How many, each of another length.
-        length: Tokens of the longest (default: past windows, chunks and blocks, as far as there are positions).
-        new: New tokens of each.
-        seed: Of the prompts, the draws and the order of rows.
-        modes: Some of `MODES`.
-        temperatures: 0 takes the likeliest token.
-        report: Called with the modes that are done, and their number.
+    These are each of another length, the longest of `length` tokens (default: past windows, chunks and blocks, as far
+    as there are positions). `seed` draws prompts, tokens and the order of rows; temperature 0: the likeliest token.
     """
     check_model(model.spec)
     if prompts < 2:
@@ -113,23 +106,19 @@ def equality(
             # The likeliest tokens are the same in all copies.
             if row.absent is None and (mode.copies == 1 or temperature > 0):
                 want = known if mode.copies == 1 else alone(task, mode.copies)
-                found = _shuffled(task, mode, known, random.Random(1000 * seed + number))
+                # The prompts come in random order; their answers are put back into their own.
+                rng = random.Random(1000 * seed + number)
+                order = rng.sample(range(prompts), prompts)
+                mixed = replace(task, prompts=tuple(made[i] for i in order), seeds=tuple(seeds[i] for i in order))
+                given = mode.run(mixed, [known[i] for i in order], rng)
+                places = [order.index(i) * mode.copies for i in range(prompts)]
+                found = [each for place in places for each in given[place : place + mode.copies]]
                 _compare(task, row, found, want, mode.copies, strict=dtype == "float64")
             progress.tick()
     return Equality(
         lengths=tuple(map(len, made)), new=new, dtype=dtype, exact=is_exact(model.spec), rows=tuple(rows.values()),
         notes=notes,
     )  # fmt: skip
-
-
-def _shuffled(task: Task, mode: DecodingMode, known: list[Completion], rng: random.Random) -> list[Completion]:
-    """What a mode answers to the prompts in random order, in their own order."""
-    count = len(task.prompts)
-    order = rng.sample(range(count), count)
-    prompts, seeds = tuple(task.prompts[i] for i in order), tuple(task.seeds[i] for i in order)
-    found = mode.run(replace(task, prompts=prompts, seeds=seeds), [known[i] for i in order], rng)
-    places = [order.index(i) * mode.copies for i in range(count)]
-    return [each for place in places for each in found[place : place + mode.copies]]
 
 
 def _prompts(

@@ -112,14 +112,10 @@ def check_packs(spec: ModelSpec) -> None:
 def packing(
     model: Model, *, documents: int = 4, length: int | None = None, seed: int = 0, report: Report | None = None
 ) -> Packing:
-    """Check a model, in evaluation mode (no dropout) and without auxiliary losses.
+    """Check a model in fp64 on a CPU, in evaluation mode (no dropout) and without auxiliary losses.
 
-    Args:
-        model: In fp64, on a CPU.
-        documents: How many share the row, at least 2.
-        length: Tokens of the longest (default: past windows, chunks and blocks, as far as there are positions).
-        seed: Of the tokens.
-        report: Called with the passes that are done, and their number.
+    At least two documents share the row, the longest of `length` tokens (default: past windows, chunks and blocks, as
+    far as there are positions); `seed` draws the tokens.
     """
     check_packs(model.spec)
     if documents < 2:

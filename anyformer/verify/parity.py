@@ -92,17 +92,11 @@ def parity(
     seed: int = 0,
     ignore_keys: Sequence[str] = (),
 ) -> Parity:
-    """Compare the model in a folder with what the public library makes of the same folder, or of another one.
+    """Compare the model in a folder with what the public library makes of the same folder, or of `against`.
 
-    Args:
-        folder: Loaded here. If it is in our own format, its weights are handed to the public class in memory.
-        against: Loaded by the public library instead of `folder`.
-        text: Read too, besides random ids; needs the tokenizer.
-        tokenizer: The model's own.
-        dtype: float64 or float32, for both sides.
-        length: Tokens of a row (default: 128, or the context if that is shorter).
-        seed: Of the random ids.
-        ignore_keys: Keys of the folder's config.json that are taken as absent here; the public library reads them.
+    Weights of a folder in our own format are handed to the public class in memory. Both read rows of random ids, of
+    `length` tokens (default: 128, or the context if that is shorter), and a text if there is one, by the model's own
+    tokenizer. Keys of config.json in `ignore_keys` are taken as absent here; the public library reads them.
     """
     if dtype not in LIMITS:
         raise InputError(f"dtype: {dtype} is none of {', '.join(map(str, LIMITS))}")

@@ -104,13 +104,8 @@ class Resume:
 def resume(
     run: str | Path, *, steps: int = STEPS, scratch: str | Path | None = None, report: Report | None = None
 ) -> Resume:
-    """Prove it for a run.
-
-    Args:
-        run: The folder of a run.
-        steps: How many to train, twice: at least 2.
-        scratch: Where the copies go, which are removed at the end (the system's folder for such files).
-        report: Called with the steps that are done, and their number.
+    """Prove it for the run in a folder, by training at least 2 steps twice. The copies go into `scratch` (default: the
+    system's folder for such files), and are removed at the end.
     """
     if steps < 2:
         raise InputError(f"steps: {steps} can't be interrupted halfway; give at least 2")
