@@ -72,7 +72,10 @@ class Stream:
     def read(self, start: int, stop: int) -> Any:
         """The ids from one place to another, int64. The end is followed by the beginning: places go once around at most."""
         if stop > len(self):
-            return np.concatenate([self.read(start, len(self)), self.read(0, stop - len(self))])
+            return np.concatenate([self._read(start, len(self)), self._read(0, stop - len(self))])
+        return self._read(start, stop)
+
+    def _read(self, start: int, stop: int) -> Any:
         parts: list[Any] = []
         i = int(np.searchsorted(self._ends_N, start, side="right"))
         while start < stop:

@@ -13,6 +13,7 @@ from anyformer.optim.rule import AdamWRule, MuonRule, total_norm
 from anyformer.specs.codec import Problems, read, write
 from anyformer.specs.parameters import weights
 from anyformer.train.cpu_workers import CpuWorkers
+from anyformer.train.distributed.sharded_checkpoint import put
 from anyformer.train.optim import Optimizers, take
 from anyformer.train.optim_config import AdamW, Decay, Muon, Optim, OptimKind
 from tests.contract.draw import BASE, draw
@@ -345,6 +346,7 @@ def test_parameters_cut_over_processes_move_as_whole_ones_do(name, mesh):
     for p, q in zip(plain.parameters(), cut.parameters(), strict=True):
         assert_close("single", q.full_tensor(), p)
     # A whole state goes into the cut one.
-    both[1].load({key: t.clone() for key, t in both[0].state().items()})
+    for key, tensor in both[1].state().items():
+        put(tensor, both[0].state()[key])
     for key, t in both[1].state().items():
         assert torch.equal(t.full_tensor() if isinstance(t, DTensor) else t, both[0].state()[key])
