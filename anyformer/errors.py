@@ -3,8 +3,6 @@
 A message says where (a dotted path), what was given, what is allowed, and what to do.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import errno
@@ -27,7 +25,7 @@ class SpecError(AnyformerError, ValueError):
         title = f"invalid spec ({source}):" if source else "invalid spec:"
         super().__init__("\n  ".join([title, *self.problems]))
 
-    def __reduce__(self) -> tuple[type[SpecError], tuple[tuple[str, ...], str]]:
+    def __reduce__(self) -> "tuple[type[SpecError], tuple[tuple[str, ...], str]]":
         # An exception is pickled by its message, from which the problems could not be told apart.
         return type(self), (self.problems, self.source)
 

@@ -4,8 +4,6 @@ Whatever anyformer saves goes through here. Each call into the file system is on
 can stop the process, or fill the disk, at each of them in turn.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fnmatch
 import hashlib
@@ -149,7 +147,7 @@ class NewFolder:
     def _beside(self, state: str) -> Path:
         return self.place.with_name(f".{self.place.name}.{state}-{os.getpid()}")
 
-    def __enter__(self) -> NewFolder:
+    def __enter__(self) -> "NewFolder":
         self._check()
         try:
             self.place.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,5 @@
 """What a changed model, a quantised one for instance, loses: its predictions of a text against those of the original."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -80,7 +78,7 @@ class Quality:
             "bits_per_byte": bits and dict(zip(names, bits, strict=True)), "agreement": self.agreement,
         }  # fmt: skip
 
-    def __add__(self, other: Quality) -> Quality:
+    def __add__(self, other: "Quality") -> "Quality":
         return Quality(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
 
 

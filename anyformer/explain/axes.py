@@ -3,8 +3,6 @@
 Leaves of open axes bring their own words and equations; the finite choices have theirs here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -26,7 +24,7 @@ STACK = "anyformer/model/stack.py"
 NORM = "anyformer/parts/norm.py"
 SPEC = "anyformer/specs/model.py"
 
-AXES: dict[str, tuple[str, Callable[..., Choice]]] = {}
+AXES: "dict[str, tuple[str, Callable[..., Choice]]]" = {}
 """Each axis, from the whole to its parts along the forward pass: whose matter it is, and what it is set to."""
 
 
@@ -68,7 +66,7 @@ class Axis:
     def value(self) -> str:
         return "; ".join(f"{each.where}: {each.choice.value}".removeprefix(": ") for each in self.placed)
 
-    def same(self, other: Axis) -> bool:
+    def same(self, other: "Axis") -> bool:
         """Whether both mean the same. A deeper model that goes on in the same cycle does not differ by that."""
         ours, theirs = self.by_stack, other.by_stack
         # If one has a stack more, the topology says so, and what both have is compared.

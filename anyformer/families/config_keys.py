@@ -1,7 +1,5 @@
 """The keys of a published config.json: what each may hold, and the field of a spec that goes with it both ways."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -55,7 +53,7 @@ class SpecView(NamedTuple):
     dims: Dims
 
     @classmethod
-    def of(cls, spec: ModelSpec, stack: int = -1, layer: int = 0) -> SpecView:
+    def of(cls, spec: ModelSpec, stack: int = -1, layer: int = 0) -> "SpecView":
         """A layer of a spec: unless given, the first of its last stack."""
         chosen = spec.stacks[stack].layers[layer]
         return cls(spec, spec.stacks[stack], chosen, spec.dims(chosen, spec.stacks[stack]))

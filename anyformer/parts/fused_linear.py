@@ -7,8 +7,6 @@ one product where the weights lie side by side, with the norm before and the res
 everything that was replaced or has a hook, runs map by map.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -40,13 +38,13 @@ class FusedInputs(nn.Module):
     """Name of the projection back."""
     apart: str | None = None
     """Why its projections never run as one product, if they don't."""
-    _fused: Fused | None = None
+    _fused: "Fused | None" = None
 
     def inputs(self) -> list[nn.Module]:
         """The projections that read the same input."""
         return [m for name in self.reads if (m := self._modules.get(name)) is not None]
 
-    def fused(self, x: Tensor, norm: nn.Module | None = None) -> Fused | None:
+    def fused(self, x: Tensor, norm: nn.Module | None = None) -> "Fused | None":
         """The fused products, if this pass may run them on `norm(x)`; None: it runs map by map."""
         if self.training or self.apart is not None or torch.compiler.is_compiling():
             return None

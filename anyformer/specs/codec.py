@@ -4,8 +4,6 @@ Reading collects problems instead of raising, so that one message can name them 
 table with a `kind`, or the kind alone as a string.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import itertools
@@ -78,7 +76,7 @@ class OwnForm:
     """A node with a written form of its own (layers, overrides)."""
 
     @classmethod
-    def read(cls, data: Any, path: str, problems: Problems) -> Any:
+    def read(cls, data: Any, path: str, problems: "Problems") -> Any:
         """The node from plain data."""
         raise TypeError(f"{cls.__name__} defines no read()")
 

@@ -9,8 +9,6 @@ A kind replaces its node by that kind's defaults. Fields that stand beside an in
 part of the kind and stay.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import re
@@ -35,12 +33,12 @@ class Overrides(OwnForm):
     items: tuple[tuple[str, Any], ...] = ()
 
     @classmethod
-    def of(cls, table: Mapping[str, Any] | Overrides) -> Overrides:
+    def of(cls, table: "Mapping[str, Any] | Overrides") -> "Overrides":
         """From nested tables or dotted names; nodes become plain data."""
         return table if isinstance(table, Overrides) else cast("Overrides", _frozen(codec.nest(table)))
 
     @classmethod
-    def read(cls, data: Any, path: str, problems: Problems) -> Overrides:
+    def read(cls, data: Any, path: str, problems: Problems) -> "Overrides":
         if not isinstance(data, Mapping):
             problems.add(path, f"{data!r} is not a table of overrides")
             return cls()
@@ -87,7 +85,7 @@ class Layers(OwnForm):
         object.__setattr__(self, "order", self.order if isinstance(self.order, str) else tuple(self.order))
 
     @classmethod
-    def read(cls, data: Any, path: str, problems: Problems) -> Layers:
+    def read(cls, data: Any, path: str, problems: Problems) -> "Layers":
         if not isinstance(data, Mapping):
             problems.add(path, f"{data!r} is not a table with an order and groups")
             return cls()

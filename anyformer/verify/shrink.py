@@ -1,7 +1,5 @@
 """A spec made small: every axis of every layer kept, sizes such that fp64 on a CPU takes seconds."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -37,7 +35,7 @@ class Draft:
     shared: dict[str, Any]
     layers: tuple[tuple[Layer, ...], ...]
 
-    def map(self, change: Callable[[Layer], Layer] = lambda layer: layer, shared: Mapping[str, Any] = {}) -> Draft:
+    def map(self, change: Callable[[Layer], Layer] = lambda layer: layer, shared: Mapping[str, Any] = {}) -> "Draft":
         """With every layer changed, and fields that all layers share."""
         return Draft(self.spec, {**self.shared, **shared}, tuple(tuple(map(change, stack)) for stack in self.layers))
 
