@@ -5,7 +5,7 @@ import torch
 
 import anyformer as af
 from anyformer.errors import InputError
-from anyformer.explain.costs import MACHINES, USUAL
+from anyformer.explain.costs import machine
 from anyformer.explain.difference import difference
 from anyformer.explain.report import report
 from tests.specs.test_source_vocab import TWO
@@ -67,7 +67,7 @@ def test_model_with_two_vocabularies_is_saved_and_loaded_equal(model, tmp_path):
 
 def test_report_names_both_vocabularies_and_a_difference_between_them():
     spec = af.spec(TWO)
-    found = report(spec, MACHINES[USUAL], name="two")
+    found = report(spec, machine("h200"), name="two")
     assert "source 53 tokens, target 37 tokens" in str(found.data())
     shown = difference(spec, spec.vary({"source_vocab": 54}), ("a", "b"))
     assert "source 54 tokens" in repr(shown)
