@@ -7,16 +7,26 @@ can stop the process, or fill the disk, at each of them in turn.
 import contextlib
 import fnmatch
 import hashlib
+import math
 import os
 import re
 import shutil
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from anyformer.errors import ADVICE, CheckpointError, InputError, file_fault, naming
 
 Bytes = bytes | memoryview
+
+
+def finite(value: Any) -> Any:
+    """The same plain data, with None for every number that is not finite, as JSON has no other."""
+    if isinstance(value, dict):
+        return {name: finite(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Disk:

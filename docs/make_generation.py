@@ -97,9 +97,8 @@ def main() -> int:
     """Write the page; 1 if a token differs."""
     import torch
 
-    from anyformer.verify.decoding_modes import BLOCK as SIZE
-    from anyformer.verify.decoding_modes import CHUNK, MODES
-    from anyformer.verify.generation import SAME, TIE, equality
+    from anyformer.verify.generation import BLOCK as SIZE
+    from anyformer.verify.generation import CHUNK, MODES, SAME, TIE, equality
 
     torch.set_num_threads(1)
     ways = {(way.name, dtype): Sum() for way in MODES for dtype in ("float64", "float32")}

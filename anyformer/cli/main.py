@@ -7,24 +7,11 @@ import warnings
 from collections.abc import Sequence
 
 import anyformer
-from anyformer.cli import (
-    bench,
-    chat,
-    convert,
-    diff,
-    evaluate,
-    explain,
-    generate,
-    quickstart,
-    tokenize,
-    train,
-    verify,
-    zoo,
-)
+from anyformer.cli import bench, chat, convert, diff, evals, explain, generate, quickstart, tokenize, train, verify, zoo
 from anyformer.cli.parser import BAD_INPUT, Command, Parser
 from anyformer.errors import AnyformerError, file_fault
 
-MODULES = (quickstart, tokenize, train, generate, chat, evaluate, zoo, explain, diff, convert, verify, bench)
+MODULES = (quickstart, tokenize, train, generate, chat, evals, zoo, explain, diff, convert, verify, bench)
 COMMANDS: tuple[Command, ...] = tuple(module.COMMAND for module in MODULES)
 OUT_OF_MEMORY = re.compile(r"(?i)out of memory|not enough memory|can.t allocate")
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import naming
+from anyformer.files import finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -100,16 +100,7 @@ def print_all(out: Console, parts: Iterable[RenderableType]) -> None:
 def print_json(answer: Any) -> None:
     """One JSON document."""
     with naming(STDOUT):
-        sys.stdout.write(json.dumps(_finite(answer), indent=2, allow_nan=False) + "\n")
-
-
-def _finite(value: Any) -> Any:
-    """The same, with None for every number that is not finite, as JSON has no other."""
-    if isinstance(value, dict):
-        return {name: _finite(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        sys.stdout.write(json.dumps(finite(answer), indent=2, allow_nan=False) + "\n")
 
 
 def show(as_json: bool, data: Callable[[], Any], page: Iterable[RenderableType]) -> None:

@@ -74,8 +74,13 @@ class Surgery:
         if self.pool not in (None, *get_args(Pool)) or self.extend not in (None, *get_args(Extend)):
             raise InputError(f"pool: {self.pool!r}, extend: {self.extend!r}; pick from {Pool} and {Extend}")
         if self.kv_heads is not None:
-            _check_heads(spec, self.kv_heads)
             changes["attention.kv_heads"] = self.kv_heads
+            for stack, i, layer in ((s, i, layer) for s in spec.stacks for i, layer in enumerate(s.layers)):
+                has = spec.dims(layer, stack).kv_heads
+                if self.kv_heads < 1 or has % self.kv_heads:
+                    divisors = ", ".join(str(n) for n in range(1, has + 1) if has % n == 0)
+                    place = f"the {has} of layer {i} of the {stack.name}"
+                    raise InputError(f"kv-heads: {place} can't be pooled into {self.kv_heads}; pick from {divisors}")
         if self.theta is not None:
             changes |= _rope_changes(spec, "theta", self.theta)
         if self.scaling is not None:
@@ -157,16 +162,6 @@ def _longer(old: Tensor, rows: int, surgery: Surgery) -> Tensor:
     wide = table.to(torch.promote_types(table.dtype, torch.float32)).T[None]
     stretched = torch.nn.functional.interpolate(wide, size=size, mode="linear", align_corners=True)
     return torch.cat((before, stretched[0].T.to(old.dtype)))
-
-
-def _check_heads(spec: ModelSpec, kv_heads: int) -> None:
-    for stack in spec.stacks:
-        for i, layer in enumerate(stack.layers):
-            has = spec.dims(layer, stack).kv_heads
-            if kv_heads < 1 or has % kv_heads:
-                divisors = ", ".join(str(n) for n in range(1, has + 1) if has % n == 0)
-                place = f"the {has} of layer {i} of the {stack.name}"
-                raise InputError(f"kv-heads: {place} can't be pooled into {kv_heads}; pick from {divisors}")
 
 
 def _layer_changes(

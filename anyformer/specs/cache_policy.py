@@ -4,8 +4,6 @@ Slots are given by a token's number among the real tokens of its row. A newer to
 that no query will see again, so the room does not grow with the row unless the pattern makes it.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +37,7 @@ class CachePolicy:
         if wrong:
             raise InputError(f"what a cache keeps: {'; '.join(wrong)}")
 
-    def join(self, other: CachePolicy) -> CachePolicy:
+    def join(self, other: "CachePolicy") -> "CachePolicy":
         """What two patterns need together."""
         if self.recent is None or other.recent is None:
             return CachePolicy()
@@ -51,7 +49,7 @@ class CachePolicy:
         recent, first = max(self.recent, other.recent), max(self.first, other.first)
         return CachePolicy(recent=recent, first=first, block=block, columns=columns)
 
-    def meet(self, other: CachePolicy) -> CachePolicy:
+    def meet(self, other: "CachePolicy") -> "CachePolicy":
         """What is enough for queries that must satisfy both patterns: the smaller of the two."""
 
         def size(keep: CachePolicy) -> tuple[bool, bool, int]:
@@ -59,7 +57,7 @@ class CachePolicy:
 
         return min(self, other, key=size)
 
-    def fed(self, chunk: int) -> CachePolicy:
+    def fed(self, chunk: int) -> "CachePolicy":
         """The same with room for `chunk` new tokens at once: the oldest of them sees as far back as ever."""
         if self.recent is None or chunk == 1:
             return self
@@ -71,7 +69,7 @@ class CachePolicy:
             return length
         return min(length, self.first + self.recent + self._columns_of(length))
 
-    def within(self, length: int) -> CachePolicy:
+    def within(self, length: int) -> "CachePolicy":
         """The policy for rows of up to `length` tokens: to keep all, where that takes no more room."""
         return CachePolicy() if self.room(length) == length else self
 

@@ -10,7 +10,7 @@ import itertools
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeGuard, cast, get_args, get_origin
 
 from anyformer.errors import nearest
@@ -378,3 +378,16 @@ def _words(hint: Any) -> str:
     if is_node(hint):
         return "a table"
     return {int: "a whole number", float: "a finite number", bool: "true or false", str: "a text"}.get(hint, str(hint))
+
+
+def flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Plain data by dotted names, so that a difference has a name."""
+    inside: Any = value
+    if isinstance(value, Mapping) and inside:
+        for name, inner in inside.items():
+            yield from flatten(inner, f"{path}.{name}" if path else str(name))
+    elif isinstance(value, list | tuple) and any(isinstance(inner, Mapping) for inner in inside):
+        for i, inner in enumerate(inside):
+            yield from flatten(inner, f"{path}[{i}]")
+    else:
+        yield path, list(inside) if isinstance(value, tuple) else value

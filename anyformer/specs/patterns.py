@@ -4,8 +4,6 @@ The dense mask, the number of allowed pairs, the cache horizon and the picture a
 Patterns combine with `&` and `|` and are written the same way in a spec: `"causal & chunked(8192)"`.
 """
 
-from __future__ import annotations
-
 import ast
 import dataclasses
 import math
@@ -52,7 +50,7 @@ class Reach(NamedTuple):
         """Whether any tokens are apart."""
         return self.first > 0 or self.marks
 
-    def meet(self, other: Reach) -> Reach:
+    def meet(self, other: "Reach") -> "Reach":
         """Of pairs that two patterns allow both."""
         for one, rest in ((self, other), (other, self)):
             if one.bounded and not one.apart and rest.apart:
@@ -60,7 +58,7 @@ class Reach(NamedTuple):
                 return one
         return self.join(other, _least)
 
-    def join(self, other: Reach, limit: Limit = _most) -> Reach:
+    def join(self, other: "Reach", limit: Limit = _most) -> "Reach":
         """Of pairs that one of two patterns allows."""
         back, ahead = limit(self.back, other.back), limit(self.ahead, other.ahead)
         return Reach(back, ahead, max(self.first, other.first), self.marks or other.marks)
@@ -120,7 +118,7 @@ class Pattern(Leaf, axis="pattern", leaves="anyformer.parts.patterns"):
         """Which keys those are."""
         return k.pos < 0
 
-    def evaluated(self) -> Pattern:
+    def evaluated(self) -> "Pattern":
         """The pattern of a model in eval mode, where that is another one than in training."""
         return self
 
@@ -158,11 +156,11 @@ class Pattern(Leaf, axis="pattern", leaves="anyformer.parts.patterns"):
         """What is wrong with it in a layer of so many heads, for documents of up to `context` tokens."""
         yield from ()
 
-    def in_head(self, head: int) -> Pattern | bool:
+    def in_head(self, head: int) -> "Pattern | bool":
         """The pattern of one head where that is a simpler one; True if it sees every key, False if it sees none."""
         return self
 
-    def spelled(self) -> Pattern:
+    def spelled(self) -> "Pattern":
         """The same pattern as simpler ones joined by & and |, if that makes it easier to count."""
         return self
 
@@ -179,7 +177,7 @@ class Pattern(Leaf, axis="pattern", leaves="anyformer.parts.patterns"):
         """How many tokens the parts of the pattern span."""
         return (4 * self.grains()[0],) if self.blocks else tuple(self._whole().values())
 
-    def shrunk(self, by: float) -> Pattern:
+    def shrunk(self, by: float) -> "Pattern":
         """The same pattern with its sizes divided, to be drawn on few tokens."""
         smaller = {name: max(1, round(value / by)) for name, value in self._whole().items() if value}
         return dataclasses.replace(cast("Any", self), **smaller)
@@ -188,10 +186,10 @@ class Pattern(Leaf, axis="pattern", leaves="anyformer.parts.patterns"):
         names = field_names(type(self)) if self.counted is None else self.counted
         return {name: value for name in names if type(value := getattr(self, name)) is int}
 
-    def __and__(self, other: Pattern) -> Pattern:
+    def __and__(self, other: "Pattern") -> "Pattern":
         return Both(first=self, second=other)
 
-    def __or__(self, other: Pattern) -> Pattern:
+    def __or__(self, other: "Pattern") -> "Pattern":
         return Either(first=self, second=other)
 
     def __str__(self) -> str:

@@ -24,7 +24,7 @@ from anyformer.data.packing import Packing
 from anyformer.errors import InputError
 from anyformer.optim.schedule import Schedule, at_least
 from anyformer.specs.axes import Problem
-from anyformer.specs.codec import MISSING, Problems, Table, draft, read_fields, write
+from anyformer.specs.codec import MISSING, Problems, Table, draft, flatten, read_fields, write
 from anyformer.specs.layer import default
 from anyformer.specs.overrides import Overrides, merge
 from anyformer.train.loggers import unknown_services
@@ -366,18 +366,6 @@ WARNED = {"guard", "compute"}
 STRICT = {"compute.dtype"}
 """What may change with a warning, so that a run that met a lack of memory or bad numbers can go on; and what may not:
 the tensors of a checkpoint have their dtype."""
-
-
-def flatten(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Plain data by dotted names, so that a difference has a name."""
-    if isinstance(value, Mapping) and value:
-        for name, inner in value.items():
-            yield from flatten(inner, f"{path}.{name}" if path else str(name))
-    elif isinstance(value, list | tuple) and any(isinstance(inner, Mapping) for inner in value):
-        for i, inner in enumerate(value):
-            yield from flatten(inner, f"{path}[{i}]")
-    else:
-        yield path, list(value) if isinstance(value, tuple) else value
 
 
 def identity(config: Config) -> dict[str, str]:

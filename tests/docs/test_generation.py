@@ -1,6 +1,6 @@
 """docs/generation-equality.md: every family and way has its row, and none a mismatch."""
 
-from anyformer.verify.decoding_modes import MODES
+from anyformer.verify.generation import MODES
 from tests.docs.fences import UPDATE, read
 from tests.generation.test_equality import KINDS
 

@@ -10,8 +10,7 @@ import anyformer as af
 from anyformer.families.family import Family, families
 from anyformer.model.model import Model
 from anyformer.specs import ModelSpec
-from anyformer.verify.decoding_modes import MODES
-from anyformer.verify.generation import Equality, equality
+from anyformer.verify.generation import MODES, Equality, equality
 from tests.contract.contracts import model_of, prefix_of, randomise
 from tests.contract.draw import draw
 from tests.generation.talking import talking, talks

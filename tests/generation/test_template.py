@@ -8,9 +8,8 @@ from tokenizers import AddedToken
 
 from anyformer.data.tokenizer import Tokenizer, train_bpe
 from anyformer.errors import CapabilityError, CheckpointError, InputError
-from anyformer.generation.chat import sandbox
-from anyformer.generation.chat.sandbox import SANDBOX, Sandbox
-from anyformer.generation.chat.template import ChatTemplate, check_messages, is_chat, read_template
+from anyformer.generation.chat import template as sandbox
+from anyformer.generation.chat.template import SANDBOX, ChatTemplate, Sandbox, check_messages, is_chat, read_template
 
 CHATML = """{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] | trim + '<|im_end|>' + '\\n' }}{% endfor %}
 {% if add_generation_prompt %}

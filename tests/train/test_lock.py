@@ -10,7 +10,7 @@ import warnings
 import pytest
 
 from anyformer.errors import TrainingError
-from anyformer.train.lock import FILE, Lock
+from anyformer.train.checkpoint import LOCK_FILE, Lock
 from tests.train.faulty import forked
 
 
@@ -100,7 +100,7 @@ def test_two_trainers_never_write_at_the_same_time(tmp_path):
 @pytest.mark.parametrize("text", [b"", b"{}", b"nonsense", b'{"pid": "x"}', b"[" * 5000])
 def test_lock_whose_holder_wrote_nonsense_is_refused_in_plain_words(tmp_path, text):
     with Lock(tmp_path):
-        (tmp_path / FILE).write_bytes(text)
+        (tmp_path / LOCK_FILE).write_bytes(text)
         with pytest.raises(TrainingError, match="another process is training here"), Lock(tmp_path):
             pass
 

@@ -12,7 +12,7 @@ import torch
 
 import anyformer as af
 from anyformer.errors import CheckpointError
-from anyformer.train.config import flatten
+from anyformer.specs.codec import flatten
 from anyformer.train.run_state import RunState, check_resume, differences, machine, versions
 
 SPEC = af.ModelSpec.from_data(

@@ -12,8 +12,7 @@ from anyformer.generation.engine import engine
 from anyformer.generation.engine.model_runner import ModelRunner
 from anyformer.parts.paged_cache import PagedKVCache
 from anyformer.parts.static_cache import StaticPool
-from anyformer.verify.decoding_modes import MODES, Completion, DecodingMode
-from anyformer.verify.generation import SAME, Equality, equality
+from anyformer.verify.generation import MODES, SAME, Completion, DecodingMode, Equality, equality
 from anyformer.verify.packing import randomise
 from tests.contract.draw import BASE
 

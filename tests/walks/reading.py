@@ -22,8 +22,7 @@ from anyformer.model.quantize import quantize
 from anyformer.parts.moe import MoE
 from anyformer.specs.stacks import pattern_of
 from anyformer.train.perplexity import evaluate, score_ids
-from anyformer.verify.decoding_modes import MODES
-from anyformer.verify.generation import equality
+from anyformer.verify.generation import MODES, equality
 from anyformer.verify.packing import packing
 from tests.contract.contracts import answers, keeps_a_cache, prefix_of
 from tests.tolerances import TABLE, difference

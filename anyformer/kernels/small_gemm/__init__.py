@@ -8,15 +8,13 @@ On a CPU torch's own product of one row or a few is threaded badly: on two cores
 50 are possible. The same weights as a batch of slices, shared out over their outputs, go to threads one by one.
 """
 
-from collections.abc import Mapping
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from anyformer.kernels.small_gemm import launch
-from anyformer.specs.axes import FeedForward, Norm
+from anyformer.kernels.small_gemm.launch import NormTerms as NormTerms
+from anyformer.specs.axes import FeedForward
 
 CPU_ROWS = 64
 """Rows up to which slices pay."""
@@ -26,13 +24,6 @@ CPU_WEIGHTS = 400_000
 """Weights below which torch's own product is as fast."""
 CPU_SLICES = tuple(range(8, 33))
 """How many slices there may be."""
-
-
-class NormTerms(NamedTuple):
-    """A norm: its leaf and its parameters."""
-
-    leaf: Norm
-    own: Mapping[str, Tensor]
 
 
 def norm_linear(x_ND: Tensor, norm: NormTerms | None, weight_OD: Tensor, bias_O: Tensor | None) -> Tensor:

@@ -4,16 +4,14 @@ Few rows read each weight once and compute almost nothing: what counts is that t
 torch's own products, with one kernel for the norm before and one for the activation.
 """
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from anyformer.kernels.triton_launch import capability, pdl_options
-from anyformer.specs.axes import Activation
-
-if TYPE_CHECKING:
-    from anyformer.kernels.small_gemm import NormTerms
+from anyformer.specs.axes import Activation, Norm
 
 MOST = 2
 """Rows up to which our own products serve. On an H200 a stack of an 8B model's layers takes 3.7 ms with one row, against
@@ -34,6 +32,13 @@ ONE = 0x3F800000
 
 FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 NO_ACTIVATION = Activation("none")
+
+
+class NormTerms(NamedTuple):
+    """A norm: its leaf and its parameters."""
+
+    leaf: Norm
+    own: Mapping[str, Tensor]
 
 
 class Blocks(NamedTuple):
@@ -83,7 +88,7 @@ def serves(x: Tensor, weight: Tensor, *others: Tensor | None, most: int = MOST) 
     return usable(x, weight, *others) and all(t is None or t.dtype == x.dtype for t in others)
 
 
-def known(norm: "NormTerms", x: Tensor) -> bool:
+def known(norm: NormTerms, x: Tensor) -> bool:
     """Whether our kernels do this norm: of whole rows, with parameters for one row that do not learn here."""
     if norm.leaf.recipe() is None or x.shape[-1] > WIDEST:
         return False
@@ -105,7 +110,7 @@ def early() -> int:
 
 
 def product(
-    x: Tensor, weight: Tensor, bias: Tensor | None, *, norm: "NormTerms | None" = None, act: Activation = NO_ACTIVATION,
+    x: Tensor, weight: Tensor, bias: Tensor | None, *, norm: NormTerms | None = None, act: Activation = NO_ACTIVATION,
     gated: bool = False, at: str = "no", residual: Tensor | None = None, scale: Tensor | None = None,
     sizes: Blocks | None = None, pdl: bool = True,
 ) -> Tensor:  # fmt: skip
@@ -152,7 +157,7 @@ def int4_linear(x: Tensor, packed: Tensor, scale_OG: Tensor, group: int, bias_O:
     return out.view(*x.shape[:-1], outs)
 
 
-def norm_rows(x: Tensor, norm: "NormTerms") -> Tensor:
+def norm_rows(x: Tensor, norm: NormTerms) -> Tensor:
     """Rows normed in one kernel; more than a few go to the leaf."""
     rows = flat(x)
     count, into = rows.shape

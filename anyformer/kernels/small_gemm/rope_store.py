@@ -3,17 +3,14 @@
 Queries and keys are normed and rotated by position, keys and values go to their slots of the pool, queries come back.
 """
 
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from anyformer.kernels.block_table import write
-from anyformer.kernels.small_gemm.launch import FLOATS
+from anyformer.kernels.small_gemm.launch import FLOATS, NormTerms
 from anyformer.kernels.triton_launch import has_triton
-
-if TYPE_CHECKING:
-    from anyformer.kernels.small_gemm import NormTerms
 
 Layout = Literal["half", "interleaved"]
 """Pairs (i, i + R/2) or (2i, 2i + 1) of the R dimensions that turn."""
@@ -37,9 +34,9 @@ class RopeStoreArgs(NamedTuple):
     sin_ND: Tensor | None = None
     """What `Rope.angles` gives for these tokens, with the sign in the sine, (N,R) or (1,R); R may be less than `dim`."""
     layout: Layout = "half"
-    q_norm: "NormTerms | None" = None
-    k_norm: "NormTerms | None" = None
-    v_norm: "NormTerms | None" = None
+    q_norm: NormTerms | None = None
+    k_norm: NormTerms | None = None
+    v_norm: NormTerms | None = None
     norm_last: bool = False
     """Norms of queries and keys come after the rotation."""
     clip: float | None = None

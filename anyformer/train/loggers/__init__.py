@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import math
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
 from anyformer.errors import AnyformerError, CapabilityError, InputError, naming, nearest
-from anyformer.files import replace_file
+from anyformer.files import finite, replace_file
 from anyformer.registry import OpenAxis
 
 GROUPS = {"step": "train", "look": "valid", "final": "final", "save": "save"}
@@ -166,7 +165,7 @@ class Metrics:
         if self._file is None:
             return
         with naming(self._file.name):
-            self._file.write(json.dumps({"event": event, **sound(values)}, allow_nan=False) + "\n")
+            self._file.write(json.dumps({"event": event, **finite(values)}, allow_nan=False) + "\n")
             self._file.flush()
         self._loggers.log(event, values)
 
@@ -181,13 +180,6 @@ class Metrics:
         if self._file is not None:
             self._file.close()
         self._loggers.end()
-
-
-def sound(value: Any) -> Any:
-    """The same, with None for every number that is not finite."""
-    if isinstance(value, dict):
-        return {name: sound(inner) for name, inner in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_metrics(folder: Path, event: str) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 A file may hold
 - SIZES: preset -> width, depth, heads, kv heads, head dim, feed-forward, vocabulary, context, eps, tied, as published;
-- FACTS: preset -> facts by which it differs from others (see `anyformer.families.spec_facts`);
+- FACTS: preset -> facts by which it differs from others (see `anyformer.families.family`);
 - ALSO: other name -> preset;
 - VARIANTS: name -> changes of the family's small config, for every switch that a published config may turn;
 - RELEASED: kind -> keys that released files have beyond those of the small config, as changes of it;
