@@ -140,7 +140,7 @@ class Recorder:
     def __init__(self, device: torch.device | CudaDevice) -> None:
         self.on = CudaDevice(device) if isinstance(device, torch.device) else device
 
-    def warm(self, work: Callable[[], None], times: int = 1) -> None:
+    def warm(self, work: Callable[[], object], times: int = 1) -> None:
         """Do the work on the recording's stream: kernels are compiled, and libraries take their memory there.
 
         No random state moves by it.

@@ -344,6 +344,8 @@ class Position(Leaf, axis="position", leaves="anyformer.parts.positions"):
     """True if `scores` looks at q or k, so that it can't be shared between layers."""
     products: ClassVar[bool] = False
     """True if `scores` holds a product of vectors of its own."""
+    zero_at_itself: ClassVar[bool] = False
+    """True if its parameters add nothing to the score of a token with itself."""
     needs_length: ClassVar[bool] = False
     """True if the document's length matters: it is then declared once for each forward or cache."""
 

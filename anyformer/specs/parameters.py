@@ -170,10 +170,12 @@ def silent(spec: ModelSpec) -> dict[str, str]:
     named, reasons = weights(spec), dict[str, str]()
     for stack in spec.stacks:
         uses = shared_positions(spec, stack)[1]
-        alone: list[bool] = []
+        alone, unbiased = list[bool](), list[bool]()
         for layer in stack.layers:
             pairs = allowed_pairs_of_heads(pattern_of(stack, layer), spec.context, layer.attention.heads)
-            alone.append(layer.attention.mixer.ignores_shift and pairs == spec.context * layer.attention.heads)
+            itself = pairs == spec.context * layer.attention.heads
+            alone.append(layer.attention.mixer.ignores_shift and itself)
+            unbiased.append(layer.position.zero_at_itself and itself)
         if stack is spec.stacks[-1] and getattr(spec.head, "pool", "") == "first":
             # Of the last layer the head reads what the first token takes, and no more.
             alone[-1] = alone[-1] or _first_sees_itself_only(spec, stack)
@@ -185,11 +187,14 @@ def silent(spec: ModelSpec) -> dict[str, str]:
             if stack.cross:
                 crosses = rotates and layer.attention.cross_position
                 reasons |= _silent_keys(layer, f"{prefix}.cross.body", crosses, cross=True)
-            if alone[i]:
-                why = "a token that sees only itself gives itself the weight 1, whatever its score"
-                scored = [f"{prefix}.attention.body.{name}." for name in ("q", "k", "q_norm", "k_norm", "position")]
+            if alone[i] or unbiased[i]:
+                why = (
+                    "a token that sees only itself gives itself the weight 1, whatever its score, or has no bias there"
+                )
+                parts = ("q", "k", "q_norm", "k_norm", "position") if alone[i] else ("position",)
+                scored = [f"{prefix}.attention.body.{name}." for name in parts]
                 users = [j for j, use in enumerate(uses) if use is not None and use == uses[i]]
-                if users and all(alone[j] for j in users) and not layer.attention.cross_position:
+                if users and all(alone[j] or unbiased[j] for j in users) and not layer.attention.cross_position:
                     scored.append(f"{stack.name}.positions.{uses[i]}.")
                 reasons |= {n: why for n in named if n.startswith(tuple(scored)) and not n.endswith(".values")}
     if isinstance(spec.head, embed_head.TokenHead) and not spec.head.adds_bias:

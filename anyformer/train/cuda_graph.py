@@ -38,13 +38,9 @@ class _Recorded:
         self.skip = torch.ones((), dtype=torch.bool, device=device)
         self.terms: Sums = {}
         self.norm = self.factor
-        recorder.warm(self._both, WARM)
+        recorder.warm(lambda: (self._learn(), self._move()), WARM)
         self.learn = recorder.record(self._learn)
         self.move = recorder.record(self._move)
-
-    def _both(self) -> None:
-        self._learn()
-        self._move()
 
     def _learn(self) -> None:
         """Gradients of the mean loss, clipped, and what they are."""
