@@ -29,7 +29,7 @@ PATIENCE = 2.0
 
 
 class Sandbox:
-    """One such process, started when it is first asked and again if it has ended."""
+    """A child process that renders templates, which come with models of others, within limits of time, memory and steps."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
