@@ -5,6 +5,7 @@ All of it happens in one fresh process and children that it forks, so torch is i
 
 import contextlib
 import datetime
+import itertools
 import json
 import os
 import signal
@@ -32,6 +33,7 @@ from anyformer.errors import AnyformerError, InputError
 from anyformer.files import Written
 from anyformer.kernels.loss import LossTerms
 from anyformer.model.native_checkpoint import WEIGHTS
+from anyformer.specs import ModelSpec
 from anyformer.specs.parameters import silent
 from anyformer.train.checkpoint import Checkpoint, Contents, Table, newest, verify, write
 from anyformer.train.compile import recompute
@@ -46,7 +48,7 @@ from tests.contract.draw import draw, every_kind, spec_of_kind
 from tests.contract.feed import alone, document
 from tests.tolerances import difference
 from tests.train.faulty import QuickDisk
-from tests.train.test_many import SEEDS, SERVED, STEPS
+from tests.train.test_many import SERVED, SPREAD, STEPS
 
 CHANGE = 6
 TEXT = "the quick brown fox jumps over the lazy dog; pack my box with five dozen liquor jugs. " * 40
@@ -209,12 +211,24 @@ def two(folder: Path, note: Notes) -> None:
     for axis, kind in every_kind():
         if axis in SERVED:
             note(f"{axis} {kind}", lambda axis=axis, kind=kind: same_answer(roomy(axis, kind), shared, 2))
-    for seed in SEEDS:
-        note(f"draw {seed}", lambda seed=seed: same_answer(draw(seed), shared, 2))
-        note(f"draw {seed} in parts", lambda seed=seed: same_answer(draw(seed), data, 1))
+    for number, spec in enumerate(spread_specs()):
+        note(f"draw {number}", lambda spec=spec: same_answer(spec, shared, 2))
+        note(f"draw {number} in parts", lambda spec=spec: same_answer(spec, data, 1))
     plain = af.spec({"vocab": 37, "width": 24, "depth": 2, "context": 32, "attention": {"heads": 6, "kv_heads": 2}})
     for kind in ("block", "selective"):
         note(f"recompute {kind}", lambda kind=kind: same_answer(plain, shared, 2, kind))
+
+
+def spread_specs() -> list[ModelSpec]:
+    """The first random specs of each topology whose products two processes can share, whatever kinds are registered."""
+    found: dict[str, list[ModelSpec]] = {"decoder": [], "encoder": [], "encoder-decoder": []}
+    for spec in map(draw, itertools.count()):
+        some = found[spec.topology]
+        if len(some) < SPREAD // len(found) and not any(problems(spec, 2)):
+            some.append(spec)
+        if sum(map(len, found.values())) == SPREAD:
+            break
+    return [spec for some in found.values() for spec in some]
 
 
 def four(folder: Path, note: Notes) -> None:

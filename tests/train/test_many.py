@@ -20,8 +20,8 @@ from tests.tolerances import TABLE
 STEPS = 10
 SERVED = ("position", "mixer", "ffn", "head", "embed", "rope scaling")
 """Axes whose kinds are all compared."""
-SEEDS = (2, 7, 11, 19, 49, 61, 73, 98, 163)
-"""Random specs whose products two processes can share: decoders, encoders, encoder-decoders, reversible ones."""
+SPREAD = 9
+"""Random specs whose products two processes can share: as many decoders as encoders and encoder-decoders."""
 ROOT = Path(__file__).parents[2]
 BASE = {"vocab": 37, "width": 24, "depth": 2, "context": 32, "attention": {"heads": 6, "kv_heads": 2, "head_dim": 4},
         "ffn": {"kind": "swiglu", "width": 20}}  # fmt: skip
@@ -145,10 +145,10 @@ def test_shared_products_of_a_kind_equal_the_plain_model_or_are_refused(found, a
         assert each.get("worst", 0.0) <= TABLE["promise"].limit
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("number", range(SPREAD))
 @pytest.mark.parametrize("way", ["", " in parts"])
-def test_spread_random_spec_equals_the_plain_model(found, seed, way):
-    for each in found("two", f"draw {seed}{way}"):
+def test_spread_random_spec_equals_the_plain_model(found, number, way):
+    for each in found("two", f"draw {number}{way}"):
         assert each["worst"] <= TABLE["promise"].limit
 
 
