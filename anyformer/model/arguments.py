@@ -75,13 +75,14 @@ NAMES = tuple(f.name for f in dataclasses.fields(Arguments))
 
 
 def unknown_argument(
-    source: str, given: Iterable[str], known: Iterable[str] = NAMES, renamed: Mapping[str, str] = RENAMED
-) -> TypeError:
-    """The error for names that are not arguments."""
+    source: str, given: Iterable[str], known: Iterable[str] = NAMES, renamed: Mapping[str, str] = RENAMED,
+    *more: str,
+) -> TypeError:  # fmt: skip
+    """The error for names that are not arguments, and what else is wrong with them."""
     hints = [
         f"{n!r} is {renamed[n]} here" if n in renamed else f"{n!r} is unknown{nearest(n, known)}" for n in sorted(given)
     ]
-    return TypeError(f"{source}: " + "; ".join(hints))
+    return TypeError(f"{source}: " + "; ".join((*hints, *more)))
 
 
 def check(given: Arguments, spec: ModelSpec, *, reads_length: bool) -> None:

@@ -95,10 +95,9 @@ NAMES = tuple(field.name for field in fields(SamplingParams))
 def read_params(given: Mapping[str, Any], *, others: Iterable[str] = (), caller: str = "generate") -> SamplingParams:
     """SamplingParams by name. `others` are names that the caller itself reads, to be suggested where one is misspelled."""
     known = {*NAMES, *ALIASES}
-    if unknown := set(given) - known:
+    unknown, twice = set(given) - known, [pair for pair in ALIASES.items() if {*pair} <= given.keys()]
+    if unknown or twice:
         renamed = {name: f"called {own!r}" for name, own in RENAMED.items()}
-        raise unknown_argument(f"{caller}(...)", unknown, {*known, *others}, renamed)
-    for alias, name in ALIASES.items():
-        if {alias, name} <= given.keys():
-            raise TypeError(f"{caller}(...): {name!r} and {alias!r} mean the same; give one")
+        clashes = [f"{name!r} and {alias!r} mean the same; give one" for alias, name in twice]
+        raise unknown_argument(f"{caller}(...)", unknown, {*known, *others}, renamed, *clashes)
     return SamplingParams(**{ALIASES.get(name, name): value for name, value in given.items()})
