@@ -45,6 +45,9 @@ def poisoned_memory():
     torch.utils.deterministic.fill_uninitialized_memory = True
     yield
     torch.use_deterministic_algorithms(False)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    assert threads == 1, f"the test left torch with {threads} threads, which would slow down all that come after it"
 
 
 @pytest.fixture

@@ -114,11 +114,13 @@ def fields_of(node: type[Any]) -> dict[str, tuple[Any, dataclasses.Field[Any]]]:
     return {f.name: (hints[f.name], f) for f in dataclasses.fields(node)}
 
 
+@functools.cache
 def inline_of(node: type[Any]) -> str | None:
     """The field whose keys are written in the node's own table."""
     return next((name for name, (_, f) in fields_of(node).items() if f.metadata.get("inline")), None)
 
 
+@functools.cache
 def optional(hint: Any) -> tuple[Any, bool]:
     """The hint without None, and whether None was allowed."""
     if get_origin(hint) in (typing.Union, types.UnionType):

@@ -66,11 +66,11 @@ class ModelSpec:
             object.__setattr__(self, name, value)
         rules.check_model(self, problems)
         found = resolve(self, problems)
+        # What `stacks` would resolve once more.
+        vars(self)["stacks"] = tuple(stack for stack, _ in found)
         rules.check_stacks(self, found, problems)
         if problems.found:
             raise SpecError(problems.lines, source)
-        # What `stacks` would resolve once more.
-        vars(self)["stacks"] = tuple(stack for stack, _ in found)
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any], source: str = "") -> ModelSpec:

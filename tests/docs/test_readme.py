@@ -15,7 +15,7 @@ from tests.docs.fences import ROOT, UPDATE, fences, read, run
 from tests.docs.fences import maker as load_maker
 
 PAGE = read("README.md")
-SHORTER = "--steps 2 --set depth=1 --set width=32"
+SHORTER = "--text code.txt --steps 2 --set depth=1 --set width=32"
 """Added to `quickstart` here, so that a test does not train for two minutes; `.ci/run` runs it as it is."""
 FEWER = "--set stages.steps=20 --set stages.length=32 --set stages.batch=2 --set model.spec.depth=1 --set run.eval_batches=1"
 """Added to `train`."""
@@ -63,6 +63,9 @@ def commands() -> list[str]:
 def test_readme_commands_run_one_after_the_other_in_an_empty_folder(tmp_path):
     assert len(commands()) >= 7
     (tmp_path / "README.md").write_text(PAGE)
+    (tmp_path / "code.txt").write_text(
+        "".join(file.read_text() for file in (ROOT / "anyformer" / "specs").glob("*.py"))
+    )
     (tmp_path / "mine.toml").write_text(config())
     for command in commands():
         more = {"quickstart": SHORTER, "train": FEWER}.get(command.split()[1], "")

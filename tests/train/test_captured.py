@@ -34,6 +34,13 @@ SPEC = af.spec(BASE | {"vocab": 16, "context": 16})
 CUDA = torch.device("cuda")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def frozen():
+    """A recording that fails collects garbage, for which it need not look through all that other tests have imported."""
+    gc.collect()
+    gc.freeze()
+
+
 def learner(device="cpu", spec=SPEC, **more):
     model = af.build(spec, device=device).train()
     parts = {"objective": Objective.named("causal")(), "precision": Precision(), "guard": SpikeGuard()}

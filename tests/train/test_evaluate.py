@@ -21,7 +21,7 @@ SEEDS = [seed for seed in talking(range(120), "decoder")[::2] if not prefix_of(d
 
 def documents(vocab: int) -> list[list[int]]:
     generator = torch.Generator().manual_seed(0)
-    return [torch.randint(0, vocab, (n,), generator=generator).tolist() for n in (50, 1, 7, 21, 22, 2, 40)]
+    return [torch.randint(0, vocab, (n,), generator=generator).tolist() for n in (40, 1, 7, 21, 22, 2)]
 
 
 def naive(model: Model, docs: list[list[int]], context: int, stride: int) -> float:

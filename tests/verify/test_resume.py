@@ -88,10 +88,13 @@ def test_resume_of_a_run_whose_log_says_otherwise_is_found_out(run):
     assert "CUDA" not in answer.advice
 
 
-def test_resume_elsewhere_is_compared_with_itself_and_not_with_the_log(run, monkeypatch):
+def test_resume_elsewhere_is_compared_with_itself_and_not_with_the_log(run):
     threads = torch.get_num_threads() + 1
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    answer = resume(run, steps=2)
+    torch.set_num_threads(threads)
+    try:
+        answer = resume(run, steps=2)
+    finally:
+        torch.set_num_threads(threads - 1)
     assert answer.same
     assert "losses in metrics.jsonl" not in [row.name for row in answer.rows]
     assert any(f"machine.threads: was {threads - 1}, is {threads}" in note for note in answer.notes)
