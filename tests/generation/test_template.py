@@ -107,7 +107,9 @@ def test_template_rendered_here_equals_the_usual_engine(name, answer, system):
     ],
     ids=["loop", "memory", "long", "recursion", "file", "class", "syntax", "undefined", "refusal"],
 )  # fmt: skip
-def test_template_that_goes_wrong_is_stopped_with_an_error_and_the_next_one_runs(text, message):
+def test_template_that_goes_wrong_is_stopped_with_an_error_and_the_next_one_runs(text, message, monkeypatch):
+    # On a busy machine the clock may be first; here it is about the other limits.
+    monkeypatch.setattr(sandbox, "PATIENCE", 300.0)
     fine = ChatTemplate(text="{{ messages | length }}")
     assert fine.render(TALK) == "3"
     with pytest.raises(InputError, match=message):
