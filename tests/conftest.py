@@ -45,9 +45,15 @@ def poisoned_memory():
     torch.utils.deterministic.fill_uninitialized_memory = True
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Workers share the cores: torch with more threads would slow down every test that comes after."""
+    yield
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    assert threads == 1, f"the test left torch with {threads} threads, which would slow down all that come after it"
+    assert threads == 1, f"the test left torch with {threads} threads"
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ class ModelSpec:
             object.__setattr__(self, name, value)
         rules.check_model(self, problems)
         found = resolve(self, problems)
-        # What `stacks` would resolve once more.
+        # The rules read it too, and `stacks` would resolve once more.
         vars(self)["stacks"] = tuple(stack for stack, _ in found)
         rules.check_stacks(self, found, problems)
         if problems.found:
