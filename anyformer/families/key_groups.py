@@ -174,6 +174,8 @@ class RopeKeys:
     """The scalings that the public class has."""
     spelled: Mapping[str, str] = field(default_factory=dict)
     """Keys of theta and of the share that the family has spelled in its own way."""
+    absent: Mapping[str, Any] = field(default_factory=dict)
+    """The table that the public class has where a config has none."""
 
     @property
     def keys(self) -> Mapping[str, Key]:
@@ -182,7 +184,9 @@ class RopeKeys:
     def read(self, c: Values) -> Mapping[str, Any]:
         usual = {"rope_theta": self.theta, "partial_rotary_factor": self.fraction}
         usual |= {name: c[own] for name, own in self.spelled.items() if c[own] is not None}
-        forms = {name: c[name] for name in ("rope_parameters", "rope_scaling") if c[name]} or {"rope_theta": {}}
+        forms = {name: c[name] for name in ("rope_parameters", "rope_scaling") if c[name]} or {
+            "rope_theta": self.absent
+        }
         found: list[dict[str, Any]] = []
         for name, given in forms.items():
             if any(isinstance(value, Mapping) for value in given.values()):

@@ -57,11 +57,11 @@ def keys(
     }
 
 
-def qk_norm_key(norm: Mapping[str, Any]) -> Key:
-    """Whether queries and keys have norms, with the eps of the others."""
+def qk_norm_key(norm: Mapping[str, Any], eps: str = "layer_norm_eps") -> Key:
+    """Whether queries and keys have norms, with the eps of the others, which is that of a key."""
 
     def read(c: Values, name: str) -> dict[str, Any]:
-        return {"attention.qk_norm": {**norm, "eps": float(c["layer_norm_eps"])} if c[name] else None}
+        return {"attention.qk_norm": {**norm, "eps": float(c[eps])} if c[name] else None}
 
     return replace(flag(False), read=read, write=lambda view: view.get("attention.qk_norm") is not None)
 

@@ -11,8 +11,18 @@ from typing import Any
 from anyformer.errors import nearest
 from anyformer.families import llama_like as like
 from anyformer.families.config_keys import (
-    GATED, NUMBERS, TEXTS, Key, SpecView, flag, is_whole, must, number, text, usual, whole,
-)  # fmt: skip
+    GATED,
+    NUMBERS,
+    TEXTS,
+    Key,
+    SpecView,
+    flag,
+    is_whole,
+    must,
+    number,
+    text,
+    whole,
+)
 from anyformer.families.config_values import Values
 from anyformer.families.key_groups import LAYERS, Arrangement, each_layer
 from anyformer.families.statemap import Rule, Slice, Stacked, StateMap
@@ -23,6 +33,10 @@ DEEPSEEK: dict[str, Any] = BASE | {"ffn": {"kind": "moe", "score": "sigmoid", "s
 """The router of DeepSeek-V3 and its relatives, without groups of experts."""
 HEAD_NORM: dict[str, Any] = {"kind": "rmsnorm", "eps": 1e-6}
 
+SINKS = Rule("model.layers.{i}.self_attn.sinks", "decoder.blocks.{i}.attention.body.mixer.sink_H")
+"""A learned logit of each head that attends to nothing."""
+PREDICTS = "eh_proj.weight"
+"""What the extra layers of DeepSeek-V3's relatives have beside a block, by which they are known."""
 LAYER, OURS = "model.layers.{i}", "decoder.blocks.{i}.ffn.body"
 PROJECTIONS = {name: f"{name}_proj" for name in ("gate", "up", "down")}
 
@@ -80,9 +94,6 @@ def tensors(
         replace(table, ignored=(*table.ignored, *ignored), extra=extra, forms=forms or {}) for table in made
     )
     return replace(first, also=tuple(others))
-
-
-ACTIVATIONS: dict[str, dict[str, str]] = {name: kind for name, kind in GATED.items() if "python" not in name}
 
 
 def activation(default: str = "silu") -> Key:
@@ -228,9 +239,9 @@ def typed_dense(first: Callable[[Values], int] = lambda c: 0, **more: Key) -> De
     )
 
 
-def small(**more: Any) -> dict[str, Any]:
+def small(count: str = "num_experts", **more: Any) -> dict[str, Any]:
     """A small config with few experts, a number of them that is no power of two."""
-    few = {"num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 12, "intermediate_size": 24}
+    few = {count: 5, "num_experts_per_tok": 3, "moe_intermediate_size": 12, "intermediate_size": 24}
     return like.small(rope_theta=500.0) | few | more
 
 

@@ -32,6 +32,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "umt5": {"num_layers": 3},
 }
 ALONE = {
+    "llama4_text": "its temperature counts positions by column, padding included",
     "led": "its encoder counts positions by column, padding included",
     "transformer": "its encoder counts positions by column, padding included",
     "reformer": "it counts positions by column, padding included",
