@@ -122,7 +122,7 @@ def dense_width(default: int) -> Key:
     return replace(whole(default), write=write)
 
 
-def shared_width(default: int, each: str | None = None) -> Key:
+def shared_width(default: int | None, each: str | None = None) -> Key:
     """The inner width of the shared expert, 0 if there is none; or how many there are as wide as `each` says."""
 
     def read(c: Values, name: str) -> Mapping[str, Any]:
@@ -135,6 +135,21 @@ def shared_width(default: int, each: str | None = None) -> Key:
     return replace(whole(default, null=True), read=read, write=write)
 
 
+def _one_of(names: Sequence[str], default: int | None, field: str) -> dict[str, Key]:
+    """A number under several names of the public class, one of which must be there unless it has a default."""
+
+    def read(c: Values, name: str) -> Mapping[str, Any]:
+        if all(c[name] is None for name in names):
+            c.problems.add(name, "is missing")
+        return {field: c[name]}
+
+    first, *others = names
+    return {
+        first: replace(whole(default, field, null=True), read=read),
+        **{name: whole(None, field) for name in others},
+    }
+
+
 def expert_keys(
     experts: int | None, top_k: int | None, *, count: str = "num_experts", chosen: str = "num_experts_per_tok",
     width: int | None = None, dense: int | None = None, inner: str = "moe_intermediate_size",
@@ -145,15 +160,13 @@ def expert_keys(
     `width` is that of an expert and `dense` that of a dense layer, where a class has a key for each; otherwise
     `intermediate_size` is that of an expert. `normalise` is None if it has no such key.
     """
-    others = [name for name in ("num_experts", "num_local_experts", "n_routed_experts") if name != count]
+    counts = [count, *(name for name in ("num_experts", "num_local_experts", "n_routed_experts") if name != count)]
     return {
-        count: whole(experts, "ffn.experts"),
-        # The same number under other names of the public class.
-        **{name: whole(None, "ffn.experts") for name in others},
-        chosen: whole(top_k, "ffn.top_k"),
+        **_one_of(counts, experts, "ffn.experts"),
+        **_one_of([chosen] if chosen == "num_experts_per_tok" else [chosen, "num_experts_per_tok"], top_k, "ffn.top_k"),
         **({} if width is None else {inner: whole(width, "ffn.width")}),
         **({} if dense is None else {"intermediate_size": dense_width(dense)}),
-        **({} if normalise is None else {"norm_topk_prob": flag(normalise, "ffn.normalise", null=True)}),
+        **({} if normalise is None else {"norm_topk_prob": flag(normalise, "ffn.normalise", null=True, off=False)}),
         act: activation(),
         # Of training only.
         "output_router_logits": flag(False, null=True),
