@@ -18,6 +18,7 @@ from anyformer.families.config_keys import COMMON, Key, SpecView, read_ids, writ
 from anyformer.families.config_values import HARMLESS, REMOTE, Values, has, read_by, without
 from anyformer.families.key_groups import KeyGroup
 from anyformer.families.statemap import StateMap
+from anyformer.families.unsupported import unsupported
 from anyformer.parts.positions.rope import Rope
 from anyformer.registry import OpenAxis
 from anyformer.specs.codec import Problems, flatten, write
@@ -204,9 +205,11 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     model_type: ClassVar[str] = ""
     """Its kind, unless given."""
     also_types: ClassVar[tuple[str, ...]] = ()
-    """What the type was called in older files."""
+    """Other types whose class it is too, or what the type was called in older files."""
     before_types: ClassVar[bool] = False
     """It was released when configs had no `model_type` yet: one without any name is rather its than a younger family's."""
+    exempt: ClassVar[str] = ""
+    """What its public class computes otherwise, and is not followed or can't be compared, in one clause."""
     second: ClassVar[bool] = False
     """Its class computes what an older one does; a spec that looks for a class to be saved as is offered it last."""
     keys: ClassVar[Mapping[str, Key]] = {}
@@ -381,7 +384,8 @@ def family_of(config: Mapping[str, Any], source: str = "") -> type[Family]:
     if isinstance(named, list) and named:
         found = next((known[name] for name in named if isinstance(name, str) and name in known), None)
         if found is None:
-            why = f"architectures: {named!r} has no class that we read{_near_class(str(named[0]), known)}"
+            need = _need(kind)
+            why = f"architectures: {named!r} has no class that we read{need or _near_class(str(named[0]), known)}"
             raise SpecError([why], source)
         if kind is not None and kind not in (found.model_type, *found.also_types):
             why = f"model_type: {kind!r} does not go with architectures {named!r}, which are {found.model_type!r}"
@@ -391,10 +395,18 @@ def family_of(config: Mapping[str, Any], source: str = "") -> type[Family]:
     ordered = sorted(families(), key=lambda f: f.second, reverse=True)
     types = {name: family for family in ordered for name in (family.model_type, *family.also_types)}
     if not isinstance(kind, str) or kind not in types:
+        if need := _need(kind):
+            raise SpecError([f"model_type: {kind!r} can't be read yet{need}"], source)
         given = "is missing" if kind is None else f"{kind!r} is unknown"
         why = f"model_type: {given}, and there are no architectures{_near_class(str(kind), types)}; write the right one"
         raise SpecError([why], source)
     return types[kind]
+
+
+def _need(kind: object) -> str:
+    """A clause with what a type that is known and can't be read would need; empty for any other."""
+    need = unsupported().get(kind) if isinstance(kind, str) else None
+    return "" if need is None else f": it needs {need} (anyformer zoo --families lists every type)"
 
 
 def _near_class(name: str, known: Iterable[str]) -> str:

@@ -67,6 +67,7 @@ class GPT2(Family, kind="gpt2"):
             also=("gpt-2-{}",), hub=("openai-community/gpt2-{}",), evidence=EVIDENCE),
     )  # fmt: skip
     architectures = ("GPT2LMHeadModel",)
+    also_types = ("gpt-sw3",)
     before_types = True
     keys = {
         **size_keys(50257, n_inner=None, bos_token_id=50256, eos_token_id=50256),
