@@ -76,5 +76,5 @@ class LlamaLike(Family):
 
     base = BASE
     groups = (RopeKeys(),)
-    tensors = tensors(LLAMA)
+    tensors = tensors(LLAMA | HEAD_NORMS)
     small = small(rope_theta=500.0)
