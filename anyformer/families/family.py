@@ -241,7 +241,10 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         for name, key in cls.keys.items():
             if key.default is not None or key.sets[:1] != ("context",):
                 firsts.setdefault(key.sets[0] if key.sets else name, name)
-        cls.small = {name: TINY[field] for field, name in firsts.items() if field in TINY} | cls.small
+        # A relative's has sizes too, perhaps by other names.
+        own = "small" in vars(cls)
+        given = {name: value for name, value in cls.small.items() if own or name in COMMON or name in cls.keys}
+        cls.small = {name: TINY[field] for field, name in firsts.items() if field in TINY} | given
 
     @classmethod
     def varied(cls, changes: Mapping[str, Any], source: str = "") -> ModelSpec:
