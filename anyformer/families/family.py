@@ -194,10 +194,17 @@ BASE: dict[str, Any] = {
 """What a family's base has unless it says otherwise."""
 
 
-class Family(OpenAxis, axis="family", leaves="anyformer.families"):
-    """Base of the families."""
+OWN = ("presets", "model_type", "also_types", "before_types")
+"""What a family does not take over from a relative that it is derived from."""
 
-    base: ClassVar[Mapping[str, Any]]
+
+class Family(OpenAxis, axis="family", leaves="anyformer.families"):
+    """Base of the families.
+
+    One that differs from another in names and defaults is derived from it, and says what it has otherwise.
+    """
+
+    base: ClassVar[dict[str, Any]]
     """What all models of the family share, as a spec's data; sizes come from the presets or from a config."""
     presets: ClassVar[tuple[Preset, ...]] = ()
     architectures: ClassVar[tuple[str, ...]] = ()
@@ -211,8 +218,10 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     exempt: ClassVar[str] = ""
     """What its public class computes otherwise, and is not followed or can't be compared, in one clause."""
     second: ClassVar[bool] = False
-    """Its class computes what an older one does; a spec that looks for a class to be saved as is offered it last."""
-    keys: ClassVar[Mapping[str, Key]] = {}
+    """Its class computes what an older one does; a spec that looks for a class to be saved as is offered it last. So is
+    a family that is derived from another.
+    """
+    keys: ClassVar[dict[str, Key]] = {}
     """Those of `groups` are added to it."""
     groups: ClassVar[tuple[KeyGroup, ...]] = ()
     written_from: ClassVar[tuple[int, int]] = (-1, 0)
@@ -224,19 +233,26 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
 
     def __init_subclass__(cls, **rest: Any) -> None:
         super().__init_subclass__(**rest)
+        if any(vars(relative).get("kind") for relative in cls.__mro__[1:]):
+            for name in OWN:
+                setattr(cls, name, vars(cls).get(name, getattr(Family, name)))
+            cls.second = vars(cls).get("second", True)
         cls.model_type = cls.model_type or cls.kind
         if "keys" in vars(cls) or "groups" in vars(cls):
-            cls.keys = {name: key for group in cls.groups for name, key in group.keys.items()} | dict(cls.keys)
+            cls.keys = {name: key for group in cls.groups for name, key in group.keys.items()} | cls.keys
         firsts: dict[str, str] = {}
         for name, key in cls.keys.items():
             if key.default is not None or key.sets[:1] != ("context",):
                 firsts.setdefault(key.sets[0] if key.sets else name, name)
-        cls.small = {name: TINY[field] for field, name in firsts.items() if field in TINY} | dict(cls.small)
+        # A relative's has sizes too, perhaps by other names.
+        own = "small" in vars(cls)
+        given = {name: value for name, value in cls.small.items() if own or name in COMMON or name in cls.keys}
+        cls.small = {name: TINY[field] for field, name in firsts.items() if field in TINY} | given
 
     @classmethod
     def varied(cls, changes: Mapping[str, Any], source: str = "") -> ModelSpec:
         """The family's base with changes by dotted names."""
-        return ModelSpec.from_data(vary(ModelSpec, BASE | dict(cls.base), changes), source)
+        return ModelSpec.from_data(vary(ModelSpec, BASE | cls.base, changes), source)
 
     @classmethod
     def spec_from(cls, config: Mapping[str, Any], source: str = "", ignore_keys: Sequence[str] = ()) -> ModelSpec:
@@ -266,7 +282,7 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         problems = Problems()
         if wrong := cls._remote(config):
             problems.add(REMOTE, wrong)
-        values = Values(without(config, [REMOTE]), COMMON | dict(cls.keys), problems, read_by(cls.architectures[0]))
+        values = Values(without(config, [REMOTE]), COMMON | cls.keys, problems, read_by(cls.architectures[0]))
         own = {} if problems.found else cls.read(values)
         return (read_ids(values, own["vocab"]) | own if own else own), values
 
@@ -324,7 +340,7 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         spec's `init` and `loss` have no place in such a file.
         """
         title = f"as a checkpoint of {cls.architectures[0]}"
-        base = BASE | dict(cls.base)
+        base = BASE | cls.base
         ends = {
             "topology": (spec.topology, base.get("topology", "decoder")),
             "embed.kind": (spec.embed.kind, base["embed"]["kind"]),
