@@ -295,7 +295,7 @@ def required(default: bool, why: str, wanted: str = "") -> Key:
     return replace(flag(default), read=read, write=None if default else lambda view: True)
 
 
-def embed_width() -> Key:
+def embed_width(default: int | None = None) -> Key:
     """The width of the table of tokens, unless it is the model's."""
 
     def read(c: Values, name: str) -> Mapping[str, Any]:
@@ -304,7 +304,7 @@ def embed_width() -> Key:
             c.refuse("tie_word_embeddings", "false goes with a table as wide as the model only")
         return {"embed.width": narrow}
 
-    return replace(whole(None), read=read, write=lambda view: view.spec.embed_width)
+    return replace(whole(default), read=read, write=lambda view: view.spec.embed_width)
 
 
 def must(*values: Any) -> Key:
