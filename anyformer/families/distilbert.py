@@ -1,7 +1,5 @@
 """DistilBERT (Sanh et al. 2019): BERT with half of its layers and no token types."""
 
-from typing import Any
-
 from anyformer.families import bert_like as like
 from anyformer.families.config_keys import activation, each, flag, must, number, usual, whole
 from anyformer.families.family import Family
@@ -17,7 +15,7 @@ PARTS = {
 class DistilBert(Family, kind="distilbert"):
     """DistilBERT with its masked-LM head."""
 
-    base: dict[str, Any] = like.BASE | {
+    base = like.BASE | {
         "vocab": 30522,
         "context": 512,
         "embed": {"kind": "tokens"},
