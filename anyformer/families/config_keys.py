@@ -174,7 +174,7 @@ def divisor(default: float, sets: str) -> Key:
     """A finite number by which something is divided."""
     read = _field(
         sets,
-        default,
+        1 / default,
         lambda value, _: 1.0 if value == 1 else f"1/{float(value)}",
         lambda value: float(f"{1 / value:.10g}"),
     )

@@ -8,13 +8,15 @@ from anyformer.families.config_values import Values
 
 
 class Electra(like.NarrowBertLike, kind="electra"):
-    """ELECTRA's generator: an encoder with a masked-LM head."""
+    """ELECTRA's generator: an encoder with a masked-LM head. Of a discriminator the body is read."""
 
     base = like.BASE | {"vocab": 30522, "context": 512, "ids": {"pad": 0}}
     architectures = ("ElectraForMaskedLM",)
+    bodies = ("ElectraModel", "ElectraForPreTraining")
     body = "electra"
     head = ("generator_predictions", "dense", "LayerNorm")
     output = "generator_lm_head"
+    unread = (r"discriminator_predictions\..*",)
     keys = {
         **like.keys(vocab=30522, context=512),
         **usual(hidden_size=256, num_attention_heads=4, intermediate_size=1024),

@@ -43,6 +43,7 @@ class Gemma3(Family, kind="gemma3"):
         evidence="the publisher's code and three other projects",
     )  # fmt: skip
     architectures = ("Gemma3ForCausalLM",)
+    bodies = ("Gemma3TextModel",)
     model_type = "gemma3_text"
     keys = {
         **KEYS,
