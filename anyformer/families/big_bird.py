@@ -65,7 +65,7 @@ class BigBird(like.BertLike, kind="big_bird"):
         "block_size": 10, "num_random_blocks": 1, "hidden_act": "gelu_new", "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
     }  # fmt: skip
-    unread = (r"cls\.seq_relationship\.(weight|bias)", r"(bert\.)?pooler\.(weight|bias)")
+    unread = (*like.NEXT_SENTENCE, r"(bert\.)?pooler\.(weight|bias)")
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:

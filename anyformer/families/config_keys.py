@@ -175,7 +175,7 @@ def divisor(default: float, sets: str) -> Key:
     """A finite number by which something is divided."""
     read = _field(
         sets,
-        default,
+        1 / default,
         lambda value, _: 1.0 if value == 1 else f"1/{float(value)}",
         lambda value: float(f"{1 / value:.10g}"),
     )
@@ -296,7 +296,7 @@ def required(default: bool, why: str, wanted: str = "") -> Key:
     return replace(flag(default), read=read, write=None if default else lambda view: True)
 
 
-def embed_width() -> Key:
+def embed_width(default: int | None = None) -> Key:
     """The width of the table of tokens, unless it is the model's."""
 
     def read(c: Values, name: str) -> Mapping[str, Any]:
@@ -305,7 +305,7 @@ def embed_width() -> Key:
             c.refuse("tie_word_embeddings", "false goes with a table as wide as the model only")
         return {"embed.width": narrow}
 
-    return replace(whole(None), read=read, write=lambda view: view.spec.embed_width)
+    return replace(whole(default), read=read, write=lambda view: view.spec.embed_width)
 
 
 def must(*values: Any) -> Key:

@@ -22,7 +22,7 @@ from anyformer.families.unsupported import unsupported
 from anyformer.parts.positions.rope import Rope
 from anyformer.registry import OpenAxis
 from anyformer.specs.codec import Problems, flatten, write
-from anyformer.specs.embed_head import TokenEmbed, TokenHead
+from anyformer.specs.embed_head import NoHead, TokenEmbed, TokenHead
 from anyformer.specs.formulas import Scale, evaluate
 from anyformer.specs.layer import Layer
 from anyformer.specs.model import ModelSpec
@@ -194,7 +194,7 @@ BASE: dict[str, Any] = {
 """What a family's base has unless it says otherwise."""
 
 
-OWN = ("presets", "model_type", "also_types", "before_types")
+OWN = ("presets", "model_type", "also_types", "before_types", "exempt")
 """What a family does not take over from a relative that it is derived from."""
 
 
@@ -209,6 +209,9 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     presets: ClassVar[tuple[Preset, ...]] = ()
     architectures: ClassVar[tuple[str, ...]] = ()
     """Names of the public classes whose checkpoints it reads; it writes the first."""
+    bodies: ClassVar[tuple[str, ...]] = ()
+    """Names of the public classes without a head, whose answer is the states; it writes the first. Unless given, the
+    public library's name for it; an encoder-decoder has none."""
     model_type: ClassVar[str] = ""
     """Its kind, unless given."""
     also_types: ClassVar[tuple[str, ...]] = ()
@@ -238,6 +241,9 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
                 setattr(cls, name, vars(cls).get(name, getattr(Family, name)))
             cls.second = vars(cls).get("second", True)
         cls.model_type = cls.model_type or cls.kind
+        if "architectures" in vars(cls) and "bodies" not in vars(cls):
+            two = cls.base.get("topology") == "encoder-decoder"
+            cls.bodies = () if two else (f"{_stem(cls.architectures[0])}Model",)
         if "keys" in vars(cls) or "groups" in vars(cls):
             cls.keys = {name: key for group in cls.groups for name, key in group.keys.items()} | cls.keys
         firsts: dict[str, str] = {}
@@ -284,7 +290,16 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
             problems.add(REMOTE, wrong)
         values = Values(without(config, [REMOTE]), COMMON | cls.keys, problems, read_by(cls.architectures[0]))
         own = {} if problems.found else cls.read(values)
+        if own and cls.is_body(config):
+            own = {name: value for name, value in own.items() if name.partition(".")[0] not in ("head", "loss")}
+            own |= {"head": {"kind": NoHead.kind}} | {f"loss.{name}": 0.0 for name in cls.base.get("loss", {})}
         return (read_ids(values, own["vocab"]) | own if own else own), values
+
+    @classmethod
+    def is_body(cls, config: Mapping[str, Any]) -> bool:
+        """Whether a config names a class without a head."""
+        named = config.get("architectures")
+        return isinstance(named, list) and named[:1] != [] and named[0] in cls.bodies
 
     @classmethod
     def _remote(cls, config: Mapping[str, Any]) -> str:
@@ -339,15 +354,17 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         Only what reaches the logits is held against them: dropout is written where there is a key for it, and the
         spec's `init` and `loss` have no place in such a file.
         """
-        title = f"as a checkpoint of {cls.architectures[0]}"
-        base = BASE | cls.base
+        body = bool(cls.bodies) and isinstance(spec.head, NoHead)
+        name = cls.bodies[0] if body else cls.architectures[0]
+        title = f"as a checkpoint of {name}"
+        base = BASE | cls.base | ({"head": {"kind": NoHead.kind}} if body else {})
         ends = {
             "topology": (spec.topology, base.get("topology", "decoder")),
             "embed.kind": (spec.embed.kind, base["embed"]["kind"]),
             "head.kind": (spec.head.kind, base["head"]["kind"]),
         }
         obstacles = [(name, mine, theirs) for name, (mine, theirs) in ends.items() if mine != theirs]
-        config: dict[str, Any] = {"architectures": [cls.architectures[0]], "model_type": cls.model_type}
+        config: dict[str, Any] = {"architectures": [name], "model_type": cls.model_type}
         if not obstacles:
             config |= cls.write(spec) | write_ids(spec.ids)
             try:
@@ -383,8 +400,13 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
-        """Where the tensors of a checkpoint of this spec go."""
+        """Where the tensors of a checkpoint of this spec go, all named as in the class with the head."""
         return cls.tensors
+
+    @classmethod
+    def table(cls, spec: ModelSpec) -> StateMap:
+        """Where they go in the files of this spec's class, which may be the body alone."""
+        return cls.weights(spec).bare() if isinstance(spec.head, NoHead) else cls.weights(spec)
 
 
 def families() -> list[type[Family]]:
@@ -396,7 +418,7 @@ def families() -> list[type[Family]]:
 def family_of(config: Mapping[str, Any], source: str = "") -> type[Family]:
     """The family whose checkpoints a config describes, by its `architectures`, or else its `model_type`."""
     named, kind = config.get("architectures"), config.get("model_type")
-    known = {name: family for family in families() for name in family.architectures}
+    known = {name: family for family in families() for name in (*family.architectures, *family.bodies)}
     if isinstance(named, list) and named:
         found = next((known[name] for name in named if isinstance(name, str) and name in known), None)
         if found is None:
@@ -425,20 +447,22 @@ def _need(kind: object) -> str:
     return "" if need is None else f": it needs {need} (anyformer zoo --families lists every type)"
 
 
+def _stem(name: str) -> str:
+    """The name of a class without its head."""
+    return re.sub(r"(For[A-Z]\w*|LMHeadModel|ModelWithLMHead|Model|_for_\w+)$", "", name)
+
+
 def _near_class(name: str, known: Iterable[str]) -> str:
     """A clause with the class that is spelled nearly so, and all that there are.
 
     Classes end alike (ForCausalLM), and a number makes another family of one: neither makes two names near.
     """
 
-    def stem(text: str) -> str:
-        return re.sub(r"(For[A-Z]\w*|LMHeadModel|Model|_for_\w+)$", "", text).lower()
-
     numbers = re.findall(r"\d+", name)
     alike: dict[str, str] = {}
     for option in known:
         if re.findall(r"\d+", option) == numbers:
-            alike.setdefault(stem(option), option)
-    match = difflib.get_close_matches(stem(name), alike, n=1, cutoff=0.8)
+            alike.setdefault(_stem(option).lower(), option)
+    match = difflib.get_close_matches(_stem(name).lower(), alike, n=1, cutoff=0.8)
     hint = f"; did you mean {alike[match[0]]!r}?" if match else ";"
     return f"{hint} (known: {', '.join(sorted(known))})"

@@ -44,6 +44,7 @@ class Gemma3(Gemma2, kind="gemma3"):
         evidence="the publisher's code and three other projects",
     )  # fmt: skip
     architectures = ("Gemma3ForCausalLM",)
+    bodies = ("Gemma3TextModel",)
     model_type = "gemma3_text"
     keys = {
         **capped_keys(2304, 26, 8, 4, 9216, 262208, 131072, qk_norm=True),
