@@ -16,4 +16,4 @@ class Bart(like.BartLike, kind="bart"):
         note=like.ZEROS,
     )  # fmt: skip
     architectures = ("BartForConditionalGeneration",)
-    keys = like.keys(50265, 1024, (12, 12), 16, 4096, 1024, start=2, pad_token_id=1, bos_token_id=0, eos_token_id=2)
+    keys = like.keys(50265, 1024, (12, 12), 16, 4096, 1024, start=2)

@@ -27,16 +27,17 @@ ZEROS = (
 
 def keys(
     vocab: int, width: int, depth: tuple[int, int], heads: int, ffn: int, context: int, *, act: str = "gelu",
-    scaled: bool = False, start: int | None = None, attention_dropout: float = 0.0, **ids: int | None,
+    scaled: bool = False, attention_dropout: float = 0.0, ids: tuple[int, int | None, int] = (1, 0, 2), start: int | None = None,
 ) -> dict[str, Key]:  # fmt: skip
     """The keys that all of them have, with the defaults of one public class; `depth` is that of each stack.
 
-    `ids` are special ids; `start` is that of the first token of an answer.
+    `ids` are those of padding, bos and eos; `start` is that of the first token of an answer.
     """
     return {
         **STACK_KEYS,
         **usual(vocab_size=vocab, d_model=width, encoder_layers=depth[0], encoder_attention_heads=heads),
-        **usual(encoder_ffn_dim=ffn, max_position_embeddings=context, attention_dropout=attention_dropout, **ids),
+        **usual(encoder_ffn_dim=ffn, max_position_embeddings=context, attention_dropout=attention_dropout),
+        **usual(pad_token_id=ids[0], bos_token_id=ids[1], eos_token_id=ids[2]),
         "decoder_layers": whole(depth[1]),
         "decoder_attention_heads": whole(heads),
         "decoder_ffn_dim": whole(ffn),

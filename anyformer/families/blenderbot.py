@@ -17,5 +17,5 @@ class Blenderbot(like.BartLike, kind="blenderbot"):
                evidence="what the public class has by default", note=like.ZEROS),
     )  # fmt: skip
     architectures = ("BlenderbotForConditionalGeneration",)
-    keys = like.keys(8008, 2560, (2, 24), 32, 10240, 128, start=1, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    keys = like.keys(8008, 2560, (2, 24), 32, 10240, 128, start=1, ids=(0, 1, 2))
     small = like.BartLike.small | {"pad_token_id": 0, "bos_token_id": 1, "decoder_start_token_id": 1}

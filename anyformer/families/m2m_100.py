@@ -37,20 +37,7 @@ class M2M100(like.BartLike, kind="m2m_100"):
     biased = False
     architectures = ("M2M100ForConditionalGeneration",)
     keys = {
-        **like.keys(
-            128112,
-            1024,
-            (12, 12),
-            16,
-            4096,
-            1024,
-            act="relu",
-            scaled=True,
-            start=2,
-            attention_dropout=0.1,
-            bos_token_id=0,
-            eos_token_id=2,
-        ),
+        **like.keys(128112, 1024, (12, 12), 16, 4096, 1024, act="relu", scaled=True, attention_dropout=0.1, start=2),
         "pad_token_id": whole(1),
     }
 

@@ -19,4 +19,4 @@ class MBart(like.BartLike, kind="mbart"):
         note=like.ZEROS,
     )  # fmt: skip
     architectures = ("MBartForConditionalGeneration",)
-    keys = like.keys(50265, 1024, (12, 12), 16, 4096, 1024, pad_token_id=1, bos_token_id=0, eos_token_id=2)
+    keys = like.keys(50265, 1024, (12, 12), 16, 4096, 1024)

@@ -15,7 +15,7 @@ class Mvp(like.BartLike, kind="mvp"):
     )  # fmt: skip
     architectures = ("MvpForConditionalGeneration",)
     keys = {
-        **like.keys(50267, 1024, (12, 12), 16, 4096, 1024, start=2, pad_token_id=1, bos_token_id=0, eos_token_id=2),
+        **like.keys(50267, 1024, (12, 12), 16, 4096, 1024, start=2),
         # Learned keys and values in front of those of the text, in every layer.
         "use_prompt": must(False),
         "prompt_length": whole(100),

@@ -22,7 +22,7 @@ class Pegasus(like.BartLike, kind="pegasus"):
                evidence="the paper's sizes; the vocabulary is what the released files are generally known to have", note=like.ZEROS),
     )  # fmt: skip
     architectures = ("PegasusForConditionalGeneration",)
-    keys = like.keys(50265, 1024, (12, 12), 16, 4096, 1024, start=0, pad_token_id=0, eos_token_id=1)
+    keys = like.keys(50265, 1024, (12, 12), 16, 4096, 1024, start=0, ids=(0, None, 1))
     small = like.BartLike.small | {
         "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1, "decoder_start_token_id": 0,
         "activation_function": "relu", "forced_eos_token_id": 1,

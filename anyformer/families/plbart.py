@@ -16,16 +16,4 @@ class PLBart(like.BartLike, kind="plbart"):
         note=like.ZEROS,
     )  # fmt: skip
     architectures = ("PLBartForConditionalGeneration",)
-    keys = like.keys(
-        50005,
-        768,
-        (6, 6),
-        12,
-        3072,
-        1024,
-        scaled=True,
-        attention_dropout=0.1,
-        pad_token_id=1,
-        bos_token_id=0,
-        eos_token_id=2,
-    )
+    keys = like.keys(50005, 768, (6, 6), 12, 3072, 1024, scaled=True, attention_dropout=0.1)
