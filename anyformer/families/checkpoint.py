@@ -151,10 +151,11 @@ def fill(
         theirs = stored[held]
         if not theirs.is_floating_point():
             raise CheckpointError(f"{where}: {entry.theirs}: holds {theirs.dtype}; quantised weights can't be read")
-        whole = theirs.dtype == first.dtype and entry.op.keeps(entry.shapes) and not lies_alone(first)
-        if whole and isinstance(stored, Shards):
+        place = entry.op.place(first)
+        straight = theirs.dtype == first.dtype and entry.op.keeps(entry.shapes)
+        if straight and isinstance(stored, Shards) and not (place is first and lies_alone(first)):
             # Past the view of the file, whose pages would stay in memory beside the copy.
-            stored.files[held].read_into(held, first.detach())
+            stored.files[held].read_into(held, place.detach())
             continue
         for name, part in zip(entry.ours, entry.op.split(theirs, entry.shapes), strict=True):
             place = entry.op.place(parameters[name])

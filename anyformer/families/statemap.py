@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -47,7 +47,7 @@ class Joined:
         return ours
 
     def keeps(self, ours: Sequence[Shape]) -> bool:
-        """Whether theirs is one of ours as it is."""
+        """Whether theirs is the place in one of ours as it is."""
         return len(ours) == 1 and self == JOINED
 
     def sized(self, dims: Dims) -> Joined:
@@ -113,6 +113,9 @@ class Slice(Joined):
 
     def place(self, ours: Tensor) -> Tensor:
         return ours.detach()[self.index]
+
+    def keeps(self, ours: Sequence[Shape]) -> bool:
+        return True
 
 
 @dataclass(frozen=True)
@@ -270,13 +273,16 @@ class StateMap:
         dims = spec.dims(stack.layers[0], stack)
         found: dict[str, Entry] = {}
         deepest = max(stack.depth for stack in spec.stacks)
-        for rule, i, p in itertools.product(self.rules, range(deepest), ("weight", "bias")):
+        for rule in self.rules:
             names = (rule.ours,) if isinstance(rule.ours, str) else rule.ours
-            theirs, *own = (name.replace("{i}", str(i)).replace("{p}", p) for name in (rule.theirs, *names))
-            if all(name in inventory for name in own):
-                ours = tuple(own)
-                shapes = tuple(inventory[name].shape for name in ours)
-                found.setdefault(theirs, Entry(theirs, ours, shapes, rule.op.sized(dims)))
+            layers = range(deepest) if "{i}" in rule.theirs else (0,)
+            kinds = ("weight", "bias") if "{p}" in rule.theirs else ("weight",)
+            op = rule.op.sized(dims)
+            for i, p in itertools.product(layers, kinds):
+                theirs, *own = (name.replace("{i}", str(i)).replace("{p}", p) for name in (rule.theirs, *names))
+                if all(name in inventory for name in own):
+                    ours = tuple(own)
+                    found.setdefault(theirs, Entry(theirs, ours, tuple(inventory[name].shape for name in ours), op))
         order = {name: place for place, name in enumerate(inventory)}
         return sorted(found.values(), key=lambda entry: order[entry.ours[0]])
 
@@ -289,13 +295,13 @@ class StateMap:
     def placed(self, stored: Iterable[str], known: Iterable[str]) -> dict[str, str]:
         """Present name -> stored name of all that is neither ignored nor a copy of something that is there too."""
         names, found, copies = set(known), dict[str, str](), dict[str, str]()
-        for name in stored:
-            current = self.current(name, names | self.copies.keys())
+        ignored = re.compile("|".join(f"(?:{pattern})" for pattern in self.ignored) or r"(?!)")
+        for name, current in self._renamed(stored, names):
             if current in names:
                 found[current] = name
             elif current in self.copies:
                 copies[current] = name
-            elif not any(re.fullmatch(pattern, form) for pattern in self.ignored for form in (name, current)):
+            elif not ignored.fullmatch(name) and not ignored.fullmatch(current):
                 found[current] = name
         for copy, name in copies.items():
             found.setdefault(self.copies[copy], name)
@@ -304,8 +310,13 @@ class StateMap:
     def doubles(self, stored: Iterable[str], known: Iterable[str]) -> list[tuple[str, str]]:
         """Stored names of copies, with the present name of what they must equal."""
         names = set(known)
-        current = {name: self.current(name, names | self.copies.keys()) for name in stored}
-        return [(name, self.copies[now]) for name, now in current.items() if now not in names and now in self.copies]
+        renamed = self._renamed(stored, names)
+        return [(name, self.copies[now]) for name, now in renamed if now not in names and now in self.copies]
+
+    def _renamed(self, stored: Iterable[str], names: Set[str]) -> Iterator[tuple[str, str]]:
+        """Stored names with their present ones. All known names are gathered once: files have tens of thousands."""
+        known = names | self.copies.keys()
+        return ((name, self.current(name, known)) for name in stored)
 
     def current(self, name: str, known: Set[str]) -> str:
         """The present name of a stored tensor."""
