@@ -22,7 +22,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     _ = transformers.GPTBigCodeForCausalLM
 
-ROUNDED = ("MarianSinusoidalPositionalEmbedding", "RoFormerSinusoidalPositionalEmbedding")
+ROUNDED = tuple(f"{name}SinusoidalPositionalEmbedding" for name in ("Marian", "Pegasus", "RoFormer"))
 """Tables of sines that a class rounds to fp32."""
 
 
