@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from anyformer.errors import InputError, SpecError
 from anyformer.families.config_keys import COMMON, Key, SpecView, read_ids, write_ids
 from anyformer.families.config_values import HARMLESS, REMOTE, Values, has, read_by, without
-from anyformer.families.key_groups import KeyGroup
+from anyformer.families.key_groups import LAYERS, Arrangement, KeyGroup, crossed
 from anyformer.families.statemap import StateMap
 from anyformer.families.unsupported import unsupported
 from anyformer.parts.positions.rope import Rope
@@ -381,15 +381,18 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:
         """What a config has otherwise than `base`, by dotted names: what its keys say, each by itself and in groups."""
-        changes = c.changes()
+        changes, arrangements = c.changes(), list[Arrangement]()
         for group in cls.groups:
-            changes |= group.read(c)
-        return changes
+            found = dict(group.read(c))
+            if LAYERS in found:
+                arrangements.append(found.pop(LAYERS))
+            changes |= found
+        return crossed(changes, arrangements)
 
     @classmethod
     def write(cls, spec: ModelSpec) -> dict[str, Any]:
         """The keys of a spec with the topology and the ends of `base`; as near as they can say it."""
-        view, written, seen = SpecView.of(spec, *cls.written_from), dict[str, Any](), set[str]()
+        view, written, seen = cls.view(spec), dict[str, Any](), set[str]()
         for name, key in cls.keys.items():
             if key.write is not None and seen.isdisjoint(key.sets[:1]):
                 written[name] = key.write(view)
@@ -397,6 +400,11 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         for group in cls.groups:
             written |= group.write(spec)
         return written
+
+    @classmethod
+    def view(cls, spec: ModelSpec) -> SpecView:
+        """A spec with the layer that speaks for all where keys are written."""
+        return SpecView.of(spec, *cls.written_from)
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
@@ -457,7 +465,6 @@ def _near_class(name: str, known: Iterable[str]) -> str:
 
     Classes end alike (ForCausalLM), and a number makes another family of one: neither makes two names near.
     """
-
     numbers = re.findall(r"\d+", name)
     alike: dict[str, str] = {}
     for option in known:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 from anyformer.families.config_keys import NUMBERS, TABLE, TEXTS, Key, SpecView, flag, number, text, whole
 from anyformer.families.config_values import Values, without
@@ -232,6 +232,8 @@ class RopeKeys:
 
 
 FULL, LOCAL = "full_attention", "sliding_attention"
+LAYERS = "layers"
+"""Under this name a group of keys says how layers are arranged; all groups together make one arrangement of them."""
 
 
 def each_layer(c: Values, kind: Callable[[int], str]) -> list[str]:
@@ -252,6 +254,37 @@ def arranged(names: Sequence[str], groups: Mapping[str, Mapping[str, Any]]) -> d
     cycle = ", ".join(name if count == 1 else f"{count} {name}" for name, count in runs)
     order = list(names) if period == len(names) else cycle
     return {"layers": {"order": order} | {name: dict(groups[name]) for name in used}}
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Which layers are of which named group, and what each group has otherwise than the base, by dotted names."""
+
+    names: Sequence[str]
+    groups: Mapping[str, Mapping[str, Any]]
+
+
+def crossed(changes: Mapping[str, Any], arrangements: Sequence[Arrangement]) -> dict[str, Any]:
+    """Changes of a spec with all arrangements in one: layers that differ in windows and in experts are up to four groups.
+
+    What all layers have goes to the base. A kind that it sets there replaces what was read for another kind.
+    """
+    changes, varied = dict(changes), list[Arrangement]()
+    for found in arrangements:
+        if len(set(found.names)) > 1:
+            varied.append(found)
+            continue
+        own = arranged(found.names, found.groups)
+        kinds = tuple(path.removesuffix("kind") for path in own if path.endswith(".kind"))
+        changes = {path: value for path, value in changes.items() if not kinds or not path.startswith(kinds)} | own
+    rows = list(zip(*(found.names for found in varied), strict=False))
+    groups = {
+        "_".join(row): {
+            path: value for found, name in zip(varied, row, strict=True) for path, value in found.groups[name].items()
+        }
+        for row in rows
+    }
+    return changes | arranged(["_".join(row) for row in rows], groups)
 
 
 def without_idle_rope(changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -327,7 +360,7 @@ class WindowKeys:
             types = each_layer(c, lambda i: LOCAL if not idle and self.is_local(c, i) else FULL)
         names = checked(c, types, window)
         own = {"attention.pattern": f"window({window})"} | ropes.get(LOCAL, {})
-        return ropes.get(FULL, {}) | arranged(names, {"local": own, "global": self.everywhere})
+        return {**ropes.get(FULL, {}), LAYERS: Arrangement(names, {"local": own, "global": self.everywhere})}
 
     def write(self, spec: ModelSpec) -> Mapping[str, Any]:
         window, types = window_of(spec)
@@ -339,4 +372,18 @@ class WindowKeys:
         return ropes | own | ({"layer_types": types} if self.listed else {})
 
 
-KeyGroup = RopeKeys | WindowKeys
+class KeyGroup(Protocol):
+    """Keys that mean something together."""
+
+    @property
+    def keys(self) -> Mapping[str, Key]:
+        """What they may hold."""
+        ...
+
+    def read(self, c: Values) -> Mapping[str, Any]:
+        """What they say, as changes of a spec; LAYERS is an Arrangement."""
+        ...
+
+    def write(self, spec: ModelSpec) -> Mapping[str, Any]:
+        """The keys of a spec, as near as they can say it."""
+        ...
