@@ -99,7 +99,7 @@ def load_published(
     place = torch.device(device or "cpu")
     with opened(folder) as shards:
         placed = matched(family, spec, shards.shapes, folder)
-        table = family.weights(spec).layout(spec, shards)
+        table = family.table(spec).layout(spec, shards)
         entries = table.entries(spec)
         model = empty_model(spec, place, dtype or default_dtype(place, shards[placed[entries[0].theirs]].dtype))
         if place.type != "meta":
@@ -116,7 +116,7 @@ def matched(
     """Name in the table -> stored name. Every tensor that is missing, left over or of another shape is named."""
     from anyformer.model.native_checkpoint import check_shapes
 
-    table = family.weights(spec).layout(spec, stored)
+    table = family.table(spec).layout(spec, stored)
     entries = table.entries(spec)
     if missing := uncovered(spec, entries):
         raise CheckpointError(f"{where}: the family's table has no place for {', '.join(missing)}")
@@ -170,7 +170,7 @@ def differing(family: type[Family], spec: ModelSpec, stored: Mapping[str, Tensor
     """Stored copies of a tensor that are not equal to it -> the name under which it is stored itself."""
     import torch
 
-    table = family.weights(spec).layout(spec, stored)
+    table = family.table(spec).layout(spec, stored)
     known = {entry.theirs for entry in table.entries(spec)}
     placed = table.placed(stored, known)
     found: dict[str, str] = {}
@@ -232,7 +232,7 @@ def published(model: Model, family: type[Family]) -> Iterator[tuple[str, Tensor]
     check_exportable(model)
     parameters = dict(model.named_parameters())
     seen: set[tuple[str, ...]] = set()
-    for entry in family.weights(model.spec).written(model.spec):
+    for entry in family.table(model.spec).written(model.spec):
         tensor = entry.op.merge([parameters[name].detach() for name in entry.ours])
         # Files hold no two names of one memory.
         yield entry.theirs, tensor.clone() if entry.ours in seen else tensor
@@ -255,7 +255,7 @@ def family_for(
         except SpecError as error:
             found.append((family, error))
             continue
-        if not uncovered(spec, family.weights(spec).entries(spec)):
+        if not uncovered(spec, family.table(spec).entries(spec)):
             if kind is None and read_from not in (None, family.kind):
                 own = {other.kind: (other, error) for other, error in found}
                 why = f"a model of the family {read_from!r}, which is not known here"
@@ -327,7 +327,7 @@ def grouped(family: type[Family], spec: ModelSpec, itemsize: int, most: int) -> 
     """Tensors of each file, in order, and their bytes; no file beyond `most` bytes unless one tensor is."""
     groups: list[dict[str, int]] = [{}]
     held = 0
-    for entry in family.weights(spec).written(spec):
+    for entry in family.table(spec).written(spec):
         size = math.prod(entry.shape) * itemsize
         if groups[-1] and held + size > most:
             groups.append({})

@@ -59,7 +59,7 @@ class GptOss(moe.MoeLike, kind="gpt_oss"):
         "experts_per_token": whole(None),
         "initial_context_length": whole(None),
     }
-    groups = (RopeKeys(theta=150000.0, absent=YARN), WindowKeys(window=128, is_local=lambda c, i: (i + 1) % 2))
+    groups = (RopeKeys(theta=150000.0, table=YARN), WindowKeys(window=128, is_local=lambda c, i: (i + 1) % 2))
     tensors = moe.tensors(
         like.ATTENTION | like.PRE_NORMS,
         moe.fused(transposed=True, interleaved=True),

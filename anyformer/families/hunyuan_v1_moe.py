@@ -1,36 +1,14 @@
 """Hunyuan-A13B (Tencent 2025): experts beside a shared one, and norms of each head after RoPE."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from anyformer.families import llama_like as like
 from anyformer.families import moe_like as moe
 from anyformer.families.config_keys import Key, are_whole, usual, whole
 from anyformer.families.config_values import Values
-from anyformer.families.key_groups import RopeKeys
-
-
-@dataclass(frozen=True, kw_only=True)
-class AlphaRope(RopeKeys):
-    """RoPE whose `dynamic` scaling with a fixed `alpha` means another theta: theta alpha^(d / (d - 2))."""
-
-    def read(self, c: Values) -> dict[str, Any]:
-        given = {name: c[name] for name in ("rope_parameters", "rope_scaling")}
-        for name, table in given.items():
-            kind = (table or {}).get("rope_type", (table or {}).get("type"))
-            alpha = (table or {}).get("alpha")
-            if kind != "dynamic" or not alpha or not isinstance(alpha, int | float) or isinstance(alpha, bool):
-                continue
-            dims, theta = c["head_dim"], table.get("rope_theta", c["rope_theta"])
-            if dims is None or dims <= 2 or alpha < 0:
-                c.problems.add(
-                    f"{name}.alpha", f"needs a head_dim above 2 and no less than 0; they are {dims} and {alpha}"
-                )
-                continue
-            base = self.theta if theta is None else theta
-            c[name] = {"rope_theta": base * alpha ** (dims / (dims - 2))} if isinstance(base, int | float) else table
-            c["rope_theta"] = None
-        return dict(super().read(c))
+from anyformer.families.hunyuan_v1_dense import HEAD_NORMS
+from anyformer.families.key_groups import STRETCHED, RopeKeys
 
 
 def _listed(key: Key, what: str) -> Key:
@@ -63,9 +41,9 @@ class HunyuanMoe(moe.MoeLike, kind="hunyuan_v1_moe"):
         # The expert that all tokens go through is as wide as the others.
         "intermediate_size": whole(11008, ("ffn.width", "ffn.shared_width")),
     }  # fmt: skip
-    groups = (AlphaRope(),)
+    groups = (RopeKeys(more=STRETCHED),)
     tensors = moe.tensors(
-        like.ATTENTION | like.PRE_NORMS | {"q_norm": "self_attn.query_layernorm", "k_norm": "self_attn.key_layernorm"},
+        like.ATTENTION | like.PRE_NORMS | HEAD_NORMS,
         router="gate.wg",
         shared="shared_mlp",
     )

@@ -41,6 +41,8 @@ NAMES: dict[str, tuple[str, ...]] = {
 }
 SCALINGS = {kind: {name: OURS.get(name, name) for name in names} for kind, names in NAMES.items()}
 """Type of a scaling, published and ours -> its keys, and our fields."""
+STRETCHED = {name: number(None) for name in ("alpha", "beta_fast", "beta_slow", "mscale", "mscale_all_dim")}
+"""Keys of a dynamic table whose `alpha` stretches theta; the others change nothing there (Hunyuan)."""
 READ_ONLY = {"dynamic": (ORIGINAL,), "yarn": ("mscale", "mscale_all_dim")}
 """Keys that say in other words what is written."""
 SHARED: dict[str, Key] = {name: text("default") for name in ("rope_type", "type")} | {
@@ -85,7 +87,7 @@ def _agreed(
 
 def _read(
     c: Values, where: str, given: Mapping[str, Any], theta: float, fraction: float = 1.0, original: int | None = None,
-    kinds: Sequence[str] = tuple(SCALINGS), key: str = "rope_theta",
+    kinds: Sequence[str] = tuple(SCALINGS), key: str = "rope_theta", more: Mapping[str, Key] | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     kind = given.get("rope_type", given.get("type", "default"))
     kind = "longrope" if kind == "su" else kind
@@ -93,17 +95,30 @@ def _read(
         c.refuse(where, f"{kind!r} is a scaling that we don't have here (known: {', '.join(kinds)})")
         return {}
     names = (*SCALINGS[kind], *READ_ONLY.get(kind, ()))
-    values = Values(given, SHARED | {name: OTHER_TYPES.get(name, number(None)) for name in names}, Problems(), c.reads)
+    known = {**SHARED, **(more or {}), **{name: OTHER_TYPES.get(name, number(None)) for name in names}}
+    values = Values(given, known, Problems(), c.reads)
     made: dict[str, Any] = {}
     if not values.problems.found:
+        base = float(_one_of(c, key, values, "rope_theta", theta))
+        if kind == "dynamic" and values.get("alpha"):
+            kind, base = "default", base * _stretch(c, values)
         made = {
             "position.kind": "rope",
-            "position.theta": float(_one_of(c, key, values, "rope_theta", theta)),
+            "position.theta": base,
             "position.fraction": float(_one_of(c, "partial_rotary_factor", values, "partial_rotary_factor", fraction)),
             "position.scaling": _scaling(values, kind, c["max_position_embeddings"], original),
         }
     c.take(where, values)
     return made
+
+
+def _stretch(c: Values, table: Values) -> float:
+    """What `alpha` of a table multiplies theta by, for good, though such tables call themselves dynamic."""
+    head_dim = c["head_dim"] or c["hidden_size"] // max(c["num_attention_heads"], 1)
+    if head_dim < 3 or table["alpha"] < 0:
+        table.problems.add("alpha", f"{table['alpha']} can't stretch the frequencies of heads of {head_dim}")
+        return 1.0
+    return table["alpha"] ** (head_dim / (head_dim - 2))
 
 
 def _one_of(c: Values, name: str, inside: Values, inner: str, default: float) -> float:
@@ -174,8 +189,14 @@ class RopeKeys:
     """The scalings that the public class has."""
     spelled: Mapping[str, str] = field(default_factory=dict)
     """Keys of theta and of the share that the family has spelled in its own way."""
-    absent: Mapping[str, Any] = field(default_factory=dict)
-    """The table that the public class has where a config has none."""
+    table: Mapping[str, Any] = field(default_factory=dict)
+    """What a file without a table means, if that is more than a theta."""
+    more: Mapping[str, Key] = field(default_factory=dict)
+    """Keys of a table that the family reads by itself, or that change nothing."""
+
+    def given(self, c: Values) -> dict[str, Any]:
+        """The tables of a file by their names, or what a file without one means."""
+        return {name: c[name] for name in ("rope_parameters", "rope_scaling") if c[name]} or {"rope_theta": self.table}
 
     @property
     def keys(self) -> Mapping[str, Key]:
@@ -184,17 +205,14 @@ class RopeKeys:
     def read(self, c: Values) -> Mapping[str, Any]:
         usual = {"rope_theta": self.theta, "partial_rotary_factor": self.fraction}
         usual |= {name: c[own] for name, own in self.spelled.items() if c[own] is not None}
-        forms = {name: c[name] for name in ("rope_parameters", "rope_scaling") if c[name]} or {
-            "rope_theta": self.absent
-        }
         found: list[dict[str, Any]] = []
-        for name, given in forms.items():
+        for name, given in self.given(c).items():
             if any(isinstance(value, Mapping) for value in given.values()):
                 c.refuse(name, "has a table for each kind of layer, which this family does not read")
             else:
                 theta, share = usual["rope_theta"], usual["partial_rotary_factor"] or 1.0
                 original = None if self.original is None else c[self.original]
-                found.append(_read(c, name, given, theta, share, original, self.kinds))
+                found.append(_read(c, name, given, theta, share, original, self.kinds, more=self.more))
         made = _agreed(c, [read for read in found if read], whole_heads=self.fraction is None)
         return made | ({} if self.layout is None else {"position.layout": self.layout})
 
@@ -324,6 +342,8 @@ class WindowKeys:
     """Of a family with a RoPE for each type of layer (see `read_ropes`)."""
     everywhere: Mapping[str, Any] = field(default_factory=dict)
     """What layers without a window have otherwise."""
+    needed: bool = False
+    """Whether the public class fails without a width, even if no layer has a window."""
 
     @property
     def keys(self) -> Mapping[str, Key]:
@@ -347,7 +367,8 @@ class WindowKeys:
         keys = [key for key, _ in self.thetas.values()]
         # One key for both types can't say two thetas.
         ropes = write_ropes(spec, keys if len({*keys}) > 1 else []) if keys else {}
-        own = {"sliding_window": window} | ({"use_sliding_window": window is not None} if self.switched else {})
+        width = spec.context if self.needed and window is None else window
+        own = {"sliding_window": width} | ({"use_sliding_window": window is not None} if self.switched else {})
         return ropes | own | ({"layer_types": types} if self.listed else {})
 
 

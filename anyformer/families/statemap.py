@@ -338,6 +338,29 @@ class StateMap:
 
         return tables[max(range(len(tables)), key=share)]
 
+    def bare(self) -> StateMap:
+        """The table of files without a head: names lack the prefix, and a head that is there all the same is ignored."""
+
+        def holds_head(rule: Rule) -> bool:
+            return (rule.ours if isinstance(rule.ours, str) else rule.ours[0]).startswith("head.")
+
+        heads = {rule.theirs.replace("{p}", "weight") for rule in self.rules if holds_head(rule)}
+        heads |= {rule.theirs.replace("{p}", "bias") for rule in self.rules if holds_head(rule)}
+        return replace(
+            self,
+            rules=tuple(
+                replace(rule, theirs=rule.theirs.removeprefix(self.prefix))
+                for rule in self.rules
+                if not holds_head(rule)
+            ),
+            copies={},
+            repeated=(),
+            ignored=(*self.ignored, *map(re.escape, sorted(heads | self.copies.keys()))),
+            zeros=tuple(name.removeprefix(self.prefix) for name in self.zeros),
+            prefix="",
+            forms={**self.forms, f"^{re.escape(self.prefix)}": ""} if self.prefix else self.forms,
+        )
+
     def entries(self, spec: ModelSpec) -> list[Entry]:
         """The rules that count for a spec, for every layer, in the order of our inventory."""
         inventory, stack = weights(spec), spec.stacks[-1]

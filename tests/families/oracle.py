@@ -23,7 +23,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     _ = transformers.GPTBigCodeForCausalLM
 
-ROUNDED = ("MarianSinusoidalPositionalEmbedding", "RoFormerSinusoidalPositionalEmbedding")
+ROUNDED = tuple(f"{name}SinusoidalPositionalEmbedding" for name in ("Marian", "Pegasus", "RoFormer"))
 """Tables of sines that a class rounds to fp32."""
 
 
@@ -59,7 +59,8 @@ def public_class(family: type[Family]) -> Any:
 def oracle(family: type[Family], config: dict[str, Any], seed: int = 0) -> Any:
     """A model of the family's public class. Only what is computed rather than learned keeps its values."""
     cls = public_class(family)
-    eager = family.architectures[0] == "Gemma2ForCausalLM"  # its scores are capped in this implementation only
+    # Scores are capped in this implementation only.
+    eager = any(layer.attention.softcap for layer in family.spec_from(config).stacks[-1].layers)
     with lifted():
         made = cls.config_class(**config, **({"attn_implementation": "eager"} if eager else {}))
         # The grouped product of experts, their default, has no fp64.
