@@ -107,7 +107,7 @@ def convert(plan: Plan, progress: Progress = lambda _: nullcontext()) -> Convert
     """
     _check(plan)
     with readable(plan) as source:
-        stored = stored_dtype(source)
+        stored = stored_dtype(source, plan.ignore_keys)
         exact = torch.promote_types(stored, torch.float32) if plan.surgery or plan.text is not None else stored
         if not plan.unsafe_pickle and quantisation_of(source) is not None:
             model = load_own(source, "cpu", exact, dequantise=plan.dequantize).eval()

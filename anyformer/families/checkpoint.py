@@ -18,6 +18,7 @@ from anyformer.families.shards import CONFIG, CONFIG_BYTES, INDEX, SINGLE, Shard
 from anyformer.families.statemap import Entry, StateMap, uncovered
 from anyformer.files import replace_file
 from anyformer.specs.model import ModelSpec
+from anyformer.specs.parameters import weights
 
 if TYPE_CHECKING:
     import torch
@@ -326,9 +327,9 @@ def was_written_here(folder: Path) -> bool:
 def grouped(family: type[Family], spec: ModelSpec, itemsize: int, most: int) -> list[dict[str, int]]:
     """Tensors of each file, in order, and their bytes; no file beyond `most` bytes unless one tensor is."""
     groups: list[dict[str, int]] = [{}]
-    held = 0
+    held, inventory = 0, weights(spec)
     for entry in family.table(spec).written(spec):
-        size = math.prod(entry.shape) * itemsize
+        size = math.prod(entry.shape) * (max(itemsize, 4) if inventory[entry.ours[0]].exact else itemsize)
         if groups[-1] and held + size > most:
             groups.append({})
             held = 0

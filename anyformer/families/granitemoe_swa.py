@@ -25,10 +25,13 @@ class ThetaKeys:
             c.problems.add(
                 "layer_rope_theta", f"lists {len(thetas)} layers; num_hidden_layers is {c['num_hidden_layers']}"
             )
-        turned = sorted({theta for theta in thetas if theta})
-        names = {theta: "rope" if len(turned) == 1 else f"rope{i}" for i, theta in enumerate(turned)} | {0: "nope"}
-        groups = {name: {"position.theta": float(theta)} for theta, name in names.items()}
-        return {LAYERS: Arrangement([names[theta] for theta in thetas], groups | {"nope": {"position.kind": "none"}})}
+        # The first one is that of the base.
+        turned = list(dict.fromkeys(float(theta) for theta in thetas if theta))
+        names = {theta: f"rope{i}" if i else "rope" for i, theta in enumerate(turned)} | {0.0: "nope"}
+        groups = {name: {"position.theta": theta} for theta, name in names.items()}
+        groups |= {"rope": {}, "nope": {"position.kind": "none"}}
+        found = {LAYERS: Arrangement([names[float(theta)] for theta in thetas], groups)}
+        return found | ({"position.theta": turned[0]} if turned else {})
 
     def write(self, spec: ModelSpec) -> dict[str, Any]:
         layers = spec.stacks[-1].layers
@@ -47,7 +50,7 @@ class GraniteMoeSwa(moe.MoeLike, kind="granitemoe_swa"):
     keys = granite.KEYS | {"shared_intermediate_size": moe.shared_width(0)}
     groups = (RopeKeys(), WindowKeys(window=128, is_local=lambda c, i: i % 4), ThetaKeys())
     tensors = moe.tensors(
-        granite.PARTS, moe.fused("block_sparse_moe.experts"), at="block_sparse_moe", router="router", shared="unused",
+        granite.PARTS, moe.fused("block_sparse_moe.experts"), at="block_sparse_moe", router="router", shared="",
         more=(*SHARED, moe.SINKS),
     )  # fmt: skip
     small = granite.SMALL | {"shared_intermediate_size": 20, "sliding_window": 5, "layer_rope_theta": [0, 50.0, 500.0]}

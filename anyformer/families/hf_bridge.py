@@ -68,7 +68,7 @@ def to_hf(model: Model, family: str | None = None) -> Any:
     cls = public_class(config["architectures"][0])
     tensors = {name: tensor.clone() for name, tensor in published(model, found)}
     made = cls.from_pretrained(None, config=cls.config_class.from_dict(config), state_dict=tensors, dtype=first.dtype)
-    table = found.weights(model.spec)
+    table = found.table(model.spec)
     for name, held in (*made.named_parameters(), *made.named_buffers()):
         # Some classes make a table in fp32, whatever they are asked for.
         stored = tensors.get(table.current(name, tensors.keys()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from anyformer.families.shards import CONFIG, headers_of
 from anyformer.files import settle
 from anyformer.model.safetensors_header import read_header
 from anyformer.specs.model import ModelSpec
+from anyformer.specs.parameters import weights
 
 if TYPE_CHECKING:
     import torch
@@ -110,14 +111,37 @@ def is_published(folder: Path) -> bool:
     return (folder / CONFIG).is_file() and not (folder / "spec.toml").is_file()
 
 
-def stored_dtype(folder: Path) -> torch.dtype:
-    """The widest floating-point dtype among the tensors of a model's folder, which loses nothing of any."""
+def stored_dtype(folder: Path, ignore_keys: Sequence[str] = ()) -> torch.dtype:
+    """The widest floating-point dtype among the tensors of a model's folder, which loses nothing of any.
+
+    Those that stay in float32 whatever a model is cast to say nothing.
+    """
     import torch
 
     known = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
-    found = {place.dtype for header in headers_of(folder).values() for place in header.tensors.values()}
+    held = {name: place.dtype for header in headers_of(folder).values() for name, place in header.tensors.items()}
+    exact = exact_names(folder, held, ignore_keys) if len({*held.values()}) > 1 else set[str]()
+    found = {dtype for name, dtype in held.items() if name not in exact}
     dtypes = [known[name] for name in sorted(found) if name in known]
     return functools.reduce(torch.promote_types, dtypes) if dtypes else torch.float32
+
+
+def exact_names(folder: Path, stored: Iterable[str], ignore_keys: Sequence[str] = ()) -> set[str]:
+    """Names of stored tensors that stay in float32 when a model is cast."""
+    with warnings.catch_warnings():
+        # Whoever loads the folder is told what its config has besides.
+        warnings.simplefilter("ignore", UserWarning)
+        spec = spec_of(folder, ignore_keys)
+    exact = {name for name, weight in weights(spec).items() if weight.exact}
+    if not exact or not is_published(folder):
+        return exact
+    from anyformer.families.checkpoint import family_in
+
+    names = list(stored)
+    table = family_in(folder, ignore_keys).table(spec).layout(spec, names)
+    entries = table.entries(spec)
+    placed = table.placed(names, (entry.theirs for entry in entries))
+    return {placed[entry.theirs] for entry in entries if entry.ours[0] in exact and entry.theirs in placed}
 
 
 def load(

@@ -22,7 +22,10 @@ def public_body(family, config):
     cls = getattr(transformers, family.bodies[0])
     with lifted():
         # One implementation caps scores, which another does not.
-        model = cls(cls.config_class(**config, attn_implementation="eager")).double().eval()
+        made = cls.config_class(**config, attn_implementation="eager")
+        # The grouped product of experts, their default, has no fp64.
+        made._experts_implementation = "eager"
+        model = cls(made).double().eval()
     randomise(model, family.weights(family.spec_from(config)), 3)
     return model
 
