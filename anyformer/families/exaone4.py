@@ -3,10 +3,9 @@
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.cohere2 import NOWHERE
 from anyformer.families.config_keys import Key, is_whole
 from anyformer.families.config_values import Values
-from anyformer.families.key_groups import RopeKeys, WindowKeys, without_idle_rope
+from anyformer.families.key_groups import NOPE, RopeKeys, WindowKeys, without_idle_rope
 from anyformer.parts.positions.rope import Rope
 from anyformer.specs.model import ModelSpec
 
@@ -35,7 +34,7 @@ class Exaone4(like.LlamaLike, kind="exaone4"):
             null=True,
         ),
     }
-    groups = (RopeKeys(), WindowKeys(window=4096, is_local=_is_local, everywhere=NOWHERE))
+    groups = (RopeKeys(), WindowKeys(window=4096, is_local=_is_local, everywhere=NOPE))
     tensors = like.tensors(like.ATTENTION | like.FFN | like.HEAD_NORMS | like.OUTPUT_NORMS)
     small = like.small(num_hidden_layers=4, sliding_window=5, sliding_window_pattern=3, rope_theta=500.0)
 

@@ -3,11 +3,19 @@
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.cohere2 import NOWHERE
 from anyformer.families.config_keys import NUMBERS
 from anyformer.families.config_values import Values, without
 from anyformer.families.granite import Granite
-from anyformer.families.key_groups import FULL, LOCAL, RopeKeys, WindowKeys, arranged, each_layer, without_idle_rope
+from anyformer.families.key_groups import (
+    FULL,
+    LOCAL,
+    NOPE,
+    RopeKeys,
+    WindowKeys,
+    arranged,
+    each_layer,
+    without_idle_rope,
+)
 from anyformer.families.statemap import Rule
 from anyformer.parts.positions.rope import Rope
 from anyformer.specs.model import ModelSpec
@@ -41,13 +49,13 @@ class GraniteSwa(Granite, kind="granite_swa"):
             return found
         # The first theta is that of the model; a layer with another has a name of its own.
         used = [*dict.fromkeys(theta for theta in thetas if theta)] or [0]
-        model = {"position.theta": float(used[0])} if used[0] else NOWHERE
+        model = {"position.theta": float(used[0])} if used[0] else NOPE
         after = {0: "_nope"} | {theta: f"_{n}" if n else "" for n, theta in enumerate(used)}
         windows = {LOCAL: {"attention.pattern": f"window({c['sliding_window']})"}, FULL: {}}
         names, groups = list[str](), dict[str, dict[str, Any]]()
         for kind, theta in zip(types, thetas, strict=True):
             names.append(f"{'local' if kind == LOCAL else 'global'}{after[theta]}")
-            other = {} if theta == used[0] else {"position.theta": float(theta)} if theta else NOWHERE
+            other = {} if theta == used[0] else {"position.theta": float(theta)} if theta else NOPE
             groups[names[-1]] = windows[kind] | other
         return without_idle_rope(without(found, ["layers", "attention.pattern"]) | model | arranged(names, groups))
 
