@@ -166,6 +166,23 @@ class Stacked(Joined):
 
 
 @dataclass(frozen=True)
+class HalvesSwapped(Joined):
+    """The two halves of each head change places, which turns a rotation in halves around (nanochat)."""
+
+    head_dim: int | None = None
+    """Unless given, as wide as the spec's."""
+
+    def sized(self, dims: Dims) -> Joined:
+        return self if self.head_dim is not None else HalvesSwapped(dims.head_dim)
+
+    def merge(self, ours: Sequence[Tensor]) -> Tensor:
+        return ours[0].unflatten(0, (-1, 2, (self.head_dim or 2) // 2)).flip(1).flatten(0, 2)
+
+    def split(self, theirs: Tensor, ours: Sequence[Shape]) -> Sequence[Tensor]:
+        return [self.merge([theirs])]
+
+
+@dataclass(frozen=True)
 class Shaped(Joined):
     """The same elements in the same order, in another shape (ViT's patches are a convolution)."""
 
@@ -229,6 +246,7 @@ def decoder_map(
     op: Joined = JOINED,
     ignored: tuple[str, ...] = (),
     renamed: Mapping[str, str] | None = None,
+    head: str = "lm_head",
 ) -> StateMap:
     """The table of a decoder by its names: the list of its layers, the parts of a block, and those of its body.
 
@@ -240,12 +258,12 @@ def decoder_map(
         Rule(table, "embed.tokens.weight"),
         Rule(f"{body}.{parts.get('positions')}.weight", "decoder.positions.0.table"),
         Rule(f"{body}.{parts.get('final')}.{{p}}", "decoder.final_norm.{p}"),
-        Rule("lm_head.{p}", "head.{p}"),
+        Rule(f"{head}.{{p}}", "head.{p}"),
     )
     inner = {part: name for part, name in parts.items() if part in PARTS}
     return StateMap(
         rules=(*ends, *block_rules(f"{layers}.{{i}}", inner, op=op), *more),
-        copies={"lm_head.weight": table},
+        copies={f"{head}.weight": table},
         ignored=ignored,
         prefix=f"{body}.",
         renamed=renamed or {},
