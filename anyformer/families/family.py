@@ -429,7 +429,6 @@ def _near_class(name: str, known: Iterable[str]) -> str:
 
     Classes end alike (ForCausalLM), and a number makes another family of one: neither makes two names near.
     """
-
     numbers = re.findall(r"\d+", name)
     alike: dict[str, str] = {}
     for option in known:
