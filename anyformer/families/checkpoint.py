@@ -114,12 +114,13 @@ def load_published(
     place = torch.device(device or "cpu")
     with opened(folder) as shards:
         placed = matched(family, spec, shards.shapes, folder)
-        entries = family.table(spec).entries(spec)
+        table = family.table(spec).layout(spec, shards)
+        entries = table.entries(spec)
         model = empty_model(spec, place, dtype or default_dtype(place, shards[placed[entries[0].theirs]].dtype))
         if place.type != "meta":
             fill(model, entries, placed, shards, str(folder))
             check_copies(family, spec, shards)
-            check_computed(family.table(spec), shards, str(folder))
+            check_computed(table, shards, str(folder))
     model.family = family.kind
     return model
 
@@ -130,7 +131,7 @@ def matched(
     """Name in the table -> stored name. Every tensor that is missing, left over or of another shape is named."""
     from anyformer.model.native_checkpoint import check_shapes
 
-    table = family.table(spec)
+    table = family.table(spec).layout(spec, stored)
     entries = table.entries(spec)
     if missing := uncovered(spec, entries):
         raise CheckpointError(f"{where}: the family's table has no place for {', '.join(missing)}")
@@ -184,7 +185,7 @@ def differing(family: type[Family], spec: ModelSpec, stored: Mapping[str, Tensor
     """Stored copies of a tensor that are not equal to it -> the name under which it is stored itself."""
     import torch
 
-    table = family.table(spec)
+    table = family.table(spec).layout(spec, stored)
     known = {entry.theirs for entry in table.entries(spec)}
     placed = table.placed(stored, known)
     found: dict[str, str] = {}
@@ -340,11 +341,14 @@ def was_written_here(folder: Path) -> bool:
 def grouped(family: type[Family], spec: ModelSpec, itemsize: int, most: int) -> list[dict[str, int]]:
     """Tensors of each file, in order, and their bytes; no file beyond `most` bytes unless one tensor is."""
     groups: list[dict[str, int]] = [{}]
+    held = 0
     for entry in family.table(spec).written(spec):
         size = math.prod(entry.shape) * itemsize
-        if groups[-1] and sum(groups[-1].values()) + size > most:
+        if groups[-1] and held + size > most:
             groups.append({})
+            held = 0
         groups[-1][entry.theirs] = size
+        held += size
     return groups
 
 

@@ -10,7 +10,7 @@ from anyformer.families.config_values import DERIVED, Values
 from anyformer.specs.axes import Dims
 from anyformer.specs.codec import fields_of
 from anyformer.specs.formulas import evaluate
-from anyformer.specs.layer import Layer
+from anyformer.specs.layer import Layer, NormPlacement
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.stacks import Stack
 
@@ -66,7 +66,8 @@ class SpecView(NamedTuple):
         if not node:
             return getattr(self.spec, name)
         owner = getattr(self.layer if node in fields_of(Layer) else self.spec, node)
-        value: Any = getattr(owner.leaf if node == "norm" else owner, name, default)
+        leaf = node == "norm" and name not in fields_of(NormPlacement)
+        value: Any = getattr(owner.leaf if leaf else owner, name, default)
         return evaluate(value, self.dims.names()) if name == "scale" else value
 
 

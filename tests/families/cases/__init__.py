@@ -7,6 +7,7 @@ A file may hold
 - VARIANTS: name -> changes of the family's small config, for every switch that a published config may turn;
 - RELEASED: kind -> keys that released files have beyond those of the small config, as changes of it;
 - REFUSED: kind -> pairs of changes that a spec can't say, and part of what is answered;
+- SEEDS: kind -> a seed of random weights with which its small model says more than one word when it generates;
 - NEAREST: preset without a public class -> the kind whose class is nearest, and what to change for it.
 """
 
