@@ -194,7 +194,7 @@ BASE: dict[str, Any] = {
 """What a family's base has unless it says otherwise."""
 
 
-OWN = ("presets", "model_type", "also_types", "before_types", "exempt")
+OWN = ("presets", "model_type", "also_types", "before_types", "coded", "exempt")
 """What a family does not take over from a relative that it is derived from."""
 
 
@@ -214,6 +214,8 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     public library's name for it; an encoder-decoder has none."""
     model_type: ClassVar[str] = ""
     """Its kind, unless given."""
+    coded: ClassVar[bool] = False
+    """Its classes were code beside the weights before the public library had them; files that name that code are read."""
     also_types: ClassVar[tuple[str, ...]] = ()
     """Other types whose class it is too, or what the type was called in older files."""
     before_types: ClassVar[bool] = False
@@ -314,6 +316,9 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         model = str(remote.get("AutoModelForCausalLM")) if isinstance(remote, Mapping) else ""
         own = [name for name in cls.architectures if read_by(name) is None and model.endswith(f".{name}")]
         if own and config.get("architectures") == own:
+            return ""
+        stem = _stem(cls.architectures[0])
+        if cls.coded and all(name.rpartition(".")[2].startswith(stem) for name in named):
             return ""
         return (
             f"names code beside the weights ({', '.join(named)}), which is never run, so what it computes is not known; no "

@@ -357,6 +357,7 @@ class StateMap:
             zeros=tuple(name.removeprefix(self.prefix) for name in self.zeros),
             prefix="",
             forms={**self.forms, f"^{re.escape(self.prefix)}": ""} if self.prefix else self.forms,
+            also=tuple(table.bare() for table in self.also),
         )
 
     def entries(self, spec: ModelSpec) -> list[Entry]:
