@@ -1,20 +1,7 @@
 """EuroBERT (Boizard et al. 2025): LLaMA's design as an encoder, for European languages."""
 
-from dataclasses import replace
-
 from anyformer.families import llama_like as like
 from anyformer.families.config_keys import flag, text, usual
-from anyformer.families.statemap import StateMap
-
-
-def _encoder(table: StateMap) -> StateMap:
-    """A decoder's table for the same layers in an encoder."""
-
-    def renamed(ours: str | tuple[str, ...]) -> str | tuple[str, ...]:
-        names = tuple(name.replace("decoder.", "encoder.") for name in ((ours,) if isinstance(ours, str) else ours))
-        return names[0] if isinstance(ours, str) else names
-
-    return replace(table, rules=tuple(replace(rule, ours=renamed(rule.ours)) for rule in table.rules))
 
 
 class EuroBert(like.LlamaLike, kind="eurobert"):
@@ -37,4 +24,3 @@ class EuroBert(like.LlamaLike, kind="eurobert"):
         "clf_pooling": text(None),
         "mask_token": text(None),
     }
-    tensors = _encoder(like.tensors(like.LLAMA))

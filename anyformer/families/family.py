@@ -222,6 +222,8 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     """It was released when configs had no `model_type` yet: one without any name is rather its than a younger family's."""
     exempt: ClassVar[str] = ""
     """What its public class computes otherwise, and is not followed or can't be compared, in one clause."""
+    both_ways: ClassVar[bool] = False
+    """A decoder whose class may be told to let tokens see later ones, and is an encoder then."""
     second: ClassVar[bool] = False
     """Its class computes what an older one does; a spec that looks for a class to be saved as is offered it last. So is
     a family that is derived from another.
@@ -363,8 +365,9 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         name = cls.bodies[0] if body else cls.architectures[0]
         title = f"as a checkpoint of {name}"
         base = BASE | cls.base | ({"head": {"kind": NoHead.kind}} if body else {})
+        topology = "encoder" if cls.both_ways and spec.topology == "encoder" else base.get("topology", "decoder")
         ends = {
-            "topology": (spec.topology, base.get("topology", "decoder")),
+            "topology": (spec.topology, topology),
             "embed.kind": (spec.embed.kind, base["embed"]["kind"]),
             "head.kind": (spec.head.kind, base["head"]["kind"]),
         }
@@ -414,7 +417,7 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
         """Where the tensors of a checkpoint of this spec go, all named as in the class with the head."""
-        return cls.tensors
+        return cls.tensors.as_encoder() if spec.topology == "encoder" else cls.tensors
 
     @classmethod
     def table(cls, spec: ModelSpec) -> StateMap:

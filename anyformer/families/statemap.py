@@ -336,6 +336,15 @@ class StateMap:
 
         return tables[max(range(len(tables)), key=share)]
 
+    def as_encoder(self) -> StateMap:
+        """The table of a decoder for an encoder with the same layers."""
+
+        def moved(rule: Rule) -> Rule:
+            names = (rule.ours,) if isinstance(rule.ours, str) else rule.ours
+            return replace(rule, ours=tuple(re.sub(r"^decoder\.", "encoder.", name) for name in names))
+
+        return replace(self, rules=tuple(map(moved, self.rules)), also=tuple(table.as_encoder() for table in self.also))
+
     def bare(self) -> StateMap:
         """The table of files without a head: names lack the prefix, and a head that is there all the same is ignored."""
 
