@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any
 from anyformer.errors import CheckpointError, InputError, SpecError
 from anyformer.families.config_values import without
 from anyformer.families.family import Family, families, family_of
-from anyformer.families.shards import CONFIG, CONFIG_BYTES, INDEX, SINGLE, Shards, headers_of, opened, read_json
+from anyformer.families.shards import (
+    CONFIG,
+    CONFIG_BYTES,
+    INDEX,
+    SENTENCE,
+    SINGLE,
+    Shards,
+    headers_of,
+    opened,
+    read_json,
+)
 from anyformer.families.statemap import Entry, StateMap, uncovered
 from anyformer.files import replace_file
 from anyformer.specs.model import ModelSpec
@@ -36,8 +46,13 @@ TYING = ("tie_word_embeddings", "share_encoder_decoder_embeddings")
 
 
 def described(folder: Path, ignore_keys: Sequence[str] = ()) -> tuple[type[Family], ModelSpec]:
-    """The family and the spec of a published checkpoint, from its config.json."""
+    """The family and the spec of a published checkpoint, from its config.json.
+
+    Folders of sentence-transformers hold a body, though the config of many still names the class that it was taken from.
+    """
     config, family = read_json(folder / CONFIG, CONFIG_BYTES), family_in(folder, ignore_keys)
+    if family.bodies and any((folder / name).is_file() for name in SENTENCE):
+        config |= {"architectures": [family.bodies[0]]}
     return family, family.spec_from(config, str(folder / CONFIG), ignore_keys)
 
 

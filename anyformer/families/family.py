@@ -194,7 +194,7 @@ BASE: dict[str, Any] = {
 """What a family's base has unless it says otherwise."""
 
 
-OWN = ("presets", "model_type", "also_types", "before_types", "exempt")
+OWN = ("presets", "model_type", "also_types", "before_types", "coded", "exempt")
 """What a family does not take over from a relative that it is derived from."""
 
 
@@ -214,12 +214,16 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     public library's name for it; an encoder-decoder has none."""
     model_type: ClassVar[str] = ""
     """Its kind, unless given."""
+    coded: ClassVar[bool] = False
+    """Its classes were code beside the weights before the public library had them; files that name that code are read."""
     also_types: ClassVar[tuple[str, ...]] = ()
     """Other types whose class it is too, or what the type was called in older files."""
     before_types: ClassVar[bool] = False
     """It was released when configs had no `model_type` yet: one without any name is rather its than a younger family's."""
     exempt: ClassVar[str] = ""
     """What its public class computes otherwise, and is not followed or can't be compared, in one clause."""
+    both_ways: ClassVar[bool] = False
+    """A decoder whose class may be told to let tokens see later ones, and is an encoder then."""
     second: ClassVar[bool] = False
     """Its class computes what an older one does; a spec that looks for a class to be saved as is offered it last. So is
     a family that is derived from another.
@@ -315,6 +319,9 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         own = [name for name in cls.architectures if read_by(name) is None and model.endswith(f".{name}")]
         if own and config.get("architectures") == own:
             return ""
+        stem = _stem(cls.architectures[0])
+        if cls.coded and all(name.rpartition(".")[2].startswith(stem) for name in named):
+            return ""
         return (
             f"names code beside the weights ({', '.join(named)}), which is never run, so what it computes is not known; no "
             f"option passes it over. If this is the plain {cls.architectures[0]}, remove {REMOTE} from the file"
@@ -358,8 +365,9 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         name = cls.bodies[0] if body else cls.architectures[0]
         title = f"as a checkpoint of {name}"
         base = BASE | cls.base | ({"head": {"kind": NoHead.kind}} if body else {})
+        topology = "encoder" if cls.both_ways and spec.topology == "encoder" else base.get("topology", "decoder")
         ends = {
-            "topology": (spec.topology, base.get("topology", "decoder")),
+            "topology": (spec.topology, topology),
             "embed.kind": (spec.embed.kind, base["embed"]["kind"]),
             "head.kind": (spec.head.kind, base["head"]["kind"]),
         }
@@ -409,7 +417,7 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
         """Where the tensors of a checkpoint of this spec go, all named as in the class with the head."""
-        return cls.tensors
+        return cls.tensors.as_encoder() if spec.topology == "encoder" else cls.tensors
 
     @classmethod
     def table(cls, spec: ModelSpec) -> StateMap:

@@ -358,11 +358,14 @@ class WindowKeys:
     """What layers without a window have otherwise."""
     needed: bool = False
     """Whether the public class fails without a width, even if no layer has a window."""
+    both_ways: str = ""
+    """The key by which tokens see later ones too: the model is an encoder then, with half of a window on each side."""
 
     @property
     def keys(self) -> Mapping[str, Key]:
         own = {"sliding_window": whole(self.window, null=True)}
         own |= {"use_sliding_window": flag(False)} if self.switched else {}
+        own |= {self.both_ways: flag(False, null=True)} if self.both_ways else {}
         return own | ({"layer_types": TEXTS} if self.listed else {}) | (ROPE_KEYS if self.thetas else {})
 
     def read(self, c: Values) -> Mapping[str, Any]:
@@ -373,8 +376,11 @@ class WindowKeys:
             idle = self.switched and window is None
             types = each_layer(c, lambda i: LOCAL if not idle and self.is_local(c, i) else FULL)
         names = checked(c, types, window)
-        own = {"attention.pattern": f"window({window})"} | ropes.get(LOCAL, {})
-        return {**ropes.get(FULL, {}), LAYERS: Arrangement(names, {"local": own, "global": self.everywhere})}
+        both = self.both_ways and c[self.both_ways]
+        pattern = f"symmetric_window({(window or 0) // 2})" if both else f"window({window})"
+        own = {"attention.pattern": pattern} | ropes.get(LOCAL, {})
+        ends = {"topology": "encoder"} if both else {}
+        return {**ropes.get(FULL, {}), **ends, LAYERS: Arrangement(names, {"local": own, "global": self.everywhere})}
 
     def write(self, spec: ModelSpec) -> Mapping[str, Any]:
         window, types = window_of(spec)
@@ -382,7 +388,11 @@ class WindowKeys:
         # One key for both types can't say two thetas.
         ropes = write_ropes(spec, keys if len({*keys}) > 1 else []) if keys else {}
         width = spec.context if self.needed and window is None else window
+        both = spec.topology == "encoder"
+        if self.both_ways and both and window is not None:
+            width = 2 * window
         own = {"sliding_window": width} | ({"use_sliding_window": window is not None} if self.switched else {})
+        own |= {self.both_ways: both} if self.both_ways else {}
         return ropes | own | ({"layer_types": types} if self.listed else {})
 
 

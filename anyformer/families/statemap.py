@@ -354,6 +354,15 @@ class StateMap:
 
         return tables[max(range(len(tables)), key=share)]
 
+    def as_encoder(self) -> StateMap:
+        """The table of a decoder for an encoder with the same layers."""
+
+        def moved(rule: Rule) -> Rule:
+            names = (rule.ours,) if isinstance(rule.ours, str) else rule.ours
+            return replace(rule, ours=tuple(re.sub(r"^decoder\.", "encoder.", name) for name in names))
+
+        return replace(self, rules=tuple(map(moved, self.rules)), also=tuple(table.as_encoder() for table in self.also))
+
     def bare(self) -> StateMap:
         """The table of files without a head: names lack the prefix, and a head that is there all the same is ignored."""
 
@@ -375,6 +384,7 @@ class StateMap:
             zeros=tuple(name.removeprefix(self.prefix) for name in self.zeros),
             prefix="",
             forms={**self.forms, f"^{re.escape(self.prefix)}": ""} if self.prefix else self.forms,
+            also=tuple(table.bare() for table in self.also),
         )
 
     def entries(self, spec: ModelSpec) -> list[Entry]:
