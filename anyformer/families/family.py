@@ -18,6 +18,7 @@ from anyformer.families.config_keys import COMMON, Key, SpecView, read_ids, writ
 from anyformer.families.config_values import HARMLESS, REMOTE, Values, has, read_by, without
 from anyformer.families.key_groups import KeyGroup
 from anyformer.families.statemap import StateMap
+from anyformer.families.towers import Tower, inside, tower_of, why_not
 from anyformer.parts.positions.rope import Rope
 from anyformer.registry import OpenAxis
 from anyformer.specs.codec import Problems, flatten, write
@@ -201,6 +202,8 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     presets: ClassVar[tuple[Preset, ...]] = ()
     architectures: ClassVar[tuple[str, ...]] = ()
     """Names of the public classes whose checkpoints it reads; it writes the first."""
+    tower: ClassVar[Tower | None] = None
+    """The multimodal class around it (see `inside`)."""
     model_type: ClassVar[str] = ""
     """Its kind, unless given."""
     also_types: ClassVar[tuple[str, ...]] = ()
@@ -258,12 +261,17 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         return spec
 
     @classmethod
-    def parse(cls, config: Mapping[str, Any]) -> tuple[dict[str, Any], Values]:
-        """What a config has otherwise than the family's base, and its values with all problems."""
+    def parse(cls, config: Mapping[str, Any], reader: str = "") -> tuple[dict[str, Any], Values]:
+        """What a config has otherwise than the family's base, and its values with all problems.
+
+        `reader` is the public class that reads it, unless that is the family's own.
+        """
         problems = Problems()
         if wrong := cls._remote(config):
             problems.add(REMOTE, wrong)
-        values = Values(without(config, [REMOTE]), COMMON | dict(cls.keys), problems, read_by(cls.architectures[0]))
+        values = Values(
+            without(config, [REMOTE]), COMMON | dict(cls.keys), problems, read_by(reader or cls.architectures[0])
+        )
         own = {} if problems.found else cls.read(values)
         return (read_ids(values, own["vocab"]) | own if own else own), values
 
@@ -374,14 +382,21 @@ def families() -> list[type[Family]]:
     return [family for family in found if family is not None and family.architectures]
 
 
-def family_of(config: Mapping[str, Any], source: str = "") -> type[Family]:
-    """The family whose checkpoints a config describes, by its `architectures`, or else its `model_type`."""
+def family_of(config: Mapping[str, Any], source: str = "", where: str = "") -> type[Family]:
+    """The family whose checkpoints a config describes, by its `architectures`, or else its `model_type`.
+
+    Keys are named with `where` in front of them.
+    """
+    if (tower := tower_of(config)) is not None:
+        return inside(tower, family_of({"model_type": tower.text_type(config, source)}, source, "text_config."))
     named, kind = config.get("architectures"), config.get("model_type")
     known = {name: family for family in families() for name in family.architectures}
     if isinstance(named, list) and named:
         found = next((known[name] for name in named if isinstance(name, str) and name in known), None)
         if found is None:
-            why = f"architectures: {named!r} has no class that we read{_near_class(str(named[0]), known)}"
+            why = (
+                f"architectures: {named!r} has no class that we read{why_not(kind)}{_near_class(str(named[0]), known)}"
+            )
             raise SpecError([why], source)
         if kind is not None and kind not in (found.model_type, *found.also_types):
             why = f"model_type: {kind!r} does not go with architectures {named!r}, which are {found.model_type!r}"
@@ -391,8 +406,8 @@ def family_of(config: Mapping[str, Any], source: str = "") -> type[Family]:
     ordered = sorted(families(), key=lambda f: f.second, reverse=True)
     types = {name: family for family in ordered for name in (family.model_type, *family.also_types)}
     if not isinstance(kind, str) or kind not in types:
-        given = "is missing" if kind is None else f"{kind!r} is unknown"
-        why = f"model_type: {given}, and there are no architectures{_near_class(str(kind), types)}; write the right one"
+        given = "is missing" if kind is None else f"{kind!r} is unknown{why_not(kind)}"
+        why = f"{where}model_type: {given}, and there are no architectures{_near_class(str(kind), types)}; write the right one"
         raise SpecError([why], source)
     return types[kind]
 
