@@ -106,15 +106,15 @@ def load_published(
     place = torch.device(device or "cpu")
     with opened(folder) as shards:
         placed = matched(family, spec, shards.shapes, folder)
-        entries = family.weights(spec).entries(spec)
+        table = family.table(spec).layout(spec, shards)
+        entries = table.entries(spec)
         model = empty_model(spec, place, dtype or default_dtype(place, shards[placed[entries[0].theirs]].dtype))
         if place.type != "meta":
             fill(model, entries, placed, shards, str(folder))
             check_copies(family, spec, shards)
-            check_computed(family.weights(spec), shards, str(folder))
+            check_computed(table, shards, str(folder))
         places = {name: file.header.tensors[name] for name, file in shards.files.items()}
-        sizes = {name: place.end - place.begin for name, place in places.items()}
-        say_left_out(family.weights(spec), sizes, str(folder))
+        say_left_out(table, {name: place.end - place.begin for name, place in places.items()}, str(folder))
     model.family = family.kind
     return model
 
@@ -125,7 +125,7 @@ def matched(
     """Name in the table -> stored name. Every tensor that is missing, left over or of another shape is named."""
     from anyformer.model.native_checkpoint import check_shapes
 
-    table = family.weights(spec)
+    table = family.table(spec).layout(spec, stored)
     entries = table.entries(spec)
     if missing := uncovered(spec, entries):
         raise CheckpointError(f"{where}: the family's table has no place for {', '.join(missing)}")
@@ -179,7 +179,7 @@ def differing(family: type[Family], spec: ModelSpec, stored: Mapping[str, Tensor
     """Stored copies of a tensor that are not equal to it -> the name under which it is stored itself."""
     import torch
 
-    table = family.weights(spec)
+    table = family.table(spec).layout(spec, stored)
     known = {entry.theirs for entry in table.entries(spec)}
     placed = table.placed(stored, known)
     found: dict[str, str] = {}
@@ -253,7 +253,7 @@ def published(model: Model, family: type[Family]) -> Iterator[tuple[str, Tensor]
     check_exportable(model)
     parameters = dict(model.named_parameters())
     seen: set[tuple[str, ...]] = set()
-    for entry in family.weights(model.spec).written(model.spec):
+    for entry in family.table(model.spec).written(model.spec):
         tensor = entry.op.merge([parameters[name].detach() for name in entry.ours])
         # Files hold no two names of one memory.
         yield entry.theirs, tensor.clone() if entry.ours in seen else tensor
@@ -276,7 +276,7 @@ def family_for(
         except SpecError as error:
             found.append((family, error))
             continue
-        if not uncovered(spec, family.weights(spec).entries(spec)):
+        if not uncovered(spec, family.table(spec).entries(spec)):
             if kind is None and read_from not in (None, family.kind):
                 own = {other.kind: (other, error) for other, error in found}
                 why = f"a model of the family {read_from!r}, which is not known here"
@@ -347,11 +347,14 @@ def was_written_here(folder: Path) -> bool:
 def grouped(family: type[Family], spec: ModelSpec, itemsize: int, most: int) -> list[dict[str, int]]:
     """Tensors of each file, in order, and their bytes; no file beyond `most` bytes unless one tensor is."""
     groups: list[dict[str, int]] = [{}]
-    for entry in family.weights(spec).written(spec):
+    held = 0
+    for entry in family.table(spec).written(spec):
         size = math.prod(entry.shape) * itemsize
-        if groups[-1] and sum(groups[-1].values()) + size > most:
+        if groups[-1] and held + size > most:
             groups.append({})
+            held = 0
         groups[-1][entry.theirs] = size
+        held += size
     return groups
 
 

@@ -84,6 +84,7 @@ class Tower:
         flat = given is None and self.flat
         kept = self.keys | {"architectures": ANY, "model_type": ANY}
         text = {k: value for k, value in config.items() if not flat or k not in kept} if flat else dict(given or {})
+        text.pop("architectures", None)
         kind = text.get("model_type", next(iter(self.types), None))
         if kind in self.types:
             text = dict(self.defaults) | text
@@ -191,18 +192,6 @@ def inside(tower: Tower, family: type[Family]) -> type[Family]:
     def weights(cls: type[Family], spec: ModelSpec) -> StateMap:
         return tower.table(family.weights(spec))
 
-    own = {"parse": classmethod(parse), "weights": classmethod(weights)}
-    return type(family.__name__, (family,), own | {"tower": tower, "architectures": tower.architectures})
-
-
-LATENT = (
-    "its attention caches one latent vector for the keys and values of all heads, which a spec can't say yet (multi-head "
-    "latent attention)"
-)
-WAITING = {"kimi_k2": LATENT, "kimi_k25": LATENT}
-"""Types that people look for -> what they wait for."""
-
-
-def why_not(kind: object) -> str:
-    """A clause with the reason why a type is not read, if there is a known one."""
-    return f" ({kind} waits: {WAITING[kind]})" if isinstance(kind, str) and kind in WAITING else ""
+    own = {"parse": classmethod(parse), "weights": classmethod(weights), "tower": tower}
+    names = {"architectures": tower.architectures, "model_type": tower.model_type, "bodies": ()}
+    return type(family.__name__, (family,), own | names)

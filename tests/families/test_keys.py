@@ -203,7 +203,7 @@ def test_config_without_architectures_goes_by_its_model_type():
         ("llama", {"attention.bias": "q"}, "attention.bias: is 'q', but such files mean 'kqvo'"),
         ("llama", {"norm.placement": "post"}, "norm.attention_placement: is 'post'"),
         ("llama", {"topology": "encoder"}, "topology: is 'encoder', but such files mean 'decoder'"),
-        ("llama", {"head.kind": "none"}, "head.kind: is 'none', but such files mean 'lm'"),
+        ("llama", {"head.kind": "regression"}, "head.kind: is 'regression', but such files mean 'lm'"),
         ("gpt2", {"attention.kv_heads": 1}, "attention.kv_heads: is 1, but such files mean 4"),
         ("t5", {"decoder.attention.heads": 2}, "attention.heads: is 2, but such files mean 4"),
         ("transformer", {"norm.eps": 1e-6}, "norm.eps: is 1e-06, but such files mean 1e-05"),

@@ -11,7 +11,7 @@ import anyformer as af
 from anyformer.families.family import Family, families
 from anyformer.families.hf_bridge import from_hf
 from anyformer.model.model import Model
-from tests.families.cases import OWN
+from tests.families.cases import OWN, gathered
 from tests.families.oracle import is_ignored, lifted, oracle, public_class
 from tests.tolerances import assert_close
 
@@ -41,7 +41,7 @@ ALONE = {
 """Kinds whose public class is right about unpadded rows only, and why."""
 POST = ("bart", "fsmt", "gpt", "led", "mvp", "plbart", "transformer")
 """Kinds with norms after their blocks, where loud attention to all tokens drowns out the last one."""
-SEEDS = {"bloom": 1, "gptj": 1, "m2m_100": 1, "mt5": 5, "t5": 10, "transformer": 6}
+SEEDS = {"bloom": 1, "gptj": 1, "m2m_100": 1, "mt5": 5, "t5": 10, "transformer": 6} | gathered("SEEDS")
 """Kinds whose first weights repeat one token for ever."""
 
 
