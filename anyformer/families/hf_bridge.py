@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import CapabilityError, CheckpointError, InputError
-from anyformer.families.checkpoint import check_computed, differing, family_for, fill, matched, published, untying
+from anyformer.families.checkpoint import (
+    check_computed,
+    differing,
+    family_for,
+    fill,
+    matched,
+    published,
+    say_left_out,
+    untying,
+)
 from anyformer.families.config_values import REMOTE
 from anyformer.families.family import family_of
 
@@ -51,6 +60,7 @@ def from_hf(hf_model: Any) -> Model:
     check_computed(table, tensors, name)
     model = empty_model(spec, first.device, first.dtype)
     fill(model, table.entries(spec), placed, tensors, name, copy=True)
+    say_left_out(table, {held: tensor.nbytes for held, tensor in tensors.items()}, name)
     model.family = family.kind
     return model.train(hf_model.training)
 

@@ -321,6 +321,8 @@ class StateMap:
     """Patterns of names that hold nothing learned, or nothing that this model uses; the public class reads none of them
     from its file but those in `computed`.
     """
+    others: tuple[str, ...] = ()
+    """Patterns among those of tensors that the public class does use, but for no text: how many there are is said."""
     computed: Mapping[str, Sines] = field(default_factory=dict)
     """Patterns among those that the public class does read -> what must stand there, since we compute it."""
     zeros: tuple[str, ...] = ()
