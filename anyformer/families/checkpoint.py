@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from anyformer.errors import CheckpointError, InputError, SpecError
 from anyformer.families.config_values import without
 from anyformer.families.family import Family, families, family_of
+from anyformer.families.quantization import quantization_of
 from anyformer.families.shards import CONFIG, CONFIG_BYTES, INDEX, SINGLE, Shards, headers_of, opened, read_json
-from anyformer.families.statemap import Entry, StateMap, uncovered
+from anyformer.families.statemap import JOINED, Entry, StateMap, uncovered
 from anyformer.files import replace_file
 from anyformer.specs.model import ModelSpec
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from anyformer.model.model import Model
+    from anyformer.parts.quantized import Numbers
 
 SHARD_BYTES = 5_000_000_000
 """A file is begun anew before it grows beyond this."""
@@ -100,13 +102,34 @@ def load_published(
     with opened(folder) as shards:
         placed = matched(family, spec, shards.shapes, folder)
         entries = family.weights(spec).entries(spec)
-        model = empty_model(spec, place, dtype or default_dtype(place, shards[placed[entries[0].theirs]].dtype))
+        model = empty_model(spec, place, dtype or default_dtype(place, shards.dtype_of(placed[entries[0].theirs])))
+        shards.dtype = next(model.parameters()).dtype
         if place.type != "meta":
             fill(model, entries, placed, shards, str(folder))
             check_copies(family, spec, shards)
             check_computed(family.weights(spec), shards, str(folder))
     model.family = family.kind
     return model
+
+
+def stored_numbers(folder: Path, kind: str, ignore_keys: Sequence[str] = ()) -> dict[str, Numbers]:
+    """Weights of a published checkpoint, by our names, that are stored in whole numbers which ours hold exactly."""
+    made: dict[str, Numbers] = {}
+    if quantization_of(read_json(folder / CONFIG, CONFIG_BYTES)) is None:
+        return made
+    family, spec = described(folder, ignore_keys)
+    with opened(folder) as shards:
+        placed = matched(family, spec, shards.shapes, folder)
+        for entry in family.weights(spec).entries(spec):
+            found = (
+                shards.numbers(placed[entry.theirs], kind) if entry.op == JOINED and entry.theirs in placed else None
+            )
+            at = 0
+            for name, shape in zip(entry.ours, entry.shapes, strict=True):
+                if found is not None:
+                    made[name] = found.rows(at, at + shape[0])
+                at += shape[0]
+    return made
 
 
 def matched(
@@ -150,9 +173,10 @@ def fill(
         held, first = placed[entry.theirs], parameters[entry.ours[0]]
         theirs = stored[held]
         if not theirs.is_floating_point():
-            raise CheckpointError(f"{where}: {entry.theirs}: holds {theirs.dtype}; quantised weights can't be read")
+            told = f"{CONFIG} has no quantization_config that says what its numbers stand for"
+            raise CheckpointError(f"{where}: {entry.theirs}: holds {theirs.dtype}, and {told}")
         whole = theirs.dtype == first.dtype and entry.op.keeps(entry.shapes) and not lies_alone(first)
-        if whole and isinstance(stored, Shards):
+        if whole and isinstance(stored, Shards) and held not in stored.quantised:
             # Past the view of the file, whose pages would stay in memory beside the copy.
             stored.files[held].read_into(held, first.detach())
             continue
