@@ -101,13 +101,14 @@ def load_published(
     place = torch.device(device or "cpu")
     with opened(folder) as shards:
         placed = matched(family, spec, shards.shapes, folder)
-        entries = family.weights(spec).entries(spec)
+        table = family.table(spec).layout(spec, shards.shapes)
+        entries = table.entries(spec)
         model = empty_model(spec, place, dtype or default_dtype(place, shards.dtype_of(placed[entries[0].theirs])))
         shards.dtype = next(model.parameters()).dtype
         if place.type != "meta":
             fill(model, entries, placed, shards, str(folder))
             check_copies(family, spec, shards)
-            check_computed(family.weights(spec), shards, str(folder))
+            check_computed(table, shards, str(folder))
     model.family = family.kind
     return model
 
@@ -120,7 +121,7 @@ def stored_numbers(folder: Path, kind: str, ignore_keys: Sequence[str] = ()) -> 
     family, spec = described(folder, ignore_keys)
     with opened(folder) as shards:
         placed = matched(family, spec, shards.shapes, folder)
-        for entry in family.weights(spec).entries(spec):
+        for entry in family.table(spec).layout(spec, shards.shapes).entries(spec):
             found = (
                 shards.numbers(placed[entry.theirs], kind) if entry.op == JOINED and entry.theirs in placed else None
             )
@@ -138,7 +139,7 @@ def matched(
     """Name in the table -> stored name. Every tensor that is missing, left over or of another shape is named."""
     from anyformer.model.native_checkpoint import check_shapes
 
-    table = family.weights(spec)
+    table = family.table(spec).layout(spec, stored)
     entries = table.entries(spec)
     if missing := uncovered(spec, entries):
         raise CheckpointError(f"{where}: the family's table has no place for {', '.join(missing)}")
@@ -175,10 +176,12 @@ def fill(
         if not theirs.is_floating_point():
             told = f"{CONFIG} has no quantization_config that says what its numbers stand for"
             raise CheckpointError(f"{where}: {entry.theirs}: holds {theirs.dtype}, and {told}")
-        whole = theirs.dtype == first.dtype and entry.op.keeps(entry.shapes) and not lies_alone(first)
-        if whole and isinstance(stored, Shards) and held not in stored.quantised:
+        place = entry.op.place(first)
+        straight = theirs.dtype == first.dtype and entry.op.keeps(entry.shapes)
+        file = stored.plain_file(held) if isinstance(stored, Shards) else None
+        if straight and file is not None and not (place is first and lies_alone(first)):
             # Past the view of the file, whose pages would stay in memory beside the copy.
-            stored.files[held].read_into(held, first.detach())
+            file.read_into(held, place.detach())
             continue
         for name, part in zip(entry.ours, entry.op.split(theirs, entry.shapes), strict=True):
             place = entry.op.place(parameters[name])
@@ -192,7 +195,7 @@ def differing(family: type[Family], spec: ModelSpec, stored: Mapping[str, Tensor
     """Stored copies of a tensor that are not equal to it -> the name under which it is stored itself."""
     import torch
 
-    table = family.weights(spec)
+    table = family.table(spec).layout(spec, stored)
     known = {entry.theirs for entry in table.entries(spec)}
     placed = table.placed(stored, known)
     found: dict[str, str] = {}
@@ -254,7 +257,7 @@ def published(model: Model, family: type[Family]) -> Iterator[tuple[str, Tensor]
     check_exportable(model)
     parameters = dict(model.named_parameters())
     seen: set[tuple[str, ...]] = set()
-    for entry in family.weights(model.spec).written(model.spec):
+    for entry in family.table(model.spec).written(model.spec):
         tensor = entry.op.merge([parameters[name].detach() for name in entry.ours])
         # Files hold no two names of one memory.
         yield entry.theirs, tensor.clone() if entry.ours in seen else tensor
@@ -277,7 +280,7 @@ def family_for(
         except SpecError as error:
             found.append((family, error))
             continue
-        if not uncovered(spec, family.weights(spec).entries(spec)):
+        if not uncovered(spec, family.table(spec).entries(spec)):
             if kind is None and read_from not in (None, family.kind):
                 own = {other.kind: (other, error) for other, error in found}
                 why = f"a model of the family {read_from!r}, which is not known here"
@@ -348,11 +351,14 @@ def was_written_here(folder: Path) -> bool:
 def grouped(family: type[Family], spec: ModelSpec, itemsize: int, most: int) -> list[dict[str, int]]:
     """Tensors of each file, in order, and their bytes; no file beyond `most` bytes unless one tensor is."""
     groups: list[dict[str, int]] = [{}]
-    for entry in family.weights(spec).written(spec):
+    held = 0
+    for entry in family.table(spec).written(spec):
         size = math.prod(entry.shape) * itemsize
-        if groups[-1] and sum(groups[-1].values()) + size > most:
+        if groups[-1] and held + size > most:
             groups.append({})
+            held = 0
         groups[-1][entry.theirs] = size
+        held += size
     return groups
 
 

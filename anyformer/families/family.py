@@ -16,12 +16,13 @@ from typing import Any, ClassVar
 from anyformer.errors import InputError, SpecError
 from anyformer.families.config_keys import COMMON, Key, SpecView, read_ids, write_ids
 from anyformer.families.config_values import HARMLESS, REMOTE, Values, has, read_by, without
-from anyformer.families.key_groups import KeyGroup
+from anyformer.families.key_groups import LAYERS, Arrangement, KeyGroup, crossed
 from anyformer.families.statemap import StateMap
+from anyformer.families.unsupported import unsupported
 from anyformer.parts.positions.rope import Rope
 from anyformer.registry import OpenAxis
 from anyformer.specs.codec import Problems, flatten, write
-from anyformer.specs.embed_head import TokenEmbed, TokenHead
+from anyformer.specs.embed_head import NoHead, TokenEmbed, TokenHead
 from anyformer.specs.formulas import Scale, evaluate
 from anyformer.specs.layer import Layer
 from anyformer.specs.model import ModelSpec
@@ -193,23 +194,37 @@ BASE: dict[str, Any] = {
 """What a family's base has unless it says otherwise."""
 
 
-class Family(OpenAxis, axis="family", leaves="anyformer.families"):
-    """Base of the families."""
+OWN = ("presets", "model_type", "also_types", "before_types", "exempt")
+"""What a family does not take over from a relative that it is derived from."""
 
-    base: ClassVar[Mapping[str, Any]]
+
+class Family(OpenAxis, axis="family", leaves="anyformer.families"):
+    """Base of the families.
+
+    One that differs from another in names and defaults is derived from it, and says what it has otherwise.
+    """
+
+    base: ClassVar[dict[str, Any]]
     """What all models of the family share, as a spec's data; sizes come from the presets or from a config."""
     presets: ClassVar[tuple[Preset, ...]] = ()
     architectures: ClassVar[tuple[str, ...]] = ()
     """Names of the public classes whose checkpoints it reads; it writes the first."""
+    bodies: ClassVar[tuple[str, ...]] = ()
+    """Names of the public classes without a head, whose answer is the states; it writes the first. Unless given, the
+    public library's name for it; an encoder-decoder has none."""
     model_type: ClassVar[str] = ""
     """Its kind, unless given."""
     also_types: ClassVar[tuple[str, ...]] = ()
-    """What the type was called in older files."""
+    """Other types whose class it is too, or what the type was called in older files."""
     before_types: ClassVar[bool] = False
     """It was released when configs had no `model_type` yet: one without any name is rather its than a younger family's."""
+    exempt: ClassVar[str] = ""
+    """What its public class computes otherwise, and is not followed or can't be compared, in one clause."""
     second: ClassVar[bool] = False
-    """Its class computes what an older one does; a spec that looks for a class to be saved as is offered it last."""
-    keys: ClassVar[Mapping[str, Key]] = {}
+    """Its class computes what an older one does; a spec that looks for a class to be saved as is offered it last. So is
+    a family that is derived from another.
+    """
+    keys: ClassVar[dict[str, Key]] = {}
     """Those of `groups` are added to it."""
     groups: ClassVar[tuple[KeyGroup, ...]] = ()
     written_from: ClassVar[tuple[int, int]] = (-1, 0)
@@ -221,19 +236,29 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
 
     def __init_subclass__(cls, **rest: Any) -> None:
         super().__init_subclass__(**rest)
+        if any(vars(relative).get("kind") for relative in cls.__mro__[1:]):
+            for name in OWN:
+                setattr(cls, name, vars(cls).get(name, getattr(Family, name)))
+            cls.second = vars(cls).get("second", True)
         cls.model_type = cls.model_type or cls.kind
+        if "architectures" in vars(cls) and "bodies" not in vars(cls):
+            two = cls.base.get("topology") == "encoder-decoder"
+            cls.bodies = () if two else (f"{_stem(cls.architectures[0])}Model",)
         if "keys" in vars(cls) or "groups" in vars(cls):
-            cls.keys = {name: key for group in cls.groups for name, key in group.keys.items()} | dict(cls.keys)
+            cls.keys = {name: key for group in cls.groups for name, key in group.keys.items()} | cls.keys
         firsts: dict[str, str] = {}
         for name, key in cls.keys.items():
             if key.default is not None or key.sets[:1] != ("context",):
                 firsts.setdefault(key.sets[0] if key.sets else name, name)
-        cls.small = {name: TINY[field] for field, name in firsts.items() if field in TINY} | dict(cls.small)
+        # A relative's has sizes too, perhaps by other names.
+        own = "small" in vars(cls)
+        given = {name: value for name, value in cls.small.items() if own or name in COMMON or name in cls.keys}
+        cls.small = {name: TINY[field] for field, name in firsts.items() if field in TINY} | given
 
     @classmethod
     def varied(cls, changes: Mapping[str, Any], source: str = "") -> ModelSpec:
         """The family's base with changes by dotted names."""
-        return ModelSpec.from_data(vary(ModelSpec, BASE | dict(cls.base), changes), source)
+        return ModelSpec.from_data(vary(ModelSpec, BASE | cls.base, changes), source)
 
     @classmethod
     def spec_from(cls, config: Mapping[str, Any], source: str = "", ignore_keys: Sequence[str] = ()) -> ModelSpec:
@@ -263,9 +288,18 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         problems = Problems()
         if wrong := cls._remote(config):
             problems.add(REMOTE, wrong)
-        values = Values(without(config, [REMOTE]), COMMON | dict(cls.keys), problems, read_by(cls.architectures[0]))
+        values = Values(without(config, [REMOTE]), COMMON | cls.keys, problems, read_by(cls.architectures[0]))
         own = {} if problems.found else cls.read(values)
+        if own and cls.is_body(config):
+            own = {name: value for name, value in own.items() if name.partition(".")[0] not in ("head", "loss")}
+            own |= {"head": {"kind": NoHead.kind}} | {f"loss.{name}": 0.0 for name in cls.base.get("loss", {})}
         return (read_ids(values, own["vocab"]) | own if own else own), values
+
+    @classmethod
+    def is_body(cls, config: Mapping[str, Any]) -> bool:
+        """Whether a config names a class without a head."""
+        named = config.get("architectures")
+        return isinstance(named, list) and named[:1] != [] and named[0] in cls.bodies
 
     @classmethod
     def _remote(cls, config: Mapping[str, Any]) -> str:
@@ -320,15 +354,17 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         Only what reaches the logits is held against them: dropout is written where there is a key for it, and the
         spec's `init` and `loss` have no place in such a file.
         """
-        title = f"as a checkpoint of {cls.architectures[0]}"
-        base = BASE | dict(cls.base)
+        body = bool(cls.bodies) and isinstance(spec.head, NoHead)
+        name = cls.bodies[0] if body else cls.architectures[0]
+        title = f"as a checkpoint of {name}"
+        base = BASE | cls.base | ({"head": {"kind": NoHead.kind}} if body else {})
         ends = {
             "topology": (spec.topology, base.get("topology", "decoder")),
             "embed.kind": (spec.embed.kind, base["embed"]["kind"]),
             "head.kind": (spec.head.kind, base["head"]["kind"]),
         }
         obstacles = [(name, mine, theirs) for name, (mine, theirs) in ends.items() if mine != theirs]
-        config: dict[str, Any] = {"architectures": [cls.architectures[0]], "model_type": cls.model_type}
+        config: dict[str, Any] = {"architectures": [name], "model_type": cls.model_type}
         if not obstacles:
             config |= cls.write(spec) | write_ids(spec.ids)
             try:
@@ -345,15 +381,18 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:
         """What a config has otherwise than `base`, by dotted names: what its keys say, each by itself and in groups."""
-        changes = c.changes()
+        changes, arrangements = c.changes(), list[Arrangement]()
         for group in cls.groups:
-            changes |= group.read(c)
-        return changes
+            found = dict(group.read(c))
+            if LAYERS in found:
+                arrangements.append(found.pop(LAYERS))
+            changes |= found
+        return crossed(changes, arrangements)
 
     @classmethod
     def write(cls, spec: ModelSpec) -> dict[str, Any]:
         """The keys of a spec with the topology and the ends of `base`; as near as they can say it."""
-        view, written, seen = SpecView.of(spec, *cls.written_from), dict[str, Any](), set[str]()
+        view, written, seen = cls.view(spec), dict[str, Any](), set[str]()
         for name, key in cls.keys.items():
             if key.write is not None and seen.isdisjoint(key.sets[:1]):
                 written[name] = key.write(view)
@@ -363,9 +402,19 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         return written
 
     @classmethod
+    def view(cls, spec: ModelSpec) -> SpecView:
+        """A spec with the layer that speaks for all where keys are written."""
+        return SpecView.of(spec, *cls.written_from)
+
+    @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
-        """Where the tensors of a checkpoint of this spec go."""
+        """Where the tensors of a checkpoint of this spec go, all named as in the class with the head."""
         return cls.tensors
+
+    @classmethod
+    def table(cls, spec: ModelSpec) -> StateMap:
+        """Where they go in the files of this spec's class, which may be the body alone."""
+        return cls.weights(spec).bare() if isinstance(spec.head, NoHead) else cls.weights(spec)
 
 
 def families() -> list[type[Family]]:
@@ -377,11 +426,12 @@ def families() -> list[type[Family]]:
 def family_of(config: Mapping[str, Any], source: str = "") -> type[Family]:
     """The family whose checkpoints a config describes, by its `architectures`, or else its `model_type`."""
     named, kind = config.get("architectures"), config.get("model_type")
-    known = {name: family for family in families() for name in family.architectures}
+    known = {name: family for family in families() for name in (*family.architectures, *family.bodies)}
     if isinstance(named, list) and named:
         found = next((known[name] for name in named if isinstance(name, str) and name in known), None)
         if found is None:
-            why = f"architectures: {named!r} has no class that we read{_near_class(str(named[0]), known)}"
+            need = _need(kind)
+            why = f"architectures: {named!r} has no class that we read{need or _near_class(str(named[0]), known)}"
             raise SpecError([why], source)
         if kind is not None and kind not in (found.model_type, *found.also_types):
             why = f"model_type: {kind!r} does not go with architectures {named!r}, which are {found.model_type!r}"
@@ -391,10 +441,23 @@ def family_of(config: Mapping[str, Any], source: str = "") -> type[Family]:
     ordered = sorted(families(), key=lambda f: f.second, reverse=True)
     types = {name: family for family in ordered for name in (family.model_type, *family.also_types)}
     if not isinstance(kind, str) or kind not in types:
+        if need := _need(kind):
+            raise SpecError([f"model_type: {kind!r} can't be read yet{need}"], source)
         given = "is missing" if kind is None else f"{kind!r} is unknown"
         why = f"model_type: {given}, and there are no architectures{_near_class(str(kind), types)}; write the right one"
         raise SpecError([why], source)
     return types[kind]
+
+
+def _need(kind: object) -> str:
+    """A clause with what a type that is known and can't be read would need; empty for any other."""
+    need = unsupported().get(kind) if isinstance(kind, str) else None
+    return "" if need is None else f": it needs {need} (anyformer zoo --families lists every type)"
+
+
+def _stem(name: str) -> str:
+    """The name of a class without its head."""
+    return re.sub(r"(For[A-Z]\w*|LMHeadModel|ModelWithLMHead|Model|_for_\w+)$", "", name)
 
 
 def _near_class(name: str, known: Iterable[str]) -> str:
@@ -402,15 +465,11 @@ def _near_class(name: str, known: Iterable[str]) -> str:
 
     Classes end alike (ForCausalLM), and a number makes another family of one: neither makes two names near.
     """
-
-    def stem(text: str) -> str:
-        return re.sub(r"(For[A-Z]\w*|LMHeadModel|Model|_for_\w+)$", "", text).lower()
-
     numbers = re.findall(r"\d+", name)
     alike: dict[str, str] = {}
     for option in known:
         if re.findall(r"\d+", option) == numbers:
-            alike.setdefault(stem(option), option)
-    match = difflib.get_close_matches(stem(name), alike, n=1, cutoff=0.8)
+            alike.setdefault(_stem(option).lower(), option)
+    match = difflib.get_close_matches(_stem(name).lower(), alike, n=1, cutoff=0.8)
     hint = f"; did you mean {alike[match[0]]!r}?" if match else ";"
     return f"{hint} (known: {', '.join(sorted(known))})"

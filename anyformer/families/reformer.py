@@ -116,6 +116,7 @@ class Reformer(Family, kind="reformer"):
                evidence="four copies of its released config, which agree"),
     )  # fmt: skip
     architectures = ("ReformerModelWithLMHead",)
+    exempt = "the class counts positions by column, padding included, and beyond one chunk sees more keys with a cache than without"
     keys = KEYS
     small = {
         "hidden_size": 24, "num_attention_heads": 3, "attention_head_size": 8, "attn_layers": ["local", "lsh", "lsh"],

@@ -1,13 +1,11 @@
 """RoFormer (Su et al. 2021): BERT with rotated queries and keys (RoPE) instead of a table of positions."""
 
 import dataclasses
-from typing import Any
 
 from anyformer.families import bert_like as like
 from anyformer.families.config_keys import Key, embed_width, flag
-from anyformer.families.config_values import Values
 from anyformer.families.family import Preset, sizes
-from anyformer.families.statemap import Rule, StateMap
+from anyformer.families.statemap import StateMap
 from anyformer.families.transformer import sines
 from anyformer.specs.model import ModelSpec
 
@@ -18,22 +16,11 @@ KEYS: dict[str, Key] = like.keys(vocab=50000, context=1536) | {
 }
 
 
-class RoFormerLike(like.BertLike):
+class RoFormerLike(like.NarrowBertLike):
     """What its encoder and its decoder share."""
 
     model_type = body = "roformer"
     unread = (r"(roformer\.)?encoder\.embed_positions\.weight",)
-
-    @classmethod
-    def read(cls, c: Values) -> dict[str, Any]:
-        found = super().read(c)
-        narrow = found["embed.width"] is not None
-        # Token types and the norm stand before the projection.
-        return found | {"embed.project": "last" if narrow else "first", "embed.project_bias": narrow}
-
-    @classmethod
-    def rules(cls, spec: ModelSpec) -> tuple[Rule, ...]:
-        return (Rule("roformer.embeddings_project.{p}", f"{spec.stacks[-1].name}.project.{{p}}"),)
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:

@@ -125,6 +125,10 @@ class Shards(Mapping[str, "Tensor"]):
         with self._naming_file():
             return self.method.numbers(self.quantised[name], self._parts(self.quantised[name]), kind)
 
+    def plain_file(self, name: str) -> TensorFile | None:
+        """The file that holds a tensor as it is; None of a quantised weight."""
+        return None if name in self.quantised else self.files[name]
+
     def _view(self, name: str) -> Tensor:
         return self.files[name].view(name)
 
