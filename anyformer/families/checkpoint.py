@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from anyformer.errors import CheckpointError, InputError, SpecError
 from anyformer.families.config_values import without
 from anyformer.families.family import Family, families, family_of
+from anyformer.families.quantization import quantization_of
 from anyformer.families.shards import (
     CONFIG,
     CONFIG_BYTES,
@@ -25,7 +26,7 @@ from anyformer.families.shards import (
     opened,
     read_json,
 )
-from anyformer.families.statemap import Entry, StateMap, uncovered
+from anyformer.families.statemap import JOINED, Entry, StateMap, uncovered
 from anyformer.files import replace_file
 from anyformer.specs.model import ModelSpec
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from anyformer.model.model import Model
+    from anyformer.parts.quantized import Numbers
 
 SHARD_BYTES = 5_000_000_000
 """A file is begun anew before it grows beyond this."""
@@ -121,9 +123,10 @@ def load_published(
     place = torch.device(device or "cpu")
     with opened(folder) as shards:
         placed = matched(family, spec, shards.shapes, folder)
-        table = family.table(spec).layout(spec, shards)
+        table = family.table(spec).layout(spec, shards.shapes)
         entries = table.entries(spec)
-        model = empty_model(spec, place, dtype or default_dtype(place, shards[placed[entries[0].theirs]].dtype))
+        model = empty_model(spec, place, dtype or default_dtype(place, shards.dtype_of(placed[entries[0].theirs])))
+        shards.dtype = next(model.parameters()).dtype
         if place.type != "meta":
             fill(model, entries, placed, shards, str(folder))
             check_copies(family, spec, shards)
@@ -132,6 +135,26 @@ def load_published(
         say_left_out(table, {name: place.end - place.begin for name, place in places.items()}, str(folder))
     model.family = family.kind
     return model
+
+
+def stored_numbers(folder: Path, kind: str, ignore_keys: Sequence[str] = ()) -> dict[str, Numbers]:
+    """Weights of a published checkpoint, by our names, that are stored in whole numbers which ours hold exactly."""
+    made: dict[str, Numbers] = {}
+    if quantization_of(read_json(folder / CONFIG, CONFIG_BYTES)) is None:
+        return made
+    family, spec = described(folder, ignore_keys)
+    with opened(folder) as shards:
+        placed = matched(family, spec, shards.shapes, folder)
+        for entry in family.table(spec).layout(spec, shards.shapes).entries(spec):
+            found = (
+                shards.numbers(placed[entry.theirs], kind) if entry.op == JOINED and entry.theirs in placed else None
+            )
+            at = 0
+            for name, shape in zip(entry.ours, entry.shapes, strict=True):
+                if found is not None:
+                    made[name] = found.rows(at, at + shape[0])
+                at += shape[0]
+    return made
 
 
 def matched(
@@ -175,12 +198,14 @@ def fill(
         held, first = placed[entry.theirs], parameters[entry.ours[0]]
         theirs = stored[held]
         if not theirs.is_floating_point():
-            raise CheckpointError(f"{where}: {entry.theirs}: holds {theirs.dtype}; quantised weights can't be read")
+            told = f"{CONFIG} has no quantization_config that says what its numbers stand for"
+            raise CheckpointError(f"{where}: {entry.theirs}: holds {theirs.dtype}, and {told}")
         place = entry.op.place(first)
         straight = theirs.dtype == first.dtype and entry.op.keeps(entry.shapes)
-        if straight and isinstance(stored, Shards) and not (place is first and lies_alone(first)):
+        file = stored.plain_file(held) if isinstance(stored, Shards) else None
+        if straight and file is not None and not (place is first and lies_alone(first)):
             # Past the view of the file, whose pages would stay in memory beside the copy.
-            stored.files[held].read_into(held, place.detach())
+            file.read_into(held, place.detach())
             continue
         for name, part in zip(entry.ours, entry.op.split(theirs, entry.shapes), strict=True):
             place = entry.op.place(parameters[name])

@@ -114,6 +114,8 @@ class Values(dict[str, Any]):
                 self.refuse(name, f"{value!r} changes what the model computes in a way that a spec can't say", key.what)
             elif not key.null if value is None else not key.fits(value):
                 problems.add(name, f"{value!r} is not {key.what}")
+            elif value is not None and (why := key.refuses(value)):
+                problems.add(name, why)
             else:
                 self[name] = value
 

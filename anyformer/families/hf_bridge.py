@@ -18,6 +18,7 @@ from anyformer.families.checkpoint import (
 )
 from anyformer.families.config_values import REMOTE
 from anyformer.families.family import family_of
+from anyformer.families.quantization import quantization_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,6 +38,10 @@ def from_hf(hf_model: Any) -> Model:
     if type(hf_model).__module__.startswith("transformers."):
         # It is the library's own class, whatever code lay beside its weights.
         config.pop(REMOTE, None)
+    if quantization_of(config) is not None:
+        raise InputError(
+            "hf_model: its weights are quantised; read its folder instead (load), or call its dequantize() first"
+        )
     first = next(hf_model.parameters())
     if first.is_meta:
         raise InputError("hf_model: it is on the meta device and has no weights to take")

@@ -33,7 +33,7 @@ def read(kind: str, **changes):
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [
-        ("llama", {"quantization_config": {"bits": 4}}, "quantization_config: {'bits': 4} changes what"),
+        ("llama", {"quantization_config": {"bits": 4}}, "quantization_config: quant_method None can't be read"),
         ("llama", {"layer_types": ["full_attention"] * 3}, "layer_types: is not a key that we know here"),
         ("phi3small", {"hiden_size": 3}, "hiden_size: is not a key that we know here; did you mean 'hidden_size'?"),
         ("llama", {"auto_map": {"AutoModel": "x.Y"}}, "auto_map: names code beside the weights (x.Y)"),
