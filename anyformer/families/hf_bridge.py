@@ -83,10 +83,12 @@ def to_hf(model: Model, family: str | None = None) -> Any:
     cls = public_class(config["architectures"][0])
     tensors = {name: tensor.clone() for name, tensor in published(model, found)}
     made = cls.from_pretrained(None, config=cls.config_class.from_dict(config), state_dict=tensors, dtype=first.dtype)
-    for name, held in made.named_parameters():
+    table = found.weights(model.spec)
+    for name, held in (*made.named_parameters(), *made.named_buffers()):
         # Some classes make a table in fp32, whatever they are asked for.
-        if held.dtype != first.dtype and name in tensors:
-            held.data = tensors[name].to(held.device)
+        stored = tensors.get(table.current(name, tensors.keys()))
+        if stored is not None and held.dtype != first.dtype:
+            held.data = stored.to(held.device)
     return made.to(first.device).train(model.training)
 
 

@@ -75,11 +75,11 @@ def whole_heads(default: int | None) -> Key:
     return replace(whole(default, null=True), read=read, write=write)
 
 
-def qk_norm_key(norm: Mapping[str, Any], *, default: bool = False) -> Key:
-    """Whether queries and keys have norms, with the eps of the others."""
+def qk_norm_key(norm: Mapping[str, Any], eps: str = "layer_norm_eps", *, default: bool = False) -> Key:
+    """Whether queries and keys have norms, with the eps of the others, which is that of a key."""
 
     def read(c: Values, name: str) -> dict[str, Any]:
-        return {"attention.qk_norm": {**norm, "eps": float(c["layer_norm_eps"])} if c[name] else None}
+        return {"attention.qk_norm": {**norm, "eps": float(c[eps])} if c[name] else None}
 
     return replace(flag(default), read=read, write=lambda view: view.get("attention.qk_norm") is not None)
 

@@ -10,6 +10,7 @@ untied heads, optional norms and dense layers among sparse ones come and go with
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -184,12 +185,13 @@ class HalvesSwapped(Joined):
 
 @dataclass(frozen=True)
 class Shaped(Joined):
-    """The same elements in the same order, in another shape (ViT's patches are a convolution)."""
+    """The same elements in the same order, in another shape (ViT's patches are a convolution); -1 is what is left."""
 
     form: Shape
 
     def shape(self, ours: Sequence[Shape]) -> Shape:
-        return self.form
+        left = math.prod(ours[0]) // math.prod(size for size in self.form if size != -1)
+        return tuple(left if size == -1 else size for size in self.form)
 
     def merge(self, ours: Sequence[Tensor]) -> Tensor:
         return ours[0].reshape(self.form)
