@@ -3,6 +3,7 @@
 import re
 from typing import Any, ClassVar
 
+from anyformer.families import tasks
 from anyformer.families.config_keys import Key, activation, must, usual, whole
 from anyformer.families.family import Family
 from anyformer.families.statemap import Rule, StateMap, block_rules
@@ -44,8 +45,8 @@ PARTS = {
 class BertLike(Family):
     """BERT's tensors, of which a family says how some are called."""
 
-    body: ClassVar[str] = "bert"
-    """What the class calls all but the head."""
+    body = "bert"
+    tasks = tasks.BERT
     head: ClassVar[tuple[str, str, str]] = ("cls.predictions", "transform.dense", "transform.LayerNorm")
     """Names of the masked-LM head, of its layer and of its norm."""
     unread: ClassVar[tuple[str, ...]] = ()

@@ -99,12 +99,12 @@ def load_published(
     place = torch.device(device or "cpu")
     with opened(folder) as shards:
         placed = matched(family, spec, shards.shapes, folder)
-        entries = family.weights(spec).entries(spec)
+        entries = family.table(spec).entries(spec)
         model = empty_model(spec, place, dtype or default_dtype(place, shards[placed[entries[0].theirs]].dtype))
         if place.type != "meta":
             fill(model, entries, placed, shards, str(folder))
             check_copies(family, spec, shards)
-            check_computed(family.weights(spec), shards, str(folder))
+            check_computed(family.table(spec), shards, str(folder))
     model.family = family.kind
     return model
 
@@ -115,7 +115,7 @@ def matched(
     """Name in the table -> stored name. Every tensor that is missing, left over or of another shape is named."""
     from anyformer.model.native_checkpoint import check_shapes
 
-    table = family.weights(spec)
+    table = family.table(spec)
     entries = table.entries(spec)
     if missing := uncovered(spec, entries):
         raise CheckpointError(f"{where}: the family's table has no place for {', '.join(missing)}")
@@ -168,7 +168,7 @@ def differing(family: type[Family], spec: ModelSpec, stored: Mapping[str, Tensor
     """Stored copies of a tensor that are not equal to it -> the name under which it is stored itself."""
     import torch
 
-    table = family.weights(spec)
+    table = family.table(spec)
     known = {entry.theirs for entry in table.entries(spec)}
     placed = table.placed(stored, known)
     found: dict[str, str] = {}
@@ -230,7 +230,7 @@ def published(model: Model, family: type[Family]) -> Iterator[tuple[str, Tensor]
     check_exportable(model)
     parameters = dict(model.named_parameters())
     seen: set[tuple[str, ...]] = set()
-    for entry in family.weights(model.spec).written(model.spec):
+    for entry in family.table(model.spec).written(model.spec):
         tensor = entry.op.merge([parameters[name].detach() for name in entry.ours])
         # Files hold no two names of one memory.
         yield entry.theirs, tensor.clone() if entry.ours in seen else tensor
@@ -253,14 +253,16 @@ def family_for(
         except SpecError as error:
             found.append((family, error))
             continue
-        if not uncovered(spec, family.weights(spec).entries(spec)):
+        if not uncovered(spec, family.table(spec).entries(spec)):
             if kind is None and read_from not in (None, family.kind):
                 own = {other.kind: (other, error) for other, error in found}
                 why = f"a model of the family {read_from!r}, which is not known here"
                 if read_from in own:
                     other, error = own[read_from]
                     why = f"{other.architectures[0]}, whose files can't say it any more ({'; '.join(error.problems)})"
-                warnings.warn(f"model: was read from {why}; it is written as {family.architectures[0]}", stacklevel=3)
+                warnings.warn(
+                    f"model: was read from {why}; it is written as {config['architectures'][0]}", stacklevel=3
+                )
             return family, config
     if not found:
         known = ", ".join(family.kind for family in families())
@@ -324,7 +326,7 @@ def was_written_here(folder: Path) -> bool:
 def grouped(family: type[Family], spec: ModelSpec, itemsize: int, most: int) -> list[dict[str, int]]:
     """Tensors of each file, in order, and their bytes; no file beyond `most` bytes unless one tensor is."""
     groups: list[dict[str, int]] = [{}]
-    for entry in family.weights(spec).written(spec):
+    for entry in family.table(spec).written(spec):
         size = math.prod(entry.shape) * itemsize
         if groups[-1] and sum(groups[-1].values()) + size > most:
             groups.append({})

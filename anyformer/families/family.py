@@ -15,9 +15,10 @@ from typing import Any, ClassVar
 
 from anyformer.errors import InputError, SpecError
 from anyformer.families.config_keys import COMMON, Key, SpecView, read_ids, write_ids
-from anyformer.families.config_values import HARMLESS, REMOTE, Values, has, read_by, without
+from anyformer.families.config_values import HARMLESS, REMOTE, Values, has, public_keys, read_by, without
 from anyformer.families.key_groups import KeyGroup
 from anyformer.families.statemap import StateMap
+from anyformer.families.tasks import DECODER, Task
 from anyformer.parts.positions.rope import Rope
 from anyformer.registry import OpenAxis
 from anyformer.specs.codec import Problems, flatten, write
@@ -193,6 +194,10 @@ BASE: dict[str, Any] = {
 """What a family's base has unless it says otherwise."""
 
 
+HEADS = re.compile(r"(For[A-Z]\w*|LMHeadModel|ModelWithLMHead|MTModel)$")
+"""How the name of a class ends that predicts tokens."""
+
+
 class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     """Base of the families."""
 
@@ -216,12 +221,20 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     """The stack and the layer in it that speak for all where keys are written."""
     tensors: ClassVar[StateMap]
     """Where the tensors of a checkpoint go, if that is the same for every spec (otherwise: `weights`)."""
+    tasks: ClassVar[Mapping[str, Task]] = DECODER
+    """What its classes with other heads are like, by the end of their names; those that the public library has count."""
+    stem: ClassVar[str] = ""
+    """What the names of those classes begin with; that of the first of `architectures`, unless given."""
+    body: ClassVar[str] = ""
+    """What they call all but the head, where a tensor of the head is found in it."""
     small: ClassVar[dict[str, Any]] = {}
     """A config of the smallest size at which everything of the family is in use. Sizes of `TINY` are added to it."""
 
     def __init_subclass__(cls, **rest: Any) -> None:
         super().__init_subclass__(**rest)
         cls.model_type = cls.model_type or cls.kind
+        if "architectures" in vars(cls) and "stem" not in vars(cls):
+            cls.stem = HEADS.sub("", cls.architectures[0]) if cls.architectures else ""
         if "keys" in vars(cls) or "groups" in vars(cls):
             cls.keys = {name: key for group in cls.groups for name, key in group.keys.items()} | dict(cls.keys)
         firsts: dict[str, str] = {}
@@ -263,9 +276,55 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         problems = Problems()
         if wrong := cls._remote(config):
             problems.add(REMOTE, wrong)
-        values = Values(without(config, [REMOTE]), COMMON | dict(cls.keys), problems, read_by(cls.architectures[0]))
+        task = cls.task_in(config)
+        keys = COMMON | dict(cls.keys) | ({} if task is None else task.all_keys())
+        values = Values(without(config, [REMOTE]), keys, problems, read_by(cls.architectures[0]))
         own = {} if problems.found else cls.read(values)
+        if own and task is not None:
+            own = cls.with_task(task, values, own)
         return (read_ids(values, own["vocab"]) | own if own else own), values
+
+    @classmethod
+    def task_classes(cls) -> dict[str, Task]:
+        """Its classes with other heads, by name."""
+        named = {f"{cls.stem}For{end}": task for end, task in cls.tasks.items()}
+        return {name: task for name, task in named.items() if name in public_keys()["tasks"]}
+
+    @classmethod
+    def task_in(cls, config: Mapping[str, Any]) -> Task | None:
+        """The task of the class that a config names; None if it predicts tokens."""
+        named, known = config.get("architectures"), cls.task_classes()
+        names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+        return None if set(names) & set(cls.architectures) else next((known[n] for n in names if n in known), None)
+
+    @classmethod
+    def task_of(cls, spec: ModelSpec) -> tuple[str, Task | None]:
+        """The class that a spec is written as, and its task; None: the first of `architectures`."""
+        if spec.head.kind != (BASE | dict(cls.base))["head"]["kind"]:
+            for name, task in cls.task_classes().items():
+                if task.kind == spec.head.kind:
+                    return name, task
+        return cls.architectures[0], None
+
+    @classmethod
+    def with_task(cls, task: Task, c: Values, changes: dict[str, Any]) -> dict[str, Any]:
+        """Changes of a model that predicts tokens as those of one with a task."""
+        return task.read(c, changes)
+
+    @classmethod
+    def without_task(cls, task: Task, spec: ModelSpec) -> ModelSpec:
+        """The model of a spec with a task as one that predicts tokens, of which keys and tensors tell."""
+        base = BASE | dict(cls.base)
+        kept = {name: getattr(spec.head, name) for name in task.kept}
+        topology = {"topology": base.get("topology", "decoder")} if task.encoder else {}
+        # A decoder's first token is fed what the base says, if an encoder alone has none.
+        return spec.vary({"head": dict(base["head"]) | kept, "loss": {}} | topology)
+
+    @classmethod
+    def table(cls, spec: ModelSpec) -> StateMap:
+        """Where the tensors of a checkpoint of this spec go, whatever its head."""
+        task = cls.task_of(spec)[1]
+        return cls.weights(spec) if task is None else task.table(cls.weights(cls.without_task(task, spec)), cls.body)
 
     @classmethod
     def _remote(cls, config: Mapping[str, Any]) -> str:
@@ -320,17 +379,25 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         Only what reaches the logits is held against them: dropout is written where there is a key for it, and the
         spec's `init` and `loss` have no place in such a file.
         """
-        title = f"as a checkpoint of {cls.architectures[0]}"
+        written, task = cls.task_of(spec)
+        title = f"as a checkpoint of {written}"
         base = BASE | dict(cls.base)
+        topology, head = base.get("topology", "decoder"), base["head"]["kind"]
+        if task is not None:
+            topology, head = "encoder" if task.encoder else topology, task.kind
         ends = {
-            "topology": (spec.topology, base.get("topology", "decoder")),
+            "topology": (spec.topology, topology),
             "embed.kind": (spec.embed.kind, base["embed"]["kind"]),
-            "head.kind": (spec.head.kind, base["head"]["kind"]),
+            "head.kind": (spec.head.kind, head),
         }
         obstacles = [(name, mine, theirs) for name, (mine, theirs) in ends.items() if mine != theirs]
-        config: dict[str, Any] = {"architectures": [cls.architectures[0]], "model_type": cls.model_type}
-        if not obstacles:
+        config: dict[str, Any] = {"architectures": [written], "model_type": cls.model_type}
+        if not obstacles and task is not None:
+            config |= cls.write(cls.without_task(task, spec)) | write_ids(spec.ids)
+            config |= task.write(spec, SpecView.of(spec, *cls.written_from))
+        elif not obstacles:
             config |= cls.write(spec) | write_ids(spec.ids)
+        if not obstacles:
             try:
                 obstacles = differences(spec, cls.spec_from(config))
             except SpecError as error:
@@ -377,11 +444,13 @@ def families() -> list[type[Family]]:
 def family_of(config: Mapping[str, Any], source: str = "") -> type[Family]:
     """The family whose checkpoints a config describes, by its `architectures`, or else its `model_type`."""
     named, kind = config.get("architectures"), config.get("model_type")
-    known = {name: family for family in families() for name in family.architectures}
     if isinstance(named, list) and named:
+        known = {name: family for family in families() for name in family.architectures}
+        known = {name: family for family in families() for name in family.task_classes()} | known
         found = next((known[name] for name in named if isinstance(name, str) and name in known), None)
         if found is None:
-            why = f"architectures: {named!r} has no class that we read{_near_class(str(named[0]), known)}"
+            first = [name for family in families() for name in family.architectures]
+            why = f"architectures: {named!r} has no class that we read{_near_class(str(named[0]), known, first)}"
             raise SpecError([why], source)
         if kind is not None and kind not in (found.model_type, *found.also_types):
             why = f"model_type: {kind!r} does not go with architectures {named!r}, which are {found.model_type!r}"
@@ -397,8 +466,8 @@ def family_of(config: Mapping[str, Any], source: str = "") -> type[Family]:
     return types[kind]
 
 
-def _near_class(name: str, known: Iterable[str]) -> str:
-    """A clause with the class that is spelled nearly so, and all that there are.
+def _near_class(name: str, known: Iterable[str], listed: Iterable[str] | None = None) -> str:
+    """A clause with the class that is spelled nearly so, and all that there are, or those to be listed.
 
     Classes end alike (ForCausalLM), and a number makes another family of one: neither makes two names near.
     """
@@ -413,4 +482,5 @@ def _near_class(name: str, known: Iterable[str]) -> str:
             alike.setdefault(stem(option), option)
     match = difflib.get_close_matches(stem(name), alike, n=1, cutoff=0.8)
     hint = f"; did you mean {alike[match[0]]!r}?" if match else ";"
-    return f"{hint} (known: {', '.join(sorted(known))})"
+    more = "" if listed is None else ", and of most of them ForSequenceClassification and the like"
+    return f"{hint} (known: {', '.join(sorted(known if listed is None else listed))}{more})"

@@ -3,6 +3,7 @@
 from typing import Any
 
 from anyformer.families import llama_like as like
+from anyformer.families import tasks
 from anyformer.families.config_keys import text
 from anyformer.families.family import Family, series, sizes
 from anyformer.families.gemma import BASE, CAPPED, EVIDENCE, IDS, KEYS, NORM, TANH
@@ -32,6 +33,7 @@ class Gemma2(Family, kind="gemma2"):
         changes=TRAITS, hub=("google/gemma-2-{}",), evidence=EVIDENCE,
     )  # fmt: skip
     architectures = ("Gemma2ForCausalLM",)
+    tasks = tasks.GENERIC
     keys = {
         **KEYS,
         **CAPPED,

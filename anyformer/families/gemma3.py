@@ -43,6 +43,7 @@ class Gemma3(Family, kind="gemma3"):
         evidence="the publisher's code and three other projects",
     )  # fmt: skip
     architectures = ("Gemma3ForCausalLM",)
+    stem = "Gemma3Text"
     model_type = "gemma3_text"
     keys = {
         **KEYS,

@@ -1,6 +1,6 @@
 """GLM-4-0414 (2025): GLM-4 with norms before and after each branch."""
 
-from anyformer.families import glm
+from anyformer.families import glm, tasks
 from anyformer.families import llama_like as like
 from anyformer.families.family import Family, Preset, sizes
 
@@ -16,6 +16,7 @@ class Glm4(Family, kind="glm4"):
                note="the 32B of the same series has no biases"),
     )  # fmt: skip
     architectures = ("Glm4ForCausalLM",)
+    tasks = tasks.GENERIC
     keys = glm.KEYS
     groups = (glm.ROPE,)
     tensors = like.tensors(

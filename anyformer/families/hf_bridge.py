@@ -47,7 +47,7 @@ def from_hf(hf_model: Any) -> Model:
             )
         spec = family.spec_from(config | changes, name)
     placed = matched(family, spec, {held: tuple(tensor.shape) for held, tensor in tensors.items()}, Path(name))
-    table = family.weights(spec)
+    table = family.table(spec)
     check_computed(table, tensors, name)
     model = empty_model(spec, first.device, first.dtype)
     fill(model, table.entries(spec), placed, tensors, name, copy=True)
@@ -65,7 +65,7 @@ def to_hf(model: Model, family: str | None = None) -> Any:
     first = next(model.parameters())
     if first.is_meta:
         raise InputError("model: it is on the meta device and has no weights to take")
-    cls = public_class(found.architectures[0])
+    cls = public_class(config["architectures"][0])
     tensors = {name: tensor.clone() for name, tensor in published(model, found)}
     made = cls.from_pretrained(None, config=cls.config_class.from_dict(config), state_dict=tensors, dtype=first.dtype)
     for name, held in made.named_parameters():

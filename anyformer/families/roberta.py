@@ -3,6 +3,7 @@
 from typing import Any
 
 from anyformer.families import bert_like as like
+from anyformer.families import tasks
 from anyformer.families.config_keys import whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import series, sizes
@@ -15,6 +16,7 @@ class RobertaLike(like.BertLike):
     """What RoBERTa and Longformer share: a table of positions whose rows up to the padding's id hold none."""
 
     head = ("lm_head", "dense", "layer_norm")
+    tasks = tasks.ROBERTA
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:

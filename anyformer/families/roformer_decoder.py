@@ -9,6 +9,8 @@ class RoFormerDecoder(roformer.RoFormerLike, kind="roformer_decoder"):
 
     base = roformer.BASE | {"topology": "decoder"}
     architectures = ("RoFormerForCausalLM",)
+    # Such classes are encoders.
+    tasks = {}
     second = True
     keys = roformer.KEYS | {"is_decoder": required(False, "without it this class lets tokens see later ones", "true")}
     small = {"embedding_size": 20, "is_decoder": True}
