@@ -259,9 +259,10 @@ def _temperature(g: Group) -> Choice:
     t = g.layer.attention.temperature
     if t is None:
         return NONE
+    place = f"(p + {t.offset})" if t.offset else "p"
     equation = {
-        "log1p": f"q_p (1 + {number(t.strength)} ln(1 + floor((p + 1) / {t.length})))",
-        "log_n": f"q_p max(1, ln(p + 1) / ln({t.length}))",
+        "log1p": f"q_p (1 + {number(t.strength)} ln(1 + floor({place} / {t.length})))",
+        "log_n": f"q_p max(1, ln{place if t.offset else '(p)'} / ln({t.length}))",
     }[t.kind]
     value, words = f"{t.kind}, length {t.length}", "Queries grow with their position."
     return Choice(key=t, value=value, words=words, equation=equation)

@@ -57,6 +57,7 @@ class BigBird(like.BertLike, kind="big_bird"):
         tasks.SEQUENCE: tasks.sequence("classifier.out_proj", "classifier.dense", kept=("activation",)),
         tasks.CHOICE: tasks.choice("classifier", "{body}.pooler"),
     }
+    exempt = "padded rows with sparse blocks: the class cuts rows into blocks, padding included"
     keys = like.keys(vocab=50358, context=4096, act="gelu_new", bos_token_id=1, eos_token_id=2) | {
         "attention_type": text(SPARSE),
         "block_size": whole(64),
@@ -70,7 +71,7 @@ class BigBird(like.BertLike, kind="big_bird"):
         "block_size": 10, "num_random_blocks": 1, "hidden_act": "gelu_new", "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
     }  # fmt: skip
-    unread = (r"cls\.seq_relationship\.(weight|bias)", r"(bert\.)?pooler\.(weight|bias)")
+    unread = (*like.NEXT_SENTENCE, r"(bert\.)?pooler\.(weight|bias)")
 
     @classmethod
     def read(cls, c: Values) -> dict[str, Any]:

@@ -99,12 +99,13 @@ def load_published(
     place = torch.device(device or "cpu")
     with opened(folder) as shards:
         placed = matched(family, spec, shards.shapes, folder)
-        entries = family.table(spec).entries(spec)
+        table = family.table(spec).layout(spec, shards)
+        entries = table.entries(spec)
         model = empty_model(spec, place, dtype or default_dtype(place, shards[placed[entries[0].theirs]].dtype))
         if place.type != "meta":
             fill(model, entries, placed, shards, str(folder))
             check_copies(family, spec, shards)
-            check_computed(family.table(spec), shards, str(folder))
+            check_computed(table, shards, str(folder))
     model.family = family.kind
     return model
 
@@ -115,7 +116,7 @@ def matched(
     """Name in the table -> stored name. Every tensor that is missing, left over or of another shape is named."""
     from anyformer.model.native_checkpoint import check_shapes
 
-    table = family.table(spec)
+    table = family.table(spec).layout(spec, stored)
     entries = table.entries(spec)
     if missing := uncovered(spec, entries):
         raise CheckpointError(f"{where}: the family's table has no place for {', '.join(missing)}")
@@ -151,10 +152,11 @@ def fill(
         theirs = stored[held]
         if not theirs.is_floating_point():
             raise CheckpointError(f"{where}: {entry.theirs}: holds {theirs.dtype}; quantised weights can't be read")
-        whole = theirs.dtype == first.dtype and entry.op.keeps(entry.shapes) and not lies_alone(first)
-        if whole and isinstance(stored, Shards):
+        place = entry.op.place(first)
+        straight = theirs.dtype == first.dtype and entry.op.keeps(entry.shapes)
+        if straight and isinstance(stored, Shards) and not (place is first and lies_alone(first)):
             # Past the view of the file, whose pages would stay in memory beside the copy.
-            stored.files[held].read_into(held, first.detach())
+            stored.files[held].read_into(held, place.detach())
             continue
         for name, part in zip(entry.ours, entry.op.split(theirs, entry.shapes), strict=True):
             place = entry.op.place(parameters[name])
@@ -168,7 +170,7 @@ def differing(family: type[Family], spec: ModelSpec, stored: Mapping[str, Tensor
     """Stored copies of a tensor that are not equal to it -> the name under which it is stored itself."""
     import torch
 
-    table = family.table(spec)
+    table = family.table(spec).layout(spec, stored)
     known = {entry.theirs for entry in table.entries(spec)}
     placed = table.placed(stored, known)
     found: dict[str, str] = {}
@@ -326,11 +328,14 @@ def was_written_here(folder: Path) -> bool:
 def grouped(family: type[Family], spec: ModelSpec, itemsize: int, most: int) -> list[dict[str, int]]:
     """Tensors of each file, in order, and their bytes; no file beyond `most` bytes unless one tensor is."""
     groups: list[dict[str, int]] = [{}]
+    held = 0
     for entry in family.table(spec).written(spec):
         size = math.prod(entry.shape) * itemsize
-        if groups[-1] and sum(groups[-1].values()) + size > most:
+        if groups[-1] and held + size > most:
             groups.append({})
+            held = 0
         groups[-1][entry.theirs] = size
+        held += size
     return groups
 
 

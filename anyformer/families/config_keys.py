@@ -10,7 +10,7 @@ from anyformer.families.config_values import DERIVED, Values
 from anyformer.specs.axes import Dims
 from anyformer.specs.codec import fields_of
 from anyformer.specs.formulas import evaluate
-from anyformer.specs.layer import Layer
+from anyformer.specs.layer import Layer, NormPlacement
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.stacks import Stack
 
@@ -67,7 +67,8 @@ class SpecView(NamedTuple):
         if not node:
             return getattr(self.spec, name)
         owner = getattr(self.layer if node in fields_of(Layer) else self.spec, node)
-        value: Any = getattr(owner.leaf if node == "norm" else owner, name, default)
+        leaf = node == "norm" and name not in fields_of(NormPlacement)
+        value: Any = getattr(owner.leaf if leaf else owner, name, default)
         return evaluate(value, self.dims.names()) if name == "scale" else value
 
 
@@ -175,7 +176,7 @@ def divisor(default: float, sets: str) -> Key:
     """A finite number by which something is divided."""
     read = _field(
         sets,
-        default,
+        1 / default,
         lambda value, _: 1.0 if value == 1 else f"1/{float(value)}",
         lambda value: float(f"{1 / value:.10g}"),
     )
@@ -296,7 +297,7 @@ def required(default: bool, why: str, wanted: str = "") -> Key:
     return replace(flag(default), read=read, write=None if default else lambda view: True)
 
 
-def embed_width() -> Key:
+def embed_width(default: int | None = None) -> Key:
     """The width of the table of tokens, unless it is the model's."""
 
     def read(c: Values, name: str) -> Mapping[str, Any]:
@@ -305,7 +306,7 @@ def embed_width() -> Key:
             c.refuse("tie_word_embeddings", "false goes with a table as wide as the model only")
         return {"embed.width": narrow}
 
-    return replace(whole(None), read=read, write=lambda view: view.spec.embed_width)
+    return replace(whole(default), read=read, write=lambda view: view.spec.embed_width)
 
 
 def must(*values: Any) -> Key:

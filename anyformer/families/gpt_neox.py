@@ -1,6 +1,6 @@
 """GPT-NeoX (Black et al. 2022): attention and feed-forward in parallel, a norm each; RoPE on a quarter of each head."""
 
-from anyformer.families.bloom import MEGATRON
+from anyformer.families.bloom import megatron
 from anyformer.families.config_keys import activation, each, flag, number, usual
 from anyformer.families.family import Family, Preset, series, sizes
 from anyformer.families.gpt2 import BASE
@@ -63,9 +63,7 @@ class GPTNeoX(Family, kind="gpt_neox"):
     )
     tensors = decoder_map(
         "gpt_neox.layers",
-        MEGATRON
-        | {"qkv": "attention.query_key_value", "o": "attention.dense"}
-        | {"tokens": "embed_in", "final": "final_layer_norm"},
+        megatron("attention") | {"tokens": "embed_in", "final": "final_layer_norm"},
         op=PerHead(),
         ignored=(
             r"(gpt_neox\.)?layers\.\d+\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)",

@@ -1,13 +1,16 @@
 """GPT-J (Wang and Komatsuzaki 2021): attention and feed-forward in parallel on one norm, RoPE in pairs on part of a head."""
 
 from dataclasses import replace
+from typing import Any
 
-from anyformer.families.config_keys import SpecView, activation, each, required, usual, whole
+from anyformer.families.config_keys import SpecView, each, required, usual, whole
 from anyformer.families.family import Family, Preset, sizes
-from anyformer.families.gpt2 import BASE, size_keys
+from anyformer.families.gpt2 import BASE, GELU_NEW, size_keys
 from anyformer.families.statemap import decoder_map
 from anyformer.parts.positions.rope import Rope
 
+PARALLEL: dict[str, Any] = BASE | {"block": {"wiring": "parallel"}, "head": {"kind": "lm", "bias": True}}
+"""What GPT-J and Phi share."""
 IDLE = "false has no effect in the public class, so this file can't mean what it says"
 
 
@@ -20,11 +23,9 @@ def _rotated(view: SpecView) -> int:
 class GPTJ(Family, kind="gptj"):
     """GPT-J."""
 
-    base = BASE | {
+    base = PARALLEL | {
         "attention": {"heads": 1},
         "position": {"kind": "rope", "theta": 1e4, "layout": "interleaved", "dims": 64},
-        "block": {"wiring": "parallel"},
-        "head": {"kind": "lm", "bias": True},
     }
     presets = (
         Preset("gpt-j-6b", "GPT-J 6B (2021)", sizes(4096, 28, 16)
@@ -38,7 +39,7 @@ class GPTJ(Family, kind="gptj"):
     keys = {
         **size_keys(50400, 2048, 4096, 28, 16, dropout=0.0, tied=False, n_inner=None),
         **usual(bos_token_id=50256, eos_token_id=50256),
-        "activation_function": activation("gelu_new", prefer="gelu_new", more={"ffn.bias": True}),
+        "activation_function": GELU_NEW,
         "rotary_dim": replace(whole(64, "position.dims"), write=_rotated),
         **each(required(True, IDLE), "rotary", "scale_attn_weights"),
     }

@@ -47,7 +47,7 @@ def from_hf(hf_model: Any) -> Model:
             )
         spec = family.spec_from(config | changes, name)
     placed = matched(family, spec, {held: tuple(tensor.shape) for held, tensor in tensors.items()}, Path(name))
-    table = family.table(spec)
+    table = family.table(spec).layout(spec, tensors)
     check_computed(table, tensors, name)
     model = empty_model(spec, first.device, first.dtype)
     fill(model, table.entries(spec), placed, tensors, name, copy=True)

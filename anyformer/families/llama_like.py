@@ -58,6 +58,23 @@ def keys(
     }
 
 
+def ids(bos: int | None, eos: int | list[int] | None, pad: int | None = None) -> dict[str, Key]:
+    """The keys of special ids, with the defaults of one public class."""
+    return usual(bos_token_id=bos, eos_token_id=eos, pad_token_id=pad)
+
+
+def whole_heads(default: int | None) -> Key:
+    """`head_dim` of a class whose heads are together as wide as the model, whatever it says."""
+
+    def read(c: Values, name: str) -> dict[str, Any]:
+        if c[name] is not None and c[name] * c["num_attention_heads"] != c["hidden_size"]:
+            c.refuse(name, f"{c[name]} is not hidden_size / num_attention_heads, which the public class takes")
+        return {}
+
+    write = None if default is None else lambda view: view.dims.head_dim
+    return replace(whole(default, null=True), read=read, write=write)
+
+
 def qk_norm_key(norm: Mapping[str, Any]) -> Key:
     """Whether queries and keys have norms, with the eps of the others."""
 
@@ -77,6 +94,6 @@ class LlamaLike(Family):
 
     base = BASE
     groups = (RopeKeys(),)
-    tensors = tensors(LLAMA)
+    tensors = tensors(LLAMA | HEAD_NORMS)
     tasks = tasks.LLAMA
     small = small(rope_theta=500.0)

@@ -1,14 +1,12 @@
 """RoFormer (Su et al. 2021): BERT with rotated queries and keys (RoPE) instead of a table of positions."""
 
 import dataclasses
-from typing import Any
 
 from anyformer.families import bert_like as like
 from anyformer.families import tasks
 from anyformer.families.config_keys import Key, embed_width, flag, must
-from anyformer.families.config_values import Values
 from anyformer.families.family import Preset, sizes
-from anyformer.families.statemap import Rule, StateMap
+from anyformer.families.statemap import StateMap
 from anyformer.families.transformer import sines
 from anyformer.specs.model import ModelSpec
 
@@ -23,22 +21,11 @@ SUMMARY = {"summary_type": must("last"), "summary_use_proj": must(None, False), 
 """What may stand before the score of a choice, and does not."""
 
 
-class RoFormerLike(like.BertLike):
+class RoFormerLike(like.NarrowBertLike):
     """What its encoder and its decoder share."""
 
     model_type = body = "roformer"
     unread = (r"(roformer\.)?encoder\.embed_positions\.weight",)
-
-    @classmethod
-    def read(cls, c: Values) -> dict[str, Any]:
-        found = super().read(c)
-        narrow = found["embed.width"] is not None
-        # Token types and the norm stand before the projection.
-        return found | {"embed.project": "last" if narrow else "first", "embed.project_bias": narrow}
-
-    @classmethod
-    def rules(cls, spec: ModelSpec) -> tuple[Rule, ...]:
-        return (Rule("roformer.embeddings_project.{p}", f"{spec.stacks[-1].name}.project.{{p}}"),)
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:

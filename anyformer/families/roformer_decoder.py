@@ -9,7 +9,8 @@ class RoFormerDecoder(roformer.RoFormerLike, kind="roformer_decoder"):
 
     base = roformer.BASE | {"topology": "decoder"}
     architectures = ("RoFormerForCausalLM",)
-    # Such classes are encoders.
+    # They are the encoder's, which a config that is_decoder is no longer.
+    bodies = ()
     tasks = {}
     second = True
     keys = roformer.KEYS | {"is_decoder": required(False, "without it this class lets tokens see later ones", "true")}

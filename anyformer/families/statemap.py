@@ -1,16 +1,17 @@
 """Where the tensors of a published checkpoint go: one table for each family, read in both directions.
 
 A rule names one of their tensors and the tensors of ours that it holds; its op only moves elements and has an inverse,
-so that a checkpoint that was read and written again is the same to the last bit. In names, `{i}` runs over the layers
-and `{p}` over `weight` and `bias`. A rule counts if our model has its tensors, so a table lists all that a family may
-have and needs no condition: biases, untied heads and optional norms come and go with the spec.
+so that a checkpoint that was read and written again is the same to the last bit. In names, `{i}` runs over the layers,
+`{p}` over `weight` and `bias`, and `{n}` over the first dimension of ours, where they have a tensor for each (experts).
+A rule counts if our model has its tensors, so a table lists all that a family may have and needs no condition: biases,
+untied heads, optional norms and dense layers among sparse ones come and go with the spec.
 """
 
 from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -47,8 +48,12 @@ class Joined:
         return ours
 
     def keeps(self, ours: Sequence[Shape]) -> bool:
-        """Whether theirs is one of ours as it is."""
+        """Whether theirs is the place in one of ours as it is."""
         return len(ours) == 1 and self == JOINED
+
+    def at(self, n: int) -> Joined:
+        """The op of the n-th of several of theirs."""
+        return self
 
     def sized(self, dims: Dims) -> Joined:
         """The op for layers of these sizes."""
@@ -98,9 +103,9 @@ class PerHead(Joined):
 
 @dataclass(frozen=True)
 class Slice(Joined):
-    """One row of ours; the others are in tensors of their own (StableLM's norm of each head)."""
+    """One row of ours; the others are in tensors of their own (an expert; StableLM's norm of each head)."""
 
-    index: int
+    index: int = 0
 
     def shape(self, ours: Sequence[Shape]) -> Shape:
         return ours[0][1:]
@@ -113,6 +118,51 @@ class Slice(Joined):
 
     def place(self, ours: Tensor) -> Tensor:
         return ours.detach()[self.index]
+
+    def keeps(self, ours: Sequence[Shape]) -> bool:
+        return True
+
+    def at(self, n: int) -> Joined:
+        return Slice(n)
+
+
+@dataclass(frozen=True)
+class Stacked(Joined):
+    """Experts in one tensor, as in ours, but with several of ours side by side in each, or laid out otherwise."""
+
+    transposed: bool = False
+    """Each expert is stored (in, out): gpt-oss, Llama 4, Aria, DBRX."""
+    interleaved: bool = False
+    """A row of the first, a row of the second, and so on, not one after the other (gpt-oss)."""
+    flat: bool = False
+    """The rows of all experts are one dimension (DBRX)."""
+
+    def shape(self, ours: Sequence[Shape]) -> Shape:
+        experts, _, *rest = ours[0]
+        rows = sum(shape[1] for shape in ours)
+        # A bias has no second dimension that could be swapped.
+        each = (*rest, rows) if self.transposed else (rows, *rest)
+        return (experts * each[0], *each[1:]) if self.flat else (experts, *each)
+
+    def merge(self, ours: Sequence[Tensor]) -> Tensor:
+        import torch
+
+        if len(ours) == 1:
+            found = ours[0]
+        else:
+            found = torch.stack(tuple(ours), 2).flatten(1, 2) if self.interleaved else torch.cat(tuple(ours), 1)
+        found = found.mT if self.transposed and found.dim() == 3 else found
+        return found.flatten(0, 1) if self.flat else found
+
+    def split(self, theirs: Tensor, ours: Sequence[Shape]) -> Sequence[Tensor]:
+        found = theirs.unflatten(0, (ours[0][0], -1)) if self.flat else theirs
+        found = found.mT if self.transposed and found.dim() == 3 else found
+        if self.interleaved:
+            return found.unflatten(1, (-1, len(ours))).unbind(2)
+        return found.split([shape[1] for shape in ours], 1)
+
+    def keeps(self, ours: Sequence[Shape]) -> bool:
+        return len(ours) == 1 and not self.transposed and not self.flat
 
 
 @dataclass(frozen=True)
@@ -263,6 +313,51 @@ class StateMap:
     """Old endings of names -> the present ones."""
     forms: Mapping[str, str] = field(default_factory=dict)
     """Patterns of names that the class uses in memory, but not in files -> those of files."""
+    extra: str = ""
+    """How a name ends that only an extra layer has, which predicts further tokens: all names beside it are ignored."""
+    also: tuple[StateMap, ...] = ()
+    """Tables of other layouts that files may have; this one is written."""
+
+    def layout(self, spec: ModelSpec, stored: Iterable[str]) -> StateMap:
+        """The table whose tensors these names are: of this one and the others, that of which the largest share is there.
+
+        Names that all of them have say nothing.
+        """
+        tables, given = (self, *self.also), list(stored)
+        if len(tables) == 1:
+            return self
+        known = [{entry.theirs for entry in table.entries(spec)} for table in tables]
+        shared = set.intersection(*known)
+
+        def share(place: int) -> float:
+            own = known[place] - shared
+            there = {tables[place].current(name, known[place]) for name in given}
+            return len(own & there) / len(own) if own else 0.0
+
+        return tables[max(range(len(tables)), key=share)]
+
+    def bare(self) -> StateMap:
+        """The table of files without a head: names lack the prefix, and a head that is there all the same is ignored."""
+
+        def holds_head(rule: Rule) -> bool:
+            return (rule.ours if isinstance(rule.ours, str) else rule.ours[0]).startswith("head.")
+
+        heads = {rule.theirs.replace("{p}", "weight") for rule in self.rules if holds_head(rule)}
+        heads |= {rule.theirs.replace("{p}", "bias") for rule in self.rules if holds_head(rule)}
+        return replace(
+            self,
+            rules=tuple(
+                replace(rule, theirs=rule.theirs.removeprefix(self.prefix))
+                for rule in self.rules
+                if not holds_head(rule)
+            ),
+            copies={},
+            repeated=(),
+            ignored=(*self.ignored, *map(re.escape, sorted(heads | self.copies.keys()))),
+            zeros=tuple(name.removeprefix(self.prefix) for name in self.zeros),
+            prefix="",
+            forms={**self.forms, f"^{re.escape(self.prefix)}": ""} if self.prefix else self.forms,
+        )
 
     def entries(self, spec: ModelSpec) -> list[Entry]:
         """The rules that count for a spec, for every layer, in the order of our inventory."""
@@ -270,13 +365,19 @@ class StateMap:
         dims = spec.dims(stack.layers[0], stack)
         found: dict[str, Entry] = {}
         deepest = max(stack.depth for stack in spec.stacks)
-        for rule, i, p in itertools.product(self.rules, range(deepest), ("weight", "bias")):
+        for rule in self.rules:
             names = (rule.ours,) if isinstance(rule.ours, str) else rule.ours
-            theirs, *own = (name.replace("{i}", str(i)).replace("{p}", p) for name in (rule.theirs, *names))
-            if all(name in inventory for name in own):
-                ours = tuple(own)
-                shapes = tuple(inventory[name].shape for name in ours)
-                found.setdefault(theirs, Entry(theirs, ours, shapes, rule.op.sized(dims)))
+            layers = range(deepest) if "{i}" in rule.theirs else (0,)
+            kinds = ("weight", "bias") if "{p}" in rule.theirs else ("weight",)
+            op = rule.op.sized(dims)
+            for i, p in itertools.product(layers, kinds):
+                theirs, *own = (name.replace("{i}", str(i)).replace("{p}", p) for name in (rule.theirs, *names))
+                if all(name in inventory for name in own):
+                    ours = tuple(own)
+                    shapes = tuple(inventory[name].shape for name in ours)
+                    for n in range(shapes[0][0]) if "{n}" in theirs else (0,):
+                        name = theirs.replace("{n}", str(n))
+                        found.setdefault(name, Entry(name, ours, shapes, op.at(n)))
         order = {name: place for place, name in enumerate(inventory)}
         return sorted(found.values(), key=lambda entry: order[entry.ours[0]])
 
@@ -288,14 +389,17 @@ class StateMap:
 
     def placed(self, stored: Iterable[str], known: Iterable[str]) -> dict[str, str]:
         """Present name -> stored name of all that is neither ignored nor a copy of something that is there too."""
-        names, found, copies = set(known), dict[str, str](), dict[str, str]()
-        for name in stored:
-            current = self.current(name, names | self.copies.keys())
+        names, found, copies, given = set(known), dict[str, str](), dict[str, str](), list(stored)
+        ignored = re.compile("|".join(f"(?:{pattern})" for pattern in self.ignored) or r"(?!)")
+        extra = tuple(name.removesuffix(self.extra) for name in given if self.extra and name.endswith(self.extra))
+        for name, current in self._renamed(given, names):
+            if name.startswith(extra):
+                continue
             if current in names:
                 found[current] = name
             elif current in self.copies:
                 copies[current] = name
-            elif not any(re.fullmatch(pattern, form) for pattern in self.ignored for form in (name, current)):
+            elif not ignored.fullmatch(name) and not ignored.fullmatch(current):
                 found[current] = name
         for copy, name in copies.items():
             found.setdefault(self.copies[copy], name)
@@ -304,8 +408,13 @@ class StateMap:
     def doubles(self, stored: Iterable[str], known: Iterable[str]) -> list[tuple[str, str]]:
         """Stored names of copies, with the present name of what they must equal."""
         names = set(known)
-        current = {name: self.current(name, names | self.copies.keys()) for name in stored}
-        return [(name, self.copies[now]) for name, now in current.items() if now not in names and now in self.copies]
+        renamed = self._renamed(stored, names)
+        return [(name, self.copies[now]) for name, now in renamed if now not in names and now in self.copies]
+
+    def _renamed(self, stored: Iterable[str], names: Set[str]) -> Iterator[tuple[str, str]]:
+        """Stored names with their present ones. All known names are gathered once: files have tens of thousands."""
+        known = names | self.copies.keys()
+        return ((name, self.current(name, known)) for name in stored)
 
     def current(self, name: str, known: Set[str]) -> str:
         """The present name of a stored tensor."""

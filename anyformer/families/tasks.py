@@ -58,6 +58,8 @@ class Task:
     """The key of the dropout before the answer; null: that of the layers."""
     moved: tuple[str, str] | None = None
     """What the names of the body begin with in other files of the family, and in those of this class."""
+    wraps: bool = False
+    """Its decoder, which reads the source once more, is fed the last token of the row first."""
     encoder: bool = False
     """It has the encoder of an encoder-decoder only."""
 
@@ -72,6 +74,8 @@ class Task:
         if self.encoder:
             found = {path: value for path, value in found.items() if not path.startswith("decoder.")}
             found = {path.removeprefix("encoder."): value for path, value in found.items()} | {"topology": "encoder"}
+        if self.wraps:
+            found["ids.start"] = None
         dropout = c[self.dropout] if c[self.dropout] is not None else found.get("block.dropout", 0.0)
         head: dict[str, Any] = {"kind": self.kind, "dropout": float(dropout)} | dict(self.head)
         count, names = read_labels(c)
@@ -103,7 +107,8 @@ class Task:
         own = tuple(Rule(f"{name}.{{p}}", f"head.{part}.{{p}}") for part, name in names.items())
         used = [f"{name}.{p}" for name in names.values() for p in ("weight", "bias")]
         ignored = tuple(p for p in moved.ignored if not any(re.fullmatch(p, name) for name in used))
-        return replace(moved, rules=(*moved.rules, *own), ignored=ignored)
+        also = tuple(self.table(other, called) for other in body.also)
+        return replace(moved, rules=(*moved.rules, *own), ignored=ignored, also=also)
 
 
 def _is_head(rule: Rule) -> bool:
@@ -211,6 +216,7 @@ BART: dict[str, Task] = {
     ANSWER: answer(),
 }
 """The decoder at the end of the text, which it reads once more."""
+MBART: dict[str, Task] = {end: replace(task, wraps=True) for end, task in BART.items()}
 DISTILBERT: dict[str, Task] = BERT | {
     SEQUENCE: sequence("classifier", "pre_classifier", activation="relu", dropout="seq_classif_dropout"),
     ANSWER: answer(dropout="qa_dropout"),

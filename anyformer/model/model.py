@@ -29,7 +29,7 @@ from anyformer.model.arguments import (
 from anyformer.model.stack import Stack
 from anyformer.model.token_layout import TokenLayout, declared_length, document_length, follows, place
 from anyformer.parts.embedding import TokenEmbedding, embedding
-from anyformer.parts.heads import LossRequest, eos_among, head_module, pool_hidden
+from anyformer.parts.heads import LossRequest, eos_among, head_module, pool_hidden, pooled
 from anyformer.parts.kv_cache import KVCache
 from anyformer.parts.kv_pool import KVBlockPool
 from anyformer.parts.leaf_module import LeafModule
@@ -314,17 +314,22 @@ class Model(nn.Module):
         if labels is None:
             raise TypeError("an encoder-decoder needs decoder_input_ids, or labels to make them from")
         start, pad = self.spec.ids.start, self.spec.ids.pad
-        if start is None:
+        if start is None and (self.spec.head.predicts_tokens or given.segments is not None):
             raise InputError("decoder_input_ids: the spec has no ids.start to begin them with; set it, or pass them")
         check_ids("labels", labels)
         batch, tokens = labels.shape
         check_per_token("decoder_attention_mask", given.decoder_attention_mask, batch, tokens)
         check_per_token("decoder_segments", given.decoder_segments, batch, tokens)
-        before = torch.cat((torch.full_like(labels[:, :1], start), labels[:, :-1]), 1)
-        before = before.masked_fill(before == IGNORE, start if pad is None else pad)
         mask, segments = given.decoder_attention_mask, given.decoder_segments
+        if start is None:
+            # A row's last token, which says its language (mBART).
+            first = pooled(labels[..., None], None if mask is None else mask != 0, "last")
+        else:
+            first = torch.full_like(labels[:, :1], start)
+        before = torch.cat((first, labels[:, :-1]), 1)
+        before = torch.where(before == IGNORE, first if pad is None else pad, before)
         follow = follows(place(batch, tokens, labels.device, mask_BT=mask, segments_BT=segments))
-        return before if follow is None else before.masked_fill(~follow, start)
+        return before if follow is None else torch.where(follow, before, first)
 
     def _head_and_loss(
         self, states: Tensor, layout: TokenLayout, given: Arguments, *, shift: bool, source: TokenLayout | None = None

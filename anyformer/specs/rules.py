@@ -315,6 +315,7 @@ def _nodes(spec: ModelSpec, stack: Stack, layer: Layer) -> Findings:
         yield Finding("block.branch_scale", "is 0, which would erase what it multiplies")
     if a.temperature is not None:
         yield from at_least("attention.temperature.length", a.temperature.length, 2)
+        yield from at_least("attention.temperature.offset", a.temperature.offset, 0)
         if a.temperature.kind == "log_n" and a.temperature.strength != Temperature().strength:
             why = "has no effect: 'log_n' has no strength; leave it out"
             yield Finding("attention.temperature.strength", why, ("attention.temperature.kind",))

@@ -132,7 +132,9 @@ def attention_table(rng: random.Random, causal: bool | None, dropout: bool) -> d
         "bias": "".join(letter for letter in "qkvo" if rng.random() < 0.4) or None,
         "scale": rng.choice(("1/sqrt(head_dim)", "1/head_dim", 1.0, "1/sqrt(24)")),
         "softcap": maybe(rng, 0.25, 5.0),
-        "temperature": maybe(rng, 0.15, rng.choice(({"kind": "log1p", "length": 4}, {"kind": "log_n", "length": 6}))),
+        "temperature": maybe(
+            rng, 0.15, rng.choice(({"kind": "log1p", "length": 4, "offset": heads % 2}, {"kind": "log_n", "length": 6}))
+        ),
         "qk_norm": maybe(
             rng,
             0.3,

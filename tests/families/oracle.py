@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import transformers
 from torch.overrides import TorchFunctionMode
+from transformers.core_model_loading import revert_weight_conversion
 
 from anyformer.families.family import Family
 from anyformer.families.statemap import StateMap
@@ -22,7 +23,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     _ = transformers.GPTBigCodeForCausalLM
 
-ROUNDED = ("MarianSinusoidalPositionalEmbedding", "RoFormerSinusoidalPositionalEmbedding")
+ROUNDED = tuple(f"{name}SinusoidalPositionalEmbedding" for name in ("Marian", "Pegasus", "RoFormer"))
 """Tables of sines that a class rounds to fp32."""
 
 
@@ -58,9 +59,12 @@ def public_class(family: type[Family], named: str = "") -> Any:
 def oracle(family: type[Family], config: dict[str, Any], seed: int = 0, named: str = "") -> Any:
     """A model of the family's public class. Only what is computed rather than learned keeps its values."""
     cls = public_class(family, named)
-    eager = family.architectures[0] == "Gemma2ForCausalLM"  # its scores are capped in this implementation only
+    # Scores are capped in this implementation only.
+    eager = any(layer.attention.softcap for layer in family.spec_from(config).stacks[-1].layers)
     with lifted():
         made = cls.config_class(**config, **({"attn_implementation": "eager"} if eager else {}))
+        # The grouped product of experts, their default, has no fp64.
+        made._experts_implementation = "eager"
         model = cls(made).double().eval()
     if not named and not config.get("tie_word_embeddings", True) and made.tie_word_embeddings:
         # This release ties the head of every T5, mT5 and UMT5 when it makes one; one that it loads stays as its file is.
@@ -95,6 +99,11 @@ def randomise(model: Any, table: StateMap, seed: int) -> None:
             continue
         spread = 0.5 if tensor.dim() == 1 else 0.25
         tensor.copy_(torch.randn(tensor.shape, generator=generator, dtype=torch.float64) * spread)
+
+
+def in_files(model: Any) -> dict[str, torch.Tensor]:
+    """The tensors of a public model under their names in files; in memory, all experts of a layer are one tensor."""
+    return revert_weight_conversion(model, model.state_dict())
 
 
 def inputs(spec: ModelSpec, ids: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -231,6 +231,8 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "block dropout": ({"block.dropout": 2.0}, "block.dropout: 2.0 is not in [0, 1)"),
     "branch scale": ({"block.branch_scale": 0.0}, "block.branch_scale: is 0, which would erase what it multiplies"),
     "temperature length": ({"attention.temperature.length": 1}, "attention.temperature.length: 1 is not at least 2"),
+    "temperature offset": (
+        {"attention.temperature.offset": -1}, "attention.temperature.offset: -1 is not at least 0"),
     "temperature strength": (
         {"attention.temperature": {"kind": "log_n", "strength": 0.2}},
         "attention.temperature.strength: has no effect: 'log_n' has no strength; leave it out"),
