@@ -6,9 +6,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import CapabilityError, CheckpointError, InputError
-from anyformer.families.checkpoint import check_computed, differing, family_for, fill, matched, published, untying
+from anyformer.families.checkpoint import (
+    check_computed,
+    differing,
+    family_for,
+    fill,
+    matched,
+    published,
+    say_left_out,
+    untying,
+)
 from anyformer.families.config_values import REMOTE
 from anyformer.families.family import family_of
+from anyformer.families.quantization import quantization_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,6 +38,10 @@ def from_hf(hf_model: Any) -> Model:
     if type(hf_model).__module__.startswith("transformers."):
         # It is the library's own class, whatever code lay beside its weights.
         config.pop(REMOTE, None)
+    if quantization_of(config) is not None:
+        raise InputError(
+            "hf_model: its weights are quantised; read its folder instead (load), or call its dequantize() first"
+        )
     first = next(hf_model.parameters())
     if first.is_meta:
         raise InputError("hf_model: it is on the meta device and has no weights to take")
@@ -51,6 +65,7 @@ def from_hf(hf_model: Any) -> Model:
     check_computed(table, tensors, name)
     model = empty_model(spec, first.device, first.dtype)
     fill(model, table.entries(spec), placed, tensors, name, copy=True)
+    say_left_out(table, {held: tensor.nbytes for held, tensor in tensors.items()}, name)
     model.family = family.kind
     return model.train(hf_model.training)
 
