@@ -222,8 +222,9 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     """It was released when configs had no `model_type` yet: one without any name is rather its than a younger family's."""
     exempt: ClassVar[str] = ""
     """What its public class computes otherwise, and is not followed or can't be compared, in one clause."""
-    both_ways: ClassVar[bool] = False
-    """A decoder whose class may be told to let tokens see later ones, and is an encoder then."""
+    encodes: ClassVar[bool] = False
+    """Some of its specs are encoders, though its base is none: a class that may be told to let tokens see later ones, or
+    one that is the encoder alone."""
     second: ClassVar[bool] = False
     """Its class computes what an older one does; a spec that looks for a class to be saved as is offered it last. So is
     a family that is derived from another.
@@ -293,8 +294,9 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         if wrong := cls._remote(config):
             problems.add(REMOTE, wrong)
         values = Values(without(config, [REMOTE]), COMMON | cls.keys, problems, read_by(cls.architectures[0]))
+        values.bare = cls.is_body(config)
         own = {} if problems.found else cls.read(values)
-        if own and cls.is_body(config):
+        if own and values.bare:
             own = {name: value for name, value in own.items() if name.partition(".")[0] not in ("head", "loss")}
             own |= {"head": {"kind": NoHead.kind}} | {f"loss.{name}": 0.0 for name in cls.base.get("loss", {})}
         return (read_ids(values, own["vocab"]) | own if own else own), values
@@ -365,7 +367,7 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         name = cls.bodies[0] if body else cls.architectures[0]
         title = f"as a checkpoint of {name}"
         base = BASE | cls.base | ({"head": {"kind": NoHead.kind}} if body else {})
-        topology = "encoder" if cls.both_ways and spec.topology == "encoder" else base.get("topology", "decoder")
+        topology = "encoder" if cls.encodes and spec.topology == "encoder" else base.get("topology", "decoder")
         ends = {
             "topology": (spec.topology, topology),
             "embed.kind": (spec.embed.kind, base["embed"]["kind"]),
