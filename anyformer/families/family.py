@@ -18,6 +18,7 @@ from anyformer.families.config_keys import COMMON, Key, SpecView, read_ids, writ
 from anyformer.families.config_values import HARMLESS, REMOTE, Values, has, read_by, without
 from anyformer.families.key_groups import LAYERS, Arrangement, KeyGroup, crossed
 from anyformer.families.statemap import StateMap
+from anyformer.families.towers import Tower, inside, tower_of
 from anyformer.families.unsupported import unsupported
 from anyformer.parts.positions.rope import Rope
 from anyformer.registry import OpenAxis
@@ -209,6 +210,8 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     presets: ClassVar[tuple[Preset, ...]] = ()
     architectures: ClassVar[tuple[str, ...]] = ()
     """Names of the public classes whose checkpoints it reads; it writes the first."""
+    tower: ClassVar[Tower | None] = None
+    """The multimodal class around it (see `inside`)."""
     bodies: ClassVar[tuple[str, ...]] = ()
     """Names of the public classes without a head, whose answer is the states; it writes the first. Unless given, the
     public library's name for it; an encoder-decoder has none."""
@@ -288,12 +291,16 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         return spec
 
     @classmethod
-    def parse(cls, config: Mapping[str, Any]) -> tuple[dict[str, Any], Values]:
-        """What a config has otherwise than the family's base, and its values with all problems."""
+    def parse(cls, config: Mapping[str, Any], reader: str = "") -> tuple[dict[str, Any], Values]:
+        """What a config has otherwise than the family's base, and its values with all problems.
+
+        `reader` is the public class that reads it, unless that is the family's own.
+        """
         problems = Problems()
         if wrong := cls._remote(config):
             problems.add(REMOTE, wrong)
-        values = Values(without(config, [REMOTE]), COMMON | cls.keys, problems, read_by(cls.architectures[0]))
+        reads = read_by(reader or cls.architectures[0])
+        values = Values(without(config, [REMOTE]), COMMON | cls.keys, problems, reads)
         values.bare = cls.is_body(config)
         own = {} if problems.found else cls.read(values)
         if own and values.bare:
@@ -433,8 +440,13 @@ def families() -> list[type[Family]]:
     return [family for family in found if family is not None and family.architectures]
 
 
-def family_of(config: Mapping[str, Any], source: str = "") -> type[Family]:
-    """The family whose checkpoints a config describes, by its `architectures`, or else its `model_type`."""
+def family_of(config: Mapping[str, Any], source: str = "", where: str = "") -> type[Family]:
+    """The family whose checkpoints a config describes, by its `architectures`, or else its `model_type`.
+
+    Keys are named with `where` in front of them.
+    """
+    if (tower := tower_of(config)) is not None:
+        return inside(tower, family_of({"model_type": tower.text_type(config, source)}, source, "text_config."))
     named, kind = config.get("architectures"), config.get("model_type")
     known = {name: family for family in families() for name in (*family.architectures, *family.bodies)}
     if isinstance(named, list) and named:
@@ -452,9 +464,10 @@ def family_of(config: Mapping[str, Any], source: str = "") -> type[Family]:
     types = {name: family for family in ordered for name in (family.model_type, *family.also_types)}
     if not isinstance(kind, str) or kind not in types:
         if need := _need(kind):
-            raise SpecError([f"model_type: {kind!r} can't be read yet{need}"], source)
+            raise SpecError([f"{where}model_type: {kind!r} can't be read yet{need}"], source)
         given = "is missing" if kind is None else f"{kind!r} is unknown"
-        why = f"model_type: {given}, and there are no architectures{_near_class(str(kind), types)}; write the right one"
+        known = _near_class(str(kind), types)
+        why = f"{where}model_type: {given}, and there are no architectures{known}; write the right one"
         raise SpecError([why], source)
     return types[kind]
 
