@@ -5,4 +5,6 @@ VARIANTS = {
     "untied": {"tie_word_embeddings": False, "hidden_size": 30, "num_attention_heads": 5},
 }
 
+SEEDS = {"bert_generation": 3}
+
 REFUSED = {"bert_generation": [({"add_cross_attention": True}, "add_cross_attention: True changes")]}
