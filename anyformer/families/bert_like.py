@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from anyformer.families import tasks
 from anyformer.families.config_keys import Key, activation, must, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family
@@ -49,8 +50,8 @@ NEXT_SENTENCE = (r"cls\.seq_relationship\.(weight|bias)",)
 class BertLike(Family):
     """BERT's tensors, of which a family says how some are called."""
 
-    body: ClassVar[str] = "bert"
-    """What the class calls all but the head."""
+    body = "bert"
+    tasks = tasks.BERT
     head: ClassVar[tuple[str, str, str]] = ("cls.predictions", "transform.dense", "transform.LayerNorm")
     """Names of the masked-LM head, of its layer and of its norm."""
     output: ClassVar[str] = ""

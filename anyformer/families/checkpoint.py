@@ -323,7 +323,9 @@ def family_for(
                 if read_from in own:
                     other, error = own[read_from]
                     why = f"{other.architectures[0]}, whose files can't say it any more ({'; '.join(error.problems)})"
-                warnings.warn(f"model: was read from {why}; it is written as {family.architectures[0]}", stacklevel=3)
+                warnings.warn(
+                    f"model: was read from {why}; it is written as {config['architectures'][0]}", stacklevel=3
+                )
             return family, config
     if not found:
         known = ", ".join(family.kind for family in families())

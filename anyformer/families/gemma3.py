@@ -44,6 +44,7 @@ class Gemma3(Gemma2, kind="gemma3"):
         evidence="the publisher's code and three other projects",
     )  # fmt: skip
     architectures = ("Gemma3ForCausalLM",)
+    stem = "Gemma3Text"
     bodies = ("Gemma3TextModel",)
     model_type = "gemma3_text"
     keys = {

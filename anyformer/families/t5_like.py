@@ -1,8 +1,9 @@
 """What T5 and its relatives share: the names of their keys and of their tensors."""
 
+from dataclasses import replace
 from typing import Any
 
-from anyformer.families import family
+from anyformer.families import family, tasks
 from anyformer.families.config_keys import ACTIVATIONS, GATED, Key, activation, flag, must, read_ids, text, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.statemap import Rule, StateMap
@@ -46,11 +47,20 @@ def keys(*, vocab: int, ffn: int, depth: int, heads: int, projection: str) -> di
     }
 
 
+INSIDE = ("", "transformer.")
+"""Where two of its classes have the body."""
+TASKS = tasks.BART | {
+    tasks.SEQUENCE: replace(tasks.BART[tasks.SEQUENCE], moved=INSIDE),
+    tasks.TOKEN: tasks.token(encoder=True, moved=INSIDE, keys={"is_encoder_decoder": must(True, False)}),
+}
+
+
 class T5Like(family.Family):
     """What they share beyond their keys. The class without a head is the encoder alone."""
 
     encodes = True
     written_from = (0, 0)
+    tasks = TASKS
     # Heads are narrower than the width, and stacks differ in depth.
     small = {
         "d_kv": 6, "num_layers": 2, "num_decoder_layers": 3, "relative_attention_num_buckets": 8,

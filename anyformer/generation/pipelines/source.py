@@ -182,6 +182,8 @@ def _labels(given: Sequence[str] | None, config: Mapping[str, Any], model: Model
         if isinstance(given, str) or not all(isinstance(name, str) for name in names) or len(names) != count:
             raise InputError(f"labels: expected {count or 'no'} names, one for each class of the head, got {given!r}")
         return names
+    if names := getattr(model.spec.head, "names", ()):
+        return names
     named = config.get("id2label")
     if not isinstance(named, dict) or count is None or sorted(named) != sorted(map(str, range(count))):
         return ()
