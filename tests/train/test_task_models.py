@@ -30,7 +30,12 @@ def labelled(kind: str, names: tuple[str, ...], count: int = 24) -> Examples:
 def trained(folder, names, changes, kind):
     """The model of a short run."""
     data = write_data(folder / "data", {"train": labelled(kind, names), "valid": labelled(kind, names, 8)})
-    told = {"objective": {"kind": "tag" if kind == "tags" else "sequence"}, "stages.length": 8, "stages.steps": 3, "data.rows": "padded"}
+    told = {
+        "objective": {"kind": "tag" if kind == "tags" else "sequence"},
+        "stages.length": 8,
+        "stages.steps": 3,
+        "data.rows": "padded",
+    }
     told |= {"data.folder": str(data), "run.folder": str(folder / "run")}
     with Trainer(Config.from_toml(f"[data]{CONFIG.partition('[data]')[2]}", changes=told | changes)) as run:
         list(run.events())
