@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from anyformer.families.family import families
+from anyformer.families.towers import TOWERS
 
 PLACE = Path(__file__).parents[1] / "anyformer" / "families" / "public_keys.json"
 CONFIGS = ("configuration_utils.py", "modeling_rope_utils.py", "integrations/heterogeneity/configuration_utils.py")
@@ -143,7 +144,7 @@ def table() -> dict[str, object]:
     root = library()
     shared = names_of((root / name for name in (*CONFIGS, *SHARED)), root)
     classes: dict[str, list[str]] = {}
-    for name, file in sorted(folders(root, {family.architectures[0] for family in families()}).items()):
+    for name, file in sorted(folders(root, {each.architectures[0] for each in (*families(), *TOWERS)}).items()):
         config = file.with_name(file.name.replace("modeling_", "configuration_"))
         classes[name] = sorted(names_of((file, config), root) - shared)
     # Those with other heads read the same names; that they exist is all that is noted.

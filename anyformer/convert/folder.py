@@ -25,8 +25,8 @@ from anyformer.data.tokenizer_classes import BPE_FILES, WORDPIECE_FILE
 from anyformer.data.tokenizer_files import ADDED, FILE, MARK, NAMED, PUBLISHED, SETTINGS, SETTINGS_BYTES, special_tokens
 from anyformer.data.tokenizer_files import NAMES as TOKEN_NAMES
 from anyformer.errors import InputError, SpecError
-from anyformer.families.checkpoint import family_for, save_published, was_written_here
-from anyformer.families.io import FORMATS, load, quantisation_of, stored_dtype
+from anyformer.families.checkpoint import family_for, save_published, stored_numbers, was_written_here
+from anyformer.families.io import FORMATS, is_published, load, quantisation_of, stored_dtype
 from anyformer.families.shards import CONFIG, CONFIG_BYTES, INDEX, SINGLE, read_json
 from anyformer.files import NewFolder, inside
 from anyformer.model.native_checkpoint import SPEC, save
@@ -113,6 +113,8 @@ def convert(plan: Plan, progress: Progress = lambda _: nullcontext()) -> Convert
             model = load_own(source, "cpu", exact, dequantise=plan.dequantize).eval()
         else:
             model = load(source, "cpu", exact, ignore_keys=plan.ignore_keys)
+        taken = plan.quantize is not None and not plan.surgery and is_published(source)
+        known = stored_numbers(source, plan.quantize or "", plan.ignore_keys) if taken else {}
     changed = operate(model, plan.surgery) if plan.surgery else model
     family = architecture = None
     if plan.format == "hf":
@@ -136,7 +138,7 @@ def convert(plan: Plan, progress: Progress = lambda _: nullcontext()) -> Convert
     dtype = stored if plan.dtype is None else plan.dtype
     result = changed.to(dtype)
     if plan.quantize is not None:
-        result = quantise(result, plan.quantize)
+        result = quantise(result, plan.quantize, known)
         if words is not None:
             after = scored("after", result.to(exact), words)
             result = result.to(dtype)

@@ -14,8 +14,19 @@ from typing import TYPE_CHECKING, Any
 from anyformer.errors import CheckpointError, InputError, SpecError
 from anyformer.families.config_values import without
 from anyformer.families.family import Family, families, family_of
-from anyformer.families.shards import CONFIG, CONFIG_BYTES, INDEX, SINGLE, Shards, headers_of, opened, read_json
-from anyformer.families.statemap import Entry, StateMap, uncovered
+from anyformer.families.quantization import quantization_of
+from anyformer.families.shards import (
+    CONFIG,
+    CONFIG_BYTES,
+    INDEX,
+    SENTENCE,
+    SINGLE,
+    Shards,
+    headers_of,
+    opened,
+    read_json,
+)
+from anyformer.families.statemap import JOINED, Entry, StateMap, uncovered
 from anyformer.files import replace_file
 from anyformer.specs.model import ModelSpec
 
@@ -24,6 +35,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from anyformer.model.model import Model
+    from anyformer.parts.quantized import Numbers
 
 SHARD_BYTES = 5_000_000_000
 """A file is begun anew before it grows beyond this."""
@@ -36,8 +48,15 @@ TYING = ("tie_word_embeddings", "share_encoder_decoder_embeddings")
 
 
 def described(folder: Path, ignore_keys: Sequence[str] = ()) -> tuple[type[Family], ModelSpec]:
-    """The family and the spec of a published checkpoint, from its config.json."""
+    """The family and the spec of a published checkpoint, from its config.json.
+
+    Folders of sentence-transformers hold a body, though the config of many still names the class that it was taken from.
+    """
     config, family = read_json(folder / CONFIG, CONFIG_BYTES), family_in(folder, ignore_keys)
+    if family.bodies and any((folder / name).is_file() for name in SENTENCE):
+        config |= {"architectures": [family.bodies[0]]}
+    if family.tower is not None:
+        config = family.tower.settled(config, shapes_in(folder))
     return family, family.spec_from(config, str(folder / CONFIG), ignore_keys)
 
 
@@ -51,15 +70,20 @@ def family_in(folder: Path, ignore_keys: Sequence[str] = ()) -> type[Family]:
     return recognised(config, folder, ignore_keys) if nameless else family_of(config, str(folder / CONFIG))
 
 
+def shapes_in(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Stored names and shapes of a checkpoint; none where it can't be read."""
+    try:
+        return {name: place.shape for held in headers_of(folder).values() for name, place in held.tensors.items()}
+    except CheckpointError:
+        return {}
+
+
 def recognised(config: Mapping[str, Any], folder: Path, ignore_keys: Sequence[str] = ()) -> type[Family]:
     """The one family that a config and tensors without a name can belong to; the folder's name counts for nothing.
 
     Of several, all must mean the same model, or one only be as old as such files are. A refusal says what to write.
     """
-    try:
-        stored = {name: place.shape for held in headers_of(folder).values() for name, place in held.tensors.items()}
-    except CheckpointError:
-        stored = {}
+    stored = shapes_in(folder)
     fitting: dict[type[Family], ModelSpec] = {}
     for family in sorted(families(), key=lambda family: family.second):
         kept = without(config, ignore_keys)
@@ -99,15 +123,38 @@ def load_published(
     place = torch.device(device or "cpu")
     with opened(folder) as shards:
         placed = matched(family, spec, shards.shapes, folder)
-        table = family.table(spec).layout(spec, shards)
+        table = family.table(spec).layout(spec, shards.shapes)
         entries = table.entries(spec)
-        model = empty_model(spec, place, dtype or default_dtype(place, shards[placed[entries[0].theirs]].dtype))
+        model = empty_model(spec, place, dtype or default_dtype(place, shards.dtype_of(placed[entries[0].theirs])))
+        shards.dtype = next(model.parameters()).dtype
         if place.type != "meta":
             fill(model, entries, placed, shards, str(folder))
             check_copies(family, spec, shards)
             check_computed(table, shards, str(folder))
+        places = {name: file.header.tensors[name] for name, file in shards.files.items()}
+        say_left_out(table, {name: place.end - place.begin for name, place in places.items()}, str(folder))
     model.family = family.kind
     return model
+
+
+def stored_numbers(folder: Path, kind: str, ignore_keys: Sequence[str] = ()) -> dict[str, Numbers]:
+    """Weights of a published checkpoint, by our names, that are stored in whole numbers which ours hold exactly."""
+    made: dict[str, Numbers] = {}
+    if quantization_of(read_json(folder / CONFIG, CONFIG_BYTES)) is None:
+        return made
+    family, spec = described(folder, ignore_keys)
+    with opened(folder) as shards:
+        placed = matched(family, spec, shards.shapes, folder)
+        for entry in family.table(spec).layout(spec, shards.shapes).entries(spec):
+            found = (
+                shards.numbers(placed[entry.theirs], kind) if entry.op == JOINED and entry.theirs in placed else None
+            )
+            at = 0
+            for name, shape in zip(entry.ours, entry.shapes, strict=True):
+                if found is not None:
+                    made[name] = found.rows(at, at + shape[0])
+                at += shape[0]
+    return made
 
 
 def matched(
@@ -151,12 +198,14 @@ def fill(
         held, first = placed[entry.theirs], parameters[entry.ours[0]]
         theirs = stored[held]
         if not theirs.is_floating_point():
-            raise CheckpointError(f"{where}: {entry.theirs}: holds {theirs.dtype}; quantised weights can't be read")
+            told = f"{CONFIG} has no quantization_config that says what its numbers stand for"
+            raise CheckpointError(f"{where}: {entry.theirs}: holds {theirs.dtype}, and {told}")
         place = entry.op.place(first)
         straight = theirs.dtype == first.dtype and entry.op.keeps(entry.shapes)
-        if straight and isinstance(stored, Shards) and not (place is first and lies_alone(first)):
+        file = stored.plain_file(held) if isinstance(stored, Shards) else None
+        if straight and file is not None and not (place is first and lies_alone(first)):
             # Past the view of the file, whose pages would stay in memory beside the copy.
-            stored.files[held].read_into(held, place.detach())
+            file.read_into(held, place.detach())
             continue
         for name, part in zip(entry.ours, entry.op.split(theirs, entry.shapes), strict=True):
             place = entry.op.place(parameters[name])
@@ -213,6 +262,18 @@ def check_computed(table: StateMap, stored: Mapping[str, Tensor], where: str) ->
                     f"{where}: {name}: {why}. The public class would read it, and here positions are computed, so the "
                     "model would be another one; if the table is damaged, take it out of the file"
                 )
+
+
+def say_left_out(table: StateMap, sizes: Mapping[str, int], where: str) -> None:
+    """Say how much of a multimodal checkpoint is no part of the language model; `sizes` are bytes by name."""
+    others = re.compile("|".join(f"(?:{pattern})" for pattern in table.others) or r"(?!)")
+    if left := [name for name in sizes if others.fullmatch(name)]:
+        parts = sorted({re.sub(r"^(model\.)?(\w+).*", r"\1\2", name) for name in left})
+        total = sum(sizes[name] for name in left) / 1e6
+        warnings.warn(
+            f"{where}: this is the language model alone; left out: {len(left)} tensors, {total:,.1f} MB ({', '.join(parts)})",
+            stacklevel=4,
+        )
 
 
 def check_exportable(model: Model) -> None:

@@ -6,7 +6,6 @@ fetched: the config, safetensors with their index, and the tokenizer with its ch
 
 from __future__ import annotations
 
-import functools
 import re
 import warnings
 from collections.abc import Sequence
@@ -14,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anyformer.errors import CheckpointError, InputError, SpecError
-from anyformer.families.shards import CONFIG, headers_of
+from anyformer.families.quantization import FLOATS
+from anyformer.families.shards import CONFIG, SENTENCE, headers_of, opened, widest
 from anyformer.files import settle
 from anyformer.model.safetensors_header import read_header
 from anyformer.specs.model import ModelSpec
@@ -30,6 +30,7 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 HUB_FILES = (
     "config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json",
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt", "generation_config.json", "chat_template.jinja",
+    "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "[0-9]_*/*.json",
 )  # fmt: skip
 
 
@@ -75,7 +76,7 @@ def fetched(name: str, revision: str | None = None) -> Path:
     except (HfHubHTTPError, OSError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{name}: there is no such directory, and the hub gives none: {first}") from error
-    if not (found / "config.json").is_file():
+    if not any((found / name).is_file() for name in (CONFIG, SENTENCE[0])):
         raise CheckpointError(f"{name}: its copy in the local cache ({found}) has no config.json")
     return found
 
@@ -111,13 +112,14 @@ def is_published(folder: Path) -> bool:
 
 
 def stored_dtype(folder: Path) -> torch.dtype:
-    """The widest floating-point dtype among the tensors of a model's folder, which loses nothing of any."""
+    """The widest floating-point dtype among the plain tensors of a model's folder, which loses nothing of any."""
     import torch
 
-    known = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+    if is_published(folder):
+        with opened(folder) as shards:
+            return shards.widest
     found = {place.dtype for header in headers_of(folder).values() for place in header.tensors.values()}
-    dtypes = [known[name] for name in sorted(found) if name in known]
-    return functools.reduce(torch.promote_types, dtypes) if dtypes else torch.float32
+    return widest(found & {*FLOATS}) or torch.float32
 
 
 def load(
@@ -143,8 +145,11 @@ def load(
     `quantize="int8"` (or "int4") keeps the weights of large products in whole numbers: less memory, and faster for a few
     tokens at a time. Such a model reads and generates; it can't be trained. `save` writes it as it is, and what it wrote
     is read without `quantize`. `anyformer eval --quantize` says what it costs in quality.
+
+    Published files whose weights are quantised (MXFP4, FP8, GPTQ, AWQ, compressed-tensors) are read as the numbers that
+    they stand for. With `quantize`, those that ours hold exactly, such as symmetric int4 in groups, are taken as stored.
     """
-    from anyformer.families.checkpoint import load_published
+    from anyformer.families.checkpoint import load_published, stored_numbers
     from anyformer.model import native_checkpoint
 
     folder = find_folder(path)
@@ -162,7 +167,8 @@ def load(
                 f"quantize: {folder} holds {held.kind} weights already; leave quantize out, or quantise the model that it "
                 "was made from"
             )
-        return warn_if_slow(quantise(load(folder, device, dtype, ignore_keys=ignore_keys), quantize))
+        known = stored_numbers(folder, quantize, ignore_keys) if is_published(folder) else {}
+        return warn_if_slow(quantise(load(folder, device, dtype, ignore_keys=ignore_keys), quantize, known))
     check_ignored(ignore_keys, folder)
     if is_published(folder):
         return load_published(folder, device, dtype, ignore_keys).eval()
