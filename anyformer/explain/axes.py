@@ -413,11 +413,11 @@ def _head(spec: ModelSpec) -> Choice:
 def _loss(spec: ModelSpec) -> Choice:
     if isinstance(spec.head, NoHead):
         return Choice(key=("none", spec.loss), value="none")
-    asked = spec.head.asked() if isinstance(spec.head, SequenceHead) else ""
-    if asked == "multi":
+    problem = spec.head.problem if isinstance(spec.head, SequenceHead) else None
+    if problem == "multi":
         words = "mean(-label log p - (1 - label) log(1 - p)), p = sigmoid(logits)"
         return Choice(key=("bce", spec.loss), value="binary cross-entropy", equation=words)
-    if asked == "regression" or isinstance(spec.head, RegressionHead):
+    if problem == "regression" or isinstance(spec.head, RegressionHead):
         return Choice(key=("mse", spec.loss), value="mean squared error", equation="mean((y - label)^2)")
     names, terms, target = ["cross-entropy"], "mean(-log p[label])", spec.loss.label_smoothing
     if target:

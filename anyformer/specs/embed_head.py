@@ -207,8 +207,8 @@ class SequenceHead(Classifier, kind="sequence"):
     names: tuple[str, ...] = ()
     """What the classes are called, in their order; empty: LABEL_0, LABEL_1 ..."""
     problem: Literal["single", "multi", "regression"] | None = None
-    """What the answer is: one class of several, any number of them, or real numbers. Unset: `regression` if there is one
-    label, else `single`."""
+    """What the answer is: one class of several, any number of them, or real numbers. Unset: what the labels are; whole
+    numbers are classes, real ones are `regression` if there is one label, else `multi`."""
     pool: Pool = "first"
 
     @property
@@ -222,10 +222,6 @@ class SequenceHead(Classifier, kind="sequence"):
                 "problem",
                 "'single' is one class of several, and labels is 1; pick 'regression' or 'multi', or leave it",
             )
-
-    def asked(self) -> Literal["single", "multi", "regression"]:
-        """The problem, also where it is unset."""
-        return self.problem or ("regression" if self.labels == 1 else "single")
 
     def equation(self) -> str:
         return f"logits = {self.linear('h')}, h = {POOLED[self.pool]}"

@@ -238,8 +238,8 @@ def _loss(spec: ModelSpec) -> Findings:
         yield from at_least(f"loss.{name}", getattr(spec.loss, name), 0)
     idle = {"none": ("z", "label_smoothing", "balance", "router_z"), "regression": ("z", "label_smoothing")}
     head, kind, by = spec.head, spec.head.kind, ("head.kind",)
-    if isinstance(head, SequenceHead) and head.asked() != "single":
-        kind, by = "regression", ("head.kind", "head.problem", "head.labels")
+    if isinstance(head, SequenceHead) and head.problem in ("multi", "regression"):
+        kind, by = "regression", ("head.kind", "head.problem")
     for name in idle.get(kind, ()):
         if getattr(spec.loss, name):
             yield Finding(f"loss.{name}", f"has no effect on a {head.kind!r} head", by)
