@@ -27,8 +27,9 @@ from anyformer.data.tokenizer_files import NAMES as TOKEN_NAMES
 from anyformer.errors import InputError, SpecError
 from anyformer.families.checkpoint import family_for, save_published, stored_numbers, was_written_here
 from anyformer.families.io import FORMATS, is_published, load, quantisation_of, stored_dtype
-from anyformer.families.shards import CONFIG, CONFIG_BYTES, INDEX, SINGLE, read_json
+from anyformer.families.shards import CONFIG, CONFIG_BYTES, INDEX, SENTENCE, SINGLE, read_json
 from anyformer.files import NewFolder, inside
+from anyformer.generation.pipelines.sentence import PROMPTS, sentence_files
 from anyformer.model.native_checkpoint import SPEC, save
 from anyformer.model.native_checkpoint import load as load_own
 from anyformer.model.quantize import quantize as quantise
@@ -48,7 +49,20 @@ CLASS = "PreTrainedTokenizerFast"
 """The class of transformers, old and new, that takes a tokenizer.json as it is."""
 KEPT = ("chat_template", "model_max_length")
 """Settings that may stand in a run's folder and go along: those that change no ids."""
-NAMES = (SPEC, CONFIG, SINGLE, INDEX, "model-?????-of-?????.safetensors", FILE, SETTINGS, *OLDER, *COPIED)
+NAMES = (
+    SPEC,
+    CONFIG,
+    SINGLE,
+    INDEX,
+    "model-?????-of-?????.safetensors",
+    FILE,
+    SETTINGS,
+    *OLDER,
+    *COPIED,
+    *SENTENCE,
+    PROMPTS,
+    "[0-9]_*",
+)
 """What the folder of a model may hold and still be replaced."""
 Report = Callable[[int, int], None]
 Progress = Callable[[str], AbstractContextManager[Report | None]]
@@ -119,11 +133,11 @@ def convert(plan: Plan, progress: Progress = lambda _: nullcontext()) -> Convert
     family = architecture = None
     if plan.format == "hf":
         try:
-            found, _ = family_for(changed.spec, plan.family, changed.family)
+            found, config = family_for(changed.spec, plan.family, changed.family)
         except SpecError as error:
             ways = "no file of a published class says this; --format anyformer keeps it as it is"
             raise SpecError([*error.problems, ways], error.source) from error
-        family, architecture = found.kind, found.architectures[0]
+        family, architecture = found.kind, config["architectures"][0]
     # All are read in windows that the smaller one can hold, or the figures could not be compared.
     context = min(model.spec.context, changed.spec.context)
 
@@ -203,7 +217,8 @@ def readable(plan: Plan) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="anyformer-") as made:
         folder = Path(made)
         unpickled(plan.source, folder)
-        shutil.copyfile(inside(plan.source / CONFIG, plan.source), folder / CONFIG)
+        for name in (CONFIG, *SENTENCE):
+            _copy(plan.source, folder, name)
         yield folder
 
 
@@ -213,7 +228,7 @@ def _write_tokenizer(source: Path, place: Path, spec: ModelSpec, *, format: str)
     A prompt becomes the same ids in both. So does a document, but for one of a run of ours whose bos is an eos: published
     files have one template for both, and a prompt of such a run begins without it.
     """
-    for name in COPIED:
+    for name in (*COPIED, *sentence_files(source)):
         _copy(source, place, name)
     if not any((source / name).is_file() for name in (FILE, BPE_FILES[0], WORDPIECE_FILE)):
         _copy(source, place, SETTINGS)
@@ -261,6 +276,7 @@ def _templated(spec: ModelSpec, words: Tokenizer) -> Tokenizer:
 
 def _copy(source: Path, place: Path, name: str) -> None:
     if (source / name).is_file():
+        (place / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(inside(source / name, source), place / name)
 
 

@@ -375,6 +375,7 @@ class StateMap:
 
         heads = {rule.theirs.replace("{p}", "weight") for rule in self.rules if holds_head(rule)}
         heads |= {rule.theirs.replace("{p}", "bias") for rule in self.rules if holds_head(rule)}
+        heads |= {copy for copy, name in self.copies.items() if name in heads}
         return replace(
             self,
             rules=tuple(
@@ -382,9 +383,13 @@ class StateMap:
                 for rule in self.rules
                 if not holds_head(rule)
             ),
-            copies={},
+            copies={
+                copy.removeprefix(self.prefix): name.removeprefix(self.prefix)
+                for copy, name in self.copies.items()
+                if copy not in heads
+            },
             repeated=(),
-            ignored=(*self.ignored, *map(re.escape, sorted(heads | self.copies.keys()))),
+            ignored=(*self.ignored, *map(re.escape, sorted(heads))),
             zeros=tuple(name.removeprefix(self.prefix) for name in self.zeros),
             prefix="",
             forms={**self.forms, f"^{re.escape(self.prefix)}": ""} if self.prefix else self.forms,
