@@ -61,6 +61,11 @@ def shapes_in(folder: Path) -> dict[str, tuple[int, ...]]:
         return {}
 
 
+def shapes_of(stored: Mapping[str, Tensor]) -> Mapping[str, tuple[int, ...]]:
+    """The shapes of tensors; no file is read for them."""
+    return stored.shapes if isinstance(stored, Shards) else {name: tuple(t.shape) for name, t in stored.items()}
+
+
 def recognised(config: Mapping[str, Any], folder: Path, ignore_keys: Sequence[str] = ()) -> type[Family]:
     """The one family that a config and tensors without a name can belong to; the folder's name counts for nothing.
 
@@ -106,7 +111,7 @@ def load_published(
     place = torch.device(device or "cpu")
     with opened(folder) as shards:
         placed = matched(family, spec, shards.shapes, folder)
-        table = family.table(spec).layout(spec, shards)
+        table = family.table(spec).layout(spec, shards.shapes)
         entries = table.entries(spec)
         model = empty_model(spec, place, dtype or default_dtype(place, shards[placed[entries[0].theirs]].dtype))
         if place.type != "meta":
@@ -179,7 +184,7 @@ def differing(family: type[Family], spec: ModelSpec, stored: Mapping[str, Tensor
     """Stored copies of a tensor that are not equal to it -> the name under which it is stored itself."""
     import torch
 
-    table = family.table(spec).layout(spec, stored)
+    table = family.table(spec).layout(spec, shapes_of(stored))
     known = {entry.theirs for entry in table.entries(spec)}
     placed = table.placed(stored, known)
     found: dict[str, str] = {}
