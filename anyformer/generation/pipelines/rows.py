@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import tokenizers
 import torch
 
+from anyformer.data.tokenizer import Tokenizer
 from anyformer.errors import InputError
 from anyformer.generation.params.generation_request import context_length
 from anyformer.generation.pipelines.source import Source
@@ -46,12 +47,16 @@ def check_text(text: Any, i: int) -> str:
     return text
 
 
-def read_rows(source: Source, inputs: Sequence[Any], *, truncation: bool, spelled: bool = False) -> list[Row]:
+def read_rows(
+    source: Source, inputs: Sequence[Any], *, truncation: bool, spelled: bool = False, reader: Tokenizer | None = None
+) -> list[Row]:
     """Ids of each text, or pair of texts, with what the tokenizer's template puts around it.
 
-    `spelled`: a special token that is spelled out in a text, such as [MASK], is that token.
+    `spelled`: a special token that is spelled out in a text, such as [MASK], is that token. `reader` is the tokenizer,
+    unless it is the source's.
     """
-    inner, model = source.reader.spelled if spelled else source.reader.inner, source.model
+    own, model = reader or source.reader, source.model
+    inner = own.spelled if spelled else own.inner
     size, hard = context_length(model, model.decoder if model.spec.topology == "decoder" else model.encoder)
     rows: list[Row] = []
     for i, given in enumerate(inputs):
