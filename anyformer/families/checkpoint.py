@@ -79,6 +79,11 @@ def shapes_in(folder: Path) -> dict[str, tuple[int, ...]]:
         return {}
 
 
+def shapes_of(stored: Mapping[str, Tensor]) -> Mapping[str, tuple[int, ...]]:
+    """The shapes of tensors; no file is read for them."""
+    return stored.shapes if isinstance(stored, Shards) else {name: tuple(t.shape) for name, t in stored.items()}
+
+
 def recognised(config: Mapping[str, Any], folder: Path, ignore_keys: Sequence[str] = ()) -> type[Family]:
     """The one family that a config and tensors without a name can belong to; the folder's name counts for nothing.
 
@@ -220,7 +225,7 @@ def differing(family: type[Family], spec: ModelSpec, stored: Mapping[str, Tensor
     """Stored copies of a tensor that are not equal to it -> the name under which it is stored itself."""
     import torch
 
-    table = family.table(spec).layout(spec, stored)
+    table = family.table(spec).layout(spec, shapes_of(stored))
     known = {entry.theirs for entry in table.entries(spec)}
     placed = table.placed(stored, known)
     found: dict[str, str] = {}
