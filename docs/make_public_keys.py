@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from anyformer.families.family import families
+from anyformer.families.towers import TOWERS
 
 PLACE = Path(__file__).parents[1] / "anyformer" / "families" / "public_keys.json"
 CONFIGS = ("configuration_utils.py", "modeling_rope_utils.py", "integrations/heterogeneity/configuration_utils.py")
@@ -131,7 +132,7 @@ def names_of(files: Iterable[Path], root: Path) -> set[str]:
 
 def folders(root: Path) -> dict[str, Path]:
     """Public class -> the module that defines it."""
-    wanted = {family.architectures[0] for family in families()}
+    wanted = {each.architectures[0] for each in (*families(), *TOWERS)}
     found: dict[str, Path] = {}
     for file in sorted((root / "models").glob("*/modeling_*.py")):
         text = file.read_text(encoding="utf-8")

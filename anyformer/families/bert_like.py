@@ -55,8 +55,11 @@ class BertLike(Family):
     """Names of the masked-LM head, of its layer and of its norm."""
     output: ClassVar[str] = ""
     """Name of the output matrix and of its only bias, if they are no part of the head."""
+    layers: ClassVar[str] = "encoder.layer"
     parts: ClassVar[Mapping[str, str]] = PARTS
-    """What the class calls the parts of a layer."""
+    """What the class calls its list of layers, within the body, and the parts of each."""
+    embedding_norm: ClassVar[str] = "embeddings.LayerNorm"
+    """What it calls the norm of the embeddings, within the body."""
     final: ClassVar[str] = ""
     """What it calls the norm after the last layer, within the body; empty: it has none."""
     unread: ClassVar[tuple[str, ...]] = ()
@@ -83,9 +86,9 @@ class BertLike(Family):
                 Rule(table, "embed.tokens.weight"),
                 Rule(f"{front}.token_type_embeddings.weight", "embed.types.weight"),
                 Rule(f"{front}.position_embeddings.weight", f"{stack}.positions.0.table"),
-                Rule(f"{front}.LayerNorm.{{p}}", f"{stack}.embedding_norm.{{p}}"),
+                Rule(f"{cls.body}.{cls.embedding_norm}.{{p}}", f"{stack}.embedding_norm.{{p}}"),
                 *cls.rules(spec),
-                *block_rules(f"{cls.body}.encoder.layer.{{i}}", cls.parts, f"{stack}.blocks.{{i}}"),
+                *block_rules(f"{cls.body}.{cls.layers}.{{i}}", cls.parts, f"{stack}.blocks.{{i}}"),
                 Rule(f"{cls.body}.{cls.final}.{{p}}", f"{stack}.final_norm.{{p}}"),
                 Rule(f"{head}.{dense}.{{p}}", "head.dense.{p}"),
                 Rule(f"{head}.{norm}.{{p}}", "head.norm.{p}"),

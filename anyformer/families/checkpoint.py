@@ -15,7 +15,17 @@ from anyformer.errors import CheckpointError, InputError, SpecError
 from anyformer.families.config_values import without
 from anyformer.families.family import Family, families, family_of
 from anyformer.families.quantization import quantization_of
-from anyformer.families.shards import CONFIG, CONFIG_BYTES, INDEX, SINGLE, Shards, headers_of, opened, read_json
+from anyformer.families.shards import (
+    CONFIG,
+    CONFIG_BYTES,
+    INDEX,
+    SENTENCE,
+    SINGLE,
+    Shards,
+    headers_of,
+    opened,
+    read_json,
+)
 from anyformer.families.statemap import JOINED, Entry, StateMap, uncovered
 from anyformer.files import replace_file
 from anyformer.specs.model import ModelSpec
@@ -38,8 +48,15 @@ TYING = ("tie_word_embeddings", "share_encoder_decoder_embeddings")
 
 
 def described(folder: Path, ignore_keys: Sequence[str] = ()) -> tuple[type[Family], ModelSpec]:
-    """The family and the spec of a published checkpoint, from its config.json."""
+    """The family and the spec of a published checkpoint, from its config.json.
+
+    Folders of sentence-transformers hold a body, though the config of many still names the class that it was taken from.
+    """
     config, family = read_json(folder / CONFIG, CONFIG_BYTES), family_in(folder, ignore_keys)
+    if family.bodies and any((folder / name).is_file() for name in SENTENCE):
+        config |= {"architectures": [family.bodies[0]]}
+    if family.tower is not None:
+        config = family.tower.settled(config, shapes_in(folder))
     return family, family.spec_from(config, str(folder / CONFIG), ignore_keys)
 
 
@@ -53,15 +70,20 @@ def family_in(folder: Path, ignore_keys: Sequence[str] = ()) -> type[Family]:
     return recognised(config, folder, ignore_keys) if nameless else family_of(config, str(folder / CONFIG))
 
 
+def shapes_in(folder: Path) -> dict[str, tuple[int, ...]]:
+    """Stored names and shapes of a checkpoint; none where it can't be read."""
+    try:
+        return {name: place.shape for held in headers_of(folder).values() for name, place in held.tensors.items()}
+    except CheckpointError:
+        return {}
+
+
 def recognised(config: Mapping[str, Any], folder: Path, ignore_keys: Sequence[str] = ()) -> type[Family]:
     """The one family that a config and tensors without a name can belong to; the folder's name counts for nothing.
 
     Of several, all must mean the same model, or one only be as old as such files are. A refusal says what to write.
     """
-    try:
-        stored = {name: place.shape for held in headers_of(folder).values() for name, place in held.tensors.items()}
-    except CheckpointError:
-        stored = {}
+    stored = shapes_in(folder)
     fitting: dict[type[Family], ModelSpec] = {}
     for family in sorted(families(), key=lambda family: family.second):
         kept = without(config, ignore_keys)
@@ -109,6 +131,8 @@ def load_published(
             fill(model, entries, placed, shards, str(folder))
             check_copies(family, spec, shards)
             check_computed(table, shards, str(folder))
+        places = {name: file.header.tensors[name] for name, file in shards.files.items()}
+        say_left_out(table, {name: place.end - place.begin for name, place in places.items()}, str(folder))
     model.family = family.kind
     return model
 
@@ -252,6 +276,18 @@ def check_computed(table: StateMap, stored: Mapping[str, Tensor], where: str) ->
                     f"{where}: {name}: {why}. The public class would read it, and here positions are computed, so the "
                     "model would be another one; if the table is damaged, take it out of the file"
                 )
+
+
+def say_left_out(table: StateMap, sizes: Mapping[str, int], where: str) -> None:
+    """Say how much of a multimodal checkpoint is no part of the language model; `sizes` are bytes by name."""
+    others = re.compile("|".join(f"(?:{pattern})" for pattern in table.others) or r"(?!)")
+    if left := [name for name in sizes if others.fullmatch(name)]:
+        parts = sorted({re.sub(r"^(model\.)?(\w+).*", r"\1\2", name) for name in left})
+        total = sum(sizes[name] for name in left) / 1e6
+        warnings.warn(
+            f"{where}: this is the language model alone; left out: {len(left)} tensors, {total:,.1f} MB ({', '.join(parts)})",
+            stacklevel=4,
+        )
 
 
 def check_exportable(model: Model) -> None:

@@ -18,6 +18,7 @@ from anyformer.families.config_keys import COMMON, Key, SpecView, read_ids, writ
 from anyformer.families.config_values import HARMLESS, REMOTE, Values, has, read_by, without
 from anyformer.families.key_groups import LAYERS, Arrangement, KeyGroup, crossed
 from anyformer.families.statemap import StateMap
+from anyformer.families.towers import Tower, inside, tower_of
 from anyformer.families.unsupported import unsupported
 from anyformer.parts.positions.rope import Rope
 from anyformer.registry import OpenAxis
@@ -194,7 +195,7 @@ BASE: dict[str, Any] = {
 """What a family's base has unless it says otherwise."""
 
 
-OWN = ("presets", "model_type", "also_types", "before_types", "exempt")
+OWN = ("presets", "model_type", "also_types", "before_types", "coded", "exempt")
 """What a family does not take over from a relative that it is derived from."""
 
 
@@ -209,17 +210,23 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     presets: ClassVar[tuple[Preset, ...]] = ()
     architectures: ClassVar[tuple[str, ...]] = ()
     """Names of the public classes whose checkpoints it reads; it writes the first."""
+    tower: ClassVar[Tower | None] = None
+    """The multimodal class around it (see `inside`)."""
     bodies: ClassVar[tuple[str, ...]] = ()
     """Names of the public classes without a head, whose answer is the states; it writes the first. Unless given, the
     public library's name for it; an encoder-decoder has none."""
     model_type: ClassVar[str] = ""
     """Its kind, unless given."""
+    coded: ClassVar[bool] = False
+    """Its classes were code beside the weights before the public library had them; files that name that code are read."""
     also_types: ClassVar[tuple[str, ...]] = ()
     """Other types whose class it is too, or what the type was called in older files."""
     before_types: ClassVar[bool] = False
     """It was released when configs had no `model_type` yet: one without any name is rather its than a younger family's."""
     exempt: ClassVar[str] = ""
     """What its public class computes otherwise, and is not followed or can't be compared, in one clause."""
+    both_ways: ClassVar[bool] = False
+    """A decoder whose class may be told to let tokens see later ones, and is an encoder then."""
     second: ClassVar[bool] = False
     """Its class computes what an older one does; a spec that looks for a class to be saved as is offered it last. So is
     a family that is derived from another.
@@ -283,12 +290,16 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         return spec
 
     @classmethod
-    def parse(cls, config: Mapping[str, Any]) -> tuple[dict[str, Any], Values]:
-        """What a config has otherwise than the family's base, and its values with all problems."""
+    def parse(cls, config: Mapping[str, Any], reader: str = "") -> tuple[dict[str, Any], Values]:
+        """What a config has otherwise than the family's base, and its values with all problems.
+
+        `reader` is the public class that reads it, unless that is the family's own.
+        """
         problems = Problems()
         if wrong := cls._remote(config):
             problems.add(REMOTE, wrong)
-        values = Values(without(config, [REMOTE]), COMMON | cls.keys, problems, read_by(cls.architectures[0]))
+        reads = read_by(reader or cls.architectures[0])
+        values = Values(without(config, [REMOTE]), COMMON | cls.keys, problems, reads)
         own = {} if problems.found else cls.read(values)
         if own and cls.is_body(config):
             own = {name: value for name, value in own.items() if name.partition(".")[0] not in ("head", "loss")}
@@ -314,6 +325,9 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         model = str(remote.get("AutoModelForCausalLM")) if isinstance(remote, Mapping) else ""
         own = [name for name in cls.architectures if read_by(name) is None and model.endswith(f".{name}")]
         if own and config.get("architectures") == own:
+            return ""
+        stem = _stem(cls.architectures[0])
+        if cls.coded and all(name.rpartition(".")[2].startswith(stem) for name in named):
             return ""
         return (
             f"names code beside the weights ({', '.join(named)}), which is never run, so what it computes is not known; no "
@@ -358,8 +372,9 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         name = cls.bodies[0] if body else cls.architectures[0]
         title = f"as a checkpoint of {name}"
         base = BASE | cls.base | ({"head": {"kind": NoHead.kind}} if body else {})
+        topology = "encoder" if cls.both_ways and spec.topology == "encoder" else base.get("topology", "decoder")
         ends = {
-            "topology": (spec.topology, base.get("topology", "decoder")),
+            "topology": (spec.topology, topology),
             "embed.kind": (spec.embed.kind, base["embed"]["kind"]),
             "head.kind": (spec.head.kind, base["head"]["kind"]),
         }
@@ -409,7 +424,7 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
         """Where the tensors of a checkpoint of this spec go, all named as in the class with the head."""
-        return cls.tensors
+        return cls.tensors.as_encoder() if spec.topology == "encoder" else cls.tensors
 
     @classmethod
     def table(cls, spec: ModelSpec) -> StateMap:
@@ -423,8 +438,13 @@ def families() -> list[type[Family]]:
     return [family for family in found if family is not None and family.architectures]
 
 
-def family_of(config: Mapping[str, Any], source: str = "") -> type[Family]:
-    """The family whose checkpoints a config describes, by its `architectures`, or else its `model_type`."""
+def family_of(config: Mapping[str, Any], source: str = "", where: str = "") -> type[Family]:
+    """The family whose checkpoints a config describes, by its `architectures`, or else its `model_type`.
+
+    Keys are named with `where` in front of them.
+    """
+    if (tower := tower_of(config)) is not None:
+        return inside(tower, family_of({"model_type": tower.text_type(config, source)}, source, "text_config."))
     named, kind = config.get("architectures"), config.get("model_type")
     known = {name: family for family in families() for name in (*family.architectures, *family.bodies)}
     if isinstance(named, list) and named:
@@ -442,9 +462,10 @@ def family_of(config: Mapping[str, Any], source: str = "") -> type[Family]:
     types = {name: family for family in ordered for name in (family.model_type, *family.also_types)}
     if not isinstance(kind, str) or kind not in types:
         if need := _need(kind):
-            raise SpecError([f"model_type: {kind!r} can't be read yet{need}"], source)
+            raise SpecError([f"{where}model_type: {kind!r} can't be read yet{need}"], source)
         given = "is missing" if kind is None else f"{kind!r} is unknown"
-        why = f"model_type: {given}, and there are no architectures{_near_class(str(kind), types)}; write the right one"
+        known = _near_class(str(kind), types)
+        why = f"{where}model_type: {given}, and there are no architectures{known}; write the right one"
         raise SpecError([why], source)
     return types[kind]
 

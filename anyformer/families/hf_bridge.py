@@ -6,7 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anyformer.errors import CapabilityError, CheckpointError, InputError
-from anyformer.families.checkpoint import check_computed, differing, family_for, fill, matched, published, untying
+from anyformer.families.checkpoint import (
+    check_computed,
+    differing,
+    family_for,
+    fill,
+    matched,
+    published,
+    say_left_out,
+    untying,
+)
 from anyformer.families.config_values import REMOTE
 from anyformer.families.family import family_of
 from anyformer.families.quantization import quantization_of
@@ -56,6 +65,7 @@ def from_hf(hf_model: Any) -> Model:
     check_computed(table, tensors, name)
     model = empty_model(spec, first.device, first.dtype)
     fill(model, table.entries(spec), placed, tensors, name, copy=True)
+    say_left_out(table, {held: tensor.nbytes for held, tensor in tensors.items()}, name)
     model.family = family.kind
     return model.train(hf_model.training)
 
@@ -73,10 +83,12 @@ def to_hf(model: Model, family: str | None = None) -> Any:
     cls = public_class(config["architectures"][0])
     tensors = {name: tensor.clone() for name, tensor in published(model, found)}
     made = cls.from_pretrained(None, config=cls.config_class.from_dict(config), state_dict=tensors, dtype=first.dtype)
-    for name, held in made.named_parameters():
+    table = found.weights(model.spec)
+    for name, held in (*made.named_parameters(), *made.named_buffers()):
         # Some classes make a table in fp32, whatever they are asked for.
-        if held.dtype != first.dtype and name in tensors:
-            held.data = tensors[name].to(held.device)
+        stored = tensors.get(table.current(name, tensors.keys()))
+        if stored is not None and held.dtype != first.dtype:
+            held.data = stored.to(held.device)
     return made.to(first.device).train(model.training)
 
 

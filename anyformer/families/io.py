@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from anyformer.errors import CheckpointError, InputError, SpecError
 from anyformer.families.gguf.header import is_gguf
 from anyformer.families.quantization import FLOATS
-from anyformer.families.shards import CONFIG, headers_of, opened, widest
+from anyformer.families.shards import CONFIG, SENTENCE, headers_of, opened, widest
 from anyformer.files import settle
 from anyformer.model.safetensors_header import read_header
 from anyformer.specs.model import ModelSpec
@@ -32,6 +32,7 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 HUB_FILES = (
     "config.json", "*.safetensors", "model.safetensors.index.json", "tokenizer.json", "tokenizer_config.json",
     "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "vocab.txt", "generation_config.json", "chat_template.jinja",
+    "modules.json", "sentence_bert_config.json", "config_sentence_transformers.json", "[0-9]_*/*.json",
 )  # fmt: skip
 
 
@@ -79,7 +80,7 @@ def fetched(name: str, revision: str | None = None) -> Path:
     except (HfHubHTTPError, OSError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CheckpointError(f"{name}: there is no such directory, and the hub gives none: {first}") from error
-    if not (found / "config.json").is_file():
+    if not any((found / name).is_file() for name in (CONFIG, SENTENCE[0])):
         raise CheckpointError(f"{name}: its copy in the local cache ({found}) has no config.json")
     return found
 

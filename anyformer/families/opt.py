@@ -10,6 +10,18 @@ from anyformer.families.gpt2 import BASE
 from anyformer.families.statemap import Rule, StateMap, decoder_map
 from anyformer.specs.model import ModelSpec
 
+PARTS = {
+    **{name: f"self_attn.{name}_proj" for name in "qkv"},
+    **{"o": "self_attn.out_proj", "up": "fc1", "down": "fc2", "tokens": "embed_tokens"},
+}
+"""Parts of a block, as all of fairseq's decoders have them, and the table of tokens."""
+
+
+def norms(slot: str) -> dict[str, str]:
+    """The norms of a block: before its branches (inner) or behind the additions (after)."""
+    return {f"attention_{slot}": "self_attn_layer_norm", f"ffn_{slot}": "final_layer_norm"}
+
+
 SHARED: dict[str, Any] = {"vocab": 50272, "context": 2048, "ids.pad": 1, "ids.bos": 2, "ids.eos": [2]}
 
 
@@ -76,10 +88,7 @@ class OPT(Family, kind="opt"):
         slot = "inner" if spec.stacks[-1].layers[0].norm.of_attention() == "pre" else "after"
         found = decoder_map(
             "model.decoder.layers",
-            {name: f"self_attn.{name}_proj" for name in "qkv"}
-            | {"o": "self_attn.out_proj", "up": "fc1", "down": "fc2", "tokens": "embed_tokens"}
-            | {f"attention_{slot}": "self_attn_layer_norm", f"ffn_{slot}": "final_layer_norm"}
-            | {"positions": "embed_positions", "final": "final_layer_norm"},
+            PARTS | norms(slot) | {"positions": "embed_positions", "final": "final_layer_norm"},
             Rule("model.decoder.project_in.weight", "embed.project.weight"),
             Rule("model.decoder.project_out.weight", "head.project.weight"),
         )

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from anyformer.parts.quantized import Numbers
 
 CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+SENTENCE = ("modules.json", "sentence_bert_config.json")
+"""Files of sentence-transformers: where one of them is, the model is used without a head, whatever its config says."""
 CONFIG_BYTES, INDEX_BYTES = 2**22, 2**26
 """Longest files that are parsed: published ones are a few kilobytes, and a few megabytes for an index."""
 SHARD = re.compile(r"[\w.-]+\.safetensors")
@@ -35,18 +37,23 @@ PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.gguf")
 
 def read_json(file: Path, most: int) -> dict[str, Any]:
     """A JSON file that holds one table."""
+    found = read_any_json(file, most)
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{file}: holds {type(found).__name__}, not a table of keys")
+    return found
+
+
+def read_any_json(file: Path, most: int) -> Any:
+    """A JSON file, whatever it holds."""
     try:
         inside(file, file.parent)
         if file.stat().st_size > most:
             raise CheckpointError(f"{file}: is {file.stat().st_size} bytes long; at most {most} are read")
-        found = json.loads(file.read_text(encoding="utf-8-sig"))
+        return json.loads(file.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise CheckpointError(f"{file}: can't be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{file}: is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise CheckpointError(f"{file}: holds {type(found).__name__}, not a table of keys")
-    return found
 
 
 def shard_names(folder: Path) -> list[str]:

@@ -7,7 +7,7 @@ model is either a family's or stands here, never both.
 import functools
 
 NEEDS: dict[str, str] = {
-    "multi-head latent attention": "axk1 deepseek_v2 deepseek_v3 glm4_moe_lite kimi_k2 longcat_flash minicpm3 youtu",
+    "multi-head latent attention": "axk1 deepseek_v2 deepseek_v3 glm4_moe_lite kimi_k2 kimi_k25 longcat_flash minicpm3 youtu",
     "multi-head latent attention over keys that an indexer selects": "axk2 deepseek_v32 glm_moe_dsa hy_v4",
     "compressed keys and values, several residual streams and routing by token id": "deepseek_v4",
     "a gate on the output of attention": "afmoe beam laguna",

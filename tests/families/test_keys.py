@@ -9,7 +9,17 @@ from anyformer.errors import SpecError
 from anyformer.families.checkpoint import family_for
 from anyformer.families.config_keys import COMMON
 from anyformer.families.family import Family, families, family_of
-from anyformer.families.statemap import Joined, PerHead, Rule, Shaped, Slice, StateMap, Transposed, uncovered
+from anyformer.families.statemap import (
+    HalvesSwapped,
+    Joined,
+    PerHead,
+    Rule,
+    Shaped,
+    Slice,
+    StateMap,
+    Transposed,
+    uncovered,
+)
 from anyformer.families.zoo import named
 from tests.families.cases import gathered
 
@@ -283,10 +293,23 @@ def test_spec_that_no_family_holds_names_the_nearest_and_what_stands_in_the_way(
         (PerHead(2), [(6, 5), (6, 5), (6, 5)]),
         (PerHead(2), [(6,), (6,), (6,)]),
         (PerHead(2), [(12, 5), (4, 5), (4, 5)]),
+        (HalvesSwapped(4), [(12, 5)]),
+        (HalvesSwapped(4), [(12,)]),
         (Shaped((1, 7)), [(7,)]),
         (Shaped((4, 2, 3)), [(4, 6)]),
     ],
-    ids=["joined", "transposed", "one transposed", "per head", "per head biases", "per group", "row", "shaped"],
+    ids=[
+        "joined",
+        "transposed",
+        "one transposed",
+        "per head",
+        "per head biases",
+        "per group",
+        "halves",
+        "halves of biases",
+        "row",
+        "shaped",
+    ],
 )
 def test_op_undone_gives_the_same_elements(op, shapes):
     import torch

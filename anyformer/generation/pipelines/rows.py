@@ -46,13 +46,17 @@ def check_text(text: Any, i: int) -> str:
     return text
 
 
-def read_rows(source: Source, inputs: Sequence[Any], *, truncation: bool, spelled: bool = False) -> list[Row]:
+def read_rows(
+    source: Source, inputs: Sequence[Any], *, truncation: bool, spelled: bool = False, most: int | None = None
+) -> list[Row]:
     """Ids of each text, or pair of texts, with what the tokenizer's template puts around it.
 
-    `spelled`: a special token that is spelled out in a text, such as [MASK], is that token.
+    `spelled`: a special token that is spelled out in a text, such as [MASK], is that token. `most`: tokens that are left
+    of a text that is cut, if not as many as the model reads.
     """
     inner, model = source.reader.spelled if spelled else source.reader.inner, source.model
     size, hard = context_length(model, model.decoder if model.spec.topology == "decoder" else model.encoder)
+    size = size if most is None else min(size, most)
     rows: list[Row] = []
     for i, given in enumerate(inputs):
         text, pair = given, None
@@ -109,6 +113,8 @@ class Reader:
 
     spelled = False
     """Whether special tokens may be spelled out in a text."""
+    most: int | None = None
+    """Tokens that are left of a text that is cut; None: as many as the model reads."""
 
     def __init__(self, source: Source, model: Model | None = None) -> None:
         self.source, self.model = source, model or source.model
@@ -121,7 +127,7 @@ class Reader:
     ) -> Any:
         """What `answer(output, b, row)` makes of row b of each pass: of a text alone, or of each text of a list."""
         given, alone = listed(inputs)
-        rows = read_rows(self.source, given, truncation=truncation, spelled=self.spelled)
+        rows = read_rows(self.source, given, truncation=truncation, spelled=self.spelled, most=self.most)
         for i, row in enumerate(rows):
             self.check(i, row)
         found: list[Any] = [None] * len(rows)

@@ -18,6 +18,7 @@ from anyformer.families.hf_bridge import from_hf
 from anyformer.families.io import find_folder, load
 from anyformer.families.shards import CONFIG, CONFIG_BYTES, read_json
 from anyformer.generation.chat.template import ChatTemplate, read_template
+from anyformer.generation.pipelines.sentence import transformer_folder
 from anyformer.model.model import Model
 
 GENERATION = "generation_config.json"
@@ -42,6 +43,8 @@ class Source:
     """Ids that end an answer."""
     config: Mapping[str, Any]
     """The config.json of a published model."""
+    folder: Path | None = None
+    """Where it was read from."""
 
     @property
     def reader(self) -> Tokenizer:
@@ -82,7 +85,7 @@ def open_source(
     place, public = _device(device), sys.modules.get("transformers")
     folder: Path | None = None
     if isinstance(model, str | Path):
-        folder = find_folder(model)
+        folder = transformer_folder(find_folder(model))
         made = load(folder, place, dtype, ignore_keys=ignore_keys)
     elif isinstance(model, Model):
         made = model
@@ -103,7 +106,7 @@ def open_source(
     config = _table(folder, CONFIG, CONFIG_BYTES)
     return Source(
         model=made, tokenizer=read, source_tokenizer=own, labels=_labels(labels, config, made), template=template, tokens=tokens,
-        stop=stop_ids(made, folder), config=config,
+        stop=stop_ids(made, folder), config=config, folder=folder,
     )  # fmt: skip
 
 
