@@ -56,6 +56,8 @@ class Architecture:
     """Its keys, without its name before them -> those of the family's config."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """What configs of such files have besides."""
+    experts: bool = False
+    """Whether it is the one with experts, of those with this name."""
     permuted: bool = False
     """Whether rows of q and k stand in pairs, as the kernel of llama.cpp turns them, and not in halves."""
     norm_offset: float = 0.0
@@ -218,26 +220,35 @@ def _write_gemma3(config: Mapping[str, Any]) -> dict[str, Any]:
 
 WINDOW = {"attention.sliding_window": "sliding_window"}
 
-ARCHITECTURES: dict[str, Architecture] = {
-    made.name: made
-    for made in (
-        Architecture(name="llama", family="llama", keys=SIZES | HEAD_DIM, permuted=True, read=_rope, write=_write_rope, also=ROPE),
-        Architecture(name="qwen2", family="qwen2", keys=SIZES, read=_rope, write=_write_rope, also=ROPE,
-                     fixed={"use_sliding_window": False}),
-        Architecture(name="qwen3", family="qwen3", keys=SIZES | HEAD_DIM, read=_rope, write=_write_rope, also=ROPE,
-                     fixed={"use_sliding_window": False}),
-        Architecture(name="gemma2", family="gemma2", keys=SIZES | HEAD_DIM | WINDOW, norm_offset=1.0,
-                     read=_gemma(GEMMA2_LARGE), write=_write_gemma2,
-                     also=frozenset(("attn_logit_softcapping", "final_logit_softcapping"))),
-        Architecture(name="gemma3", family="gemma3", keys=SIZES | HEAD_DIM | WINDOW, norm_offset=1.0, read=_gemma3,
-                     write=_write_gemma3, fixed={"rope_theta": 1e6},
-                     also=ROPE | {"attention.sliding_window_pattern", "rope.freq_base_swa", "final_logit_softcapping"}),
-        Architecture(name="phi3", family="phi3", keys=SIZES, read=_phi3, write=_write_phi3,
-                     also=ROPE | {"attention.sliding_window"}),
-        Architecture(name="gpt2", family="gpt2", transposed=("attn_qkv", "attn_output", "ffn_up", "ffn_down"), keys={
-            "context_length": "n_positions", "embedding_length": "n_embd", "block_count": "n_layer",
-            "feed_forward_length": "n_inner", "attention.head_count": "n_head",
-            "attention.layer_norm_epsilon": "layer_norm_epsilon",
-        }),
-    )
+EXPERTS = {
+    "expert_count": "num_experts", "expert_used_count": "num_experts_per_tok",
+    "expert_feed_forward_length": "moe_intermediate_size",
 }  # fmt: skip
+
+ARCHITECTURES: tuple[Architecture, ...] = (
+    Architecture(name="llama", family="llama", keys=SIZES | HEAD_DIM, permuted=True, read=_rope, write=_write_rope, also=ROPE),
+    Architecture(name="qwen2", family="qwen2", keys=SIZES, read=_rope, write=_write_rope, also=ROPE,
+                 fixed={"use_sliding_window": False}),
+    Architecture(name="qwen3", family="qwen3", keys=SIZES | HEAD_DIM, read=_rope, write=_write_rope, also=ROPE,
+                 fixed={"use_sliding_window": False}),
+    Architecture(name="gemma2", family="gemma2", keys=SIZES | HEAD_DIM | WINDOW, norm_offset=1.0,
+                 read=_gemma(GEMMA2_LARGE), write=_write_gemma2,
+                 also=frozenset(("attn_logit_softcapping", "final_logit_softcapping"))),
+    Architecture(name="gemma3", family="gemma3", keys=SIZES | HEAD_DIM | WINDOW, norm_offset=1.0, read=_gemma3,
+                 write=_write_gemma3, fixed={"rope_theta": 1e6},
+                 also=ROPE | {"attention.sliding_window_pattern", "rope.freq_base_swa", "final_logit_softcapping"}),
+    Architecture(name="phi3", family="phi3", keys=SIZES, read=_phi3, write=_write_phi3,
+                 also=ROPE | {"attention.sliding_window"}),
+    Architecture(name="gpt2", family="gpt2", transposed=("attn_qkv", "attn_output", "ffn_up", "ffn_down"), keys={
+        "context_length": "n_positions", "embedding_length": "n_embd", "block_count": "n_layer",
+        "feed_forward_length": "n_inner", "attention.head_count": "n_head",
+        "attention.layer_norm_epsilon": "layer_norm_epsilon",
+    }),
+    Architecture(name="llama", experts=True, family="mixtral", permuted=True, read=_rope, write=_write_rope, also=ROPE,
+                 keys=SIZES | HEAD_DIM | EXPERTS | {"expert_count": "num_local_experts"}, fixed={"sliding_window": None}),
+    Architecture(name="qwen2moe", experts=True, family="qwen2_moe", read=_rope, write=_write_rope, also=ROPE,
+                 keys=SIZES | EXPERTS | {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"},
+                 fixed={"use_sliding_window": False, "norm_topk_prob": False}),
+    Architecture(name="qwen3moe", experts=True, family="qwen3_moe", read=_rope, write=_write_rope, also=ROPE,
+                 keys=SIZES | HEAD_DIM | EXPERTS, fixed={"use_sliding_window": False, "norm_topk_prob": True}),
+)  # fmt: skip

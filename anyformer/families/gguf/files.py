@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ from anyformer.families.checkpoint import check_exportable, fill, matched, numbe
 from anyformer.families.family import Family, differences
 from anyformer.families.gguf.architectures import ARCHITECTURES, FACTORS, LONG, SHORT, Architecture, llama3_factors
 from anyformer.families.gguf.header import Block, Header, library, read_header
-from anyformer.families.gguf.tensors import ENDS, GgufTensors, names_of, number, spec_of_header
+from anyformer.families.gguf.tensors import ENDS, SHARED_GATE, GgufTensors, names_of, number, spec_of_header
 from anyformer.files import replace_file
 from anyformer.specs.model import ModelSpec
 
@@ -73,7 +75,7 @@ def written_as(spec: ModelSpec, read_from: str | None = None) -> tuple[Architect
     What none can hold is named, by what the nearest can't.
     """
     found: list[tuple[Architecture, SpecError]] = []
-    for kind in sorted(ARCHITECTURES.values(), key=lambda kind: kind.family != read_from):
+    for kind in sorted(ARCHITECTURES, key=lambda kind: kind.family != read_from):
         family = Family.named(kind.family)
         if family is None:
             continue
@@ -88,6 +90,10 @@ def written_as(spec: ModelSpec, read_from: str | None = None) -> tuple[Architect
             (name, mine, theirs) for name, mine, theirs in differences(spec, other) if _single(mine) != _single(theirs)
         ]
         if not pairs:
+            own = next((other for other, _ in found if other.family == read_from), None)
+            if own is not None:
+                why = f"was read from {own.name}, which can't hold it any more; it is written as {kind.name}"
+                warnings.warn(f"model: {why}", stacklevel=3)
             return kind, config
         lines = [f"{name}: is {mine!r:.60}, but such files mean {theirs!r:.60}" for name, mine, theirs in pairs]
         found.append((kind, SpecError(lines)))
@@ -107,7 +113,7 @@ def planned(kind: Architecture, config: Mapping[str, Any], spec: ModelSpec) -> H
     dims = spec.dims(spec.stacks[-1].layers[0], spec.stacks[-1])
     sizes = {"attention.head_count_kv": dims.kv_heads, "feed_forward_length": dims.ffn_width}
     given = {key: config[name] for key, name in kind.keys.items() if config.get(name) is not None}
-    given |= {key: value for key, value in sizes.items() if key in kind.keys}
+    given |= {key: value for key, value in sizes.items() if key in kind.keys and key not in given}
     given |= {"vocab_size": spec.vocab}
     if "rope.freq_base" in kind.keys:
         given |= {"rope.dimension_count": dims.head_dim}
@@ -122,7 +128,7 @@ def planned(kind: Architecture, config: Mapping[str, Any], spec: ModelSpec) -> H
     entries = [] if family is None else family.table(spec).entries(spec)
     names = names_of(kind, [entry.theirs for entry in entries], spec.depth)
     plain = library().GGMLQuantizationType.F32
-    shapes = {names[entry.theirs]: entry.shape for entry in entries if entry.theirs in names}
+    shapes = dict(_stored_shapes(kind, [(entry.theirs, entry.shape) for entry in entries], names))
     return Header(Path(kind.name), metadata, {name: Block(plain, shape, 0, 0) for name, shape in shapes.items()})
 
 
@@ -172,9 +178,7 @@ def save_gguf(model: Model, path: str | Path, kind: str = "f16", more: Mapping[s
             _add(writer, key, value)
         for name, values in factors.items():
             writer.add_tensor_info(name, (len(values),), np.dtype(np.float32), 4 * len(values))
-        for name, shape in _shapes(family, model.spec):
-            own = names[name]
-            stored = shape[::-1] if _is_matrix(found, own) else shape
+        for own, stored in _stored_shapes(found, _shapes(family, model.spec), names):
             made = _type(own, stored, kind)
             size = int(np.prod(package.quant_shape_to_byte_shape(stored, made))) if stored else 0
             writer.add_tensor_info(own, stored, np.dtype(np.float32), size, raw_dtype=made)
@@ -184,8 +188,9 @@ def save_gguf(model: Model, path: str | Path, kind: str = "f16", more: Mapping[s
             writer.write_ti_data_to_file()
             for values in factors.values():
                 writer.write_tensor_data(np.array(values, np.float32))
-            for name, tensor in published(model, family):
-                writer.write_tensor_data(_stored(found, names[name], tensor, heads, kind))
+            for own, group in itertools.groupby(published(model, family), lambda pair: names[pair[0]]):
+                tensors = [_stored(found, own, tensor, heads, kind) for _, tensor in group]
+                writer.write_tensor_data(tensors[0] if "_exps." not in own else np.stack(tensors))
         finally:
             writer.close()
 
@@ -197,6 +202,21 @@ def _shapes(family: type[Family], spec: ModelSpec) -> Iterator[tuple[str, tuple[
         yield entry.theirs, entry.shape
 
 
+def _stored_shapes(
+    kind: Architecture, shapes: Iterable[tuple[str, tuple[int, ...]]], names: Mapping[str, str]
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Names and shapes in a file, of all that it has a name for."""
+    known = [(names[name], shape) for name, shape in shapes if name in names]
+    for own, group in itertools.groupby(known, lambda pair: pair[0]):
+        found = [shape for _, shape in group]
+        if "_exps." in own:
+            yield own, (len(found), *found[0])
+        elif own.endswith(SHARED_GATE):
+            yield own, found[0][1:]
+        else:
+            yield own, found[0][::-1] if _is_matrix(kind, own) else found[0]
+
+
 def _is_matrix(kind: Architecture, own: str) -> bool:
     """Whether the family stores it the other way round."""
     return own.endswith(".weight") and any(f".{part}." in own for part in kind.transposed)
@@ -204,7 +224,7 @@ def _is_matrix(kind: Architecture, own: str) -> bool:
 
 def _type(own: str, shape: tuple[int, ...], kind: str) -> Any:
     types = library().GGMLQuantizationType
-    if len(shape) < 2 or own == "position_embd.weight":
+    if len(shape) < 2 or own == "position_embd.weight" or "ffn_gate_inp" in own:
         return types.F32
     # Rows that blocks do not divide stay whole, as llama.cpp's converter has it.
     return types.F16 if kind == "q8_0" and shape[-1] % 32 else types[kind.upper()]
@@ -217,6 +237,8 @@ def _stored(kind: Architecture, own: str, tensor: Tensor, heads: Mapping[str, in
     part = next((part for part in heads if f".{part}" in own), None)
     if kind.permuted and part is not None:
         made = made.reshape(heads[part], 2, -1, *made.shape[1:]).swapaxes(1, 2).reshape(made.shape)
+    if own.endswith(SHARED_GATE):
+        made = made[0]
     if kind.norm_offset and own.endswith("norm.weight"):
         made = made + np.float32(kind.norm_offset)
     if not np.isfinite(made).all():

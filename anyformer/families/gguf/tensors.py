@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
     from anyformer.parts.quantized import Numbers
 
+EXPERT = re.compile(r"\.experts\.(\d+)\.")
+SHARED_GATE = "ffn_gate_inp_shexp.weight"
+"""A matrix of one row, which is a list there."""
 CHUNK = 1 << 22
 """Weights that are dequantised at a time."""
 PLAIN = ("F32", "F16", "BF16")
@@ -32,13 +36,18 @@ ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
 def architecture_of(header: Header) -> Architecture:
     """The architecture that a file names."""
     name = header.metadata.get("general.architecture")
-    if not isinstance(name, str) or name not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
+    experts = bool(header.metadata.get(f"{name}.expert_count"))
+    found = [kind for kind in ARCHITECTURES if kind.name == name and kind.experts == experts]
+    if not found:
+        if any(kind.name == name for kind in ARCHITECTURES):
+            why = "is missing" if not experts else "is not 0, and we know no such model with experts"
+            raise SpecError([f"{name}.expert_count: {why}"], str(header.file))
+        known = ", ".join(dict.fromkeys(kind.name for kind in ARCHITECTURES))
         raise SpecError([f"general.architecture: {name!r:.60} can't be read (known: {known})"], str(header.file))
     if header.metadata.get("split.count", 1) not in (0, 1):
         why = "is one of several files; put them together first (llama-gguf-split --merge)"
         raise SpecError([f"split.count: {header.metadata['split.count']}: {why}"], str(header.file))
-    return ARCHITECTURES[name]
+    return found[0]
 
 
 def config_of(header: Header, ignore_keys: Sequence[str] = (), lists: Lists | None = None) -> dict[str, Any]:
@@ -134,7 +143,8 @@ def names_of(kind: Architecture, theirs: list[str], depth: int) -> dict[str, str
     package = library()
     arch = next(number for number, name in package.MODEL_ARCH_NAMES.items() if name == kind.name)
     table = package.get_tensor_name_map(arch, depth)
-    found = {name: table.get_name(name, (".weight", ".bias")) for name in theirs}
+    # All experts of a layer are one tensor there.
+    found = {name: table.get_name(EXPERT.sub(".experts.", name), (".weight", ".bias")) for name in theirs}
     return {name: own for name, own in found.items() if own is not None}
 
 
@@ -145,19 +155,18 @@ class GgufTensors(Mapping[str, "Tensor"]):
         self.header, self.kind = header, architecture_of(header)
         entries = family.table(spec).entries(spec)
         known = names_of(self.kind, [entry.theirs for entry in entries], spec.depth)
-        named = {own: name for name, own in known.items()}
-        if FACTORS in header.tensors or LONG in header.tensors:
-            named |= dict.fromkeys(ROPE_TENSORS, "")
+        self.stored = {name: own for name, own in known.items() if own in header.tensors}
         # What has no name in the family keeps its own, and is then found to be no parameter of the spec.
-        self.stored = {named.get(own, own): own for own in header.tensors if named.get(own, own)}
+        left = header.tensors.keys() - {*known.values(), *ROPE_TENSORS}
+        self.stored |= {own: own for own in header.tensors if own in left}
         dims = spec.dims(spec.stacks[-1].layers[0], spec.stacks[-1])
         self.heads = {"attn_q.": dims.heads, "attn_k.": dims.kv_heads}
         self.dtype: torch.dtype | None = None
         """That of dequantised weights; unless given, float32."""
         self._bytes: Any = np.memmap(header.file, mode="c")
-        for own in self.stored.values():
+        for own in dict.fromkeys(self.stored.values()):
             self._check_type(own)
-        self.shapes = {name: self._shape(own) for name, own in self.stored.items()}
+        self.shapes = {name: self._shape(name) for name in self.stored}
 
     def _check_type(self, own: str) -> None:
         package, kind = library(), self.header.tensors[own].type
@@ -170,9 +179,20 @@ class GgufTensors(Mapping[str, "Tensor"]):
                 "anew to another type (llama-quantize)"
             ) from error
 
-    def _shape(self, own: str) -> tuple[int, ...]:
+    def _shape(self, name: str) -> tuple[int, ...]:
+        own = self.stored[name]
         shape = self.header.tensors[own].shape
+        if (index := self._expert(name)) is not None:
+            # One that is not there has no shape, which is then said.
+            return shape[1:] if len(shape) == 3 and index < shape[0] else ()
+        if own.endswith(SHARED_GATE) and len(shape) == 1:
+            return (1, *shape)
         return shape[::-1] if self._is_transposed(own) else shape
+
+    @staticmethod
+    def _expert(name: str) -> int | None:
+        match = EXPERT.search(name)
+        return None if match is None else int(match[1])
 
     def _is_transposed(self, own: str) -> bool:
         return own.endswith(".weight") and any(f".{part}." in own for part in self.kind.transposed)
@@ -184,8 +204,8 @@ class GgufTensors(Mapping[str, "Tensor"]):
         if self.kind.norm_offset and own.endswith("norm.weight"):
             made = self._floats(own, torch.float32) - self.kind.norm_offset
         else:
-            made = self._floats(own, self.dtype or torch.float32)
-        return made.T if self._is_transposed(own) else made
+            made = self._floats(own, self.dtype or torch.float32, self._expert(name))
+        return made.T if self._is_transposed(own) else made.reshape(self.shapes[name])
 
     def _rows(self, own: str) -> Any:
         """The bytes of a tensor (rows, bytes), in the order of the family's rows."""
@@ -200,22 +220,24 @@ class GgufTensors(Mapping[str, "Tensor"]):
         order = np.arange(len(rows)).reshape(self.heads[part], -1, 2).swapaxes(1, 2).reshape(-1)
         return rows[order].reshape(math.prod(block.shape[:-1]), -1)
 
-    def _floats(self, own: str, dtype: torch.dtype) -> Tensor:
+    def _floats(self, own: str, dtype: torch.dtype, expert: int | None = None) -> Tensor:
         import torch
 
         package, block = library(), self.header.tensors[own]
-        rows = self._rows(own)
+        rows, shape = self._rows(own), block.shape
+        if expert is not None:
+            rows, shape = rows[expert * shape[1] : (expert + 1) * shape[1]], shape[1:]
         if block.type.name in PLAIN:
             plain = torch.from_numpy(rows.reshape(-1)).view(getattr(torch, DTYPES[block.type.name]))
-            return plain.reshape(block.shape)
-        made = torch.empty(block.shape, dtype=dtype).reshape(len(rows), -1)
+            return plain.reshape(shape)
+        made = torch.empty(shape, dtype=dtype).reshape(len(rows), -1)
         step = max(1, CHUNK // max(1, made.shape[1]))
         # Blocks of a damaged file may stand for anything.
         with np.errstate(all="ignore"):
             for at in range(0, len(rows), step):
                 found = package.quants.dequantize(np.ascontiguousarray(rows[at : at + step]), block.type)
                 made[at : at + step] = torch.from_numpy(found)
-        return made.reshape(block.shape)
+        return made.reshape(shape)
 
     def numbers(self, name: str, kind: str) -> Numbers | None:
         """A weight in whole numbers of ours; None where ours can't hold it exactly."""
