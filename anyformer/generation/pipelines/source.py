@@ -13,6 +13,7 @@ from torch import Tensor
 from anyformer.data.tokenizer import Tokenizer, source_tokenizer, tokenizer
 from anyformer.data.tokenizer_files import NAMED, SETTINGS, SETTINGS_BYTES, special_tokens
 from anyformer.errors import InputError
+from anyformer.families.gguf.header import is_gguf
 from anyformer.families.hf_bridge import from_hf
 from anyformer.families.io import find_folder, load
 from anyformer.families.shards import CONFIG, CONFIG_BYTES, read_json
@@ -154,6 +155,9 @@ def _tokenizer(given: Any, folder: Path | None) -> tuple[Tokenizer, dict[str, st
     if given is None and folder is None:
         raise InputError("tokenizer: a model has none of its own; give the path of a tokenizer.json, or a tokenizer")
     place = folder if given is None else given
+    if isinstance(place, str | Path) and is_gguf(place):
+        words = tokenizer(place)
+        return words, words.named, read_template(folder or Path(place))
     if isinstance(place, str | Path):
         # A tokenizer that is given beside a folder speaks for itself, but the chat template is the model's.
         home = Path(place) if Path(place).is_dir() else Path(place).parent
