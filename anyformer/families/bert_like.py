@@ -48,6 +48,10 @@ class BertLike(Family):
     """What the class calls all but the head."""
     head: ClassVar[tuple[str, str, str]] = ("cls.predictions", "transform.dense", "transform.LayerNorm")
     """Names of the masked-LM head, of its layer and of its norm."""
+    parts: ClassVar[dict[str, str]] = PARTS
+    """Names of the parts of a layer."""
+    table: ClassVar[str] = "positions.0.table"
+    """Where the stack keeps the table of positions."""
     unread: ClassVar[tuple[str, ...]] = ()
     """Patterns of further tensors that no logit depends on."""
 
@@ -69,10 +73,10 @@ class BertLike(Family):
             rules=(
                 Rule(f"{front}.word_embeddings.weight", "embed.tokens.weight"),
                 Rule(f"{front}.token_type_embeddings.weight", "embed.types.weight"),
-                Rule(f"{front}.position_embeddings.weight", f"{stack}.positions.0.table"),
+                Rule(f"{front}.position_embeddings.weight", f"{stack}.{cls.table}"),
                 Rule(f"{front}.LayerNorm.{{p}}", f"{stack}.embedding_norm.{{p}}"),
                 *cls.rules(spec),
-                *block_rules(f"{cls.body}.encoder.layer.{{i}}", PARTS, f"{stack}.blocks.{{i}}"),
+                *block_rules(f"{cls.body}.encoder.layer.{{i}}", cls.parts, f"{stack}.blocks.{{i}}"),
                 Rule(f"{head}.{dense}.{{p}}", "head.dense.{p}"),
                 Rule(f"{head}.{norm}.{{p}}", "head.norm.{p}"),
                 Rule(f"{head}.decoder.weight", "head.weight"),

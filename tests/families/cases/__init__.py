@@ -21,7 +21,7 @@ MODULES = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgu
 LENGTHS = ("dynamic", "longrope")
 """Variants whose angles depend on the length: the public classes read the longest of the batch, we each document's."""
 
-COUNTED = ("roberta", "longformer", "reformer")
+COUNTED = ("roberta", "longformer", "mpnet", "reformer")
 """Kinds whose public class takes positions from where the padding's id is, and so must be left to count them."""
 RIGHT = ("turned-values", "reformer")
 """Variants and kinds that know absolute positions while their public class takes none: padding must stand on the right."""
