@@ -55,7 +55,7 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
     found |= _flat("embed", embed) | _flat("head", head) | _flat("ids", write(spec.ids))
     for stack in spec.stacks:
         where = f"{stack.name}/"
-        found |= {f"{where}/depth": stack.depth}
+        found |= {f"{where}/depth": stack.depth, f"{where}/layers.shared": stack.shared or None}
         found |= {f"{where}/norm.final": stack.norm.has_final(), f"{where}/norm.embedding": stack.norm.embedding}
         if stack.norm.has_final() or stack.norm.embedding:
             found |= _flat(f"{where}/norm.ends", write(stack.norm.leaf))
