@@ -242,7 +242,7 @@ def test_rope_scaling_gain_multiplies_what_is_turned(case):
         (Rope(scaling=Yarn(factor=2.0, original=8, beta_fast=1.0)), "scaling.beta_fast"),
         (Rope(scaling=Yarn(factor=2.0, original=8, attention_factor=0.0)), "scaling.attention_factor"),
         (Rope(scaling=LongRope(factor=2.0, original=1, short=(1.0,), long=(1.0,))), "scaling.original"),
-        (Rope(scaling=Llama3(low=4.0)), "scaling.low"),
+        (Rope(scaling=Llama3(low=4.5)), "scaling.low"),
         (Rope(scaling=LongRope(factor=2.0, original=8, short=(1.0, -1.0), long=(1.0, 1.0))), "scaling.short"),
     ],
 )
