@@ -356,7 +356,9 @@ class Model(nn.Module):
     def _loss(self, out: Output, given: Arguments, labels: Tensor, layout: TokenLayout, *, shift: bool) -> LossTerms:
         """Of the logits; or, if they were not made, of what the head reads."""
         spec, logits, rows = self.spec, out.logits, out.hidden.shape[:-1]
-        asked = spec.head.asked() if isinstance(spec.head, SequenceHead) else ""
+        asked = spec.head.problem if isinstance(spec.head, SequenceHead) else None
+        if isinstance(spec.head, SequenceHead) and asked is None and labels.is_floating_point():
+            asked = "regression" if spec.head.labels == 1 else "multi"
         if logits is not None and (asked in ("multi", "regression") or isinstance(spec.head, RegressionHead)):
             wanted = labels if labels.dim() == 2 else labels[:, None]
             if wanted.shape != logits.shape:
