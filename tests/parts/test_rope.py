@@ -131,6 +131,11 @@ SCALINGS = {
         Llama3(factor=32.0, original=256, low=2.0, high=16.0),
         {"factor": 32.0, "low_freq_factor": 2.0, "high_freq_factor": 16.0, "original_max_position_embeddings": 256},
     ),
+    # Nothing between long and short waves (Llama 4 Scout).
+    "llama3_step": (
+        Llama3(factor=16.0, low=1.0, high=1.0),
+        {"factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0, "original_max_position_embeddings": 8192},
+    ),
     "longrope": (
         LongRope(factor=32.0, original=64, short=SHORT, long=LONG),
         {
