@@ -174,7 +174,7 @@ class StateMap:
     def layout(self, spec: ModelSpec, stored: Mapping[str, Shape]) -> StateMap:
         """The table whose tensors these are: of this one and the others, that of which the largest share is there.
 
-        Names that all of them have with the same shape say nothing.
+        Names that all of them have with the same shape say nothing. Where no shape fits, names alone decide.
         """
         tables = (self, *self.also)
         if len(tables) == 1:
@@ -182,11 +182,12 @@ class StateMap:
         known = [{entry.theirs: entry.shape for entry in table.entries(spec)} for table in tables]
         shared = set.intersection(*(set(own.items()) for own in known))
 
-        def share(place: int) -> float:
-            own = known[place].items() - shared
-            names = known[place].keys()
+        def share(place: int) -> tuple[float, float]:
+            own, names = known[place].items() - shared, known[place].keys()
             there = {(tables[place].current(name, names), shape) for name, shape in stored.items()}
-            return len(own & there) / len(own) if own else 0.0
+            wanted = {name for name, _ in own}
+            named = wanted & {name for name, _ in there}
+            return (len(own & there) / len(own), len(named) / len(wanted)) if own else (0.0, 0.0)
 
         return tables[max(range(len(tables)), key=share)]
 
