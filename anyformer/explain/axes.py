@@ -162,7 +162,15 @@ def _topology(spec: ModelSpec) -> Choice:
     return Choice(key=spec.topology, value=spec.topology, words=words, equation=equation)
 
 
-axis("depth", "stack", STACK)(lambda stack: Choice(key=stack.depth, value=some(stack.depth, "layer")))
+@axis("depth", "stack", STACK)
+def _depth(stack: Stack) -> Choice:
+    value, words, sets = some(stack.depth, "layer"), "", len(stack.blocks)
+    if stack.shared:
+        value = f"{value}, {some(sets, 'set')} of parameters"
+        words = "Layers share their parameters."
+    return Choice(key=(stack.depth, stack.shared), value=value, words=words)
+
+
 axis("width", "model", SPEC)(
     lambda spec: Choice(key=spec.width, value=f"{spec.width:,}", words="Numbers in the residual of each token.")
 )

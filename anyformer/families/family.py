@@ -55,7 +55,7 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
     found |= _flat("embed", embed) | _flat("head", head) | _flat("ids", write(spec.ids))
     for stack in spec.stacks:
         where = f"{stack.name}/"
-        found |= {f"{where}/depth": stack.depth}
+        found |= {f"{where}/depth": stack.depth, f"{where}/layers.shared": stack.shared or None}
         found |= {f"{where}/norm.final": stack.norm.has_final(), f"{where}/norm.embedding": stack.norm.embedding}
         if stack.norm.has_final() or stack.norm.embedding:
             found |= _flat(f"{where}/norm.ends", write(stack.norm.leaf))
@@ -226,8 +226,9 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     """It was released when configs had no `model_type` yet: one without any name is rather its than a younger family's."""
     exempt: ClassVar[str] = ""
     """What its public class computes otherwise, and is not followed or can't be compared, in one clause."""
-    both_ways: ClassVar[bool] = False
-    """A decoder whose class may be told to let tokens see later ones, and is an encoder then."""
+    encodes: ClassVar[bool] = False
+    """Some of its specs are encoders, though its base is none: a class that may be told to let tokens see later ones, or
+    one that is the encoder alone."""
     second: ClassVar[bool] = False
     """Its class computes what an older one does; a spec that looks for a class to be saved as is offered it last. So is
     a family that is derived from another.
@@ -310,11 +311,12 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         task = cls.task_in(config)
         keys = COMMON | cls.keys | ({} if task is None else task.all_keys())
         values = Values(without(config, [REMOTE]), keys, problems, read_by(reader or cls.architectures[0]))
+        values.bare = cls.is_body(config)
         own = {} if problems.found else cls.read(values)
         if own and task is not None:
             own = cls.with_task(task, values, own)
             own |= {f"loss.{name}": 0.0 for name in cls.base.get("loss", {})}
-        if own and cls.is_body(config):
+        if own and values.bare:
             own = {name: value for name, value in own.items() if name.partition(".")[0] not in ("head", "loss")}
             own |= {"head": {"kind": NoHead.kind}} | {f"loss.{name}": 0.0 for name in cls.base.get("loss", {})}
         return (read_ids(values, own["vocab"]) | own if own else own), values
@@ -422,7 +424,7 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         name, task = cls.class_of(spec)
         title = f"as a checkpoint of {name}"
         base = BASE | cls.base
-        topology = "encoder" if cls.both_ways and spec.topology == "encoder" else base.get("topology", "decoder")
+        topology = "encoder" if cls.encodes and spec.topology == "encoder" else base.get("topology", "decoder")
         head = base["head"]["kind"]
         if task is not None:
             topology, head = "encoder" if task.encoder else topology, task.kind

@@ -42,7 +42,7 @@ def keys(*, vocab: int, ffn: int, depth: int, heads: int, projection: str) -> di
         # What feed_forward_proj says in other words.
         "dense_act_fn": text(None),
         "is_gated_act": flag(False, null=True),
-        "is_encoder_decoder": must(True),
+        "is_encoder_decoder": flag(True),
         "is_decoder": must(False),
     }
 
@@ -56,8 +56,9 @@ TASKS = tasks.BART | {
 
 
 class T5Like(family.Family):
-    """What they share beyond their keys."""
+    """What they share beyond their keys. The class without a head is the encoder alone."""
 
+    encodes = True
     written_from = (0, 0)
     tasks = TASKS
     # Heads are narrower than the width, and stacks differ in depth.
@@ -70,6 +71,12 @@ class T5Like(family.Family):
     def read(cls, c: Values) -> dict[str, Any]:
         found, decoder, special = super().read(c), c["num_decoder_layers"], read_ids(c, c["vocab_size"])
         found["context"] = c["n_positions"] or cls.base["context"]
+        if c.bare:
+            return found | {"topology": "encoder"}
+        if not c["is_encoder_decoder"]:
+            c.refuse(
+                "is_encoder_decoder", "false changes what the model computes in a way that a spec can't say", "true"
+            )
         if decoder not in (None, c["num_layers"]):
             found["decoder.depth"] = decoder
         # Every T5 starts with its padding.
@@ -77,8 +84,8 @@ class T5Like(family.Family):
 
     @classmethod
     def write(cls, spec: ModelSpec) -> dict[str, Any]:
-        own = {"num_decoder_layers": spec.stack("decoder").depth, "is_encoder_decoder": True}
-        return super().write(spec) | own
+        two = spec.topology == "encoder-decoder"
+        return super().write(spec) | {"num_decoder_layers": spec.stacks[-1].depth, "is_encoder_decoder": two}
 
     @classmethod
     def weights(cls, spec: ModelSpec) -> StateMap:
@@ -102,5 +109,7 @@ class T5Like(family.Family):
             rules=tuple(rules),
             copies=dict.fromkeys(tables, "shared.weight"),
             # A bias of the first cross-attention that the first release stored and no class reads.
-            ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
+            ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
+            if spec.topology == "encoder-decoder"
+            else (r"decoder\..*",),
         )

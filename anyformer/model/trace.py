@@ -278,6 +278,10 @@ class Watch:
 
         stack.register_forward_pre_hook(begin)
         stack.register_forward_hook(end)
+        if stack.shared:
+            # A module for each layer that runs the block: what one layer shows is not another's.
+            stack.blocks = nn.ModuleList(twin(stack.blocks[i]) for i in stack.shared)
+            stack.shared = tuple(range(len(stack.blocks)))
         for i, module in enumerate(stack.blocks):
             self._block(cast(Block, module), f"{name}.{i}", f"{name}.{EMBED}" if i == 0 else "")
 

@@ -14,6 +14,8 @@ from anyformer.families.io import load, stored_dtype
 from anyformer.families.quantization import Quantization, quantization
 from anyformer.families.shards import opened
 from anyformer.model.safetensors_header import read_header
+from tests.families.oracle import lifted
+from tests.tolerances import assert_close
 
 SLOW_HERE = pytest.mark.filterwarnings("ignore:int4 weights on a CPU")
 
@@ -268,6 +270,55 @@ def test_mxfp4_experts_equal_those_of_the_public_library(tmp_path):
     with opened(tmp_path) as shards:
         shards.dtype = torch.bfloat16
         assert torch.equal(shards["w"], convert_moe_packed_tensors(data, scale))
+
+
+@torch.no_grad()
+def test_gpt_oss_in_mxfp4_computes_what_the_public_class_does(tmp_path):
+    import transformers
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+
+    family = Family.named("gpt_oss")
+    config = family.small | {"hidden_size": 64, "intermediate_size": 32, "num_local_experts": 3}
+    model = af.build(family.spec_from(config)).double()
+    af.save(model, tmp_path, format="hf")
+    tensors = load_file(tmp_path / "model.safetensors")
+    dense = {}
+    for seed, name in enumerate([name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]):
+        experts, into, out = tensors.pop(name).shape
+        blocks = randint(0, 256, experts, out, into // 32, 16, seed=seed).byte()
+        scale = randint(120, 126, experts, out, into // 32, seed=seed + 99).byte()
+        tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scale}
+        dense[name] = convert_moe_packed_tensors(blocks, scale).double()
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    table = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}
+    configure(tmp_path, quantization_config=table)
+    ours = load(tmp_path, dtype=torch.float64)
+    cls = transformers.GptOssForCausalLM
+    public = (
+        cls(cls.config_class(**config, attn_implementation="eager", experts_implementation="eager")).double().eval()
+    )
+    public.load_state_dict({n: t for n, t in (tensors | dense).items() if "_blocks" not in n and "_scales" not in n})
+    ids = randint(3, 60, 2, 13, seed=5)
+    with lifted():
+        wanted = public(ids).logits
+    assert_close("oracle", ours(ids).logits, wanted)
+
+
+def test_fp8_experts_in_tensors_of_their_own_are_read(tmp_path):
+    family = Family.named("qwen3_moe")
+    torch.manual_seed(0)
+    af.save(af.build(family.spec_from(family.small)), tmp_path / "plain", format="hf")
+    af.save(af.build(family.spec_from(family.small)), tmp_path / "fp8", format="hf")
+    tensors, plain = (load_file(tmp_path / n / "model.safetensors") for n in ("fp8", "plain"))
+    for seed, name in enumerate(sorted(n for n in tensors if ".experts." in n)):
+        stored, plain[name], table = fp8(*tensors.pop(name).shape, seed)
+        tensors |= {f"{name.removesuffix('weight')}{part}": tensor for part, tensor in stored.items()}
+    tensors |= {name: tensor for name, tensor in plain.items() if ".experts." not in name}
+    save_file(tensors, tmp_path / "fp8" / "model.safetensors")
+    save_file(plain, tmp_path / "plain" / "model.safetensors")
+    configure(tmp_path / "fp8", quantization_config=table)
+    for mine, other in zip(load(tmp_path / "fp8").parameters(), load(tmp_path / "plain").parameters(), strict=True):
+        assert torch.equal(mine, other)
 
 
 @pytest.mark.parametrize("scale", [torch.float32, torch.uint8])
