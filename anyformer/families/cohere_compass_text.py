@@ -18,6 +18,7 @@ class CohereCompass(cohere.Cohere, kind="cohere_compass_text"):
 
     base = cohere.BASE | {"position": {"kind": "rope", "theta": 1e4}}
     architectures = ("CohereCompassForCausalLM",)
+    bodies = ("CohereCompassTextModel",)
     keys = cohere.KEYS | {
         **usual(head_dim=None),
         "logit_scale": number(None, "head.scale", empty=1.0),
