@@ -260,7 +260,7 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
             cls.stem = _stem(cls.architectures[0]) if cls.architectures else ""
         if "architectures" in vars(cls) and "bodies" not in vars(cls):
             two = cls.base.get("topology") == "encoder-decoder"
-            cls.bodies = () if two else (f"{_stem(cls.architectures[0])}Model",)
+            cls.bodies = () if two else (f"{cls.stem}Model",)
         if "keys" in vars(cls) or "groups" in vars(cls):
             cls.keys = {name: key for group in cls.groups for name, key in group.keys.items()} | cls.keys
         firsts: dict[str, str] = {}
