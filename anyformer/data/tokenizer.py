@@ -16,6 +16,7 @@ from tokenizers import Regex, decoders, models, pre_tokenizers, processors, trai
 
 from anyformer.data.tokenizer_files import FILE, guarded, is_published, missing, parsed, read_file, read_published
 from anyformer.errors import DataError, InputError, nearest
+from anyformer.families.gguf.header import is_gguf
 from anyformer.files import replace_file
 from anyformer.specs.model import ModelSpec
 
@@ -203,8 +204,14 @@ class Tokenizer:
 
 
 def tokenizer(path: str | Path) -> Tokenizer:
-    """The tokenizer of a published folder, as its files say; or a tokenizer.json, alone or in a folder of ours."""
+    """The tokenizer of a published folder or of a GGUF file, as they say; or a tokenizer.json, alone or in a folder of
+    ours.
+    """
     place = Path(path)
+    if is_gguf(place) and place.is_file():
+        from anyformer.data.gguf_tokenizer import gguf_tokenizer
+
+        return gguf_tokenizer(place)
     folder, file = (place, place / FILE) if place.is_dir() else (place.parent, place)
     if file.name == FILE and is_published(folder):
         return Tokenizer(published=True, **read_published(folder))

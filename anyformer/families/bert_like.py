@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from anyformer.families import tasks
 from anyformer.families.config_keys import Key, activation, must, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family
@@ -49,16 +50,21 @@ NEXT_SENTENCE = (r"cls\.seq_relationship\.(weight|bias)",)
 class BertLike(Family):
     """BERT's tensors, of which a family says how some are called."""
 
-    body: ClassVar[str] = "bert"
-    """What the class calls all but the head."""
+    body = "bert"
+    tasks = tasks.BERT
     head: ClassVar[tuple[str, str, str]] = ("cls.predictions", "transform.dense", "transform.LayerNorm")
     """Names of the masked-LM head, of its layer and of its norm."""
     output: ClassVar[str] = ""
     """Name of the output matrix and of its only bias, if they are no part of the head."""
+    layers: ClassVar[str] = "encoder.layer"
     parts: ClassVar[Mapping[str, str]] = PARTS
-    """What the class calls the parts of a layer."""
+    """What the class calls its list of layers, within the body, and the parts of each."""
+    embedding_norm: ClassVar[str] = "embeddings.LayerNorm"
+    """What it calls the norm of the embeddings, within the body."""
     final: ClassVar[str] = ""
     """What it calls the norm after the last layer, within the body; empty: it has none."""
+    positions: ClassVar[str] = "positions.0.table"
+    """Where the stack keeps the table of positions."""
     unread: ClassVar[tuple[str, ...]] = ()
     """Patterns of further tensors that no logit depends on."""
 
@@ -82,10 +88,10 @@ class BertLike(Family):
             rules=(
                 Rule(table, "embed.tokens.weight"),
                 Rule(f"{front}.token_type_embeddings.weight", "embed.types.weight"),
-                Rule(f"{front}.position_embeddings.weight", f"{stack}.positions.0.table"),
-                Rule(f"{front}.LayerNorm.{{p}}", f"{stack}.embedding_norm.{{p}}"),
+                Rule(f"{front}.position_embeddings.weight", f"{stack}.{cls.positions}"),
+                Rule(f"{cls.body}.{cls.embedding_norm}.{{p}}", f"{stack}.embedding_norm.{{p}}"),
                 *cls.rules(spec),
-                *block_rules(f"{cls.body}.encoder.layer.{{i}}", cls.parts, f"{stack}.blocks.{{i}}"),
+                *block_rules(f"{cls.body}.{cls.layers}.{{i}}", cls.parts, f"{stack}.blocks.{{i}}"),
                 Rule(f"{cls.body}.{cls.final}.{{p}}", f"{stack}.final_norm.{{p}}"),
                 Rule(f"{head}.{dense}.{{p}}", "head.dense.{p}"),
                 Rule(f"{head}.{norm}.{{p}}", "head.norm.{p}"),

@@ -9,21 +9,34 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from anyformer.errors import CheckpointError, InputError, SpecError
 from anyformer.families.config_values import without
 from anyformer.families.family import Family, families, family_of
-from anyformer.families.shards import CONFIG, CONFIG_BYTES, INDEX, SINGLE, Shards, headers_of, opened, read_json
-from anyformer.families.statemap import Entry, StateMap, uncovered
+from anyformer.families.quantization import quantization_of
+from anyformer.families.shards import (
+    CONFIG,
+    CONFIG_BYTES,
+    INDEX,
+    SENTENCE,
+    SINGLE,
+    Shards,
+    headers_of,
+    opened,
+    read_json,
+)
+from anyformer.families.statemap import JOINED, Entry, StateMap, uncovered
 from anyformer.files import replace_file
 from anyformer.specs.model import ModelSpec
+from anyformer.specs.parameters import weights
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from anyformer.model.model import Model
+    from anyformer.parts.quantized import Numbers
 
 SHARD_BYTES = 5_000_000_000
 """A file is begun anew before it grows beyond this."""
@@ -36,8 +49,13 @@ TYING = ("tie_word_embeddings", "share_encoder_decoder_embeddings")
 
 
 def described(folder: Path, ignore_keys: Sequence[str] = ()) -> tuple[type[Family], ModelSpec]:
-    """The family and the spec of a published checkpoint, from its config.json."""
+    """The family and the spec of a published checkpoint, from its config.json.
+
+    Folders of sentence-transformers hold a body, though the config of many still names the class that it was taken from.
+    """
     config, family = read_json(folder / CONFIG, CONFIG_BYTES), family_in(folder, ignore_keys)
+    if family.bodies and any((folder / name).is_file() for name in SENTENCE):
+        config |= {"architectures": [family.bodies[0]]}
     if family.tower is not None:
         config = family.tower.settled(config, shapes_in(folder))
     return family, family.spec_from(config, str(folder / CONFIG), ignore_keys)
@@ -113,7 +131,8 @@ def load_published(
         placed = matched(family, spec, shards.shapes, folder)
         table = family.table(spec).layout(spec, shards.shapes)
         entries = table.entries(spec)
-        model = empty_model(spec, place, dtype or default_dtype(place, shards[placed[entries[0].theirs]].dtype))
+        model = empty_model(spec, place, dtype or default_dtype(place, shards.dtype_of(placed[entries[0].theirs])))
+        shards.dtype = next(model.parameters()).dtype
         if place.type != "meta":
             fill(model, entries, placed, shards, str(folder))
             check_copies(family, spec, shards)
@@ -122,6 +141,40 @@ def load_published(
         say_left_out(table, {name: place.end - place.begin for name, place in places.items()}, str(folder))
     model.family = family.kind
     return model
+
+
+def stored_numbers(folder: Path, kind: str, ignore_keys: Sequence[str] = ()) -> dict[str, Numbers]:
+    """Weights of a published checkpoint, by our names, that are stored in whole numbers which ours hold exactly."""
+    if quantization_of(read_json(folder / CONFIG, CONFIG_BYTES)) is None:
+        return {}
+    family, spec = described(folder, ignore_keys)
+    with opened(folder) as shards:
+        placed = matched(family, spec, shards.shapes, folder)
+        return numbers_in(family.table(spec).layout(spec, shards.shapes).entries(spec), placed, shards, kind)
+
+
+class StoredNumbers(Protocol):
+    """Tensors of which some may be whole numbers."""
+
+    def numbers(self, name: str, kind: str) -> Numbers | None:
+        """A weight in whole numbers of ours; None where ours can't hold it exactly."""
+        ...
+
+
+def numbers_in(
+    entries: Iterable[Entry], placed: Mapping[str, str], stored: StoredNumbers, kind: str
+) -> dict[str, Numbers]:
+    """Weights that are stored in whole numbers which ours hold exactly, by our names."""
+    made: dict[str, Numbers] = {}
+    for entry in entries:
+        held = placed.get(entry.theirs) if entry.op == JOINED else None
+        found = None if held is None else stored.numbers(held, kind)
+        at = 0
+        for name, shape in zip(entry.ours, entry.shapes, strict=True):
+            if found is not None:
+                made[name] = found.rows(at, at + shape[0])
+            at += shape[0]
+    return made
 
 
 def matched(
@@ -165,12 +218,14 @@ def fill(
         held, first = placed[entry.theirs], parameters[entry.ours[0]]
         theirs = stored[held]
         if not theirs.is_floating_point():
-            raise CheckpointError(f"{where}: {entry.theirs}: holds {theirs.dtype}; quantised weights can't be read")
+            told = f"{CONFIG} has no quantization_config that says what its numbers stand for"
+            raise CheckpointError(f"{where}: {entry.theirs}: holds {theirs.dtype}, and {told}")
         place = entry.op.place(first)
         straight = theirs.dtype == first.dtype and entry.op.keeps(entry.shapes)
-        if straight and isinstance(stored, Shards) and not (place is first and lies_alone(first)):
+        file = stored.plain_file(held) if isinstance(stored, Shards) else None
+        if straight and file is not None and not (place is first and lies_alone(first)):
             # Past the view of the file, whose pages would stay in memory beside the copy.
-            stored.files[held].read_into(held, place.detach())
+            file.read_into(held, place.detach())
             continue
         for name, part in zip(entry.ours, entry.op.split(theirs, entry.shapes), strict=True):
             place = entry.op.place(parameters[name])
@@ -288,7 +343,9 @@ def family_for(
                 if read_from in own:
                     other, error = own[read_from]
                     why = f"{other.architectures[0]}, whose files can't say it any more ({'; '.join(error.problems)})"
-                warnings.warn(f"model: was read from {why}; it is written as {family.architectures[0]}", stacklevel=3)
+                warnings.warn(
+                    f"model: was read from {why}; it is written as {config['architectures'][0]}", stacklevel=3
+                )
             return family, config
     if not found:
         known = ", ".join(family.kind for family in families())
@@ -352,9 +409,9 @@ def was_written_here(folder: Path) -> bool:
 def grouped(family: type[Family], spec: ModelSpec, itemsize: int, most: int) -> list[dict[str, int]]:
     """Tensors of each file, in order, and their bytes; no file beyond `most` bytes unless one tensor is."""
     groups: list[dict[str, int]] = [{}]
-    held = 0
+    held, inventory = 0, weights(spec)
     for entry in family.table(spec).written(spec):
-        size = math.prod(entry.shape) * itemsize
+        size = math.prod(entry.shape) * (max(itemsize, 4) if inventory[entry.ours[0]].exact else itemsize)
         if groups[-1] and held + size > most:
             groups.append({})
             held = 0

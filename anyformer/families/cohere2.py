@@ -7,12 +7,9 @@ from anyformer.families.cohere import BASE, KEYS, PARTS
 from anyformer.families.config_keys import each, must, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset, sizes
-from anyformer.families.key_groups import RopeKeys, WindowKeys, without_idle_rope
+from anyformer.families.key_groups import NOPE, RopeKeys, WindowKeys, without_idle_rope
 
-NOWHERE = {"position.kind": "none"}
-"""What a layer without a window has."""
-
-CYCLE = {"order": "3 local, global", "local": {"attention.pattern": "window(4096)"}, "global": NOWHERE}
+CYCLE = {"order": "3 local, global", "local": {"attention.pattern": "window(4096)"}, "global": NOPE}
 
 
 class Cohere2(Family, kind="cohere2"):
@@ -44,9 +41,7 @@ class Cohere2(Family, kind="cohere2"):
     }
     groups = (
         RopeKeys(layout="interleaved"),
-        WindowKeys(
-            window=4096, is_local=lambda c, i: (i + 1) % max(c["sliding_window_pattern"], 1), everywhere=NOWHERE
-        ),
+        WindowKeys(window=4096, is_local=lambda c, i: (i + 1) % max(c["sliding_window_pattern"], 1), everywhere=NOPE),
     )
     tensors = like.tensors(PARTS)
     small = like.small(logit_scale=0.3, rope_theta=500.0, sliding_window=5, num_hidden_layers=5)

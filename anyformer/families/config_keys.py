@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from anyformer.errors import nearest
 from anyformer.families.config_values import DERIVED, Values
+from anyformer.families.quantization import KEYS, refusal
 from anyformer.specs.axes import Dims
 from anyformer.specs.codec import fields_of
 from anyformer.specs.formulas import evaluate
@@ -24,6 +25,7 @@ ACTIVATIONS: dict[str, dict[str, str]] = {
         "gelu_tanh": "gelu_new gelu_pytorch_tanh gelu_python_tanh gelu_fast",
         "gelu_quick": "quick_gelu",
         "silu": "silu swish",
+        "tanh": "tanh",
     }.items()
     for name in names.split()
 }
@@ -94,6 +96,8 @@ class Key:
     """Whether null is a value of its own."""
     only: tuple[Any, ...] = ()
     """The values that we can express, if not all."""
+    refuses: Callable[[Any], str | None] = lambda value: None
+    """Why a value that fits can't be read."""
     sets: tuple[str, ...] = ()
     """Fields of a spec, by dotted names. The first of several keys that set a field is written, from the first of its
     fields; the others are older names of it, and count where they are given."""
@@ -321,7 +325,7 @@ COMMON: dict[str, Key] = {
     "cross_attention_hidden_size": must(None),
     "tie_encoder_decoder": must(False, None),
     "pruned_heads": must(None, {}),
-    "quantization_config": must(None),
+    **each(replace(TABLE, refuses=refusal), *KEYS),
     **usual(bos_token_id=None, eos_token_id=None, pad_token_id=None),
     "decoder_start_token_id": whole(None),
 }

@@ -104,6 +104,8 @@ class Values(dict[str, Any]):
         self.given = frozenset(config)
         self.passed: list[str] = []
         """Keys that the public class never reads."""
+        self.bare = False
+        """Whether the class has no head."""
         super().__init__({name: key.default for name, key in keys.items()})
         for name, value in config.items():
             if name not in keys:
@@ -114,6 +116,8 @@ class Values(dict[str, Any]):
                 self.refuse(name, f"{value!r} changes what the model computes in a way that a spec can't say", key.what)
             elif not key.null if value is None else not key.fits(value):
                 problems.add(name, f"{value!r} is not {key.what}")
+            elif value is not None and (why := key.refuses(value)):
+                problems.add(name, why)
             else:
                 self[name] = value
 

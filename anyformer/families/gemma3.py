@@ -3,7 +3,7 @@
 from typing import Any
 
 from anyformer.families import llama_like as like
-from anyformer.families.config_keys import must, number, whole
+from anyformer.families.config_keys import flag, must, number, whole
 from anyformer.families.family import series, sizes
 from anyformer.families.gemma import IDS, NORM, TANH, capped_keys
 from anyformer.families.gemma2 import Gemma2
@@ -24,7 +24,7 @@ def _traits(window: int, *, long: bool) -> dict[str, Any]:
 
 
 class Gemma3(Gemma2, kind="gemma3"):
-    """Gemma 3, text only."""
+    """Gemma 3, text only; as an encoder it is EmbeddingGemma."""
 
     base = Gemma2.base | {"attention": {"heads": 1, "qk_norm": NORM}}
     presets = series("gemma-3-{}", "Gemma 3 {SIZE} (2025)",
@@ -44,11 +44,13 @@ class Gemma3(Gemma2, kind="gemma3"):
         evidence="the publisher's code and three other projects",
     )  # fmt: skip
     architectures = ("Gemma3ForCausalLM",)
+    stem = "Gemma3Text"
     bodies = ("Gemma3TextModel",)
     model_type = "gemma3_text"
     keys = {
         **capped_keys(2304, 26, 8, 4, 9216, 262208, 131072, qk_norm=True),
         "hidden_act": must(None, TANH),
+        "use_bidirectional_attention": flag(False, null=True),
         "sliding_window_pattern": whole(6),
         "rope_local_base_freq": number(None),
         "final_logit_softcapping": number(None, "head.softcap"),
@@ -56,8 +58,14 @@ class Gemma3(Gemma2, kind="gemma3"):
         "attn_logit_softcapping": must(None),
     }
     groups = (
-        WindowKeys(window=4096, is_local=lambda c, i: (i + 1) % max(c["sliding_window_pattern"], 1), thetas=THETAS),
+        WindowKeys(
+            window=4096,
+            is_local=lambda c, i: (i + 1) % max(c["sliding_window_pattern"], 1),
+            thetas=THETAS,
+            both_ways="use_bidirectional_attention",
+        ),
     )
+    encodes = True
     # Seven layers: the sixth is global.
     small = like.small(
         head_dim=12, query_pre_attn_scalar=7, sliding_window=5, num_hidden_layers=7, rope_theta=900.0,

@@ -9,6 +9,7 @@ from anyformer.families.statemap import PerHead, decoder_map
 
 SMALL = {"kind": "small"}
 """How they were trained; files speak of plain draws."""
+SPELLED = {"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
 
 
 class GPTNeoX(Family, kind="gpt_neox"):
@@ -58,9 +59,7 @@ class GPTNeoX(Family, kind="gpt_neox"):
         "hidden_dropout": number(0.0, ("block.dropout", "embed.dropout")),
         "use_parallel_residual": flag(True, "block.wiring", on="parallel2", off="serial"),
     }
-    groups = (
-        RopeKeys(fraction=0.25, spelled={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}),
-    )
+    groups = (RopeKeys(fraction=0.25, spelled=SPELLED),)
     tensors = decoder_map(
         "gpt_neox.layers",
         megatron("attention") | {"tokens": "embed_in", "final": "final_layer_norm"},

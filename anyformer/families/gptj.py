@@ -11,6 +11,12 @@ from anyformer.parts.positions.rope import Rope
 
 PARALLEL: dict[str, Any] = BASE | {"block": {"wiring": "parallel"}, "head": {"kind": "lm", "bias": True}}
 """What GPT-J and Phi share."""
+PARTS = {
+    "o": "attn.out_proj", "up": "mlp.fc_in", "down": "mlp.fc_out", "attention_inner": "ln_1", "tokens": "wte",
+    "final": "ln_f",
+}  # fmt: skip
+"""All parts but queries, keys and values."""
+UNREAD = r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias|causal_mask|embed_positions)"
 IDLE = "false has no effect in the public class, so this file can't mean what it says"
 
 
@@ -45,9 +51,7 @@ class GPTJ(Family, kind="gptj"):
     }
     tensors = decoder_map(
         "transformer.h",
-        {name: f"attn.{name}_proj" for name in "qkv"}
-        | {"o": "attn.out_proj", "up": "mlp.fc_in", "down": "mlp.fc_out", "attention_inner": "ln_1"}
-        | {"tokens": "wte", "final": "ln_f"},
-        ignored=(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias|embed_positions)",),
+        PARTS | {name: f"attn.{name}_proj" for name in "qkv"},
+        ignored=(UNREAD,),
     )
     small = {"n_head": 2, "rotary_dim": 6}

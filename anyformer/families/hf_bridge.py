@@ -19,6 +19,7 @@ from anyformer.families.checkpoint import (
 )
 from anyformer.families.config_values import REMOTE
 from anyformer.families.family import family_of
+from anyformer.families.quantization import quantization_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,6 +39,10 @@ def from_hf(hf_model: Any) -> Model:
     if type(hf_model).__module__.startswith("transformers."):
         # It is the library's own class, whatever code lay beside its weights.
         config.pop(REMOTE, None)
+    if quantization_of(config) is not None:
+        raise InputError(
+            "hf_model: its weights are quantised; read its folder instead (load), or call its dequantize() first"
+        )
     first = next(hf_model.parameters())
     if first.is_meta:
         raise InputError("hf_model: it is on the meta device and has no weights to take")
@@ -80,10 +85,12 @@ def to_hf(model: Model, family: str | None = None) -> Any:
     cls = public_class(config["architectures"][0])
     tensors = {name: tensor.clone() for name, tensor in published(model, found)}
     made = cls.from_pretrained(None, config=cls.config_class.from_dict(config), state_dict=tensors, dtype=first.dtype)
-    for name, held in made.named_parameters():
+    table = found.table(model.spec)
+    for name, held in (*made.named_parameters(), *made.named_buffers()):
         # Some classes make a table in fp32, whatever they are asked for.
-        if held.dtype != first.dtype and name in tensors:
-            held.data = tensors[name].to(held.device)
+        stored = tensors.get(table.current(name, tensors.keys()))
+        if stored is not None and held.dtype != first.dtype:
+            held.data = stored.to(held.device)
     return made.to(first.device).train(model.training)
 
 

@@ -52,11 +52,18 @@ OTHER_TYPES = {ORIGINAL: whole(None), "truncate": flag(True), "short_factor": NU
 """Keys of a scaling that hold something else than a number."""
 
 
-def read_ropes(c: Values, thetas: Mapping[str, tuple[str, float]]) -> dict[str, dict[str, Any]]:
+NOPE = {"position.kind": "none"}
+"""What a layer without any position has."""
+
+
+def read_ropes(
+    c: Values, thetas: Mapping[str, tuple[str, float]], more: Mapping[str, Key] | None = None, *, nope: bool = False
+) -> dict[str, dict[str, Any]]:
     """RoPE of each kind of layer, as changes of a spec, where a family has a table for each in `rope_parameters`.
 
     `thetas` gives for each kind the key that stood for its theta when there were no tables, and what an absent one
-    means. `rope_scaling` of that time belongs to the first kind.
+    means. `rope_scaling` of that time belongs to the first kind. `more` are keys of a table that change nothing;
+    with `nope`, null instead of a table means that such layers have no position.
     """
     given = c["rope_parameters"] or {}
     odd = [name for name, value in given.items() if name not in thetas or not isinstance(value, Mapping | None)]
@@ -65,10 +72,13 @@ def read_ropes(c: Values, thetas: Mapping[str, tuple[str, float]]) -> dict[str, 
         return {}
     found: dict[str, dict[str, Any]] = {}
     for i, (layer, (key, theta)) in enumerate(thetas.items()):
+        if nope and given.get(layer, {}) is None:
+            found[layer] = dict(NOPE)
+            continue
         own, old = given.get(layer) or {}, (c["rope_scaling"] or {}) if i == 0 else {}
         forms = {f"rope_parameters.{layer}": own} if own or not old else {}
         forms |= {"rope_scaling": old} if old else {}
-        read = [_read(c, name, form, theta, key=key) for name, form in forms.items()]
+        read = [_read(c, name, form, theta, key=key, more=more) for name, form in forms.items()]
         found[layer] = _agreed(c, [made for made in read if made], only="position.scaling")
     return found
 
@@ -340,27 +350,37 @@ class WindowKeys:
     """Whether windows count only if `use_sliding_window` says so."""
     thetas: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     """Of a family with a RoPE for each type of layer (see `read_ropes`)."""
+    more: Mapping[str, Key] = field(default_factory=dict)
+    """Keys of its tables that change nothing."""
+    nope: bool = False
+    """Whether null instead of such a table means that those layers have no position."""
     everywhere: Mapping[str, Any] = field(default_factory=dict)
     """What layers without a window have otherwise."""
     needed: bool = False
     """Whether the public class fails without a width, even if no layer has a window."""
+    both_ways: str = ""
+    """The key by which tokens see later ones too: the model is an encoder then, with half of a window on each side."""
 
     @property
     def keys(self) -> Mapping[str, Key]:
         own = {"sliding_window": whole(self.window, null=True)}
         own |= {"use_sliding_window": flag(False)} if self.switched else {}
+        own |= {self.both_ways: flag(False, null=True)} if self.both_ways else {}
         return own | ({"layer_types": TEXTS} if self.listed else {}) | (ROPE_KEYS if self.thetas else {})
 
     def read(self, c: Values) -> Mapping[str, Any]:
         window = c["sliding_window"] if not self.switched or c["use_sliding_window"] else None
         types = c["layer_types"] if self.listed else None
-        ropes = read_ropes(c, self.thetas) if self.thetas else {}
+        ropes = read_ropes(c, self.thetas, self.more, nope=self.nope) if self.thetas else {}
         if types is None:
             idle = self.switched and window is None
             types = each_layer(c, lambda i: LOCAL if not idle and self.is_local(c, i) else FULL)
         names = checked(c, types, window)
-        own = {"attention.pattern": f"window({window})"} | ropes.get(LOCAL, {})
-        return {**ropes.get(FULL, {}), LAYERS: Arrangement(names, {"local": own, "global": self.everywhere})}
+        both = self.both_ways and c[self.both_ways]
+        pattern = f"symmetric_window({(window or 0) // 2})" if both else f"window({window})"
+        own = {"attention.pattern": pattern} | ropes.get(LOCAL, {})
+        ends = {"topology": "encoder"} if both else {}
+        return {**ropes.get(FULL, {}), **ends, LAYERS: Arrangement(names, {"local": own, "global": self.everywhere})}
 
     def write(self, spec: ModelSpec) -> Mapping[str, Any]:
         window, types = window_of(spec)
@@ -368,7 +388,11 @@ class WindowKeys:
         # One key for both types can't say two thetas.
         ropes = write_ropes(spec, keys if len({*keys}) > 1 else []) if keys else {}
         width = spec.context if self.needed and window is None else window
+        both = spec.topology == "encoder"
+        if self.both_ways and both and window is not None:
+            width = 2 * window
         own = {"sliding_window": width} | ({"use_sliding_window": window is not None} if self.switched else {})
+        own |= {self.both_ways: both} if self.both_ways else {}
         return ropes | own | ({"layer_types": types} if self.listed else {})
 
 

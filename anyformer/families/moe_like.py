@@ -22,7 +22,7 @@ from anyformer.families.config_keys import (
     number,
     text,
     whole,
-)  # fmt: skip
+)
 from anyformer.families.config_values import Values
 from anyformer.families.key_groups import LAYERS, Arrangement, each_layer
 from anyformer.families.statemap import Rule, Slice, Stacked, StateMap
@@ -33,6 +33,10 @@ DEEPSEEK: dict[str, Any] = BASE | {"ffn": {"kind": "moe", "score": "sigmoid", "s
 """The router of DeepSeek-V3 and its relatives, without groups of experts."""
 HEAD_NORM: dict[str, Any] = {"kind": "rmsnorm", "eps": 1e-6}
 
+SINKS = Rule("model.layers.{i}.self_attn.sinks", "decoder.blocks.{i}.attention.body.mixer.sink_H")
+"""A learned logit of each head that attends to nothing."""
+PREDICTS = "eh_proj.weight"
+"""What the extra layers of DeepSeek-V3's relatives have beside a block, by which they are known."""
 LAYER, OURS = "model.layers.{i}", "decoder.blocks.{i}.ffn.body"
 PROJECTIONS = {name: f"{name}_proj" for name in ("gate", "up", "down")}
 
@@ -73,18 +77,14 @@ def tensors(
     """A table with experts: `experts` are the layouts that files may have, the released one first.
 
     Inside of `at`, `router`, `bias` and `shared` are the names of the router, of its bias for the choice and of the
-    expert that all tokens go through.
+    expert that all tokens go through; empty where the rules are among `more`.
     """
-    rules = (
-        Rule(f"{LAYER}.{at}.{router}.{{p}}", f"{OURS}.router.{{p}}"),
-        Rule(f"{LAYER}.{at}.{bias}", f"{OURS}.selection_bias"),
-        Rule(f"{LAYER}.{at}.{shared}_gate.weight", f"{OURS}.shared_gate.weight"),
-        *(
-            Rule(f"{LAYER}.{at}.{shared}.{theirs}.{{p}}", f"{OURS}.shared.{own}.{{p}}")
-            for own, theirs in PROJECTIONS.items()
-        ),
-        *more,
-    )
+    rules = [Rule(f"{LAYER}.{at}.{router}.{{p}}", f"{OURS}.router.{{p}}"), *more]
+    if bias:
+        rules.append(Rule(f"{LAYER}.{at}.{bias}", f"{OURS}.selection_bias"))
+    if shared:
+        rules.append(Rule(f"{LAYER}.{at}.{shared}_gate.weight", f"{OURS}.shared_gate.weight"))
+        rules += [Rule(f"{LAYER}.{at}.{shared}.{x}_proj.{{p}}", f"{OURS}.shared.{x}.{{p}}") for x in PROJECTIONS]
     made = [like.tensors(parts, *rules, *layout) for layout in experts or (each(), fused())]
     first, *others = (
         replace(table, ignored=(*table.ignored, *ignored), extra=extra, forms=forms or {}) for table in made
@@ -92,7 +92,12 @@ def tensors(
     return replace(first, also=tuple(others))
 
 
-ACTIVATIONS: dict[str, dict[str, str]] = {name: kind for name, kind in GATED.items() if "python" not in name}
+def activation_name(view: SpecView) -> str:
+    """The published name of the experts' activation; the nearest thing if there is none, which reading back shows."""
+    leaf: Any = getattr(view.layer.ffn, "expert", view.layer.ffn)
+    form = getattr(leaf, "form", None)
+    wanted = {"kind": leaf.kind} | ({"form": form} if form else {})
+    return next((name for name, kind in GATED.items() if kind == wanted), "silu")
 
 
 def activation(default: str = "silu") -> Key:
@@ -103,12 +108,7 @@ def activation(default: str = "silu") -> Key:
             c.refuse(name, f"{c[name]!r} is an activation of the gate that we don't have{nearest(c[name], GATED)}")
         return {"ffn.expert": GATED.get(c[name], GATED["silu"])}
 
-    def write(view: SpecView) -> str:
-        leaf: Any = getattr(view.layer.ffn, "expert", view.layer.ffn)
-        wanted = {"kind": leaf.kind} | ({"form": leaf.form} if hasattr(leaf, "form") else {})
-        return next((name for name, kind in GATED.items() if kind == wanted), "silu")
-
-    return replace(text(default), sets=("ffn.expert",), read=read, write=write)
+    return replace(text(default), sets=("ffn.expert",), read=read, write=activation_name)
 
 
 def dense_width(default: int) -> Key:
@@ -121,7 +121,7 @@ def dense_width(default: int) -> Key:
     return replace(whole(default), write=write)
 
 
-def shared_width(default: int, each: str | None = None) -> Key:
+def shared_width(default: int | None, each: str | None = None) -> Key:
     """The inner width of the shared expert, 0 if there is none; or how many there are as wide as `each` says."""
 
     def read(c: Values, name: str) -> Mapping[str, Any]:
@@ -134,6 +134,20 @@ def shared_width(default: int, each: str | None = None) -> Key:
     return replace(whole(default, null=True), read=read, write=write)
 
 
+def _one_of(names: Sequence[str], default: int | None, field: str) -> dict[str, Key]:
+    """A number under several names of the public class, one of which must be there unless it has a default."""
+
+    def read(c: Values, name: str) -> Mapping[str, Any]:
+        if all(c[name] is None for name in names):
+            c.problems.add(name, "is missing")
+        return {field: c[name]}
+
+    first, *others = names
+    # Where all layers are dense, any number will do.
+    key = replace(whole(default, field, null=True), read=read, write=lambda view: view.get(field) or default or 1)
+    return {first: key, **{name: whole(None, field) for name in others}}
+
+
 def expert_keys(
     experts: int | None, top_k: int | None, *, count: str = "num_experts", chosen: str = "num_experts_per_tok",
     width: int | None = None, dense: int | None = None, inner: str = "moe_intermediate_size",
@@ -144,15 +158,13 @@ def expert_keys(
     `width` is that of an expert and `dense` that of a dense layer, where a class has a key for each; otherwise
     `intermediate_size` is that of an expert. `normalise` is None if it has no such key.
     """
-    others = [name for name in ("num_experts", "num_local_experts", "n_routed_experts") if name != count]
+    counts = [count, *(name for name in ("num_experts", "num_local_experts", "n_routed_experts") if name != count)]
     return {
-        count: whole(experts, "ffn.experts"),
-        # The same number under other names of the public class.
-        **{name: whole(None, "ffn.experts") for name in others},
-        chosen: whole(top_k, "ffn.top_k"),
+        **_one_of(counts, experts, "ffn.experts"),
+        **_one_of([chosen] if chosen == "num_experts_per_tok" else [chosen, "num_experts_per_tok"], top_k, "ffn.top_k"),
         **({} if width is None else {inner: whole(width, "ffn.width")}),
         **({} if dense is None else {"intermediate_size": dense_width(dense)}),
-        **({} if normalise is None else {"norm_topk_prob": flag(normalise, "ffn.normalise", null=True)}),
+        **({} if normalise is None else {"norm_topk_prob": flag(normalise, "ffn.normalise", null=True, off=False)}),
         act: activation(),
         # Of training only.
         "output_router_logits": flag(False, null=True),
@@ -238,9 +250,9 @@ def typed_dense(first: Callable[[Values], int] = lambda c: 0, **more: Key) -> De
     )
 
 
-def small(**more: Any) -> dict[str, Any]:
+def small(count: str = "num_experts", **more: Any) -> dict[str, Any]:
     """A small config with few experts, a number of them that is no power of two."""
-    few = {"num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 12, "intermediate_size": 24}
+    few = {count: 5, "num_experts_per_tok": 3, "moe_intermediate_size": 12, "intermediate_size": 24}
     return like.small(rope_theta=500.0) | few | more
 
 

@@ -10,6 +10,7 @@ untied heads, optional norms and dense layers among sparse ones come and go with
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
@@ -166,13 +167,31 @@ class Stacked(Joined):
 
 
 @dataclass(frozen=True)
+class HalvesSwapped(Joined):
+    """The two halves of each head change places, which turns a rotation in halves around (nanochat)."""
+
+    head_dim: int | None = None
+    """Unless given, as wide as the spec's."""
+
+    def sized(self, dims: Dims) -> Joined:
+        return self if self.head_dim is not None else HalvesSwapped(dims.head_dim)
+
+    def merge(self, ours: Sequence[Tensor]) -> Tensor:
+        return ours[0].unflatten(0, (-1, 2, (self.head_dim or 2) // 2)).flip(1).flatten(0, 2)
+
+    def split(self, theirs: Tensor, ours: Sequence[Shape]) -> Sequence[Tensor]:
+        return [self.merge([theirs])]
+
+
+@dataclass(frozen=True)
 class Shaped(Joined):
-    """The same elements in the same order, in another shape (ViT's patches are a convolution)."""
+    """The same elements in the same order, in another shape (ViT's patches are a convolution); -1 is what is left."""
 
     form: Shape
 
     def shape(self, ours: Sequence[Shape]) -> Shape:
-        return self.form
+        left = math.prod(ours[0]) // math.prod(size for size in self.form if size != -1)
+        return tuple(left if size == -1 else size for size in self.form)
 
     def merge(self, ours: Sequence[Tensor]) -> Tensor:
         return ours[0].reshape(self.form)
@@ -229,6 +248,7 @@ def decoder_map(
     op: Joined = JOINED,
     ignored: tuple[str, ...] = (),
     renamed: Mapping[str, str] | None = None,
+    head: str = "lm_head",
 ) -> StateMap:
     """The table of a decoder by its names: the list of its layers, the parts of a block, and those of its body.
 
@@ -240,12 +260,12 @@ def decoder_map(
         Rule(table, "embed.tokens.weight"),
         Rule(f"{body}.{parts.get('positions')}.weight", "decoder.positions.0.table"),
         Rule(f"{body}.{parts.get('final')}.{{p}}", "decoder.final_norm.{p}"),
-        Rule("lm_head.{p}", "head.{p}"),
+        Rule(f"{head}.{{p}}", "head.{p}"),
     )
     inner = {part: name for part, name in parts.items() if part in PARTS}
     return StateMap(
         rules=(*ends, *block_rules(f"{layers}.{{i}}", inner, op=op), *more),
-        copies={"lm_head.weight": table},
+        copies={f"{head}.weight": table},
         ignored=ignored,
         prefix=f"{body}.",
         renamed=renamed or {},
@@ -339,6 +359,15 @@ class StateMap:
 
         return tables[max(range(len(tables)), key=share)]
 
+    def as_encoder(self) -> StateMap:
+        """The table of a decoder for an encoder with the same layers."""
+
+        def moved(rule: Rule) -> Rule:
+            names = (rule.ours,) if isinstance(rule.ours, str) else rule.ours
+            return replace(rule, ours=tuple(re.sub(r"^decoder\.", "encoder.", name) for name in names))
+
+        return replace(self, rules=tuple(map(moved, self.rules)), also=tuple(table.as_encoder() for table in self.also))
+
     def bare(self) -> StateMap:
         """The table of files without a head: names lack the prefix, and a head that is there all the same is ignored."""
 
@@ -347,6 +376,7 @@ class StateMap:
 
         heads = {rule.theirs.replace("{p}", "weight") for rule in self.rules if holds_head(rule)}
         heads |= {rule.theirs.replace("{p}", "bias") for rule in self.rules if holds_head(rule)}
+        heads |= {copy for copy, name in self.copies.items() if name in heads}
         return replace(
             self,
             rules=tuple(
@@ -354,12 +384,17 @@ class StateMap:
                 for rule in self.rules
                 if not holds_head(rule)
             ),
-            copies={},
+            copies={
+                copy.removeprefix(self.prefix): name.removeprefix(self.prefix)
+                for copy, name in self.copies.items()
+                if copy not in heads
+            },
             repeated=(),
-            ignored=(*self.ignored, *map(re.escape, sorted(heads | self.copies.keys()))),
+            ignored=(*self.ignored, *map(re.escape, sorted(heads))),
             zeros=tuple(name.removeprefix(self.prefix) for name in self.zeros),
             prefix="",
             forms={**self.forms, f"^{re.escape(self.prefix)}": ""} if self.prefix else self.forms,
+            also=tuple(table.bare() for table in self.also),
         )
 
     def entries(self, spec: ModelSpec) -> list[Entry]:

@@ -9,7 +9,17 @@ from anyformer.errors import SpecError
 from anyformer.families.checkpoint import family_for
 from anyformer.families.config_keys import COMMON
 from anyformer.families.family import Family, families, family_of
-from anyformer.families.statemap import Joined, PerHead, Rule, Shaped, Slice, StateMap, Transposed, uncovered
+from anyformer.families.statemap import (
+    HalvesSwapped,
+    Joined,
+    PerHead,
+    Rule,
+    Shaped,
+    Slice,
+    StateMap,
+    Transposed,
+    uncovered,
+)
 from anyformer.families.zoo import named
 from tests.families.cases import gathered
 
@@ -23,7 +33,7 @@ def read(kind: str, **changes):
 @pytest.mark.parametrize(
     ("kind", "changes", "message"),
     [
-        ("llama", {"quantization_config": {"bits": 4}}, "quantization_config: {'bits': 4} changes what"),
+        ("llama", {"quantization_config": {"bits": 4}}, "quantization_config: quant_method None can't be read"),
         ("llama", {"layer_types": ["full_attention"] * 3}, "layer_types: is not a key that we know here"),
         ("phi3small", {"hiden_size": 3}, "hiden_size: is not a key that we know here; did you mean 'hidden_size'?"),
         ("llama", {"auto_map": {"AutoModel": "x.Y"}}, "auto_map: names code beside the weights (x.Y)"),
@@ -283,10 +293,23 @@ def test_spec_that_no_family_holds_names_the_nearest_and_what_stands_in_the_way(
         (PerHead(2), [(6, 5), (6, 5), (6, 5)]),
         (PerHead(2), [(6,), (6,), (6,)]),
         (PerHead(2), [(12, 5), (4, 5), (4, 5)]),
+        (HalvesSwapped(4), [(12, 5)]),
+        (HalvesSwapped(4), [(12,)]),
         (Shaped((1, 7)), [(7,)]),
         (Shaped((4, 2, 3)), [(4, 6)]),
     ],
-    ids=["joined", "transposed", "one transposed", "per head", "per head biases", "per group", "row", "shaped"],
+    ids=[
+        "joined",
+        "transposed",
+        "one transposed",
+        "per head",
+        "per head biases",
+        "per group",
+        "halves",
+        "halves of biases",
+        "row",
+        "shaped",
+    ],
 )
 def test_op_undone_gives_the_same_elements(op, shapes):
     import torch

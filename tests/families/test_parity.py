@@ -11,7 +11,7 @@ import anyformer as af
 from anyformer.families.checkpoint import published, save_published
 from anyformer.families.family import Family, families
 from anyformer.families.io import load
-from tests.families.cases import BLOCKS, COUNTED, LENGTHS, RIGHT, WITHIN, cases, config_of
+from tests.families.cases import BLOCKS, COUNTED, LENGTHS, RIGHT, WITHIN, cases, config_of, gathered
 from tests.families.oracle import answer, in_files, inputs, is_ignored, oracle, public_class
 from tests.quick import quick
 from tests.tolerances import assert_close
@@ -183,6 +183,7 @@ def test_saved_in_two_shards_loads_here_and_in_the_public_library(made, kind, va
 def test_default_config_of_the_public_class_is_read_without_complaint(family):
     # Some classes are decoders only if told.
     told = {name: value for name, value in family.small.items() if name == "is_decoder"}
+    told |= gathered("TOLD").get(family.kind, {})
     config = public_class(family).config_class(**told)
     spec = family.spec_from(config.to_dict())
     assert family.spec_from(told) == spec, "an absent key must mean what the public class means by it"

@@ -127,7 +127,7 @@ def test_beginning_of_the_names_of_several_families_is_answered_with_all_of_them
     with pytest.raises(InputError) as info:
         af.spec("qwen")
     kinds = {find(name)[0].kind for name in NAMES if name.startswith("qwen")}
-    assert kinds == {"qwen", "qwen2", "qwen3"}
+    assert kinds == {"qwen", "qwen2", "qwen3", "qwen3_moe"}
     for kind in kinds:
         assert re.search(rf"\b{kind}-", str(info.value)), kind
     assert len(str(info.value)) < 250

@@ -36,6 +36,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 ALONE = {
     **dict.fromkeys((*COLUMNS, "led", "transformer"), "its encoder counts positions by column, padding included"),
+    "llama4_text": "its temperature counts positions by column, padding included",
     "reformer": "it counts positions by column, padding included",
 }
 """Kinds whose public class is right about unpadded rows only, and why."""

@@ -13,10 +13,12 @@ from torch import Tensor
 from anyformer.data.tokenizer import Tokenizer, source_tokenizer, tokenizer
 from anyformer.data.tokenizer_files import NAMED, SETTINGS, SETTINGS_BYTES, special_tokens
 from anyformer.errors import InputError
+from anyformer.families.gguf.header import is_gguf
 from anyformer.families.hf_bridge import from_hf
 from anyformer.families.io import find_folder, load
 from anyformer.families.shards import CONFIG, CONFIG_BYTES, read_json
 from anyformer.generation.chat.template import ChatTemplate, read_template
+from anyformer.generation.pipelines.sentence import transformer_folder
 from anyformer.model.model import Model
 
 GENERATION = "generation_config.json"
@@ -43,6 +45,8 @@ class Source:
     """The config.json of a published model."""
     generation: Mapping[str, Any]
     """What its generation_config.json says about how to answer; without one, its config.json."""
+    folder: Path | None = None
+    """Where it was read from."""
 
     @property
     def reader(self) -> Tokenizer:
@@ -83,7 +87,7 @@ def open_source(
     place, public = _device(device), sys.modules.get("transformers")
     folder: Path | None = None
     if isinstance(model, str | Path):
-        folder = find_folder(model)
+        folder = transformer_folder(find_folder(model))
         made = load(folder, place, dtype, ignore_keys=ignore_keys)
     elif isinstance(model, Model):
         made = model
@@ -107,7 +111,7 @@ def open_source(
         _set_start(made, generation)
     return Source(
         model=made, tokenizer=read, source_tokenizer=own, labels=_labels(labels, config, made), template=template, tokens=tokens,
-        stop=stop_ids(made, folder), config=config, generation=generation,
+        stop=stop_ids(made, folder), config=config, generation=generation, folder=folder,
     )  # fmt: skip
 
 
@@ -151,6 +155,9 @@ def _tokenizer(given: Any, folder: Path | None) -> tuple[Tokenizer, dict[str, st
     if given is None and folder is None:
         raise InputError("tokenizer: a model has none of its own; give the path of a tokenizer.json, or a tokenizer")
     place = folder if given is None else given
+    if isinstance(place, str | Path) and is_gguf(place):
+        words = tokenizer(place)
+        return words, words.named, read_template(folder or Path(place))
     if isinstance(place, str | Path):
         # A tokenizer that is given beside a folder speaks for itself, but the chat template is the model's.
         home = Path(place) if Path(place).is_dir() else Path(place).parent
@@ -183,6 +190,8 @@ def _labels(given: Sequence[str] | None, config: Mapping[str, Any], model: Model
         names = tuple(given)
         if isinstance(given, str) or not all(isinstance(name, str) for name in names) or len(names) != count:
             raise InputError(f"labels: expected {count or 'no'} names, one for each class of the head, got {given!r}")
+        return names
+    if names := getattr(model.spec.head, "names", ()):
         return names
     named = config.get("id2label")
     if not isinstance(named, dict) or count is None or sorted(named) != sorted(map(str, range(count))):
