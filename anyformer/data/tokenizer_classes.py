@@ -219,6 +219,7 @@ CLASSES: dict[str, Class] = {
         },
     ),
     "RobertaTokenizer": _ROBERTA, "BartTokenizer": _ROBERTA, "LEDTokenizer": _ROBERTA, "LongformerTokenizer": _ROBERTA,
+    "MvpTokenizer": _ROBERTA,
     "BertTokenizer": _BERT, "DistilBertTokenizer": _BERT, "ElectraTokenizer": _BERT,
     "LlamaTokenizer": Class(steps=_llama, named=LLAMA),
     "CodeLlamaTokenizer": Class(
