@@ -30,9 +30,10 @@ from anyformer.families.checkpoint import family_for, save_published, was_writte
 from anyformer.families.gguf.files import TYPES, WRITER, save_gguf, written_as
 from anyformer.families.gguf.header import is_gguf, read_header
 from anyformer.families.io import FORMATS, known_numbers, load, quantisation_of, stored_dtype
-from anyformer.families.shards import CONFIG, CONFIG_BYTES, INDEX, SINGLE, read_json
+from anyformer.families.shards import CONFIG, CONFIG_BYTES, INDEX, SENTENCE, SINGLE, read_json
 from anyformer.files import NewFolder, inside
 from anyformer.generation.chat.template import read_template
+from anyformer.generation.pipelines.sentence import PROMPTS, sentence_files
 from anyformer.model.native_checkpoint import SPEC, save
 from anyformer.model.native_checkpoint import load as load_own
 from anyformer.model.quantize import quantize as quantise
@@ -52,7 +53,20 @@ CLASS = "PreTrainedTokenizerFast"
 """The class of transformers, old and new, that takes a tokenizer.json as it is."""
 KEPT = ("chat_template", "model_max_length")
 """Settings that may stand in a run's folder and go along: those that change no ids."""
-NAMES = (SPEC, CONFIG, SINGLE, INDEX, "model-?????-of-?????.safetensors", FILE, SETTINGS, *OLDER, *COPIED)
+NAMES = (
+    SPEC,
+    CONFIG,
+    SINGLE,
+    INDEX,
+    "model-?????-of-?????.safetensors",
+    FILE,
+    SETTINGS,
+    *OLDER,
+    *COPIED,
+    *SENTENCE,
+    PROMPTS,
+    "[0-9]_*",
+)
 """What the folder of a model may hold and still be replaced."""
 Report = Callable[[int, int], None]
 Progress = Callable[[str], AbstractContextManager[Report | None]]
@@ -113,7 +127,7 @@ def convert(plan: Plan, progress: Progress = lambda _: nullcontext()) -> Convert
     """
     _check(plan)
     with readable(plan) as source:
-        stored = stored_dtype(source)
+        stored = stored_dtype(source, plan.ignore_keys)
         exact = torch.promote_types(stored, torch.float32) if plan.surgery or plan.text is not None else stored
         if not plan.unsafe_pickle and quantisation_of(source) is not None:
             model = load_own(source, "cpu", exact, dequantise=plan.dequantize).eval()
@@ -125,11 +139,11 @@ def convert(plan: Plan, progress: Progress = lambda _: nullcontext()) -> Convert
     family = architecture = None
     if plan.format == "hf":
         try:
-            found, _ = family_for(changed.spec, plan.family, changed.family)
+            found, config = family_for(changed.spec, plan.family, changed.family)
         except SpecError as error:
             ways = "no file of a published class says this; --format anyformer keeps it as it is"
             raise SpecError([*error.problems, ways], error.source) from error
-        family, architecture = found.kind, found.architectures[0]
+        family, architecture = found.kind, config["architectures"][0]
     elif plan.format == "gguf":
         kind, _ = written_as(changed.spec, changed.family)
         family, architecture = kind.family, kind.name
@@ -261,7 +275,8 @@ def readable(plan: Plan) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="anyformer-") as made:
         folder = Path(made)
         unpickled(plan.source, folder)
-        shutil.copyfile(inside(plan.source / CONFIG, plan.source), folder / CONFIG)
+        for name in (CONFIG, *SENTENCE):
+            _copy(plan.source, folder, name)
         yield folder
 
 
@@ -274,7 +289,7 @@ def _write_tokenizer(source: Path, place: Path, spec: ModelSpec, *, format: str)
     if is_gguf(source):
         _write_from_gguf(source, place, format=format)
         return
-    for name in COPIED:
+    for name in (*COPIED, *sentence_files(source)):
         _copy(source, place, name)
     if not any((source / name).is_file() for name in (FILE, BPE_FILES[0], WORDPIECE_FILE)):
         _copy(source, place, SETTINGS)
@@ -335,6 +350,7 @@ def _templated(spec: ModelSpec, words: Tokenizer) -> Tokenizer:
 
 def _copy(source: Path, place: Path, name: str) -> None:
     if (source / name).is_file():
+        (place / name).parent.mkdir(exist_ok=True)
         shutil.copyfile(inside(source / name, source), place / name)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from anyformer.explain.groups import Group, groups, place_of
 from anyformer.explain.words import file_of, join, leaf_words, number, settings, some, text_of, with_settings
 from anyformer.specs.axes import Dims, Leaf
-from anyformer.specs.embed_head import NoHead, RegressionHead, TokenEmbed, TokenHead
+from anyformer.specs.embed_head import NoHead, RegressionHead, SequenceHead, TokenEmbed, TokenHead
 from anyformer.specs.formulas import evaluate
 from anyformer.specs.layer import Attention, HeadNorm, Layer, Placement, Topology
 from anyformer.specs.model import ModelSpec
@@ -162,7 +162,15 @@ def _topology(spec: ModelSpec) -> Choice:
     return Choice(key=spec.topology, value=spec.topology, words=words, equation=equation)
 
 
-axis("depth", "stack", STACK)(lambda stack: Choice(key=stack.depth, value=some(stack.depth, "layer")))
+@axis("depth", "stack", STACK)
+def _depth(stack: Stack) -> Choice:
+    value, words, sets = some(stack.depth, "layer"), "", len(stack.blocks)
+    if stack.shared:
+        value = f"{value}, {some(sets, 'set')} of parameters"
+        words = "Layers share their parameters."
+    return Choice(key=(stack.depth, stack.shared), value=value, words=words)
+
+
 axis("width", "model", SPEC)(
     lambda spec: Choice(key=spec.width, value=f"{spec.width:,}", words="Numbers in the residual of each token.")
 )
@@ -413,7 +421,11 @@ def _head(spec: ModelSpec) -> Choice:
 def _loss(spec: ModelSpec) -> Choice:
     if isinstance(spec.head, NoHead):
         return Choice(key=("none", spec.loss), value="none")
-    if isinstance(spec.head, RegressionHead):
+    problem = spec.head.problem if isinstance(spec.head, SequenceHead) else None
+    if problem == "multi":
+        words = "mean(-label log p - (1 - label) log(1 - p)), p = sigmoid(logits)"
+        return Choice(key=("bce", spec.loss), value="binary cross-entropy", equation=words)
+    if problem == "regression" or isinstance(spec.head, RegressionHead):
         return Choice(key=("mse", spec.loss), value="mean squared error", equation="mean((y - label)^2)")
     names, terms, target = ["cross-entropy"], "mean(-log p[label])", spec.loss.label_smoothing
     if target:

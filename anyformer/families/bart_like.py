@@ -2,6 +2,7 @@
 
 from typing import Any, ClassVar
 
+from anyformer.families import tasks
 from anyformer.families.config_keys import Key, activation, each, flag, must, text, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.statemap import Rule, Shaped, StateMap
@@ -59,6 +60,7 @@ class BartLike(TwoStacks):
     """BART's design and names, of which a family says what it has otherwise."""
 
     base = BART
+    tasks = tasks.BART
     biased: ClassVar[bool] = True
     """Whether the class adds a bias to the logits, which it does not train and which files may leave out."""
     small = TWO_DEPTHS | {

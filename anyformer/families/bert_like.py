@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from anyformer.families import tasks
 from anyformer.families.config_keys import Key, activation, must, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family
@@ -49,8 +50,8 @@ NEXT_SENTENCE = (r"cls\.seq_relationship\.(weight|bias)",)
 class BertLike(Family):
     """BERT's tensors, of which a family says how some are called."""
 
-    body: ClassVar[str] = "bert"
-    """What the class calls all but the head."""
+    body = "bert"
+    tasks = tasks.BERT
     head: ClassVar[tuple[str, str, str]] = ("cls.predictions", "transform.dense", "transform.LayerNorm")
     """Names of the masked-LM head, of its layer and of its norm."""
     output: ClassVar[str] = ""
@@ -62,6 +63,8 @@ class BertLike(Family):
     """What it calls the norm of the embeddings, within the body."""
     final: ClassVar[str] = ""
     """What it calls the norm after the last layer, within the body; empty: it has none."""
+    positions: ClassVar[str] = "positions.0.table"
+    """Where the stack keeps the table of positions."""
     unread: ClassVar[tuple[str, ...]] = ()
     """Patterns of further tensors that no logit depends on."""
 
@@ -85,7 +88,7 @@ class BertLike(Family):
             rules=(
                 Rule(table, "embed.tokens.weight"),
                 Rule(f"{front}.token_type_embeddings.weight", "embed.types.weight"),
-                Rule(f"{front}.position_embeddings.weight", f"{stack}.positions.0.table"),
+                Rule(f"{front}.position_embeddings.weight", f"{stack}.{cls.positions}"),
                 Rule(f"{cls.body}.{cls.embedding_norm}.{{p}}", f"{stack}.embedding_norm.{{p}}"),
                 *cls.rules(spec),
                 *block_rules(f"{cls.body}.{cls.layers}.{{i}}", cls.parts, f"{stack}.blocks.{{i}}"),

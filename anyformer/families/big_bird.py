@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 from anyformer.families import bert_like as like
+from anyformer.families import tasks
 from anyformer.families.config_keys import flag, must, text, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Preset, sizes
@@ -51,6 +52,11 @@ class BigBird(like.BertLike, kind="big_bird"):
                "logit reads. The publisher's flags begin with blocks of 16; the released configuration has 64"),
     )  # fmt: skip
     architectures = ("BigBirdForMaskedLM", "BigBirdForPreTraining")
+    tasks = {
+        tasks.TOKEN: tasks.token(),
+        tasks.SEQUENCE: tasks.sequence("classifier.out_proj", "classifier.dense", kept=("activation",)),
+        tasks.CHOICE: tasks.choice("classifier", "{body}.pooler"),
+    }
     exempt = "padded rows with sparse blocks: the class cuts rows into blocks, padding included"
     keys = like.keys(vocab=50358, context=4096, act="gelu_new", bos_token_id=1, eos_token_id=2) | {
         "attention_type": text(SPARSE),

@@ -29,6 +29,7 @@ from anyformer.families.shards import (
 from anyformer.families.statemap import JOINED, Entry, StateMap, uncovered
 from anyformer.files import replace_file
 from anyformer.specs.model import ModelSpec
+from anyformer.specs.parameters import weights
 
 if TYPE_CHECKING:
     import torch
@@ -76,6 +77,11 @@ def shapes_in(folder: Path) -> dict[str, tuple[int, ...]]:
         return {name: place.shape for held in headers_of(folder).values() for name, place in held.tensors.items()}
     except CheckpointError:
         return {}
+
+
+def shapes_of(stored: Mapping[str, Tensor]) -> Mapping[str, tuple[int, ...]]:
+    """The shapes of tensors; no file is read for them."""
+    return stored.shapes if isinstance(stored, Shards) else {name: tuple(t.shape) for name, t in stored.items()}
 
 
 def recognised(config: Mapping[str, Any], folder: Path, ignore_keys: Sequence[str] = ()) -> type[Family]:
@@ -233,7 +239,7 @@ def differing(family: type[Family], spec: ModelSpec, stored: Mapping[str, Tensor
     """Stored copies of a tensor that are not equal to it -> the name under which it is stored itself."""
     import torch
 
-    table = family.table(spec).layout(spec, stored)
+    table = family.table(spec).layout(spec, shapes_of(stored))
     known = {entry.theirs for entry in table.entries(spec)}
     placed = table.placed(stored, known)
     found: dict[str, str] = {}
@@ -337,7 +343,9 @@ def family_for(
                 if read_from in own:
                     other, error = own[read_from]
                     why = f"{other.architectures[0]}, whose files can't say it any more ({'; '.join(error.problems)})"
-                warnings.warn(f"model: was read from {why}; it is written as {family.architectures[0]}", stacklevel=3)
+                warnings.warn(
+                    f"model: was read from {why}; it is written as {config['architectures'][0]}", stacklevel=3
+                )
             return family, config
     if not found:
         known = ", ".join(family.kind for family in families())
@@ -401,9 +409,9 @@ def was_written_here(folder: Path) -> bool:
 def grouped(family: type[Family], spec: ModelSpec, itemsize: int, most: int) -> list[dict[str, int]]:
     """Tensors of each file, in order, and their bytes; no file beyond `most` bytes unless one tensor is."""
     groups: list[dict[str, int]] = [{}]
-    held = 0
+    held, inventory = 0, weights(spec)
     for entry in family.table(spec).written(spec):
-        size = math.prod(entry.shape) * itemsize
+        size = math.prod(entry.shape) * (max(itemsize, 4) if inventory[entry.ours[0]].exact else itemsize)
         if groups[-1] and held + size > most:
             groups.append({})
             held = 0

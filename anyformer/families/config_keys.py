@@ -25,6 +25,7 @@ ACTIVATIONS: dict[str, dict[str, str]] = {
         "gelu_tanh": "gelu_new gelu_pytorch_tanh gelu_python_tanh gelu_fast",
         "gelu_quick": "quick_gelu",
         "silu": "silu swish",
+        "tanh": "tanh",
     }.items()
     for name in names.split()
 }

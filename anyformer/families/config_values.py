@@ -104,6 +104,8 @@ class Values(dict[str, Any]):
         self.given = frozenset(config)
         self.passed: list[str] = []
         """Keys that the public class never reads."""
+        self.bare = False
+        """Whether the class has no head."""
         super().__init__({name: key.default for name, key in keys.items()})
         for name, value in config.items():
             if name not in keys:

@@ -1,6 +1,7 @@
 """DistilBERT (Sanh et al. 2019): BERT with half of its layers and no token types."""
 
 from anyformer.families import bert_like as like
+from anyformer.families import tasks
 from anyformer.families.config_keys import activation, each, flag, must, number, usual, whole
 from anyformer.families.family import Family
 from anyformer.families.statemap import Rule, StateMap, block_rules
@@ -22,6 +23,7 @@ class DistilBert(Family, kind="distilbert"):
         "ids": {"pad": 0},
     }
     architectures = ("DistilBertForMaskedLM",)
+    tasks = tasks.DISTILBERT
     keys = {
         **usual(vocab_size=30522, max_position_embeddings=512, n_layers=6, n_heads=12, initializer_range=0.02),
         "dim": whole(768, "width"),

@@ -3,6 +3,7 @@
 from typing import Any
 
 from anyformer.families import bert_like as like
+from anyformer.families import tasks
 from anyformer.families.config_keys import embed_width, usual
 from anyformer.families.config_values import Values
 
@@ -12,6 +13,7 @@ class Electra(like.NarrowBertLike, kind="electra"):
 
     base = like.BASE | {"vocab": 30522, "context": 512, "ids": {"pad": 0}}
     architectures = ("ElectraForMaskedLM",)
+    tasks = tasks.ELECTRA
     bodies = ("ElectraModel", "ElectraForPreTraining")
     body = "electra"
     head = ("generator_predictions", "dense", "LayerNorm")

@@ -15,9 +15,10 @@ from typing import Any, ClassVar
 
 from anyformer.errors import InputError, SpecError
 from anyformer.families.config_keys import COMMON, Key, SpecView, read_ids, write_ids
-from anyformer.families.config_values import HARMLESS, REMOTE, Values, has, read_by, without
+from anyformer.families.config_values import HARMLESS, REMOTE, Values, has, public_keys, read_by, without
 from anyformer.families.key_groups import LAYERS, Arrangement, KeyGroup, crossed
 from anyformer.families.statemap import StateMap
+from anyformer.families.tasks import DECODER, Task
 from anyformer.families.towers import Tower, inside, tower_of
 from anyformer.families.unsupported import unsupported
 from anyformer.parts.positions.rope import Rope
@@ -54,7 +55,7 @@ def facts(spec: ModelSpec) -> dict[str, Any]:
     found |= _flat("embed", embed) | _flat("head", head) | _flat("ids", write(spec.ids))
     for stack in spec.stacks:
         where = f"{stack.name}/"
-        found |= {f"{where}/depth": stack.depth}
+        found |= {f"{where}/depth": stack.depth, f"{where}/layers.shared": stack.shared or None}
         found |= {f"{where}/norm.final": stack.norm.has_final(), f"{where}/norm.embedding": stack.norm.embedding}
         if stack.norm.has_final() or stack.norm.embedding:
             found |= _flat(f"{where}/norm.ends", write(stack.norm.leaf))
@@ -225,8 +226,9 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     """It was released when configs had no `model_type` yet: one without any name is rather its than a younger family's."""
     exempt: ClassVar[str] = ""
     """What its public class computes otherwise, and is not followed or can't be compared, in one clause."""
-    both_ways: ClassVar[bool] = False
-    """A decoder whose class may be told to let tokens see later ones, and is an encoder then."""
+    encodes: ClassVar[bool] = False
+    """Some of its specs are encoders, though its base is none: a class that may be told to let tokens see later ones, or
+    one that is the encoder alone."""
     second: ClassVar[bool] = False
     """Its class computes what an older one does; a spec that looks for a class to be saved as is offered it last. So is
     a family that is derived from another.
@@ -238,6 +240,12 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
     """The stack and the layer in it that speak for all where keys are written."""
     tensors: ClassVar[StateMap]
     """Where the tensors of a checkpoint go, if that is the same for every spec (otherwise: `weights`)."""
+    tasks: ClassVar[Mapping[str, Task]] = DECODER
+    """What its classes with other heads are like, by the end of their names; those that the public library has count."""
+    stem: ClassVar[str] = ""
+    """What the names of those classes begin with; that of the first of `architectures`, unless given."""
+    body: ClassVar[str] = ""
+    """What they call all but the head, where a tensor of the head is found in it."""
     small: ClassVar[dict[str, Any]] = {}
     """A config of the smallest size at which everything of the family is in use. Sizes of `TINY` are added to it."""
 
@@ -248,6 +256,8 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
                 setattr(cls, name, vars(cls).get(name, getattr(Family, name)))
             cls.second = vars(cls).get("second", True)
         cls.model_type = cls.model_type or cls.kind
+        if "architectures" in vars(cls) and "stem" not in vars(cls):
+            cls.stem = _stem(cls.architectures[0]) if cls.architectures else ""
         if "architectures" in vars(cls) and "bodies" not in vars(cls):
             two = cls.base.get("topology") == "encoder-decoder"
             cls.bodies = () if two else (f"{_stem(cls.architectures[0])}Model",)
@@ -298,13 +308,56 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         problems = Problems()
         if wrong := cls._remote(config):
             problems.add(REMOTE, wrong)
-        reads = read_by(reader or cls.architectures[0])
-        values = Values(without(config, [REMOTE]), COMMON | cls.keys, problems, reads)
+        task = cls.task_in(config)
+        keys = COMMON | cls.keys | ({} if task is None else task.all_keys())
+        values = Values(without(config, [REMOTE]), keys, problems, read_by(reader or cls.architectures[0]))
+        values.bare = cls.is_body(config)
         own = {} if problems.found else cls.read(values)
-        if own and cls.is_body(config):
+        if own and task is not None:
+            own = cls.with_task(task, values, own)
+            own |= {f"loss.{name}": 0.0 for name in cls.base.get("loss", {})}
+        if own and values.bare:
             own = {name: value for name, value in own.items() if name.partition(".")[0] not in ("head", "loss")}
             own |= {"head": {"kind": NoHead.kind}} | {f"loss.{name}": 0.0 for name in cls.base.get("loss", {})}
         return (read_ids(values, own["vocab"]) | own if own else own), values
+
+    @classmethod
+    def task_classes(cls) -> dict[str, Task]:
+        """Its classes with other heads, by name."""
+        named = {f"{cls.stem}For{end}": task for end, task in cls.tasks.items()}
+        return {name: task for name, task in named.items() if name in public_keys()["tasks"]}
+
+    @classmethod
+    def task_in(cls, config: Mapping[str, Any]) -> Task | None:
+        """The task of the class that a config names; None if it predicts tokens, or is the body alone."""
+        named, known = config.get("architectures"), cls.task_classes()
+        names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+        others = (*cls.architectures, *cls.bodies)
+        return None if set(names).intersection(others) else next((known[n] for n in names if n in known), None)
+
+    @classmethod
+    def class_of(cls, spec: ModelSpec) -> tuple[str, Task | None]:
+        """The class that a spec is written as, and its task if it has one."""
+        if isinstance(spec.head, NoHead) and cls.bodies:
+            return cls.bodies[0], None
+        if spec.head.kind != (BASE | cls.base)["head"]["kind"]:
+            for name, task in cls.task_classes().items():
+                if task.kind == spec.head.kind:
+                    return name, task
+        return cls.architectures[0], None
+
+    @classmethod
+    def with_task(cls, task: Task, c: Values, changes: dict[str, Any]) -> dict[str, Any]:
+        """Changes of a model that predicts tokens as those of one with a task."""
+        return task.read(c, changes)
+
+    @classmethod
+    def without_task(cls, task: Task, spec: ModelSpec) -> ModelSpec:
+        """The model of a spec with a task as one that predicts tokens, of which keys and tensors tell."""
+        base = BASE | cls.base
+        kept = {name: getattr(spec.head, name) for name in task.kept}
+        topology = {"topology": base.get("topology", "decoder")} if task.encoder else {}
+        return spec.vary({"head": base["head"] | kept} | topology)
 
     @classmethod
     def is_body(cls, config: Mapping[str, Any]) -> bool:
@@ -368,20 +421,25 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
         Only what reaches the logits is held against them: dropout is written where there is a key for it, and the
         spec's `init` and `loss` have no place in such a file.
         """
-        body = bool(cls.bodies) and isinstance(spec.head, NoHead)
-        name = cls.bodies[0] if body else cls.architectures[0]
+        name, task = cls.class_of(spec)
         title = f"as a checkpoint of {name}"
-        base = BASE | cls.base | ({"head": {"kind": NoHead.kind}} if body else {})
-        topology = "encoder" if cls.both_ways and spec.topology == "encoder" else base.get("topology", "decoder")
+        base = BASE | cls.base
+        topology = "encoder" if cls.encodes and spec.topology == "encoder" else base.get("topology", "decoder")
+        head = base["head"]["kind"]
+        if task is not None:
+            topology, head = "encoder" if task.encoder else topology, task.kind
+        elif name in cls.bodies:
+            head = NoHead.kind
         ends = {
             "topology": (spec.topology, topology),
             "embed.kind": (spec.embed.kind, base["embed"]["kind"]),
-            "head.kind": (spec.head.kind, base["head"]["kind"]),
+            "head.kind": (spec.head.kind, head),
         }
         obstacles = [(name, mine, theirs) for name, (mine, theirs) in ends.items() if mine != theirs]
         config: dict[str, Any] = {"architectures": [name], "model_type": cls.model_type}
         if not obstacles:
-            config |= cls.write(spec) | write_ids(spec.ids)
+            config |= cls.write(spec if task is None else cls.without_task(task, spec)) | write_ids(spec.ids)
+            config |= {} if task is None else task.write(spec, cls.view(spec))
             try:
                 obstacles = differences(spec, cls.spec_from(config))
             except SpecError as error:
@@ -428,7 +486,10 @@ class Family(OpenAxis, axis="family", leaves="anyformer.families"):
 
     @classmethod
     def table(cls, spec: ModelSpec) -> StateMap:
-        """Where they go in the files of this spec's class, which may be the body alone."""
+        """Where they go in the files of this spec's class, which may be the body alone, or have another head."""
+        task = cls.class_of(spec)[1]
+        if task is not None:
+            return task.table(cls.weights(cls.without_task(task, spec)), cls.body)
         return cls.weights(spec).bare() if isinstance(spec.head, NoHead) else cls.weights(spec)
 
 
@@ -446,12 +507,15 @@ def family_of(config: Mapping[str, Any], source: str = "", where: str = "") -> t
     if (tower := tower_of(config)) is not None:
         return inside(tower, family_of({"model_type": tower.text_type(config, source)}, source, "text_config."))
     named, kind = config.get("architectures"), config.get("model_type")
-    known = {name: family for family in families() for name in (*family.architectures, *family.bodies)}
     if isinstance(named, list) and named:
+        heads = {name: family for family in families() for name in (*family.architectures, *family.bodies)}
+        known = {name: family for family in families() for name in family.task_classes()} | heads
         found = next((known[name] for name in named if isinstance(name, str) and name in known), None)
         if found is None:
             need = _need(kind)
-            why = f"architectures: {named!r} has no class that we read{need or _near_class(str(named[0]), known)}"
+            why = (
+                f"architectures: {named!r} has no class that we read{need or _near_class(str(named[0]), known, heads)}"
+            )
             raise SpecError([why], source)
         if kind is not None and kind not in (found.model_type, *found.also_types):
             why = f"model_type: {kind!r} does not go with architectures {named!r}, which are {found.model_type!r}"
@@ -481,8 +545,8 @@ def _stem(name: str) -> str:
     return re.sub(r"(For[A-Z]\w*|LMHeadModel|ModelWithLMHead|Model|_for_\w+)$", "", name)
 
 
-def _near_class(name: str, known: Iterable[str]) -> str:
-    """A clause with the class that is spelled nearly so, and all that there are.
+def _near_class(name: str, known: Iterable[str], listed: Iterable[str] = ()) -> str:
+    """A clause with the class that is spelled nearly so, and all that there are, or those to be listed.
 
     Classes end alike (ForCausalLM), and a number makes another family of one: neither makes two names near.
     """
@@ -493,4 +557,5 @@ def _near_class(name: str, known: Iterable[str]) -> str:
             alike.setdefault(_stem(option).lower(), option)
     match = difflib.get_close_matches(_stem(name).lower(), alike, n=1, cutoff=0.8)
     hint = f"; did you mean {alike[match[0]]!r}?" if match else ";"
-    return f"{hint} (known: {', '.join(sorted(known))})"
+    more = ", and most of these with other heads, such as ForSequenceClassification" if listed else ""
+    return f"{hint} (known: {', '.join(sorted(listed or known))}{more})"

@@ -3,6 +3,7 @@
 from typing import Any
 
 from anyformer.families import llama_like as like
+from anyformer.families import tasks
 from anyformer.families.config_keys import text
 from anyformer.families.family import series, sizes
 from anyformer.families.gemma import BASE, EVIDENCE, IDS, NORM, TANH, capped_keys
@@ -32,6 +33,7 @@ class Gemma2(like.LlamaLike, kind="gemma2"):
         changes=TRAITS, hub=("google/gemma-2-{}",), evidence=EVIDENCE,
     )  # fmt: skip
     architectures = ("Gemma2ForCausalLM",)
+    tasks = tasks.GENERIC
     # The released files carry hidden_act too, and the public class reads the other one only.
     keys = capped_keys(2304, 26, 8, 4, 9216, 256000, 8192) | {"hidden_act": text(TANH)}
     groups = (RopeKeys(), WindowKeys(window=4096, is_local=lambda c, i: i % 2 == 0))

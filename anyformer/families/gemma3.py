@@ -44,6 +44,7 @@ class Gemma3(Gemma2, kind="gemma3"):
         evidence="the publisher's code and three other projects",
     )  # fmt: skip
     architectures = ("Gemma3ForCausalLM",)
+    stem = "Gemma3Text"
     bodies = ("Gemma3TextModel",)
     model_type = "gemma3_text"
     keys = {
@@ -64,7 +65,7 @@ class Gemma3(Gemma2, kind="gemma3"):
             both_ways="use_bidirectional_attention",
         ),
     )
-    both_ways = True
+    encodes = True
     # Seven layers: the sixth is global.
     small = like.small(
         head_dim=12, query_pre_attn_scalar=7, sliding_window=5, num_hidden_layers=7, rope_theta=900.0,

@@ -19,6 +19,7 @@ from anyformer.families.shards import CONFIG, SENTENCE, headers_of, opened, wide
 from anyformer.files import settle
 from anyformer.model.safetensors_header import read_header
 from anyformer.specs.model import ModelSpec
+from anyformer.specs.parameters import weights
 
 if TYPE_CHECKING:
     import torch
@@ -119,8 +120,11 @@ def is_published(folder: Path) -> bool:
     return (folder / CONFIG).is_file() and not (folder / "spec.toml").is_file()
 
 
-def stored_dtype(folder: Path) -> torch.dtype:
-    """The widest floating-point dtype among the plain tensors of a model's folder, which loses nothing of any."""
+def stored_dtype(folder: Path, ignore_keys: Sequence[str] = ()) -> torch.dtype:
+    """The widest floating-point dtype among the plain tensors of a model's folder, which loses nothing of any.
+
+    Those that stay in float32 whatever a model is cast to say nothing.
+    """
     import torch
 
     if is_gguf(folder):
@@ -129,9 +133,30 @@ def stored_dtype(folder: Path) -> torch.dtype:
         return open_gguf(folder)[2].widest
     if is_published(folder):
         with opened(folder) as shards:
-            return shards.widest
-    found = {place.dtype for header in headers_of(folder).values() for place in header.tensors.values()}
+            held, names = shards.plain, list(shards)
+    else:
+        held = {name: place.dtype for header in headers_of(folder).values() for name, place in header.tensors.items()}
+        names = list(held)
+    exact = exact_names(folder, names, ignore_keys) if len({*held.values()} & {*FLOATS}) > 1 else set[str]()
+    found = {dtype for name, dtype in held.items() if name not in exact}
     return widest(found & {*FLOATS}) or torch.float32
+
+
+def exact_names(folder: Path, stored: Sequence[str], ignore_keys: Sequence[str] = ()) -> set[str]:
+    """Names of stored tensors that stay in float32 when a model is cast."""
+    with warnings.catch_warnings():
+        # Whoever loads the folder is told what its config has besides.
+        warnings.simplefilter("ignore", UserWarning)
+        spec = spec_of(folder, ignore_keys)
+    exact = {name for name, weight in weights(spec).items() if weight.exact}
+    if not exact or not is_published(folder):
+        return exact
+    from anyformer.families.checkpoint import family_in
+
+    table = family_in(folder, ignore_keys).table(spec).layout(spec, stored)
+    entries = table.entries(spec)
+    placed = table.placed(stored, (entry.theirs for entry in entries))
+    return {placed[entry.theirs] for entry in entries if entry.ours[0] in exact and entry.theirs in placed}
 
 
 def load(

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from anyformer.families import tasks
 from anyformer.families.config_keys import Key, activation, flag, number, usual, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import Family
@@ -95,4 +96,5 @@ class LlamaLike(Family):
     base = BASE
     groups = (RopeKeys(),)
     tensors = tensors(LLAMA | HEAD_NORMS)
+    tasks = tasks.LLAMA
     small = small(rope_theta=500.0)

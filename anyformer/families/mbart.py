@@ -1,6 +1,7 @@
 """mBART (Liu et al. 2020): BART in many languages, with norms first and one at the end of each stack."""
 
 from anyformer.families import bart_like as like
+from anyformer.families import tasks
 from anyformer.families.family import series, sizes
 
 
@@ -19,4 +20,5 @@ class MBart(like.BartLike, kind="mbart"):
         note=like.ZEROS,
     )  # fmt: skip
     architectures = ("MBartForConditionalGeneration",)
+    tasks = tasks.MBART
     keys = like.keys(50265, 1024, (12, 12), 16, 4096, 1024)

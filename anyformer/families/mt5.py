@@ -23,6 +23,7 @@ class MT5(like.T5Like, kind="mt5"):
         note="counted with a head of its own, as released; this release of the public class ties it when it makes one",
     )  # fmt: skip
     architectures = ("MT5ForConditionalGeneration",)
+    bodies = ("MT5EncoderModel",)
     second = True
     keys = like.keys(vocab=250112, ffn=1024, depth=8, heads=6, projection="gated-gelu") | {
         "decoder_start_token_id": whole(0, null=True),

@@ -8,6 +8,7 @@ from anyformer.families.config_values import Values
 from anyformer.families.family import Family, Preset, series, sizes
 from anyformer.families.gpt2 import BASE
 from anyformer.families.statemap import Rule, StateMap, decoder_map
+from anyformer.families.tasks import DECODER, Task
 from anyformer.specs.model import ModelSpec
 
 PARTS = {
@@ -50,6 +51,11 @@ class OPT(Family, kind="opt"):
                note="norms come first, as in all sizes but 350M"),
     )  # fmt: skip
     architectures = ("OPTForCausalLM",)
+    # The projection out of the body is a layer of our head, where there is one.
+    tasks = {
+        end: replace(task, tensors={"dense": "model.decoder.project_out", **task.tensors})
+        for end, task in DECODER.items()
+    }
     keys = {
         **usual(vocab_size=50272, hidden_size=768, num_hidden_layers=12, num_attention_heads=12, ffn_dim=3072),
         **usual(max_position_embeddings=2048, dropout=0.1, attention_dropout=0.0, init_std=0.02),
@@ -73,6 +79,12 @@ class OPT(Family, kind="opt"):
             "norm.placement": "pre" if before else "post",
             "norm.final": False if before and c["_remove_final_layer_norm"] else None,
         }
+
+    @classmethod
+    def with_task(cls, task: Task, c: Values, changes: dict[str, Any]) -> dict[str, Any]:
+        found, narrow = super().with_task(task, c, changes), changes["embed.width"]
+        dense = {"dense": True, "dense_width": narrow, "dense_bias": False, "activation": "none"}
+        return found | ({} if narrow is None else {f"head.{name}": value for name, value in dense.items()})
 
     @classmethod
     def write(cls, spec: ModelSpec) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from anyformer.families import llama_like as like
 from anyformer.families.bloom import megatron
-from anyformer.families.config_keys import activation, must, usual
+from anyformer.families.config_keys import activation, must, usual, whole
 from anyformer.families.family import Family
 from anyformer.families.gpt2 import BASE
 from anyformer.families.key_groups import RopeKeys
@@ -26,6 +26,8 @@ class Persimmon(Family, kind="persimmon"):
         **usual(attention_dropout=0.0, tie_word_embeddings=False, bos_token_id=1, eos_token_id=2),
         "hidden_act": activation("relu2", more={"ffn.bias": True}),
         "qk_layernorm": like.qk_norm_key({"kind": "layernorm"}, default=True),
+        # Released files have it; the public class has a key for each head.
+        "num_key_value_heads": whole(None),
         # It would act on the feed-forward only, which a spec has no place for.
         "hidden_dropout": must(0.0),
     }

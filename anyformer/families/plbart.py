@@ -1,6 +1,7 @@
 """PLBART (Ahmad et al. 2021): BART of source code in Java and Python, and of English."""
 
 from anyformer.families import bart_like as like
+from anyformer.families import tasks
 from anyformer.families.family import series, sizes
 
 
@@ -16,4 +17,5 @@ class PLBart(like.BartLike, kind="plbart"):
         note=like.ZEROS,
     )  # fmt: skip
     architectures = ("PLBartForConditionalGeneration",)
+    tasks = tasks.MBART
     keys = like.keys(50005, 768, (6, 6), 12, 3072, 1024, scaled=True, attention_dropout=0.1)

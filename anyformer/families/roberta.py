@@ -3,6 +3,7 @@
 from typing import Any
 
 from anyformer.families import bert_like as like
+from anyformer.families import tasks
 from anyformer.families.config_keys import Key, whole
 from anyformer.families.config_values import Values
 from anyformer.families.family import series, sizes
@@ -31,6 +32,7 @@ class RobertaLike(like.BertLike):
     base = BASE
     body = "roberta"
     head = ("lm_head", "dense", "layer_norm")
+    tasks = tasks.ROBERTA
     keys = keys(30522)
     small = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
 

@@ -3,7 +3,8 @@
 import dataclasses
 
 from anyformer.families import bert_like as like
-from anyformer.families.config_keys import Key, embed_width, flag
+from anyformer.families import tasks
+from anyformer.families.config_keys import Key, embed_width, flag, must
 from anyformer.families.family import Preset, sizes
 from anyformer.families.statemap import StateMap
 from anyformer.families.transformer import sines
@@ -14,6 +15,10 @@ KEYS: dict[str, Key] = like.keys(vocab=50000, context=1536) | {
     "embedding_size": embed_width(),
     "rotary_value": flag(False, "position.on_values"),
 }
+
+
+SUMMARY = {"summary_type": must("last"), "summary_use_proj": must(None, False), "summary_activation": must(None)}
+"""What may stand before the score of a choice, and does not."""
 
 
 class RoFormerLike(like.NarrowBertLike):
@@ -42,6 +47,11 @@ class RoFormer(RoFormerLike, kind="roformer"):
                evidence="another library's table of pretrained models, and the public class"),
     )  # fmt: skip
     architectures = ("RoFormerForMaskedLM",)
+    tasks = {
+        **like.BertLike.tasks,
+        tasks.SEQUENCE: tasks.sequence("classifier.out_proj", "classifier.dense", kept=("activation",)),
+        tasks.CHOICE: tasks.choice("classifier", head={"pool": "last"}, keys=SUMMARY),
+    }
     keys = KEYS
     # A table that is narrower than the model.
     small = {"embedding_size": 20}

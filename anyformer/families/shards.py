@@ -118,12 +118,16 @@ class Shards(Mapping[str, "Tensor"]):
             return self.method.dequantised(weight, self._parts(weight), self.dtype or torch.float32)
 
     @property
+    def plain(self) -> dict[str, str]:
+        """The dtypes of tensors that are stored as they are, by the names of safetensors."""
+        return {name: self.files[name].header.tensors[name].dtype for name in self.shapes if name not in self.quantised}
+
+    @property
     def widest(self) -> torch.dtype:
         """The widest floating-point dtype of plain tensors, which loses nothing of any; float32 if there are none."""
         import torch
 
-        found = {self.files[name].header.tensors[name].dtype for name in self.shapes if name not in self.quantised}
-        return widest({dtype for dtype in found if dtype in FLOATS}) or torch.float32
+        return widest({*self.plain.values()} & {*FLOATS}) or torch.float32
 
     def dtype_of(self, name: str) -> torch.dtype:
         """The dtype of a tensor; of a quantised weight that of the others."""

@@ -340,20 +340,21 @@ class StateMap:
     also: tuple[StateMap, ...] = ()
     """Tables of other layouts that files may have; this one is written."""
 
-    def layout(self, spec: ModelSpec, stored: Iterable[str]) -> StateMap:
-        """The table whose tensors these names are: of this one and the others, that of which the largest share is there.
+    def layout(self, spec: ModelSpec, stored: Mapping[str, Shape]) -> StateMap:
+        """The table whose tensors these are: of this one and the others, that of which the largest share is there.
 
-        Names that all of them have say nothing.
+        Names that all of them have with the same shape say nothing.
         """
-        tables, given = (self, *self.also), list(stored)
+        tables = (self, *self.also)
         if len(tables) == 1:
             return self
-        known = [{entry.theirs for entry in table.entries(spec)} for table in tables]
-        shared = set.intersection(*known)
+        known = [{entry.theirs: entry.shape for entry in table.entries(spec)} for table in tables]
+        shared = set.intersection(*(set(own.items()) for own in known))
 
         def share(place: int) -> float:
-            own = known[place] - shared
-            there = {tables[place].current(name, known[place]) for name in given}
+            own = known[place].items() - shared
+            names = known[place].keys()
+            there = {(tables[place].current(name, names), shape) for name, shape in stored.items()}
             return len(own & there) / len(own) if own else 0.0
 
         return tables[max(range(len(tables)), key=share)]
@@ -375,6 +376,7 @@ class StateMap:
 
         heads = {rule.theirs.replace("{p}", "weight") for rule in self.rules if holds_head(rule)}
         heads |= {rule.theirs.replace("{p}", "bias") for rule in self.rules if holds_head(rule)}
+        heads |= {copy for copy, name in self.copies.items() if name in heads}
         return replace(
             self,
             rules=tuple(
@@ -382,9 +384,13 @@ class StateMap:
                 for rule in self.rules
                 if not holds_head(rule)
             ),
-            copies={},
+            copies={
+                copy.removeprefix(self.prefix): name.removeprefix(self.prefix)
+                for copy, name in self.copies.items()
+                if copy not in heads
+            },
             repeated=(),
-            ignored=(*self.ignored, *map(re.escape, sorted(heads | self.copies.keys()))),
+            ignored=(*self.ignored, *map(re.escape, sorted(heads))),
             zeros=tuple(name.removeprefix(self.prefix) for name in self.zeros),
             prefix="",
             forms={**self.forms, f"^{re.escape(self.prefix)}": ""} if self.prefix else self.forms,

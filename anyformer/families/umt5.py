@@ -18,5 +18,6 @@ class UMT5(MT5, kind="umt5"):
         "head": {"kind": "lm", "tied": False, "scale": "1/sqrt(width)"},
     }
     architectures = ("UMT5ForConditionalGeneration",)
+    bodies = ("UMT5EncoderModel",)
     # The public class does not read scalable_attention.
     keys = MT5.keys | {"scalable_attention": flag(True)}

@@ -26,7 +26,7 @@ from anyformer.model.token_layout import TokenLayout
 from anyformer.parts.attention import Attention
 from anyformer.parts.attention_metadata import AttentionMetadata, gather_tokens
 from anyformer.parts.global_attention import put_global_rows
-from anyformer.parts.heads import pool_hidden
+from anyformer.parts.heads import eos_among, pool_hidden
 from anyformer.parts.replay import ReplayLog
 from anyformer.specs.model import ModelSpec
 from anyformer.specs.patterns import Tokens
@@ -214,7 +214,10 @@ def trace(
         """
         states, valid = getattr(watch.model, sites.last).finish(streams), watch.layouts[sites.last].valid_BT
         head: Any = watch.model.head
-        return head(pool_hidden(model.spec.head, states, valid, given.get("token_types")))
+        ids = next((given[name] for name in ("decoder_input_ids", "input_ids") if given.get(name) is not None), None)
+        ends = eos_among(model.spec, None if ids is None else ids.flatten(0, -2))
+        answer: Tensor = head(pool_hidden(model.spec.head, states, valid, given.get("token_types"), ends))
+        return answer.view_as(output.logits) if model.spec.head.kind == "choice" else answer
 
     with torch.no_grad():
         output, found = watch.model(**given), watch.found
@@ -274,6 +277,10 @@ class Watch:
 
         stack.register_forward_pre_hook(begin)
         stack.register_forward_hook(end)
+        if stack.shared:
+            # A module for each layer that runs the block: what one layer shows is not another's.
+            stack.blocks = nn.ModuleList(twin(stack.blocks[i]) for i in stack.shared)
+            stack.shared = tuple(range(len(stack.blocks)))
         for i, module in enumerate(stack.blocks):
             self._block(cast(Block, module), f"{name}.{i}", f"{name}.{EMBED}" if i == 0 else "")
 

@@ -91,7 +91,12 @@ class Count:
 
     def _idle(self, stacks: Iterable[Stack], tokens: int = 1) -> int:
         """Parameters of experts that so many tokens can't all reach."""
-        return sum(layer.ffn.idle(self.spec.width, tokens) for stack in stacks for layer in stack.layers)
+        # A token comes by as often as layers share the experts.
+        return sum(
+            layer.ffn.idle(self.spec.width, tokens * stack.uses.count(i))
+            for stack in stacks
+            for i, layer in enumerate(stack.blocks)
+        )
 
     @property
     def params_by_part(self) -> dict[str, int]:

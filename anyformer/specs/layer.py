@@ -174,7 +174,8 @@ class SpecialIds:
     bos: int | None = None
     eos: tuple[int, ...] = ()
     start: int | None = None
-    """What a decoder of an encoder-decoder is fed first."""
+    """What a decoder of an encoder-decoder is fed first. Unset, where it reads the source once more for a head that
+    classifies: the last token of the row (mBART)."""
     source_pad: int | None = None
     """`pad` of the source, where that has a vocabulary of its own; unset: the same id."""
     source_eos: int | None = None

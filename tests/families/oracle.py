@@ -50,15 +50,15 @@ def lifted() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def public_class(family: type[Family]) -> Any:
-    """The class that a family is held against."""
-    name = family.architectures[0]
+def public_class(family: type[Family], named: str = "") -> Any:
+    """The class that a family is held against: its first, unless another one is named."""
+    name = named or family.architectures[0]
     return REFERENCES[name] if name in REFERENCES else getattr(transformers, name)
 
 
-def oracle(family: type[Family], config: dict[str, Any], seed: int = 0) -> Any:
+def oracle(family: type[Family], config: dict[str, Any], seed: int = 0, named: str = "") -> Any:
     """A model of the family's public class. Only what is computed rather than learned keeps its values."""
-    cls = public_class(family)
+    cls = public_class(family, named)
     # Scores are capped in this implementation only.
     eager = any(layer.attention.softcap for layer in family.spec_from(config).stacks[-1].layers)
     with lifted():
@@ -66,14 +66,15 @@ def oracle(family: type[Family], config: dict[str, Any], seed: int = 0) -> Any:
         # The grouped product of experts, their default, has no fp64.
         made._experts_implementation = "eager"
         model = cls(made).double().eval()
-    if not config.get("tie_word_embeddings", True) and made.tie_word_embeddings:
+    if not named and not config.get("tie_word_embeddings", True) and made.tie_word_embeddings:
         # This release ties the head of every T5, mT5 and UMT5 when it makes one; one that it loads stays as its file is.
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
     with torch.no_grad():
         for module in model.modules():
             if type(module).__name__ in ROUNDED:
                 module.weight.copy_(sines(*module.weight.shape))
-    randomise(model, family.weights(family.spec_from(config)), seed)
+    spec = family.spec_from(config | ({"architectures": [named]} if named else {}))
+    randomise(model, family.table(spec), seed)
     return model
 
 
@@ -120,4 +121,5 @@ def answer(model: Any, **given: Any) -> torch.Tensor:
     known = inspect.signature(model.forward).parameters
     given = {"use_cache": False} | given
     with lifted(), torch.no_grad():
-        return model(**{name: value for name, value in given.items() if name in known}).logits
+        out = model(**{name: value for name, value in given.items() if name in known})
+    return torch.stack((out.start_logits, out.end_logits), -1) if "start_logits" in out else out.logits

@@ -79,8 +79,8 @@ def test_models_that_can_not_come_over_are_refused():
     with pytest.raises(TypeError, match="expected a model of transformers, got Linear"):
         from_hf(torch.nn.Linear(1, 1))
     config = transformers.BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
-    with pytest.raises(SpecError, match="BertForTokenClassification"):
-        from_hf(transformers.BertForTokenClassification(config))
+    with pytest.raises(SpecError, match="BertForNextSentencePrediction"):
+        from_hf(transformers.BertForNextSentencePrediction(config))
     with torch.device("meta"):
         meta = transformers.BertForMaskedLM(config)
     with pytest.raises(InputError, match="meta"):

@@ -11,6 +11,7 @@ import transformers
 from safetensors.torch import save_file
 
 import anyformer as af
+from anyformer.convert.folder import Plan, convert
 from anyformer.errors import CheckpointError, InputError
 from tests.generation import small_models as small
 from tests.tolerances import assert_close
@@ -152,6 +153,16 @@ def test_model_in_a_folder_of_its_own_is_found(folder):
     rows = json.loads((folder / "modules.json").read_text())
     write(folder / "modules.json", [rows[0] | {"path": "0_Transformer"}, *rows[1:]])
     for one, two in zip(found, vectors(folder), strict=True):
+        assert_close("oracle", one, two)
+
+
+@pytest.mark.parametrize("format", ["anyformer", "hf"])
+def test_converted_folder_keeps_its_modules(folder, tmp_path_factory, format):
+    found, place = vectors(folder), tmp_path_factory.mktemp("converted") / format
+    for _ in range(2):  # what it wrote it may replace
+        done = convert(Plan(source=folder, place=place, format=format))
+    assert done.architecture == (None if format == "anyformer" else "BertModel")
+    for one, two in zip(found, vectors(place), strict=True):
         assert_close("oracle", one, two)
 
 

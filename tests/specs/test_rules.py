@@ -69,6 +69,22 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "embed dropout": ({"embed": {"kind": "tokens", "dropout": 1.0}}, "embed.dropout: 1.0 is not in [0, 1)"),
     "head dropout": ({"head": {"kind": "token", "labels": 2, "dropout": -0.5}}, "head.dropout: -0.5 is not in [0, 1)"),
     "init leaf": ({"init": {"kind": "normal", "std": 0.0}}, "init.std: 0.0 is not above 0"),
+    "added position": (
+        {"embed": {"kind": "tokens", "position": {"kind": "learned", "offset": -1}}},
+        "embed.position.offset: -1 is not at least 0"),
+    "added position that is not added": (
+        {"embed": {"kind": "tokens", "position": "alibi"}},
+        "embed.position.kind: 'alibi' is not added to embeddings; pick one of axial, learned, sinusoidal"),
+    "two added positions": (
+        {"embed": {"kind": "tokens", "position": "learned"}, "position": "sinusoidal"},
+        "embed.position: position 'sinusoidal' is added to the embeddings already; leave one of the two out"),
+    "added position without room": (
+        {"embed": {"kind": "tokens", "position": {"kind": "axial", "row_width": 16}}},
+        "embed.position.row_width: 16 leaves no room for both tables in a width of 16"),
+    "layers that share and differ": (
+        {"layers": {"shared": "all", "0": {"position": "none"}}},
+        "layers.shared: layers 0 and 1 share their parameters, but differ in position; make them equal, or give them "
+        "different names"),
     "embed width": ({"embed": {"kind": "tokens", "width": 0}}, "embed.width: 0 is not at least 1"),
     "token types": ({"embed": {"kind": "tokens", "token_types": -1}}, "embed.token_types: -1 is not at least 0"),
     "projection of nothing": (
@@ -166,7 +182,25 @@ CASES: dict[str, tuple[dict[str, Any], str]] = {
     "gated activation": (
         {"head": {"kind": "lm", "transform": True, "activation": "glu"}},
         "head.activation: 'glu' is unknown; did you mean 'gelu'? (known: gelu, gelu_quick, gelu_tanh, relu, relu2, "
-        "silu)"),
+        "silu, tanh)"),
+    "activation of a classifier": (
+        {"topology": "encoder", "head": {"kind": "sequence", "labels": 2, "dense": True, "activation": "glu"}},
+        "head.activation: 'glu' is unknown; did you mean 'gelu'? (known: gelu, gelu_quick, gelu_tanh, relu, relu2, "
+        "silu, tanh)"),
+    "dense bias without a layer": (
+        {"head": {"kind": "token", "labels": 2, "dense_bias": False}}, "head.dense_bias: has no effect without dense"),
+    "names of other classes": (
+        {"head": {"kind": "token", "labels": 2, "names": ["a"]}},
+        "head.names: there are 1 for 2 labels; give one for each, or none"),
+    "one class of one": (
+        {"head": {"kind": "sequence", "labels": 1, "problem": "single", "pool": "last"}},
+        "head.problem: 'single' is one class of several, and labels is 1; pick 'regression' or 'multi', or leave it"),
+    "state at no eos": (
+        {"head": {"kind": "sequence", "labels": 2, "pool": "eos"}},
+        "head.pool: 'eos' reads the state at the last eos of a row: it needs embed.kind 'tokens' and ids.eos"),
+    "z of several classes at once": (
+        {"head": {"kind": "sequence", "labels": 2, "pool": "last", "problem": "multi"}, "loss.z": 0.1},
+        "loss.z: has no effect on a 'sequence' head"),
     "head scale": ({"head": {"kind": "lm", "scale": 0.0}}, "head.scale: is 0, which would erase what it multiplies"),
     "z below 0": ({"loss.z": -1.0}, "loss.z: -1.0 is not at least 0"),
     "smoothing of 1": ({"loss.label_smoothing": 1.0}, "loss.label_smoothing: 1.0 is not in [0, 1)"),

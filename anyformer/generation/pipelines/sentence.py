@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from anyformer.data.tokenizer_files import SETTINGS
 from anyformer.errors import CheckpointError, InputError, nearest
-from anyformer.families.shards import CONFIG, CONFIG_BYTES, SENTENCE, opened, read_any_json, read_json
+from anyformer.families.shards import CONFIG, CONFIG_BYTES, SENTENCE, SINGLE, opened, read_any_json, read_json
 
 MODULES, READING = SENTENCE
 PROMPTS = "config_sentence_transformers.json"
@@ -141,6 +141,14 @@ def transformer_folder(folder: Path) -> Path:
     if not (folder / MODULES).is_file() or (folder / CONFIG).is_file():
         return folder
     return _listed(folder)[0][1]
+
+
+def sentence_files(folder: Path) -> list[str]:
+    """Files of such a folder beside those of the model itself, by their paths in it."""
+    if not (folder / MODULES).is_file():
+        return []
+    inner = [place.relative_to(folder).as_posix() for _, place in _listed(folder)[1:]]
+    return [MODULES, READING, PROMPTS, *(f"{place}/{name}" for place in inner for name in (CONFIG, SINGLE))]
 
 
 def read_sentence(folder: Path | None, like: Tensor) -> SentenceModules | None:
