@@ -86,9 +86,9 @@ def written_as(spec: ModelSpec, read_from: str | None = None) -> tuple[Architect
         except SpecError as error:
             found.append((kind, error))
             continue
-        pairs = [
-            (name, mine, theirs) for name, mine, theirs in differences(spec, other) if _single(mine) != _single(theirs)
-        ]
+        # A decoder never begins with it.
+        pairs = [pair for pair in differences(spec, other) if pair[0] != "ids.start"]
+        pairs = [(name, mine, theirs) for name, mine, theirs in pairs if _single(mine) != _single(theirs)]
         if not pairs:
             own = next((other for other, _ in found if other.family == read_from), None)
             if own is not None:
