@@ -5,7 +5,7 @@ so both layouts are read; the released one is written.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from anyformer.errors import nearest
@@ -41,10 +41,10 @@ LAYER, OURS = "model.layers.{i}", "decoder.blocks.{i}.ffn.body"
 PROJECTIONS = {name: f"{name}_proj" for name in ("gate", "up", "down")}
 
 
-def each(at: str = "mlp.experts", names: Mapping[str, str] = PROJECTIONS, layer: str = LAYER) -> tuple[Rule, ...]:
+def each(at: str = "mlp.experts", names: Mapping[str, str] = PROJECTIONS) -> tuple[Rule, ...]:
     """The rules of a tensor for each expert."""
     return tuple(
-        Rule(f"{layer}.{at}.{{n}}.{theirs}.{{p}}", f"{OURS}.experts.{own}.{{p}}", Slice())
+        Rule(f"{LAYER}.{at}.{{n}}.{theirs}.{{p}}", f"{OURS}.experts.{own}.{{p}}", Slice())
         for own, theirs in names.items()
     )
 
@@ -150,8 +150,7 @@ def _one_of(names: Sequence[str], default: int | None, field: str) -> dict[str, 
 
 def expert_keys(
     experts: int | None, top_k: int | None, *, count: str = "num_experts", chosen: str = "num_experts_per_tok",
-    width: int | None = None, dense: int | None = None, inner: str = "moe_intermediate_size",
-    normalise: bool | None = None, act: str = "hidden_act", **more: Key,
+    width: int | None = None, dense: int | None = None, normalise: bool | None = None,
 ) -> dict[str, Key]:  # fmt: skip
     """The keys of experts with the defaults of one public class.
 
@@ -162,15 +161,14 @@ def expert_keys(
     return {
         **_one_of(counts, experts, "ffn.experts"),
         **_one_of([chosen] if chosen == "num_experts_per_tok" else [chosen, "num_experts_per_tok"], top_k, "ffn.top_k"),
-        **({} if width is None else {inner: whole(width, "ffn.width")}),
+        **({} if width is None else {"moe_intermediate_size": whole(width, "ffn.width")}),
         **({} if dense is None else {"intermediate_size": dense_width(dense)}),
         **({} if normalise is None else {"norm_topk_prob": flag(normalise, "ffn.normalise", null=True, off=False)}),
-        act: activation(),
+        "hidden_act": activation(),
         # Of training only.
         "output_router_logits": flag(False, null=True),
         "router_aux_loss_coef": number(0.001, null=True),
         "router_jitter_noise": number(0.0, null=True),
-        **more,
     }
 
 
@@ -187,14 +185,12 @@ class DenseKeys:
     is_dense: Callable[[Values, int], Any]
     said: Callable[[Sequence[bool]], Mapping[str, Any]]
     """The keys that say which layers are dense."""
-    act: str = "hidden_act"
     width: str = "intermediate_size"
-    more: Mapping[str, Any] = field(default_factory=dict)
-    """What dense layers have besides."""
+    """The key of their inner width."""
 
     def read(self, c: Values) -> Mapping[str, Any]:
-        kind = GATED.get(c[self.act], GATED["silu"]) | {"width": c[self.width]}
-        dense = {f"ffn.{name}": value for name, value in kind.items()} | dict(self.more)
+        kind = GATED.get(c["hidden_act"], GATED["silu"]) | {"width": c[self.width]}
+        dense = {f"ffn.{name}": value for name, value in kind.items()}
         names = each_layer(c, lambda i: "dense" if self.is_dense(c, i) else "sparse")
         return {LAYERS: Arrangement(names, {"dense": dense, "sparse": {}})}
 
@@ -211,17 +207,17 @@ def first_dense(default: int, name: str = "first_k_dense_replace") -> DenseKeys:
     )
 
 
-def listed_dense(default: Sequence[int] = (), list_name: str = "mlp_only_layers") -> DenseKeys:
+def listed_dense(default: Sequence[int] = ()) -> DenseKeys:
     """Some layers by a list, and all but every n-th (Qwen)."""
 
     def is_dense(c: Values, i: int) -> bool:
-        listed = default if c[list_name] is None else c[list_name]
+        listed = default if c["mlp_only_layers"] is None else c["mlp_only_layers"]
         return i in listed or (i + 1) % max(c["decoder_sparse_step"], 1) != 0
 
     return DenseKeys(
-        keys={list_name: NUMBERS, "decoder_sparse_step": at_least_one(1)},
+        keys={"mlp_only_layers": NUMBERS, "decoder_sparse_step": at_least_one(1)},
         is_dense=is_dense,
-        said=lambda dense: {list_name: [i for i, yes in enumerate(dense) if yes], "decoder_sparse_step": 1},
+        said=lambda dense: {"mlp_only_layers": [i for i, yes in enumerate(dense) if yes], "decoder_sparse_step": 1},
     )
 
 
